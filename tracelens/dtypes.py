@@ -1,0 +1,92 @@
+"""Element types: their widths, the rate they compute at, and how traces spell them."""
+
+from __future__ import annotations
+
+import enum
+
+
+class DType(enum.Enum):
+    """An element type. ``value`` is (bits per element, name of its compute rate or ``""``)."""
+
+    FP64 = (64, "fp64", "fp64")
+    FP32 = (32, "fp32", "fp32")
+    TF32 = (32, "tf32", "tf32")
+    FP16 = (16, "fp16", "fp16")
+    BF16 = (16, "bf16", "bf16")
+    FP8_E4M3FN = (8, "fp8", "fp8_e4m3fn")
+    FP8_E4M3FNUZ = (8, "fp8", "fp8_e4m3fnuz")
+    FP8_E5M2 = (8, "fp8", "fp8_e5m2")
+    FP8_E5M2FNUZ = (8, "fp8", "fp8_e5m2fnuz")
+    FP8_E8M0FNU = (8, "", "fp8_e8m0fnu")
+    FP6 = (6, "fp6", "fp6")
+    FP4_E2M1 = (4, "fp4", "fp4_e2m1")
+    INT64 = (64, "", "int64")
+    INT32 = (32, "int32", "int32")
+    INT16 = (16, "", "int16")
+    INT8 = (8, "int8", "int8")
+    INT4 = (4, "int4", "int4")
+    UINT64 = (64, "", "uint64")
+    UINT32 = (32, "", "uint32")
+    UINT16 = (16, "", "uint16")
+    UINT8 = (8, "", "uint8")
+    BOOL = (8, "", "bool")
+    COMPLEX64 = (64, "", "complex64")
+    COMPLEX128 = (128, "", "complex128")
+
+    @property
+    def bits(self) -> int:
+        """Bits per element as stored."""
+        return int(self.value[0])
+
+    @property
+    def width_bytes(self) -> float:
+        """Bytes per element; 0.5 for 4-bit types."""
+        return self.bits / 8
+
+    @property
+    def rate(self) -> str | None:
+        """Key of the compute rate in a device file (``bf16``, ``fp8``), or None where no device has one."""
+        return self.value[1] or None
+
+    @property
+    def label(self) -> str:
+        """Lower-case name, as printed."""
+        return str(self.value[2])
+
+    @property
+    def is_floating(self) -> bool:
+        return self.name.startswith(("FP", "TF", "BF"))
+
+    @classmethod
+    def parse(cls, text: str | None) -> DType | None:
+        """The type that a trace, a collective or a user spells ``text``; None when unknown.
+
+        >>> DType.parse("c10::BFloat16"), DType.parse("long int"), DType.parse("Foo")
+        (<DType.BF16: (16, 'bf16', 'bf16')>, <DType.INT64: (64, '', 'int64')>, None)
+        """
+        if not text:
+            return None
+        key = text.strip().lower().removeprefix("c10::").removeprefix("torch.").removeprefix("at::")
+        return _SPELLINGS.get(key)
+
+
+_SPELLINGS: dict[str, DType] = {d.label: d for d in DType} | {
+    "double": DType.FP64, "float64": DType.FP64,
+    "float": DType.FP32, "float32": DType.FP32,
+    "tfloat32": DType.TF32,
+    "half": DType.FP16, "float16": DType.FP16,
+    "bfloat16": DType.BF16,
+    "float8_e4m3fn": DType.FP8_E4M3FN, "fp8": DType.FP8_E4M3FN, "fp8_e4m3": DType.FP8_E4M3FN, "float8": DType.FP8_E4M3FN,
+    "float8_e4m3fnuz": DType.FP8_E4M3FNUZ,
+    "float8_e5m2": DType.FP8_E5M2,
+    "float8_e5m2fnuz": DType.FP8_E5M2FNUZ,
+    "float8_e8m0fnu": DType.FP8_E8M0FNU,
+    "float4_e2m1fn_x2": DType.FP4_E2M1, "fp4": DType.FP4_E2M1, "float4_e2m1": DType.FP4_E2M1, "mxfp4": DType.FP4_E2M1,
+    "long int": DType.INT64, "long": DType.INT64, "long long": DType.INT64,
+    "int": DType.INT32, "unsigned int": DType.UINT32, "unsigned long": DType.UINT64,
+    "short": DType.INT16, "short int": DType.INT16, "unsigned short": DType.UINT16,
+    "signed char": DType.INT8, "char": DType.INT8,
+    "unsigned char": DType.UINT8, "byte": DType.UINT8,
+    "c10::complex<float>": DType.COMPLEX64, "complex<float>": DType.COMPLEX64,
+    "c10::complex<double>": DType.COMPLEX128, "complex<double>": DType.COMPLEX128,
+}  # fmt: skip

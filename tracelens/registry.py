@@ -1,0 +1,118 @@
+"""Mark, collect, overlay: how anything is added to tracelens.
+
+A decorator only *marks* its object; ``Registry.collect`` gathers the marked objects of given modules into an
+immutable mapping and refuses two claimants of one key, naming both. ``overlaid`` makes a new registry in which the
+added modules win. So importing has no side effect, and an extension never leaks into another report.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from tracelens.errors import UsageError
+
+T = TypeVar("T")
+_ATTRIBUTE = "__tracelens_marks__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What an object claims to be: ``kind`` (``"traced_as"``) of every key in ``keys``."""
+
+    kind: str
+    keys: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A marked object under one of its keys, and where it stands."""
+
+    key: str
+    target: Any
+    options: Mapping[str, Any]
+    origin: str
+
+
+def mark(kind: str, *keys: str, **options: Any) -> Callable[[T], T]:
+    """A decorator that adds ``Mark(kind, keys, options)`` to its object and returns the object unchanged."""
+    if not keys:
+        raise UsageError(f"@{kind} needs at least one name")
+
+    def decorate(target: T) -> T:
+        marks = (*marks_of(target), Mark(kind=kind, keys=keys, options=options))
+        setattr(target, _ATTRIBUTE, marks)
+        return target
+
+    return decorate
+
+
+def marks_of(target: object) -> tuple[Mark, ...]:
+    """The marks of an object; classes whose instances are additions give them as a property of the same name."""
+    marks = getattr(target, _ATTRIBUTE, ())
+    return marks if isinstance(marks, tuple) else ()
+
+
+class Registry(Mapping[str, Claim]):
+    """Claims of one kind by key. Immutable."""
+
+    def __init__(self, kind: str, claims: Mapping[str, Claim]) -> None:
+        self.kind = kind
+        self._claims = dict(claims)
+
+    @classmethod
+    def collect(cls, kind: str, sources: Iterable[object]) -> Registry:
+        """From modules, or marked objects themselves. UsageError when two different objects claim one key."""
+        claims: dict[str, Claim] = {}
+        for source in sources:
+            for target in _candidates(source):
+                for found in marks_of(target):
+                    if found.kind != kind:
+                        continue
+                    for key in found.keys:
+                        claim = Claim(key=key, target=target, options=found.options, origin=origin_of(target, source))
+                        other = claims.setdefault(key, claim)
+                        if other.target is not target:
+                            raise UsageError(f"{kind} {key!r} is claimed by both {other.origin} and {claim.origin}")
+        return cls(kind, claims)
+
+    def overlaid(self, sources: Iterable[object]) -> Registry:
+        """A new registry in which what ``sources`` claim replaces what is here."""
+        return Registry(self.kind, self._claims | Registry.collect(self.kind, sources)._claims)
+
+    def __getitem__(self, key: str) -> Claim:
+        return self._claims[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._claims)
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+
+def origin_of(target: object, source: object) -> str:
+    """``file.py:12`` of a marked object where Python knows it, else the module's name."""
+    module = source if isinstance(source, ModuleType) else inspect.getmodule(target)
+    name = getattr(module, "__name__", "?")
+    try:
+        line = inspect.getsourcelines(target)[1]  # type: ignore[arg-type]
+        path = Path(inspect.getsourcefile(target) or name)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return f"{name}.{getattr(target, '__qualname__', type(target).__name__)}"
+    return f"{Path(*path.parts[-2:])}:{line} ({getattr(target, '__qualname__', name)})"
+
+
+def _candidates(source: object) -> Iterator[object]:
+    if not isinstance(source, ModuleType):
+        yield source
+        return
+    for value in vars(source).values():
+        if isinstance(value, ModuleType):
+            continue
+        if marks_of(value):
+            yield value
