@@ -1,0 +1,402 @@
+"""From typed events to the columns of a table: interning, exact times, flows, metadata events, begin/end pairs."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import re
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
+from itertools import compress
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Raw
+
+from tracelens.trace.decode import (
+    ABSENT,
+    SIGNATURE_FIELDS,
+    AnyEvent,
+    Args,
+    Event,
+    TextTimedEvent,
+    load_element,
+    whole_number,
+)
+from tracelens.trace.signatures import SEPARATOR, SignatureStore
+from tracelens.trace.table import DEVICE_KINDS, Flows, Identifier, Kind, kind_of_category
+
+Key = TypeVar("Key", bound=Hashable)
+Array = npt.NDArray[Any]
+
+#: From here on (101 days in µs) a float keeps less than a whole ns.
+FLOAT_TIME_LIMIT_US = 2.0**43
+# Half of the int64 range, so that start + duration stays inside.
+_TIME_LIMIT_NS = 2**62
+# A stream recorded as the text of a pointer gets a number from here on, by first appearance.
+_FIRST_POINTER_STREAM = 2**30
+
+_MOST_CATEGORIES = 32_000
+_MORE_CATEGORIES = "(more categories)"
+
+_COLUMNS: dict[str, Any] = {
+    "kind": np.uint8, "category": np.int16, "name": np.int32, "lane": np.int32,
+    "start_ns": np.int64, "duration_ns": np.int64, "stream": np.int32, "correlation": np.int64,
+    "external_id": np.int64, "sequence_number": np.int64, "signature": np.int32, "device": np.int32,
+    "file_index": np.int32,
+}  # fmt: skip
+_FLOW_COLUMNS: dict[str, Any] = {
+    "is_start": np.bool_, "category": np.int16, "id": np.int64, "lane": np.int32, "time_ns": np.int64,
+}  # fmt: skip
+
+_NO_ARGS = Args()
+_signature_parts = operator.attrgetter(*SIGNATURE_FIELDS)
+# Host calls and Python functions have no signature: most of a trace skips the look-up.
+_SIGNED = np.array([k not in (Kind.RUNTIME, Kind.DRIVER, Kind.PYTHON_FUNCTION, Kind.SYNC) for k in Kind])
+_ON_DEVICE = np.array([k in DEVICE_KINDS for k in Kind])
+
+
+class Codes(Generic[Key]):
+    """Value -> code by first appearance. From ``limit`` values on, all new ones share the code of ``overflow``."""
+
+    def __init__(self, *, limit: int | None = None, overflow: Key | None = None) -> None:
+        self._codes: dict[Key, int] = {}
+        self._limit = limit
+        self._overflow = overflow
+
+    def of(self, values: Sequence[Key]) -> list[int]:
+        """The code of every value; a value not seen before gets the next one."""
+        codes = self._codes
+        try:
+            return [codes[value] for value in values]
+        except KeyError:
+            for value in dict.fromkeys(values):
+                if value not in codes:
+                    self._add(value)
+            return [codes[value] for value in values]
+
+    def values(self) -> list[Key]:
+        """The values in the order of their codes."""
+        distinct = {code: value for value, code in reversed(self._codes.items())}
+        return [distinct[code] for code in range(len(distinct))]
+
+    def _add(self, value: Key) -> None:
+        codes = self._codes
+        if self._limit is None or self._overflow is None or len(codes) < self._limit:
+            codes[value] = len(codes)
+        else:
+            codes[value] = codes.setdefault(self._overflow, self._limit)
+
+
+class TableBuilder:
+    """Collects one array per piece and column; ``columns()`` joins them, dropping each piece as it goes."""
+
+    def __init__(self) -> None:
+        self.categories: Codes[str] = Codes(limit=_MOST_CATEGORIES, overflow=_MORE_CATEGORIES)
+        self.names: Codes[str] = Codes()
+        self.lanes: Codes[tuple[Identifier, Identifier]] = Codes()
+        self.signatures = SignatureStore()
+        self.counts: Counter[str] = Counter()
+        self.events_total = 0
+        self.process_names: dict[Identifier, str] = {}
+        self.process_labels: dict[Identifier, str] = {}
+        self.thread_names: dict[tuple[Identifier, Identifier], str] = {}
+        self.pair_ends: dict[int, int] = {}
+        self.untimed_events = 0
+        self.no_events = 0
+        self.repaired_durations = 0
+        self._kind_of_category = np.zeros(0, np.uint8)
+        self._flow_ids: Codes[str] = Codes()
+        self._pointers: Codes[str] = Codes()
+        self._open: dict[tuple[Identifier, Identifier], list[tuple[int, AnyEvent]]] = {}
+        self._stray_ends = 0
+        self._parts: dict[str, list[Array]] = {key: [] for key in _COLUMNS}
+        self._flow_parts: dict[str, list[Array]] = {key: [] for key in _FLOW_COLUMNS}
+
+    @property
+    def unmatched_pairs(self) -> int:
+        """Begin events without an end, and ends without a begin."""
+        return self._stray_ends + sum(map(len, self._open.values()))
+
+    def add(self, events: Sequence[AnyEvent], text_times: bool) -> None:
+        """The events of the next piece, in file order."""
+        if not events:
+            return
+        first = self.events_total
+        self.events_total += len(events)
+        phases = [e.ph for e in events]
+        counts = Counter(phases)
+        self.no_events += counts.pop("", 0)
+        self.counts.update(counts)
+        if counts["X"] == len(events):
+            self._add_rows(events, np.arange(first, first + len(events)), text_times)
+            return
+        complete = [ph == "X" for ph in phases]
+        index = np.flatnonzero(complete) + first
+        if len(index):
+            self._add_rows(list(compress(events, complete)), index, text_times)
+        if counts["s"] or counts["f"]:
+            self._add_flows([e for e in events if e.ph == "s" or e.ph == "f"], text_times)
+        if counts["M"]:
+            for event in events:
+                if event.ph == "M":
+                    self._add_metadata(event)
+        if counts["B"] or counts["E"]:
+            self._add_pairs(events, first, text_times)
+
+    def columns(self) -> dict[str, Array]:
+        """Every column of ``TraceTable`` but ``flows``; the builder is empty afterwards."""
+        joined = _joined(self._parts, _COLUMNS)
+        if self.pair_ends:
+            order = np.argsort(joined["file_index"], kind="stable")
+            joined = {key: column[order] for key, column in joined.items()}
+        return joined
+
+    def flows(self) -> Flows:
+        return Flows(**_joined(self._flow_parts, _FLOW_COLUMNS))
+
+    def _add_rows(self, events: Sequence[AnyEvent], index: Array, text_times: bool) -> None:
+        start, valid = _starts_ns(events, text_times)
+        if not valid.all():
+            self.untimed_events += int((~valid).sum())
+            events, index, start = list(compress(events, valid)), index[valid], start[valid]
+        duration, repaired = _durations_ns(events)
+        self.repaired_durations += repaired
+        self._append_rows(events, index, start, duration)
+
+    def _append_rows(self, events: Sequence[AnyEvent], index: Array, start: Array, duration: Array) -> None:
+        category = np.array(self.categories.of([e.cat for e in events]), np.int16)
+        args = [e.args or _NO_ARGS for e in events]
+        kind = self._kinds()[category]
+        row: dict[str, Array] = {
+            "kind": kind,
+            "category": category,
+            "name": np.array(self.names.of([e.name for e in events]), np.int32),
+            "lane": np.array(self.lanes.of([(e.pid, e.tid) for e in events]), np.int32),
+            "start_ns": start,
+            "duration_ns": duration,
+            "stream": self._streams([a.stream for a in args]),
+            "correlation": _int64([a.correlation for a in args]),
+            "external_id": _int64([a.external_id for a in args]),
+            "sequence_number": _int64([a.sequence_number for a in args]),
+            "signature": self._signature_codes(args, kind),
+            "device": self._streams([a.device for a in args]),
+            "file_index": index,
+        }
+        old = [a.old_external_id for a in args]
+        if old.count(-1) < len(old):
+            row["external_id"] = np.where(row["external_id"] == -1, _int64(old), row["external_id"])
+        self._fill_streams(row["stream"], row["kind"], events)
+        for key, column in row.items():
+            self._parts[key].append(column.astype(_COLUMNS[key], copy=False))
+
+    def _kinds(self) -> npt.NDArray[np.uint8]:
+        categories = self.categories.values()
+        if len(self._kind_of_category) != len(categories):
+            self._kind_of_category = np.array([kind_of_category(c) for c in categories], np.uint8)
+        return self._kind_of_category
+
+    def _signature_codes(self, args: list[Args], kind: npt.NDArray[np.uint8]) -> Array:
+        codes = np.full(len(args), -1, np.int32)
+        code, join = self.signatures.code, SEPARATOR.join
+        for row in np.flatnonzero(_SIGNED[kind]).tolist():
+            a = args[row]
+            if (
+                a.collective is not ABSENT
+                or a.kernel_backend is not ABSENT
+                or a.in_elements is not ABSENT
+                or a.group_size is not ABSENT
+                or a.group_name is not ABSENT
+                or a.kernel_num_gb is not ABSENT
+                or a.kernel_flop is not ABSENT
+                or a.old_dims is not ABSENT
+            ):
+                codes[row] = code(join(_signature_parts(a)))
+            elif a.dims is not ABSENT or a.scalars is not ABSENT or a.types is not ABSENT:
+                codes[row] = code(join((a.dims, a.types, a.strides, a.scalars)))
+        return codes
+
+    def _streams(self, values: list[int | str]) -> Array:
+        try:
+            return np.array(values, np.int32)
+        except (ValueError, OverflowError):
+            return np.array([self._stream(value) for value in values], np.int32)
+
+    def _stream(self, value: int | str) -> int:
+        number = whole_number(value)
+        if number is not None and -1 <= number < _FIRST_POINTER_STREAM:
+            return number
+        return -1 if value == "" else _FIRST_POINTER_STREAM + self._pointers.of([str(value)])[0]
+
+    def _fill_streams(self, stream: Array, kind: Array, events: Sequence[AnyEvent]) -> None:
+        """Kineto's device events have their stream as tid: what old files leave out of the arguments."""
+        for row in np.flatnonzero((stream == -1) & _ON_DEVICE[kind]).tolist():
+            tid = events[row].tid
+            if isinstance(tid, int) and 0 <= tid < _FIRST_POINTER_STREAM:
+                stream[row] = tid
+
+    def _add_flows(self, events: Sequence[AnyEvent], text_times: bool) -> None:
+        time, valid = _starts_ns(events, text_times)
+        if not valid.all():
+            self.untimed_events += int((~valid).sum())
+            events, time = list(compress(events, valid)), time[valid]
+        row: dict[str, Array] = {
+            "is_start": np.array([e.ph == "s" for e in events], np.bool_),
+            "category": np.array(self.categories.of([e.cat for e in events]), np.int16),
+            "id": self._ids([e.id for e in events]),
+            "lane": np.array(self.lanes.of([(e.pid, e.tid) for e in events]), np.int32),
+            "time_ns": time,
+        }
+        for key, column in row.items():
+            self._flow_parts[key].append(column.astype(_FLOW_COLUMNS[key], copy=False))
+
+    def _ids(self, values: list[int | str | None]) -> Array:
+        if all(type(value) is int for value in values):
+            with contextlib.suppress(OverflowError):
+                ids = np.array(values, np.int64)
+                if (ids >= 0).all():
+                    return ids
+        return np.array([self._flow_id(value) for value in values], np.int64)
+
+    def _flow_id(self, value: int | str | None) -> int:
+        if value is None:
+            return -1
+        if isinstance(value, int) and 0 <= value < 2**63:
+            return value
+        return -2 - self._flow_ids.of([str(value)])[0]
+
+    def _add_metadata(self, event: AnyEvent) -> None:
+        args = event.args or _NO_ARGS
+        if event.name == "process_name":
+            self.process_names[event.pid] = _label(args.name)
+        elif event.name == "process_labels":
+            self.process_labels[event.pid] = _label(args.labels)
+        elif event.name == "thread_name":
+            self.thread_names[event.pid, event.tid] = _label(args.name)
+
+    def _add_pairs(self, events: Sequence[AnyEvent], first: int, text_times: bool) -> None:
+        """Begin and end events nest per lane; a pair becomes a row at its begin's place in the file."""
+        paired: list[tuple[int, AnyEvent, AnyEvent]] = []
+        for position, event in enumerate(events, first):
+            if event.ph == "B":
+                self._open.setdefault((event.pid, event.tid), []).append((position, event))
+            elif event.ph == "E":
+                if not (stack := self._open.get((event.pid, event.tid))):
+                    self._stray_ends += 1
+                    continue
+                index, begin = stack.pop()
+                self.pair_ends[index] = position
+                paired.append((index, begin, event))
+        if not paired:
+            return
+        rows: Array = np.array([i for i, _, _ in paired])
+        begins, ends = [b for _, b, _ in paired], [e for _, _, e in paired]
+        start, valid = _mixed_starts_ns(begins)
+        end, end_valid = _mixed_starts_ns(ends)
+        valid &= end_valid
+        self.untimed_events += int((~valid).sum())
+        for i in rows[~valid].tolist():
+            del self.pair_ends[i]
+        duration = np.where(valid, end - start, 0)
+        self.repaired_durations += int((duration < 0).sum())
+        for begin, end_event in zip(begins, ends, strict=True):
+            if begin.args is None:
+                begin.args = end_event.args
+        self._append_rows(list(compress(begins, valid)), rows[valid], start[valid], np.maximum(duration, 0)[valid])
+
+
+def needs_text_times(events: Sequence[AnyEvent]) -> bool:
+    """Whether floats lose digits of these events' times: the piece is then decoded again as ``TextTimedEvent``."""
+    times = np.array([e.ts for e in events], np.float64)
+    with np.errstate(invalid="ignore"):
+        return bool((np.abs(times) >= FLOAT_TIME_LIMIT_US).any())
+
+
+def text_time_ns(text: bytes) -> int | None:
+    """A time in µs, as the digits recorded, in ns; exact, halves of a ns to even; None when it is no time."""
+    try:
+        us = Decimal(text.strip(b'" ').decode("ascii"))
+    except (ValueError, InvalidOperation):
+        return None
+    if not us.is_finite() or abs(us) >= _TIME_LIMIT_NS // 1000:
+        return None
+    return int(us.scaleb(3, _EXACT).to_integral_value(ROUND_HALF_EVEN))
+
+
+# Enough digits for any time within the limit; traces record three or six decimals.
+_EXACT = Context(prec=60)
+
+
+def _starts_ns(events: Sequence[AnyEvent], text_times: bool) -> tuple[Array, npt.NDArray[np.bool_]]:
+    if not text_times:
+        return _exact_ns(np.array([e.ts for e in events], np.float64))
+    texts = [bytes(e.ts) for e in events if isinstance(e, TextTimedEvent)]
+    return _text_times_ns(texts)
+
+
+def _mixed_starts_ns(events: Sequence[AnyEvent]) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """As ``_starts_ns``, for events of several pieces."""
+    values = [text_time_ns(repr(e.ts).encode() if isinstance(e, Event) else bytes(e.ts)) for e in events]
+    valid = np.array([v is not None for v in values], np.bool_)
+    return np.array([v or 0 for v in values], np.int64), valid
+
+
+def _exact_ns(us: npt.NDArray[np.float64]) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Exact to three decimals below ``FLOAT_TIME_LIMIT_US``: the whole µs never meet the factor 1000 as floats."""
+    with np.errstate(invalid="ignore"):
+        valid = np.abs(us) < _TIME_LIMIT_NS / 1000
+        if not valid.all():
+            us = np.where(valid, us, 0.0)
+    whole = np.floor(us)
+    return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64), valid
+
+
+_WHOLE = re.compile(rb"(?:\d{1,15} )+")
+_THREE_DECIMALS = re.compile(rb"(?:\d{1,15}\.\d{3} )+")
+
+
+def _text_times_ns(texts: list[bytes]) -> tuple[Array, npt.NDArray[np.bool_]]:
+    joined = b" ".join(texts) + b" "
+    for pattern, factor in ((_WHOLE, 1000), (_THREE_DECIMALS, 1)):
+        if pattern.fullmatch(joined):
+            digits = np.array(joined.replace(b".", b"").split(), np.bytes_)
+            return digits.astype(np.int64) * factor, np.ones(len(texts), np.bool_)
+    values = [text_time_ns(text) for text in texts]
+    return np.array([v or 0 for v in values], np.int64), np.array([v is not None for v in values], np.bool_)
+
+
+def _durations_ns(events: Sequence[AnyEvent]) -> tuple[Array, int]:
+    """Durations in ns and how many were put right: negative and unusable ones are 0."""
+    duration, valid = _exact_ns(np.array([e.dur for e in events], np.float64))
+    wrong = ~valid | (duration < 0)
+    if wrong.any():
+        duration[wrong] = 0
+    return duration, int(wrong.sum())
+
+
+def _int64(values: list[int]) -> Array:
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array([v if -(2**63) <= v < 2**63 else -1 for v in values], np.int64)
+
+
+def _label(text: Raw) -> str:
+    if text is ABSENT:
+        return ""
+    try:
+        value = load_element(bytes(text))
+    except (ValueError, RecursionError):
+        return ""
+    return value if isinstance(value, str) else str(value)
+
+
+def _joined(parts: dict[str, list[Array]], types: dict[str, Any]) -> dict[str, Array]:
+    joined = {}
+    for key, dtype in types.items():
+        arrays = parts[key]
+        joined[key] = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
+        arrays.clear()
+    return joined

@@ -1,0 +1,249 @@
+"""Links across lanes: which host event launched a device event, which forward op a backward op belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Lanes = npt.NDArray[np.int32]
+
+#: Flow categories from a launch to its device event; the second is how older files spell the first.
+LAUNCH_FLOWS = frozenset({"ac2g", "async_cpu_to_gpu"})
+FORWARD_BACKWARD_FLOWS = frozenset({"fwdbwd"})
+#: The autograd engine wraps each node it runs in an op of this name.
+ENGINE_PREFIX = "autograd::engine::evaluate_function"
+
+
+class LinkedBy(IntEnum):
+    """How a device event found its launch."""
+
+    NOTHING = 0
+    CORRELATION = 1
+    FLOW = 2
+    EXTERNAL_ID = 3
+
+
+def launch_links(table: TraceTable, order: Ints) -> tuple[Ints, npt.NDArray[np.uint8]]:
+    """(launching host row, ``LinkedBy``) per table row; -1 for host rows and for what was launched before the window.
+
+    ``order``: host rows in preorder. Correlation comes first: a trace holds flow ends without a start, while every
+    launch and kernel carry a correlation. Then flows, then an op with the same External id; the latter two only serve
+    device events whose launch was not recorded as a runtime or driver event with that correlation.
+    """
+    launch = np.full(len(table), -1, np.int64)
+    linked_by = np.full(len(table), LinkedBy.NOTHING, np.uint8)
+    device = rows_of_kind(table, DEVICE_KINDS)
+    steps: tuple[tuple[LinkedBy, Callable[[TraceTable, Ints, Ints], Ints]], ...] = (
+        (LinkedBy.CORRELATION, _by_correlation),
+        (LinkedBy.FLOW, _by_flow),
+        (LinkedBy.EXTERNAL_ID, _by_external_id),
+    )
+    for how, link in steps:
+        free = device[launch[device] < 0]
+        if len(free):
+            found = link(table, order, free)
+            launch[free] = found
+            linked_by[free[found >= 0]] = how
+    return launch, linked_by
+
+
+def forward_links(table: TraceTable, order: Ints, op_parent: Ints) -> Ints:
+    """Forward op row per backward op row, -1 elsewhere.
+
+    A ``fwdbwd`` flow starts and ends exactly where an op does. Without one the Sequence number decides: the forward is
+    the op of that number and process which started last before the backward did, because of nested ops with one number
+    the innermost made the autograd node. The engine's wrapper, the node in it and the op below, as long as that is the
+    only one, share the forward. A forward may have several backwards. Numbers on two threads alone make no link:
+    replicas on threads of their own count through the same numbers.
+    """
+    forward = np.full(len(table), -1, np.int64)
+    ops = order[table.kind[order] == Kind.CPU_OP]
+    number = table.sequence_number
+    is_wrapper = _named(table, lambda name: name.startswith(ENGINE_PREFIX))
+    backward, found = _by_forward_flow(table, ops)
+    forward[backward] = found
+    # A flow may end at the node instead of the engine's wrapper round it
+    wrapper = op_parent[backward]
+    ends_below = (wrapper >= 0) & is_wrapper[wrapper] & (forward[wrapper] < 0) & (number[wrapper] == number[backward])
+    forward[wrapper[ends_below]] = found[ends_below]
+    _inherit(forward, ops, op_parent, (number[ops] >= 0) & (number[ops] == number[op_parent[ops]]))
+    _by_sequence_number(table, ops, forward)
+    children = np.bincount(op_parent[ops] + 1, minlength=len(table) + 1)
+    is_alone = children[op_parent[ops] + 1] == 1
+    _inherit(forward, ops, op_parent, is_alone & ~is_wrapper[ops])
+    return forward
+
+
+def rows_of_kind(table: TraceTable, kinds: tuple[Kind, ...]) -> Ints:
+    """Rows of any of the kinds, in file order."""
+    wanted = np.zeros(256, np.bool_)
+    wanted[list(kinds)] = True
+    return np.flatnonzero(wanted[table.kind])
+
+
+def _by_correlation(table: TraceTable, order: Ints, device: Ints) -> Ints:
+    kind = table.kind[order]
+    launches = order[((kind == Kind.RUNTIME) | (kind == Kind.DRIVER)) & (table.correlation[order] > 0)]
+    position = _latest_of_key(
+        table.correlation[launches], table.start_ns[launches], table.correlation[device], table.start_ns[device]
+    )
+    # Correlation 0 is what Kineto writes where there is none
+    found = (position >= 0) & (table.correlation[device] > 0)
+    return _taken(launches, np.where(found, position, -1))
+
+
+def _by_flow(table: TraceTable, order: Ints, device: Ints) -> Ints:
+    starts, ends = _flows(table, LAUNCH_FLOWS)
+    flows = table.flows
+    # An end lies where its device event starts; without an end the event's correlation is the flow's id
+    at = _first_equal(flows.lane[ends], flows.time_ns[ends], table.lane[device], table.start_ns[device])
+    flow_id = np.where(at >= 0, _taken(flows.id[ends], at), table.correlation[device])
+    known = (at >= 0) | (table.correlation[device] > 0)
+    starts = starts[np.isin(flows.id[starts], flow_id[known])]
+    if not len(starts):
+        return np.full(len(device), -1, np.int64)
+    host = _starting_at(table, _launches_last(table, order), flows.lane[starts], flows.time_ns[starts], outermost=False)
+    starts, host = starts[host >= 0], host[host >= 0]
+    position = _latest_of_key(flows.id[starts], flows.time_ns[starts], flow_id, table.start_ns[device])
+    return _taken(host, np.where(known, position, -1))
+
+
+def _launches_last(table: TraceTable, order: Ints) -> Ints:
+    """Host rows, runtime and driver events after all others: the last that starts at a place is the launch there."""
+    is_launch = (table.kind[order] == Kind.RUNTIME) | (table.kind[order] == Kind.DRIVER)
+    return np.concatenate((order[~is_launch], order[is_launch]))
+
+
+def _by_external_id(table: TraceTable, order: Ints, device: Ints) -> Ints:
+    ops = order[(table.kind[order] == Kind.CPU_OP) & (table.external_id[order] > 0)]
+    position = _latest_of_key(
+        table.external_id[ops], table.start_ns[ops], table.external_id[device], table.start_ns[device]
+    )
+    found = (position >= 0) & (table.external_id[device] > 0)
+    op = _taken(ops, np.where(found, position, -1))
+    # Ids are reused across profiler sessions: an op that began after its kernel is not the one
+    return np.where((op >= 0) & (table.start_ns[op] <= table.start_ns[device]), op, -1)
+
+
+def _by_forward_flow(table: TraceTable, ops: Ints) -> tuple[Ints, Ints]:
+    starts, ends = _flows(table, FORWARD_BACKWARD_FLOWS)
+    flows = table.flows
+    numbered = ops[table.sequence_number[ops] >= 0]
+    forward = _op_at(table, numbered, ops, flows.lane[starts], flows.time_ns[starts], outermost=False)
+    backward = _op_at(table, numbered, ops, flows.lane[ends], flows.time_ns[ends], outermost=True)
+    starts, forward = starts[forward >= 0], forward[forward >= 0]
+    ends, backward = ends[backward >= 0], backward[backward >= 0]
+    found = _taken(
+        forward, _latest_of_key(flows.id[starts], flows.time_ns[starts], flows.id[ends], flows.time_ns[ends])
+    )
+    keep = (found >= 0) & (table.start_ns[found] < table.start_ns[backward])
+    return backward[keep], found[keep]
+
+
+def _op_at(table: TraceTable, numbered: Ints, ops: Ints, lane: Lanes, time: Ints, *, outermost: bool) -> Ints:
+    found = _starting_at(table, numbered, lane, time, outermost=outermost)
+    if (found >= 0).all():
+        return found
+    return np.where(found >= 0, found, _starting_at(table, ops, lane, time, outermost=outermost))
+
+
+def _by_sequence_number(table: TraceTable, ops: Ints, forward: Ints) -> None:
+    numbered = ops[table.sequence_number[ops] >= 0]
+    if not len(numbered):
+        return
+    is_node = _named(table, _is_autograd_node)[numbered]
+    makers, nodes = numbered[~is_node], numbered[is_node]
+    nodes = nodes[forward[nodes] < 0]
+    processes = {pid: code for code, pid in enumerate(dict.fromkeys(pid for pid, _ in table.lanes))}
+    process = np.array([processes[pid] for pid, _ in table.lanes], np.int64)[table.lane]
+    # One integer per (Sequence number, process): the numbers count up per process and are far from 2^63 / processes
+    key = table.sequence_number * len(processes) + process
+    found = _taken(makers, _latest_of_key(key[makers], table.start_ns[makers], key[nodes], table.start_ns[nodes]))
+    keep = (found >= 0) & (table.start_ns[found] < table.start_ns[nodes])
+    forward[nodes[keep]] = found[keep]
+
+
+def _is_autograd_node(name: str) -> bool:
+    return name.startswith(ENGINE_PREFIX) or name.rstrip("0123456789").endswith("Backward")
+
+
+def _named(table: TraceTable, fits: Callable[[str], bool]) -> Bools:
+    """The rows whose name fits."""
+    return np.array([fits(name) for name in table.names], np.bool_)[table.name]
+
+
+def _inherit(forward: Ints, ops: Ints, op_parent: Ints, allowed: Bools) -> None:
+    """Gives the forward of an op to the op below it where ``allowed``, as far down as it goes."""
+    below, above = ops[allowed], op_parent[ops[allowed]]
+    keep = above >= 0
+    below, above = below[keep], above[keep]
+    while len(fresh := np.flatnonzero((forward[below] < 0) & (forward[above] >= 0))):
+        forward[below[fresh]] = forward[above[fresh]]
+
+
+def _flows(table: TraceTable, categories: frozenset[str]) -> tuple[Ints, Ints]:
+    """Indices of the flows' starts and of their ends."""
+    wanted = np.array([category in categories for category in table.categories] or [False], np.bool_)
+    flows = table.flows
+    here = wanted[flows.category] & (flows.category >= 0)
+    return np.flatnonzero(here & flows.is_start), np.flatnonzero(here & ~flows.is_start)
+
+
+def _latest_of_key(key: Ints, time: Ints, wanted: Ints, not_after: Ints) -> Ints:
+    """For each query the entry of the wanted key that is the latest with ``time <= not_after``.
+
+    When all entries of the key are later, the earliest of them (clocks of host and device differ); -1 for an unknown
+    key. Of entries with the same time the last one.
+    """
+    order = np.lexsort((time, key))
+    key, time = key[order], time[order]
+    low, high = np.searchsorted(key, wanted, "left"), np.searchsorted(key, wanted, "right")
+    found = low < high
+    # Bisection inside each run of equal keys; keys of real traces are unique, so it ends at once
+    while len(wide := np.flatnonzero(high - low > 1)):
+        middle = (low[wide] + high[wide]) // 2
+        early = time[middle] <= not_after[wide]
+        low[wide] = np.where(early, middle, low[wide])
+        high[wide] = np.where(early, high[wide], middle)
+    return _taken(order, np.where(found, low, -1))
+
+
+def _starting_at(table: TraceTable, rows: Ints, lane: Lanes, time: Ints, *, outermost: bool) -> Ints:
+    """The row that starts at each (lane, time), -1 where none does; of several the first of ``rows``, or the last."""
+    if not outermost:
+        rows = rows[::-1]
+    return _taken(rows, _first_equal(table.lane[rows], table.start_ns[rows], lane, time))
+
+
+def _first_equal(lane: Lanes, time: Ints, wanted_lane: Lanes, wanted_time: Ints) -> Ints:
+    """For each query the index of the first entry with its (lane, time), -1 without one."""
+    found = np.full(len(wanted_time), -1, np.int64)
+    times = np.sort(wanted_time)
+    if not len(times) or not len(time):
+        return found
+    # One integer per (lane, time) of those entries whose time anybody asks for
+    code = np.searchsorted(times, time)
+    entries = np.flatnonzero(times[np.minimum(code, len(times) - 1)] == time)
+    key = lane[entries].astype(np.int64) * len(times) + code[entries]
+    order = np.argsort(key, kind="stable")
+    entries, key = entries[order], key[order]
+    wanted = wanted_lane.astype(np.int64) * len(times) + np.searchsorted(times, wanted_time)
+    at = np.searchsorted(key, wanted)
+    same = np.flatnonzero(at < len(key))
+    same = same[key[at[same]] == wanted[same]]
+    found[same] = entries[at[same]]
+    return found
+
+
+def _taken(values: Ints, at: Ints) -> Ints:
+    """``values[at]``, -1 where ``at`` is."""
+    if not len(values):
+        return np.full(len(at), -1, np.int64)
+    return np.where(at >= 0, values[at], -1).astype(np.int64)

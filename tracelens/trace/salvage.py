@@ -1,0 +1,137 @@
+"""Takes events out of damaged text one by one, losing only what is damaged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tracelens.trace.decode import is_truncation, trailing_position
+from tracelens.trace.repair import repaired
+
+_BETWEEN = re.compile(rb"[\s,\x00]*")
+_SEPARATOR = re.compile(rb"[\s\x00]*+(?:[,\]{]|\Z)")
+# After damage an event may start where a known first key does; after ":" or "[" or "," alone it would be a nested one.
+_EVENT_START = re.compile(rb'[^\s:\[,]\s*+,?+\s*+(?=\{\s*+"(?:ph|cat|name|pid|ts)"\s*:)')
+_EVENT_END = re.compile(rb'\}\s*+(?:(?=\])|,?+\s*+(?=\{\s*+"[A-Za-z]))')
+# The end of the list, as far as the next characters can tell.
+_LIST_END = re.compile(rb'\](?=[\s\x00]*+(?:,\s*+"[A-Za-z]|\}[\s\x00]*+\Z|\Z))')
+# An event cut by a pattern inside its strings or lists is tried together with this many neighbors.
+_NEIGHBORS = 8
+# What is kept when no start is in sight: a start may straddle two windows.
+_KEPT_BYTES = 256
+
+_value = msgspec.json.Decoder(msgspec.Raw)
+
+
+@dataclass(slots=True, kw_only=True)
+class Salvaged:
+    """What one window gave. ``position``: how much of it is used up; ``skipping``: it ends inside a damaged event."""
+
+    elements: list[bytes] = field(default_factory=list)
+    position: int = 0
+    damaged_events: int = 0
+    repairs: int = 0
+    proven: bool = True
+    skipping: bool = False
+    ends_list: bool = False
+    is_unfinished: bool = False
+
+
+def salvaged(window: bytes, *, final: bool, proven: bool, skipping: bool, is_end: Callable[[int], bool]) -> Salvaged:
+    """The whole events of ``window``.
+
+    ``final``: no more text will come; ``proven``: the window starts on a true border; ``is_end`` says whether the list
+    can end before a position, which is asked only after damage.
+    """
+    found = Salvaged(proven=proven, skipping=skipping)
+    position = 0
+    while True:
+        if found.skipping:
+            start = _EVENT_START.search(window, position)
+            # The end of the list may come before the next event, or instead of it.
+            limit = start.end() if start else len(window)
+            if (end := _list_end(window, position, limit, is_end)) is not None:
+                found.position, found.ends_list = end, True
+                return found
+            if start is None:
+                found.position = len(window) if final else max(position, len(window) - _KEPT_BYTES)
+                return found
+            position = start.end()
+            found.skipping = False
+        position = _between_end(window, position)
+        found.position = position
+        if position >= len(window):
+            return found
+        byte = window[position : position + 1]
+        if byte == b"]" and (found.proven or is_end(position + 1)):
+            found.position, found.ends_list = position + 1, True
+            return found
+        if byte == b"{" and (end := _take_event(window, position, found, final=final)):
+            position = end
+            if _SEPARATOR.match(window, position) is None:
+                # Something of the event stands behind its end: what is there is lost, the event is not.
+                found.proven, found.skipping = False, True
+                found.repairs += 1
+            continue
+        if byte == b"{" and found.is_unfinished and not final:
+            found.is_unfinished = False
+            return found
+        found.damaged_events += 1
+        found.proven, found.skipping = False, True
+
+
+def _take_event(window: bytes, position: int, found: Salvaged, *, final: bool) -> int:
+    """Adds the object at ``position``; returns its end, or 0 when there is none that parses."""
+    end, is_short = _value_end(memoryview(window)[position:])
+    found.is_unfinished = is_short
+    if end:
+        found.elements.append(window[position : position + end])
+        return position + end
+    if is_short and not final:
+        return 0
+    ends = []
+    for match in _EVENT_END.finditer(window, position):
+        ends.append(match.start() + 1)
+        if len(ends) == _NEIGHBORS:
+            break
+    if final and len(ends) < _NEIGHBORS:
+        ends.append(len(window))
+    for stop in ends:
+        fixed, repairs = repaired(window[position:stop])
+        end, _ = _value_end(memoryview(fixed))
+        if end and not fixed[end:].strip():
+            found.elements.append(fixed[:end])
+            found.repairs += repairs
+            found.is_unfinished = False
+            return stop
+    return 0
+
+
+def _value_end(text: memoryview) -> tuple[int, bool]:
+    """(bytes of the JSON value that ``text`` starts with, or 0; whether the text ends inside it)."""
+    try:
+        _value.decode(text)
+    except RecursionError:
+        return 0, False
+    except msgspec.DecodeError as error:
+        end = trailing_position(error)
+        if end is None:
+            return 0, is_truncation(error)
+        return len(bytes(text[:end]).rstrip()), False
+    return len(bytes(text).rstrip()), False
+
+
+def _list_end(window: bytes, position: int, limit: int, is_end: Callable[[int], bool]) -> int | None:
+    """The first bracket in a stretch of damage behind which the rest of the file can follow."""
+    for match in _LIST_END.finditer(window, position, limit):
+        if is_end(match.end()):
+            return match.end()
+    return None
+
+
+def _between_end(window: bytes, position: int) -> int:
+    match = _BETWEEN.match(window, position)
+    return match.end() if match else position

@@ -1,0 +1,103 @@
+"""Argument signatures: the recorded arguments that tell calls of one op apart, interned as text, parsed on demand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from tracelens.signature import OpSignature, freeze
+
+#: The arguments every op may have, in the order of a signature's first four parts.
+ARGUMENT_KEYS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+#: The arguments that tell collectives and compiled kernels apart; sorted, as in ``OpSignature.attributes``.
+ATTRIBUTE_KEYS = (
+    "Collective name", "Group size", "In msg nelems", "In split size", "Out msg nelems", "Out split size",
+    "Process Group Description", "Process Group Name", "Process Group Ranks", "dtype",
+    "kernel_backend", "kernel_flop", "kernel_num_gb",
+)  # fmt: skip
+#: ``Input Dims`` as files of PyTorch 1.8 spell it; a part of its own only until the text is interned.
+OLD_DIMS_KEY = "Input dims"
+
+# Valid JSON text holds no NUL byte.
+SEPARATOR = b"\x00"
+_PARTS = len(ARGUMENT_KEYS) + len(ATTRIBUTE_KEYS)
+
+
+class SignatureStore:
+    """Distinct signature texts, coded by first appearance. Texts that differ in whitespace only share a code."""
+
+    def __init__(self) -> None:
+        self._texts: list[bytes] = []
+        self._code_of_text: dict[bytes, int] = {}
+        self._code_of_recorded: dict[bytes, int] = {}
+        self.has_shapes = False
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def code(self, recorded: bytes) -> int:
+        """Code of a text as recorded: each part's JSON, joined by ``SEPARATOR``; absent parts at the end may be left out."""
+        code = self._code_of_recorded.get(recorded)
+        if code is None:
+            code = self._code_of_recorded[recorded] = self._intern(recorded)
+        return code
+
+    def signature(self, name: str, code: int) -> OpSignature:
+        """The signature ``code`` of an op called ``name``, parsed now; the bare name for -1."""
+        if code < 0:
+            return OpSignature(name=name)
+        parts = self._texts[code].split(SEPARATOR)
+        dims, types, strides, scalars = (_parsed_list(part) for part in parts[: len(ARGUMENT_KEYS)])
+        attributes = zip(ATTRIBUTE_KEYS, parts[len(ARGUMENT_KEYS) :], strict=True)
+        return OpSignature(
+            name=name,
+            shapes=dims,
+            dtypes=_texts(types),
+            strides=strides,
+            scalars=_texts(scalars),
+            attributes=tuple((key, freeze(_parsed(part))) for key, part in attributes if part),
+        )
+
+    def forget_recorded(self) -> None:
+        """Drop the index of texts as recorded, which only reading needs."""
+        self._code_of_recorded.clear()
+        self._code_of_text.clear()
+
+    def _intern(self, recorded: bytes) -> int:
+        parts = [_compact(part) for part in recorded.split(SEPARATOR)]
+        parts += [b""] * (_PARTS + 1 - len(parts))
+        old_dims = parts.pop()
+        parts[0] = parts[0] or old_dims
+        text = SEPARATOR.join(parts)
+        code = self._code_of_text.setdefault(text, len(self._texts))
+        if code == len(self._texts):
+            self._texts.append(text)
+            self.has_shapes |= bool(parts[0])
+        return code
+
+
+def _compact(part: bytes) -> bytes:
+    if not part:
+        return part
+    try:
+        return msgspec.json.format(part, indent=-1)
+    except (msgspec.DecodeError, RecursionError):
+        return part.strip()
+
+
+def _parsed(part: bytes) -> Any:
+    try:
+        return json.loads(part.decode("utf-8", "replace"), strict=False) if part else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parsed_list(part: bytes) -> tuple[Any, ...] | None:
+    value = _parsed(part)
+    return freeze(value) if isinstance(value, list) else None
+
+
+def _texts(values: tuple[Any, ...] | None) -> tuple[str, ...] | None:
+    return None if values is None else tuple(v if isinstance(v, str) else str(v) for v in values)

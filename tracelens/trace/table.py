@@ -1,0 +1,302 @@
+"""The events of a trace as NumPy columns, with everything textual interned."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.device_properties import DeviceProperties
+from tracelens.signature import OpSignature
+from tracelens.trace.signatures import SignatureStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A process or thread as recorded: mostly a number, sometimes text ("Spans").
+Identifier: TypeAlias = int | str
+
+
+class Kind(enum.IntEnum):
+    """What an event is, whatever its vendor or the age of its file calls the category."""
+
+    CPU_OP = 0
+    RUNTIME = 1
+    DRIVER = 2
+    KERNEL = 3
+    MEMCPY = 4
+    MEMSET = 5
+    USER_ANNOTATION = 6
+    GPU_USER_ANNOTATION = 7
+    PYTHON_FUNCTION = 8
+    SYNC = 9
+    OVERHEAD = 10
+    OTHER = 11
+
+
+#: Kinds that nest on a host thread.
+HOST_KINDS = (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER, Kind.USER_ANNOTATION, Kind.PYTHON_FUNCTION)
+#: Kinds that keep a device busy.
+DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+
+# Lower-case: files of PyTorch 1.8 spell Kernel, Memcpy, Memset, Runtime, Operator.
+_KINDS = {
+    "cpu_op": Kind.CPU_OP,
+    "operator": Kind.CPU_OP,
+    "runtime": Kind.RUNTIME,
+    "driver": Kind.DRIVER,
+    "kernel": Kind.KERNEL,
+    "gpu_memcpy": Kind.MEMCPY,
+    "memcpy": Kind.MEMCPY,
+    "gpu_memset": Kind.MEMSET,
+    "memset": Kind.MEMSET,
+    "user_annotation": Kind.USER_ANNOTATION,
+    "gpu_user_annotation": Kind.GPU_USER_ANNOTATION,
+    "python_function": Kind.PYTHON_FUNCTION,
+    "cuda_sync": Kind.SYNC,
+    "hip_sync": Kind.SYNC,
+    "xpu_sync": Kind.SYNC,
+    "overhead": Kind.OVERHEAD,
+}
+
+
+def kind_of_category(text: str) -> Kind:
+    """The kind behind a category as recorded.
+
+    Host calls are ``<vendor>_runtime`` and ``<vendor>_driver`` (cuda, hip, mtia, xpu, privateuse1).
+
+    >>> kind_of_category("hip_runtime"), kind_of_category("Kernel"), kind_of_category("fwdbwd")
+    (<Kind.RUNTIME: 1>, <Kind.KERNEL: 3>, <Kind.OTHER: 11>)
+    """
+    key = text.lower()
+    kind = _KINDS.get(key)
+    if kind is None:
+        kind = Kind.RUNTIME if key.endswith("_runtime") else Kind.DRIVER if key.endswith("_driver") else Kind.OTHER
+    return kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """What of a file could not be used. ``repaired``: values put right (negative durations set to 0, escapes ...).
+
+    ``notes`` are sentences for people, one per cause; ``truncated``: the file ends before its events do.
+    """
+
+    damaged_events: int = 0
+    truncated: bool = False
+    notes: tuple[str, ...] = ()
+    repaired: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.damaged_events or self.truncated or self.repaired or self.notes)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Flows:
+    """Columns of the arrows' ends (phases ``s`` and ``f``), in file order. A text id has a code below -1 as its id."""
+
+    is_start: npt.NDArray[np.bool_]
+    category: npt.NDArray[np.int16]
+    id: npt.NDArray[np.int64]
+    lane: npt.NDArray[np.int32]
+    time_ns: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+
+class EventLookup(Protocol):
+    """Where a table reads whole events from when someone asks."""
+
+    def event(self, file_index: int) -> dict[str, Any]:
+        """The element ``file_index`` of the file's event list."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TraceTable:
+    """One row per complete event (phase ``X``, or a matched ``B``/``E`` pair), in file order.
+
+    Codes index ``categories``, ``names`` and ``lanes`` ((pid, tid)), which are in order of first appearance; -1 is
+    "not recorded" in every column. Times are whole ns on the file's own clock: ``ts`` times 1000, nothing rebased.
+    """
+
+    source: str
+    kind: npt.NDArray[np.uint8]
+    category: npt.NDArray[np.int16]
+    name: npt.NDArray[np.int32]
+    lane: npt.NDArray[np.int32]
+    start_ns: npt.NDArray[np.int64]
+    duration_ns: npt.NDArray[np.int64]
+    stream: npt.NDArray[np.int32]
+    correlation: npt.NDArray[np.int64]
+    external_id: npt.NDArray[np.int64]
+    sequence_number: npt.NDArray[np.int64]
+    signature: npt.NDArray[np.int32]
+    device: npt.NDArray[np.int32]
+    file_index: npt.NDArray[np.int32]
+    categories: list[str]
+    names: list[str]
+    lanes: list[tuple[Identifier, Identifier]]
+    signatures: SignatureStore
+    flows: Flows
+    lookup: EventLookup
+    metadata: dict[str, Any] = field(default_factory=dict)
+    process_names: dict[Identifier, str] = field(default_factory=dict)
+    process_labels: dict[Identifier, str] = field(default_factory=dict)
+    thread_names: dict[tuple[Identifier, Identifier], str] = field(default_factory=dict)
+    pair_ends: dict[int, int] = field(default_factory=dict)
+    events_total: int = 0
+    counts_by_phase: dict[str, int] = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
+    _op_signatures: dict[tuple[int, int], OpSignature] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_events(
+        cls, events: Sequence[Mapping[str, Any]], metadata: Mapping[str, Any] | None = None, *, source: str = "events"
+    ) -> TraceTable:
+        """A table from event dictionaries, through the same decoding as a file."""
+        from tracelens.trace.read import read_events
+
+        return read_events(events, metadata, source=source)
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __repr__(self) -> str:
+        return f"<TraceTable {self.source}: {len(self):,} rows of {self.events_total:,} events>"
+
+    def event(self, row: int) -> dict[str, Any]:
+        """The whole event as recorded, read again from the file.
+
+        A ``B``/``E`` pair is given as the complete event it stands for: the begin's dictionary with phase ``X``,
+        ``dur`` in µs, and the arguments of both. InputError when the file has changed since it was read.
+        """
+        index = int(self.file_index[row])
+        event = self.lookup.event(index)
+        if index in self.pair_ends:
+            end = self.lookup.event(self.pair_ends[index])
+            event |= {"ph": "X", "dur": int(self.duration_ns[row]) / 1000}
+            if args := (event.get("args") or {}) | (end.get("args") or {}):
+                event["args"] = args
+        return event
+
+    def args(self, row: int) -> dict[str, Any]:
+        """The event's ``args``; empty when it has none."""
+        args = self.event(row).get("args")
+        return args if isinstance(args, dict) else {}
+
+    def signature_of(self, row: int) -> OpSignature:
+        """The signature of one row; rows with the same name and arguments share one object."""
+        return self.op_signature(int(self.name[row]), int(self.signature[row]))
+
+    def op_signature(self, name_code: int, signature_code: int) -> OpSignature:
+        """The signature of a distinct (name, arguments); the bare name for signature code -1."""
+        key = (name_code, signature_code)
+        signature = self._op_signatures.get(key)
+        if signature is None:
+            signature = self._op_signatures[key] = self.signatures.signature(self.names[name_code], signature_code)
+        return signature
+
+    def name_of(self, row: int) -> str:
+        return self.names[int(self.name[row])]
+
+    def category_of(self, row: int) -> str:
+        return self.categories[int(self.category[row])]
+
+    def pid_of(self, row: int) -> Identifier:
+        return self.lanes[int(self.lane[row])][0]
+
+    def tid_of(self, row: int) -> Identifier:
+        return self.lanes[int(self.lane[row])][1]
+
+    @property
+    def base_ns(self) -> int:
+        """``baseTimeNanoseconds``: what to add to ``start_ns`` for time since the epoch; 0 when not recorded."""
+        value = self.metadata.get("baseTimeNanoseconds")
+        return value if isinstance(value, int) else 0
+
+    @property
+    def has_shapes(self) -> bool:
+        """Whether any event records its input shapes."""
+        return self.signatures.has_shapes
+
+    @property
+    def has_stacks(self) -> bool:
+        """Whether Python functions were recorded."""
+        return bool((self.kind == Kind.PYTHON_FUNCTION).any())
+
+    @property
+    def has_device_events(self) -> bool:
+        return bool(np.isin(self.kind, DEVICE_KINDS).any())
+
+    def device_properties(self) -> list[DeviceProperties]:
+        """The devices of the recording machine, in file order."""
+        entries = self.metadata.get("deviceProperties")
+        entries = entries if isinstance(entries, list) else []
+        return [DeviceProperties.from_trace(entry) for entry in entries if isinstance(entry, dict)]
+
+    @property
+    def rank(self) -> int | None:
+        """``distributedInfo.rank``, else what the file name says (``rank-3``, ``rank[3]``, ``rank3``), else None."""
+        rank = self._distributed("rank")
+        if rank is None and (found := _RANK_IN_NAME.findall(self.source)):
+            rank = int(found[-1])
+        return rank
+
+    @property
+    def world_size(self) -> int | None:
+        """Number of ranks of the job, or None when not recorded."""
+        return self._distributed("world_size")
+
+    def process_groups(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(name, ranks) of every recorded process group, in file order; ranks are empty when not recorded."""
+        info = self.metadata.get("distributedInfo")
+        entries = info.get("pg_config") if isinstance(info, dict) else None
+        groups = []
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict) and entry.get("pg_name") is not None:
+                ranks = entry.get("ranks")
+                whole = tuple(r for r in ranks if isinstance(r, int)) if isinstance(ranks, list) else ()
+                groups.append((str(entry["pg_name"]), whole))
+        return tuple(groups)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows as a DataFrame, codes spelled out; times in ns (exact) and in µs."""
+        import pandas as pd
+
+        pids = np.array([pid for pid, _ in self.lanes], object)
+        tids = np.array([tid for _, tid in self.lanes], object)
+        return pd.DataFrame(
+            {
+                "name": pd.Categorical.from_codes(self.name, pd.Index(self.names, dtype=object)),
+                "kind": pd.Categorical.from_codes(self.kind, pd.Index([kind.name.lower() for kind in Kind])),
+                "category": pd.Categorical.from_codes(self.category, pd.Index(self.categories, dtype=object)),
+                "pid": pids[self.lane],
+                "tid": tids[self.lane],
+                "start_us": self.start_ns / 1000,
+                "duration_us": self.duration_ns / 1000,
+                "start_ns": self.start_ns,
+                "duration_ns": self.duration_ns,
+                "stream": self.stream,
+                "device": self.device,
+                "correlation": self.correlation,
+                "external_id": self.external_id,
+                "sequence_number": self.sequence_number,
+                "signature": self.signature,
+            }
+        )
+
+    def _distributed(self, key: str) -> int | None:
+        info = self.metadata.get("distributedInfo")
+        value = info.get(key) if isinstance(info, dict) else None
+        if isinstance(value, str) and value.strip().isdecimal():
+            value = int(value)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+_RANK_IN_NAME = re.compile(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)

@@ -1,0 +1,343 @@
+"""Who called whom: the forest of host events, the device events they launched, and forward ops of backward ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.signature import OpSignature
+from tracelens.trace.links import LinkedBy, forward_links, launch_links, rows_of_kind
+from tracelens.trace.nesting import nearest, nest
+from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, TraceTable
+from tracelens.units import NS_PER_US
+
+Ints = npt.NDArray[np.int64]
+
+#: An op of this name only passes calls on: the kernels launched in it belong to the op above.
+PASSED_OVER = "execute"
+MODULE_PREFIX = "nn.Module: "
+
+
+class OpTree:
+    """Index arrays over the rows of a trace, -1 where there is nothing.
+
+    Host rows (ops, runtime and driver calls, annotations, Python frames): ``parent`` (innermost event of the lane that
+    contains it), ``depth`` (roots 0), ``op_parent`` (nearest ancestor that is a cpu_op), ``order`` (rows in preorder),
+    ``position`` (where in ``order``), ``last`` (where its subtree ends in ``order``, exclusive), ``forward`` (backward
+    op: its forward op). Device rows: ``launch`` (host row that launched it), ``linked_by`` (``LinkedBy``), ``op``
+    (nearest cpu_op at or above the launch, not one called ``execute``; the launch itself when no op is there).
+    ``unlinked``: device rows without a launch, mostly launched before the window. ``overlaps``: how many host events
+    outlive their caller; they hang on the innermost event that does contain them.
+    """
+
+    __slots__ = (
+        "_first_launched", "_launched", "depth", "forward", "last", "launch", "linked_by", "op", "op_parent", "order",
+        "overlaps", "parent", "position", "table", "unlinked",
+    )  # fmt: skip
+
+    def __init__(self, table: TraceTable) -> None:
+        self.table = table
+        n = len(table)
+        host = rows_of_kind(table, HOST_KINDS)
+        nesting = nest(table.lane[host], table.start_ns[host], table.duration_ns[host], _outer_rank(table.kind[host]))
+        order = host[nesting.order]
+        self.order: Ints = order
+        self.overlaps = int(nesting.overlaps.sum())
+        self.position: Ints = _scattered(n, order, np.arange(len(order)))
+        self.last: Ints = _scattered(n, order, nesting.last)
+        self.depth: npt.NDArray[np.int32] = np.full(n, -1, np.int32)
+        self.depth[order] = nesting.depth
+        self.parent: Ints = _scattered(n, order, _rows(order, nesting.parent))
+        is_op = table.kind[order] == Kind.CPU_OP
+        self.op_parent: Ints = _scattered(n, order, _rows(order, nearest(nesting.parent, is_op)))
+
+        self.launch: Ints
+        self.linked_by: npt.NDArray[np.uint8]
+        self.launch, self.linked_by = launch_links(table, order)
+        device = rows_of_kind(table, DEVICE_KINDS)
+        linked = device[self.launch[device] >= 0]
+        self.unlinked: Ints = device[self.launch[device] < 0]
+        self.op: Ints = np.full(n, -1, np.int64)
+        self.op[linked] = _launching_ops(table, order, self.position, nesting.parent, self.launch[linked])
+        # Linked device rows by the preorder position of their launch: those of any subtree are one slice
+        launched_at = self.position[self.launch[linked]]
+        self._launched: Ints = linked[np.lexsort((table.start_ns[linked], launched_at))]
+        self._first_launched: Ints = np.concatenate(
+            (np.zeros(1, np.int64), np.cumsum(np.bincount(launched_at, minlength=len(order)), dtype=np.int64))
+        )
+        self.forward: Ints = forward_links(table, order, self.op_parent)
+
+    def __len__(self) -> int:
+        """Number of host events."""
+        return len(self.order)
+
+    def __repr__(self) -> str:
+        return (
+            f"<OpTree of {self.table.source}: {len(self.order):,} host events, "
+            f"{len(self._launched):,} linked and {len(self.unlinked):,} unlinked device events>"
+        )
+
+    def roots(self) -> Ints:
+        """Host rows without a caller, lane by lane."""
+        rows: Ints = self.order[self.parent[self.order] < 0]
+        return rows
+
+    def children(self, row: int) -> Ints:
+        """Host rows whose innermost caller is ``row``, by start."""
+        below = self.subtree(row)
+        rows: Ints = below[self.parent[below] == row]
+        return rows
+
+    def subtree(self, row: int) -> Ints:
+        """``row`` and all host rows below it, in preorder; empty for a device row."""
+        if self.position[row] < 0:
+            return self.order[:0]
+        return self.order[self.position[row] : self.last[row]]
+
+    def ancestors(self, row: int) -> Ints:
+        """Callers of a host row, the innermost first; for a device row its launch and the callers of that."""
+        return np.array(list(self._above(row)), np.int64)
+
+    def launched_by(self, row: int) -> Ints:
+        """Device rows that this very host row launched, by start."""
+        at = self.position[row]
+        return self._launched[:0] if at < 0 else self._launched[self._first_launched[at] : self._first_launched[at + 1]]
+
+    def kernels_below(self, row: int) -> Ints:
+        """Device rows launched by ``row`` or by anything below it, in order of launch."""
+        at = self.position[row]
+        if at < 0:
+            return self._launched[:0]
+        return self._launched[self._first_launched[at] : self._first_launched[self.last[row]]]
+
+    def device_rows_by_launch(self) -> tuple[Ints, Ints]:
+        """(offsets, rows): ``rows[offsets[p]:offsets[p + 1]]`` are what the host row ``order[p]`` launched."""
+        return self._first_launched, self._launched
+
+    def subtree_sum(self, values: npt.ArrayLike) -> Ints:
+        """Exact sum of integer ``values`` (one per table row) over each host row's subtree; 0 for other rows.
+
+        The value of a device row counts at the event that launched it: with the durations of device rows and 0
+        elsewhere the result is the kernel time below each op, in ns. Values of unlinked device rows are in no sum.
+        ValueError for anything but one integer (or boolean) per row.
+        """
+        given = np.asarray(values)
+        if given.shape != (len(self.table),) or (given.size and given.dtype.kind not in "iub"):
+            raise ValueError(f"subtree_sum needs {len(self.table)} integers, got {given.dtype} of shape {given.shape}")
+        given = given.astype(np.int64)
+        device = np.concatenate((np.zeros(1, np.int64), np.cumsum(given[self._launched])))
+        at_launch = np.diff(device[self._first_launched])
+        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(given[self.order] + at_launch)))
+        result = np.zeros(len(self.table), np.int64)
+        result[self.order] = running[self.last[self.order]] - running[:-1]
+        return result
+
+    def forward_of(self, row: int) -> int:
+        """The forward op behind a row: that of the nearest op at or above it which has one, -1 without.
+
+        Also for device rows. Ops that a checkpoint recomputes inside a backward op give the checkpointed call.
+        """
+        for above in (row, *self._above(row)):
+            if self.forward[above] >= 0:
+                return int(self.forward[above])
+        return -1
+
+    def module_of(self, row: int) -> tuple[str, ...]:
+        """The nn.Module frames round a row as traced (``"nn.Module: Linear_3"``), the outermost first.
+
+        A backward op runs on a thread without frames: it has those of its forward. Empty without recorded stacks.
+        """
+        found = self._modules(row)
+        if not found and (forward := self.forward_of(row)) >= 0:
+            found = self._modules(forward)
+        return found
+
+    def node(self, row: int) -> OpNode:
+        """A view of one host event."""
+        return OpNode(tree=self, row=int(row))
+
+    def self_check(self) -> list[str]:
+        """The invariants that do not hold, as sentences; empty when all do."""
+        return [*self._check_forest(), *self._check_links(), *self._check_forward()]
+
+    def _above(self, row: int) -> Iterator[int]:
+        above = int(self.parent[row] if self.position[row] >= 0 else self.launch[row])
+        while above >= 0:
+            yield above
+            above = int(self.parent[above])
+
+    def _modules(self, row: int) -> tuple[str, ...]:
+        names = (
+            self.table.name_of(above)
+            for above in (row, *self._above(row))
+            if self.table.kind[above] == Kind.PYTHON_FUNCTION
+        )
+        return tuple(name for name in names if name.startswith(MODULE_PREFIX))[::-1]
+
+    def _check_forest(self) -> Iterator[str]:
+        table, order = self.table, self.order
+        place = np.arange(len(order))
+        host = rows_of_kind(table, HOST_KINDS)
+        if not np.array_equal(np.sort(order), host):
+            yield "order is not a permutation of the host rows"
+            return
+        if not np.array_equal(self.position[order], place):
+            yield "position is not the inverse of order"
+            return
+        child = order[self.parent[order] >= 0]
+        parent = self.parent[child]
+        end = table.start_ns + table.duration_ns
+        inside = (table.start_ns[parent] <= table.start_ns[child]) & (end[child] <= end[parent])
+        # Half-open: what starts where its parent ends lies outside it, unless both have no length
+        inside &= (table.start_ns[child] < end[parent]) | (table.duration_ns[parent] == 0)
+        yield from _violated(table.lane[child] == table.lane[parent], "parents are in another lane", child)
+        yield from _violated(inside, "events are not contained in their parents", child)
+        yield from _violated(self.position[parent] < self.position[child], "events come before their parents", child)
+        deeper = self.depth[child] == self.depth[parent] + 1
+        yield from _violated(deeper, "depths are not one more than the parent's", child)
+        roots = order[self.parent[order] < 0]
+        yield from _violated(self.depth[roots] == 0, "roots have a depth", roots)
+        yield from _violated(self.last[child] <= self.last[parent], "subtrees reach beyond their parent's", child)
+        # Together with the line above: the slices are exactly the subtrees
+        sizes = np.ones(len(order), np.int64)
+        at, above = self.position[child], self.position[parent]
+        for level in range(int(self.depth[order].max(initial=0)), 0, -1):
+            deep = self.depth[child] == level
+            np.add.at(sizes, above[deep], sizes[at[deep]])
+        yield from _violated(self.last[order] - place == sizes, "subtree slices have the wrong length", order)
+
+    def _check_links(self) -> Iterator[str]:
+        table = self.table
+        device = rows_of_kind(table, DEVICE_KINDS)
+        other = np.ones(len(table), np.bool_)
+        other[device] = False
+        for name, column, empty in (("launch", self.launch, -1), ("op", self.op, -1), ("linked_by", self.linked_by, 0)):
+            if (column[other] != empty).any():
+                yield f"{name} is set on rows that are no device events"
+        linked = device[self.launch[device] >= 0]
+        launch, how = self.launch[linked], self.linked_by[linked]
+        yield from _violated(self.position[launch] >= 0, "launches are no host events", linked)
+        direct = (table.kind[launch] == Kind.RUNTIME) | (table.kind[launch] == Kind.DRIVER)
+        by_correlation = how == LinkedBy.CORRELATION
+        yield from _violated(direct | ~by_correlation, "correlated launches are no runtime or driver events", linked)
+        same = table.correlation[launch] == table.correlation[linked]
+        yield from _violated(same | ~by_correlation, "correlations of launch and device event differ", linked)
+        if not np.array_equal(self.linked_by[device] != LinkedBy.NOTHING, self.launch[device] >= 0):
+            yield "linked_by and launch disagree on what is linked"
+        if not np.array_equal(np.sort(self._launched), linked):
+            yield "a device event is in no launch, or in more than one"
+        op = self.op[linked]
+        if (op < 0).any() or (self.op[self.unlinked] >= 0).any():
+            yield "op and launch disagree on what is linked"
+            return
+        around = (self.position[op] <= self.position[launch]) & (self.position[launch] < self.last[op])
+        yield from _violated(around, "ops are not at or above the launch", linked)
+        is_op = (table.kind[op] == Kind.CPU_OP) & (table.name[op] != _passed_over(table))
+        yield from _violated(is_op | (op == launch), "launching ops are neither a cpu_op nor the launch", linked)
+        busy = table.duration_ns * ~other
+        below = self.subtree_sum(busy)[self.roots()].sum() + busy[self.unlinked].sum()
+        if below != busy.sum():
+            yield f"linked and unlinked device time is {below} ns, all device time {busy.sum()} ns"
+
+    def _check_forward(self) -> Iterator[str]:
+        table = self.table
+        backward = np.flatnonzero(self.forward >= 0)
+        forward = self.forward[backward]
+        ops = (table.kind[backward] == Kind.CPU_OP) & (table.kind[forward] == Kind.CPU_OP)
+        yield from _violated(ops, "forward links join rows that are no ops", backward)
+        earlier = table.start_ns[forward] < table.start_ns[backward]
+        yield from _violated(earlier, "forward ops start after their backward", backward)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpNode:
+    """One event of the tree, for looking around; every property is looked up when asked. Times in µs."""
+
+    tree: OpTree
+    row: int
+
+    @property
+    def name(self) -> str:
+        return self.tree.table.name_of(self.row)
+
+    @property
+    def kind(self) -> Kind:
+        return Kind(int(self.tree.table.kind[self.row]))
+
+    @property
+    def start_us(self) -> float:
+        return float(self.tree.table.start_ns[self.row]) / NS_PER_US
+
+    @property
+    def duration_us(self) -> float:
+        return float(self.tree.table.duration_ns[self.row]) / NS_PER_US
+
+    @property
+    def signature(self) -> OpSignature:
+        return self.tree.table.signature_of(self.row)
+
+    @property
+    def parent(self) -> OpNode | None:
+        """The caller; of a device event its launch."""
+        above = next(self.tree._above(self.row), -1)
+        return self.tree.node(above) if above >= 0 else None
+
+    @property
+    def children(self) -> tuple[OpNode, ...]:
+        """The calls made directly, by start."""
+        return tuple(self.tree.node(row) for row in self.tree.children(self.row).tolist())
+
+    @property
+    def kernels(self) -> tuple[OpNode, ...]:
+        """Device events launched here or below, in order of launch."""
+        return tuple(self.tree.node(row) for row in self.tree.kernels_below(self.row).tolist())
+
+    @property
+    def forward(self) -> OpNode | None:
+        """A backward op's forward op."""
+        forward = self.tree.forward_of(self.row)
+        return self.tree.node(forward) if forward >= 0 else None
+
+    def __repr__(self) -> str:
+        return f"<OpNode {self.name} row {self.row}, {self.duration_us:.3f} us, {len(self.kernels)} kernels>"
+
+
+def _outer_rank(kind: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """What is outside when spans are the same: never a launch, and a driver call lies in its runtime call."""
+    rank = np.zeros(256, np.uint8)
+    rank[Kind.RUNTIME], rank[Kind.DRIVER] = 1, 2
+    return rank[kind]
+
+
+def _launching_ops(table: TraceTable, order: Ints, position: Ints, parent: Ints, launch: Ints) -> Ints:
+    counts = (table.kind[order] == Kind.CPU_OP) & (table.name[order] != _passed_over(table))
+    at = position[launch]
+    above = nearest(parent, counts)[at]
+    return np.where(counts[at] | (above < 0), launch, _rows(order, above))
+
+
+def _passed_over(table: TraceTable) -> int:
+    """Code of the op name that owns no kernels, -1 when the trace has none."""
+    return table.names.index(PASSED_OVER) if PASSED_OVER in table.names else -1
+
+
+def _rows(order: Ints, positions: Ints) -> Ints:
+    """Rows at ``positions`` in preorder, -1 where the position is."""
+    if not len(order):
+        return np.full(len(positions), -1, np.int64)
+    return np.where(positions >= 0, order[positions], -1)
+
+
+def _scattered(n: int, at: Ints, values: Ints) -> Ints:
+    column = np.full(n, -1, np.int64)
+    column[at] = values
+    return column
+
+
+def _violated(holds: npt.NDArray[np.bool_], what: str, rows: Ints) -> Iterator[str]:
+    if not holds.all():
+        wrong = rows[~holds]
+        yield f"{len(wrong)} {what}, the first at row {wrong[0]}"
