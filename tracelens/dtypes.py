@@ -54,6 +54,11 @@ class DType(enum.Enum):
         return str(self.value[2])
 
     @property
+    def traced(self) -> str:
+        """How a trace spells the type among an op's ``Input type``: ``c10::BFloat16``, ``float``, ``long int``."""
+        return _TRACED.get(self, self.label)
+
+    @property
     def is_floating(self) -> bool:
         return self.name.startswith(("FP", "TF", "BF"))
 
@@ -89,4 +94,16 @@ _SPELLINGS: dict[str, DType] = {d.label: d for d in DType} | {
     "unsigned char": DType.UINT8, "byte": DType.UINT8,
     "c10::complex<float>": DType.COMPLEX64, "complex<float>": DType.COMPLEX64,
     "c10::complex<double>": DType.COMPLEX128, "complex<double>": DType.COMPLEX128,
+}  # fmt: skip
+
+_TRACED: dict[DType, str] = {
+    DType.FP64: "double", DType.FP32: "float", DType.TF32: "float",
+    DType.FP16: "c10::Half", DType.BF16: "c10::BFloat16",
+    DType.FP8_E4M3FN: "c10::Float8_e4m3fn", DType.FP8_E4M3FNUZ: "c10::Float8_e4m3fnuz",
+    DType.FP8_E5M2: "c10::Float8_e5m2", DType.FP8_E5M2FNUZ: "c10::Float8_e5m2fnuz",
+    DType.FP8_E8M0FNU: "c10::Float8_e8m0fnu", DType.FP4_E2M1: "c10::Float4_e2m1fn_x2",
+    DType.INT64: "long int", DType.INT32: "int", DType.INT16: "short int",
+    DType.INT8: "signed char", DType.UINT8: "unsigned char",
+    DType.UINT16: "unsigned short", DType.UINT32: "unsigned int", DType.UINT64: "unsigned long",
+    DType.COMPLEX64: "c10::complex<float>", DType.COMPLEX128: "c10::complex<double>",
 }  # fmt: skip

@@ -1,0 +1,106 @@
+"""What an operation computes and moves, from its dimensions alone."""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
+from tracelens.perf_models.base import (
+    CategoryOf,
+    Like,
+    PerfModel,
+    category_of,
+    recorded_as,
+    total_bytes,
+    traced_as,
+)
+from tracelens.perf_models.collective import Collective
+from tracelens.perf_models.columns import WorkColumns
+from tracelens.perf_models.conv import Conv, ConvBackward
+from tracelens.perf_models.elementwise import BinaryElementwise, Elementwise, Operand, UnaryElementwise
+from tracelens.perf_models.ep_comm import EPComm
+from tracelens.perf_models.gemm import GEMM
+from tracelens.perf_models.grouped_gemm import GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK
+from tracelens.perf_models.kernels import KernelPattern, classify, kernel_patterns
+from tracelens.perf_models.memory import Movement, Sort
+from tracelens.perf_models.normalization import Normalization, NormalizationBackward, RMSNorm, RMSNormBackward
+from tracelens.perf_models.optimizer import MultiTensor
+from tracelens.perf_models.pooling import Pooling, PoolingBackward
+from tracelens.perf_models.reduce import Reduce
+from tracelens.perf_models.sdpa import SDPA, SDPABackward
+from tracelens.perf_models.softmax import Softmax, SoftmaxBackward
+from tracelens.registry import Registry
+
+__all__ = [
+    "GEMM",
+    "SDPA",
+    "BinaryElementwise",
+    "CategoryOf",
+    "Collective",
+    "Conv",
+    "ConvBackward",
+    "EPComm",
+    "Elementwise",
+    "GroupedGEMM",
+    "GroupedGEMMBackward",
+    "GroupedGEMMVariableK",
+    "KernelPattern",
+    "Like",
+    "Movement",
+    "MultiTensor",
+    "Normalization",
+    "NormalizationBackward",
+    "Operand",
+    "PerfModel",
+    "Pooling",
+    "PoolingBackward",
+    "RMSNorm",
+    "RMSNormBackward",
+    "Reduce",
+    "SDPABackward",
+    "Softmax",
+    "SoftmaxBackward",
+    "Sort",
+    "UnaryElementwise",
+    "WorkColumns",
+    "bindings",
+    "categories",
+    "category_of",
+    "classify",
+    "inverses",
+    "kernel_patterns",
+    "pattern_bindings",
+    "recorded_as",
+    "total_bytes",
+    "traced_as",
+]
+
+
+@cache
+def bindings() -> Registry:
+    """Traced name -> binding, over all modules of this package. Extensions are laid over it per report."""
+    return Registry.collect("traced_as", _modules())
+
+
+@cache
+def pattern_bindings() -> Registry:
+    """Regular expression of traced names -> binding."""
+    return Registry.collect("traced_as_pattern", _modules())
+
+
+@cache
+def inverses() -> Registry:
+    """Traced name -> function from a perf model to the signature that a trace would record."""
+    return Registry.collect("recorded_as", _modules())
+
+
+@cache
+def categories() -> Registry:
+    """Traced name -> ``CategoryOf``, for names without a perf model."""
+    return Registry.collect("category", _modules())
+
+
+def _modules() -> list[ModuleType]:
+    return [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]

@@ -6,12 +6,13 @@ Letters used for dimensions: ``b`` batch, ``s`` sequence, ``m n k`` GEMM, ``h`` 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from tracelens.dtypes import DType
-from tracelens.registry import Mark, mark
+from tracelens.registry import Claim, Mark, mark
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +27,8 @@ class PerfModel:
 
     category: ClassVar[str] = "other"
     engine: ClassVar[str] = "vector"
+    #: The sheet that lists calls of this model; the category where it is None.
+    family: ClassVar[str | None] = None
 
     def flops(self) -> int | float | None:
         """Floating-point operations; a fused multiply-add counts as two, as in torch.utils.flop_counter."""
@@ -62,19 +65,68 @@ def total_bytes(*parts: tuple[int | float, DType | None]) -> int | float | None:
     return total
 
 
-def traced_as(*names: str, category: str | None = None) -> Callable[[F], F]:
+def traced_as(*names: str, category: str | None = None, leaf_only: bool = False) -> Callable[[F], F]:
     """Marks ``binding(op: OpSignature) -> PerfModel | None`` as the reading of these traced names.
 
     The category in reports is ``category``, else that of the class in the return annotation, so an op whose shapes
     were not recorded still has one. A binding returns None, or raises SignatureError, when the recorded arguments do
-    not determine the dimensions.
+    not determine the dimensions. ``leaf_only`` is for wrappers (``aten::linear``): their model counts only where the
+    op launches kernels itself, since otherwise an op below it (``aten::addmm``) is the row.
     """
-    return mark("traced_as", *names, category=category)
+    return mark("traced_as", *names, category=category, leaf_only=leaf_only)
+
+
+def traced_as_pattern(*patterns: str, category: str | None = None) -> Callable[[F], F]:
+    """Like ``traced_as``, for names that a regular expression describes; an exact name wins over a pattern."""
+    return mark("traced_as_pattern", *patterns, category=category, leaf_only=False)
 
 
 def recorded_as(*names: str) -> Callable[[F], F]:
     """Marks ``inverse(model) -> OpSignature``: what a trace would record for a perf model (inverse of a binding)."""
     return mark("recorded_as", *names)
+
+
+def category_of(claim: Claim) -> str | None:
+    """The category of a ``traced_as`` claim: its option, else that of the class its binding says it returns."""
+    if claim.options.get("category"):
+        return str(claim.options["category"])
+    try:
+        returned = get_type_hints(claim.target).get("return")
+    except (NameError, TypeError):
+        return None
+    for candidate in (returned, *get_args(returned)):
+        if isinstance(candidate, type) and issubclass(candidate, PerfModel):
+            return candidate.category
+    return None
+
+
+class Like(enum.Enum):
+    """Default of an operand's dtype: that of the first operand, whatever that is (None is *unknown*)."""
+
+    FIRST = "first operand"
+
+
+def resolved(dtype: DType | Like | None, first: DType | None) -> DType | None:
+    """``dtype``, where ``Like.FIRST`` stands for ``first``."""
+    return first if isinstance(dtype, Like) else dtype
+
+
+def traced_name(dtype: DType | None) -> str | None:
+    """A dtype as ``param: dtype_*`` columns show it: the trace's spelling."""
+    return None if dtype is None else dtype.traced
+
+
+def scalar_type(recorded: object) -> DType | None:
+    """The type that an ``at::ScalarType`` argument means, which traces record as its number (c10/core/ScalarType.h)."""
+    return _SCALAR_TYPES.get(recorded) if isinstance(recorded, int) and not isinstance(recorded, bool) else None
+
+
+_SCALAR_TYPES: dict[int, DType] = {
+    0: DType.UINT8, 1: DType.INT8, 2: DType.INT16, 3: DType.INT32, 4: DType.INT64, 5: DType.FP16, 6: DType.FP32,
+    7: DType.FP64, 9: DType.COMPLEX64, 10: DType.COMPLEX128, 11: DType.BOOL, 15: DType.BF16, 23: DType.FP8_E5M2,
+    24: DType.FP8_E4M3FN, 25: DType.FP8_E5M2FNUZ, 26: DType.FP8_E4M3FNUZ, 44: DType.FP8_E8M0FNU,
+    45: DType.FP4_E2M1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,46 @@
+"""The registry of traced names: collected by scanning, free of any framework's names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracelens.perf_models import EPComm, PerfModel, bindings, categories, category_of, inverses
+
+ALLOWED_PREFIXES = ("aten::", "record_param_comms")
+
+
+def test_the_core_binds_aten_names_and_the_profilers_own_only():
+    foreign = [name for name in bindings() if not name.startswith(ALLOWED_PREFIXES)]
+    assert foreign == []
+
+
+@pytest.mark.parametrize("name", ["DeepEPDispatch", "DeepEPCombine", "DeepEPDispatchBackward", "DeepEPCombineBackward"])
+def test_the_core_does_not_know_deepep_ops(name: str, repository: Path):
+    assert name not in bindings()
+    assert name not in categories()
+    sources = sorted((repository / "tracelens").rglob("*.py")) + sorted((repository / "tracelens").rglob("*.toml"))
+    assert [str(p.relative_to(repository)) for p in sources if name in p.read_text(encoding="utf-8")] == []
+
+
+def test_no_core_binding_makes_an_expert_parallel_exchange():
+    assert [name for name, claim in bindings().items() if category_of(claim) == EPComm.category] == []
+
+
+def test_every_binding_has_a_category_without_reading_a_call():
+    unknown = [name for name, claim in bindings().items() if category_of(claim) in (None, PerfModel.category)]
+    assert unknown == []
+
+
+def test_every_inverse_has_a_binding():
+    assert set(inverses()) <= set(bindings())
+
+
+def test_what_the_reference_has_no_row_for_counts_only_where_it_launches_kernels():
+    for wrapper in ("aten::linear", "aten::matmul", "aten::softmax", "aten::scaled_dot_product_attention", "aten::to",
+                    "aten::contiguous", "aten::conv2d", "aten::_convolution", "aten::relu", "aten::zero_",
+                    "aten::embedding", "aten::mse_loss"):  # fmt: skip
+        assert bindings()[wrapper].options["leaf_only"], wrapper
+    for row in ("aten::addmm", "aten::convolution", "aten::layer_norm", "aten::batch_norm", "aten::mm", "aten::copy_"):
+        assert not bindings()[row].options["leaf_only"], row

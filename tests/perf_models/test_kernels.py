@@ -1,0 +1,108 @@
+"""Kernel names: communication is recognised in every build, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelens.errors import UsageError
+from tracelens.perf_models import KernelPattern, classify, kernel_patterns
+
+
+def category_of(name: str) -> str | None:
+    (found,) = classify([name], kernel_patterns())
+    return None if found is None else found.category
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, int*)",
+        "void deep_ep::internode_ll::combine<true, 3, 7168>(void*, void*)",
+        "primus_turbo::deep_ep::internode::notify_dispatch(int const*, int*)",
+        "void uccl::intranode::cached_notify_combine<2>(void**, int*)",
+        "_ZN7deep_ep9intranode8dispatchILi8EEEvP4int4Pf",
+        "_ZN7deep_ep12internode_ll7combineILb1EEEvPvS1_",
+    ],
+)
+def test_expert_parallel_kernels_are_communication_in_any_outer_namespace(name: str):
+    (found,) = classify([name], kernel_patterns())
+    assert found is not None
+    assert (found.category, found.communication, found.collective) == ("EP_Communication", True, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["void myapp::dispatch<int>(int)", "void cutlass::dispatch_combine(int)", "void x::intranode::layout(int)"]
+)
+def test_other_functions_of_those_names_are_not(name: str):
+    assert category_of(name) != "EP_Communication"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclKernel_AllReduce_RING_LL_Sum_half",
+        "mscclKernel_Sum_float_LL_false(ncclDevComm*, mscclAlgo*, mscclWork*)",
+    ],
+)
+def test_nccl_kernels_are_collectives(name: str):
+    (found,) = classify([name], kernel_patterns())
+    assert found is not None
+    assert (found.communication, found.collective) == (True, True)
+
+
+def test_custom_all_reduce_is_communication_without_a_collective_record():
+    (found,) = classify(["void vllm::cross_device_reduce_1stage<__half, 8>(...)"], kernel_patterns())
+    assert found is not None
+    assert (found.communication, found.collective) == (True, False)
+
+
+def test_rocm_copies_that_are_kernels_are_copies():
+    (found,) = classify(["__amd_rocclr_copyBuffer"], kernel_patterns())
+    assert found is not None
+    assert found.memcpy
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        ("Cijk_Ailk_Bjlk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT192x256x64_MI16x16x1", "GEMM"),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN", "GEMM"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_execute_kernel__5x_cublas", "GEMM"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align2>(x)", "GEMM"),
+        ("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x3_nn", "GEMM"),
+        ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(x)", "SDPA_fwd"),
+        ("attn_fwd", "SDPA_fwd"),
+        ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt256x64x8", "CONV_fwd"),
+        ("MIOpenBatchNormFwdTrainSpatial", "NORM_fwd"),
+        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int)", "NORM_fwd"),
+        ("void flash_bwd_dq_dk_dv_loop_kernel<x>", "SDPA_bwd"),
+        ("sm90_xmma_dgrad_implicit_gemm_x", "CONV_bwd"),
+        ("MIOpenBatchNormBwdSpatial", "NORM_bwd"),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForwardReg<c10::BFloat16>(x)", "softmax"),
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<x>(y)", "multi_tensor_apply"),
+        ("triton_poi_fused__unsafe_view_mul_silu_2", "triton"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(x)", "reduce"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)", "elementwise"),
+        ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<x>(y)", "memory"),
+        ("void at::native::(anonymous namespace)::indexSelectLargeIndex<c10::BFloat16>(x)", "index"),
+        ("some_kernel_nobody_knows", None),
+    ],
+)
+def test_a_name_says_its_family(name: str, category: str | None):
+    assert category_of(name) == category
+
+
+def test_the_first_match_wins_so_added_patterns_go_first():
+    mine = KernelPattern(name="mine", regex="nccl", category="mine")
+    assert classify(["ncclKernel", "other_kernel"], [mine, *kernel_patterns()]) == [mine, None]
+
+
+def test_a_broken_pattern_is_an_error_that_shows_it():
+    with pytest.raises(UsageError, match="is no regular expression"):
+        classify(["kernel"], [KernelPattern(name="broken", regex="(", category="x")])
+
+
+def test_pattern_names_are_unique():
+    names = [p.name for p in kernel_patterns()]
+    assert len(names) == len(set(names))

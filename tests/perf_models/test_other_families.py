@@ -1,0 +1,142 @@
+"""Reductions, softmax, indexing, sorting, pooling, optimizers, collectives, and the columns made of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models import GEMM, Collective, EPComm, PerfModel, Reduce, Softmax, WorkColumns, bindings
+from tracelens.signature import OpSignature
+
+
+def read(name: str, **fields: Any) -> PerfModel:
+    return bindings()[name].target(OpSignature(name=name, **fields))
+
+
+@pytest.mark.parametrize(
+    ("dims", "results"), [("[-1]", 16 * 559), ("[0, 2]", 559), ("[]", 1), ("", 1), ("1", 16 * 1024)]
+)
+def test_reduced_dims_are_read_from_their_text(dims: str, results: int):
+    model = read("aten::mean", shapes=((16, 559, 1024), (), (), ()), dtypes=("float", "ScalarList", "Scalar", ""),
+                 scalars=("", dims, "True", ""))  # fmt: skip
+    n = 16 * 559 * 1024
+    assert (model.flops(), model.hbm_bytes()) == (n, 4 * (n + results))
+
+
+def test_a_whole_sum_with_only_a_dtype_leaves_one_element():
+    model = read("aten::sum", shapes=((8, 16), ()), dtypes=("float", ""), scalars=("", ""))
+    assert model == Reduce(elements=128, results=1, kind="sum", distinct=128, dtype=DType.FP32)
+
+
+def test_a_maximum_along_a_dim_returns_positions_too():
+    model = read(
+        "aten::max", shapes=((8, 16), (), ()), dtypes=("float", "Scalar", "Scalar"), scalars=("", "1", "False")
+    )
+    assert model.hbm_bytes() == 4 * 128 + 8 * 4 + 8 * 8
+
+
+def test_a_scan_has_as_many_results_as_elements():
+    model = read("aten::cumsum", shapes=((15,), (), ()), dtypes=("int", "Scalar", ""), scalars=("", "0", ""))
+    assert model.hbm_bytes() == 15 * 4 + 15 * 8  # integers are summed as int64
+
+
+def test_softmax_is_five_operations_per_element_and_widens_when_asked():
+    fields = {"shapes": ((8, 64), (), ()), "dtypes": ("c10::BFloat16", "Scalar", "Scalar")}
+    plain = read("aten::_softmax", **fields, scalars=("", "-1", "False"))
+    widened = read("aten::_softmax", **fields, scalars=("", "-1", "True"))
+    assert (plain.flops(), plain.hbm_bytes(), widened.hbm_bytes()) == (5 * 512, 512 * 4, 512 * 6)
+
+
+def test_softmax_backward_reads_two_tensors():
+    model = Softmax(shape=(8, 64), dtype=DType.FP32).backward()
+    assert (model.flops(), model.hbm_bytes()) == (4 * 512, 3 * 512 * 4)
+
+
+def test_an_embedding_reads_the_rows_it_returns():
+    model = read("aten::embedding", shapes=((30522, 512), (1, 141), (), (), ()),
+                 dtypes=("c10::BFloat16", "long int", "Scalar", "Scalar", "Scalar"))  # fmt: skip
+    assert (model.flops(), model.hbm_bytes()) == (0, 2 * 141 * 512 * 2 + 141 * 8)
+
+
+def test_index_select_replaces_one_dim():
+    model = read(
+        "aten::index_select", shapes=((512, 7), (), (141,)), dtypes=("float", "Scalar", "int"), scalars=("", "0", "")
+    )
+    assert model.hbm_bytes() == 2 * 141 * 7 * 4 + 141 * 4
+
+
+def test_indexing_by_a_list_needs_its_shapes():
+    with pytest.raises(SignatureError, match="input 1 is not a list of tensors"):
+        read("aten::index", shapes=((15360, 4096), ()), dtypes=("float", ""))
+    model = read("aten::index", shapes=((100, 8), ((7,),)), dtypes=("float", "TensorList"))
+    assert model.hbm_bytes() == 2 * 7 * 8 * 4 + 7 * 8
+
+
+def test_a_concatenation_without_element_type_has_no_bytes_but_no_flops_either():
+    model = read("aten::cat", shapes=(((1, 559, 32), (1, 559, 32)), ()), dtypes=("TensorList", "Scalar"))
+    assert (model.flops(), model.hbm_bytes()) == (0, None)
+    assert model.parameters()["num_read"] == 2 * 559 * 32
+
+
+def test_max_pooling_writes_positions():
+    model = read("aten::max_pool2d_with_indices", shapes=((10, 64, 112, 112), *[()] * 5), dtypes=("c10::BFloat16",),
+                 scalars=("", "[3, 3]", "[2, 2]", "[1, 1]", "[1, 1]", "False"))  # fmt: skip
+    out = 10 * 64 * 56 * 56
+    assert model.flops() == 9 * out
+    assert model.hbm_bytes() == 2 * (10 * 64 * 112 * 112 + out) + 8 * out
+
+
+def test_top_k_writes_values_and_positions():
+    model = read(
+        "aten::topk", shapes=((32, 128), *[()] * 4), dtypes=("float",), scalars=("", "4", "-1", "True", "True")
+    )
+    assert model.hbm_bytes() == 4 * (32 * 128 + 32 * 4) + 8 * 32 * 4
+
+
+def test_a_fused_adam_step_reads_four_lists_and_writes_three():
+    lists = ((10,), (3, 4))
+    model = read("aten::_fused_adamw_", shapes=(lists,) * 5, dtypes=("TensorList",) * 5)
+    assert model.flops() == 15 * 22
+    assert model.hbm_bytes() is None  # element types of lists are not recorded
+    assert model.parameters()["reads_per_elem"] + model.parameters()["writes_per_elem"] == 7
+
+
+def test_a_tensor_list_without_shapes_is_an_error():
+    with pytest.raises(SignatureError, match="is not a list of tensors"):
+        read("aten::_foreach_add_", shapes=((), (), ()), dtypes=("TensorList", "TensorList", "Scalar"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "share"),
+    [("allreduce", 2 * 7 / 8), ("all_reduce_coalesced", 2 * 7 / 8), ("_reduce_scatter_base", 7 / 8),
+     ("_allgather_base", 8 * 7 / 8), ("all_to_allv", 7 / 8), ("broadcast", 1), ("recv", 0), ("barrier", 0)],
+)  # fmt: skip
+def test_what_leaves_a_rank_depends_on_the_collective(kind: str, share: float):
+    model = Collective(kind=kind, elements_in=1000, elements_out=8000, ranks=8)
+    assert model.wire_bytes() == 1000 * 2 * share
+
+
+def test_an_unknown_group_size_gives_no_wire_bytes():
+    assert Collective(kind="allreduce", elements_in=1, elements_out=1, ranks=None).wire_bytes() is None
+    assert Collective(kind="mystery", elements_in=1, elements_out=1, ranks=8).wire_bytes() is None
+
+
+def test_recorded_collectives_carry_their_attributes():
+    attributes = (("Collective name", "allreduce"), ("Group size", 8), ("In msg nelems", 64), ("Out msg nelems", 64),
+                  ("dtype", "BFloat16"))  # fmt: skip
+    assert read("record_param_comms", attributes=attributes).wire_bytes() == 64 * 2 * 2 * 7 / 8
+    assert read("record_param_comms", attributes=()) is None
+
+
+def test_columns_hold_nan_for_what_is_unknown():
+    columns = WorkColumns.of([GEMM(m=2, n=3, k=5), EPComm(tokens=4, hidden=8), GEMM(m=1, n=1, k=1, dtype=None)])
+    assert columns.flops.tolist() == [60, 0, 2]
+    assert columns.wire_bytes.tolist() == [0, 64, 0]
+    assert [math.isnan(b) for b in columns.hbm_bytes] == [False, True, True]
+    assert columns.engine == ("matrix", "none", "matrix")
+    assert columns.dtype == (DType.BF16, DType.BF16, None)
+    assert len(columns) == 3

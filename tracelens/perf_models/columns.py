@@ -1,0 +1,44 @@
+"""The work of many perf models as arrays: what backends estimate from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.dtypes import DType
+from tracelens.perf_models.base import PerfModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkColumns:
+    """One row per perf model, in the order given. NaN and None mean unknown."""
+
+    flops: npt.NDArray[np.float64]
+    hbm_bytes: npt.NDArray[np.float64]
+    wire_bytes: npt.NDArray[np.float64]
+    engine: tuple[str, ...]
+    dtype: tuple[DType | None, ...]
+    models: tuple[PerfModel, ...]
+
+    @classmethod
+    def of(cls, models: Iterable[PerfModel]) -> WorkColumns:
+        """The columns of ``models``."""
+        rows = tuple(models)
+        return cls(
+            flops=_column(m.flops() for m in rows),
+            hbm_bytes=_column(m.hbm_bytes() for m in rows),
+            wire_bytes=_column(m.wire_bytes() for m in rows),
+            engine=tuple(m.engine for m in rows),
+            dtype=tuple(m.compute_dtype for m in rows),
+            models=rows,
+        )
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+
+def _column(values: Iterable[float | None]) -> npt.NDArray[np.float64]:
+    return np.array([np.nan if v is None else v for v in values], dtype=np.float64)

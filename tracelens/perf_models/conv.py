@@ -1,0 +1,287 @@
+"""Convolution and its gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models.base import (
+    Like,
+    PerfModel,
+    recorded_as,
+    resolved,
+    total_bytes,
+    traced_as,
+    traced_name,
+)
+from tracelens.perf_models.gemm import dense_strides
+from tracelens.signature import OpSignature, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv(PerfModel):
+    """N-dimensional convolution of ``x[b, c_in, ...]`` with ``w[c_out, c_in / groups, ...]``.
+
+    A ``transposed`` one has ``w[c_in, c_out / groups, ...]``.
+    flops = 2 * prod(w[1:]) * numel(out), transposed 2 * prod(w[1:]) * numel(x); one more per output for the bias.
+    bytes = one read of x, w and bias, one write of the output.
+    ``stride``, ``padding``, ``dilation`` and ``output_padding`` have one entry per spatial dim.
+    ``dtype`` is x's; w and the output are like it unless said otherwise.
+    """
+
+    category: ClassVar[str] = "CONV_fwd"
+    engine: ClassVar[str] = "matrix"
+
+    x: Shape
+    w: Shape
+    bias: bool = False
+    stride: Shape
+    padding: Shape
+    dilation: Shape
+    transposed: bool = False
+    output_padding: Shape
+    groups: int = 1
+    dtype: DType | None = DType.BF16
+    dtype_w: DType | Like | None = Like.FIRST
+    dtype_out: DType | Like | None = Like.FIRST
+    stride_x: Shape | None = None
+    stride_w: Shape | None = None
+
+    @property
+    def out(self) -> Shape:
+        """Shape of the output."""
+        channels = self.w[1] * self.groups if self.transposed else self.w[0]
+        dims = zip(self.x[2:], self.w[2:], self.stride, self.padding, self.dilation, self.output_padding, strict=True)
+        if self.transposed:
+            return (self.x[0], channels, *((x - 1) * s - 2 * p + d * (k - 1) + o + 1 for x, k, s, p, d, o in dims))
+        return (self.x[0], channels, *((x + 2 * p - d * (k - 1) - 1) // s + 1 for x, k, s, p, d, _ in dims))
+
+    @property
+    def product_flops(self) -> int:
+        """Multiplications and additions of the products alone, without bias; the same for each gradient."""
+        return 2 * prod(self.w[1:]) * prod(self.x if self.transposed else self.out)
+
+    @property
+    def bias_elements(self) -> int:
+        """One per output channel where there is a bias, else 0."""
+        return self.out[1] if self.bias else 0
+
+    def flops(self) -> int:
+        return self.product_flops + (prod(self.out) if self.bias else 0)
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (prod(self.x), self.dtype),
+            (prod(self.w) + self.bias_elements, self._dtype_w),
+            (prod(self.out), self._dtype_out),
+        )
+
+    def backward(self) -> ConvBackward:
+        """All gradients of the same call."""
+        mask = (True, True, self.bias)
+        return ConvBackward(**{f.name: getattr(self, f.name) for f in fields(Conv)}, output_mask=mask)
+
+    @property
+    def _dtype_w(self) -> DType | None:
+        return resolved(self.dtype_w, self.dtype)
+
+    @property
+    def _dtype_out(self) -> DType | None:
+        return resolved(self.dtype_out, self.dtype)
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "convNd": f"conv{len(self.x) - 2}d", "input_shape": self.x, "filter_shape": self.w,
+            "dtype_input_weight": (traced_name(self.dtype), traced_name(self._dtype_w)),
+            "input_stride": self.stride_x, "weight_stride": self.stride_w, "bias": self.bias, "stride": self.stride,
+            "padding": self.padding, "dilation": self.dilation, "transposed_conv": self.transposed,
+            "output_padding": self.output_padding, "groups": self.groups,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvBackward(Conv):
+    """The gradients of a ``Conv`` that ``output_mask`` (x, w, bias) asks for.
+
+    flops = those of the forward's products for each of x and w, plus one per output for the bias. bytes: dOut and w
+    read, dx written; dOut and x read, dw written; the bias gradient is written (its sum shares a read of dOut, unless
+    it is all that is asked for).
+    """
+
+    category: ClassVar[str] = "CONV_bwd"
+
+    output_mask: tuple[bool, bool, bool] = (True, True, False)
+
+    def flops(self) -> int:
+        of_x, of_w, of_bias = self.output_mask
+        return self.product_flops * (of_x + of_w) + (prod(self.out) if of_bias else 0)
+
+    def hbm_bytes(self) -> int | float | None:
+        of_x, of_w, of_bias = self.output_mask
+        reads_of_out = max(of_x + of_w, int(of_bias))
+        return total_bytes(
+            (prod(self.x) * (of_x + of_w), self.dtype),
+            (prod(self.w) * (of_x + of_w) + (self.out[1] if of_bias else 0), self._dtype_w),
+            (prod(self.out) * reads_of_out, self._dtype_out),
+        )
+
+
+def _lengths(op: OpSignature, index: int | None, dims: int, *, default: int) -> Shape:
+    """A recorded per-dimension argument; one entry stands for all dims, an absent slot for ``default``."""
+    value = op.literal(index) if index is not None else default
+    if value is None:
+        raise SignatureError(f"{op.name}: argument {index} was not recorded")
+    entries = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(isinstance(v, int) for v in entries) or len(entries) not in (1, dims):
+        raise SignatureError(f"{op.name}: argument {index} is {value!r}, not {dims} numbers")
+    return entries if len(entries) == dims else entries * dims
+
+
+def conv_of(
+    op: OpSignature,
+    *,
+    x: int = 0,
+    w: int = 1,
+    bias: int | None = 2,
+    stride: int,
+    padding: int,
+    dilation: int | None,
+    groups: int | None,
+    transposed: bool = False,
+    output_padding: int | None = None,
+) -> Conv:
+    """Conv of recorded slots: ``x``, ``w`` and ``bias`` are tensors, the others scalars."""
+    shape_x, shape_w = op.shape(x), op.shape(w)
+    dims = len(shape_x) - 2
+    if dims < 1 or len(shape_w) != len(shape_x):
+        raise SignatureError(f"{op.name}: cannot convolve {list(shape_x)} with {list(shape_w)}")
+    count = op.literal(groups) if groups is not None else 1
+    if not isinstance(count, int):
+        raise SignatureError(f"{op.name}: argument {groups}, the number of groups, was not recorded")
+    return Conv(
+        x=shape_x,
+        w=shape_w,
+        bias=bias is not None and op.has(bias),
+        stride=_lengths(op, stride, dims, default=1),
+        padding=_lengths(op, padding, dims, default=0),
+        dilation=_lengths(op, dilation, dims, default=1),
+        transposed=transposed,
+        output_padding=_lengths(op, output_padding, dims, default=0),
+        groups=count,
+        dtype=op.dtype(x),
+        dtype_w=op.dtype(w),
+        stride_x=op.stride(x),
+        stride_w=op.stride(w),
+    )
+
+
+def _flag(op: OpSignature, index: int) -> bool:
+    value = op.literal(index)
+    if not isinstance(value, bool | int):
+        raise SignatureError(f"{op.name}: argument {index} was not recorded")
+    return bool(value)
+
+
+@traced_as("aten::convolution", "aten::convolution_overrideable")
+def _convolution(op: OpSignature) -> Conv:
+    """(x, w, bias, stride, padding, dilation, transposed, output_padding, groups)."""
+    return conv_of(op, stride=3, padding=4, dilation=5, transposed=_flag(op, 6), output_padding=7, groups=8)
+
+
+@traced_as("aten::_convolution", leaf_only=True)
+def _inner_convolution(op: OpSignature) -> Conv:
+    return _convolution(op)
+
+
+@traced_as("aten::miopen_convolution", "aten::miopen_depthwise_convolution", "aten::mkldnn_convolution")
+def _miopen_convolution(op: OpSignature) -> Conv:
+    """(x, w, bias, padding, stride, dilation, groups, ...)."""
+    return conv_of(op, padding=3, stride=4, dilation=5, groups=6)
+
+
+@traced_as("aten::miopen_convolution_transpose")
+def _miopen_convolution_transpose(op: OpSignature) -> Conv:
+    """(x, w, bias, padding, output_padding, stride, dilation, groups, ...)."""
+    return conv_of(op, padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True)
+
+
+@traced_as("aten::cudnn_convolution")
+def _cudnn_convolution(op: OpSignature) -> Conv:
+    """(x, w, padding, stride, dilation, groups, ...)."""
+    return conv_of(op, bias=None, padding=2, stride=3, dilation=4, groups=5)
+
+
+@traced_as("aten::cudnn_convolution_transpose")
+def _cudnn_convolution_transpose(op: OpSignature) -> Conv:
+    """(x, w, padding, output_padding, stride, dilation, groups, ...)."""
+    return conv_of(op, bias=None, padding=2, output_padding=3, stride=4, dilation=5, groups=6, transposed=True)
+
+
+@traced_as("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
+def _convolution_relu(op: OpSignature) -> Conv:
+    """(x, w, bias, stride, padding, dilation, groups)."""
+    return conv_of(op, stride=3, padding=4, dilation=5, groups=6)
+
+
+@traced_as("aten::conv1d", "aten::conv2d", "aten::conv3d", leaf_only=True)
+def _conv_nd(op: OpSignature) -> Conv:
+    return conv_of(op, stride=3, padding=4, dilation=5, groups=6)
+
+
+@traced_as("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d", leaf_only=True)
+def _conv_transpose_nd(op: OpSignature) -> Conv:
+    """(x, w, bias, stride, padding, output_padding, groups, dilation)."""
+    return conv_of(op, stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True)
+
+
+@traced_as("aten::_conv_depthwise2d", "aten::conv_depthwise3d", leaf_only=True)
+def _conv_depthwise(op: OpSignature) -> Conv:
+    """(x, w, kernel_size, bias, stride, padding, dilation); one group per channel of w."""
+    model = conv_of(op, bias=3, stride=4, padding=5, dilation=6, groups=None)
+    values = {f.name: getattr(model, f.name) for f in fields(Conv)}
+    return Conv(**(values | {"groups": model.x[1]}))
+
+
+@traced_as("aten::convolution_backward", "aten::convolution_backward_overrideable")
+def _convolution_backward(op: OpSignature) -> ConvBackward:
+    """(dOut, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)."""
+    mask = op.literal(10)
+    if not isinstance(mask, list | tuple) or len(mask) != 3:
+        raise SignatureError(f"{op.name}: argument 10, the output mask, was not recorded")
+    forward = conv_of(
+        op,
+        x=1,
+        w=2,
+        bias=None,
+        stride=4,
+        padding=5,
+        dilation=6,
+        transposed=_flag(op, 7),
+        output_padding=8,
+        groups=9,
+    )
+    of_x, of_w, of_bias = (bool(asked) for asked in mask)
+    values = {f.name: getattr(forward, f.name) for f in fields(Conv)}
+    values |= {"bias": of_bias, "dtype_out": op.dtype(0)}
+    return ConvBackward(**values, output_mask=(of_x, of_w, of_bias))
+
+
+@recorded_as("aten::convolution")
+def _recorded_convolution(model: Conv) -> OpSignature:
+    x, w = traced_name(model.dtype) or "", traced_name(resolved(model.dtype_w, model.dtype)) or ""
+    lists = [str(list(v)) for v in (model.stride, model.padding, model.dilation)]
+    return OpSignature(
+        name="aten::convolution",
+        shapes=(model.x, model.w, (model.out[1],) if model.bias else (), (), (), (), (), (), ()),
+        dtypes=(x, w, w if model.bias else "", *["ScalarList"] * 3, "Scalar", "ScalarList", "Scalar"),
+        strides=(
+            model.stride_x or dense_strides(model.x),
+            model.stride_w or dense_strides(model.w),
+            (1,) if model.bias else (),
+            *[()] * 6,
+        ),
+        scalars=("", "", "", *lists, str(model.transposed), str(list(model.output_padding)), str(model.groups)),
+    )

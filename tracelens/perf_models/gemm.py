@@ -1,0 +1,262 @@
+"""Matrix multiplication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models.base import (
+    Like,
+    PerfModel,
+    recorded_as,
+    resolved,
+    scalar_type,
+    total_bytes,
+    traced_as,
+    traced_name,
+)
+from tracelens.signature import OpSignature, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GEMM(PerfModel):
+    """``C[b,m,n] = A[b,m,k] @ B[b,k,n]``, optionally plus a bias.
+
+    flops = 2*b*m*n*k (+ b*m*n for the bias); bytes = one read of A, B, bias and scales, one write of C.
+    Convention: a fused multiply-add counts as two, as in torch.utils.flop_counter.
+
+    ``dtype`` is A's, and the one that is computed in; B, C and the bias are like it unless said otherwise.
+    ``bias_elements`` is the size of the bias, ``n`` when None. ``scale_elements`` of ``dtype_scale`` are the
+    quantization scales of both operands. ``stride_a`` and ``stride_b`` are the operands' strides in elements, as
+    ``[.., m, k]`` and ``[.., k, n]``.
+    """
+
+    category: ClassVar[str] = "GEMM"
+    engine: ClassVar[str] = "matrix"
+
+    m: int
+    n: int
+    k: int
+    b: int = 1
+    bias: bool = False
+    dtype: DType | None = DType.BF16
+    dtype_b: DType | Like | None = Like.FIRST
+    dtype_out: DType | Like | None = Like.FIRST
+    dtype_bias: DType | Like | None = Like.FIRST
+    bias_elements: int | None = None
+    scale_elements: int = 0
+    dtype_scale: DType | None = DType.FP32
+    stride_a: Shape | None = None
+    stride_b: Shape | None = None
+
+    def flops(self) -> int:
+        return self.b * self.m * self.n * (2 * self.k + self.bias)
+
+    def hbm_bytes(self) -> int | float | None:
+        b, m, n, k = self.b, self.m, self.n, self.k
+        bias = (n if self.bias_elements is None else self.bias_elements) if self.bias else 0
+        return total_bytes(
+            (b * m * k, self.dtype),
+            (b * k * n, resolved(self.dtype_b, self.dtype)),
+            (b * m * n, resolved(self.dtype_out, self.dtype)),
+            (bias, resolved(self.dtype_bias, self.dtype)),
+            (self.scale_elements, self.dtype_scale),
+        )
+
+    def backward(self) -> tuple[GEMM, GEMM]:
+        """The gradients of A, ``[m,n] @ [n,k]``, and of B, ``[k,m] @ [m,n]``; the bias' reduction is no GEMM."""
+        dtype_b, dtype_c = resolved(self.dtype_b, self.dtype), resolved(self.dtype_out, self.dtype)
+        grad_a = GEMM(b=self.b, m=self.m, n=self.k, k=self.n, dtype=dtype_c, dtype_b=dtype_b, dtype_out=self.dtype)
+        grad_b = GEMM(b=self.b, m=self.k, n=self.n, k=self.m, dtype=self.dtype, dtype_b=dtype_c, dtype_out=dtype_b)
+        return grad_a, grad_b
+
+    @property
+    def transpose(self) -> tuple[bool, bool] | None:
+        """(B, A) transposed, as a column-major BLAS sees the two operands; None when strides were not recorded."""
+        flags = tuple(_is_transposed(s) for s in (self.stride_b, self.stride_a))
+        return None if None in flags else (bool(flags[0]), bool(flags[1]))
+
+    def parameters(self) -> dict[str, Any]:
+        dtypes = (traced_name(self.dtype), traced_name(resolved(self.dtype_b, self.dtype)))
+        return {
+            "M": self.m, "N": self.n, "K": self.k, "B": self.b, "bias": self.bias,
+            "stride_A": self.stride_a, "stride_B": self.stride_b, "dtype_A_B": dtypes, "transpose": self.transpose,
+        }  # fmt: skip
+
+
+def _is_transposed(stride: Shape | None) -> bool | None:
+    """Whether the second-to-last dim is the dense one: False for a row-major matrix."""
+    if stride is None or len(stride) < 2:
+        return None
+    return stride[-2] == 1 and stride[-1] != 1
+
+
+def _product(op: OpSignature, a: int, b: int, *, rank: int, bias: int | None = None) -> GEMM:
+    """GEMM of tensors ``a`` [(b,)m,k] and ``b`` [(b,)k,n], and of a bias in slot ``bias``."""
+    *batch, m, k = op.shape(a, rank=rank)
+    k_b, n = op.shape(b, rank=rank)[-2:]
+    if k != k_b:
+        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    added = op.shape_or_scalar(bias) if bias is not None else None
+    return GEMM(
+        b=batch[0] if batch else 1,
+        m=m,
+        n=n,
+        k=k,
+        bias=added is not None,
+        bias_elements=None if added in (None, (n,)) else _numel(added or ()),
+        dtype=op.dtype(a),
+        dtype_b=op.dtype(b),
+        dtype_bias=op.dtype(bias) if bias is not None else Like.FIRST,
+        stride_a=op.stride(a),
+        stride_b=op.stride(b),
+    )
+
+
+def _numel(shape: Shape) -> int:
+    product = 1
+    for dim in shape:
+        product *= dim
+    return product
+
+
+@traced_as("aten::mm")
+def _mm(op: OpSignature) -> GEMM:
+    return _product(op, 0, 1, rank=2)
+
+
+@traced_as("aten::bmm")
+def _bmm(op: OpSignature) -> GEMM:
+    return _product(op, 0, 1, rank=3)
+
+
+@traced_as("aten::addmm")
+def _addmm(op: OpSignature) -> GEMM:
+    return _product(op, 1, 2, rank=2, bias=0)
+
+
+@traced_as("aten::baddbmm")
+def _baddbmm(op: OpSignature) -> GEMM:
+    return _product(op, 1, 2, rank=3, bias=0)
+
+
+@traced_as("aten::addmv", leaf_only=True)
+def _addmv(op: OpSignature) -> GEMM:
+    m, k = op.shape(1, rank=2)
+    return GEMM(m=m, n=1, k=k, bias=True, bias_elements=m, dtype=op.dtype(1), dtype_b=op.dtype(2))
+
+
+@traced_as("aten::mv", leaf_only=True)
+def _mv(op: OpSignature) -> GEMM:
+    m, k = op.shape(0, rank=2)
+    return GEMM(m=m, n=1, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
+
+
+@traced_as("aten::dot", "aten::vdot")
+def _dot(op: OpSignature) -> GEMM:
+    (k,) = op.shape(0, rank=1)
+    return GEMM(m=1, n=1, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
+
+
+@traced_as("aten::linear", leaf_only=True)
+def _linear(op: OpSignature) -> GEMM:
+    *rows, k = op.shape(0)
+    n = op.shape(1, rank=2)[0]
+    stride = op.stride(1)
+    return GEMM(
+        m=_numel(tuple(rows)),
+        n=n,
+        k=k,
+        bias=op.has(2),
+        dtype=op.dtype(0),
+        dtype_b=op.dtype(1),
+        dtype_bias=op.dtype(2) if op.has(2) else Like.FIRST,
+        stride_b=stride[::-1] if stride else None,
+    )
+
+
+@traced_as("aten::matmul", leaf_only=True)
+def _matmul(op: OpSignature) -> GEMM:
+    a, b = op.shape(0), op.shape(1)
+    a, b = (a if len(a) > 1 else (1, *a)), (b if len(b) > 1 else (*b, 1))
+    if a[-1] != b[-2]:
+        raise SignatureError(f"{op.name}: inner dims differ, {a[-1]} and {b[-2]}")
+    *batch_a, m, k = a
+    *batch_b, _, n = b
+    if not batch_b:  # a folded product: one GEMM over all rows
+        return GEMM(m=_numel(tuple(batch_a)) * m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
+    batch = max(_numel(tuple(batch_a)), _numel(tuple(batch_b)))
+    return GEMM(b=batch, m=m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
+
+
+@traced_as("aten::_scaled_mm")
+def _scaled_mm(op: OpSignature) -> GEMM:
+    """Recorded shapes of packed 4-bit operands count pairs, so k is twice the recorded dim."""
+    m, k = op.shape(0, rank=2)
+    k_b, n = op.shape(1, rank=2)
+    if k != k_b:
+        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    dtype = op.dtype(0)
+    out = scalar_type(op.literal(6))
+    return GEMM(
+        m=m,
+        n=n,
+        k=2 * k if dtype is DType.FP4_E2M1 else k,
+        bias=op.has(4),
+        dtype=dtype,
+        dtype_b=op.dtype(1),
+        dtype_bias=op.dtype(4) if op.has(4) else Like.FIRST,
+        # without out_dtype the op returns bfloat16 on every build that runs these GEMMs (its kernels offer no 1-byte C)
+        dtype_out=out or DType.BF16,
+        scale_elements=_numel(op.shape_or_scalar(2)) + _numel(op.shape_or_scalar(3)),
+        dtype_scale=op.dtype(2),
+        stride_a=op.stride(0),
+        stride_b=op.stride(1),
+    )
+
+
+def _recorded_operands(model: GEMM) -> tuple[tuple[Shape, Shape], tuple[str, str], tuple[Shape, Shape]]:
+    """Shapes, types and strides of A and B; dense row-major strides where the model does not say."""
+    batch = (model.b,) if model.b > 1 else ()
+    a, b = (*batch, model.m, model.k), (*batch, model.k, model.n)
+    types = (traced_name(model.dtype) or "", traced_name(resolved(model.dtype_b, model.dtype)) or "")
+    return (a, b), types, (model.stride_a or dense_strides(a), model.stride_b or dense_strides(b))
+
+
+def dense_strides(shape: Shape) -> Shape:
+    """Strides, in elements, of a contiguous tensor of ``shape``."""
+    strides: list[int] = []
+    step = 1
+    for dim in reversed(shape):
+        strides.insert(0, step)
+        step *= dim
+    return tuple(strides)
+
+
+@recorded_as("aten::mm")
+def _recorded_mm(model: GEMM) -> OpSignature:
+    shapes, types, strides = _recorded_operands(model)
+    return OpSignature(name="aten::mm", shapes=shapes, dtypes=types, strides=strides, scalars=("", ""))
+
+
+@recorded_as("aten::bmm")
+def _recorded_bmm(model: GEMM) -> OpSignature:
+    a, b = (model.b, model.m, model.k), (model.b, model.k, model.n)
+    types = _recorded_operands(model)[1]
+    strides = (model.stride_a or dense_strides(a), model.stride_b or dense_strides(b))
+    return OpSignature(name="aten::bmm", shapes=(a, b), dtypes=types, strides=strides, scalars=("", ""))
+
+
+@recorded_as("aten::addmm")
+def _recorded_addmm(model: GEMM) -> OpSignature:
+    (a, b), types, (stride_a, stride_b) = _recorded_operands(model)
+    bias = traced_name(resolved(model.dtype_bias, model.dtype)) or ""
+    return OpSignature(
+        name="aten::addmm",
+        shapes=((model.n,), a, b, (), ()),
+        dtypes=(bias, *types, "Scalar", "Scalar"),
+        strides=((1,), stride_a, stride_b, (), ()),
+        scalars=("", "", "", "1", "1"),
+    )

@@ -1,0 +1,111 @@
+"""Grouped matrix multiplication: one GEMM per expert, the rows shared out among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_as, traced_name
+from tracelens.signature import OpSignature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGEMM(PerfModel):
+    """``C[rows of g] = A[rows of g] @ B[g]`` for every group ``g``; ``m`` rows in all, ``B[groups,k,n]``.
+
+    flops = 2*m*n*k, however the rows are shared out; bytes = one read of A and of all groups' B, one write of C:
+    ``groups`` are those that have rows, as far as the caller knows.
+    ``dtype`` is A's; B and C are like it unless said otherwise.
+    """
+
+    category: ClassVar[str] = "GroupedGEMM_fwd"
+    engine: ClassVar[str] = "matrix"
+
+    m: int
+    n: int
+    k: int
+    groups: int
+    dtype: DType | None = DType.BF16
+    dtype_b: DType | Like | None = Like.FIRST
+    dtype_out: DType | Like | None = Like.FIRST
+
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (self.m * self.k, self.dtype),
+            (self.groups * self.k * self.n, self._dtype_b),
+            (self.m * self.n, self._dtype_out),
+        )
+
+    def backward(self) -> GroupedGEMMBackward:
+        """Both gradients of the same call."""
+        return GroupedGEMMBackward(**{f.name: getattr(self, f.name) for f in fields(GroupedGEMM)})
+
+    @property
+    def _dtype_b(self) -> DType | None:
+        return resolved(self.dtype_b, self.dtype)
+
+    @property
+    def _dtype_out(self) -> DType | None:
+        return resolved(self.dtype_out, self.dtype)
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "M": self.m, "N": self.n, "K": self.k, "G": self.groups,
+            "dtype_A_B": (traced_name(self.dtype), traced_name(self._dtype_b)),
+            "dtype_out": traced_name(self._dtype_out),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGEMMBackward(GroupedGEMM):
+    """Both gradients of a ``GroupedGEMM``: ``dA = dC @ B^T`` and ``dB[g] = A[rows of g]^T @ dC[rows of g]``.
+
+    flops = 4*m*n*k; bytes = dC read twice, A and all B read once, dA and all dB written.
+    """
+
+    category: ClassVar[str] = "GroupedGEMM_bwd"
+
+    def flops(self) -> int:
+        return 4 * self.m * self.n * self.k
+
+    def hbm_bytes(self) -> int | float | None:
+        a, b, c = self.m * self.k, self.k * self.n, self.m * self.n
+        return total_bytes(
+            (2 * a, self.dtype),
+            (2 * self.groups * b, self._dtype_b),
+            (2 * c, self._dtype_out),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGEMMVariableK(GroupedGEMM):
+    """``C[g] = A[rows of g]^T @ B[rows of g]``, the gradient of the weights: ``A[m,k]``, ``B[m,n]``, ``C[groups,k,n]``.
+
+    The summed dimension is the rows of each group. flops = 2*m*n*k; bytes = one read of A and B, one write of the
+    result of every group.
+    """
+
+    category: ClassVar[str] = "GroupedGEMM_bwd"
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (self.m * self.k, self.dtype),
+            (self.m * self.n, self._dtype_b),
+            (self.groups * self.k * self.n, self._dtype_out),
+        )
+
+
+@traced_as("aten::_grouped_mm")
+def _grouped_mm(op: OpSignature) -> GroupedGEMM | None:
+    """(self, mat2, offs, bias, out_dtype): 2-D by 3-D shares out the rows, 2-D by 2-D the summed dimension."""
+    a, b = op.shape(0), op.shape(1)
+    dtypes: dict[str, Any] = {"dtype": op.dtype(0), "dtype_b": op.dtype(1)}
+    if len(a) == 2 and len(b) == 3:
+        return GroupedGEMM(m=a[0], k=a[1], groups=b[0], n=b[2], **dtypes)
+    if len(a) == 2 and len(b) == 2 and op.has(2):
+        return GroupedGEMMVariableK(m=a[1], k=a[0], n=b[1], groups=op.shape(2, rank=1)[0], **dtypes)
+    return None

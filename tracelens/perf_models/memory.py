@@ -1,0 +1,288 @@
+"""Ops that move data and compute nothing worth counting: indexing, embedding, concatenation, sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models.base import PerfModel, scalar_type, total_bytes, traced_as, traced_name
+from tracelens.perf_models.elementwise import Operand, broadcast, operand
+from tracelens.signature import OpSignature, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Movement(PerfModel):
+    """``read`` and ``written`` elements, each with its type; ``added`` of them accumulate (one flop each).
+
+    A lookup reads the rows that it returns, not the table. Which rows an index repeats is not recorded, so each is
+    counted as often as it is asked for: in a table that stays in cache the true figure is lower.
+    """
+
+    category: ClassVar[str] = "memory"
+    engine: ClassVar[str] = "none"
+    family: ClassVar[str | None] = "Memory"
+
+    read: tuple[tuple[int, DType | None], ...]
+    written: tuple[tuple[int, DType | None], ...]
+    added: int = 0
+
+    def flops(self) -> int:
+        return self.added
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(*self.read, *self.written)
+
+    @property
+    def compute_dtype(self) -> None:
+        """None: nothing is computed."""
+        return
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "num_read": sum(n for n, _ in self.read), "num_written": sum(n for n, _ in self.written),
+            "dtype_read": tuple(traced_name(d) for _, d in self.read),
+            "dtype_written": tuple(traced_name(d) for _, d in self.written),
+        }  # fmt: skip
+
+
+def lookup(rows: int, width: int, dtype: DType | None, dtype_index: DType | None, *, indices: int) -> Movement:
+    """``rows`` of ``width`` elements read and written, ``indices`` index elements read."""
+    return Movement(read=((rows * width, dtype), (indices, dtype_index)), written=((rows * width, dtype),))
+
+
+def _at(op: OpSignature, index: int, rank: int) -> int:
+    """A recorded dim, counted from the front."""
+    value = op.literal(index)
+    if not isinstance(value, int) or not -rank <= value < rank:
+        raise SignatureError(f"{op.name}: argument {index}, the dim, is {value!r}")
+    return value % rank
+
+
+def _replaced(shape: Shape, dim: int, size: int) -> int:
+    """Elements of ``shape`` with ``dim`` resized."""
+    return prod(size if i == dim else n for i, n in enumerate(shape))
+
+
+@traced_as("aten::embedding", leaf_only=True, category="index")
+def _embedding(op: OpSignature) -> Movement:
+    """(table, indices, ...)."""
+    table, indices = op.shape(0, rank=2), op.shape_or_scalar(1)
+    return lookup(prod(indices), table[1], op.dtype(0), op.dtype(1), indices=prod(indices))
+
+
+@traced_as("aten::_embedding_bag", "aten::_embedding_bag_forward_only", leaf_only=True, category="index")
+def _embedding_bag(op: OpSignature) -> Movement:
+    """(table, indices, offsets, ...): one result row per offset, one addition per element looked up."""
+    table, indices, bags = op.shape(0, rank=2), op.shape(1, rank=1), op.shape(2, rank=1)
+    looked_up = indices[0] * table[1]
+    return Movement(
+        read=((looked_up, op.dtype(0)), (indices[0], op.dtype(1)), (bags[0], op.dtype(2))),
+        written=((bags[0] * table[1], op.dtype(0)),),
+        added=looked_up,
+    )
+
+
+@traced_as("aten::embedding_dense_backward", leaf_only=True, category="index")
+def _embedding_dense_backward(op: OpSignature) -> Movement:
+    """(dy, indices, rows of the table, ...): every row of the gradient is written, most of them with zeros."""
+    dy, indices = op.shape(0), op.shape_or_scalar(1)
+    rows = op.literal(2)
+    if not isinstance(rows, int):
+        raise SignatureError(f"{op.name}: argument 2, the number of rows, was not recorded")
+    return Movement(
+        read=((prod(dy), op.dtype(0)), (prod(indices), op.dtype(1))),
+        written=((rows * dy[-1], op.dtype(0)),),
+        added=prod(dy),
+    )
+
+
+@traced_as("aten::index_select", leaf_only=True, category="index")
+def _index_select(op: OpSignature) -> Movement:
+    """(x, dim, index)."""
+    x, index = op.shape(0), op.shape_or_scalar(2)
+    elements = _replaced(x, _at(op, 1, len(x)), prod(index))
+    return lookup(elements, 1, op.dtype(0), op.dtype(2), indices=prod(index))
+
+
+@traced_as("aten::gather", leaf_only=True, category="index")
+def _gather(op: OpSignature) -> Movement:
+    """(x, dim, index, ...): one element per index."""
+    n = prod(op.shape_or_scalar(2))
+    return lookup(n, 1, op.dtype(0), op.dtype(2), indices=n)
+
+
+@traced_as("aten::take_along_dim", "aten::take", leaf_only=True, category="index")
+def _take(op: OpSignature) -> Movement:
+    n = prod(op.shape_or_scalar(1))
+    return lookup(n, 1, op.dtype(0), op.dtype(1), indices=n)
+
+
+@traced_as(
+    "aten::scatter", "aten::scatter_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
+    "aten::scatter_reduce_",
+    leaf_only=True,
+    category="index",
+)  # fmt: skip
+def _scatter(op: OpSignature) -> Movement:
+    """(x, dim, index, source | value): out of place the whole of x is copied as well."""
+    x, n = op.shape(0), prod(op.shape_or_scalar(2))
+    adds = n if "_add" in op.name or "_reduce" in op.name else 0
+    source = (n, op.dtype(3)) if op.has(3) else (0, None)
+    copied = 0 if op.name.endswith("_") else prod(x)
+    return Movement(
+        read=(source, (n, op.dtype(2)), (copied + adds, op.dtype(0))),
+        written=((max(copied, n), op.dtype(0)),),
+        added=adds,
+    )
+
+
+@traced_as(
+    "aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_", "aten::index_fill_",
+    leaf_only=True,
+    category="index",
+)  # fmt: skip
+def _index_add(op: OpSignature) -> Movement:
+    """(x, dim, index, source | value)."""
+    x, index = op.shape(0), op.shape_or_scalar(2)
+    n = _replaced(x, _at(op, 1, len(x)), prod(index))
+    adds = n if "_add" in op.name else 0
+    copied = 0 if op.name.endswith("_") else prod(x)
+    return Movement(
+        read=((n if op.has(3) else 0, op.dtype(3)), (prod(index), op.dtype(2)), (copied + adds, op.dtype(0))),
+        written=((max(copied, n), op.dtype(0)),),
+        added=adds,
+    )
+
+
+@traced_as("aten::index", leaf_only=True, category="index")
+def _index(op: OpSignature) -> Movement:
+    """(x, list of index tensors): the list must be recorded with its shapes."""
+    x, indices = op.shape(0), op.shape_list(1)
+    picked = broadcast(*(i for i in indices if i))
+    n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
+    return lookup(n, 1, op.dtype(0), DType.INT64, indices=sum(prod(i) for i in indices if i))
+
+
+@traced_as("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", leaf_only=True, category="index")
+def _index_put(op: OpSignature) -> Movement:
+    """(x, list of index tensors, values, accumulate, ...)."""
+    x, indices = op.shape(0), op.shape_list(1)
+    picked = broadcast(*(i for i in indices if i))
+    n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
+    adds = n if op.literal(3) is True else 0
+    values = (prod(op.shape_or_scalar(2)), op.dtype(2))
+    looked_up = sum(prod(i) for i in indices if i)
+    return Movement(
+        read=(values, (looked_up, DType.INT64), (adds, op.dtype(0))), written=((n, op.dtype(0)),), added=adds
+    )
+
+
+@traced_as("aten::masked_select", "aten::nonzero", leaf_only=True, category="index")
+def _selected(op: OpSignature) -> None:
+    """How much is selected is not recorded."""
+    return
+
+
+@traced_as("aten::cat", "aten::concat", "aten::stack", "aten::_cat", "aten::hstack", "aten::vstack", leaf_only=True)
+def _cat(op: OpSignature) -> Movement:
+    """(list of tensors, dim): every element read and written once. Element types of lists are not recorded."""
+    return _moved(op.shape_list(0), op.dtype(0))
+
+
+@traced_as("aten::_chunk_cat", "aten::block_diag", leaf_only=True)
+def _list_copy(op: OpSignature) -> Movement:
+    return _moved(op.shape_list(0), op.dtype(0))
+
+
+@traced_as("aten::_foreach_copy_", leaf_only=True, category="multi_tensor_apply")
+def _foreach_copy(op: OpSignature) -> Movement:
+    """(destinations, sources, non_blocking)."""
+    return _moved(op.shape_list(0), op.dtype(0))
+
+
+@traced_as("aten::split_with_sizes_copy", leaf_only=True)
+def _split_copy(op: OpSignature) -> Movement:
+    return _moved((op.shape(0),), op.dtype(0))
+
+
+def _moved(shapes: Iterable[Shape], dtype: DType | None) -> Movement:
+    n = sum(prod(s) for s in shapes)
+    return Movement(read=((n, dtype),), written=((n, dtype),))
+
+
+@traced_as("aten::arange", "aten::linspace", leaf_only=True)
+def _arange(op: OpSignature) -> Movement | None:
+    """(start, end, step, ..., out): known where the numbers are."""
+    numbers = [op.literal(i) for i in range(3)]
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in numbers) or not numbers[2]:
+        return None
+    start, end, step = numbers
+    n = max(0, -int(-(end - start) // step)) if op.name == "aten::arange" else int(step)
+    dtype = op.dtype(3) if op.dtype_text(3) not in (None, "Scalar") else scalar_type(op.literal(3))
+    return Movement(read=(), written=((n, dtype),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort(PerfModel):
+    """``x`` sorted along a dim, or its ``results`` largest taken, with their positions.
+
+    Comparisons are no floating-point operations, so flops = 0. bytes = x read once, values and 8-byte positions
+    written: what any algorithm must move; a radix sort passes over the data several times.
+    """
+
+    category: ClassVar[str] = "sort"
+    engine: ClassVar[str] = "none"
+    family: ClassVar[str | None] = "Sort"
+
+    shape: Shape
+    results: int
+    dtype: DType | None = DType.FP32
+
+    def flops(self) -> int:
+        return 0
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes((prod(self.shape) + self.results, self.dtype), (self.results, DType.INT64))
+
+
+@traced_as("aten::sort", "aten::argsort", "aten::msort", leaf_only=True)
+def _sort(op: OpSignature) -> Sort:
+    shape = op.shape(0)
+    return Sort(shape=shape, results=prod(shape), dtype=op.dtype(0))
+
+
+@traced_as("aten::topk", leaf_only=True)
+def _topk(op: OpSignature) -> Sort:
+    """(x, k, dim, ...)."""
+    shape, k = op.shape(0), op.literal(1)
+    if not isinstance(k, int):
+        raise SignatureError(f"{op.name}: argument 1, k, was not recorded")
+    dim = _at(op, 2, len(shape)) if op.literal(2) is not None else len(shape) - 1
+    return Sort(shape=shape, results=_replaced(shape, dim, k), dtype=op.dtype(0))
+
+
+@traced_as("aten::nll_loss_forward", "aten::nll_loss", "aten::nll_loss2d_forward", leaf_only=True, category="index")
+def _nll_loss(op: OpSignature) -> Movement:
+    """(log-probabilities, targets, ...): one log-probability per target."""
+    n = prod(op.shape_or_scalar(1))
+    return Movement(read=((n, op.dtype(0)), (n, op.dtype(1))), written=((1, op.dtype(0)),), added=n)
+
+
+@traced_as("aten::nll_loss_backward", "aten::nll_loss2d_backward", leaf_only=True, category="index")
+def _nll_loss_backward(op: OpSignature) -> Movement:
+    """(dy, log-probabilities, targets, ...): one element per target; zeros are filled by an op of its own."""
+    n = prod(op.shape_or_scalar(2))
+    return Movement(read=((n, op.dtype(2)),), written=((n, op.dtype(1)),))
+
+
+@traced_as("aten::im2col", "aten::unfold_backward", "aten::pixel_shuffle", leaf_only=True)
+def _rearranged(op: OpSignature) -> Movement | None:
+    """A permutation moves what it is given; ``im2col`` writes more, by an amount this does not read."""
+    if op.name != "aten::pixel_shuffle":
+        return None
+    x: Operand = operand(op, 0)
+    return _moved((x.shape,), x.dtype)

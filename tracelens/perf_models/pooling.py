@@ -1,0 +1,134 @@
+"""Pooling, and its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models.base import PerfModel, total_bytes, traced_as
+from tracelens.signature import OpSignature, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooling(PerfModel):
+    """A maximum or a mean over windows of ``window`` elements: ``x`` to ``out``.
+
+    flops = window per element of the result; bytes = one read of x, one write of the result and, for
+    ``indexed`` maxima, of 8-byte positions.
+    """
+
+    category: ClassVar[str] = "pooling"
+    engine: ClassVar[str] = "vector"
+    family: ClassVar[str | None] = "Pooling_fwd"
+
+    x: Shape
+    out: Shape
+    window: int
+    indexed: bool = False
+    dtype: DType | None = DType.BF16
+
+    def flops(self) -> int:
+        return self.window * prod(self.out)
+
+    def hbm_bytes(self) -> int | float | None:
+        results = prod(self.out)
+        return total_bytes((prod(self.x) + results, self.dtype), (results if self.indexed else 0, DType.INT64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingBackward(Pooling):
+    """The gradient of x: dOut (and positions) read, dx written.
+
+    flops = one addition per window element of a mean, one per result of an indexed maximum.
+    """
+
+    family: ClassVar[str | None] = "Pooling_bwd"
+
+    def flops(self) -> int:
+        return prod(self.out) * (1 if self.indexed else self.window)
+
+
+def _sizes(op: OpSignature, index: int, dims: int, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    value = op.literal(index)
+    if value is None or value == []:
+        if default is None:
+            raise SignatureError(f"{op.name}: argument {index} was not recorded")
+        return default
+    sizes = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return sizes * dims if len(sizes) == 1 else sizes
+
+
+def _windowed(op: OpSignature, *, dims: int, dilated: bool) -> tuple[Shape, Shape, int]:
+    """(x, kernel, stride, padding, [dilation,] ceil_mode): x, the result's shape, elements per window."""
+    x = op.shape(0)
+    kernel = _sizes(op, 1, dims)
+    stride = _sizes(op, 2, dims, default=kernel)
+    padding = _sizes(op, 3, dims, default=(0,) * dims)
+    dilation = _sizes(op, 4, dims, default=(1,) * dims) if dilated else (1,) * dims
+    up = op.literal(5 if dilated else 4) is True
+    out = []
+    for n, k, s, p, d in zip(x[-dims:], kernel, stride, padding, dilation, strict=True):
+        span = n + 2 * p - d * (k - 1) - 1
+        size = (-(-span // s) if up else span // s) + 1
+        if up and (size - 1) * s >= n + p:  # a window must start inside the input or its left padding
+            size -= 1
+        out.append(size)
+    return x, (*x[:-dims], *out), prod(kernel)
+
+
+@traced_as("aten::max_pool2d_with_indices", leaf_only=True)
+def _max_pool2d(op: OpSignature) -> Pooling:
+    x, out, window = _windowed(op, dims=2, dilated=True)
+    return Pooling(x=x, out=out, window=window, indexed=True, dtype=op.dtype(0))
+
+
+@traced_as("aten::max_pool3d_with_indices", leaf_only=True)
+def _max_pool3d(op: OpSignature) -> Pooling:
+    x, out, window = _windowed(op, dims=3, dilated=True)
+    return Pooling(x=x, out=out, window=window, indexed=True, dtype=op.dtype(0))
+
+
+@traced_as("aten::avg_pool2d", leaf_only=True)
+def _avg_pool2d(op: OpSignature) -> Pooling:
+    x, out, window = _windowed(op, dims=2, dilated=False)
+    return Pooling(x=x, out=out, window=window, dtype=op.dtype(0))
+
+
+@traced_as("aten::avg_pool3d", leaf_only=True)
+def _avg_pool3d(op: OpSignature) -> Pooling:
+    x, out, window = _windowed(op, dims=3, dilated=False)
+    return Pooling(x=x, out=out, window=window, dtype=op.dtype(0))
+
+
+@traced_as("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", leaf_only=True)
+def _adaptive(op: OpSignature) -> Pooling:
+    """(x, output size): windows cover x once where the sizes divide; counted so."""
+    x, size = op.shape(0), op.literal(1)
+    if not isinstance(size, list | tuple):
+        raise SignatureError(f"{op.name}: argument 1, the output size, was not recorded")
+    out: Shape = (*x[: -len(size)], *size)
+    return Pooling(x=x, out=out, window=max(1, prod(x) // max(1, prod(out))), dtype=op.dtype(0))
+
+
+@traced_as("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward", leaf_only=True)
+def _max_pool_backward(op: OpSignature) -> PoolingBackward:
+    """(dOut, x, kernel, ...)."""
+    kernel = _sizes(op, 2, 2)
+    return PoolingBackward(x=op.shape(1), out=op.shape(0), window=prod(kernel), indexed=True, dtype=op.dtype(0))
+
+
+@traced_as("aten::avg_pool2d_backward", "aten::avg_pool3d_backward", leaf_only=True)
+def _avg_pool_backward(op: OpSignature) -> PoolingBackward:
+    """(dOut, x, kernel, ...)."""
+    kernel = _sizes(op, 2, 2)
+    return PoolingBackward(x=op.shape(1), out=op.shape(0), window=prod(kernel), dtype=op.dtype(0))
+
+
+@traced_as("aten::_adaptive_avg_pool2d_backward", leaf_only=True)
+def _adaptive_backward(op: OpSignature) -> PoolingBackward:
+    """(dOut, x)."""
+    out, x = op.shape(0), op.shape(1)
+    return PoolingBackward(x=x, out=out, window=max(1, prod(x) // max(1, prod(out))), dtype=op.dtype(0))

@@ -1,0 +1,415 @@
+"""Scaled dot-product attention, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from tracelens.dtypes import DType
+from tracelens.perf_models.base import (
+    Like,
+    PerfModel,
+    recorded_as,
+    resolved,
+    total_bytes,
+    traced_as,
+    traced_name,
+)
+from tracelens.signature import OpSignature, Shape
+
+#: Which keys query ``i`` sees. ``top_left``: keys ``<= i`` (aten's ``is_causal``); ``bottom_right``: keys
+#: ``<= i + s_kv - s_q`` (flash-attn >= 2.1, whose changelog describes the change). They agree when the lengths do.
+Mask: TypeAlias = Literal["none", "top_left", "bottom_right"]
+
+
+def attended_pairs(s_q: int, s_kv: int, mask: Mask, window: int | None = None) -> int:
+    """(query, key) pairs that are computed, in closed form; a ``window`` keeps each query's last ``window`` keys.
+
+    >>> attended_pairs(4, 4, "top_left"), attended_pairs(2, 4, "top_left"), attended_pairs(2, 4, "bottom_right")
+    (10, 3, 7)
+    """
+    if mask == "none":
+        return s_q * s_kv
+    first = 1 if mask == "top_left" else s_kv - s_q + 1  # keys that query 0 sees
+    seen = _clipped_ramp(first, s_q, s_kv)
+    # what leaves the window is what a ramp that starts ``window`` keys later attends
+    return seen if window is None else seen - _clipped_ramp(first - window, s_q, s_kv)
+
+
+def _clipped_ramp(first: int, count: int, ceiling: int) -> int:
+    """Sum of ``min(max(first + i, 0), ceiling)`` for ``i`` in ``range(count)``."""
+    last = first + count - 1
+    low, high = max(first, 1), min(last, ceiling)
+    ramp = (low + high) * (high - low + 1) // 2 if high >= low else 0
+    return ramp + ceiling * max(0, count - max(0, ceiling + 1 - first))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SDPA(PerfModel):
+    """``O = softmax(Q @ K^T) @ V`` per head; ``q_heads / kv_heads`` query heads share one key and value head.
+
+    flops = 2 * q_heads * pairs * (d_qk + d_v), over the attended pairs only (see ``attended_pairs``); the softmax is
+    left out, as in torch.utils.flop_counter. bytes = one read of Q, K and V, one write of O; no scores.
+
+    ``s_q`` and ``s_kv`` are None where sequences are packed and their lengths were not recorded: then flops are
+    unknown, while ``tokens_q`` and ``tokens_kv``, the rows of the packed tensors, still give the bytes. ``pairs``,
+    when given, is the number of attended pairs per head over all ``b`` sequences, for callers that know the lengths.
+    ``mask`` None is *not recorded*. ``dtype`` is Q's; K, V and O are like it unless said otherwise.
+    """
+
+    category: ClassVar[str] = "SDPA_fwd"
+    engine: ClassVar[str] = "matrix"
+
+    b: int
+    s_q: int | None
+    s_kv: int | None
+    q_heads: int
+    kv_heads: int
+    d_qk: int
+    d_v: int
+    mask: Mask | None = "none"
+    window: int | None = None
+    dropout: float | None = 0.0
+    pairs: int | None = None
+    tokens_q: int | None = None
+    tokens_kv: int | None = None
+    flash: bool | None = None
+    dtype: DType | None = DType.BF16
+    dtype_k: DType | Like | None = Like.FIRST
+    dtype_v: DType | Like | None = Like.FIRST
+    dtype_out: DType | Like | None = Like.FIRST
+
+    def flops(self) -> int | None:
+        pairs = self.total_pairs
+        return None if pairs is None else 2 * self.q_heads * pairs * (self.d_qk + self.d_v)
+
+    def hbm_bytes(self) -> int | float | None:
+        q, k, v, o = self._elements()
+        return None if q is None or k is None else total_bytes((q, self.dtype), *self._typed(k, v, o))
+
+    def backward(self) -> SDPABackward:
+        """The gradient of the same call."""
+        return SDPABackward(**{f.name: getattr(self, f.name) for f in fields(SDPA)})
+
+    @property
+    def total_pairs(self) -> int | None:
+        """Attended pairs per head, over the batch."""
+        if self.pairs is not None:
+            return self.pairs
+        if self.s_q is None or self.s_kv is None or self.mask is None:
+            return None
+        return self.b * attended_pairs(self.s_q, self.s_kv, self.mask, self.window)
+
+    def _elements(self) -> tuple[int | None, int | None, int | None, int | None]:
+        """Elements of Q, K, V and O."""
+        rows_q = self.tokens_q if self.tokens_q is not None else _times(self.b, self.s_q)
+        rows_kv = self.tokens_kv if self.tokens_kv is not None else _times(self.b, self.s_kv)
+        return (
+            _times(self.q_heads * self.d_qk, rows_q),
+            _times(self.kv_heads * self.d_qk, rows_kv),
+            _times(self.kv_heads * self.d_v, rows_kv),
+            _times(self.q_heads * self.d_v, rows_q),
+        )
+
+    def _typed(self, k: int, v: int | None, o: int | None) -> tuple[tuple[int, DType | None], ...]:
+        first = self.dtype
+        dtypes = resolved(self.dtype_k, first), resolved(self.dtype_v, first), resolved(self.dtype_out, first)
+        return tuple(zip((k, v or 0, o or 0), dtypes, strict=True))
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "B": self.b, "N_Q": self.s_q, "H_Q": self.q_heads, "N_KV": self.s_kv, "H_KV": self.kv_heads,
+            "d_h_qk": self.d_qk, "d_h_v": self.d_v, "dropout": self.dropout,
+            "causal": None if self.mask is None else self.mask != "none", "mask": self.mask, "flash_impl": self.flash,
+            "dtype_A_B": (traced_name(self.dtype), traced_name(resolved(self.dtype_k, self.dtype))),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SDPABackward(SDPA):
+    """The gradients of Q, K and V.
+
+    flops = 2 * q_heads * pairs * (3*d_qk + 2*d_v): the scores again, then dV, dP, dQ and dK, five products; plus one
+    addition per element of dK and dV and query head beyond the first of its group. bytes = one read of Q, K, V and
+    dO, one write of dQ, dK and dV.
+    """
+
+    category: ClassVar[str] = "SDPA_bwd"
+
+    def flops(self) -> int | None:
+        pairs = self.total_pairs
+        if pairs is None:
+            return None
+        products = 2 * self.q_heads * pairs * (3 * self.d_qk + 2 * self.d_v)
+        if self.q_heads == self.kv_heads:
+            return products
+        rows_kv = self.tokens_kv if self.tokens_kv is not None else _times(self.b, self.s_kv)
+        if rows_kv is None:
+            return None
+        return products + rows_kv * (self.q_heads - self.kv_heads) * (self.d_qk + self.d_v)
+
+    def hbm_bytes(self) -> int | float | None:
+        q, k, v, o = self._elements()
+        if q is None or k is None:
+            return None
+        read = ((q, self.dtype), *self._typed(k, v, o))
+        written = ((q, self.dtype), *self._typed(k, v, 0))
+        return total_bytes(*read, *written)
+
+
+def _times(a: int, b: int | None) -> int | None:
+    return None if b is None else a * b
+
+
+def heads_then_rows(op: OpSignature, first: int, **fields: Any) -> SDPA:
+    """SDPA of Q, K, V in slots ``first`` to ``first + 2``, laid out ``b h s d``; ``fields`` are SDPA's others."""
+    q, k, v = (op.shape(first + i, rank=4) for i in range(3))
+    return _dense(op, first, (q, k, v), heads=1, rows=2, **fields)
+
+
+def rows_then_heads(op: OpSignature, first: int, **fields: Any) -> SDPA:
+    """SDPA of Q, K, V in slots ``first`` to ``first + 2``, laid out ``b s h d``; ``fields`` are SDPA's others."""
+    q, k, v = (op.shape(first + i, rank=4) for i in range(3))
+    return _dense(op, first, (q, k, v), heads=2, rows=1, **fields)
+
+
+def packed(
+    op: OpSignature,
+    first: int,
+    *,
+    sequences: int | None,
+    longest_q: int | None,
+    longest_kv: int | None,
+    sequences_kv: int | None = None,
+    **fields: Any,
+) -> SDPA:
+    """SDPA of packed Q, K, V ``t h d``. Lengths are known only where all ``sequences`` are as long as the longest."""
+    q, k, v = (op.shape(first + i, rank=3) for i in range(3))
+    s_q = longest_q if sequences and longest_q and q[0] == sequences * longest_q else None
+    s_kv = longest_kv if sequences and longest_kv and k[0] == (sequences_kv or sequences) * longest_kv else None
+    if sequences == 1:
+        s_q, s_kv = q[0], k[0]
+    return SDPA(
+        b=sequences or 1,
+        s_q=s_q,
+        s_kv=s_kv,
+        q_heads=q[1],
+        kv_heads=k[1],
+        d_qk=q[2],
+        d_v=v[2],
+        tokens_q=q[0],
+        tokens_kv=k[0],
+        dtype=op.dtype(first),
+        dtype_k=op.dtype(first + 1),
+        dtype_v=op.dtype(first + 2),
+        **fields,
+    )
+
+
+def causal(recorded: Any, aligned: Mask) -> Mask | None:
+    """The mask that a recorded ``is_causal`` flag means; None when it was not recorded."""
+    if not isinstance(recorded, bool | int):
+        return None
+    return aligned if recorded else "none"
+
+
+def _dense(
+    op: OpSignature, first: int, shapes: tuple[Shape, Shape, Shape], *, heads: int, rows: int, **fields: Any
+) -> SDPA:
+    q, k, v = shapes
+    return SDPA(
+        b=q[0],
+        s_q=q[rows],
+        s_kv=k[rows],
+        q_heads=q[heads],
+        kv_heads=k[heads],
+        d_qk=q[3],
+        d_v=v[3],
+        dtype=op.dtype(first),
+        dtype_k=op.dtype(first + 1),
+        dtype_v=op.dtype(first + 2),
+        **fields,
+    )
+
+
+def _probability(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+@traced_as("aten::_scaled_dot_product_flash_attention")
+def _scaled_dot_product_flash(op: OpSignature) -> SDPA:
+    mask = causal(op.literal(4), "top_left")
+    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(3)), flash=True)
+
+
+@traced_as("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_cudnn_attention")
+def _scaled_dot_product_with_bias(op: OpSignature) -> SDPA:
+    """(q, k, v, attn_bias, compute_log_sumexp, dropout_p, is_causal, ...)."""
+    mask = causal(op.literal(6), "top_left")
+    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(5)), flash=False)
+
+
+@traced_as("aten::_scaled_dot_product_attention_math", leaf_only=True)
+def _scaled_dot_product_math(op: OpSignature) -> SDPA:
+    mask = causal(op.literal(5), "top_left")
+    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(4)), flash=False)
+
+
+@traced_as("aten::scaled_dot_product_attention", leaf_only=True)
+def _scaled_dot_product(op: OpSignature) -> SDPA:
+    mask = causal(op.literal(5), "top_left")
+    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(4)))
+
+
+@traced_as("aten::_flash_attention_forward")
+def _flash_forward(op: OpSignature) -> SDPA:
+    """(q, k, v, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, ...).
+
+    The kernel is flash-attn's; its causal mask is anchored at the bottom right.
+    """
+    fields: dict[str, Any] = {
+        "mask": causal(op.literal(8), "bottom_right"),
+        "dropout": _probability(op.literal(7)),
+        "flash": True,
+    }
+    if op.has(3) or len(op.shape(0)) == 3:
+        return _packed_aten(op, 0, cumulative=(3, 4), longest=(5, 6), **fields)
+    return rows_then_heads(op, 0, **fields)
+
+
+@traced_as("aten::_efficient_attention_forward")
+def _efficient_forward(op: OpSignature) -> SDPA:
+    """(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, custom_mask_type, ...)."""
+    kind = op.literal(9)
+    masks: dict[Any, Mask] = {0: "none", 1: "top_left", 2: "bottom_right"}
+    fields: dict[str, Any] = {"mask": masks.get(kind), "dropout": _probability(op.literal(8)), "flash": False}
+    if op.has(4):
+        return _packed_efficient(op, 0, cumulative=4, **fields)
+    return rows_then_heads(op, 0, **fields)
+
+
+def _packed_efficient(op: OpSignature, first: int, *, cumulative: int, **fields: Any) -> SDPA:
+    """Packed sequences, recorded with a leading batch of one."""
+    q, k, v = (op.shape(first + i, rank=4) for i in range(3))
+    sequences = op.shape(cumulative, rank=1)[0] - 1
+    return SDPA(
+        b=sequences,
+        s_q=q[1] if sequences == 1 else None,
+        s_kv=k[1] if sequences == 1 else None,
+        q_heads=q[2],
+        kv_heads=k[2],
+        d_qk=q[3],
+        d_v=v[3],
+        tokens_q=q[1],
+        tokens_kv=k[1],
+        dtype=op.dtype(first),
+        dtype_k=op.dtype(first + 1),
+        dtype_v=op.dtype(first + 2),
+        **fields,
+    )
+
+
+def _packed_aten(
+    op: OpSignature, first: int, *, cumulative: tuple[int, int], longest: tuple[int, int], **fields: Any
+) -> SDPA:
+    sequences = op.shape(cumulative[0], rank=1)[0] - 1 if op.has(cumulative[0]) else None
+    q_max, kv_max = (op.literal(i) for i in longest)
+    return packed(
+        op,
+        first,
+        sequences=sequences,
+        longest_q=q_max if isinstance(q_max, int) else None,
+        longest_kv=kv_max if isinstance(kv_max, int) else None,
+        **fields,
+    )
+
+
+@traced_as("aten::_flash_attention_backward")
+def _flash_backward(op: OpSignature) -> SDPABackward:
+    """(grad_out, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, ...)."""
+    fields: dict[str, Any] = {
+        "mask": causal(op.literal(11), "bottom_right"),
+        "dropout": _probability(op.literal(10)),
+        "flash": True,
+    }
+    if op.has(6) or len(op.shape(1)) == 3:
+        return _packed_aten(op, 1, cumulative=(6, 7), longest=(8, 9), **fields).backward()
+    return rows_then_heads(op, 1, **fields).backward()
+
+
+@traced_as("aten::_scaled_dot_product_flash_attention_backward")
+def _scaled_dot_product_flash_backward(op: OpSignature) -> SDPABackward:
+    """(grad_out, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, ...)."""
+    mask = causal(op.literal(11), "top_left")
+    return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(10)), flash=True).backward()
+
+
+@traced_as("aten::_scaled_dot_product_efficient_attention_backward")
+def _scaled_dot_product_efficient_backward(op: OpSignature) -> SDPABackward:
+    """(grad_out, q, k, v, attn_bias, out, logsumexp, seed, offset, dropout_p, grad_input_mask, is_causal)."""
+    mask = causal(op.literal(11), "top_left")
+    return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(9)), flash=False).backward()
+
+
+@traced_as("aten::_scaled_dot_product_cudnn_attention_backward")
+def _scaled_dot_product_cudnn_backward(op: OpSignature) -> SDPABackward:
+    """(grad_out, q, k, v, out, logsumexp, seed, offset, bias, cum_q, cum_k, max_q, max_k, dropout_p, is_causal)."""
+    mask = causal(op.literal(14), "top_left")
+    return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(13)), flash=False).backward()
+
+
+@traced_as("aten::_efficient_attention_backward")
+def _efficient_backward(op: OpSignature) -> SDPABackward:
+    """(grad_out, q, k, v, bias, out, cu_seqlens_q, cu_seqlens_k, max_q, max_k, logsumexp, dropout_p, seed, offset,
+    custom_mask_type, ...); laid out ``b s h d``, packed when cu_seqlens are given.
+    """
+    masks: dict[Any, Mask] = {0: "none", 1: "top_left", 2: "bottom_right"}
+    fields: dict[str, Any] = {
+        "mask": masks.get(op.literal(14)),
+        "dropout": _probability(op.literal(11)),
+        "flash": False,
+    }
+    if op.has(6):
+        return _packed_efficient(op, 1, cumulative=6, **fields).backward()
+    return rows_then_heads(op, 1, **fields).backward()
+
+
+def _recorded_operands(model: SDPA) -> tuple[tuple[Shape, ...], tuple[str, ...], tuple[Shape, ...]]:
+    """Q, K and V of a dense call as ``b h s d``, stored ``b s h d`` as attention layers leave them."""
+    s_q, s_kv = model.s_q or 0, model.s_kv or 0
+    shapes = (
+        (model.b, model.q_heads, s_q, model.d_qk),
+        (model.b, model.kv_heads, s_kv, model.d_qk),
+        (model.b, model.kv_heads, s_kv, model.d_v),
+    )
+    types = tuple(traced_name(resolved(d, model.dtype)) or "" for d in (model.dtype, model.dtype_k, model.dtype_v))
+    return shapes, types, tuple((h * s * d, d, h * d, 1) for _, h, s, d in shapes)
+
+
+@recorded_as("aten::_scaled_dot_product_flash_attention")
+def _recorded_scaled_dot_product_flash(model: SDPA) -> OpSignature:
+    shapes, types, strides = _recorded_operands(model)
+    return OpSignature(
+        name="aten::_scaled_dot_product_flash_attention",
+        shapes=(*shapes, (), (), (), ()),
+        dtypes=(*types, "Scalar", "Scalar", "Scalar", "Scalar"),
+        strides=(*strides, (), (), (), ()),
+        scalars=("", "", "", str(model.dropout or 0.0), str(model.mask != "none"), "False", ""),
+    )
+
+
+@recorded_as("aten::_scaled_dot_product_flash_attention_backward")
+def _recorded_scaled_dot_product_flash_backward(model: SDPA) -> OpSignature:
+    shapes, types, strides = _recorded_operands(model)
+    s_q = model.s_q or 0
+    out: Shape = (model.b, model.q_heads, s_q, model.d_v)
+    stride: Shape = (model.q_heads * s_q * model.d_v, model.d_v, model.q_heads * model.d_v, 1)
+    rows: Shape = (model.b, model.q_heads, s_q)
+    return OpSignature(
+        name="aten::_scaled_dot_product_flash_attention_backward",
+        shapes=(out, *shapes, out, rows, (), (), (), (), (), (), (), (), ()),
+        dtypes=(types[0], *types, types[0], "float", "", "", *["Scalar"] * 4, "long int", "long int", "Scalar"),
+        strides=(stride, *strides, stride, (model.q_heads * s_q, s_q, 1), (), (), (), (), (), (), (), (), ()),
+        scalars=(*[""] * 8, str(s_q), str(model.s_kv or 0), str(model.dropout or 0.0), str(model.mask != "none"),
+                 "", "", ""),
+    )  # fmt: skip
