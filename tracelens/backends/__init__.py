@@ -1,0 +1,34 @@
+"""How long an operation should take: interchangeable answers to one question."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+
+from tracelens.backends.base import Backend, Estimate, EstimateTable, backend
+from tracelens.backends.system import System
+from tracelens.errors import UsageError
+from tracelens.registry import Registry
+
+ENTRY_POINTS = "tracelens.backends"
+
+__all__ = ["Backend", "Estimate", "EstimateTable", "System", "backend", "backends", "load"]
+
+
+def backends() -> Registry:
+    """Every backend by name: the modules of this package, and those that installed packages announce."""
+    own = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    others = [entry.load() for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)]
+    return Registry.collect("backend", [*own, *others])
+
+
+def load(name: str) -> Backend:
+    """The backend ``name``, e.g. ``"roofline"``. UsageError when there is none."""
+    known = backends()
+    if name not in known:
+        raise UsageError.unknown("backend", name, known)
+    made = known[name].target()
+    if not isinstance(made, Backend):
+        raise UsageError(f"backend {name!r} ({known[name].origin}) has no name, estimate_many and estimate")
+    return made

@@ -1,0 +1,100 @@
+"""The least time that the arithmetic, the memory traffic and the wire traffic of an operation allow."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.system import System
+from tracelens.hardware.spec import Rate
+from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.columns import WorkColumns
+from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
+
+_BOUNDS = ("compute", "memory", "wire")
+
+
+@backend("roofline")
+class Roofline:
+    """The largest of compute, memory and wire time (Williams, Waterman and Patterson, 2009).
+
+    compute_us = flops / rate(engine, dtype); memory_us = hbm_bytes / HBM rate; wire_us = wire_bytes / link rate, one
+    direction. Rates are the achievable ones where the device file has them, else the peaks; ``peak_us`` is the same
+    with peaks throughout. Achievable rates never exceed peaks, so ``time_us`` never beats the device's peak.
+
+    What is unknown bounds nothing: without a compute rate (unknown precision, a type the device has no rate for) the
+    row is memory or wire bound, and ``rate_basis`` is None. Ties go to compute, then memory. All three unknown: NaN.
+    """
+
+    name: ClassVar[str] = "roofline"
+
+    def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
+        """Time and bound of every row, in microseconds."""
+        device = system.device
+        rates = [device.rate(engine, dtype) for engine, dtype in zip(columns.engine, columns.dtype, strict=True)]
+        memory = device.hbm.tb_s if device.hbm is not None else None
+        memory_peak = device.hbm.peak_tb_s if device.hbm is not None else None
+        link = device.link
+        wire_peak = link.gb_s if link is not None else None
+        wire = link.achievable_gb_s or link.gb_s if link is not None else None
+
+        achievable = _times(
+            columns,
+            compute=np.array([np.nan if rate is None else rate.tflops_s for rate in rates], dtype=np.float64),
+            memory_tb_s=memory,
+            wire_gb_s=wire,
+        )
+        peak = _times(
+            columns,
+            compute=np.array([np.nan if rate is None else rate.peak_tflops_s for rate in rates], dtype=np.float64),
+            memory_tb_s=memory_peak,
+            wire_gb_s=wire_peak,
+        )
+        time_us = _largest(achievable)
+        # argmax takes the first of equals: compute, memory, wire.
+        largest = np.where(np.isnan(achievable), -1.0, achievable).argmax(axis=0)
+        answered = time_us > 0
+        return EstimateTable(
+            time_us=time_us,
+            peak_us=_largest(peak),
+            compute_us=achievable[0],
+            memory_us=achievable[1],
+            wire_us=achievable[2],
+            bound=tuple(
+                _BOUNDS[index] if known else None
+                for index, known in zip(largest.tolist(), answered.tolist(), strict=True)
+            ),
+            rate_basis=tuple(_basis(rate, flops) for rate, flops in zip(rates, columns.flops.tolist(), strict=True)),
+            backend=(self.name,) * len(columns),
+        )
+
+    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
+        """The estimate of one operation; None when nothing about it, or nothing that it needs, is known."""
+        return self.estimate_many(WorkColumns.of([op]), system).row(0)
+
+
+def _basis(rate: Rate | None, flops: float) -> str | None:
+    return rate.basis if rate is not None and flops > 0 else None
+
+
+def _times(columns: WorkColumns, *, compute: Floats, memory_tb_s: float | None, wire_gb_s: float | None) -> Floats:
+    """Three rows: compute, memory, wire time in us. No work takes no time, at whatever rate."""
+    memory_per_us = np.nan if memory_tb_s is None else memory_tb_s * TERA_PER_S_IN_PER_US
+    wire_per_us = np.nan if wire_gb_s is None else wire_gb_s * GB_PER_S_IN_BYTES_PER_US
+    work = np.stack([columns.flops, columns.hbm_bytes, columns.wire_bytes])
+    per_us = np.stack(
+        [
+            compute * TERA_PER_S_IN_PER_US,
+            np.full(len(columns), memory_per_us),
+            np.full(len(columns), wire_per_us),
+        ]
+    )
+    return np.where(work == 0, 0.0, work / per_us)
+
+
+def _largest(times: Floats) -> Floats:
+    """Per column; NaN where nothing is known but that some of the work is none."""
+    largest: Floats = np.fmax.reduce(times, axis=0)
+    return np.where((largest == 0) & np.isnan(times).any(axis=0), np.nan, largest)

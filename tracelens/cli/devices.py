@@ -1,0 +1,125 @@
+"""List the devices that tracelens knows, show one with the source of every figure, or check a device file."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracelens.dtypes import DType
+from tracelens.errors import InputError
+from tracelens.hardware import HardwareSpec
+
+_HEADER = ("name", "vendor", "bf16 TFLOPS", "achievable", "HBM TB/s", "GB", "link GB/s", "doubtful")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check")
+    actions.add_parser("list", help="every device with its main rates")
+    show = actions.add_parser("show", help="every figure of a device with its source")
+    show.add_argument("name", metavar="NAME", help="name, alias or device file, e.g. mi300x")
+    check = actions.add_parser("check", help="load a device file, or all of the package, and say what is wrong")
+    check.add_argument(
+        "file", metavar="FILE", nargs="?", help="e.g. my_chip.toml; default: every device of the package"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.action == "list":
+        _list(HardwareSpec.all())
+        return 0
+    if args.action == "show":
+        _show(HardwareSpec.load(args.name))
+        return 0
+    return _check(args.file)
+
+
+def _list(devices: Sequence[HardwareSpec]) -> None:
+    rows = [_HEADER, *(_row(device) for device in devices)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    for row in rows:
+        # Words to the left, numbers to the right.
+        cells = [
+            cell.ljust(width) if column in (0, 1, 7) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    print()
+    print("Dense rates, without 2:4 sparsity; link: one direction, per GPU; - is unknown.")
+    print("doubtful: sources disagree; tracelens devices show NAME says where. Add a device: docs/devices.md")
+
+
+def _row(device: HardwareSpec) -> tuple[str, ...]:
+    bf16 = device.rate("matrix", DType.BF16)
+    hbm, link = device.hbm, device.link
+    return (
+        device.name,
+        device.vendor,
+        _number(bf16.peak_tflops_s if bf16 else None),
+        _number(bf16.achievable_tflops_s if bf16 else None),
+        _number(hbm.peak_tb_s if hbm else None),
+        _number(hbm.capacity_gb if hbm else None),
+        _number(link.gb_s if link else None),
+        ", ".join(_short(key) for key in device.doubtful()),
+    )
+
+
+def _show(device: HardwareSpec) -> None:
+    print(f"{device.name}: {device.label}")
+    print(f"  made by {device.vendor}; also called {', '.join(device.aliases) or '-'}")
+    if device.note:
+        print(textwrap.fill(device.note, 100, initial_indent="  ", subsequent_indent="  "))
+    print()
+    figures = device.figures()
+    width = max((len(figure.key) for figure in figures), default=0)
+    for figure in figures:
+        mark = "?" if figure.doubtful else " "
+        print(f"{mark} {figure.key:<{width}} {_number(figure.value):>9}  {figure.source}")
+        if figure.note:
+            print(f"  {'':<{width}} {'':>9}  ({figure.note})")
+    if any(figure.doubtful for figure in figures):
+        print("\n? doubtful: sources disagree")
+
+
+def _check(file: str | None) -> int:
+    if file is not None:
+        # A path, whatever it is called: a name would find a device of the package instead.
+        _checked(HardwareSpec.load(Path(file)), Path(file).name)
+        return 0
+    wrong = 0
+    for name in HardwareSpec.names():
+        try:
+            _checked(HardwareSpec.load(name), f"{name}.toml")
+        except InputError as error:
+            wrong += 1
+            print(error)
+    return InputError.exit_code if wrong else 0
+
+
+def _checked(device: HardwareSpec, file: str) -> None:
+    units, cores = device.compute_units, device.matrix_cores
+    compared = sum(
+        cores is not None and units is not None and cores.tflops_s(dtype, units) is not None for dtype in device.matrix
+    )
+    parts = [f"{len(device.figures())} figures, each with a source"]
+    if compared:
+        parts.append(f"{compared} of {len(device.matrix)} matrix rates recomputed from units x matrix cores x clock")
+    elif device.matrix:
+        parts.append("no [matrix_cores]: that the matrix rates are dense was not recomputed")
+    if device.doubtful():
+        parts.append(f"doubtful: {', '.join(_short(key) for key in device.doubtful())}")
+    if device.match is None:
+        parts.append("no [match]: never recognized from a trace, only chosen with --device")
+    if device.hbm is None or device.hbm.peak_tb_s is None:
+        parts.append("no HBM rate: no memory time")
+    print(f"{file}: ok; {'; '.join(parts)}")
+
+
+def _short(key: str) -> str:
+    """``matrix.fp64.peak_tflops_s`` -> ``matrix.fp64``."""
+    return key.rsplit(".", 1)[0].removeprefix("chip.")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"

@@ -1,0 +1,232 @@
+"""Which device a trace is from: by what it recorded about it, never by default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tracelens.device_properties import DeviceProperties
+from tracelens.hardware.spec import HardwareSpec, Match, common
+from tracelens.units import BYTES_PER_GIB
+
+# A trace records a little less than the vendor's label, firmware and ECC taken off (B300: 268.6 of "288" GiB).
+_MEMORY_BELOW = 0.08
+_MEMORY_ABOVE = 0.01
+_VENDOR_OF_WARP = {64: "amd", 32: "nvidia"}
+_GFX = {"gfx90a": (9, 0), "gfx942": (9, 4), "gfx950": (9, 5)}
+_KERNEL_ARCHITECTURE = re.compile(
+    r"(?:^|[^a-z0-9])(sm_?(?P<sm>\d{2,3})|(?P<gfx>gfx9(?:0a|42|50)))(?![0-9])", re.IGNORECASE
+)
+_HOW_TO_ADD = "choose one with --device NAME, or describe yours in a file (docs/devices.md) and pass --device FILE.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recognition:
+    """The answer of ``recognize``.
+
+    ``device`` is None unless exactly one device fits. ``candidates`` are the names that fit; with two or more,
+    ``agreed`` holds only the figures that are equal in all of them. ``how`` is ``"properties"``, ``"properties and
+    name"``, ``"kernel names"`` (a guess: never a device) or ``"none"``. ``note`` is a sentence for people.
+    """
+
+    device: HardwareSpec | None
+    candidates: tuple[str, ...]
+    how: str
+    note: str
+    agreed: HardwareSpec | None = None
+
+
+def recognize(
+    properties: DeviceProperties | None,
+    *,
+    kernel_names: Iterable[str] = (),
+    devices: Sequence[HardwareSpec] | None = None,
+) -> Recognition:
+    """The device that ``properties`` describe, out of ``devices`` (default: those of this package).
+
+    In this order: vendor (``warp_size`` 64 is AMD, 32 is NVIDIA), compute capability, compute units, memory within
+    -8 % / +1 % and nearest; the name only breaks ties, and is asked for where a device file says that other products
+    record the same properties. What was not recorded separates nothing. Without properties, architectures in
+    ``kernel_names`` (``sm90_``, ``gfx942``) give candidates, as a guess.
+    """
+    known = [spec for spec in (HardwareSpec.all() if devices is None else devices) if spec.match is not None]
+    if properties is None or properties == DeviceProperties():
+        return _from_kernels(kernel_names, known)
+    fitting = _named_where_needed([spec for spec in known if _fits(spec, properties)], properties.name)
+    nearest = _nearest(fitting, properties.memory_bytes)
+    how = "properties"
+    if properties.compute_major is None:
+        # Without its architecture a device is only known by its name: everything else fits too many.
+        nearest = _by_name(nearest, properties.name or "")
+    if len(nearest) > 1 and properties.name:
+        by_name = _by_name(nearest, properties.name)
+        if by_name:
+            nearest, how = by_name, "properties and name"
+    names = tuple(spec.name for spec in nearest)
+    if not nearest:
+        return _nothing(f"no device file fits {describe(properties)}")
+    match = nearest[0].match
+    if len(nearest) == 1 and not (match is not None and match.by_name and not properties.name):
+        return Recognition(device=nearest[0], candidates=names, how=how, note=_certain(nearest[0], properties, how))
+    agreed = common(nearest)
+    note = (
+        f"{describe(properties)} fits {' and '.join(names)}, which agree on {_agreement(agreed)}; {_HOW_TO_ADD}"
+        if len(nearest) > 1
+        else f"{describe(properties)} fits {names[0]}, but other products record the same and there is no name;"
+        f" {_HOW_TO_ADD}"
+    )
+    return Recognition(
+        device=None, candidates=names, how="properties", note=note, agreed=agreed if len(nearest) > 1 else None
+    )
+
+
+def contradiction(device: HardwareSpec, properties: DeviceProperties | None) -> str | None:
+    """Why ``properties`` cannot be of ``device`` (a chosen device that does not fit its trace), or None."""
+    if properties is None:
+        return None
+    vendor = _VENDOR_OF_WARP.get(properties.warp_size or 0)
+    if vendor is not None and device.vendor in _VENDOR_OF_WARP.values() and device.vendor != vendor:
+        return f"{device.name} is made by {device.vendor}, the trace's device by {vendor}"
+    if _differ(device.compute_units, properties.compute_units):
+        return f"{device.name} has {device.compute_units} compute units, the trace's device {properties.compute_units}"
+    gib = _gib(properties.memory_bytes)
+    nominal = device.hbm.nominal_gib if device.hbm is not None else None
+    if gib is not None and nominal is not None and not _within(gib, nominal):
+        return f"{device.name} has {nominal:g} GiB, the trace's device {gib:.1f} GiB"
+    return None
+
+
+def describe(properties: DeviceProperties) -> str:
+    """``NVIDIA 9.0, 132 units, 79.2 GiB, "NVIDIA H100 80GB HBM3"``: what was recorded, in one line."""
+    parts = []
+    vendor = {"amd": "AMD", "nvidia": "NVIDIA"}.get(_VENDOR_OF_WARP.get(properties.warp_size or 0, ""), "")
+    if properties.compute_major is not None:
+        minor = "" if properties.compute_minor is None else f".{properties.compute_minor}"
+        parts.append(f"{vendor} {properties.compute_major}{minor}".strip())
+    elif vendor:
+        parts.append(vendor)
+    if properties.compute_units is not None:
+        parts.append(f"{properties.compute_units} units")
+    gib = _gib(properties.memory_bytes)
+    if gib is not None:
+        parts.append(f"{gib:.1f} GiB")
+    parts.append(f'"{properties.name}"' if properties.name else "no name")
+    return ", ".join(parts)
+
+
+def _fits(spec: HardwareSpec, properties: DeviceProperties) -> bool:
+    match = spec.match
+    if match is None:
+        return False
+    if properties.warp_size is not None and _VENDOR_OF_WARP.get(properties.warp_size) != spec.vendor:
+        return False
+    if _differ(match.compute_major, properties.compute_major) or _differ(match.compute_minor, properties.compute_minor):
+        return False
+    if _differ(spec.compute_units, properties.compute_units):
+        return False
+    gib = _gib(properties.memory_bytes)
+    nominal = spec.hbm.nominal_gib if spec.hbm is not None else None
+    return gib is None or (nominal is not None and _within(gib, nominal))
+
+
+def _differ(expected: int | None, recorded: int | None) -> bool:
+    return expected is not None and recorded is not None and expected != recorded
+
+
+def _within(gib: float, nominal: float) -> bool:
+    return -_MEMORY_BELOW <= gib / nominal - 1 <= _MEMORY_ABOVE
+
+
+def _gib(nbytes: int | None) -> float | None:
+    return None if nbytes is None else nbytes / BYTES_PER_GIB
+
+
+def _named_where_needed(specs: list[HardwareSpec], name: str | None) -> list[HardwareSpec]:
+    if not name:
+        return specs
+    return [spec for spec in specs if spec.match is not None and (not spec.match.by_name or _hint(spec.match, name))]
+
+
+def _nearest(specs: list[HardwareSpec], nbytes: int | None) -> list[HardwareSpec]:
+    """Those of the nearest capacity. Devices of one capacity stay together: one's visible memory being known and the
+    other's not is no reason to prefer either."""
+    gib = _gib(nbytes)
+    if gib is None or not specs:
+        return specs
+
+    def distance(spec: HardwareSpec) -> float:
+        nominal = spec.hbm.nominal_gib if spec.hbm is not None else None
+        return abs(gib / nominal - 1) if nominal else float("inf")
+
+    best = min(specs, key=distance)
+    capacity = best.hbm.capacity_gb if best.hbm is not None else None
+    return [spec for spec in specs if spec.hbm is not None and spec.hbm.capacity_gb == capacity]
+
+
+def _by_name(specs: list[HardwareSpec], name: str) -> list[HardwareSpec]:
+    """Those whose longest name hint is in ``name``: ``H200 NVL`` beats ``H200``. Empty when no hint is."""
+    lengths = {spec.name: _hint(spec.match, name) for spec in specs if spec.match is not None}
+    longest = max(lengths.values(), default=0)
+    return [spec for spec in specs if longest and lengths.get(spec.name) == longest]
+
+
+def _hint(match: Match, name: str) -> int:
+    """Words of the longest hint that ``name`` contains as whole words, counted in characters; 0 for none."""
+    text = f" {_words(name)} "
+    return max((len(_words(hint)) for hint in match.names if f" {_words(hint)} " in text), default=0)
+
+
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"[a-z0-9]+", text.casefold()))
+
+
+def _certain(spec: HardwareSpec, properties: DeviceProperties, how: str) -> str:
+    return f"{spec.name} ({spec.label}), recognized by {how}: {describe(properties)}"
+
+
+def _agreement(agreed: HardwareSpec) -> str:
+    parts = []
+    if "bf16" in agreed.matrix:
+        parts.append(f"bf16 {agreed.matrix['bf16'].peak_tflops_s:g} TFLOPS")
+    if agreed.hbm is not None and agreed.hbm.peak_tb_s is not None:
+        parts.append(f"HBM {agreed.hbm.peak_tb_s:g} TB/s")
+    if agreed.link is not None:
+        parts.append(f"link {agreed.link.gb_s:g} GB/s")
+    return ", ".join(parts) if parts else "no rate"
+
+
+def _nothing(reason: str) -> Recognition:
+    return Recognition(device=None, candidates=(), how="none", note=f"{reason}; {_HOW_TO_ADD}")
+
+
+def _from_kernels(kernel_names: Iterable[str], known: Sequence[HardwareSpec]) -> Recognition:
+    """Candidates by the newest architecture in the names (a newer device runs kernels built for an older one)."""
+    found: set[tuple[str, int, int]] = set()
+    for name in kernel_names:
+        for hit in _KERNEL_ARCHITECTURE.finditer(name):
+            gfx, sm = hit.group("gfx"), hit.group("sm")
+            if gfx:
+                found.add(("amd", *_GFX[gfx.lower()]))
+            elif sm:
+                found.add(("nvidia", int(sm[:-1]), int(sm[-1])))
+    missing = "the trace does not record its device"
+    if not found:
+        return _nothing(missing)
+    newest = max(found, key=lambda each: (each[1], each[2], each[0]))
+    fitting = [
+        spec
+        for spec in known
+        if spec.match is not None and (spec.vendor, spec.match.compute_major, spec.match.compute_minor) == newest
+    ]
+    if not fitting or len({vendor for vendor, _, _ in found}) > 1:
+        return _nothing(missing)
+    names = tuple(spec.name for spec in fitting)
+    return replace(
+        _nothing(
+            f"{missing}; its kernels are built for {newest[0]} {newest[1]}.{newest[2]}, so at a guess one of"
+            f" {', '.join(names)}"
+        ),
+        candidates=names,
+        how="kernel names",
+    )
