@@ -1,0 +1,51 @@
+"""Dao-AILab flash-attn 2 and 3: what ``flash_attn`` records when it is called directly.
+
+Causal masks are aligned to the bottom right (flash-attn >= 2.1): the last query sees every key. Packed calls (varlen)
+do not record the single lengths, only their sum, their number and the longest: FLOPs are known only where all
+sequences are as long as the longest, and are not determined otherwise.
+"""
+
+from __future__ import annotations
+
+from tracelens import SDPA, OpSignature, traced_as
+from tracelens.perf_models import SDPABackward
+from tracelens.perf_models.sdpa import causal, packed, rows_then_heads
+
+
+@traced_as("FlashAttnFunc", "flash_attn::_flash_attn_forward")
+def _forward(op: OpSignature) -> SDPA:
+    return rows_then_heads(op, 0, dropout=op.literal(3), mask=causal(op.literal(5), "bottom_right"))
+
+
+@traced_as("flash_attn::_flash_attn_backward")
+def _backward(op: OpSignature) -> SDPABackward:
+    return rows_then_heads(op, 1, dropout=op.literal(8), mask=causal(op.literal(10), "bottom_right")).backward()
+
+
+@traced_as("flash_attn_3::fwd")
+def _forward_3(op: OpSignature) -> SDPA:
+    return rows_then_heads(op, 0, mask=causal(op.literal(24), "bottom_right"))
+
+
+@traced_as("flash_attn::_flash_attn_varlen_forward")
+def _varlen_forward(op: OpSignature) -> SDPA:
+    return _packed(op, 0, cumulative=3, longest=5, dropout=7, is_causal=9)
+
+
+@traced_as("flash_attn::_flash_attn_varlen_backward")
+def _varlen_backward(op: OpSignature) -> SDPABackward:
+    return _packed(op, 1, cumulative=9, longest=11, dropout=13, is_causal=15).backward()
+
+
+def _packed(op: OpSignature, first: int, *, cumulative: int, longest: int, dropout: int, is_causal: int) -> SDPA:
+    """Slots ``cumulative`` and the next: running lengths of queries and keys, one more than there are sequences."""
+    return packed(
+        op,
+        first,
+        sequences=op.shape(cumulative, rank=1)[0] - 1,
+        sequences_kv=op.shape(cumulative + 1, rank=1)[0] - 1,
+        longest_q=op.literal(longest),
+        longest_kv=op.literal(longest + 1),
+        dropout=op.literal(dropout),
+        mask=causal(op.literal(is_causal), "bottom_right"),
+    )

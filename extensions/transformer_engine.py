@@ -1,0 +1,208 @@
+"""Transformer Engine: its GEMMs, fused attention, layer normalization, rotary embedding and cross entropy.
+
+Version 1 records each GEMM as ``tex_ts::te_gemm_ts``. Version 2 launches GEMMs straight from ``_Linear`` and
+``_LayerNormLinear`` and their backward ops, two GEMMs in one op: these have a category here and no model yet, because
+telling the kernels apart needs an op per kernel, which a later version inserts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tracelens import GEMM, SDPA, CategoryOf, DType, Normalization, OpSignature, PerfModel, SignatureError, traced_as
+from tracelens.perf_models import total_bytes
+
+# NVTEDType of Transformer Engine 1 (transformer_engine.h), the only version that records te_gemm_ts.
+_NVTE_TYPES = {
+    1: DType.INT32, 2: DType.INT64, 3: DType.FP32, 4: DType.FP16, 5: DType.BF16, 6: DType.FP8_E4M3FN, 7: DType.FP8_E5M2,
+}  # fmt: skip
+
+
+@traced_as("tex_ts::te_gemm_ts")
+def _te_gemm(op: OpSignature) -> GEMM:
+    """(A, A_scale_inverse, A_fp8_tensor, A_type, transa, B, B_scale_inverse, B_fp8_tensor, B_type, transb, D, D_scale,
+    D_type, D_amax, bias, bias_type, pre_gelu_out, grad, workspace, ...), as a column-major BLAS sees A and B.
+
+    An absent bias is recorded as an empty tensor. With ``accumulate`` D is read too, which is not counted.
+    """
+    a, b = op.shape(0, rank=2), op.shape(5, rank=2)
+    transposed_a, transposed_b = op.literal(4), op.literal(9)
+    if not isinstance(transposed_a, int) or not isinstance(transposed_b, int):
+        raise SignatureError(f"{op.name}: the transposition flags were not recorded")
+    m, k = a if transposed_a else reversed(a)
+    n, k_b = reversed(b) if transposed_b else b
+    if k != k_b:
+        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    bias = op.has(14) and math.prod(op.shape(14)) > 0
+    return GEMM(
+        m=m,
+        n=n,
+        k=k,
+        bias=bias,
+        bias_elements=math.prod(op.shape(14)) if bias else None,
+        dtype=_te_dtype(op, 0, 3),
+        dtype_b=_te_dtype(op, 5, 8),
+        dtype_out=_te_dtype(op, 10, 12),
+        dtype_bias=op.dtype(14) if bias else None,
+    )
+
+
+def _te_dtype(op: OpSignature, tensor: int, number: int) -> DType | None:
+    """8-bit floats are stored as bytes; the number beside the tensor says which they are."""
+    stored = op.dtype(tensor)
+    if stored is not DType.UINT8:
+        return stored
+    recorded = op.literal(number)
+    return _NVTE_TYPES.get(recorded) if isinstance(recorded, int) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedAttention(SDPA):
+    """Attention whose mask and layout are text arguments, which a trace does not record.
+
+    Assumed, and shown as ``param: assumed``: a causal mask where queries and keys are equally long, as in language
+    models; without causality the flops are almost twice as many. With unequal lengths nothing is assumed and the flops
+    are unknown. Bytes do not depend on it.
+    """
+
+    assumed: str = ""
+
+    def parameters(self) -> dict[str, Any]:
+        return {**SDPA.parameters(self), "assumed": self.assumed}
+
+
+@traced_as("FusedAttnFunc")
+def _fused_attention(op: OpSignature) -> FusedAttention:
+    """(is_training, max_seqlen_q, max_seqlen_kv, cu_seqlens_q, cu_seqlens_kv, 4 more, q, k, v, ...).
+
+    q, k, v are ``s b h d`` unless the sequence counts say ``b s h d``, or packed ``t h d``.
+    """
+    q, k, v = (op.shape(i) for i in (9, 10, 11))
+    sequences = op.shape(3)[0] - 1 if op.has(3) else None
+    tokens: tuple[int | None, int | None] = (None, None)
+    lengths: tuple[int | None, int | None]
+    if len(q) == 4:
+        batch_first = sequences is not None and q[1] != sequences and q[0] == sequences
+        batch, rows = (0, 1) if batch_first else (1, 0)
+        b, lengths = q[batch], (q[rows], k[rows])
+        layout = "" if sequences == b else "layout s b h d"
+    elif len(q) == 3 and sequences:
+        longest = (op.literal(1), op.literal(2))
+        full = [isinstance(s, int) and t[0] == sequences * s for t, s in zip((q, k), longest, strict=True)]
+        b, lengths = sequences, longest if all(full) else (None, None)
+        tokens, layout = (q[0], k[0]), ""
+    else:
+        raise SignatureError(f"{op.name}: q should be [s,b,h,d], or packed with lengths, the trace recorded {list(q)}")
+    is_self = lengths[0] is not None and lengths[0] == lengths[1]
+    assumed = [text for text in (layout, "causal" if is_self else "") if text]
+    return FusedAttention(
+        b=b,
+        s_q=lengths[0],
+        s_kv=lengths[1],
+        q_heads=q[-2],
+        kv_heads=k[-2],
+        d_qk=q[-1],
+        d_v=v[-1],
+        mask="top_left" if is_self else None,
+        dropout=None,
+        tokens_q=tokens[0],
+        tokens_kv=tokens[1],
+        dtype=op.dtype(9),
+        dtype_k=op.dtype(10),
+        dtype_v=op.dtype(11),
+        assumed=", ".join(assumed),
+    )
+
+
+@traced_as("LayerNormFn")
+def _layer_norm(op: OpSignature) -> Normalization:
+    """(x, weight, bias, ...)."""
+    shape, channels = op.shape(0), math.prod(op.shape(1))
+    return Normalization(
+        shape=shape,
+        channels=channels,
+        statistics=math.prod(shape) // max(channels, 1),
+        weight=True,
+        bias=op.has(2),
+        dtype=op.dtype(0),
+        dtype_weight=op.dtype(1),
+        stride_x=op.stride(0),
+    )
+
+
+@traced_as("LayerNormFnBackward", category="NORM_bwd")
+def _layer_norm_backward(op: OpSignature) -> Normalization:
+    """(dy, ...): the module normalizes the last dim and has weight and bias, which are not recorded here."""
+    shape = op.shape(0)
+    forward = Normalization(
+        shape=shape,
+        channels=shape[-1],
+        statistics=math.prod(shape[:-1]),
+        weight=True,
+        bias=True,
+        dtype=op.dtype(0),
+    )
+    return forward.backward()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedRoPE(PerfModel):
+    """Rotary position embedding of ``elements``: 3 flops each, one read and one write."""
+
+    category: ClassVar[str] = "FusedRoPE"
+
+    elements: int
+    dtype: DType | None
+
+    def flops(self) -> int:
+        return 3 * self.elements
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes((2 * self.elements, self.dtype))
+
+
+@traced_as("FusedRoPEFunc")
+def _fused_rope(op: OpSignature) -> FusedRoPE:
+    """(t [s,b,h,d], freqs, ...)."""
+    return FusedRoPE(elements=math.prod(op.shape(0)), dtype=op.dtype(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossEntropy(PerfModel):
+    """Softmax cross entropy over ``vocabulary`` logits of each row, and its gradient in place.
+
+    flops = 5 per logit; bytes = one read and one write of the logits, the least that the gradient in place needs.
+    """
+
+    category: ClassVar[str] = "CrossEntropy_fwd"
+
+    rows: int
+    vocabulary: int
+    dtype: DType | None
+
+    def flops(self) -> int:
+        return 5 * self.rows * self.vocabulary
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes((2 * self.rows * self.vocabulary, self.dtype))
+
+
+@traced_as("CrossEntropyFunction")
+def _cross_entropy(op: OpSignature) -> CrossEntropy:
+    """(logits [b,s,v], target, ...)."""
+    *rows, vocabulary = op.shape(0)
+    return CrossEntropy(rows=math.prod(rows), vocabulary=vocabulary, dtype=op.dtype(0))
+
+
+LINEAR = CategoryOf(
+    category="GEMM", names=("_Linear", "_LinearBackward", "_LayerNormLinear", "_LayerNormLinearBackward")
+)
+FUSED_ATTENTION_BACKWARD = CategoryOf(category="SDPA_bwd", names=("FusedAttnFuncBackward",))
+FUSED_ROPE_BACKWARD = CategoryOf(category="FusedRoPE", names=("FusedRoPEFuncBackward",))
+CROSS_ENTROPY_BACKWARD = CategoryOf(category="CrossEntropy_bwd", names=("CrossEntropyFunctionBackward",))
+MOE = CategoryOf(category="MoE_comm_fwd", names=("TokenPermuteMaskMap", "_OperationFuserAutogradFunction"))
+MOE_BACKWARD = CategoryOf(
+    category="MoE_comm_bwd", names=("TokenPermuteMaskMapBackward", "_OperationFuserAutogradFunctionBackward")
+)

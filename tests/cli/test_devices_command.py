@@ -1,0 +1,61 @@
+"""``tracelens devices list|show|check``."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from tracelens.cli import devices
+from tracelens.errors import InputError
+from tracelens.hardware import HardwareSpec
+
+
+def run(*words):
+    parser = argparse.ArgumentParser()
+    devices.configure(parser)
+    return devices.run(parser.parse_args(words))
+
+
+def test_list_prints_one_aligned_line_per_device(capsys):
+    assert run("list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = lines[: lines.index("")]
+    assert len(table) == 1 + len(HardwareSpec.names())
+    assert table[0].split("  ")[0] == "name"
+    end = table[0].index("bf16 TFLOPS") + len("bf16 TFLOPS")
+    assert all(line[end - 1] in "-0123456789S" for line in table)
+    (mi300x,) = [line for line in table if line.startswith("mi300x ")]
+    assert mi300x.split() == ["mi300x", "amd", "1307.4", "708", "5.3", "192", "448"]
+    (b300,) = [line for line in table if line.startswith("b300 ")]
+    assert b300.endswith("matrix.fp4")
+
+
+def test_show_prints_every_figure_with_its_source_and_marks_doubt(capsys):
+    assert run("show", "H800") == 0
+    out = capsys.readouterr().out
+    for figure in HardwareSpec.load("h800-sxm").figures():
+        assert figure.key in out
+        assert figure.source in out
+    assert "? matrix.fp64.peak_tflops_s" in out
+
+
+def test_check_of_the_package_finds_nothing_wrong(capsys):
+    assert run("check") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(HardwareSpec.names())
+    assert all(": ok; " in line for line in lines)
+
+
+def test_check_of_a_file_says_what_is_wrong(tmp_path):
+    path = tmp_path / "my_chip.toml"
+    path.write_text('vendor = "acme"\n[hbm]\npeak_tb_s = "8,0"\nsource = "x"\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r'my_chip\.toml: hbm\.peak_tb_s must be a number above 0, got "8,0"'):
+        run("check", str(path))
+
+
+def test_check_of_a_file_that_is_right(tmp_path, capsys):
+    path = tmp_path / "my_chip.toml"
+    path.write_text('vendor = "acme"\n[hbm]\npeak_tb_s = 8.0\nsource = "x"\n', encoding="utf-8")
+    assert run("check", str(path)) == 0
+    assert capsys.readouterr().out.startswith("my_chip.toml: ok; 1 figures, each with a source")

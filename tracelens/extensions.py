@@ -1,0 +1,331 @@
+"""Find and load what adds to tracelens from outside: bundled, a file, an installed package, an object in a notebook.
+
+On floor 0 beside ``registry``, because every room above takes extensions the same way: ``Extension.sources`` goes into
+``Registry.overlaid``. It knows no room: what an extension holds is only known by its marks.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.util
+import itertools
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from os import PathLike
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import Any, TypeAlias
+
+from tracelens.errors import UsageError
+from tracelens.registry import Registry, marks_of
+
+ENTRY_POINT_GROUP = "tracelens.extensions"
+#: What a command line says instead of a name so that no bundled extension switches itself on.
+NONE = "none"
+
+#: What a caller may give: a bundled or installed name, a path, a module, or a marked object.
+ExtensionSpec: TypeAlias = str | PathLike[str] | ModuleType | object
+
+_PACKAGE = "tracelens_extensions"
+_OLDER_HOOKS = ("perf_model_extension", "dict_cat2names_extension")
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """Something that adds to one report.
+
+    ``sources`` are what ``Registry.collect`` and ``overlay`` take. ``origin`` says where it came from, without a folder
+    of this machine: ``bundled``, ``file my_ops.py``, ``installed by my-package``, ``module``, ``object``.
+    ``traced_names`` are the op names it gives a perf model or a category, sorted.
+    """
+
+    name: str
+    sources: tuple[object, ...]
+    origin: str
+    traced_names: tuple[str, ...]
+
+    @property
+    def is_bundled(self) -> bool:
+        return self.origin == "bundled"
+
+    def additions(self) -> tuple[tuple[str, str, str], ...]:
+        """(kind of mark, key, ``file.py:12 (name)``) of everything it adds, sorted."""
+        kinds = {found.kind for source in self.sources for target in _marked(source) for found in marks_of(target)}
+        claims = [(kind, claim) for kind in kinds for claim in Registry.collect(kind, self.sources).values()]
+        return tuple(sorted((kind, claim.key, claim.origin) for kind, claim in claims))
+
+    @classmethod
+    def of(cls, source: object, *, name: str, origin: str, where: str) -> Extension:
+        """From a module or a marked object; UsageError naming ``where`` when nothing in it is marked."""
+        if not _marked(source):
+            held = set(vars(source)) if isinstance(source, ModuleType) else set()
+            if older := [hook for hook in _OLDER_HOOKS if hook in held]:
+                dicts = {hook: _dict_names(vars(source)[hook]) for hook in older}
+                raise UsageError(_older_hook_answer(where, dicts))
+            raise UsageError(_unmarked_answer(where))
+        claims = {key for kind in ("traced_as", "category") for key in Registry.collect(kind, [source])}
+        return cls(name=name, sources=(source,), origin=origin, traced_names=tuple(sorted(claims)))
+
+
+def load_extension(spec: ExtensionSpec) -> Extension:
+    """The extension that ``spec`` means.
+
+    In this order: a module or marked object as it is; a bundled name; a path (ends in ``.py``, or a file of that name
+    exists); an installed entry point of the group ``tracelens.extensions``; an importable module's dotted name.
+
+    A file is executed anew each time, so that an edit counts in the next report, and under a module name of its own.
+    UsageError (exit 2), naming file and line, when it does not load, marks nothing, or claims one name twice.
+    """
+    if isinstance(spec, ModuleType):
+        return Extension.of(spec, name=spec.__name__.rpartition(".")[2], origin="module", where=spec.__name__)
+    if not isinstance(spec, str | PathLike):
+        name = str(getattr(spec, "__name__", None) or type(spec).__name__)
+        return Extension.of(spec, name=name, origin="object", where=name)
+    text = os.fspath(spec)
+    if text in bundled_names():
+        return _load_bundled(text)
+    if text.endswith(".py") or Path(text).is_file():
+        return _load_file(Path(text))
+    return _load_installed(text)
+
+
+def bundled_extensions() -> tuple[Extension, ...]:
+    """All extensions that ship with tracelens, by name."""
+    return tuple(_load_bundled(name) for name in bundled_names())
+
+
+def installed_extensions() -> tuple[tuple[str, str], ...]:
+    """(name, distribution) of every installed entry point, sorted. Loads none of them."""
+    from importlib.metadata import entry_points
+
+    found = {(p.name, p.dist.name if p.dist else "?") for p in entry_points(group=ENTRY_POINT_GROUP)}
+    return tuple(sorted(found))
+
+
+def detect_bundled(names: Iterable[str]) -> list[str]:
+    """The bundled extensions that know one of these op names, by name."""
+    present = frozenset(names)
+    return [extension.name for extension in bundled_extensions() if not present.isdisjoint(extension.traced_names)]
+
+
+def overlay(registry: Registry, extensions: Iterable[Extension]) -> Registry:
+    """``registry`` with what the extensions add or replace; the given registry stays as it is.
+
+    Bundled ones first, then the rest, so that a user's reading replaces a bundled one. Within each of the two, one name
+    claimed twice is a UsageError.
+    """
+    extensions = list(extensions)
+    for layer in (True, False):
+        sources = [source for e in extensions if e.is_bundled is layer for source in e.sources]
+        if sources:
+            registry = registry.overlaid(sources)
+    return registry
+
+
+def bundled_names() -> tuple[str, ...]:
+    """Names of the bundled extensions: one file each."""
+    return tuple(sorted(path.stem for path in _bundled_folder().glob("*.py") if path.stem != "__init__"))
+
+
+@functools.cache
+def _bundled_folder() -> Path:
+    """The wheel's ``tracelens_extensions``, or in a checkout ``extensions/`` beside the package.
+
+    In a checkout the folder comes first even where an editable install left a stale copy in site-packages.
+    """
+    root = Path(__file__).resolve().parent.parent
+    for folder in (root / _PACKAGE, root / "extensions"):
+        if (folder / "__init__.py").is_file():
+            return folder
+    raise UsageError(f"the bundled extensions are not beside {root / 'tracelens'}; reinstall tracelens-perf")
+
+
+def _load_bundled(name: str) -> Extension:
+    if _PACKAGE not in sys.modules:
+        folder = _bundled_folder()
+        spec = importlib.util.spec_from_file_location(
+            _PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        if spec is None or spec.loader is None:
+            raise UsageError(f"{folder} is no package; reinstall tracelens-perf")
+        package = importlib.util.module_from_spec(spec)
+        sys.modules[_PACKAGE] = package
+        spec.loader.exec_module(package)
+    module = _imported(f"{_PACKAGE}.{name}", shown=name)
+    return Extension.of(module, name=name, origin="bundled", where=name)
+
+
+def _load_file(path: Path) -> Extension:
+    if not path.is_file():
+        raise UsageError(f"no extension file {path}")
+    dicts = _older_hooks_in(path)
+    if dicts:
+        raise UsageError(_older_hook_answer(str(path), dicts))
+    module_name = f"_tracelens_extension_{next(_numbers)}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=_FreshSource(module_name, str(path)))
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and type hints look their module up by name, so it stays there, under a name no import can mean.
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # foreign code runs here, and may fail in any way
+        del sys.modules[module_name]
+        raise UsageError(_failure(str(path), str(path), error)) from error
+    return Extension.of(module, name=path.stem, origin=f"file {path.name}", where=str(path))
+
+
+def _load_installed(name: str) -> Extension:
+    from importlib.metadata import entry_points
+
+    points = list(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    if len({point.value for point in points}) > 1:
+        offers = " and ".join(sorted(f"{p.dist.name if p.dist else '?'} ({p.value})" for p in points))
+        raise UsageError(f"extension {name!r} is installed twice: by {offers}")
+    if points:
+        point = points[0]
+        module_name, _, attribute = point.value.partition(":")
+        source: Any = _imported(module_name.strip(), shown=name)
+        where = f"{name} ({point.value})"
+        try:
+            for part in filter(None, attribute.strip().split(".")):
+                source = getattr(source, part)
+        except AttributeError as error:
+            raise UsageError(f"extension {where} does not load: {error}") from error
+        distribution = point.dist.name if point.dist else "an unnamed package"
+        return Extension.of(source, name=name, origin=f"installed by {distribution}", where=where)
+    if _is_importable(name):
+        return Extension.of(_imported(name, shown=name), name=name, origin="module", where=name)
+    known = {*bundled_names(), *(installed for installed, _ in installed_extensions())}
+    raise UsageError(f"{UsageError.unknown('extension', name, known)} (or give the path of a .py file)")
+
+
+def _imported(module_name: str, *, shown: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # foreign code runs here, and may fail in any way
+        raise UsageError(_failure(shown, None, error)) from error
+
+
+def _is_importable(name: str) -> bool:
+    try:
+        return all(part.isidentifier() for part in name.split(".")) and importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+class _FreshSource(SourceFileLoader):
+    """Compiles the file as it is now.
+
+    A cached ``.pyc`` is trusted while second and size agree, so an edit from a notebook could go unseen, and it would
+    be written into the user's folder.
+    """
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def _failure(shown: str, path: str | None, error: BaseException) -> str:
+    """``extension my_ops.py:12 does not load: ImportError: No module named 'x'``."""
+    kind = type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"extension {_at(error.filename, path, shown)}:{error.lineno} does not load: {kind}: {error.msg}"
+    frames = [(frame.f_code.co_filename, line) for frame, line in _frames(error.__traceback__)]
+    own = [f for f in frames if f[0] == path] or [f for f in frames if not f[0].startswith("<frozen")]
+    place = f"{_at(own[-1][0], path, shown)}:{own[-1][1]}" if own and own[-1][0] != __file__ else shown
+    detail = traceback.format_exception_only(error)[-1].strip()
+    return f"extension {place} does not load: {detail}"
+
+
+def _at(filename: str, path: str | None, shown: str) -> str:
+    """The user's spelling of the file; for one that failed further down, both."""
+    return shown if filename == path else f"{shown}: {filename}"
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[Any, int]]:
+    return traceback.walk_tb(trace)
+
+
+def _marked(source: object) -> list[object]:
+    values = vars(source).values() if isinstance(source, ModuleType) else [source]
+    return [value for value in values if not isinstance(value, ModuleType) and marks_of(value)]
+
+
+def _unmarked_answer(where: str) -> str:
+    return f"extension {where} marks nothing, so it adds nothing; write for example\n{_example('my_lib::gemm')}"
+
+
+def _older_hooks_in(path: Path) -> dict[str, dict[str, tuple[str, ...]]]:
+    """The older hooks that a file assigns, when it marks nothing; read from its text, for it may not import here."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return {}
+    used = {getattr(node, "id", None) or getattr(node, "attr", None) for node in ast.walk(tree)}
+    if used & {"traced_as", "CategoryOf", "KernelPattern", "sheet", "backend"}:
+        return {}
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id in _OLDER_HOOKS:
+                try:
+                    value = _dict_names(_literal_dict(getattr(node, "value", None)))
+                except ValueError:
+                    value = {}
+                found[target.id] = value
+    return found
+
+
+def _literal_dict(node: ast.expr | None) -> dict[str, Any]:
+    """Keys of a written-out dict, with those values that are lists of texts."""
+    result: dict[str, Any] = {}
+    for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            elements = value.elts if isinstance(value, ast.List | ast.Tuple | ast.Set) else []
+            result[key.value] = [e.value for e in elements if isinstance(e, ast.Constant)]
+    return result
+
+
+def _dict_names(value: object) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict):
+        return {}
+    return {
+        str(key): tuple(str(item) for item in items) if isinstance(items, list | tuple | set) else ()
+        for key, items in value.items()
+    }
+
+
+def _older_hook_answer(where: str, hooks: dict[str, dict[str, tuple[str, ...]]]) -> str:
+    plural = "are older hooks" if len(hooks) > 1 else "is an older hook"
+    lines = [f"extension {where}: {' and '.join(hooks)} {plural}, which tracelens does not read."]
+    if (models := hooks.get("perf_model_extension")) is not None:
+        lines += ["Mark one function per op (or per several names) instead:", _example(*models or ("my_lib::gemm",))]
+    if (categories := hooks.get("dict_cat2names_extension")) is not None:
+        lines.append("A category for names without a perf model:" if models is not None else "Write instead:")
+        lines += ["    from tracelens import CategoryOf"]
+        for number, (category, names) in enumerate(list(categories.items())[:3] or [("my category", ("my_lib::op",))]):
+            shown = "".join(f"{name!r}, " for name in names[:4]).replace("'", '"') or '"my_lib::op", '
+            lines.append(f'    CATEGORY_{number} = CategoryOf(category="{category}", names=({shown.rstrip()}))')
+    return "\n".join(lines)
+
+
+def _example(*names: str) -> str:
+    listed = ", ".join(f'"{name}"' for name in names[:4])
+    return "\n".join(
+        (
+            "    from tracelens import GEMM, OpSignature, traced_as",
+            f"    @traced_as({listed})",
+            "    def _read(op: OpSignature) -> GEMM:  # or EPComm, SDPA, GroupedGEMM, Normalization ...",
+            "        (m, k), (_, n) = op.shape(0, rank=2), op.shape(1, rank=2)",
+            "        return GEMM(m=m, n=n, k=k, dtype=op.dtype(0), dtype_out=op.dtype(0))",
+        )
+    )
