@@ -1,0 +1,185 @@
+"""Worked examples with the arithmetic visible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.verdict import summarize
+from tracelens.errors import NothingToAnalyzeError, UsageError
+
+Build = Callable[[], Any]
+
+
+def test_rates_are_work_over_kernel_time(build: Build) -> None:
+    found = analyze(build().mm(1024, 2048, 4096, at=0, start=10, duration=50).trace(), Options())
+    row = found.frames["unified_perf_summary"].iloc[0]
+    flops = 2 * 1024 * 2048 * 4096
+    nbytes = 2 * (1024 * 2048 + 2048 * 4096 + 1024 * 4096)
+    assert row["gflops"] == pytest.approx(flops / 1e9)
+    assert row["tflops_s_mean"] == pytest.approx(flops / 50 / 1e6)
+    assert row["hbm_tb_s_mean"] == pytest.approx(nbytes / 50 / 1e6)
+    # MI300X: 708 TFLOPS/s achievable in bf16, 5.3 TB/s
+    assert row["roofline_us"] == pytest.approx(max(flops / 708e6, nbytes / 5.3e6))
+    assert row["roofline_bound"] == "compute"
+    assert row["percent_of_roofline_mean"] == pytest.approx(100 * flops / 708e6 / 50)
+
+
+def test_timeline_is_conserved_and_names_what_was_exposed(build: Build) -> None:
+    """compute 10-20, NCCL 15-30 on another stream, copy 28-40, idle 40-50, compute 50-60."""
+    b = build().op("aten::add", 0, 9)
+    b.launch(1, "void at::native::elementwise_kernel", 10, 10)
+    b.launch(2, "ncclDevKernel_AllReduce", 15, 15, stream=9)
+    b.launch(3, "Memcpy HtoD", 28, 12, stream=11, cat="gpu_memcpy")
+    b.launch(4, "void at::native::elementwise_kernel", 50, 10)
+    frame = analyze(b.trace(), Options()).frames["gpu_timeline"].set_index("type")["time_ms"] * 1000
+    assert frame["computation_time"] == pytest.approx(20)
+    assert frame["exposed_comm_time"] == pytest.approx(10)
+    assert frame["exposed_memcpy_time"] == pytest.approx(10)
+    assert frame["idle_time"] == pytest.approx(10)
+    assert frame["total_time"] == pytest.approx(50)
+    assert frame["total_comm_time"] == pytest.approx(15)
+    assert frame["total_memcpy_time"] == pytest.approx(12)
+
+
+def test_the_topmost_op_with_a_model_owns_the_kernels_below_it(build: Build) -> None:
+    b = build().op("MyModule", 0, 100).op("aten::layer_norm", 10, 40, **norm_arguments())
+    b.op("aten::native_layer_norm", 12, 30, **norm_arguments())
+    b.launch(15, "vectorized_layer_norm_kernel", 60, 5)
+    found = analyze(b.trace(), Options())
+    assert found.frames["unified_perf_summary"]["name"].tolist() == ["aten::layer_norm"]
+    sheet = found.families["Normalization"].set_index("name")["nested"]
+    assert sheet.to_dict() == {"aten::layer_norm": False, "aten::native_layer_norm": True}
+    assert found.frames["ops_unique_args"]["name"].tolist() == ["aten::native_layer_norm"]
+
+
+def norm_arguments() -> dict[str, Any]:
+    return {
+        "Input Dims": [[4, 8], [], [8], [8], []],
+        "Input type": ["float", "ScalarList", "float", "float", "Scalar"],
+        "Concrete Inputs": ["", "[8]", "", "", "1e-05"],
+    }
+
+
+def test_kernels_left_under_a_passed_parent_are_synthetic_rows(build: Build) -> None:
+    b = build().op("Outer", 0, 100)
+    b.launch(5, "odd_kernel", 110, 3)
+    b.mm(64, 64, 64, at=20, start=120, duration=4)
+    found = analyze(b.trace(), Options())
+    names = found.frames["unified_perf_summary"].set_index("name")["kernel_us_sum"].to_dict()
+    assert names == {"aten::mm": 4.0, "Outer->odd_kernel (Synthetic Op)": 3.0}
+
+
+def test_direct_and_subtree_time_of_overlapping_kernels_are_unions(build: Build) -> None:
+    """Two kernels of one op, 10-20 and 15-30: 20 us, not 25."""
+    b = build().op("Outer", 0, 100)
+    b.launch(5, "a_kernel", 10, 10, stream=1).launch(6, "b_kernel", 15, 15, stream=2)
+    row = analyze(b.trace(), Options()).frames["ops_unique_args"].iloc[0]
+    assert row["direct_us_sum"] == 20.0
+    assert row["subtree_us_sum"] == 20.0
+
+
+def test_unlinked_kernels_keep_a_row_and_coverage_says_their_share(build: Build) -> None:
+    b = build().mm(64, 64, 64, at=0, start=10, duration=30)
+    b.kernel("void at::native::elementwise_kernel", 50, 10, correlation=999)
+    found = analyze(b.trace(), Options())
+    unified = found.frames["unified_perf_summary"].set_index("name")
+    assert unified.loc["(unlinked kernels)", "kernel_us_sum"] == 10.0
+    assert found.coverage.unlinked == pytest.approx(10 / 40)
+    assert found.coverage.perf_model == pytest.approx(30 / 40)
+    assert found.coverage.categorised == 1.0
+    assert any(notice.id == "unlinked" for notice in summarize(found).notices)
+
+
+def test_collectives_stay_out_of_op_rows_and_keep_unrecorded_fields_as_none(build: Build) -> None:
+    b = build().mm(64, 64, 64, at=0, start=10, duration=30)
+    b.op(
+        "record_param_comms",
+        40,
+        10,
+        **{"Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "BFloat16"},
+    )
+    b.launch(41, "ncclDevKernel_Generic", 60, 20, stream=9)
+    found = analyze(b.trace(), Options())
+    assert "record_param_comms" not in set(found.frames["ops_summary"]["name"])
+    row = found.frames["coll_analysis"].iloc[0]
+    assert (row["collective"], row["in_nelems"], row["in_mb"], row["group_size"]) == ("allreduce", 1000, 0.002, None)
+    assert row["duration_us_sum"] == 20.0
+    assert found.coverage.communication == pytest.approx(20 / 50)
+
+
+def test_steps_count_from_first_kernel_to_first_kernel(build: Build) -> None:
+    """Steps at 100, 200, 300 whose kernels start 10 later; the last ends at its annotation's end, 400."""
+    b = build()
+    for i, start in enumerate((100, 200, 300)):
+        b.op(f"ProfilerStep#{i + 3}", start, 100, cat="user_annotation")
+        b.mm(64, 64, 64, at=start + 1, start=start + 10, duration=50)
+    found = analyze(b.trace(), Options())
+    assert found.frames["steps"]["duration_us"].tolist() == [100.0, 100.0, 90.0]
+    summary = summarize(found)
+    assert summary.steps.window == "3-5"
+    assert summary.steps.time_us == 100.0
+    only = analyze(found.trace, Options(steps="4"))
+    assert only.timeline.total_ns == 100_000
+    assert only.timeline.computation_ns == 50_000
+    assert summarize(only).steps.left_out == "steps 3, 5"
+    with pytest.raises(UsageError, match="the trace has steps 3 to 5"):
+        analyze(found.trace, Options(steps="9"))
+
+
+def test_a_last_step_cut_short_is_incomplete_and_not_steady(build: Build) -> None:
+    b = build()
+    for i in range(4):
+        b.op(f"ProfilerStep#{i}", i * 100, 100, cat="user_annotation")
+        for j in range(10 if i < 3 else 4):
+            b.launch(i * 100 + j, "k", i * 100 + 10 + j, 0.5)
+    found = analyze(b.trace(), Options(steps="steady"))
+    assert found.frames["steps"]["complete"].tolist() == [True, True, True, False]
+    assert found.selected_steps == (1, 2)
+
+
+def test_numbered_annotations_are_steps_where_there_are_no_profiler_steps(build: Build) -> None:
+    b = build()
+    for i in range(3):
+        b.op(f"iteration {i}", i * 100, 90, cat="user_annotation").mm(
+            8, 8, 8, at=i * 100 + 1, start=i * 100 + 10, duration=5
+        )
+    assert analyze(b.trace(), Options()).step_stem == "iteration"
+
+
+def test_an_unknown_device_costs_the_roofline_only(build: Build) -> None:
+    trace = build().mm(64, 64, 64, at=0, start=10, duration=30).trace(deviceProperties=[{"name": "Chip 9"}])
+    found = analyze(trace, Options())
+    row = found.frames["unified_perf_summary"].iloc[0]
+    assert math.isnan(row["roofline_us"])
+    assert row["tflops_s_mean"] == pytest.approx(2 * 64**3 / 30 / 1e6)
+    assert any("--device" in notice.text for notice in summarize(found).notices)
+
+
+def test_a_trace_without_gpu_work_says_which_it_is_and_cpu_gives_its_ops(build: Build) -> None:
+    b = build().op("aten::add", 0, 10).op("aten::empty", 2, 3)
+    with pytest.raises(NothingToAnalyzeError, match=r"2 CPU ops but no GPU kernels.*--cpu"):
+        analyze(b.trace(), Options())
+    found = analyze(b.trace(), Options(cpu=True))
+    own = found.frames["cpu_ops_summary"].set_index("name")["self_us"].to_dict()
+    assert own == {"aten::add": 7.0, "aten::empty": 3.0}
+
+
+def test_without_shapes_time_keeps_its_category_and_says_why_there_is_no_model(build: Build) -> None:
+    b = build().op("aten::mm", 0, 5)
+    b.launch(1, "Cijk_x", 10, 20)
+    row = analyze(b.trace(), Options()).frames["unified_perf_summary"].iloc[0]
+    assert row["category"] == "GEMM"
+    assert not row["has_perf_model"]
+    assert "no shapes" in row["note"]
+
+
+def test_launch_gap_is_the_idle_time_of_the_stream_before_the_call(build: Build) -> None:
+    b = build().mm(64, 64, 64, at=0, start=10, duration=30).mm(32, 32, 32, at=20, start=47, duration=5)
+    gaps = analyze(b.trace(), Options()).frames["unified_perf_summary"].set_index("input_dims")["launch_gap_us"]
+    assert gaps["((32, 32), (32, 32))"] == 7.0
+    assert math.isnan(gaps["((64, 64), (64, 64))"])

@@ -1,0 +1,90 @@
+"""What the device did: kernels, copies and memsets with their class, their launching op and their step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.catalog import OTHER
+from tracelens.perf_models.kernels import KernelPattern, classify
+from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
+from tracelens.trace.tree import OpTree
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceActivity:
+    """Columns over the device events that a report covers, in file order.
+
+    ``op``: table row of the launching op, -1 when unlinked. ``communication``, ``memcpy``: the timeline's classes;
+    ``collective``: NCCL/RCCL kernels, which have their own sheets and stay out of op rows. ``category``: what the
+    kernel's name alone says, ``other`` when nothing. ``gap_before``: how long (ns) its stream had been idle when the
+    event started, -1 for the first event of a stream.
+    """
+
+    rows: Ints
+    start: Ints
+    end: Ints
+    op: Ints
+    name: Ints
+    stream: Ints
+    communication: Bools
+    memcpy: Bools
+    collective: Bools
+    gap_before: Ints
+    category: npt.NDArray[np.object_]
+
+    @property
+    def duration(self) -> Ints:
+        return self.end - self.start
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def select(self, mask: Bools) -> DeviceActivity:
+        """The events where ``mask`` is true."""
+        return DeviceActivity(**{key: getattr(self, key)[mask] for key in self.__slots__})
+
+
+def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPattern, ...]) -> DeviceActivity:
+    """All device events of a trace; kernel names are classified once per distinct name."""
+    rows = np.flatnonzero(np.isin(table.kind, DEVICE_KINDS)).astype(np.int64)
+    name = table.name[rows].astype(np.int64)
+    codes, inverse = np.unique(name, return_inverse=True)
+    found = classify([table.names[code] for code in codes.tolist()], patterns)
+    communication = np.array([p is not None and p.communication for p in found], bool)
+    memcpy = np.array([p is not None and p.memcpy for p in found], bool)
+    category = np.array([OTHER if p is None else p.category for p in found], object)
+    collective = np.array([p is not None and p.collective for p in found], bool)
+    kind = table.kind[rows]
+    start = table.start_ns[rows]
+    end = start + table.duration_ns[rows]
+    stream = table.stream[rows].astype(np.int64)
+    return DeviceActivity(
+        rows=rows,
+        start=start,
+        end=end,
+        op=tree.op[rows].astype(np.int64),
+        name=name,
+        stream=stream,
+        communication=communication[inverse] if len(rows) else np.zeros(0, bool),
+        memcpy=(memcpy[inverse] if len(rows) else np.zeros(0, bool)) | (kind == Kind.MEMCPY),
+        collective=collective[inverse] if len(rows) else np.zeros(0, bool),
+        gap_before=_gap_before(table.device[rows].astype(np.int64), stream, start, end),
+        category=category[inverse] if len(rows) else np.zeros(0, object),
+    )
+
+
+def _gap_before(device: Ints, stream: Ints, start: Ints, end: Ints) -> Ints:
+    gap = np.full(len(start), -1, np.int64)
+    order = np.lexsort((end, start, stream, device))
+    fresh = np.concatenate(([True], (np.diff(stream[order]) != 0) | (np.diff(device[order]) != 0)))[: len(order)]
+    for part in np.split(order, np.flatnonzero(fresh)[1:]):
+        if len(part) > 1:
+            free_at = np.maximum.accumulate(end[part])[:-1]
+            gap[part[1:]] = np.maximum(start[part[1:]] - free_at, 0)
+    return gap

@@ -1,0 +1,289 @@
+"""A trace measured beside what it could be: every frame and figure of a report, from one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.analysis import tables
+from tracelens.analysis.activity import DeviceActivity, device_activity
+from tracelens.analysis.calls import (
+    OpReadings,
+    grouped_calls,
+    launchers,
+    modelled_calls,
+    ops_above,
+    unified_calls,
+)
+from tracelens.analysis.catalog import Catalog, ExtensionFailure
+from tracelens.analysis.collectives import collective_rows
+from tracelens.analysis.coverage import coverage
+from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
+from tracelens.analysis.families import families
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.steps import StepTimes, find_steps, select_steps, step_of_device_rows
+from tracelens.analysis.summary import Coverage
+from tracelens.analysis.timeline import Timeline, gpu_timeline
+from tracelens.backends.roofline import Roofline
+from tracelens.backends.system import System
+from tracelens.errors import NothingToAnalyzeError
+from tracelens.extensions import Extension, detect_bundled, load_extension
+from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
+from tracelens.perf_models import EPComm
+from tracelens.perf_models.base import PerfModel
+from tracelens.signature import OpSignature
+from tracelens.trace.table import Kind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.trace import Trace
+
+#: ``Recognition.how`` of a device that the caller named.
+CHOSEN = "chosen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the caller chose. ``device``: None recognizes it from the trace. ``extensions``: loaded ones.
+
+    ``bundled``: let bundled extensions switch themselves on. ``ep_size``: ranks of the expert-parallel group, where the
+    trace does not record it. ``steps``: ``3``, ``3-5``, ``steady`` or None for the whole file.
+    ``cpu``: tables of the CPU ops too, and a report at all where there is no GPU work.
+    """
+
+    device: HardwareSpec | None = None
+    extensions: tuple[Extension, ...] = ()
+    bundled: bool = True
+    steps: str | None = None
+    ep_size: int | None = None
+    cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Analysis:
+    """Frames by sheet name, per-family frames, and the figures that a summary is made of."""
+
+    trace: Trace
+    options: Options
+    recognition: Recognition
+    extensions: tuple[Extension, ...]
+    frames: dict[str, pd.DataFrame]
+    families: dict[str, pd.DataFrame]
+    coverage: Coverage
+    timeline: Timeline
+    activity: DeviceActivity
+    step_times: StepTimes
+    step_stem: str = ""
+    selected_steps: tuple[int, ...] = ()
+    failures: tuple[ExtensionFailure, ...] = ()
+
+    @property
+    def device(self) -> HardwareSpec | None:
+        """What estimates are for: the recognized device, else what all candidates agree on, else None."""
+        return self.recognition.device or self.recognition.agreed
+
+
+def analyze(trace: Trace, options: Options) -> Analysis:
+    """All frames of one trace. NothingToAnalyzeError when it has no device events."""
+    table, tree = trace.table, trace.tree
+    if not table.has_device_events and not (options.cpu and _cpu_ops(trace)):
+        raise no_device_events(trace)
+    extensions = active_extensions(table.names, options)
+    catalog = Catalog(extensions)
+    if not table.has_device_events:
+        return _cpu_only(trace, options, extensions, catalog)
+    everything = device_activity(table, tree, catalog.kernel_patterns)
+    stem, times, step_of = device_steps(trace, everything)
+    selected: list[int] = []
+    activity, span_ns = everything, None
+    if options.steps is not None:
+        selected = select_steps(options.steps, times)
+        activity = everything.select(np.isin(step_of, selected))
+        span_ns = (int(times.start_ns[selected[0]]), int(times.end_ns[selected[-1]]))
+        if not len(activity):
+            raise NothingToAnalyzeError(f"{table.source}: no GPU work was launched in steps {options.steps}")
+    recognition = recognized(trace, options)
+    estimate = _estimator(recognition.device or recognition.agreed)
+
+    compute = activity.select(~activity.collective)
+    events, ops = ops_above(tree, compute)
+    readings = OpReadings(table, catalog, np.unique(ops))
+    launching = launchers(table, compute, events, ops)
+    linked = np.flatnonzero(compute.op >= 0)
+    direct = grouped_calls(compute, linked, compute.op[linked], np.full(len(linked), -1, np.int64))
+    work = tables.Work(readings, estimate)
+    unified_set = unified_calls(table, tree, compute, readings)
+    unified_category = tables.category_of_calls(unified_set, compute, readings)
+
+    def expected(model: PerfModel, signature: OpSignature) -> float | None:
+        return expected_remote_bytes(model, signature, options.ep_size)
+
+    unique = tables.ops_unique_args(table, compute, readings, launching, direct)
+    unified = tables.modelled_table(table, compute, readings, unified_set, work, expected)
+    unlinked = tables.unlinked_rows(table, compute)
+    nested = tables.modelled_table(
+        table, compute, readings, modelled_calls(compute, readings, events, ops), work, expected
+    )
+    timeline = gpu_timeline(activity, span_ns)
+    parent_category = _parent_categories(activity, readings)
+    frames = {
+        "gpu_timeline": timeline.frame(),
+        "ops_summary_by_category": tables.ops_summary_by_category(_with_unlinked(unique, unlinked)),
+        "ops_summary": tables.ops_summary(_with_unlinked(unique, unlinked)),
+        "ops_unique_args": unique,
+        "kernel_summary": tables.kernel_summary(table, activity, parent_category, timeline.total_ns),
+        "coll_analysis": collective_rows(table, tree, activity),
+        "unified_perf_summary": _with_rows(unified, unlinked),
+        "short_kernel_histogram": tables.short_kernel_histogram(compute),
+        "short_kernels_summary": tables.short_kernels_summary(table, compute, timeline.total_ns),
+        "steps": times.frame(int(table.start_ns.min())),
+        **(_cpu_frames(trace, catalog) if options.cpu else {}),
+    }
+    return Analysis(
+        trace=trace,
+        options=options,
+        recognition=recognition,
+        extensions=extensions,
+        frames=frames,
+        families=families(nested, readings, frozenset(unified_set.row.tolist())),
+        coverage=coverage(table, activity, unified_set, readings, unified_category),
+        timeline=timeline,
+        activity=activity,
+        step_stem=stem,
+        step_times=times,
+        selected_steps=tuple(selected),
+        failures=tuple(catalog.failures),
+    )
+
+
+def active_extensions(names: Iterable[str], options: Options) -> tuple[Extension, ...]:
+    """The caller's extensions, then the bundled ones whose op names occur in the trace."""
+    given = {extension.name for extension in options.extensions}
+    bundled = [load_extension(name) for name in detect_bundled(names) if name not in given] if options.bundled else []
+    return (*options.extensions, *bundled)
+
+
+def recognized(trace: Trace, options: Options) -> Recognition:
+    """The device that the caller named, else the one that the trace's properties say."""
+    recorded = trace.table.device_properties()
+    properties = recorded[0] if recorded else None
+    if options.device is not None:
+        note = contradiction(options.device, properties) or ""
+        return Recognition(device=options.device, candidates=(options.device.name,), how=CHOSEN, note=note)
+    kernels = np.unique(trace.table.name[trace.table.kind == Kind.KERNEL]).tolist()
+    return recognize(properties, kernel_names=(trace.table.names[code] for code in kernels))
+
+
+def expected_remote_bytes(model: PerfModel, signature: OpSignature, ep_size: int | None) -> float | None:
+    """For token exchanges: the bytes that leave the rank under uniform routing; None without a group size.
+
+    Group size: ``--ep-size``, else what the op recorded (``Group size``, ``Process Group Ranks``).
+    """
+    if not isinstance(model, EPComm):
+        return None
+    size = ep_size
+    if size is None and isinstance(recorded := signature.attribute("Group size"), int):
+        size = recorded
+    return model.expected_wire_bytes(size)
+
+
+def no_device_events(trace: Trace) -> NothingToAnalyzeError:
+    """What to say of a trace without GPU work: which of "none recorded" and "not asked for" it is."""
+    ops = _cpu_ops(trace)
+    if not ops:
+        return NothingToAnalyzeError(
+            f"{trace.table.source} has {len(trace.table):,} events, none of them a CPU op or a GPU kernel: nothing to report"
+        )
+    return NothingToAnalyzeError(
+        f"{trace.table.source} has {ops:,} CPU ops but no GPU kernels. Was it recorded with activities=[CPU]? "
+        "Add ProfilerActivity.CUDA, or pass --cpu for a CPU-only report."
+    )
+
+
+def _cpu_ops(trace: Trace) -> int:
+    return int((trace.table.kind == Kind.CPU_OP).sum())
+
+
+def _cpu_frames(trace: Trace, catalog: Catalog) -> dict[str, pd.DataFrame]:
+    unique = cpu_ops_unique_args(trace, catalog)
+    return {"cpu_ops_summary": cpu_ops_summary(unique), "cpu_ops_unique_args": unique}
+
+
+def _cpu_only(trace: Trace, options: Options, extensions: tuple[Extension, ...], catalog: Catalog) -> Analysis:
+    activity = device_activity(trace.table, trace.tree, catalog.kernel_patterns)
+    stem, times, _ = device_steps(trace, activity)
+    frames = _cpu_frames(trace, catalog)
+    if len(times):
+        frames["steps"] = times.frame(int(trace.table.start_ns.min()))
+    return Analysis(
+        trace=trace,
+        options=options,
+        recognition=recognized(trace, options),
+        extensions=extensions,
+        frames=frames,
+        families={},
+        coverage=Coverage(shapes=trace.table.has_shapes, stacks=trace.table.has_stacks),
+        timeline=gpu_timeline(activity),
+        activity=activity,
+        step_stem=stem,
+        step_times=times,
+        failures=tuple(catalog.failures),
+    )
+
+
+def device_steps(trace: Trace, everything: DeviceActivity) -> tuple[str, StepTimes, Ints]:
+    """The steps of a trace (annotation stem, times) and each device event's step, -1 outside of them.
+
+    A device event belongs to the step in which it was launched; one without a launch, to that in which it started.
+    """
+    stem, steps = find_steps(trace.table)
+    launch = trace.tree.launch[everything.rows]
+    launch_ns = np.where(launch >= 0, trace.table.start_ns[np.maximum(launch, 0)], everything.start)
+    step_of = step_of_device_rows(steps, launch_ns) if steps else np.full(len(everything), -1, np.int64)
+    return stem, StepTimes.of(steps, step_of, everything.start, everything.end), step_of
+
+
+def _estimator(device: HardwareSpec | None) -> Callable[[Any], Any] | None:
+    if device is None:
+        return None
+    backend, system = Roofline(), System(device=device)
+    return lambda columns: backend.estimate_many(columns, system)
+
+
+def _parent_categories(activity: DeviceActivity, readings: OpReadings) -> Any:
+    code = readings.code_of(np.where(activity.collective, -1, activity.op))
+    by_code = np.array([r.category for r in readings.readings] or [None], object)
+    known = np.array([category is not None for category in by_code.tolist()], bool)
+    from_op = (code >= 0) & known[np.maximum(code, 0)]
+    return np.where(from_op, by_code[np.maximum(code, 0)], activity.category)
+
+
+def _with_unlinked(unique: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
+    if unlinked.empty:
+        return unique
+    import pandas as pd
+
+    rows = unlinked[["name", "category", "operation_count"]].copy()
+    rows["direct_us_sum"] = rows["subtree_us_sum"] = unlinked["kernel_us_sum"]
+    return pd.concat([unique[rows.columns], rows], ignore_index=True)
+
+
+def _with_rows(unified: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
+    unified = unified.drop(columns="_position")
+    if unlinked.empty:
+        return unified
+    import pandas as pd
+
+    absent = {
+        column: np.nan if pd.api.types.is_numeric_dtype(values) else None
+        for column, values in unified.items()
+        if column not in unlinked
+    }
+    rows = unlinked.assign(**absent)[list(unified.columns)]
+    joined = pd.concat([unified, rows], ignore_index=True) if len(unified) else rows
+    joined = tables.sorted_by(joined.drop(columns=["percent", "cumulative_percent"]), "kernel_us_sum")
+    return tables.with_percent(joined, "kernel_us_sum")

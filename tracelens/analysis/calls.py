@@ -1,0 +1,178 @@
+"""Attribution: which op call every kernel belongs to, and how long each call kept the device busy.
+
+Three views of the same kernels, all of them interval unions in whole ns:
+
+* a *launcher*'s direct time: kernels it launched itself; its subtree time: kernels of all ops below it as well;
+* a *unified* call: every kernel belongs to exactly one of them (``Owner`` below);
+* a *modelled* call: any op with a perf model, also one inside another, for the per-family sheets.
+
+NCCL and RCCL kernels stay out of all three: they have the collective sheets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.catalog import Catalog, Reading
+from tracelens.analysis.intervals import overlapping, union_by_group
+from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.tree import OpTree
+
+Ints = npt.NDArray[np.int64]
+
+
+class OpReadings:
+    """The reading of every (name, signature) that launched device work, one catalog look-up per distinct pair."""
+
+    def __init__(self, table: TraceTable, catalog: Catalog, rows: Ints) -> None:
+        key = table.name[rows].astype(np.int64) << 32 | (table.signature[rows].astype(np.int64) + 1)
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        self.rows = rows
+        self.code = inverse.astype(np.int64)
+        self.example = rows[first]
+        self.readings: list[Reading] = [catalog.read(table.signature_of(int(row))) for row in self.example.tolist()]
+        self.modelled = np.array([r.model is not None for r in self.readings], bool)
+        self.leaf_only = np.array([r.leaf_only for r in self.readings], bool)
+        self._position = np.full(len(table), -1, np.int64)
+        self._position[rows] = np.arange(len(rows))
+
+    def code_of(self, rows: Ints) -> Ints:
+        """Reading code of each row; -1 for a row that launched nothing."""
+        position = np.where(rows >= 0, self._position[np.maximum(rows, 0)], -1)
+        return np.where(position >= 0, self.code[np.maximum(position, 0)], -1) if len(self.code) else position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """One entry per op call. ``row``: table row; ``kernel_ns``: busy union of its kernels; ``kernels``: how many.
+
+    ``kernel_name`` is -1, or the name code that tells the synthetic calls of one parent apart;
+    ``first_event`` indexes the activity: the earliest kernel of the call; ``events`` and
+    ``call_of_event`` pair every kernel with its call.
+    """
+
+    row: Ints
+    kernel_ns: Ints
+    kernels: Ints
+    kernel_name: Ints
+    first_event: Ints
+    events: Ints
+    call_of_event: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launchers:
+    """One entry per op that launched kernels itself."""
+
+    row: Ints
+    direct_ns: Ints
+    subtree_ns: Ints
+
+
+def ops_above(tree: OpTree, activity: DeviceActivity) -> tuple[Ints, Ints]:
+    """(event index, op row) for every linked device event and every cpu_op at or above its launch."""
+    events, ops = [], []
+    index = np.flatnonzero(activity.op >= 0)
+    op = activity.op[index]
+    while len(index):
+        events.append(index)
+        ops.append(op)
+        op = tree.op_parent[op].astype(np.int64)
+        keep = op >= 0
+        index, op = index[keep], op[keep]
+    if not events:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return np.concatenate(events), np.concatenate(ops)
+
+
+def busy_by_op(activity: DeviceActivity, events: Ints, ops: Ints, n_rows: int) -> Ints:
+    """Busy union (ns) per table row of the events paired with it.
+
+    Only events that overlap another in time need the union; the others are summed.
+    """
+    total = np.zeros(n_rows, np.int64)
+    shared = overlapping(activity.start, activity.end)[events]
+    np.add.at(total, ops[~shared], activity.duration[events[~shared]])
+    if shared.any():
+        rows, group = np.unique(ops[shared], return_inverse=True)
+        e = events[shared]
+        total[rows] += union_by_group(group.astype(np.int64), activity.start[e], activity.end[e], len(rows))
+    return total
+
+
+def launchers(table: TraceTable, activity: DeviceActivity, events: Ints, ops: Ints) -> Launchers:
+    """Direct and subtree time of every launching op; ``events, ops`` from ``ops_above``."""
+    linked = np.flatnonzero(activity.op >= 0)
+    direct = busy_by_op(activity, linked, activity.op[linked], len(table))
+    subtree = busy_by_op(activity, events, ops, len(table))
+    rows = np.unique(activity.op[linked])
+    return Launchers(row=rows, direct_ns=direct[rows], subtree_ns=subtree[rows])
+
+
+def unified_calls(table: TraceTable, tree: OpTree, activity: DeviceActivity, readings: OpReadings) -> Calls:
+    """Every linked device event in exactly one call.
+
+    Walking down from the root: the first op with a perf model owns everything below it; without one, an op with no
+    launching op below it owns its kernels; what remains under a passed parent becomes one synthetic call per parent and
+    kernel name.
+    """
+    linked = np.flatnonzero(activity.op >= 0)
+    launcher = activity.op[linked]
+    owner = _topmost_modelled(tree, readings, launcher)
+    free = owner < 0
+    has_launching_child = np.zeros(len(table), bool)
+    above = tree.op_parent[np.unique(launcher)].astype(np.int64)
+    while len(above := np.unique(above[above >= 0])):
+        has_launching_child[above] = True
+        above = tree.op_parent[above].astype(np.int64)
+    is_op = table.kind[launcher] == Kind.CPU_OP
+    synthetic = free & (has_launching_child[launcher] | ~is_op)
+    row = np.where(free, launcher, owner)
+    kernel_name = np.where(synthetic, activity.name[linked], -1)
+    return grouped_calls(activity, linked, row, kernel_name)
+
+
+def modelled_calls(activity: DeviceActivity, readings: OpReadings, events: Ints, ops: Ints) -> Calls:
+    """Every op call with a perf model that launched anything, nested ones included."""
+    code = readings.code_of(ops)
+    keep = code >= 0
+    keep[keep] = readings.modelled[code[keep]]
+    direct = activity.op[events] == ops
+    keep[keep] &= ~readings.leaf_only[code[keep]] | direct[keep]
+    return grouped_calls(activity, events[keep], ops[keep], np.full(int(keep.sum()), -1, np.int64))
+
+
+def _topmost_modelled(tree: OpTree, readings: OpReadings, launcher: Ints) -> Ints:
+    current = launcher.copy()
+    owner = np.full(len(launcher), -1, np.int64)
+    while (active := current >= 0).any():
+        code = readings.code_of(current)
+        modelled = code >= 0
+        modelled[modelled] = readings.modelled[code[modelled]]
+        wrapper = np.zeros(len(code), bool)
+        wrapper[modelled] = readings.leaf_only[code[modelled]] & (current[modelled] != launcher[modelled])
+        owner = np.where(active & modelled & ~wrapper, current, owner)
+        current = np.where(active, tree.op_parent[np.maximum(current, 0)], -1).astype(np.int64)
+    return owner
+
+
+def grouped_calls(activity: DeviceActivity, events: Ints, row: Ints, kernel_name: Ints) -> Calls:
+    """Calls from (event, owning row, kernel name code or -1); sorted by row."""
+    order = np.lexsort((activity.start[events], kernel_name, row))
+    r, k, e = row[order], kernel_name[order], events[order]
+    fresh = np.concatenate(([True], (np.diff(r) != 0) | (np.diff(k) != 0))) if len(r) else np.zeros(0, bool)
+    group = np.cumsum(fresh) - 1
+    n = int(fresh.sum())
+    return Calls(
+        row=r[fresh],
+        kernel_ns=union_by_group(group.astype(np.int64), activity.start[e], activity.end[e], n),
+        kernels=np.bincount(group, minlength=n).astype(np.int64),
+        kernel_name=k[fresh],
+        first_event=e[fresh],
+        events=e,
+        call_of_event=group.astype(np.int64),
+    )

@@ -1,0 +1,65 @@
+"""One frame per perf-model family (``GEMM``, ``SDPA_fwd``, ``EP_Communication`` ...), with a column per dimension."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracelens.analysis.calls import OpReadings
+from tracelens.analysis.tables import sorted_by
+
+_STATISTICS = ("mean", "median", "std", "min", "max")
+
+
+def families(calls: pd.DataFrame, readings: OpReadings, unified_rows: frozenset[int]) -> dict[str, pd.DataFrame]:
+    """Sheet name -> frame, from the table of all modelled calls (nested ones included).
+
+    A call inside another modelled call (``aten::native_layer_norm`` below ``aten::layer_norm``) is marked ``nested``:
+    its kernels are in both rows, so sums over a sheet take the rows where it is False.
+    ``unified_rows``: example rows of the unified table.
+    """
+    frames: dict[str, list[dict[str, Any]]] = {}
+    code = readings.code_of(calls["example_row"].to_numpy(np.int64))
+    for position, row in enumerate(calls.to_dict("records")):
+        model = readings.readings[int(code[position])].model
+        if model is None:
+            continue
+        parameters = {f"param: {key}": _cell(value) for key, value in model.parameters().items()}
+        record = {"name": row["name"], **parameters}
+        record |= {key: row[key] for key in _COLUMNS if key in calls.columns}
+        for key in ("input_dims", "input_types", "input_strides", "concrete_inputs"):
+            record[key] = _as_list(row[key])
+        record["nested"] = int(row["example_row"]) not in unified_rows
+        frames.setdefault(type(model).family or model.category, []).append(record)
+    return {name: sorted_by(pd.DataFrame(records), "kernel_us_sum") for name, records in sorted(frames.items())}
+
+
+_RATES = ("hbm_tb_s", "tflops_s", "effective_interconnect_tb_s", "percent_of_roofline")
+_COLUMNS = (
+    "category", "gflops", "hbm_mb", "flops_per_byte", "wire_mb", "expected_remote_mb",
+    *(f"{rate}_{s}" for rate in _RATES for s in _STATISTICS),
+    "compute_spec", "roofline_us", "roofline_bound", "percent_of_peak", "backend",
+    *(f"kernel_us_{s}" for s in (*_STATISTICS, "sum")),
+    "operation_count", "example_row", "kernel_details", "kernel_details_short",
+    "process_name", "process_label", "thread_name",
+)  # fmt: skip
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return repr(value)
+
+
+def _as_list(text: str | None) -> str | None:
+    """``((4,), ())`` as ``[[4], []]``: how the recorded arguments look in the file."""
+    if text is None:
+        return None
+
+    def thaw(value: Any) -> Any:
+        return [thaw(v) for v in value] if isinstance(value, tuple) else value
+
+    return repr(thaw(ast.literal_eval(text)))

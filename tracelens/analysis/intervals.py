@@ -1,0 +1,68 @@
+"""Unions of time intervals, in whole nanoseconds: exact, vectorised."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+# Offsets that keep groups apart must fit in int64 with room for one more interval.
+_MAX_OFFSET = 1 << 61
+
+
+def union_ns(start: Ints, end: Ints) -> int:
+    """Length of the union of ``[start, end)``."""
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    s, e = start[order], np.maximum.accumulate(end[order])
+    before = np.concatenate((s[:1], e[:-1]))
+    return int(np.maximum(e - np.maximum(s, before), 0).sum())
+
+
+def union_by_group(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
+    """Length of the union of the intervals of each group 0..groups-1, as an array of ``groups``."""
+    result = np.zeros(groups, np.int64)
+    if not len(start):
+        return result
+    base = int(start.min())
+    span = int(end.max()) - base + 1
+    per_chunk = max(1, _MAX_OFFSET // span)
+    order = np.lexsort((start, group))
+    g, s, e = group[order], start[order] - base, end[order] - base
+    chunk_of = g // per_chunk
+    cuts = np.flatnonzero(np.diff(chunk_of)) + 1
+    for lo, hi in zip(np.concatenate(([0], cuts)), np.concatenate((cuts, [len(g)])), strict=True):
+        gg = g[lo:hi]
+        offset = (gg % per_chunk) * span
+        ss, ee = s[lo:hi] + offset, np.maximum.accumulate(e[lo:hi] + offset)
+        before = np.concatenate((ss[:1], ee[:-1]))
+        covered = np.maximum(ee - np.maximum(ss, before), 0)
+        firsts = np.flatnonzero(np.concatenate(([True], np.diff(gg) != 0)))
+        result[gg[firsts]] = np.add.reduceat(covered, firsts)
+    return result
+
+
+def overlapping(start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
+    """Which intervals share a cluster of touching-in-time intervals with another one (zero-length ones included)."""
+    n = len(start)
+    result = np.zeros(n, bool)
+    if n < 2:
+        return result
+    order = np.lexsort((end, start))
+    s, e = start[order], np.maximum.accumulate(end[order])
+    fresh = np.concatenate(([True], s[1:] >= e[:-1]))
+    cluster = np.cumsum(fresh) - 1
+    result[order] = np.bincount(cluster)[cluster] > 1
+    return result
+
+
+def gaps_ns(start: Ints, end: Ints) -> Ints:
+    """Lengths of the idle gaps inside the span of the intervals."""
+    if len(start) < 2:
+        return np.zeros(0, np.int64)
+    order = np.argsort(start, kind="stable")
+    s, e = start[order], np.maximum.accumulate(end[order])
+    gaps = s[1:] - e[:-1]
+    return gaps[gaps > 0]

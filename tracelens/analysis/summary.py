@@ -1,0 +1,166 @@
+"""What a report says in words and single figures, beside its frames: the verdict, the ``about`` sheet, ``report.json``.
+
+Shares are fractions (0.25 is a quarter), times are µs, None is *not determined*. Texts come from the trace or from an
+analysis, are one line each, and hold no date, no folder and no host name: the same input gives the same summary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSummary:
+    """What was read. ``file`` is a name without its folder; ``window`` and ``left_out`` say which part was analyzed."""
+
+    file: str
+    events: int
+    ranks: tuple[int, ...] = ()
+    world_size: int | None = None
+    window: str = "whole file"
+    left_out: str = ""
+    torch_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure of the device and where it comes from: ``("bf16 matrix peak", 1307.4, "TFLOPS/s", "data sheet")``."""
+
+    what: str
+    value: float | None
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSummary:
+    """The device that estimates are for. ``id`` is its file stem, None when none was recognized.
+
+    ``label`` is what to call it in print (without a spec: what the trace recorded). ``matched_by``: ``properties``,
+    ``name`` (``--device``), ``file``, ``none``. ``doubtful`` names figures whose source is weak.
+    """
+
+    id: str | None
+    label: str
+    matched_by: str
+    note: str = ""
+    doubtful: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Shares of the summed duration of device events; ``shapes`` and ``stacks``: whether the trace recorded them."""
+
+    perf_model: float | None = None
+    categorised: float | None = None
+    unlinked: float | None = None
+    communication: float | None = None
+    shapes: bool = False
+    stacks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """Shares of the window: compute + exposed_comm + memcpy + idle = 1. ``total_us`` is the window's length."""
+
+    compute: float
+    exposed_comm: float
+    memcpy: float
+    idle: float
+    total_us: float | None = None
+
+    @property
+    def busy(self) -> float:
+        """Share of the window in which the device did anything."""
+        return self.compute + self.exposed_comm + self.memcpy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """The steps that were analyzed: ``time_us`` is their median, ``spread`` the relative deviation around it."""
+
+    count: int
+    time_us: float
+    spread: float | None = None
+    window: str = ""
+    left_out: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """Modeled arithmetic over the window's whole time, and as shares of the device's rates for ``dtype``."""
+
+    tflops_s: float
+    dtype: str
+    of_peak: float | None = None
+    of_achievable: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryRow:
+    """One line of the verdict's table.
+
+    ``time_us`` is per step where there are steps, else over the window; ``share`` is of the step or window. Rates are
+    over the category's own kernel time. ``of_roofline`` is estimated over measured time, ``of_peak`` the achieved share
+    of the data sheet's figure for ``bound``.
+    """
+
+    name: str
+    time_us: float
+    share: float
+    tflops_s: float | None = None
+    hbm_tb_s: float | None = None
+    wire_tb_s: float | None = None
+    bound: str | None = None
+    of_roofline: float | None = None
+    of_peak: float | None = None
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something to act on. ``id`` is stable; ``gain_us`` is at most what it saves per step (or in the window).
+
+    ``certainty``: ``high``, ``medium``, ``low``. ``why`` is the sentence that the verdict prints.
+    """
+
+    id: str
+    op: str | None
+    gain_us: float | None
+    certainty: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something the reader must know before trusting a figure: damage, clipped overlaps, a failed extension."""
+
+    id: str
+    count: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unanswered:
+    """A question that this trace cannot answer, and what was not recorded."""
+
+    question: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Everything a report says outside its frames. ``extensions`` are the names of those that took part."""
+
+    input: InputSummary
+    device: DeviceSummary
+    coverage: Coverage = field(default_factory=Coverage)
+    busy: Busy | None = None
+    steps: Steps | None = None
+    throughput: Throughput | None = None
+    categories: tuple[CategoryRow, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    cannot_answer: tuple[Unanswered, ...] = ()
+    extensions: tuple[str, ...] = ()

@@ -1,0 +1,422 @@
+"""Frames of a report: ops by name, category and arguments; every distinct call beside its estimate; kernels.
+
+Keys are snake_case with the unit last; ``report.columns`` holds the headers people see. Rows are sorted by time
+descending, ties broken on the text columns, so the same trace gives the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.calls import Calls, Launchers, OpReadings
+from tracelens.analysis.catalog import OTHER
+from tracelens.backends.base import EstimateTable
+from tracelens.perf_models.columns import WorkColumns
+from tracelens.trace.table import TraceTable
+from tracelens.units import (
+    BYTES_PER_MB,
+    FLOPS_PER_GFLOP,
+    NS_PER_MS,
+    NS_PER_US,
+    TERA_PER_S_IN_PER_US,
+)
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+STATISTICS = ("mean", "median", "std", "min", "max")
+UNLINKED_NAME = "(unlinked kernels)"
+IDENTITY = (
+    "name", "category", "process_name", "process_label", "thread_name",
+    "input_dims", "input_types", "input_strides", "concrete_inputs",
+)  # fmt: skip
+_TEXT_KEYS = (*IDENTITY, "kernel_name", "parent_op", "collective", "group_name", "model")
+
+
+def sorted_by(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """``key`` descending, ties broken on every text column there is."""
+    text = [column for column in _TEXT_KEYS if column in frame.columns]
+    order = frame.assign(**{c: frame[c].astype(str) for c in text}).sort_values(
+        [key, *text], ascending=[False, *[True] * len(text)], kind="stable"
+    )
+    return frame.loc[order.index].reset_index(drop=True)
+
+
+def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Adds ``percent`` and ``cumulative_percent`` of the column's sum; 0 where there is no time."""
+    total = frame[key].sum()
+    frame["percent"] = 100 * frame[key] / total if total else 0.0
+    frame["cumulative_percent"] = frame["percent"].cumsum()
+    return frame
+
+
+def statistics(values: pd.Series, group: Ints | npt.NDArray[np.object_], key: str, *, total: bool) -> pd.DataFrame:
+    """``key_mean``, median, std (n - 1), min, max and, on request, sum per group."""
+    names = (*STATISTICS, "sum") if total else STATISTICS
+    frame = values.groupby(group).agg(list(names))
+    return frame.rename(columns={name: f"{key}_{name}" for name in names})
+
+
+def identity(
+    table: TraceTable, rows: Sequence[int], categories: Sequence[str], names: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """The nine columns that say which call a row is; text as tuples, ``None`` where the trace recorded nothing."""
+    signatures = [table.signature_of(row) for row in rows]
+    lanes = [(table.pid_of(row), table.tid_of(row)) for row in rows]
+    return pd.DataFrame(
+        {
+            "name": list(names) if names is not None else [s.name for s in signatures],
+            "category": list(categories),
+            "process_name": [table.process_names.get(pid) for pid, _ in lanes],
+            "process_label": [table.process_labels.get(pid) for pid, _ in lanes],
+            "thread_name": [table.thread_names.get(lane) for lane in lanes],
+            "input_dims": [_text(s.shapes) for s in signatures],
+            "input_types": [_text(s.dtypes) for s in signatures],
+            "input_strides": [_text(s.strides) for s in signatures],
+            "concrete_inputs": [_text(s.scalars) for s in signatures],
+        },
+        dtype=object,
+    )
+
+
+def _text(value: tuple[Any, ...] | None) -> str | None:
+    return None if value is None else repr(value)
+
+
+class Grouping:
+    """Calls of the same name, arguments, process and thread; one row each."""
+
+    def __init__(self, table: TraceTable, row: Ints, kernel_name: Ints) -> None:
+        lane_rank = _lane_rank(table)
+        signature = np.where(kernel_name >= 0, -1, table.signature[row].astype(np.int64))
+        keys = np.stack((table.name[row].astype(np.int64), signature, lane_rank[table.lane[row]], kernel_name), axis=1)
+        _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        self.first = first
+        self.of_call = inverse.reshape(-1).astype(np.int64)
+        self.example = row[first].tolist()
+
+
+def _lane_rank(table: TraceTable) -> Ints:
+    """Lanes with the same process and thread names count as one."""
+    labels: dict[tuple[Any, ...], int] = {}
+    ranks = []
+    for pid, tid in table.lanes:
+        label = (
+            table.process_names.get(pid),
+            table.process_labels.get(pid),
+            table.thread_names.get((pid, tid), None if (pid, tid) in table.thread_names else tid),
+        )
+        ranks.append(labels.setdefault(label, len(labels)))
+    return np.array(ranks or [0], np.int64)
+
+
+def kernel_details(table: TraceTable, activity: DeviceActivity, events: Ints, group: Ints) -> pd.DataFrame:
+    """``kernel_details`` and ``kernel_details_short`` per group: name, stream, count, total and mean of each kernel."""
+    frame = pd.DataFrame(
+        {
+            "group": group,
+            "name": activity.name[events],
+            "stream": activity.stream[events],
+            "us": activity.duration[events] / NS_PER_US,
+        }
+    )
+    parts = frame.groupby(["group", "name", "stream"], sort=True)["us"].agg(["count", "sum", "mean"]).reset_index()
+    parts["text"] = [table.names[code] for code in parts["name"]]
+    parts = parts.sort_values(["group", "sum", "text", "stream"], ascending=[True, False, True, True])
+    long: dict[int, list[str]] = {}
+    short: dict[int, list[str]] = {}
+    columns = (parts[c].tolist() for c in ("group", "text", "stream", "count", "sum", "mean"))
+    for key, text, stream, count, total, mean in zip(*columns, strict=True):
+        detail = {
+            "name": text, "stream": stream, "count": count,
+            "total_duration_us": round(total, 3), "mean_duration_us": round(mean, 3),
+        }  # fmt: skip
+        long.setdefault(key, []).append(repr(detail))
+        if len(short.setdefault(key, [])) < 3:
+            short[key].append(f"{_shorten(text)} x{count} {mean:.2f} µs")
+    keys = sorted(long)
+    return pd.DataFrame(
+        {
+            "kernel_details": ["[" + ", ".join(long[k]) + "]" for k in keys],
+            "kernel_details_short": ["; ".join(short[k]) + (" ..." if len(long[k]) > 3 else "") for k in keys],
+        },
+        index=keys,
+    )
+
+
+def _shorten(name: str, width: int = 48) -> str:
+    name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
+    return name if len(name) <= width else name[: width - 1] + "…"
+
+
+def category_of_calls(calls: Calls, activity: DeviceActivity, readings: OpReadings) -> list[str]:
+    """The reading's category, else what the call's first kernel is, else ``other``."""
+    code = readings.code_of(calls.row).tolist()
+    by_kernel = activity.category[calls.first_event].tolist()
+    return [
+        (readings.readings[c].category if c >= 0 else None) or kernel or OTHER
+        for c, kernel in zip(code, by_kernel, strict=True)
+    ]
+
+
+def ops_unique_args(
+    table: TraceTable, activity: DeviceActivity, readings: OpReadings, launchers: Launchers, direct: Calls
+) -> pd.DataFrame:
+    """One row per distinct launching op call: its direct and subtree kernel time (us).
+
+    ``direct``: the same launchers as calls, in the same order, for the kernels behind the numbers.
+    """
+    group = Grouping(table, launchers.row, np.full(len(launchers.row), -1, np.int64))
+    category = category_of_calls(direct, activity, readings)
+    frame = identity(table, group.example, [category[i] for i in group.first])
+    parts = [frame, pd.Series(np.bincount(group.of_call), name="operation_count")]
+    for key, values in (("direct_us", launchers.direct_ns), ("subtree_us", launchers.subtree_ns)):
+        parts.append(statistics(pd.Series(values / NS_PER_US), group.of_call, key, total=True))
+    frame = pd.concat(parts, axis=1)
+    frame["example_row"] = group.example
+    frame = frame.join(kernel_details(table, activity, direct.events, group.of_call[direct.call_of_event]))
+    return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
+
+
+def ops_summary(unique: pd.DataFrame) -> pd.DataFrame:
+    """By name."""
+    frame = unique.groupby("name", sort=True).agg(
+        direct_us_sum=("direct_us_sum", "sum"),
+        subtree_us_sum=("subtree_us_sum", "sum"),
+        count=("operation_count", "sum"),
+        categories=("category", lambda c: repr(sorted(set(c)))),
+    )
+    frame = frame.reset_index()
+    frame["direct_ms"] = frame["direct_us_sum"] / 1e3
+    frame["subtree_ms"] = frame["subtree_us_sum"] / 1e3
+    return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
+
+
+def ops_summary_by_category(unique: pd.DataFrame) -> pd.DataFrame:
+    """By category."""
+    frame = unique.groupby("category", sort=True).agg(
+        count=("operation_count", "sum"), direct_us=("direct_us_sum", "sum")
+    )
+    frame = frame.reset_index()
+    frame["direct_ms"] = frame.pop("direct_us") / 1e3
+    return with_percent(sorted_by(frame, "direct_ms"), "direct_ms")
+
+
+class Work:
+    """The work and the estimate of every reading, evaluated once per distinct signature."""
+
+    def __init__(self, readings: OpReadings, estimate: Callable[[WorkColumns], EstimateTable] | None) -> None:
+        models = [r.model for r in readings.readings if r.model is not None]
+        self.columns = WorkColumns.of(models)
+        self.estimates = estimate(self.columns) if estimate is not None and models else None
+        self.position = np.cumsum(readings.modelled) - 1
+        self.position[~readings.modelled] = -1
+
+    def take(self, values: Floats, position: Ints) -> Floats:
+        """``values`` at ``position``; NaN where there is no model."""
+        if not len(values):
+            return np.full(len(position), np.nan)
+        return np.where(position >= 0, values[np.maximum(position, 0)], np.nan)
+
+
+def modelled_table(
+    table: TraceTable,
+    activity: DeviceActivity,
+    readings: OpReadings,
+    calls: Calls,
+    work: Work,
+    expected_remote_bytes: Callable[[Any, Any], float | None],
+) -> pd.DataFrame:
+    """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
+
+    Rates are per call, then averaged: flops or bytes over the busy time of the call's kernels. ``hbm_*`` is device
+    memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting included.
+    """
+    group = Grouping(table, calls.row, calls.kernel_name)
+    category = category_of_calls(calls, activity, readings)
+    names = [
+        table.name_of(row) if kernel < 0 else f"{table.name_of(row)}->{table.names[kernel]} (Synthetic Op)"
+        for row, kernel in zip(group.example, calls.kernel_name[group.first].tolist(), strict=True)
+    ]
+    frame = identity(table, group.example, [category[i] for i in group.first], names)
+    code = readings.code_of(calls.row[group.first])
+    code = np.where(calls.kernel_name[group.first] >= 0, -1, code)
+    position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
+    of_call = group.of_call
+    kernel_us = calls.kernel_ns / NS_PER_US
+    frame["example_row"] = group.example
+    frame["operation_count"] = np.bincount(of_call, minlength=len(frame))
+    duration = pd.Series(table.duration_ns[calls.row] / NS_PER_US)
+    parts = [frame, statistics(duration, of_call, "duration_us", total=True)]
+    parts.append(statistics(pd.Series(kernel_us), of_call, "kernel_us", total=True))
+    flops, hbm, wire = (
+        work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
+    )
+    wire = np.where(wire > 0, wire, np.nan)
+    frame["gflops"] = flops / FLOPS_PER_GFLOP
+    frame["hbm_mb"] = hbm / BYTES_PER_MB
+    frame["flops_per_byte"] = np.divide(flops, hbm, out=np.full(len(flops), np.nan), where=hbm > 0)
+    frame["wire_mb"] = wire / BYTES_PER_MB
+    for key, amount in (("tflops_s", flops), ("hbm_tb_s", hbm), ("effective_interconnect_tb_s", wire)):
+        rate = np.divide(amount[of_call], kernel_us, out=np.full(len(kernel_us), np.nan), where=kernel_us > 0)
+        parts.append(statistics(pd.Series(rate / TERA_PER_S_IN_PER_US), of_call, key, total=False))
+    models = [readings.readings[c].model if c >= 0 else None for c in code.tolist()]
+    frame["model"] = [None if m is None else type(m).__name__ for m in models]
+    frame["has_perf_model"] = [m is not None for m in models]
+    frame["compute_spec"] = [_compute_spec(m) for m in models]
+    frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
+    frame["note"] = [
+        _note(readings, c, kernel)
+        for c, kernel in zip(code.tolist(), calls.kernel_name[group.first].tolist(), strict=True)
+    ]
+    remote = [
+        None if m is None else expected_remote_bytes(m, table.signature_of(row))
+        for m, row in zip(models, group.example, strict=True)
+    ]
+    frame["expected_remote_mb"] = np.array([np.nan if b is None else b for b in remote], float) / BYTES_PER_MB
+    gap = activity.gap_before[calls.first_event].astype(float)
+    frame["launch_gap_us"] = pd.Series(np.where(gap < 0, np.nan, gap) / NS_PER_US).groupby(of_call).median()
+    frame = pd.concat(parts, axis=1)
+    frame = _with_estimate(frame, work, position, kernel_us, of_call)
+    frame = frame.join(kernel_details(table, activity, calls.events, of_call[calls.call_of_event]))
+    frame["_position"] = position
+    return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
+
+
+def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: Floats, of_call: Ints) -> pd.DataFrame:
+    estimates = work.estimates
+    if estimates is None:
+        frame["roofline_us"] = np.nan
+        frame["roofline_bound"] = None
+        frame["backend"] = None
+        frame["percent_of_peak"] = np.nan
+        ratio = np.full(len(kernel_us), np.nan)
+    else:
+        time_us = work.take(estimates.time_us, position)
+        peak_us = work.take(estimates.peak_us, position)
+        frame["roofline_us"] = time_us
+        frame["roofline_bound"] = [estimates.bound[p] if p >= 0 else None for p in position.tolist()]
+        frame["backend"] = [
+            estimates.backend[p] if p >= 0 and np.isfinite(time_us[i]) else None
+            for i, p in enumerate(position.tolist())
+        ]
+        mean = frame["kernel_us_mean"].to_numpy()
+        frame["percent_of_peak"] = 100 * np.divide(peak_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+        ratio = 100 * np.divide(time_us[of_call], kernel_us, out=np.full(len(kernel_us), np.nan), where=kernel_us > 0)
+    return pd.concat([frame, statistics(pd.Series(ratio), of_call, "percent_of_roofline", total=False)], axis=1)
+
+
+def _compute_spec(model: Any) -> str | None:
+    if model is None or model.engine == "none":
+        return None
+    dtype = model.compute_dtype
+    return f"{model.engine}_{dtype.label}" if dtype is not None else None
+
+
+def _note(readings: OpReadings, code: int, kernel: int) -> str | None:
+    if kernel >= 0:
+        return "kernels that a passed parent launched itself"
+    return (readings.readings[code].note or None) if code >= 0 else None
+
+
+def unlinked_rows(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame:
+    """One row per kernel category of the device events that no recorded op launched."""
+    index = np.flatnonzero(activity.op < 0)
+    if not len(index):
+        return pd.DataFrame()
+    categories, group = np.unique(activity.category[index].astype(str), return_inverse=True)
+    group = group.reshape(-1).astype(np.int64)
+    us = activity.duration[index] / NS_PER_US
+    frame = pd.DataFrame({"name": UNLINKED_NAME, "category": categories}, dtype=object)
+    frame["operation_count"] = np.bincount(group)
+    frame["has_perf_model"] = False
+    frame["note"] = "launched before the recorded window, or its launch was not recorded"
+    frame["example_row"] = [int(activity.rows[index[group == g][0]]) for g in range(len(categories))]
+    frame = pd.concat([frame, statistics(pd.Series(us), group, "kernel_us", total=True)], axis=1)
+    return frame.join(kernel_details(table, activity, index, group))
+
+
+def kernel_summary(
+    table: TraceTable, activity: DeviceActivity, parent_category: npt.NDArray[np.object_], total_ns: int
+) -> pd.DataFrame:
+    """One row per (parent op, kernel name, stream), collectives and unlinked kernels included."""
+    parent = np.where(activity.op >= 0, table.name[np.maximum(activity.op, 0)].astype(np.int64), -1)
+    frame = pd.DataFrame(
+        {
+            "parent_category": parent_category,
+            "parent_op": parent,
+            "kernel_name": activity.name,
+            "stream": activity.stream,
+            "us": activity.duration / NS_PER_US,
+        }
+    )
+    keys = ["parent_category", "parent_op", "kernel_name", "stream"]
+    frame = frame.groupby(keys, sort=True)["us"].agg(["sum", "count", "mean", "min", "max"]).reset_index()
+    frame = frame.rename(columns={k: f"kernel_us_{k}" for k in ("sum", "count", "mean", "min", "max")})
+    frame["parent_op"] = [UNLINKED_NAME if c < 0 else table.names[c] for c in frame["parent_op"]]
+    frame["kernel_name"] = [table.names[c] for c in frame["kernel_name"]]
+    total = frame["kernel_us_sum"].sum()
+    frame["percent_of_kernels"] = 100 * frame["kernel_us_sum"] / total if total else 0.0
+    frame["percent_of_total"] = 100 * frame["kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
+    return sorted_by(frame, "kernel_us_sum")
+
+
+def short_kernel_histogram(activity: DeviceActivity, below_us: float = 10.0, bins: int = 100) -> pd.DataFrame:
+    """Kernels shorter than ``below_us`` in equal bins between the shortest and the longest of them."""
+    us = activity.duration / NS_PER_US
+    us = us[us < below_us]
+    if not len(us):
+        return pd.DataFrame({"bin_start_us": [], "bin_end_us": [], "count": []})
+    count, edges = np.histogram(us, bins=bins)
+    return pd.DataFrame({"bin_start_us": edges[:-1], "bin_end_us": edges[1:], "count": count})
+
+
+def short_kernels_summary(
+    table: TraceTable, activity: DeviceActivity, total_ns: int, below_us: float = 10.0
+) -> pd.DataFrame:
+    """Kernels shorter than ``below_us`` by launching op call and kernel name."""
+    short = np.flatnonzero(activity.duration < below_us * NS_PER_US)
+    op = activity.op[short]
+    row = np.maximum(op, 0)
+    frame = pd.DataFrame(
+        {
+            "op": np.where(op >= 0, table.name[row].astype(np.int64), -1),
+            "signature": np.where(op >= 0, table.signature[row].astype(np.int64), -1),
+            "kernel": activity.name[short],
+            "us": activity.duration[short] / NS_PER_US,
+            "row": op,
+        }
+    )
+    grouped = frame.groupby(["op", "signature", "kernel"], sort=True).agg(
+        short_kernel_us_sum=("us", "sum"),
+        short_kernel_count=("us", "size"),
+        short_kernel_us_mean=("us", "mean"),
+        row=("row", "first"),
+    )
+    grouped = grouped.reset_index()
+    signatures = [table.signature_of(r) if r >= 0 else None for r in grouped["row"].tolist()]
+    result = pd.DataFrame(
+        {
+            "parent_op": [UNLINKED_NAME if s is None else s.name for s in signatures],
+            "input_dims": [None if s is None else _text(s.shapes) for s in signatures],
+            "input_strides": [None if s is None else _text(s.strides) for s in signatures],
+            "concrete_inputs": [None if s is None else _text(s.scalars) for s in signatures],
+            "kernel_name": [table.names[c] for c in grouped["kernel"]],
+        },
+        dtype=object,
+    )
+    for key in ("short_kernel_us_sum", "short_kernel_count", "short_kernel_us_mean"):
+        result[key] = grouped[key]
+    result["percent_of_total"] = 100 * result["short_kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
+    return sorted_by(result, "short_kernel_us_sum")
+
+
+def total_ms(ns: int) -> float:
+    """ns as ms."""
+    return ns / NS_PER_MS

@@ -1,0 +1,373 @@
+"""The figures and sentences on top of a report: coverage first, then where time goes, then what to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from tracelens.analysis.analyze import CHOSEN, Analysis
+from tracelens.analysis.intervals import gaps_ns, union_ns
+from tracelens.analysis.summary import (
+    Busy,
+    CategoryRow,
+    DeviceSummary,
+    Figure,
+    Finding,
+    InputSummary,
+    Notice,
+    Steps,
+    Summary,
+    Throughput,
+    Unanswered,
+)
+from tracelens.dtypes import DType
+from tracelens.hardware import HardwareSpec
+from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
+
+SHORT_KERNEL_US = 5.0
+COLLECTIVES = "collectives"
+
+
+def summarize(analysis: Analysis) -> Summary:
+    """The summary of one analysis; everything per step where there are steps."""
+    steps = step_summary(analysis)
+    divisor = max(1, step_count(analysis))
+    if "gpu_timeline" not in analysis.frames:
+        return Summary(
+            input=_input(analysis),
+            device=_device(analysis),
+            coverage=analysis.coverage,
+            steps=steps,
+            categories=_cpu_categories(analysis, divisor),
+            notices=tuple(_input_notices(analysis)),
+            cannot_answer=_cannot_answer(analysis),
+            extensions=tuple(extension.name for extension in analysis.extensions),
+        )
+    return Summary(
+        input=_input(analysis),
+        device=_device(analysis),
+        coverage=analysis.coverage,
+        busy=_busy(analysis),
+        steps=steps,
+        throughput=_throughput(analysis),
+        categories=_categories(analysis, divisor),
+        findings=_findings(analysis, divisor),
+        notices=_notices(analysis),
+        cannot_answer=_cannot_answer(analysis),
+        extensions=tuple(extension.name for extension in analysis.extensions),
+    )
+
+
+def step_count(analysis: Analysis) -> int:
+    """Steps in the analyzed window; 0 without step annotations."""
+    return len(analysis.selected_steps) or len(analysis.step_times)
+
+
+def step_summary(analysis: Analysis) -> Steps | None:
+    """Median step time and spread: half the interquartile range over the median, of the complete selected steps."""
+    times = analysis.step_times
+    if not len(times):
+        return None
+    chosen = list(analysis.selected_steps) or list(range(len(times)))
+    complete = [i for i in chosen if times.complete[i]] or chosen
+    duration = (times.end_ns - times.start_ns)[complete] / NS_PER_US
+    median = float(np.median(duration))
+    low, high = np.percentile(duration, [25, 75])
+    numbers = [s.number for s in times.steps]
+    left_out = [str(n) for i, n in enumerate(numbers) if i not in chosen]
+    return Steps(
+        count=len(chosen),
+        time_us=median,
+        spread=float((high - low) / 2 / median) if len(complete) > 1 and median else None,
+        window=_range([numbers[i] for i in chosen]),
+        left_out=f"steps {_range([int(n) for n in left_out])}" if left_out else "",
+    )
+
+
+def _range(numbers: list[int]) -> str:
+    if len(numbers) < 2:
+        return "".join(map(str, numbers))
+    whole = numbers == list(range(numbers[0], numbers[-1] + 1))
+    return f"{numbers[0]}-{numbers[-1]}" if whole else ", ".join(map(str, numbers))
+
+
+def _input(analysis: Analysis) -> InputSummary:
+    table = analysis.trace.table
+    steps = step_summary(analysis)
+    version = table.metadata.get("pytorch_version") or table.metadata.get("torch_version")
+    return InputSummary(
+        file=table.source,
+        events=table.events_total,
+        ranks=() if table.rank is None else (table.rank,),
+        world_size=table.world_size,
+        window=f"steps {steps.window}" if steps and analysis.selected_steps else "whole file",
+        left_out=steps.left_out if steps and analysis.selected_steps else "",
+        torch_version=version if isinstance(version, str) else None,
+    )
+
+
+def _device(analysis: Analysis) -> DeviceSummary:
+    found, device = analysis.recognition, analysis.device
+    properties = analysis.trace.table.device_properties()
+    if device is None:
+        recorded = properties[0].name if properties else None
+        return DeviceSummary(id=None, label=recorded or "unknown device", matched_by="none", note=found.note)
+    return DeviceSummary(
+        id=found.device.name if found.device is not None else None,
+        label=device.label if found.device is not None else " or ".join(found.candidates),
+        matched_by=found.how,
+        note=found.note,
+        doubtful=device.doubtful(),
+        figures=tuple(_roofline_figures(device)),
+    )
+
+
+_UNITS = {"tflops_s": "TFLOPS/s", "tb_s": "TB/s", "gb_s": "GB/s"}
+
+
+def _roofline_figures(device: HardwareSpec) -> Iterator[Figure]:
+    """The figures that a roofline of this device rests on, each with its source."""
+    for figure in device.figures():
+        what, _, key = figure.key.rpartition(".")
+        kind, _, unit = key.partition("_")
+        if what.split(".")[0] in ("matrix", "vector", "hbm", "link") and (unit in _UNITS or key in _UNITS):
+            name = f"{what.replace('.', ' ')} {kind}" if unit in _UNITS else f"{what} peak, one direction"
+            yield Figure(
+                what=name, value=figure.value, unit=_UNITS[unit if unit in _UNITS else key], source=figure.source
+            )
+
+
+def _busy(analysis: Analysis) -> Busy:
+    timeline = analysis.timeline
+    total = timeline.total_ns or 1
+    return Busy(
+        compute=timeline.computation_ns / total,
+        exposed_comm=timeline.exposed_comm_ns / total,
+        memcpy=timeline.exposed_memcpy_ns / total,
+        idle=timeline.idle_ns / total,
+        total_us=timeline.total_ns / NS_PER_US,
+    )
+
+
+def _throughput(analysis: Analysis) -> Throughput | None:
+    """Modeled flops over the window, beside the rates of the type that does most of them."""
+    unified = analysis.frames["unified_perf_summary"]
+    matrix = unified[unified["compute_spec"].astype(str).str.startswith("matrix_")]
+    if matrix.empty or not analysis.timeline.total_ns:
+        return None
+    flops = matrix["gflops"] * matrix["operation_count"] * 1e9
+    by_type = flops.groupby(matrix["compute_spec"]).sum()
+    name = str(by_type.idxmax()).removeprefix("matrix_")
+    achieved = float(flops.sum()) / (analysis.timeline.total_ns / NS_PER_US) / TERA_PER_S_IN_PER_US
+    dtype = DType.parse(name)
+    rate = analysis.device.rate("matrix", dtype) if analysis.device is not None and dtype is not None else None
+    achievable = rate.achievable_tflops_s if rate else None
+    return Throughput(
+        tflops_s=achieved,
+        dtype=name,
+        of_peak=achieved / rate.peak_tflops_s if rate else None,
+        of_achievable=achieved / achievable if achievable else None,
+    )
+
+
+def _categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
+    unified = analysis.frames["unified_perf_summary"]
+    total_us = analysis.timeline.total_ns / NS_PER_US or 1.0
+    rows = [_category_row(str(name), frame, divisor, total_us) for name, frame in unified.groupby("category")]
+    activity = analysis.activity
+    if activity.collective.any():
+        busy_us = union_ns(activity.start[activity.collective], activity.end[activity.collective]) / NS_PER_US
+        rows.append(CategoryRow(name=COLLECTIVES, time_us=busy_us / divisor, share=busy_us / total_us))
+    return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
+
+
+def _cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
+    """By the CPU ops' own time; shares are of all of it."""
+    unique = analysis.frames["cpu_ops_unique_args"]
+    own = unique.groupby("category")["self_us_sum"].sum()
+    total = float(own.sum()) or 1.0
+    rows = [
+        CategoryRow(name=str(name), time_us=float(us) / divisor, share=float(us) / total) for name, us in own.items()
+    ]
+    return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
+
+
+def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float) -> CategoryRow:
+    count, time = frame["operation_count"], frame["kernel_us_sum"]
+
+    def rate(per_call: pd.Series) -> float | None:
+        known = per_call.notna() & (time > 0)
+        measured = time[known].sum()
+        return float((per_call * count)[known].sum() / measured / TERA_PER_S_IN_PER_US) if measured else None
+
+    def ratio(per_call_us: pd.Series) -> float | None:
+        known = per_call_us.notna() & (time > 0)
+        measured = time[known].sum()
+        return float((per_call_us * count)[known].sum() / measured) if measured else None
+
+    estimated = frame["roofline_us"] * count
+    bounds = estimated.groupby(frame["roofline_bound"].fillna("")).sum()
+    bounds = bounds[bounds.index != ""]
+    tflops = rate(frame["gflops"] * 1e9)
+    wire = rate(frame["wire_mb"] * 1e6)
+    backends = sorted(set(frame["backend"].dropna()))
+    return CategoryRow(
+        name=name,
+        time_us=float(time.sum()) / divisor,
+        share=float(time.sum()) / total_us,
+        tflops_s=tflops or None,
+        hbm_tb_s=rate(frame["hbm_mb"] * 1e6),
+        wire_tb_s=wire,
+        bound=str(bounds.idxmax()) if len(bounds) else None,
+        of_roofline=ratio(frame["roofline_us"]),
+        of_peak=ratio(frame["percent_of_peak"] / 100 * frame["kernel_us_mean"]),
+        backend=", ".join(backends) or None,
+    )
+
+
+def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
+    """At most ten, largest gain first. A gain is what the estimate would save, an upper bound."""
+    unified = analysis.frames["unified_perf_summary"]
+    findings: list[Finding] = []
+    gain = (unified["kernel_us_sum"] - unified["roofline_us"] * unified["operation_count"]) / divisor
+    for index in gain[gain > 0].sort_values(ascending=False, kind="stable").index[:6]:
+        row = unified.loc[index]
+        findings.append(
+            Finding(
+                id="op_below_roofline",
+                op=str(row["name"]),
+                gain_us=float(gain[index]),
+                certainty="medium",
+                why=f"{row['name']} {_dims(row)}, {int(row['operation_count'])} calls: "
+                f"{row['percent_of_roofline_median']:.0f} % of the {row['roofline_bound']} roofline",
+            )
+        )
+    timeline = analysis.timeline
+    if timeline.exposed_comm_ns:
+        findings.append(
+            Finding(
+                id="exposed_communication",
+                op=None,
+                gain_us=timeline.exposed_comm_ns / NS_PER_US / divisor,
+                certainty="low",
+                why=f"communication that no computation hid: {timeline.exposed_comm_ns / timeline.total_ns:.0%}",
+            )
+        )
+    activity = analysis.activity
+    if timeline.idle_ns > 0.02 * timeline.total_ns:
+        gaps = gaps_ns(activity.start, activity.end)
+        why = f"device idle {timeline.idle_ns / timeline.total_ns:.0%}: {len(gaps):,} gaps"
+        if len(gaps):
+            why += f", the longest {gaps.max() / NS_PER_US:,.0f} µs"
+        findings.append(
+            Finding(
+                id="idle",
+                op=None,
+                gain_us=timeline.idle_ns / NS_PER_US / divisor,
+                certainty="low",
+                why=why,
+            )
+        )
+    short = activity.duration < SHORT_KERNEL_US * NS_PER_US
+    if short.sum() > 100 and activity.duration[short].sum() > 0.02 * timeline.total_ns:
+        findings.append(
+            Finding(
+                id="short_kernels",
+                op=None,
+                gain_us=float(activity.duration[short].sum()) / NS_PER_US / divisor,
+                certainty="low",
+                why=f"{int(short.sum()):,} kernels under {SHORT_KERNEL_US:.0f} µs: fuse them or capture a graph",
+            )
+        )
+    findings.sort(key=lambda f: (-(f.gain_us or 0.0), f.id, f.op or "", f.why))
+    return tuple(findings[:10])
+
+
+def _dims(row: pd.Series) -> str:
+    text = row["input_dims"]
+    if not isinstance(text, str):
+        return ""
+    text = text.replace("(), ", "").replace(", ()", "").replace("((", "(").replace("))", ")")
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _notices(analysis: Analysis) -> tuple[Notice, ...]:
+    tree, activity = analysis.trace.tree, analysis.activity
+    notices = _input_notices(analysis)
+    unlinked = int((activity.op < 0).sum())
+    if unlinked:
+        share = analysis.coverage.unlinked or 0.0
+        text = f"{unlinked:,} of {len(activity):,} device events ({share:.1%} of their time) have no recorded launch"
+        notices.append(Notice(id="unlinked", count=unlinked, text=text))
+    if analysis.device is None:
+        notices.append(
+            Notice(
+                id="no_device",
+                count=1,
+                text=analysis.recognition.note or "device not recognized: no roofline; pass --device",
+            )
+        )
+    elif analysis.recognition.note and (analysis.recognition.device is None or analysis.recognition.how == CHOSEN):
+        notices.append(Notice(id="device", count=1, text=analysis.recognition.note))
+    above = _above_peak(analysis)
+    if above:
+        text = f"{above} rows run faster than the data sheet allows: a perf model or the device file is wrong there"
+        notices.append(Notice(id="above_peak", count=above, text=text))
+    graphs = _graph_share(analysis)
+    if graphs is not None:
+        notices.append(graphs)
+    if tree.overlaps:
+        text = (
+            f"{tree.overlaps:,} host events outlive their caller; they hang on the innermost event that contains them"
+        )
+        notices.append(Notice(id="host_overlaps", count=tree.overlaps, text=text))
+    failed: dict[str, list[str]] = {}
+    for failure in analysis.failures:
+        failed.setdefault(f"{failure.origin}: {failure.error}", []).append(failure.name)
+    for what, names in failed.items():
+        notices.append(Notice(id="extension_failed", count=len(names), text=f"{names[0]} lost its model: {what}"))
+    return tuple(notices)
+
+
+def _input_notices(analysis: Analysis) -> list[Notice]:
+    table = analysis.trace.table
+    losses = table.losses
+    notices = [Notice(id="damaged_input", count=max(1, losses.damaged_events), text=note) for note in losses.notes]
+    if not table.has_shapes:
+        text = "no shapes were recorded: no FLOPs or bytes (use record_shapes=True)"
+        notices.append(Notice(id="no_shapes", count=1, text=text))
+    return notices
+
+
+def _above_peak(analysis: Analysis) -> int:
+    percent = analysis.frames["unified_perf_summary"]["percent_of_peak"]
+    return int((percent > 100).sum())
+
+
+def _graph_share(analysis: Analysis) -> Notice | None:
+    """Graph launches: their kernels have no ops, so say what share of device time is behind them."""
+    table, activity = analysis.trace.table, analysis.activity
+    launches = np.array(["GraphLaunch" in name for name in table.names] or [False], bool)
+    launch = analysis.trace.tree.launch[activity.rows]
+    behind = (launch >= 0) & launches[table.name[np.maximum(launch, 0)]]
+    if not behind.any():
+        return None
+    share = activity.duration[behind].sum() / max(1, activity.duration.sum())
+    text = f"{int(behind.sum()):,} kernels ({share:.0%} of device time) came from graph launches: by kernel, no ops"
+    return Notice(id="graph_launches", count=int(behind.sum()), text=text)
+
+
+def _cannot_answer(analysis: Analysis) -> tuple[Unanswered, ...]:
+    table = analysis.trace.table
+    missing = []
+    if not table.has_stacks:
+        missing.append(Unanswered(question="which line of Python launched this", because="with_stack was off"))
+    if not table.has_shapes:
+        missing.append(Unanswered(question="FLOPs, bytes and roofline", because="record_shapes was off"))
+    if not len(analysis.step_times):
+        missing.append(Unanswered(question="time per step", because="no ProfilerStep or iteration annotations"))
+    if analysis.device is None:
+        missing.append(Unanswered(question="distance from the roofline", because="the device was not recognized"))
+    return tuple(missing)

@@ -1,0 +1,94 @@
+"""Say what a trace holds and lacks: events, shapes, links, device, coverage, routing fields. Writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracelens.analysis.health import Health
+    from tracelens.analysis.summary import Coverage
+
+_LABEL = 14
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", type=Path, help="Kineto trace, .json or .json.gz")
+    parser.add_argument(
+        "--extension", action="append", default=[], metavar="NAME|FILE.py|none", help="as for report; repeatable"
+    )
+    parser.add_argument("--device", metavar="NAME|FILE.toml", help="default: recognized from the trace")
+
+
+def run(args: argparse.Namespace) -> int:
+    from tracelens.analysis.analyze import Options, no_device_events
+    from tracelens.analysis.health import health
+    from tracelens.analysis.trace import load
+    from tracelens.extensions import NONE, load_extension
+    from tracelens.hardware import HardwareSpec
+
+    options = Options(
+        device=HardwareSpec.load(args.device) if args.device else None,
+        extensions=tuple(load_extension(spec) for spec in args.extension if spec != NONE),
+        bundled=NONE not in args.extension,
+    )
+    trace = load(args.trace)
+    state = health(trace, options)
+    for line in _lines(state):
+        print(line)
+    if not state.device_events:
+        raise no_device_events(trace)
+    return 0
+
+
+def _lines(state: Health) -> list[str]:
+    rank = "" if state.rank is None else f", rank {state.rank}"
+    ranks = "" if state.world_size is None else f" of {state.world_size}"
+    lines = [f"{state.source}{rank}{ranks}: {state.events:,} events, {state.rows:,} of them complete"]
+    lines += [_line("events", ", ".join(f"{name} {count:,}" for name, count in state.categories[:8]))]
+    shapes = "no CPU ops" if state.with_shapes is None else f"in {state.with_shapes:.1%} of {state.cpu_ops:,} CPU ops"
+    if state.with_shapes == 0:
+        shapes = "no (record_shapes=True was not set): times and categories, no perf models"
+    lines += [_line("shapes", shapes), _line("stacks", "yes" if state.stacks else "no (with_stack=True was not set)")]
+    lines += [_line("links", _links(state))]
+    stem, count = state.steps
+    lines += [_line("steps", f"{count} named {stem}" if count else "none found")]
+    lines += [_line("device", state.device_note or state.device or "not recognized")]
+    if state.coverage is not None:
+        lines += [_line("coverage", _coverage(state.coverage))]
+    lines += [_line("extensions", ", ".join(state.extensions) or "none would switch on")]
+    if state.token_exchanges:
+        lines += [_line("exchanges", ", ".join(f"{name} {count:,}" for name, count in state.token_exchanges))]
+    lines += ["routing fields"]
+    width = max(len(found.name) for found in state.routing)
+    lines += [f"  {found.name:<{width}}  {found.found or 'not recorded'}" for found in state.routing]
+    lines += [_line("damage", note) for note in state.damage]
+    lines += [_line("op tree", f"invariant violated: {text}") for text in state.violations]
+    if state.overlaps:
+        lines += [_line("op tree", f"{state.overlaps:,} host events outlive their caller; they hang where they fit")]
+    return lines
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}{text}"
+
+
+def _links(state: Health) -> str:
+    if not state.device_events:
+        return "no device events"
+    total = state.device_events
+    linked = sum(count for _, count in state.linked)
+    ways = ", ".join(f"{count:,} by {way}" for way, count in state.linked)
+    share = f"{state.unlinked_time or 0:.1%} of device time"
+    unlinked = f"; {state.unlinked:,} unlinked ({share})" if state.unlinked else ""
+    return f"{linked / total:.1%} of {total:,} device events{f' ({ways})' if ways else ''}{unlinked}"
+
+
+def _coverage(coverage: Coverage) -> str:
+    shares = (
+        ("perf model", coverage.perf_model),
+        ("category", coverage.categorised),
+        ("communication", coverage.communication),
+    )
+    return ", ".join(f"{name} {share:.1%}" for name, share in shares if share is not None) + " of device time"
