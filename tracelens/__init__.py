@@ -1,0 +1,123 @@
+"""How far a PyTorch profiler trace is from the limits of its hardware.
+
+>>> import tracelens as tl                                                                        # doctest: +SKIP
+>>> report = tl.report("trace.json.gz")                                                           # doctest: +SKIP
+
+The names below are loaded when first used: ``import tracelens`` loads neither NumPy nor pandas.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import inspect
+
+    from tracelens.analysis.trace import Trace as Trace
+    from tracelens.analysis.trace import load as load
+    from tracelens.backends.base import backend as backend
+    from tracelens.dtypes import DType as DType
+    from tracelens.errors import SignatureError as SignatureError
+    from tracelens.errors import TracelensError as TracelensError
+    from tracelens.hardware import HardwareSpec as HardwareSpec
+    from tracelens.perf_models import GEMM as GEMM
+    from tracelens.perf_models import SDPA as SDPA
+    from tracelens.perf_models import Conv as Conv
+    from tracelens.perf_models import Elementwise as Elementwise
+    from tracelens.perf_models import EPComm as EPComm
+    from tracelens.perf_models import GroupedGEMM as GroupedGEMM
+    from tracelens.perf_models import Normalization as Normalization
+    from tracelens.perf_models import Reduce as Reduce
+    from tracelens.perf_models import Softmax as Softmax
+    from tracelens.perf_models.base import CategoryOf as CategoryOf
+    from tracelens.perf_models.base import PerfModel as PerfModel
+    from tracelens.perf_models.base import recorded_as as recorded_as
+    from tracelens.perf_models.base import traced_as as traced_as
+    from tracelens.perf_models.base import traced_as_pattern as traced_as_pattern
+    from tracelens.perf_models.kernels import KernelPattern as KernelPattern
+    from tracelens.report import report as report
+    from tracelens.report.columns import sheet as sheet
+    from tracelens.signature import OpSignature as OpSignature
+
+_MODULE_OF = {
+    "CategoryOf": "tracelens.perf_models.base",
+    "Conv": "tracelens.perf_models",
+    "DType": "tracelens.dtypes",
+    "EPComm": "tracelens.perf_models",
+    "Elementwise": "tracelens.perf_models",
+    "GEMM": "tracelens.perf_models",
+    "GroupedGEMM": "tracelens.perf_models",
+    "HardwareSpec": "tracelens.hardware",
+    "KernelPattern": "tracelens.perf_models.kernels",
+    "Normalization": "tracelens.perf_models",
+    "OpSignature": "tracelens.signature",
+    "PerfModel": "tracelens.perf_models.base",
+    "Reduce": "tracelens.perf_models",
+    "SDPA": "tracelens.perf_models",
+    "SignatureError": "tracelens.errors",
+    "Softmax": "tracelens.perf_models",
+    "Trace": "tracelens.analysis.trace",
+    "TracelensError": "tracelens.errors",
+    "backend": "tracelens.backends.base",
+    "load": "tracelens.analysis.trace",
+    "recorded_as": "tracelens.perf_models.base",
+    "report": "tracelens.report",
+    "sheet": "tracelens.report.columns",
+    "traced_as": "tracelens.perf_models.base",
+    "traced_as_pattern": "tracelens.perf_models.base",
+}
+
+__all__ = [*_MODULE_OF, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("tracelens-perf")
+        except PackageNotFoundError:  # a checkout on the path, not installed
+            return "0+source"
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tracelens' has no attribute {name!r}")
+    module = importlib.import_module(_MODULE_OF[name])
+    if name == "report":
+        return module  # callable, see below
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _ReportRoom(ModuleType):
+    """``tracelens.report`` once it is imported: the room, and callable as its function of the same name."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.report(*args, **kwargs)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        import inspect
+
+        return inspect.signature(self.report)
+
+
+class _Package(ModuleType):
+    """``tl.report(trace)`` is a function and ``tracelens.report`` a room of the house.
+
+    Importing the room anywhere binds it to that name here, so it becomes callable at that moment.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "report" and type(value) is ModuleType:
+            value.__class__ = _ReportRoom
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -35,3 +35,16 @@ class DeviceProperties:
             compute_units=whole("numSms"),
             warp_size=whole("warpSize"),
         )
+
+    def to_trace(self, index: int) -> dict[str, Any]:
+        """The inverse: the entry of device ``index``, without what is not recorded."""
+        known = {
+            "id": index,
+            "name": self.name,
+            "totalGlobalMem": self.memory_bytes,
+            "computeMajor": self.compute_major,
+            "computeMinor": self.compute_minor,
+            "warpSize": self.warp_size,
+            "numSms": self.compute_units,
+        }
+        return {key: value for key, value in known.items() if value is not None}

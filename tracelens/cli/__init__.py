@@ -1,0 +1,91 @@
+"""The ``tracelens`` command: one file per verb, found by listing this folder."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import os
+import pkgutil
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from tracelens.errors import TracelensError
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code (docs/cli.md lists them)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(arguments)
+    args = parser.parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except TracelensError as error:
+        print(f"error: {error}  (exit {error.exit_code})", file=sys.stderr)
+        if args.verbose >= 2:
+            traceback.print_exc()
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone; what is left to flush has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def verbs() -> list[str]:
+    """Names of all commands."""
+    return sorted(found.name for found in pkgutil.iter_modules(__path__))
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tracelens",
+        description="How far a PyTorch profiler trace is from the limits of its hardware.",
+        epilog="tracelens VERB --help explains one command.",
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    commands = parser.add_subparsers(title="commands", metavar="VERB", required=True)
+    chosen = next((a for a in arguments if not a.startswith("-")), None)
+    for verb in verbs():
+        if verb == chosen:
+            module = importlib.import_module(f"{__name__}.{verb}")
+            command = commands.add_parser(
+                verb,
+                help=_summary(module.__doc__),
+                description=module.__doc__,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            _configure(module, command)
+        else:
+            commands.add_parser(verb, help=_summary(_docstring(verb)))
+    return parser
+
+
+def _configure(module: ModuleType, command: argparse.ArgumentParser) -> None:
+    module.configure(command)
+    command.add_argument("-v", "--verbose", action="count", default=0, help="more on stderr; -vv adds tracebacks")
+    command.set_defaults(run=module.run)
+
+
+def _docstring(verb: str) -> str | None:
+    """A verb's docstring without importing it: ``--help`` stays fast."""
+    return ast.get_docstring(ast.parse((Path(__file__).parent / f"{verb}.py").read_text(encoding="utf-8")))
+
+
+def _summary(docstring: str | None) -> str:
+    return (docstring or "").strip().split("\n", 1)[0]
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import tracelens
+
+        print(f"tracelens {tracelens.__version__}")
+        parser.exit()

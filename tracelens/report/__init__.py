@@ -1,0 +1,56 @@
+"""Frames in; workbook, JSON, CSV and terminal out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from tracelens.extensions import ExtensionSpec
+
+if TYPE_CHECKING:
+    from tracelens.analysis.trace import Trace
+    from tracelens.hardware import HardwareSpec
+    from tracelens.report.result import Report
+
+
+def report(
+    trace: Trace | str | PathLike[str],
+    *,
+    device: HardwareSpec | str | PathLike[str] | None = None,
+    extensions: Iterable[ExtensionSpec] = (),
+    bundled: bool = True,
+    steps: str | None = None,
+    ep_size: int | None = None,
+    cpu: bool = False,
+) -> Report:
+    """The report of a trace: a path, or what ``load`` returned.
+
+    device: a name, a TOML file or a ``HardwareSpec``; None recognizes it from the trace.
+    extensions: names, paths, modules, or marked functions (also ones defined in a notebook cell).
+    bundled: whether bundled extensions switch themselves on when their op names occur.
+    steps: ``"3"``, ``"3-5"`` or ``"steady"``; None is the whole file.
+    ep_size: ranks of the expert-parallel group, where the trace does not record it.
+    cpu: tables of the CPU ops too, and a report even without GPU work.
+
+    InputError for an unreadable file, NothingToAnalyzeError for one without GPU work, UsageError for a name, a step
+    range or an extension that does not fit.
+    """
+    from tracelens.analysis.analyze import Options, analyze
+    from tracelens.analysis.trace import Trace, load
+    from tracelens.analysis.verdict import summarize
+    from tracelens.extensions import load_extension
+    from tracelens.hardware import HardwareSpec
+    from tracelens.report.result import Report
+
+    options = Options(
+        device=device if isinstance(device, HardwareSpec) or device is None else HardwareSpec.load(device),
+        extensions=tuple(load_extension(spec) for spec in extensions),
+        bundled=bundled,
+        steps=steps,
+        ep_size=ep_size,
+        cpu=cpu,
+    )
+    analysis = analyze(trace if isinstance(trace, Trace) else load(trace), options)
+    sources = [source for extension in analysis.extensions for source in extension.sources]
+    return Report(analysis, summarize(analysis), extensions=sources)

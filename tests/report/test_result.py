@@ -1,0 +1,150 @@
+"""``Report``: tables by name, outputs whole or not at all, nothing of anybody else's overwritten."""
+
+from __future__ import annotations
+
+import jsonschema
+import orjson
+import pytest
+
+from tracelens.errors import InputError, UsageError
+from tracelens.report.columns import sheet
+from tracelens.report.json_report import schema
+from tracelens.report.result import Report
+
+
+@pytest.fixture
+def report(analysis, summary) -> Report:
+    return Report(analysis, summary)
+
+
+def test_a_sheet_is_a_frame_under_the_headers_of_the_workbook(report):
+    gemm = report["GEMM"]
+    assert (gemm["name"][0], gemm["param: K"][0], gemm["Kernel Time (\u00b5s)_sum"][0]) == ("aten::mm", 512, 40.0)
+    assert list(report) == ["gpu_timeline", "kernel_summary", "unified_perf_summary", "EP_Communication", "GEMM"]
+    assert "GEMM" in report
+    assert "SDPA_fwd" not in report
+
+
+def test_an_unknown_sheet_is_answered_with_the_names_there_are(report):
+    with pytest.raises(UsageError, match="no sheet named 'gem'; known: EP_Communication, GEMM, "):
+        report["gem"]
+
+
+def test_the_three_tables_of_the_notebook(report):
+    assert len(report.ops) == 3
+    assert len(report.kernels) == 1
+    assert len(report.collectives) == 0
+
+
+def test_explain_names_the_formula_the_device_figure_and_its_source(report):
+    text = str(report.explain(report.ops.iloc[0]))
+    assert "2*b*m*n*k" in text
+    assert "bf16 matrix peak: 1,307 TFLOPS/s (AMD data sheet, dense)" in text
+    assert "measured: 10 µs of kernels per call, 4 calls" in text
+    assert "estimate: 5 µs by roofline, bound by compute: 50 %" in text
+    assert str(report.explain(0)) == text
+    assert "no perf model" in str(report.explain(2))
+
+
+def test_printing_a_report_gives_the_verdict_and_a_notebook_gets_it_escaped(report, analysis, summary):
+    from dataclasses import replace
+
+    assert repr(report) == report.verdict()
+    hostile = Report(analysis, replace(summary, extensions=(), input=replace(summary.input, file="<script>.json")))
+    assert "<script>" in repr(hostile)
+    assert "<script>" not in hostile._repr_html_()
+    assert "&lt;script&gt;" in hostile._repr_html_()
+
+
+def test_a_folder_holds_workbook_and_json(report, tmp_path):
+    written = report.write(tmp_path / "t.report")
+    assert sorted(path.name for path in (tmp_path / "t.report").iterdir()) == ["report.json", "report.xlsx"]
+    jsonschema.validate(orjson.loads((written / "report.json").read_bytes()), schema())
+    assert [path.name for path in tmp_path.iterdir()] == ["t.report"]
+
+
+def test_writing_twice_gives_the_same_bytes_and_keeps_what_else_is_there(report, tmp_path):
+    folder = tmp_path / "t.report"
+    report.write(folder, csv=True)
+    first = {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.*"))}
+    (folder / "notes.txt").write_text("mine")
+    (folder / "csv" / "stale.csv").write_text("old")
+    report.write(folder, csv=True)
+    assert (folder / "notes.txt").read_text() == "mine"
+    (folder / "notes.txt").unlink()
+    assert {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.*"))} == first
+
+
+def test_an_empty_folder_is_filled(report, tmp_path):
+    (tmp_path / "t.report").mkdir()
+    report.write(tmp_path / "t.report")
+    assert (tmp_path / "t.report" / "report.json").exists()
+
+
+def test_a_folder_that_is_not_ours_is_never_touched(report, tmp_path):
+    (tmp_path / "t.report").mkdir()
+    (tmp_path / "t.report" / "report.json").write_text('{"theirs": 1}')
+    with pytest.raises(UsageError, match="holds no tracelens report"):
+        report.write(tmp_path / "t.report")
+    assert [path.name for path in tmp_path.rglob("*")] == ["t.report", "report.json"]
+    assert (tmp_path / "t.report" / "report.json").read_text() == '{"theirs": 1}'
+
+
+def test_a_file_where_the_folder_should_be_is_an_error(report, tmp_path):
+    (tmp_path / "t.report").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        report.write(tmp_path / "t.report")
+
+
+def test_a_missing_parent_is_an_error_before_any_work(report, tmp_path):
+    with pytest.raises(InputError, match="there is no folder"):
+        report.write(tmp_path / "absent" / "t.report")
+
+
+def test_when_the_json_fails_there_is_no_workbook_either(report, tmp_path, monkeypatch):
+    def failing(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tracelens.report.result.write_json", failing)
+    with pytest.raises(KeyboardInterrupt):
+        report.write(tmp_path / "t.report", csv=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_when_a_second_report_fails_the_first_one_stays(report, tmp_path, monkeypatch):
+    folder = tmp_path / "t.report"
+    report.write(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr("tracelens.report.result.write_json", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        report.write(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["t.report"]
+
+
+def test_a_failed_extension_is_in_the_verdict_and_in_the_json(analysis, summary):
+    @sheet("broken")
+    def broken(result):
+        raise ValueError("no")
+
+    made = Report(analysis, summary, extensions=[broken])
+    assert made.has_failed_extension
+    assert "sheet 'broken' left out" in made.verdict()
+    assert orjson.loads(made.to_json())["warnings"][0]["id"] == "extension_failed"
+
+
+def test_a_report_without_gpu_work_has_no_ops(summary, analysis):
+    analysis.frames.clear()
+    analysis.families.clear()
+    bare = Report(analysis, summary)
+    assert list(bare) == []
+    assert orjson.loads(bare.to_json())["ops"] == []
+    assert bare.ops.empty
+
+
+def test_a_report_without_any_table_is_still_a_workbook(summary, analysis, tmp_path):
+    import openpyxl
+
+    analysis.frames.clear()
+    analysis.families.clear()
+    assert openpyxl.load_workbook(Report(analysis, summary).to_excel(tmp_path / "y.xlsx")).sheetnames == ["about"]

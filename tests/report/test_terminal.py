@@ -1,0 +1,136 @@
+"""The verdict: 24 lines, 80 columns, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelens.analysis.summary import (
+    Busy,
+    CategoryRow,
+    Coverage,
+    DeviceSummary,
+    Finding,
+    InputSummary,
+    Notice,
+    Steps,
+    Summary,
+)
+from tracelens.report.terminal import verdict, wants_color
+from tracelens.report.text import display_width
+
+
+def test_the_whole_verdict(summary):
+    assert verdict(summary, seconds=4.8, written=["moe-16b.report/"]).splitlines() == [
+        " moe-16b  rank 3 of 8 · 4 steps · MI300X · torch 2.9 · 600,345 events in 4.8 s",
+        " step 184.0 ms ±1.2 %   23 % of dense bf16 peak, 42 % of achievable",
+        " GPU busy 91.8 %  = compute 78.4 + exposed comm 11.9 + memcpy 1.5; idle 8.2 %",
+        " coverage  perf model 91 % of GPU time · unlinked 3 % · shapes yes · stacks no",
+        " extensions megatron",
+        "",
+        " per step                 ms      %  TFLOP/s       TB/s   bound by  of roofline",
+        " GEMM                   79.5   43.2      520  1.10 HBM    compute          40 %",
+        " EP_Communication       21.7   11.8        -  0.21 wire   link             47 %",
+        " other                  14.9    8.1        -          -   no model",
+        "",
+        " look here first                                         gain per step, at most",
+        " 1 mm 4096x14336x4096 bf16, 32 calls: 57 % of achievable                16.3 ms",
+        " ! 14 device events have no recorded launch",
+        " wrote moe-16b.report/",
+    ]
+
+
+def test_without_device_steps_and_gpu_work_it_says_what_is_known():
+    bare = Summary(
+        input=InputSummary(file="cpu.json", events=12),
+        device=DeviceSummary(id=None, label="unknown device", matched_by="none"),
+    )
+    assert verdict(bare).splitlines() == [
+        " cpu  unknown device (no spec) · 12 events",
+        " coverage  shapes no · stacks no",
+    ]
+
+
+def test_categories_beyond_the_sixth_line_are_added_up(summary):
+    rows = tuple(CategoryRow(name=f"c{i}", time_us=1000.0 * (9 - i), share=0.1) for i in range(9))
+    lines = verdict(replace(summary, categories=rows)).splitlines()
+    # c5..c8 take 4 + 3 + 2 + 1 = 10 ms
+    assert [line.split()[:3] for line in lines[7:13]] == [[f"c{i}", f"{9 - i}.00", "10.0"] for i in range(5)] + [
+        ["4", "more", "10.00"]
+    ]
+
+
+def test_a_long_sentence_continues_on_a_second_line_while_there_is_room(summary):
+    why = (
+        "aten::_scaled_dot_product_flash_attention (16, 16, 559, 64), (16, 16, 559, 64), 24 calls: 9 % of the roofline"
+    )
+    notices = tuple(Notice(id="a", count=1, text=f"note {i}") for i in range(20))
+    finding = Finding(id="a", op=None, gain_us=3670.0, certainty="low", why=why)
+    assert verdict(replace(summary, findings=(finding,), notices=())).splitlines()[-2:] == [
+        " 1 aten::_scaled_dot_product_flash_attention (16, 16, 559, 64), (16,    3.67 ms",
+        "   16, 559, 64), 24 calls: 9 % of the roofline",
+    ]
+    lines = verdict(replace(summary, findings=(finding,) * 9, notices=notices)).splitlines()
+    assert len(lines) == 24
+    assert lines[-2:] == [" ! note 4", " ! 15 more notes: sheet about, or warnings in report.json"]
+
+
+def test_trace_text_cannot_drive_the_terminal(summary):
+    evil = "x\x1b]0;pwned\x07\x9b2J\u202e\r\n\x00"
+    hostile = replace(
+        summary,
+        input=replace(summary.input, file=evil),
+        findings=(Finding(id="a", op=evil, gain_us=None, certainty="low", why=evil),),
+        notices=(Notice(id="a", count=1, text=evil),),
+        categories=(CategoryRow(name=evil, time_us=1.0, share=0.1, bound=evil),),
+        extensions=(evil,),
+    )
+    text = verdict(hostile)
+    assert not [c for c in text if (ord(c) < 0x20 and c != "\n") or 0x7F <= ord(c) <= 0x9F or c == "\u202e"]
+
+
+def test_color_is_ours_alone_and_off_by_default(summary):
+    assert "\x1b" not in verdict(summary)
+    plain, colored = verdict(summary), verdict(summary, color=True)
+    for code in ("\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"):
+        assert code in colored
+        colored = colored.replace(code, "")
+    assert colored == plain
+
+
+def test_no_color_and_pipes_are_respected(monkeypatch):
+    class Stream:
+        def __init__(self, is_terminal):
+            self.isatty = lambda: is_terminal
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert wants_color(Stream(True))
+    assert not wants_color(Stream(False))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not wants_color(Stream(True))
+
+
+words = st.text(max_size=120)
+amounts = st.none() | st.floats(0, 1e12)
+summaries = st.builds(
+    Summary,
+    input=st.builds(InputSummary, file=words, events=st.integers(0, 10**12), ranks=st.lists(st.integers(0, 9999), max_size=9).map(tuple), torch_version=st.none() | words),
+    device=st.builds(DeviceSummary, id=st.none() | words, label=words, matched_by=words),
+    coverage=st.builds(Coverage, perf_model=st.none() | st.floats(0, 1)),
+    busy=st.none() | st.builds(Busy, compute=st.floats(0, 1), exposed_comm=st.floats(0, 1), memcpy=st.floats(0, 1), idle=st.floats(0, 1), total_us=amounts),
+    steps=st.none() | st.builds(Steps, count=st.integers(1, 10**6), time_us=st.floats(0, 1e12), spread=st.none() | st.floats(0, 100)),
+    categories=st.lists(st.builds(CategoryRow, name=words, time_us=st.floats(0, 1e12), share=st.floats(0, 10), tflops_s=amounts, wire_tb_s=amounts, hbm_tb_s=amounts, bound=st.none() | words, of_roofline=amounts), max_size=30).map(tuple),
+    findings=st.lists(st.builds(Finding, id=words, op=st.none(), gain_us=amounts, certainty=words, why=words), max_size=10).map(tuple),
+    notices=st.lists(st.builds(Notice, id=words, count=st.integers(0), text=words), max_size=40).map(tuple),
+    extensions=st.lists(words, max_size=5).map(tuple),
+)  # fmt: skip
+
+
+@settings(max_examples=50, deadline=None)
+@given(summaries, st.lists(words, max_size=5))
+def test_it_never_exceeds_24_lines_of_80_columns(summary, written):
+    lines = verdict(summary, seconds=1.0, written=written).split("\n")
+    assert len(lines) <= 24
+    assert max(map(display_width, lines)) <= 80

@@ -1,0 +1,239 @@
+"""The workbook: dressed, deterministic, whole or absent, and deaf to what trace text tries to be."""
+
+from __future__ import annotations
+
+import io
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import openpyxl
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelens.report import workbook as workbook_module
+from tracelens.report.assembly import assemble, make_sheet
+from tracelens.report.columns import KERNELS, UNIFIED
+from tracelens.report.workbook import write_workbook, write_workbook_to
+
+
+def sheet_of(title: str = "t", **columns):
+    return make_sheet(title, pd.DataFrame(columns), UNIFIED)
+
+
+def written(sheets, summary, **options) -> openpyxl.Workbook:
+    return openpyxl.load_workbook(io.BytesIO(raw(sheets, summary, **options)))
+
+
+def raw(sheets, summary, **options) -> bytes:
+    file = io.BytesIO()
+    write_workbook_to(file, sheets, summary, **options)
+    return file.getvalue()
+
+
+@pytest.fixture
+def book(analysis, summary) -> openpyxl.Workbook:
+    return written(assemble(analysis).sheets, summary)
+
+
+def test_about_comes_first_and_the_families_last(book):
+    assert book.sheetnames == [
+        "about",
+        "gpu_timeline",
+        "kernel_summary",
+        "unified_perf_summary",
+        "EP_Communication",
+        "GEMM",
+    ]
+
+
+def test_every_table_has_a_frozen_corner_a_filter_and_a_wrapped_header(book):
+    for ws in book.worksheets[1:]:
+        assert ws.freeze_panes == "B2"
+        assert ws.auto_filter.ref == ws.dimensions
+        assert all(cell.alignment.wrap_text and cell.font.bold for cell in ws[1])
+        assert all(8 <= dimension.width <= 75 for dimension in ws.column_dimensions.values())
+
+
+def test_headers_carry_their_note(book):
+    notes = {cell.value: cell.comment.text for cell in book["GEMM"][1] if cell.comment}
+    assert notes["TB/s_mean"].startswith("HBM")
+    wire = {cell.value: cell.comment.text for cell in book["EP_Communication"][1] if cell.comment}
+    assert wire["Effective Interconnect TB/s_mean"].startswith("Wire")
+
+
+def test_numbers_stay_numbers_under_a_format(book):
+    ws = book["GEMM"]
+    cells = {ws.cell(1, c).value: ws.cell(2, c) for c in range(1, ws.max_column + 1)}
+    assert (cells["param: M"].value, cells["Kernel Time (\u00b5s)_mean"].value) == (128, 10.0)
+    assert cells["Kernel Time (\u00b5s)_mean"].number_format == "#,##0.00"
+    assert cells["name_count"].number_format == "#,##0"
+    assert cells["Kernel Time (\u00b5s)_std"].value is None
+    assert cells["param: bias"].value is False
+
+
+def test_shares_have_bars_and_above_the_roofline_is_red(book):
+    kinds = {ws.title: {r.type for rules in ws.conditional_formatting for r in rules.rules} for ws in book.worksheets}
+    assert kinds["gpu_timeline"] == {"dataBar"}
+    assert kinds["GEMM"] == {"cellIs", "colorScale"}
+    red = [r for rules in book["GEMM"].conditional_formatting for r in rules.rules if r.type == "cellIs"]
+    assert all(r.operator == "greaterThan" and r.formula == ["100"] for r in red)
+
+
+def test_about_names_the_file_the_device_its_sources_the_coverage_and_every_column(book):
+    rows = [[cell.value for cell in row] for row in book["about"].iter_rows()]
+    text = "\n".join(str(value) for row in rows for value in row if value is not None)
+    for expected in (
+        "moe-16b.pt.trace.json.gz",
+        "MI300X",
+        "AMD data sheet, dense",
+        "fp6 matrix peak",
+        "14 device events",
+        "steps 0-2",
+    ):
+        assert expected in text
+    assert ["In rows with a perf model", 0.912] in [row[:2] for row in rows]
+    first = [row[0] for row in rows]
+    assert {"Effective Interconnect TB/s_*", "Kernel Time (\u00b5s)_*", "param: *", "GFLOPS_first"} <= set(first)
+
+
+def test_about_leads_to_every_sheet(book):
+    links = {
+        cell.value: cell.hyperlink.location
+        for row in book["about"].iter_rows(max_col=1)
+        for cell in row
+        if cell.hyperlink
+    }
+    assert links == {title: f"'{title}'!A1" for title in book.sheetnames[1:]}
+
+
+def test_small_summaries_have_a_chart_and_wide_tables_do_not(analysis, summary):
+    with zipfile.ZipFile(io.BytesIO(raw(assemble(analysis).sheets, summary))) as archive:
+        charts = [archive.read(name).decode() for name in archive.namelist() if "charts/chart" in name]
+    (chart,) = charts
+    assert "'gpu_timeline'!$A$2:$A$3" in chart
+    assert "'gpu_timeline'!$C$2:$C$3" in chart
+
+
+DANGEROUS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "#N/A", '=HYPERLINK("http://x")', "{=1}"]
+
+
+def test_no_text_of_a_trace_is_a_formula(summary):
+    names = DANGEROUS
+    book = written([sheet_of(name=names, input_dims=names)], summary)
+    cells = [cell for row in book["t"].iter_rows(min_row=2) for cell in row]
+    assert {cell.data_type for cell in cells} == {"s"}
+    assert [cell.value for cell in book["t"]["A"][1:]] == [name.replace("\r", "\u240d") for name in names]
+    quoted = [name for name, cell in zip(names, book["t"]["A"][1:], strict=True) if cell.quotePrefix]
+    assert quoted == ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", '=HYPERLINK("http://x")']
+
+
+def test_no_formula_is_anywhere_in_the_file(analysis, summary):
+    with zipfile.ZipFile(io.BytesIO(raw(assemble(analysis).sheets, summary))) as archive:
+        pages = [archive.read(name) for name in archive.namelist() if "worksheets/sheet" in name]
+    assert len(pages) == 6
+    assert not [page for page in pages if b"<f>" in page or b"<f " in page]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(alphabet=st.characters(), min_size=1, max_size=30))
+def test_any_text_survives_or_is_visibly_replaced(text):
+    from tracelens.analysis.summary import DeviceSummary, InputSummary, Summary
+
+    summary = Summary(
+        input=InputSummary(file=text, events=1), device=DeviceSummary(id=None, label=text, matched_by="none")
+    )
+    book = written([sheet_of(title=text, name=[text, "x"])], summary)
+    value = book.worksheets[1]["A2"].value
+    assert len(value) == len(text)
+    assert [
+        b for a, b in zip(text, value, strict=True) if a != b and b != "\ufffd" and not "\u2400" <= b <= "\u241f"
+    ] == []
+
+
+def test_a_control_character_is_shown_as_a_picture(summary):
+    assert written([sheet_of(name=["a\x1b[2J\x00"])], summary)["t"]["A2"].value == "a\u241b[2J\u2400"
+
+
+def test_missing_values_are_empty_and_numpy_scalars_are_numbers(summary):
+    frame = {"name": ["a", None], "gflops": np.array([np.nan, np.float32(0.5)]), "operation_count": np.array([2, 3])}
+    ws = written([sheet_of(**frame)], summary)["t"]
+    assert [[cell.value for cell in row] for row in ws.iter_rows(min_row=2)] == [["a", 2, None], [None, 3, 0.5]]
+
+
+def test_what_a_cell_cannot_hold_is_text(summary):
+    ws = written([sheet_of(name=["x" * 40_000], gflops=[float("inf")], example_row=[2**60])], summary)["t"]
+    cells = {ws.cell(1, c).value: ws.cell(2, c).value for c in range(1, 4)}
+    assert cells["GFLOPS"] == "inf"
+    assert cells["ex_UID"] == str(2**60)
+    assert len(cells["name"]) == 32_767
+    assert cells["name"].endswith("(40,000 characters)")
+
+
+def test_a_long_sheet_continues_on_the_next(summary):
+    book = written([sheet_of(title="ops", name=[f"op{i}" for i in range(5)])], summary, max_rows=3)
+    assert book.sheetnames == ["about", "ops", "ops (2)", "ops (3)"]
+    names = [[cell.value for cell in book[title]["A"]] for title in book.sheetnames[1:]]
+    assert names == [["name", "op0", "op1"], ["name", "op2", "op3"], ["name", "op4"]]
+
+
+def test_titles_are_unique_short_and_legal(summary):
+    sheets = [sheet_of(title=title, name=["x"]) for title in ("a" * 40, "A" * 40, "x/y:z", "About", "History", "'q'")]
+    names = written(sheets, summary).sheetnames
+    assert len({name.lower() for name in names}) == len(names)
+    assert all(len(name) <= 31 for name in names)
+    assert names[1:] == ["a" * 31, "A" * 29 + "~2", "x_y_z", "About~2", "History~2", "q"]
+
+
+def test_the_same_input_gives_the_same_bytes_at_another_time(analysis, summary, monkeypatch):
+    first = raw(assemble(analysis).sheets, summary)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: 2_000_000_000.0)
+        patched.setattr(time, "localtime", lambda *_: time.gmtime(2_000_000_000))
+        second = raw(assemble(analysis).sheets, summary)
+    assert first == second
+    with zipfile.ZipFile(io.BytesIO(first)) as archive:
+        assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert b"1980-01-01T00:00:00Z" in archive.read("docProps/core.xml")
+
+
+def test_an_exception_midway_leaves_the_old_file_and_nothing_else(analysis, summary, tmp_path, monkeypatch):
+    target = tmp_path / "y.xlsx"
+    target.write_bytes(b"old")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    original = workbook_module._CellMaker.cell
+    calls = []
+
+    def failing(self, value):
+        calls.append(value)
+        if len(calls) == 20:
+            raise RuntimeError("midway")
+        return original(self, value)
+
+    monkeypatch.setattr(workbook_module._CellMaker, "cell", failing)
+    with pytest.raises(RuntimeError, match="midway"):
+        write_workbook(target, assemble(analysis).sheets, summary)
+    assert target.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["temporary", "y.xlsx"]
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_file_is_readable_by_those_who_may_read_its_folder(analysis, summary, tmp_path):
+    write_workbook(tmp_path / "y.xlsx", assemble(analysis).sheets, summary)
+    (tmp_path / "plain").write_bytes(b"")
+    assert (tmp_path / "y.xlsx").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_pandas_reads_back_what_the_frame_holds(analysis, summary, tmp_path):
+    sheets = assemble(analysis).sheets
+    write_workbook(tmp_path / "y.xlsx", sheets, summary)
+    kernels = next(made for made in sheets if made.title == "kernel_summary")
+    assert kernels.columns[0] == KERNELS["parent_category"]
+    pd.testing.assert_frame_equal(
+        pd.read_excel(Path(tmp_path / "y.xlsx"), sheet_name="kernel_summary"), kernels.headed(), check_dtype=False
+    )

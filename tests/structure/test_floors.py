@@ -1,0 +1,85 @@
+"""Imports point down only, and rooms of one floor never import each other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "tracelens"
+
+FLOORS: dict[str, int] = {
+    **dict.fromkeys(
+        ("errors", "registry", "dtypes", "units", "signature", "device_properties", "groups", "extensions"), 0
+    ),
+    **dict.fromkeys(("trace", "perf_models", "hardware", "network"), 1),
+    **dict.fromkeys(("backends", "workload"), 2),
+    **dict.fromkeys(("analysis", "projection", "serving"), 3),
+    "report": 4,
+    **dict.fromkeys(("cli", "__init__"), 5),
+}
+#: (importing room, imported room): why it is allowed.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.append((node.lineno, node.module))
+            if node.module == "tracelens":
+                found += [(node.lineno, f"tracelens.{alias.name}") for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+    return found
+
+
+def upward(room: str, path: Path) -> list[str]:
+    wrong = []
+    for line, module in imports(path):
+        parts = module.split(".")
+        if parts[0] != "tracelens" or len(parts) < 2 or parts[1] not in FLOORS:
+            continue
+        target = parts[1]
+        if target == room or (room, target) in EXCEPTIONS:
+            continue
+        if FLOORS[target] > FLOORS[room] or (FLOORS[target] == FLOORS[room] and FLOORS[room] not in (0, 5)):
+            wrong.append(
+                f"{path.relative_to(PACKAGE.parent)}:{line}: {room} (floor {FLOORS[room]}) imports {module} (floor {FLOORS[target]})"
+            )
+    return wrong
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {room_of(p) for p in PACKAGE.rglob("*.py")}
+    assert rooms <= set(FLOORS), f"rooms without a floor: {sorted(rooms - set(FLOORS))}"
+
+
+def test_imports_point_down() -> None:
+    wrong = [
+        line
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if room_of(path) != "__init__"
+        for line in upward(room_of(path), path)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_upward_import_is_found(tmp_path: Path, monkeypatch) -> None:
+    package = tmp_path / "tracelens"
+    (package / "trace").mkdir(parents=True)
+    bad = package / "trace" / "bad.py"
+    bad.write_text("import os\nfrom tracelens.perf_models.gemm import GEMM\n")
+    monkeypatch.setattr(__import__("sys").modules[__name__], "PACKAGE", package)
+    assert upward("trace", bad) == [
+        "tracelens/trace/bad.py:2: trace (floor 1) imports tracelens.perf_models.gemm (floor 1)"
+    ]
+
+
+def test_no_room_is_called_helpers() -> None:
+    banned = {"utils", "helpers", "common", "core", "manager"}
+    named = [p for p in PACKAGE.rglob("*") if p.stem in banned]
+    assert not named

@@ -1,0 +1,53 @@
+"""Importing has no side effects, and the public names are a decision."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import tracelens
+
+PUBLIC_NAMES = [
+    "CategoryOf", "Conv", "DType", "EPComm", "Elementwise", "GEMM", "GroupedGEMM", "HardwareSpec", "KernelPattern",
+    "Normalization", "OpSignature", "PerfModel", "Reduce", "SDPA", "SignatureError", "Softmax", "Trace", "TracelensError",
+    "__version__", "backend", "load", "recorded_as", "report", "sheet", "traced_as", "traced_as_pattern",
+]  # fmt: skip
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_importing_loads_neither_numpy_nor_pandas_and_prints_nothing() -> None:
+    code = (
+        "import sys, logging; before = len(logging.root.handlers); import tracelens;"
+        "assert len(logging.root.handlers) == before;"
+        "print(sorted({'numpy', 'pandas', 'openpyxl', 'msgspec'} & set(sys.modules)))"
+    )
+    assert run(code) == "[]\n"
+
+
+def test_help_does_not_load_pandas() -> None:
+    code = (
+        "import sys, contextlib, io; from tracelens.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    try: main(['--help'])\n"
+        "    except SystemExit: pass\n"
+        "print(sorted({'numpy', 'pandas', 'openpyxl'} & set(sys.modules)))"
+    )
+    assert run(code) == "[]\n"
+
+
+def test_public_names_are_frozen() -> None:
+    assert sorted(tracelens.__all__) == sorted(PUBLIC_NAMES)
+
+
+def test_every_public_name_resolves() -> None:
+    for name in PUBLIC_NAMES:
+        assert getattr(tracelens, name) is not None
+
+
+def test_reporting_is_a_function_even_after_its_room_is_imported() -> None:
+    import tracelens.report
+
+    assert callable(tracelens.report)

@@ -1,0 +1,109 @@
+"""Report where a trace's device time went and how far it was from the hardware's limits.
+
+Writes TRACE.report/ with report.xlsx and report.json beside the trace (or where -o says) and prints the verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracelens.report.result import Report
+
+
+EXTENSION_FAILED = 5
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("trace", type=Path, help="Kineto trace, .json or .json.gz")
+    add("-o", "--output", type=Path, metavar="PATH", help="folder, FILE.xlsx or FILE.json; default: TRACE.report/")
+    add("--device", metavar="NAME|FILE.toml", help="default: recognized from the trace (`tracelens devices list`)")
+    add(
+        "--extension", action="append", default=[], metavar="NAME|FILE.py|none",
+        help="ops of a framework: a bundled name, a file, an installed entry point; "
+        "bundled ones switch themselves on, `none` stops that",
+    )  # fmt: skip
+    add("--steps", metavar="3|3-5|steady", help="only these steps; default: the whole file")
+    add("--ep-size", type=_positive, metavar="RANKS", help="expert-parallel group size, where the trace has none")
+    add("--cpu", action="store_true", help="tables of the CPU ops too; a report even without GPU work")
+    add("--csv", action="store_true", help="also write csv/, one file per sheet")
+    add("--format", choices=("text", "json"), default="text", help="what stdout carries: the verdict, or report.json")
+
+
+def run(args: argparse.Namespace) -> int:
+    import tracelens
+    from tracelens.extensions import NONE
+    from tracelens.hardware import HardwareSpec
+    from tracelens.report.result import refuse_foreign
+
+    output: Path = args.output or args.trace.parent / f"{_stem(args.trace)}.report"
+    if not _is_file(output):
+        refuse_foreign(output)
+    device = HardwareSpec.load(args.device) if args.device else None
+    started = time.monotonic()
+    report = tracelens.report(
+        tracelens.load(args.trace, progress=_Progress()),
+        device=device,
+        extensions=[spec for spec in args.extension if spec != NONE],
+        bundled=NONE not in args.extension,
+        steps=args.steps,
+        ep_size=args.ep_size,
+        cpu=args.cpu,
+    )
+    _write(report, output, csv=args.csv)
+    if args.format == "json":
+        sys.stdout.write(report.to_json() + "\n")
+    else:
+        print(report.verdict(color=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        print(f" wrote {output}{'' if _is_file(output) else '/'}  ({time.monotonic() - started:.1f} s)")
+    return EXTENSION_FAILED if report.result.failures or report.failures else 0
+
+
+def _is_file(output: Path) -> bool:
+    return output.suffix in (".xlsx", ".json")
+
+
+def _write(report: Report, output: Path, *, csv: bool) -> None:
+    if output.suffix == ".xlsx":
+        report.to_excel(output)
+    elif output.suffix == ".json":
+        report.to_json(output)
+    else:
+        report.write(output, csv=csv)
+
+
+def _stem(path: Path) -> str:
+    name = path.name
+    for suffix in (".gz", ".json", ".trace", ".pt"):
+        name = name.removesuffix(suffix)
+    return name or path.name
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+class _Progress:
+    """One line on stderr, from one second on, when stderr is a terminal."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.shown = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic() - self.started
+        if not sys.stderr.isatty() or now < 1 or (now - self.shown < 0.2 and done < total):
+            return
+        self.shown = now
+        share = done / total if total else 1.0
+        end = "\n" if done >= total else ""
+        print(f"\r reading {share:4.0%}  {done / now / 1e6:6.0f} MB/s", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,164 @@
+"""The ``about`` sheet: what was read, on which figures the rest stands, and what every column means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tracelens.analysis.summary import Summary
+from tracelens.report.assembly import Sheet
+from tracelens.report.cells import Value
+from tracelens.report.columns import Column
+
+PERCENT = "0.0%"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A row of the sheet. ``link`` names the sheet that the first cell leads to."""
+
+    cells: tuple[Value, ...]
+    kind: Literal["title", "section", "head", "row"] = "row"
+    number_format: str = "General"
+    link: str = ""
+
+
+def about_lines(summary: Summary, sheets: Sequence[tuple[str, Sheet]]) -> list[Line]:
+    """All rows, top to bottom. ``sheets``: (title in the workbook, sheet)."""
+    return [
+        Line(cells=(f"Trace report: {summary.input.file}",), kind="title"),
+        *_input(summary),
+        *_coverage(summary),
+        *_time(summary),
+        *_findings(summary),
+        *_device(summary),
+        *_sheets(sheets),
+        *_columns([sheet for _, sheet in sheets]),
+    ]
+
+
+def _section(title: str) -> Line:
+    return Line(cells=(title, None, None, None), kind="section")
+
+
+def _head(*cells: str) -> Line:
+    return Line(cells=(*cells, *(None,) * (4 - len(cells))), kind="head")
+
+
+def _row(*cells: Value, number_format: str = "General") -> Line:
+    return Line(cells=cells, number_format=number_format)
+
+
+def _input(summary: Summary) -> Iterator[Line]:
+    source = summary.input
+    yield _section("What was read")
+    yield _row("File", source.file)
+    yield _row("Events in the file", source.events, number_format="#,##0")
+    if source.ranks:
+        ranks = ", ".join(map(str, source.ranks))
+        yield _row("Rank", f"{ranks} of {source.world_size}" if source.world_size else ranks)
+    yield _row("Window analyzed", source.window, None, f"Left out: {source.left_out}" if source.left_out else None)
+    if summary.steps:
+        steps = summary.steps
+        window = f"steps {steps.window}" if steps.window else None
+        left_out = f"Left out: {steps.left_out}" if steps.left_out else None
+        yield _row("Steps", steps.count, window, left_out, number_format="#,##0")
+        yield _row("Time per step (ms), median", steps.time_us / 1e3, number_format="#,##0.000")
+        if steps.spread is not None:
+            yield _row("Spread of the step time", steps.spread, "±", number_format=PERCENT)
+    if source.torch_version:
+        yield _row("PyTorch", source.torch_version)
+    if summary.extensions:
+        yield _row("Extensions that took part", ", ".join(summary.extensions))
+    for notice in summary.notices:
+        yield _row("Note", notice.id, notice.count, notice.text, number_format="#,##0")
+    for missing in summary.cannot_answer:
+        yield _row("Cannot be answered", missing.question, None, missing.because)
+
+
+_COVERAGE = (
+    ("perf_model", "In rows with a perf model", "Their FLOPs or bytes are known from the recorded arguments."),
+    ("categorised", "In a definite category", "Everything whose category is not 'other'."),
+    ("unlinked", "Not linked to an op", "Launched before the recording began, or the launch was not recorded."),
+    ("communication", "Communication", "By kernel name: NCCL, RCCL, DeepEP and custom collectives."),
+)
+
+
+def _coverage(summary: Summary) -> Iterator[Line]:
+    yield _section("Coverage: what share of the device time the figures below speak about")
+    for key, label, meaning in _COVERAGE:
+        yield _row(label, _known(getattr(summary.coverage, key)), None, meaning, number_format=PERCENT)
+    yield _row("Shapes recorded", "yes" if summary.coverage.shapes else "no", None, "record_shapes=True")
+    yield _row("Python stacks recorded", "yes" if summary.coverage.stacks else "no", None, "with_stack=True")
+
+
+def _time(summary: Summary) -> Iterator[Line]:
+    busy = summary.busy
+    if busy is not None:
+        yield _section("Where the device's time went")
+        if busy.total_us is not None:
+            yield _row("Window (ms)", busy.total_us / 1e3, number_format="#,##0.000")
+        yield _row("Computation", busy.compute, number_format=PERCENT)
+        yield _row(
+            "Exposed communication", busy.exposed_comm, None, "Not hidden by computation.", number_format=PERCENT
+        )
+        yield _row("Exposed copies", busy.memcpy, None, "Not hidden by either.", number_format=PERCENT)
+        yield _row("Idle", busy.idle, number_format=PERCENT)
+    rate = summary.throughput
+    if rate is not None:
+        yield _row("TFLOPS/s over the window", rate.tflops_s, rate.dtype, number_format="#,##0.0")
+        if rate.of_peak is not None:
+            yield _row("  of the dense peak", rate.of_peak, number_format=PERCENT)
+        if rate.of_achievable is not None:
+            yield _row("  of the best measured", rate.of_achievable, number_format=PERCENT)
+
+
+def _findings(summary: Summary) -> Iterator[Line]:
+    if not summary.findings:
+        return
+    per = "step" if summary.steps else "window"
+    yield _section("Look here first")
+    yield _head("Finding", f"Gain per {per} at most (ms)", "Certainty", "Why")
+    for finding in summary.findings:
+        gain = None if finding.gain_us is None else finding.gain_us / 1e3
+        yield _row(finding.id, _known(gain), finding.certainty, finding.why, number_format="#,##0.000")
+
+
+def _device(summary: Summary) -> Iterator[Line]:
+    device = summary.device
+    yield _section("The device and the source of its figures")
+    yield _row("Device", device.label, device.id or "no spec", device.note or f"matched by {device.matched_by}")
+    for doubtful in device.doubtful:
+        yield _row("Doubtful figure", doubtful)
+    if device.figures:
+        yield _head("Figure", "Value", "Unit", "Source")
+    for figure in device.figures:
+        yield _row(figure.what, _known(figure.value), figure.unit, figure.source, number_format="#,##0.0###")
+
+
+def _sheets(sheets: Sequence[tuple[str, Sheet]]) -> Iterator[Line]:
+    yield _section("Sheets")
+    yield _head("Sheet", "Rows", "", "What a row is")
+    for title, sheet in sheets:
+        yield Line(cells=(title, len(sheet.frame), None, sheet.text), link=title, number_format="#,##0")
+
+
+def _columns(sheets: Sequence[Sheet]) -> Iterator[Line]:
+    """One line per header; the statistics of one quantity share a line."""
+    found: dict[tuple[str, str], tuple[Column, list[str]]] = {}
+    for sheet in sheets:
+        for column in sheet.columns:
+            header = column.family or column.header
+            _, used = found.setdefault((header, column.meaning), (column, []))
+            if sheet.title not in used:
+                used.append(sheet.title)
+    yield _section("Columns")
+    yield _head("Column", "Unit", "Sheets", "Meaning")
+    for (header, meaning), (column, used) in sorted(found.items(), key=lambda entry: entry[0][0].lower()):
+        where = ", ".join(used[:3]) + (f" and {len(used) - 3} more" if len(used) > 3 else "")
+        yield _row(header, column.unit or None, where, meaning or None)
+
+
+def _known(value: float | None) -> Value:
+    return "not determined" if value is None else value

@@ -1,0 +1,42 @@
+"""Sheets to a folder of CSV files, one per sheet, UTF-8."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from tracelens.report.assembly import Sheet
+from tracelens.report.cells import Value, plain_values
+from tracelens.report.text import is_formula_like, xml_text
+from tracelens.report.whole import whole_file
+
+
+def write_csv(folder: str | PathLike[str], sheets: Sequence[Sheet]) -> None:
+    """Writes ``<folder>/<sheet>.csv``, each whole or not at all. A text that a spreadsheet would evaluate gets a
+    leading apostrophe; None is empty."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for sheet in sheets:
+        with whole_file(folder / f"{re.sub(r'[^0-9A-Za-z_. -]', '_', sheet.title)}.csv") as file:
+            file.write(csv_text(sheet).encode())
+
+
+def csv_text(sheet: Sheet) -> str:
+    """One sheet as CSV: headers as in the workbook, numbers with all their digits, lines ending in a line feed."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([column.header for column in sheet.columns])
+    columns = [[_field(value) for value in plain_values(sheet.frame[column.key])] for column in sheet.columns]
+    writer.writerows(zip(*columns, strict=True))
+    return out.getvalue()
+
+
+def _field(value: Value) -> Value:
+    if not isinstance(value, str):
+        return value
+    guarded = f"'{value}" if is_formula_like(value) else value
+    return xml_text(guarded)

@@ -1,0 +1,111 @@
+"""How the figures of one row came about: formula, inputs, the device's figure and its source."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from tracelens.analysis.summary import DeviceSummary, Figure
+from tracelens.dtypes import DType
+from tracelens.perf_models.base import PerfModel
+from tracelens.report.cells import plain_value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Lines of text; shown as they are in a terminal and in a notebook."""
+
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def explain(row: Mapping[str, Any], device: DeviceSummary) -> Explanation:
+    """``row``: one of ``unified_perf_summary``, by keys."""
+    values = {key: plain_value(row[key]) for key in row}
+    model = values.get("model")
+    lines = [f"{values.get('name')}  {values.get('input_dims') or ''}".rstrip()]
+    if model is None:
+        lines.append(f"no perf model: {values.get('note') or 'the op is not known'}")
+        return Explanation(lines=(*lines, *_measured(values)))
+    lines += [f"perf model {model}: {values.get('perf_params')}", *_formula(str(model))]
+    lines += [
+        f"{label} = {_number(values[key])} {unit}"
+        for key, label, unit in _WORK
+        if isinstance(values.get(key), int | float)
+    ]
+    lines += _measured(values)
+    lines += _rates(values)
+    lines += _estimate(values, device)
+    return Explanation(lines=tuple(lines))
+
+
+_WORK = (
+    ("gflops", "work of one call", "GFLOP"),
+    ("hbm_mb", "HBM traffic of one call, at least", "MB"),
+    ("wire_mb", "interconnect traffic of one call, at most", "MB"),
+)
+
+
+def _formula(name: str) -> list[str]:
+    doc = inspect.getdoc(model) if (model := _model_class(PerfModel, name)) is not None else None
+    return [f"    {line}".rstrip() for line in (doc or "").splitlines()]
+
+
+def _model_class(base: type, name: str) -> type | None:
+    found: type
+    for found in base.__subclasses__():
+        if found.__name__ == name:
+            return found
+        if (below := _model_class(found, name)) is not None:
+            return below
+    return None
+
+
+def _measured(values: Mapping[str, Any]) -> list[str]:
+    if values.get("kernel_us_mean") is None:
+        return []
+    spread = f" ± {_number(values['kernel_us_std'])}" if values.get("kernel_us_std") is not None else ""
+    mean, calls = _number(values["kernel_us_mean"]), values.get("operation_count")
+    return [f"measured: {mean}{spread} µs of kernels per call, {calls} calls"]
+
+
+def _rates(values: Mapping[str, Any]) -> list[str]:
+    entries = (
+        ("tflops_s_mean", "achieved {} TFLOPS/s"),
+        ("hbm_tb_s_mean", "achieved {} TB/s of HBM"),
+        ("effective_interconnect_tb_s_mean", "effective {} TB/s of interconnect, waiting included"),
+    )
+    return [text.format(_number(values[key])) for key, text in entries if values.get(key) is not None]
+
+
+def _estimate(values: Mapping[str, Any], device: DeviceSummary) -> list[str]:
+    if values.get("roofline_us") is None:
+        return [f"no estimate: {device.note or 'the device has no figure for this'}"]
+    time, reached = _number(values["roofline_us"]), _number(values.get("percent_of_roofline_mean"))
+    bound, backend = values.get("roofline_bound"), values.get("backend")
+    lines = [f"estimate: {time} µs by {backend}, bound by {bound}: {reached} % of it was reached"]
+    figures = relevant_figures(str(values.get("compute_spec") or ""), device.figures)
+    return lines + [f"    {f.what}: {_number(f.value)} {f.unit} ({f.source})" for f in figures]
+
+
+def relevant_figures(compute_spec: str, figures: Sequence[Figure]) -> list[Figure]:
+    """Those of the engine and type in ``compute_spec`` (``matrix_bf16``), of HBM and of the link."""
+    engine, _, dtype_name = compute_spec.partition("_")
+    dtype = DType.parse(dtype_name)
+    rate = dtype.rate if dtype is not None else None
+    found = [(figure, set(figure.what.lower().replace(",", " ").split())) for figure in figures]
+    return [figure for figure, words in found if {engine, rate} <= words or words & {"hbm", "link"}]
+
+
+def _number(value: Any) -> str:
+    return f"{value:,.4g}" if isinstance(value, int | float) else "unknown"

@@ -1,0 +1,218 @@
+"""``report.json``: what scripts, diffs and agents read (schema ``tracelens.report/1``).
+
+The JSON Schema is ``tracelens/report.schema.json``. Within a version fields are only added. null is *not determined*.
+Nothing in it depends on the day, the folder or the machine, and keys stand in a fixed order: same input, same bytes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import orjson
+
+from tracelens.analysis.summary import (
+    Busy,
+    CategoryRow,
+    DeviceSummary,
+    InputSummary,
+    Notice,
+    Steps,
+    Summary,
+)
+from tracelens.report.cells import Value, plain_values
+from tracelens.report.text import without_surrogates
+from tracelens.report.whole import whole_file
+from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "tracelens.report/1"
+
+Json: TypeAlias = dict[str, Any]
+
+
+def write_json(path: str | PathLike[str], summary: Summary, ops: pd.DataFrame | None) -> None:
+    """Writes ``path`` whole or not at all; InputError when the folder is not writable."""
+    with whole_file(Path(path)) as file:
+        file.write(json_bytes(summary, ops))
+
+
+def json_bytes(summary: Summary, ops: pd.DataFrame | None) -> bytes:
+    """The document, indented by two, UTF-8, ending in a line feed. NaN and infinities are null."""
+    return orjson.dumps(document(summary, ops), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def schema() -> Json:
+    """The JSON Schema of the document."""
+    text = resources.files("tracelens").joinpath("report.schema.json").read_bytes()
+    loaded: Json = orjson.loads(text)
+    return loaded
+
+
+def is_report(path: Path) -> bool:
+    """Whether the file at ``path`` is one of these documents, of any version."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(200)
+    except OSError:
+        return False
+    return head.replace(b" ", b"").replace(b"\n", b"").startswith(b'{"schema":"tracelens.report/')
+
+
+def document(summary: Summary, ops: pd.DataFrame | None) -> Json:
+    """``ops``: the frame of ``unified_perf_summary``, by keys; None without device work."""
+    content = {
+        "schema": SCHEMA,
+        "input": _input(summary.input),
+        "device": _device(summary.device),
+        "extensions": list(summary.extensions),
+        "coverage": _fields(summary.coverage),
+        "step": _step(summary.steps),
+        "busy": _busy(summary.busy),
+        "throughput": None if summary.throughput is None else _fields(summary.throughput),
+        "categories": [_category(row) for row in summary.categories],
+        "findings": [_fields(finding) for finding in summary.findings],
+        "ops": [] if ops is None else op_records(ops),
+        "cannot_answer": [_fields(missing) for missing in summary.cannot_answer],
+        "warnings": [_warning(notice) for notice in summary.notices],
+    }
+    cleaned: Json = without_surrogates(content)
+    return cleaned
+
+
+def op_records(ops: pd.DataFrame) -> list[Json]:
+    """One record per distinct op call. Times are µs of one call: ``measured_us`` is the mean over ``count`` calls."""
+    take = _Columns(ops)
+    names = take.many("name", "category", "input_dims", "input_types", "input_strides", "concrete_inputs")
+    numbers = take.many(
+        "kernel_us_mean", "kernel_us_median", "kernel_us_std", "kernel_us_min", "roofline_us", "launch_gap_us"
+    )
+    work = take.many("model", "perf_params", "operation_count", "gflops", "hbm_mb", "wire_mb")
+    words = take.many("backend", "roofline_bound", "note")
+    records = []
+    for (name, category, dims, types, strides, scalars), times, amounts, (backend, bound, note) in zip(
+        names, numbers, work, words, strict=True
+    ):
+        mean, median, std, least, estimated, gap = times
+        model, parameters, count, gflops, hbm_mb, wire_mb = amounts
+        records.append(
+            {
+                "signature": {
+                    "name": name,
+                    "shapes": _recorded(dims),
+                    "dtypes": _recorded(types),
+                    "strides": _recorded(strides),
+                    "scalars": _recorded(scalars),
+                },
+                "category": category,
+                "model": model,
+                "dims": _recorded(parameters),
+                "count": _whole(count),
+                "measured_us": mean,
+                "measured_median_us": median,
+                "measured_std_us": std,
+                "measured_min_us": least,
+                "estimated_us": estimated,
+                "flops": _whole(gflops, FLOPS_PER_GFLOP),
+                "hbm_bytes": _whole(hbm_mb, BYTES_PER_MB),
+                "wire_bytes": _whole(wire_mb, BYTES_PER_MB),
+                "backend": backend,
+                "bound": bound,
+                "launch_gap_us": gap,
+                "note": note,
+            }
+        )
+    return records
+
+
+class _Columns:
+    """A frame's columns as plain values; a key that it lacks is None throughout."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self._frame = frame
+
+    def many(self, *keys: str) -> Iterable[tuple[Any, ...]]:
+        return zip(*(self._one(key) for key in keys), strict=True)
+
+    def _one(self, key: str) -> Sequence[Value]:
+        if key not in self._frame.columns:
+            return [None] * len(self._frame)
+        return plain_values(self._frame[key])
+
+
+def _recorded(text: Value) -> Any:
+    """A frame's text of tuples or a dict as JSON lists or an object; null where nothing was recorded.
+
+    Frames hold the ``repr`` of what a signature holds, so this is a literal by construction.
+    """
+    if not isinstance(text, str):
+        return None
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _whole(value: Any, factor: int = 1) -> int | None:
+    return None if value is None else round(value * factor)
+
+
+def _fields(value: Any) -> Json:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _input(source: InputSummary) -> Json:
+    return {
+        "file": source.file,
+        "events": source.events,
+        "ranks": list(source.ranks),
+        "world_size": source.world_size,
+        "window": source.window,
+        "left_out": source.left_out,
+        "torch": source.torch_version,
+    }
+
+
+def _device(device: DeviceSummary) -> Json:
+    return {
+        "id": device.id,
+        "label": device.label,
+        "matched_by": device.matched_by,
+        "note": device.note,
+        "doubtful": list(device.doubtful),
+        "figures": [_fields(figure) for figure in device.figures],
+    }
+
+
+def _step(steps: Steps | None) -> Json | None:
+    return None if steps is None else _fields(steps)
+
+
+def _busy(busy: Busy | None) -> Json | None:
+    return None if busy is None else _fields(busy)
+
+
+def _category(row: CategoryRow) -> Json:
+    return {
+        "name": row.name,
+        "time_us": row.time_us,
+        "share": row.share,
+        "tflops": row.tflops_s,
+        "hbm_tb_s": row.hbm_tb_s,
+        "wire_tb_s": row.wire_tb_s,
+        "bound": row.bound,
+        "of_roofline": row.of_roofline,
+        "of_peak": row.of_peak,
+        "backend": row.backend,
+    }
+
+
+def _warning(notice: Notice) -> Json:
+    return {"id": notice.id, "count": notice.count, "text": notice.text}

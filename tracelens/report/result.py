@@ -1,0 +1,168 @@
+"""``Report``: what ``tl.report`` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens.analysis.summary import Notice, Summary
+from tracelens.errors import InputError, UsageError
+from tracelens.report.assembly import Sheet, assemble, by_title
+from tracelens.report.columns import UNIFIED, Analyzed, ColumnSet
+from tracelens.report.json_report import is_report, json_bytes, write_json
+from tracelens.report.terminal import verdict
+from tracelens.report.whole import whole_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.report.explanation import Explanation
+
+_OPS, _KERNELS, _COLLECTIVES = "unified_perf_summary", "kernel_summary", "coll_analysis"
+XLSX, JSON, CSV = "report.xlsx", "report.json", "csv"
+
+
+class Report:
+    """Named tables of one trace, and what they add up to.
+
+    ``report["GEMM"]`` is the sheet of that name as a DataFrame under the headers of the workbook; ``list(report)`` are
+    the names. ``summary`` holds the figures of the verdict, which is also how a report prints.
+    """
+
+    def __init__(self, result: Analyzed, summary: Summary, *, extensions: Iterable[object] = ()) -> None:
+        """``extensions``: modules or marked functions that may add sheets."""
+        assembly = assemble(result, extensions)
+        self.result = result
+        self.sheets: tuple[Sheet, ...] = assembly.sheets
+        self.failures: tuple[Notice, ...] = assembly.failures
+        self.summary = _with_notices(summary, assembly.failures)
+
+    def __getitem__(self, title: str) -> pd.DataFrame:
+        """The sheet ``title``; UsageError, naming near ones, when the report has none."""
+        found = by_title(self.sheets, title)
+        if found is None:
+            raise UsageError.unknown("sheet", title, self)
+        return found.headed()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([made.title for made in self.sheets])
+
+    def __len__(self) -> int:
+        return len(self.sheets)
+
+    def __contains__(self, title: object) -> bool:
+        return any(made.title == title for made in self.sheets)
+
+    @property
+    def has_failed_extension(self) -> bool:
+        """Whether an extension cost an op its model or the report a sheet."""
+        return bool(self.failures or getattr(self.result, "failures", ()))
+
+    @property
+    def ops(self) -> pd.DataFrame:
+        """Every distinct op call beside its estimate (``unified_perf_summary``); empty without device work."""
+        return self._table(_OPS)
+
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """Kernels by launching op, name and stream (``kernel_summary``)."""
+        return self._table(_KERNELS)
+
+    @property
+    def collectives(self) -> pd.DataFrame:
+        """Collectives of this rank (``coll_analysis``); empty where there are none."""
+        return self._table(_COLLECTIVES)
+
+    def explain(self, row: pd.Series | int) -> Explanation:
+        """How the figures of a row of ``ops`` came about: formula, inputs, device figure and its source.
+
+        ``row``: ``report.ops.iloc[0]``, or its position.
+        """
+        from tracelens.report.explanation import explain
+
+        if isinstance(row, int):
+            row = self.ops.iloc[row]
+        return explain(_by_keys(row, UNIFIED), self.summary.device)
+
+    def verdict(self, **options: Any) -> str:
+        """The verdict as text, see ``report.terminal.verdict``."""
+        return verdict(self.summary, **options)
+
+    def to_excel(self, path: str | PathLike[str]) -> Path:
+        """Writes the workbook, whole or not at all."""
+        from tracelens.report.workbook import write_workbook
+
+        write_workbook(path, self.sheets, self.summary)
+        return Path(path)
+
+    def to_json(self, path: str | PathLike[str] | None = None) -> str:
+        """The ``tracelens.report/1`` document as text; also written to ``path``, whole or not at all, when given."""
+        ops = self._ops_frame()
+        if path is not None:
+            write_json(path, self.summary, ops)
+        return json_bytes(self.summary, ops).decode()
+
+    def to_csv(self, folder: str | PathLike[str]) -> Path:
+        """Writes one CSV file per sheet."""
+        from tracelens.report.csv_report import write_csv
+
+        write_csv(folder, self.sheets)
+        return Path(folder)
+
+    def write(self, folder: str | PathLike[str], *, csv: bool = False) -> Path:
+        """Fills ``folder`` with report.xlsx and report.json (and csv/): all of them or none.
+
+        An earlier report of ours is replaced; UsageError when the folder holds something else.
+        """
+        folder = Path(folder)
+        refuse_foreign(folder)
+        with whole_folder(folder) as staging:
+            self.to_excel(staging / XLSX)
+            if csv:
+                self.to_csv(staging / CSV)
+            write_json(staging / JSON, self.summary, self._ops_frame())
+        return folder
+
+    def __repr__(self) -> str:
+        return self.verdict()
+
+    def _repr_html_(self) -> str:
+        return f"<pre style='line-height:1.3'>{escape(self.verdict())}</pre>"
+
+    def _table(self, title: str) -> pd.DataFrame:
+        import pandas as pd
+
+        return self[title] if title in self else pd.DataFrame()
+
+    def _ops_frame(self) -> pd.DataFrame | None:
+        frames: Mapping[str, pd.DataFrame] = self.result.frames
+        return frames.get(_OPS)
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raises before any work is done when a report could not go to ``folder``.
+
+    UsageError when it holds something else than a report of ours; InputError when it is a file, or when the folder
+    above it does not exist.
+    """
+    if not folder.absolute().parent.is_dir():
+        raise InputError(f"cannot write {folder}: there is no folder {folder.parent}")
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file; a report is a folder")
+    if any(folder.iterdir()) and not is_report(folder / JSON):
+        raise UsageError(f"{folder} exists and holds no tracelens report; choose another place with -o")
+
+
+def _with_notices(summary: Summary, added: tuple[Notice, ...]) -> Summary:
+    return replace(summary, notices=(*added, *summary.notices)) if added else summary
+
+
+def _by_keys(row: pd.Series, columns: ColumnSet) -> dict[str, Any]:
+    key_of = {column.header: key for key, column in columns.items()}
+    return {key_of.get(str(header), str(header)): value for header, value in row.items()}

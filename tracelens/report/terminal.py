@@ -1,0 +1,236 @@
+"""The verdict: at most 24 lines of 80 columns that say how far the trace is from its hardware."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from tracelens.analysis.summary import CategoryRow, Summary
+from tracelens.report.text import clipped, display_width, terminal_text
+
+MAX_LINES = 24
+WIDTH = 80
+#: What a bound is called in print: the part of the device that it names.
+_BOUND = {"memory": "HBM", "hbm": "HBM", "wire": "link"}
+_BOLD, _DIM, _YELLOW, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
+_FINDINGS, _CATEGORIES = 3, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    text: str
+    style: str = ""
+
+
+def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence[str] = (), color: bool = False) -> str:
+    """The verdict as text, without a final line feed.
+
+    ``seconds``: how long the analysis took, ``written``: what was written (both for the terminal only, they are in no
+    file). Trace text is shown without control characters; ``color`` adds escape sequences of our own.
+    """
+    top = [*_header(summary, seconds), *_coverage(summary), *_table(summary)]
+    bottom = [_Row(text=f" wrote {entry}") for entry in written[:2]]
+    room = MAX_LINES - len(top) - len(bottom)
+    findings = _findings(summary, room - min(len(summary.notices), 2))
+    notices = _notices(summary, room - len(findings))
+    return "\n".join(_painted(row, color) for row in (*top, *findings, *notices, *bottom))
+
+
+def wants_color(stream: TextIO) -> bool:
+    """Whether to color what goes to ``stream``: a terminal, and NO_COLOR is not set."""
+    return not os.environ.get("NO_COLOR") and stream.isatty()
+
+
+def _painted(row: _Row, color: bool) -> str:
+    text = clipped(terminal_text(row.text.rstrip()), WIDTH)
+    return f"{row.style}{text}{_RESET}" if color and row.style else text
+
+
+def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
+    source = summary.input
+    parts = []
+    if source.ranks:
+        several = len(source.ranks) > 1
+        ranks = f"{source.ranks[0]}-{source.ranks[-1]}" if several else str(source.ranks[0])
+        of_world = f" of {source.world_size}" if source.world_size else ""
+        parts.append(f"rank{'s' if several else ''} {ranks}{of_world}")
+    if summary.steps:
+        parts.append(f"{summary.steps.count} step{'s' if summary.steps.count != 1 else ''}")
+    parts.append(summary.device.label if summary.device.id else f"{summary.device.label} (no spec)")
+    if source.torch_version:
+        parts.append(f"torch {source.torch_version}")
+    took = "" if seconds is None else f" in {seconds:.1f} s"
+    parts.append(f"{_events(source.events)}{took}")
+    details, stem = terminal_text(" · ".join(parts)), terminal_text(_stem(source.file))
+    if display_width(stem) + display_width(details) + 3 <= WIDTH:
+        yield _Row(text=f" {stem}  {details}", style=_BOLD)
+    else:
+        yield _Row(text=f" {stem}", style=_BOLD)
+        yield _Row(text=f" {details}")
+    line = "".join(_time(summary))
+    if line:
+        yield _Row(text=f" {line}")
+    if summary.busy is not None:
+        busy = summary.busy
+        yield _Row(
+            text=f" GPU busy {_percent(busy.busy)}  = compute {100 * busy.compute:.1f} + exposed comm "
+            f"{100 * busy.exposed_comm:.1f} + memcpy {100 * busy.memcpy:.1f}; idle {_percent(busy.idle)}"
+        )
+
+
+def _time(summary: Summary) -> Iterator[str]:
+    if summary.steps is not None:
+        yield f"step {_ms(summary.steps.time_us)} ms"
+        if summary.steps.spread is not None:
+            yield f" ±{_percent(summary.steps.spread)}"
+    elif summary.busy is not None and summary.busy.total_us is not None:
+        yield f"window {_ms(summary.busy.total_us)} ms"
+    else:
+        return
+    rate = summary.throughput
+    if rate is None:
+        return
+    if rate.of_peak is None:
+        yield f"   {rate.tflops_s:,.1f} TFLOP/s {rate.dtype}"
+        return
+    yield f"   {_share(rate.of_peak)} of dense {rate.dtype} peak"
+    if rate.of_achievable is not None:
+        yield f", {_share(rate.of_achievable)} of achievable"
+
+
+def _coverage(summary: Summary) -> Iterator[_Row]:
+    coverage = summary.coverage
+    parts = [
+        f"{name} {_share(value)}"
+        for name, value in (("perf model", coverage.perf_model), ("unlinked", coverage.unlinked))
+        if value is not None
+    ]
+    if parts:
+        parts[0] += " of GPU time"
+    parts += [f"shapes {_yes(coverage.shapes)}", f"stacks {_yes(coverage.stacks)}"]
+    yield _Row(text=f" coverage  {' · '.join(parts)}")
+    if summary.extensions:
+        yield _Row(text=f" extensions {', '.join(summary.extensions)}")
+
+
+def _table(summary: Summary) -> Iterator[_Row]:
+    if not summary.categories:
+        return
+    yield _Row(text="")
+    title = "per step" if summary.steps else "whole window"
+    head = f" {title:<18}{'ms':>9}{'%':>7}{'TFLOP/s':>9}{'TB/s':>11}   {'bound by':<10}{'of roofline':>11}"
+    yield _Row(text=head, style=_DIM)
+    shown = _shown_categories(summary.categories)
+    largest = max(row.time_us for row in shown)
+    decimals = 1 if largest >= 50_000 else 2 if largest >= 5_000 else 3
+    for row in shown:
+        yield _Row(text=_category_line(row, decimals))
+
+
+def _shown_categories(rows: Sequence[CategoryRow]) -> list[CategoryRow]:
+    """The largest ones; what is beyond them is added up in one line."""
+    if len(rows) <= _CATEGORIES:
+        return list(rows)
+    ranked = sorted(rows, key=lambda row: (-row.time_us, row.name))
+    rest = ranked[_CATEGORIES - 1 :]
+    added = CategoryRow(
+        name=f"{len(rest)} more", time_us=sum(r.time_us for r in rest), share=sum(r.share for r in rest), bound=" "
+    )
+    return [*ranked[: _CATEGORIES - 1], added]
+
+
+def _category_line(row: CategoryRow, decimals: int) -> str:
+    bound = "no model" if row.bound is None else _BOUND.get(row.bound.lower(), row.bound)
+    tflops = "-" if row.tflops_s is None else _rate(row.tflops_s)
+    roofline = "" if row.of_roofline is None else _share(row.of_roofline)
+    name = clipped(terminal_text(row.name), 17)
+    padding = " " * (18 - display_width(name))
+    return (
+        f" {name}{padding}{row.time_us / 1e3:>9,.{decimals}f}{100 * row.share:>7.1f}{tflops:>9}{_tb_s(row):>11}"
+        f"   {clipped(bound, 10):<10}{roofline:>11}"
+    )
+
+
+def _tb_s(row: CategoryRow) -> str:
+    if row.wire_tb_s is not None:
+        return f"{_rate(row.wire_tb_s)} wire"
+    return "-" if row.hbm_tb_s is None else f"{_rate(row.hbm_tb_s)} HBM "
+
+
+def _findings(summary: Summary, room: int) -> list[_Row]:
+    """The first ones; what does not fit on a line continues on a second one as long as there is ``room``."""
+    shown = summary.findings[:_FINDINGS]
+    if not shown:
+        return []
+    per = "gain per step, at most" if summary.steps else "gain, at most"
+    rows = [_Row(text=""), _Row(text=f" look here first{per:>{WIDTH - 17}}", style=_DIM)]
+    spare = room - len(rows) - len(shown)
+    for number, finding in enumerate(shown, 1):
+        gain = "" if finding.gain_us is None else f"{_ms(finding.gain_us)} ms"
+        first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain), 1 + (spare > 0))
+        padding = " " * (WIDTH - 4 - display_width(first) - len(gain))
+        rows += [_Row(text=f" {number} {first}{padding}{gain}"), *(_Row(text=f"   {line}") for line in more)]
+        spare -= len(more)
+    return rows
+
+
+def _notices(summary: Summary, room: int) -> list[_Row]:
+    """As many as there is ``room`` for; the last line says how many there are beyond."""
+    notices = summary.notices
+    shown = len(notices) if len(notices) <= room else max(0, room - 1)
+    spare = room - shown - (shown < len(notices))
+    rows: list[_Row] = []
+    for notice in notices[:shown]:
+        first, *more = _wrapped(notice.text, WIDTH - 4, 1 + (spare > 0))
+        rows += [_Row(text=f" ! {first}", style=_YELLOW), *(_Row(text=f"   {line}", style=_YELLOW) for line in more)]
+        spare -= len(more)
+    if shown < len(notices) and room > 0:
+        rows.append(_Row(text=f" ! {len(notices) - shown} more notes: sheet about, or warnings in report.json"))
+    return rows
+
+
+def _wrapped(text: str, width: int, lines: int) -> list[str]:
+    """``text`` in at most ``lines`` lines, the last one clipped."""
+    text = " ".join(terminal_text(text).split())
+    if lines < 2 or display_width(text) <= width:
+        return [clipped(text, width)]
+    head = clipped(text, width + 1).removesuffix("…")
+    cut = head.rfind(" ") if " " in head else len(head)
+    return [text[:cut], clipped(text[cut:].strip(), width)]
+
+
+def _stem(file: str) -> str:
+    for suffix in (".gz", ".json", ".pt.trace", ".trace"):
+        file = file.removesuffix(suffix)
+    return file
+
+
+def _events(count: int) -> str:
+    if count < 1_000_000:
+        return f"{count:,} events"
+    return f"{count / 1e6:.2f} M events"
+
+
+def _ms(time_us: float) -> str:
+    ms = time_us / 1e3
+    return f"{ms:,.1f}" if ms >= 10 else f"{ms:.3g}" if ms >= 0.01 else f"{ms:.4f}" if ms else "0"
+
+
+def _rate(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.005 or not value else f"{value:.0e}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"

@@ -1,0 +1,64 @@
+"""Trace text made safe to show: kernel names and annotations may hold anything."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any
+
+#: What XML 1.0 cannot hold: C0 controls without tab and line feed, lone surrogates, the two noncharacters. A carriage
+#: return is legal, but XML readers turn it into a line feed.
+_NOT_XML = re.compile("[\x00-\x08\x0b-\x1f\ud800-\udfff\ufffe\uffff]")
+#: What can move a terminal's cursor, change its state or reorder its text.
+_NOT_TERMINAL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+#: A text that a spreadsheet would take for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def xml_text(text: str) -> str:
+    """``text`` with what XML cannot hold shown as a picture: ``\\x1b`` becomes ``␛``."""
+    return _NOT_XML.sub(_picture, text)
+
+
+def terminal_text(text: str) -> str:
+    """``text`` on one line, without anything that a terminal would obey."""
+    return _NOT_TERMINAL.sub(_picture, text)
+
+
+def is_formula_like(text: str) -> bool:
+    """Whether a spreadsheet might evaluate ``text`` instead of showing it."""
+    return text.startswith(_FORMULA)
+
+
+def display_width(text: str) -> int:
+    """Columns that ``text`` takes in a terminal."""
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
+
+
+def clipped(text: str, width: int) -> str:
+    """``text`` in at most ``width`` columns; ``…`` where something was cut."""
+    if display_width(text) <= width:
+        return text
+    while text and display_width(text) > width - 1:
+        text = text[:-1]
+    return f"{text}…"
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else "\ufffd"
+
+
+def without_surrogates(value: Any) -> Any:
+    """``value`` (nested lists, tuples and dicts) with lone surrogates, which UTF-8 cannot hold, as U+FFFD."""
+    if isinstance(value, str):
+        return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {without_surrogates(key): without_surrogates(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_surrogates(entry) for entry in value]
+    return value
