@@ -19,7 +19,13 @@ def _forward(op: OpSignature) -> SDPA:
 
 @traced_as("flash_attn::_flash_attn_backward")
 def _backward(op: OpSignature) -> SDPABackward:
-    return rows_then_heads(op, 1, dropout=op.literal(8), mask=causal(op.literal(10), "bottom_right")).backward()
+    """(dO, q, k, v, o, lse, dq, dk, dv, dropout_p, softmax_scale, causal, ...).
+
+    Some builds record one slot less before dropout_p; the causal flag is the one that is a truth value.
+    """
+    at = 10 if isinstance(op.literal(10), bool) else 11
+    fields = {"dropout": op.literal(at - 2), "mask": causal(op.literal(at), "bottom_right")}
+    return rows_then_heads(op, 1, **fields).backward()
 
 
 @traced_as("flash_attn_3::fwd")

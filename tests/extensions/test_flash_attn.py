@@ -29,9 +29,11 @@ def test_causal_attention_is_aligned_to_the_bottom_right():
 def test_backward_reads_its_operands_behind_the_gradient():
     """Five products of 2 * heads * pairs * d, pairs = 16 * 16."""
     x = (2, 16, 4, 32)
-    model = read("flash_attn::_flash_attn_backward", (x, x, x, x, x, (2, 4, 16)), {8: "0.0", 10: "False"})
-    assert model.category == "SDPA_bwd"
-    assert model.flops() == 2 * 5 * (2 * 4 * 16 * 16 * 32)
+    shapes = (x, x, x, x, x, (2, 4, 16), x, x, x)
+    for scalars in ({9: "0.0", 10: "0.125", 11: "False"}, {8: "0.0", 9: "0.125", 10: "False"}):
+        model = read("flash_attn::_flash_attn_backward", shapes, scalars)
+        assert model.category == "SDPA_bwd"
+        assert model.flops() == 2 * 5 * (2 * 4 * 16 * 16 * 32)
 
 
 def test_packed_sequences_of_one_length_are_counted_and_others_are_not_guessed():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -110,8 +110,8 @@ def test_known_faults_are_repaired_and_no_event_is_lost(
 def test_repairs_are_counted_and_said(tmp_path: Path) -> None:
     table = read(tmp_path, text_of(with_line(20, LINES[20].replace("0.5", "NaN"))))
     assert table.duration_ns[20] == 0
-    assert table.losses.repaired == 2
-    assert table.losses.notes == ("1 impossible duration is now 0", "1 value was put right")
+    assert table.losses.repaired == 1
+    assert table.losses.notes == ("1 value was put right",)
 
 
 def test_invalid_utf8_becomes_readable(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_file_cut_anywhere_keeps_every_event_before_the_cut(tmp_path: Path, pi
     whole = text_of(LINES)
     start = whole.index(LINES[0].encode())
     ends = [whole.index(line.encode()) + len(line) for line in LINES]
-    for cut in [start + 1, *random.Random(5).sample(range(start + 1, ends[-1]), 12), ends[3], ends[3] + 1, ends[-1]]:
+    for cut in [start + 1, *Random(5).sample(range(start + 1, ends[-1]), 12), ends[3], ends[3] + 1, ends[-1]]:  # noqa: S311
         table = read(tmp_path, whole[:cut], piece_bytes)
         assert names(table) == [f"op{i}" for i in range(N) if ends[i] <= cut], cut
         assert table.losses.truncated
@@ -171,7 +171,7 @@ def test_a_file_cut_inside_its_closing_metadata_keeps_all_events(tmp_path: Path)
 
 
 def test_a_cut_gzip_file_keeps_what_can_be_inflated(tmp_path: Path) -> None:
-    noise = random.Random(6)
+    noise = Random(6)  # noqa: S311
     lines = [line[:-1] + f', "x": "{noise.getrandbits(4000):x}"}}' for line in LINES]
     packed = gzip.compress(text_of(lines))
     table = read(tmp_path, packed[: len(packed) // 2])
@@ -183,7 +183,7 @@ def test_a_cut_gzip_file_keeps_what_can_be_inflated(tmp_path: Path) -> None:
 
 
 def test_a_flipped_byte_in_gzip_data_keeps_what_stands_before_it(tmp_path: Path) -> None:
-    noise = random.Random(7)
+    noise = Random(7)  # noqa: S311
     lines = [line[:-1] + f', "x": "{noise.getrandbits(4000):x}"}}' for line in LINES]
     packed = bytearray(gzip.compress(text_of(lines)))
     packed[-6] ^= 0xFF  # of the closing length: all data are there

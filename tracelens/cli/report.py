@@ -6,7 +6,6 @@ Writes TRACE.report/ with report.xlsx and report.json beside the trace (or where
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -41,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.extensions import NONE
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import refuse_foreign
+    from tracelens.report.terminal import wants_color
 
     output: Path = args.output or args.trace.parent / f"{_stem(args.trace)}.report"
     if not _is_file(output):
@@ -60,9 +60,10 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         sys.stdout.write(report.to_json() + "\n")
     else:
-        print(report.verdict(color=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
-        print(f" wrote {output}{'' if _is_file(output) else '/'}  ({time.monotonic() - started:.1f} s)")
-    return EXTENSION_FAILED if report.result.failures or report.failures else 0
+        written = f"{output}{'' if _is_file(output) else '/'}"
+        seconds = time.monotonic() - started
+        print(report.verdict(seconds=seconds, written=[written], color=wants_color(sys.stdout)))
+    return EXTENSION_FAILED if report.has_failed_extension else 0
 
 
 def _is_file(output: Path) -> bool:

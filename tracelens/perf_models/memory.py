@@ -18,8 +18,7 @@ from tracelens.signature import OpSignature, Shape
 class Movement(PerfModel):
     """``read`` and ``written`` elements, each with its type; ``added`` of them accumulate (one flop each).
 
-    A lookup reads the rows that it returns, not the table. Which rows an index repeats is not recorded, so each is
-    counted as often as it is asked for: in a table that stays in cache the true figure is lower.
+    A lookup reads the rows that it returns, and at most the whole table: which rows an index repeats is not recorded.
     """
 
     category: ClassVar[str] = "memory"
@@ -49,9 +48,12 @@ class Movement(PerfModel):
         }  # fmt: skip
 
 
-def lookup(rows: int, width: int, dtype: DType | None, dtype_index: DType | None, *, indices: int) -> Movement:
-    """``rows`` of ``width`` elements read and written, ``indices`` index elements read."""
-    return Movement(read=((rows * width, dtype), (indices, dtype_index)), written=((rows * width, dtype),))
+def lookup(table: Operand, index: Operand, returned: int) -> Movement:
+    """``returned`` elements of ``table`` copied out, as ``index`` says."""
+    return Movement(
+        read=((min(returned, table.elements), table.dtype), (index.elements, index.dtype)),
+        written=((returned, table.dtype),),
+    )
 
 
 def _at(op: OpSignature, index: int, rank: int) -> int:
@@ -71,7 +73,7 @@ def _replaced(shape: Shape, dim: int, size: int) -> int:
 def _embedding(op: OpSignature) -> Movement:
     """(table, indices, ...)."""
     table, indices = op.shape(0, rank=2), op.shape_or_scalar(1)
-    return lookup(prod(indices), table[1], op.dtype(0), op.dtype(1), indices=prod(indices))
+    return lookup(operand(op, 0), operand(op, 1), prod(indices) * table[1])
 
 
 @traced_as("aten::_embedding_bag", "aten::_embedding_bag_forward_only", leaf_only=True, category="index")
@@ -105,20 +107,18 @@ def _index_select(op: OpSignature) -> Movement:
     """(x, dim, index)."""
     x, index = op.shape(0), op.shape_or_scalar(2)
     elements = _replaced(x, _at(op, 1, len(x)), prod(index))
-    return lookup(elements, 1, op.dtype(0), op.dtype(2), indices=prod(index))
+    return lookup(operand(op, 0), operand(op, 2), elements)
 
 
 @traced_as("aten::gather", leaf_only=True, category="index")
 def _gather(op: OpSignature) -> Movement:
     """(x, dim, index, ...): one element per index."""
-    n = prod(op.shape_or_scalar(2))
-    return lookup(n, 1, op.dtype(0), op.dtype(2), indices=n)
+    return lookup(operand(op, 0), operand(op, 2), prod(op.shape_or_scalar(2)))
 
 
 @traced_as("aten::take_along_dim", "aten::take", leaf_only=True, category="index")
 def _take(op: OpSignature) -> Movement:
-    n = prod(op.shape_or_scalar(1))
-    return lookup(n, 1, op.dtype(0), op.dtype(1), indices=n)
+    return lookup(operand(op, 0), operand(op, 1), prod(op.shape_or_scalar(1)))
 
 
 @traced_as(
@@ -164,7 +164,8 @@ def _index(op: OpSignature) -> Movement:
     x, indices = op.shape(0), op.shape_list(1)
     picked = broadcast(*(i for i in indices if i))
     n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
-    return lookup(n, 1, op.dtype(0), DType.INT64, indices=sum(prod(i) for i in indices if i))
+    positions = Operand(shape=(sum(prod(i) for i in indices if i),), dtype=DType.INT64)
+    return lookup(operand(op, 0), positions, n)
 
 
 @traced_as("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", leaf_only=True, category="index")

@@ -58,7 +58,7 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
         parts.append(f"rank{'s' if several else ''} {ranks}{of_world}")
     if summary.steps:
         parts.append(f"{summary.steps.count} step{'s' if summary.steps.count != 1 else ''}")
-    parts.append(summary.device.label if summary.device.id else f"{summary.device.label} (no spec)")
+    parts.append(summary.device.label if summary.device.figures else f"{summary.device.label} (no spec)")
     if source.torch_version:
         parts.append(f"torch {source.torch_version}")
     took = "" if seconds is None else f" in {seconds:.1f} s"

@@ -168,7 +168,6 @@ class TableBuilder:
 
     def _append_rows(self, events: Sequence[AnyEvent], index: Array, start: Array, duration: Array) -> None:
         category = np.array(self.categories.of([e.cat for e in events]), np.int16)
-        args = [e.args or _NO_ARGS for e in events]
         kind = self._kinds()[category]
         row: dict[str, Array] = {
             "kind": kind,
@@ -177,20 +176,31 @@ class TableBuilder:
             "lane": np.array(self.lanes.of([(e.pid, e.tid) for e in events]), np.int32),
             "start_ns": start,
             "duration_ns": duration,
+            "file_index": index,
+        }
+        # Python functions, most of a trace with stacks, have none of these arguments: a quarter of the time here.
+        rows = np.flatnonzero(kind != Kind.PYTHON_FUNCTION)
+        found = self._argument_columns([events[i].args or _NO_ARGS for i in rows.tolist()], kind[rows])
+        for key, values in found.items():
+            row[key] = values if len(rows) == len(events) else np.full(len(events), -1, values.dtype)
+            row[key][rows] = values
+        self._fill_streams(row["stream"], kind, events)
+        for key, column in row.items():
+            self._parts[key].append(column.astype(_COLUMNS[key], copy=False))
+
+    def _argument_columns(self, args: list[Args], kind: npt.NDArray[np.uint8]) -> dict[str, Array]:
+        external_id = _int64([a.external_id for a in args])
+        old = [a.old_external_id for a in args]
+        if old.count(-1) < len(old):
+            external_id = np.where(external_id == -1, _int64(old), external_id)
+        return {
             "stream": self._streams([a.stream for a in args]),
             "correlation": _int64([a.correlation for a in args]),
-            "external_id": _int64([a.external_id for a in args]),
+            "external_id": external_id,
             "sequence_number": _int64([a.sequence_number for a in args]),
             "signature": self._signature_codes(args, kind),
             "device": self._streams([a.device for a in args]),
-            "file_index": index,
         }
-        old = [a.old_external_id for a in args]
-        if old.count(-1) < len(old):
-            row["external_id"] = np.where(row["external_id"] == -1, _int64(old), row["external_id"])
-        self._fill_streams(row["stream"], row["kind"], events)
-        for key, column in row.items():
-            self._parts[key].append(column.astype(_COLUMNS[key], copy=False))
 
     def _kinds(self) -> npt.NDArray[np.uint8]:
         categories = self.categories.values()

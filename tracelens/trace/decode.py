@@ -171,7 +171,7 @@ def _coerced(text: bytes, *, text_times: bool) -> AnyEvent:
         name=_text(value.get("name")),
         pid=_identifier(value.get("pid")),
         tid=_identifier(value.get("tid")),
-        dur=_number(value.get("dur", 0)),
+        dur=0.0 if value.get("dur") is None else _number(value["dur"]),
         id=None if event_id is None else _identifier(event_id),
         args=_coerced_args(value.get("args")),
     )

@@ -199,7 +199,7 @@ class Pieces:
         if isinstance(again, _Unparsed):
             return result if result.is_short else again
         rest = fixed[again.end :] if again.end is not None else b""
-        return _Parsed(events=again.events, end=again.end, repairs=repairs + again.repairs, is_repaired=True, rest=rest)
+        return _Parsed(events=again.events, end=again.end, repairs=repairs, is_repaired=True, rest=rest)
 
     def _decode(self, body: bytes) -> _Parsed | _Unparsed:
         text = b"".join((b"[", body, b"]"))

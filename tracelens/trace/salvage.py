@@ -16,8 +16,8 @@ _SEPARATOR = re.compile(rb"[\s\x00]*+(?:[,\]{]|\Z)")
 # After damage an event may start where a known first key does; after ":" or "[" or "," alone it would be a nested one.
 _EVENT_START = re.compile(rb'[^\s:\[,]\s*+,?+\s*+(?=\{\s*+"(?:ph|cat|name|pid|ts)"\s*:)')
 _EVENT_END = re.compile(rb'\}\s*+(?:(?=\])|,?+\s*+(?=\{\s*+"[A-Za-z]))')
-# The end of the list, as far as the next characters can tell.
-_LIST_END = re.compile(rb'\](?=[\s\x00]*+(?:,\s*+"[A-Za-z]|\}[\s\x00]*+\Z|\Z))')
+# The end of the list behind its last event, as far as the characters around it can tell.
+_LIST_END = re.compile(rb'\}[\s\x00,]*+\](?=[\s\x00]*+(?:,\s*+"[A-Za-z]|\}[\s\x00]*+\Z|\Z))')
 # An event cut by a pattern inside its strings or lists is tried together with this many neighbors.
 _NEIGHBORS = 8
 # What is kept when no start is in sight: a start may straddle two windows.

@@ -38,7 +38,7 @@ class SignatureStore:
         return len(self._texts)
 
     def code(self, recorded: bytes) -> int:
-        """Code of a text as recorded: each part's JSON, joined by ``SEPARATOR``; absent parts at the end may be left out."""
+        """Code of a text as recorded: each part's JSON, joined by ``SEPARATOR``; absent last parts may be left out."""
         code = self._code_of_recorded.get(recorded)
         if code is None:
             code = self._code_of_recorded[recorded] = self._intern(recorded)
