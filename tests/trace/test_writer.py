@@ -253,7 +253,7 @@ def test_what_was_written_is_read_back(tmp_path):
     table = read_trace(write_trace(one_mm(), tmp_path / "rank1.json.gz"))
     assert [(d.name, d.compute_units) for d in table.device_properties()] == [("AMD Instinct MI300X", 304)]
     assert (table.rank, table.world_size) == (1, 2)
-    assert [(name, tuple(ranks)) for name, ranks in table.process_groups()] == [("0", (0, 1))]
+    assert [(group.name, group.ranks) for group in table.process_groups()] == [("0", (0, 1))]
     assert table.metadata["traceName"] == "generated"
     tree = OpTree(table)
     assert tree.self_check() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,13 +36,15 @@ from tracelens.hardware import HardwareSpec, Recognition, contradiction, recogni
 from tracelens.perf_models import EPComm
 from tracelens.perf_models.base import PerfModel
 from tracelens.signature import OpSignature
-from tracelens.trace.table import Kind
+from tracelens.trace.table import Kind, TraceTable
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.trace import Trace
 
+# How training frameworks describe the group in which experts exchange tokens.
+_EXPERT_GROUP = re.compile(r"(?:expert(?:_model)?_parallel|ep)(?:_group)?", re.IGNORECASE)
 #: ``Recognition.how`` of a device that the caller named.
 CHOSEN = "chosen"
 
@@ -119,8 +122,10 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     unified_set = unified_calls(table, tree, compute, readings)
     unified_category = tables.category_of_calls(unified_set, compute, readings)
 
+    ep_size = options.ep_size or recorded_ep_size(table)
+
     def expected(model: PerfModel, signature: OpSignature) -> float | None:
-        return expected_remote_bytes(model, signature, options.ep_size)
+        return expected_remote_bytes(model, signature, ep_size)
 
     unique = tables.ops_unique_args(table, compute, readings, launching, direct)
     unified = tables.modelled_table(table, compute, readings, unified_set, work, expected)
@@ -181,14 +186,22 @@ def recognized(trace: Trace, options: Options) -> Recognition:
 def expected_remote_bytes(model: PerfModel, signature: OpSignature, ep_size: int | None) -> float | None:
     """For token exchanges: the bytes that leave the rank under uniform routing; None without a group size.
 
-    Group size: ``--ep-size``, else what the op recorded (``Group size``, ``Process Group Ranks``).
+    What the op itself recorded (``Group size``) wins over ``ep_size``.
     """
     if not isinstance(model, EPComm):
         return None
-    size = ep_size
-    if size is None and isinstance(recorded := signature.attribute("Group size"), int):
-        size = recorded
-    return model.expected_wire_bytes(size)
+    recorded = signature.attribute("Group size")
+    return model.expected_wire_bytes(recorded if isinstance(recorded, int) and recorded > 0 else ep_size)
+
+
+def recorded_ep_size(table: TraceTable) -> int | None:
+    """Ranks of this rank's expert-parallel group, by the group's recorded description; None unless exactly one size."""
+    sizes = {
+        len(group.ranks)
+        for group in table.process_groups()
+        if _EXPERT_GROUP.fullmatch(group.description) and (table.rank is None or table.rank in group.ranks)
+    }
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def no_device_events(trace: Trace) -> NothingToAnalyzeError:

@@ -27,6 +27,8 @@ from tracelens.hardware import HardwareSpec
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 
 SHORT_KERNEL_US = 5.0
+#: Share of the window below which a possible gain is not worth a line.
+MIN_GAIN = 0.005
 COLLECTIVES = "collectives"
 
 
@@ -232,7 +234,8 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
     unified = analysis.frames["unified_perf_summary"]
     findings: list[Finding] = []
     gain = (unified["kernel_us_sum"] - unified["roofline_us"] * unified["operation_count"]) / divisor
-    for index in gain[gain > 0].sort_values(ascending=False, kind="stable").index[:6]:
+    worthwhile = gain[gain * divisor > MIN_GAIN * analysis.timeline.total_ns / NS_PER_US]
+    for index in worthwhile.sort_values(ascending=False, kind="stable").index[:6]:
         row = unified.loc[index]
         findings.append(
             Finding(

@@ -96,6 +96,15 @@ class Losses:
         return bool(self.damaged_events or self.truncated or self.repaired or self.notes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessGroup:
+    """Ranks that communicate under one name; ``ranks`` is empty where they were not recorded."""
+
+    name: str
+    ranks: tuple[int, ...]
+    description: str = ""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Flows:
     """Columns of the arrows' ends (phases ``s`` and ``f``), in file order. A text id has a code below -1 as its id."""
@@ -253,8 +262,8 @@ class TraceTable:
         """Number of ranks of the job, or None when not recorded."""
         return self._distributed("world_size")
 
-    def process_groups(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """(name, ranks) of every recorded process group, in file order; ranks are empty when not recorded."""
+    def process_groups(self) -> tuple[ProcessGroup, ...]:
+        """Every recorded process group, in file order."""
         info = self.metadata.get("distributedInfo")
         entries = info.get("pg_config") if isinstance(info, dict) else None
         groups = []
@@ -262,7 +271,8 @@ class TraceTable:
             if isinstance(entry, dict) and entry.get("pg_name") is not None:
                 ranks = entry.get("ranks")
                 whole = tuple(r for r in ranks if isinstance(r, int)) if isinstance(ranks, list) else ()
-                groups.append((str(entry["pg_name"]), whole))
+                description = str(entry.get("pg_desc") or "")
+                groups.append(ProcessGroup(name=str(entry["pg_name"]), ranks=whole, description=description))
         return tuple(groups)
 
     def to_pandas(self) -> pd.DataFrame:

@@ -18,6 +18,7 @@ import orjson
 from tracelens.device_properties import DeviceProperties
 from tracelens.errors import InputError, UsageError
 from tracelens.signature import OpSignature
+from tracelens.trace.table import ProcessGroup
 
 DeviceCategory: TypeAlias = Literal["kernel", "gpu_memcpy", "gpu_memset"]
 HostCategory: TypeAlias = Literal["cpu_op", "user_annotation", "python_function"]
@@ -79,15 +80,6 @@ class HostThread:
     thread_id: int
     calls: tuple[RecordedCall, ...] = ()
     name: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessGroup:
-    """Ranks that communicate under one name."""
-
-    name: str
-    ranks: tuple[int, ...]
-    description: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
