@@ -44,7 +44,9 @@ def test_the_first_example_reads_what_its_comments_say(tmp_path: Path):
 
 def test_the_page_names_every_bundled_extension_and_its_main_ops():
     page = PAGE.read_text(encoding="utf-8")
-    assert [extension.name for extension in bundled_extensions()] == [n for n in bundled_names() if f"| `{n}` |" in page]
+    assert [extension.name for extension in bundled_extensions()] == [
+        n for n in bundled_names() if f"| `{n}` |" in page
+    ]
     known = {name for extension in bundled_extensions() for name in extension.traced_names}
     for name in (
         "DeepEPDispatch",

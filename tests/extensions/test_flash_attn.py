@@ -38,9 +38,13 @@ def test_backward_reads_its_operands_behind_the_gradient():
 
 def test_packed_sequences_of_one_length_are_counted_and_others_are_not_guessed():
     q = (64, 4, 32)
-    even = read("flash_attn::_flash_attn_varlen_forward", (q, q, q, (5,), (5,)), {5: "16", 6: "16", 7: "0.0", 9: "False"})
+    even = read(
+        "flash_attn::_flash_attn_varlen_forward", (q, q, q, (5,), (5,)), {5: "16", 6: "16", 7: "0.0", 9: "False"}
+    )
     assert even.flops() == 2 * 4 * (4 * 16 * 16) * (32 + 32)
-    uneven = read("flash_attn::_flash_attn_varlen_forward", (q, q, q, (5,), (5,)), {5: "40", 6: "40", 7: "0.0", 9: "False"})
+    uneven = read(
+        "flash_attn::_flash_attn_varlen_forward", (q, q, q, (5,), (5,)), {5: "40", 6: "40", 7: "0.0", 9: "False"}
+    )
     assert uneven.flops() is None
     assert uneven.hbm_bytes() == 4 * 64 * 4 * 32 * 2
 

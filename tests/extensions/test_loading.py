@@ -10,9 +10,9 @@ import pytest
 
 from tracelens.errors import UsageError
 from tracelens.extensions import (
-    bundled_names,
     Extension,
     bundled_extensions,
+    bundled_names,
     detect_bundled,
     installed_extensions,
     load_extension,

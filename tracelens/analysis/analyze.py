@@ -209,7 +209,7 @@ def no_device_events(trace: Trace) -> NothingToAnalyzeError:
     ops = _cpu_ops(trace)
     if not ops:
         return NothingToAnalyzeError(
-            f"{trace.table.source} has {len(trace.table):,} events, none of them a CPU op or a GPU kernel: nothing to report"
+            f"{trace.table.source} has {len(trace.table):,} events, none of them a CPU op or a kernel: nothing to do"
         )
     return NothingToAnalyzeError(
         f"{trace.table.source} has {ops:,} CPU ops but no GPU kernels. Was it recorded with activities=[CPU]? "
@@ -291,8 +291,8 @@ def _with_rows(unified: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
         return unified
     import pandas as pd
 
-    absent = {
-        column: np.nan if pd.api.types.is_numeric_dtype(values) else None
+    absent: dict[str, Any] = {
+        str(column): np.nan if pd.api.types.is_numeric_dtype(values) else None
         for column, values in unified.items()
         if column not in unlinked
     }

@@ -22,7 +22,6 @@ from tracelens.trace.table import TraceTable
 from tracelens.units import (
     BYTES_PER_MB,
     FLOPS_PER_GFLOP,
-    NS_PER_MS,
     NS_PER_US,
     TERA_PER_S_IN_PER_US,
 )
@@ -415,8 +414,3 @@ def short_kernels_summary(
         result[key] = grouped[key]
     result["percent_of_total"] = 100 * result["short_kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
     return sorted_by(result, "short_kernel_us_sum")
-
-
-def total_ms(ns: int) -> float:
-    """ns as ms."""
-    return ns / NS_PER_MS

@@ -14,21 +14,23 @@ from tracelens.signature import OpSignature
 
 # Operations per element of the iteration space, by ATen op name. Moving data is 0. A transcendental function counts as
 # the handful of operations its polynomial takes; the convention is the one of existing reports of this kind.
+_MOVED = (
+    "view _unsafe_view reshape permute transpose t expand unsqueeze squeeze slice select split cat stack clone copy "
+    "copy_ _to_copy to alias detach embedding index gather index_select arange full full_like zeros zeros_like ones empty "
+    "constant_pad_nd unbind scalar_tensor lift_fresh repeat flip roll as_strided new_zeros iota fill"
+)
+_ONE = (
+    "add sub rsub mul neg abs relu where maximum minimum clamp clamp_min clamp_max eq ne lt le gt ge sum mean amax amin "
+    "max min logical_and logical_or logical_not bitwise_and bitwise_or masked_fill threshold_backward any all sign floor"
+)
+_TWO = "pow rsqrt sqrt reciprocal div addcmul"
+_FOUR = "exp log sigmoid silu sin cos tanh log1p erf var_mean var std"
+_FIVE = "_softmax _log_softmax native_layer_norm native_group_norm"
 _FLOPS_PER_ELEMENT: dict[str, int] = {
-    **dict.fromkeys(
-        ("view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "slice", "select",
-         "split", "cat", "stack", "clone", "copy", "copy_", "_to_copy", "to", "alias", "detach", "embedding", "index", "gather",
-         "index_select", "arange", "full", "full_like", "zeros", "zeros_like", "ones", "empty", "constant_pad_nd", "unbind",
-         "scalar_tensor", "lift_fresh", "repeat", "flip", "roll", "as_strided", "new_zeros", "iota", "fill"), 0),
-    **dict.fromkeys(
-        ("add", "sub", "rsub", "mul", "neg", "abs", "relu", "where", "maximum", "minimum", "clamp", "clamp_min", "clamp_max",
-         "eq", "ne", "lt", "le", "gt", "ge", "sum", "mean", "amax", "amin", "max", "min", "logical_and", "logical_or",
-         "logical_not", "bitwise_and", "bitwise_or", "masked_fill", "threshold_backward", "any", "all", "sign", "floor"), 1),
-    **dict.fromkeys(("pow", "rsqrt", "sqrt", "reciprocal", "div", "addcmul"), 2),
-    **dict.fromkeys(("exp", "log", "sigmoid", "silu", "sin", "cos", "tanh", "log1p", "erf", "var_mean", "var", "std"), 4),
-    **dict.fromkeys(("_softmax", "_log_softmax", "native_layer_norm", "native_group_norm"), 5),
-    "gelu": 8,
-}  # fmt: skip
+    name: flops
+    for flops, names in ((0, _MOVED), (1, _ONE), (2, _TWO), (4, _FOUR), (5, _FIVE), (8, "gelu"))
+    for name in names.split()
+}
 _PREFIX = re.compile(r"^triton_(?:poi|red|per)_fused_(?P<ops>.*?)(?:_\d+)?$")
 
 

@@ -15,7 +15,7 @@ WIDTH = 80
 #: What a bound is called in print: the part of the device that it names.
 _BOUND = {"memory": "HBM", "hbm": "HBM", "wire": "link"}
 _BOLD, _DIM, _YELLOW, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
-_FINDINGS, _CATEGORIES = 3, 6
+_FINDINGS, _CATEGORIES = 3, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -330,13 +330,16 @@ def text_time_ns(text: bytes) -> int | None:
         us = Decimal(text.strip(b'" ').decode("ascii"))
     except (ValueError, InvalidOperation):
         return None
-    if not us.is_finite() or abs(us) >= _TIME_LIMIT_NS // 1000:
+    if not us.is_finite() or us.adjusted() > _MOST_TIME_DIGITS or us.copy_abs() >= _TIME_LIMIT_NS // 1000:
         return None
+    if us.adjusted() < -_MOST_TIME_DIGITS:
+        return 0
     return int(us.scaleb(3, _EXACT).to_integral_value(ROUND_HALF_EVEN))
 
 
 # Enough digits for any time within the limit; traces record three or six decimals.
 _EXACT = Context(prec=60)
+_MOST_TIME_DIGITS = 20
 
 
 def _starts_ns(events: Sequence[AnyEvent], text_times: bool) -> tuple[Array, npt.NDArray[np.bool_]]:

@@ -101,12 +101,15 @@ def _take_event(window: bytes, position: int, found: Salvaged, *, final: bool) -
         ends.append(len(window))
     for stop in ends:
         fixed, repairs = repaired(window[position:stop])
-        end, _ = _value_end(memoryview(fixed))
+        end, is_short = _value_end(memoryview(fixed))
         if end and not fixed[end:].strip():
             found.elements.append(fixed[:end])
             found.repairs += repairs
             found.is_unfinished = False
             return stop
+        if not is_short:
+            # More text does not mend what is wrong before it.
+            break
     return 0
 
 

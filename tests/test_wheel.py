@@ -1,0 +1,75 @@
+"""The wheel, installed outside the clone: what a user of ``pip install`` has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+pytestmark = pytest.mark.wheel
+
+
+@pytest.fixture(scope="module")
+def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` folder of a new virtual environment that holds the wheel; dependencies come from the running one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(repository)]
+    built = subprocess.run(build, capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(f"no wheel could be built here (no network?): {built.stderr.strip().splitlines()[-1:]}")
+    wheel = next(folder.glob("tracelens_perf-*.whl"))
+    venv.create(folder / "env", with_pip=True)
+    binaries = folder / "env" / "bin"
+    subprocess.run([binaries / "pip", "install", "--quiet", "--no-deps", str(wheel)], check=True)
+    site = next((folder / "env" / "lib").glob("python*/site-packages"))
+    packages = next(path for path in sys.path if path.endswith("site-packages") and (Path(path) / "numpy").is_dir())
+    (site / "dependencies.pth").write_text(packages)
+    return binaries
+
+
+def run(command: list[object], cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run([str(c) for c in command], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def test_deepep_is_communication_in_workbook_and_json(installed: Path, repository: Path, tmp_path: Path) -> None:
+    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+    done = run([installed / "tracelens", "report", trace, "-o", tmp_path / "out"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "EP_Communication" in done.stdout
+    book = openpyxl.load_workbook(tmp_path / "out" / "report.xlsx", read_only=True)
+    header, *rows = book["EP_Communication"].iter_rows(values_only=True)
+    names = {row[header.index("name")] for row in rows}
+    assert names == {"DeepEPDispatch", "DeepEPCombine", "DeepEPDispatchBackward", "DeepEPCombineBackward"}
+    for row in rows:
+        wire = row[header.index("param: tokens")] * row[header.index("param: hidden")] * 2
+        assert row[header.index("Interconnect Data (MB)_first")] == pytest.approx(wire / 1e6)
+        assert row[header.index("TFLOPS/s_mean")] == 0
+    assert not [title for title in header if title.startswith("TB/s")]
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    category = next(c for c in document["categories"] if c["name"] == "EP_Communication")
+    assert category["time_us"] > 0
+    assert {op["model"] for op in document["ops"] if op["category"] == "EP_Communication"} == {
+        "DeepEPDispatch",
+        "DeepEPCombine",
+    }
+
+
+def test_the_api_gives_the_same_rows(installed: Path, repository: Path, tmp_path: Path) -> None:
+    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+    code = (
+        "import tracelens as tl, tracelens_extensions.megatron, pathlib, sys;"
+        f"assert not str(pathlib.Path(tl.__file__)).startswith({str(repository)!r});"
+        f"r = tl.report(tl.load({str(trace)!r}));"
+        "f = r['EP_Communication'];"
+        "print(tl.__version__, sorted(set(f['name'])), f['Effective Interconnect TB/s_mean'].notna().all())"
+    )
+    done = run([installed / "python", "-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(" ", 1)[1].strip().endswith("'DeepEPDispatchBackward'] True")
