@@ -15,13 +15,15 @@ from tracelens.signature import OpSignature
 # Operations per element of the iteration space, by ATen op name. Moving data is 0. A transcendental function counts as
 # the handful of operations its polynomial takes; the convention is the one of existing reports of this kind.
 _MOVED = (
-    "view _unsafe_view reshape permute transpose t expand unsqueeze squeeze slice select split cat stack clone copy "
-    "copy_ _to_copy to alias detach embedding index gather index_select arange full full_like zeros zeros_like ones empty "
-    "constant_pad_nd unbind scalar_tensor lift_fresh repeat flip roll as_strided new_zeros iota fill"
+    "view _unsafe_view reshape permute transpose t expand unsqueeze squeeze slice select split cat stack clone "
+    "copy copy_ _to_copy to alias detach embedding index gather index_select arange full full_like zeros "
+    "zeros_like ones empty constant_pad_nd unbind scalar_tensor lift_fresh repeat flip roll as_strided "
+    "new_zeros iota fill"
 )
 _ONE = (
-    "add sub rsub mul neg abs relu where maximum minimum clamp clamp_min clamp_max eq ne lt le gt ge sum mean amax amin "
-    "max min logical_and logical_or logical_not bitwise_and bitwise_or masked_fill threshold_backward any all sign floor"
+    "add sub rsub mul neg abs relu where maximum minimum clamp clamp_min clamp_max eq ne lt le gt ge sum mean "
+    "amax amin max min logical_and logical_or logical_not bitwise_and bitwise_or masked_fill "
+    "threshold_backward any all sign floor"
 )
 _TWO = "pow rsqrt sqrt reciprocal div addcmul"
 _FOUR = "exp log sigmoid silu sin cos tanh log1p erf var_mean var std"

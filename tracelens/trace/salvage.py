@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 
@@ -20,6 +21,9 @@ _EVENT_END = re.compile(rb'\}\s*+(?:(?=\])|,?+\s*+(?=\{\s*+"[A-Za-z]))')
 _LIST_END = re.compile(rb'\}[\s\x00,]*+\](?=[\s\x00]*+(?:,\s*+"[A-Za-z]|\}[\s\x00]*+\Z|\Z))')
 # An event cut by a pattern inside its strings or lists is tried together with this many neighbors.
 _NEIGHBORS = 8
+_LARGEST_MENDED_BYTES = 64 * 1024
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_MENDABLE = re.compile(rb"[\x00-\x1f\\]|[nN]a|[iI]n|IN")
 # What is kept when no start is in sight: a start may straddle two windows.
 _KEPT_BYTES = 256
 
@@ -85,46 +89,66 @@ def salvaged(window: bytes, *, final: bool, proven: bool, skipping: bool, is_end
 
 def _take_event(window: bytes, position: int, found: Salvaged, *, final: bool) -> int:
     """Adds the object at ``position``; returns its end, or 0 when there is none that parses."""
-    end, is_short = _value_end(memoryview(window)[position:])
-    found.is_unfinished = is_short
-    if end:
-        found.elements.append(window[position : position + end])
-        return position + end
-    if is_short and not final:
+    value = _first_value(memoryview(window)[position:])
+    found.is_unfinished = value.is_short
+    if value.end:
+        found.elements.append(window[position : position + value.end])
+        return position + value.end
+    if not value.is_mendable or (value.is_short and not final):
         return 0
-    ends = []
-    for match in _EVENT_END.finditer(window, position):
-        ends.append(match.start() + 1)
-        if len(ends) == _NEIGHBORS:
-            break
-    if final and len(ends) < _NEIGHBORS:
-        ends.append(len(window))
-    for stop in ends:
+    for stop in _stops(window, position, final=final):
         fixed, repairs = repaired(window[position:stop])
-        end, is_short = _value_end(memoryview(fixed))
-        if end and not fixed[end:].strip():
-            found.elements.append(fixed[:end])
+        value = _first_value(memoryview(fixed))
+        if value.end and not fixed[value.end :].strip():
+            found.elements.append(fixed[: value.end])
             found.repairs += repairs
             found.is_unfinished = False
             return stop
-        if not is_short:
+        if not value.is_short:
             # More text does not mend what is wrong before it.
             break
     return 0
 
 
-def _value_end(text: memoryview) -> tuple[int, bool]:
-    """(bytes of the JSON value that ``text`` starts with, or 0; whether the text ends inside it)."""
+def _stops(window: bytes, position: int, *, final: bool) -> Iterator[int]:
+    """Where the event at ``position`` may end, nearest first."""
+    limit = position + _LARGEST_MENDED_BYTES
+    ends = islice(_EVENT_END.finditer(window, position, limit), _NEIGHBORS)
+    yield from (match.start() + 1 for match in ends)
+    if final and len(window) <= limit:
+        yield len(window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Value:
+    """The JSON value a text starts with: its length, or 0 when the text ends inside it or is no JSON."""
+
+    end: int = 0
+    is_short: bool = False
+    is_mendable: bool = False
+
+
+def _first_value(text: memoryview) -> _Value:
     try:
         _value.decode(text)
     except RecursionError:
-        return 0, False
+        return _Value()
     except msgspec.DecodeError as error:
         end = trailing_position(error)
         if end is None:
-            return 0, is_truncation(error)
-        return len(bytes(text[:end]).rstrip()), False
-    return len(bytes(text).rstrip()), False
+            is_short = is_truncation(error)
+            return _Value(is_short=is_short, is_mendable=is_short or _is_mendable(text, str(error)))
+        return _Value(end=len(bytes(text[:end]).rstrip()))
+    return _Value(end=len(bytes(text).rstrip()))
+
+
+def _is_mendable(text: memoryview, message: str) -> bool:
+    """Whether ``repaired`` can help. Where nothing but garbage follows, trying would cost more than all the rest."""
+    if "escape" in message or "comma" in message:
+        return True
+    place = _BYTE.search(message)
+    byte = int(place[1]) if place else 0
+    return "character" in message and _MENDABLE.search(bytes(text[max(byte - 4, 0) : byte + 2])) is not None
 
 
 def _list_end(window: bytes, position: int, limit: int, is_end: Callable[[int], bool]) -> int | None:
