@@ -15,7 +15,7 @@ from tracelens.report.assembly import Sheet, assemble, by_title
 from tracelens.report.columns import UNIFIED, Analyzed, ColumnSet
 from tracelens.report.json_report import is_report, json_bytes, write_json
 from tracelens.report.terminal import verdict
-from tracelens.report.whole import whole_folder
+from tracelens.whole import whole_folder
 
 if TYPE_CHECKING:
     import pandas as pd
