@@ -18,6 +18,12 @@ class InputError(TracelensError):
     exit_code = 1
 
 
+class OutputError(TracelensError):
+    """What was asked for cannot be written (exit 1)."""
+
+    exit_code = 1
+
+
 class UsageError(TracelensError):
     """A name, option or extension that the caller gave does not fit (exit 2)."""
 

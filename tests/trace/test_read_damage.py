@@ -272,3 +272,15 @@ def test_long_white_space_and_long_nested_lists_stay_fast(tmp_path: Path) -> Non
     table = read(tmp_path, text_of([nested, LINES[1], nested]).replace(LINES[1].encode(), blank), 10_000)
     assert names(table) == ["op0", "op1", "op0"]
     assert not table.losses
+
+
+@pytest.mark.parametrize("text", ["9" * 40, "1e300", "1e999999999", '"1e999999999"', "-1e30", '"soon"', "true"])
+@pytest.mark.parametrize("other", ["1", "1712345678901234.567"])
+def test_an_impossible_time_costs_one_event_in_either_way_of_reading_times(
+    tmp_path: Path, text: str, other: str
+) -> None:
+    lines = [line.replace(f'"ts": {i},', f'"ts": {text if i == 5 else other},') for i, line in enumerate(LINES)]
+    table = read(tmp_path, text_of(lines))
+    assert names(table) == without(5)
+    assert set(table.start_ns.tolist()) == {1712345678901234567 if "." in other else 1000}
+    assert table.losses.damaged_events == 1

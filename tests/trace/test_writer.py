@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracelens.device_properties import DeviceProperties
-from tracelens.errors import InputError, UsageError
+from tracelens.errors import OutputError, UsageError
 from tracelens.signature import OpSignature
 from tracelens.trace.read import read_trace
 from tracelens.trace.table import Kind
@@ -231,7 +231,7 @@ def test_calls_that_no_profiler_could_record_are_refused_and_leave_the_old_file(
 
 
 def test_a_folder_that_does_not_exist_is_one_sentence(tmp_path):
-    with pytest.raises(InputError, match=r"cannot write .*trace\.json: No such file or directory"):
+    with pytest.raises(OutputError, match=r"cannot write .*trace\.json: No such file or directory"):
         write_trace(one_mm(), tmp_path / "absent" / "trace.json")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_values
 from tracelens.report.text import is_formula_like, xml_text
-from tracelens.report.whole import whole_file
+from tracelens.whole import whole_file
 
 
 def write_csv(folder: str | PathLike[str], sheets: Sequence[Sheet]) -> None:

@@ -27,8 +27,8 @@ from tracelens.analysis.summary import (
 )
 from tracelens.report.cells import Value, plain_values
 from tracelens.report.text import without_surrogates
-from tracelens.report.whole import whole_file
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
+from tracelens.whole import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -29,7 +29,7 @@ from tracelens.report.cells import LARGEST_EXACT, Value, plain_values
 from tracelens.report.charts import charted_columns, share_chart
 from tracelens.report.columns import Column
 from tracelens.report.text import is_formula_like, xml_text
-from tracelens.report.whole import whole_file
+from tracelens.whole import whole_file
 
 #: The stubs leave its functions untyped.
 _rules: Any = rule

@@ -7,7 +7,6 @@ import gzip
 import io
 import itertools
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 import orjson
 
 from tracelens.device_properties import DeviceProperties
-from tracelens.errors import InputError, UsageError
+from tracelens.errors import UsageError
 from tracelens.signature import OpSignature
 from tracelens.trace.table import ProcessGroup
+from tracelens.whole import whole_file
 
 DeviceCategory: TypeAlias = Literal["kernel", "gpu_memcpy", "gpu_memset"]
 HostCategory: TypeAlias = Literal["cpu_op", "user_annotation", "python_function"]
@@ -134,11 +134,11 @@ def write_trace(trace: RecordedTrace, path: str | os.PathLike[str]) -> Path:
     """Writes ``trace`` to ``path`` (gzip when it ends in ``.gz``), whole or not at all, and returns the path.
 
     The same trace gives the same bytes: no dates, no random names. UsageError when calls do not nest (a child outside
-    its caller, siblings that overlap or are out of order, a kernel before its launch), InputError when the file cannot
+    its caller, siblings that overlap or are out of order, a kernel before its launch), OutputError when the file cannot
     be written.
     """
     target = Path(path)
-    with _replacing(target) as raw, contextlib.ExitStack() as stack:
+    with whole_file(target) as raw, contextlib.ExitStack() as stack:
         sink: BinaryIO | gzip.GzipFile = raw
         if target.suffix == ".gz":
             # mtime=0 and an empty name: neither the time nor the place of writing is in the bytes
@@ -422,16 +422,3 @@ def _microseconds(time_ns: int) -> str:
 
 def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
-
-
-@contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``target`` when the block ends well, and is removed when it does not."""
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-            path = Path(folder) / target.name
-            with path.open("wb") as file:
-                yield file
-            path.replace(target)
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error

@@ -1,0 +1,169 @@
+"""``tracelens report`` as a user runs it: exit codes, files, bytes."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import tracelens
+from tracelens.cli import main
+
+SCHEMA = json.loads((Path(tracelens.__file__).parent / "report.schema.json").read_text())
+
+
+def report(*arguments: object) -> int:
+    return main(["report", *(str(a) for a in arguments)])
+
+
+@pytest.fixture
+def moe(repository: Path) -> Path:
+    return repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+
+
+@pytest.fixture
+def cpu_only(repository: Path) -> Path:
+    return repository / "example_traces" / "transformer_step_cpu.json.gz"
+
+
+@pytest.mark.shared
+def test_every_real_trace_reports_or_says_in_one_sentence_why_not(
+    shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = {}
+    for number, trace in enumerate(sorted(shared_traces.rglob("*.json.gz"))):
+        folder = tmp_path / str(number)
+        codes[trace.parent.name] = code = report(trace, "-o", folder)
+        shown = capsys.readouterr()
+        if code:
+            assert (code, trace.parent.name) == (3, "cpu_only")
+            assert "4 CPU ops but no GPU kernels" in shown.err
+            continue
+        lines = shown.out.splitlines()
+        assert len(lines) <= 24
+        document = json.loads((folder / "report.json").read_text())
+        jsonschema.validate(document, SCHEMA)
+        busy = document["busy"]
+        # conserved up to the digits of the document
+        assert sum(busy[part] for part in ("compute", "exposed_comm", "memcpy", "idle")) == pytest.approx(1, abs=1e-9)
+    assert len(codes) > 10
+
+
+def test_the_same_input_gives_the_same_bytes(moe: Path, tmp_path: Path) -> None:
+    assert report(moe, "-o", tmp_path / "a") == 0
+    assert report(moe, "-o", tmp_path / "b") == 0
+    for name in ("report.xlsx", "report.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_cpu_only_trace_exits_3_and_reports_with_cpu(
+    cpu_only: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(cpu_only, "-o", tmp_path / "a") == 3
+    assert "pass --cpu for a CPU-only report" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+    assert report(cpu_only, "-o", tmp_path / "a", "--cpu", "--csv") == 0
+    assert "aten::" in (tmp_path / "a" / "csv" / "cpu_ops_unique_args.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "is empty"),
+        (b"hello", "is text, but no JSON"),
+        (b'{"nodes": []}', "traceEvents"),
+        (b"PK\x03\x04 zip", "is a zip archive"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_one_sentence_and_exit_1(
+    content: bytes, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    assert report(path) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert sentence in error
+    assert "t.json" in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "t.report").exists()
+
+
+def test_a_missing_file_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(tmp_path / "absent.json") == 1
+    assert "absent.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--device", "mi30x"], ["--steps", "90-99"], ["--extension", "megatronn"], ["--extension", "missing.py"]],
+)
+def test_what_does_not_exist_is_exit_2_and_leaves_nothing(
+    options: list[str], moe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(moe, "-o", tmp_path / "out", *options) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_binding_that_raises_costs_its_op_and_exits_5(
+    moe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text(
+        "from tracelens import traced_as, GEMM, OpSignature\n"
+        "@traced_as('aten::mm')\n"
+        "def _mm(op: OpSignature) -> GEMM:\n"
+        "    return 1 / 0\n"
+    )
+    assert report(moe, "-o", tmp_path / "out", "--extension", bad) == 5
+    assert "aten::mm lost its model" in capsys.readouterr().out
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    warning = next(w for w in document["warnings"] if w["id"] == "extension_failed")
+    assert "bad.py:2" in warning["text"]
+    assert "ZeroDivisionError" in warning["text"]
+    ops = document["ops"]
+    assert any(op["model"] == "GEMM" for op in ops)
+    assert all(op["model"] is None for op in ops if op["signature"]["name"] == "aten::mm")
+
+
+def test_a_foreign_folder_is_never_overwritten(moe: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    assert report(moe, "-o", tmp_path) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_full_disk_leaves_the_old_report_whole(moe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert report(moe, "-o", tmp_path / "out") == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tracelens.report.result.write_json", full)
+    assert report(moe, "-o", tmp_path / "out", "--device", "mi325x") == 1
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_single_file_can_be_asked_for(moe: Path, tmp_path: Path) -> None:
+    assert report(moe, "-o", tmp_path / "only.xlsx") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["only.xlsx"]
+
+
+def test_json_on_stdout_is_the_document_and_nothing_else(
+    moe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(moe, "-o", tmp_path / "out", "--format", "json") == 0
+    jsonschema.validate(json.loads(capsys.readouterr().out), SCHEMA)
+
+
+def test_extensions_switch_themselves_on_unless_told_not_to(moe: Path, tmp_path: Path) -> None:
+    assert report(moe, "-o", tmp_path / "on") == 0
+    assert report(moe, "-o", tmp_path / "off", "--extension", "none") == 0
+    on, off = (json.loads((tmp_path / side / "report.json").read_text()) for side in ("on", "off"))
+    assert "megatron" in on["extensions"]
+    assert off["extensions"] == []
+    assert on["coverage"]["perf_model"] > off["coverage"]["perf_model"]
