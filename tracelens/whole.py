@@ -1,4 +1,7 @@
-"""Files that are there whole or not at all: written under another name in the same folder, then renamed."""
+"""Files that are there whole or not at all: written under another name in the same folder, then renamed.
+
+On floor 0: whatever writes a file a user asked for writes it this way.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +12,36 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from tracelens.errors import InputError
+from tracelens.errors import OutputError
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A binary file that becomes ``path`` when the block ends well; otherwise ``path`` stays as it was.
 
-    InputError when the folder cannot be written to.
+    OutputError when it cannot be written: no such folder, no permission, a full disk.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        file = partial.open("w+b")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    done = False
-    try:
-        with file:
+        with partial.open("w+b") as file:
             yield file
         partial.replace(path)
-        done = True
+    except OSError as error:
+        raise _unwritable(path, error) from error
     finally:
-        if not done:
-            with suppress(FileNotFoundError):
-                partial.unlink()
+        with suppress(OSError):
+            partial.unlink()
 
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """A folder to fill; when the block ends well its entries replace those of the same name in ``path``.
 
-    What else is in ``path`` stays. InputError when the folder above cannot be written to.
+    What else is in ``path`` stays. OutputError when it cannot be written.
     """
     staging = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         staging.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    try:
         yield staging
         if not path.exists():
             staging.rename(path)
@@ -56,5 +51,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
             if target.is_dir():
                 shutil.rmtree(target)
             entry.replace(target)
+    except OSError as error:
+        raise _unwritable(path, error) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _unwritable(path: Path, error: OSError) -> OutputError:
+    return OutputError(f"cannot write {path}: {error.strerror or error}; what was there is unchanged")
