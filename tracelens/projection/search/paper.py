@@ -1,0 +1,420 @@
+"""The analytic model of arXiv 2410.00273, as published: the rule set ``paper``, defects included.
+
+This is the project's one sanctioned copy of formulas and figures that it has better versions of elsewhere: it exists
+to reproduce the published rows exactly. ``repairs`` mends, on demand, the three defects that the published code has:
+
+* ``layernorm``: the 2D LayerNorm takes its local width from the sequence (l // m1), not the hidden size (e // m1);
+* ``pipeline``: transfers between stages in different domains cost nothing as soon as two stages share a domain;
+* ``all_reduce``: an all-reduce inside one domain, or all of it between domains, costs half of what a ring takes.
+
+Volumes are GB (1e9 bytes), work TFLOP, rates TFLOP/s and GB/s, times s. ``//`` floors, as the published code does.
+There is no causal mask, embedding, head, optimizer step or recompute in this model.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.errors import UsageError
+from tracelens.projection.search.space import Candidates, Shape, Strategy
+
+Floats = npt.NDArray[np.float64]
+Repair = Literal["layernorm", "pipeline", "all_reduce"]
+REPAIRS: tuple[Repair, ...] = ("layernorm", "pipeline", "all_reduce")
+
+ELEMENT_GB = 2e-9  # 2 bytes
+MASK_GB = 1e-9  # a dropout mask element is 1 byte
+TFLOP = 1e-12
+LAUNCH_S = 20e-6  # per op and pass
+COMPUTE_EFFICIENCY = 0.8
+OPTIMIZER_BYTES_PER_WEIGHT_BYTE = 6  # 12 bytes of state per 2-byte weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTier:
+    """A tier of the network: GB/s one direction, the fraction that is reached, and seconds per message."""
+
+    gb_s: float
+    efficiency: float
+    latency_s: float
+
+    @property
+    def effective_gb_s(self) -> float:
+        return self.gb_s * self.efficiency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperSystem:
+    """A device and its two network tiers, by the paper's account. ``domain``: devices joined by ``fast`` links."""
+
+    name: str
+    matrix_tflops_s: float
+    vector_tflops_s: float
+    hbm_gb_s: float
+    hbm_gb: float
+    fast: LinkTier
+    slow: LinkTier
+    domain: int
+
+    @classmethod
+    def load(cls, name: str, *, domain: int) -> PaperSystem:
+        """``A100``, ``H200``, ``B200`` or ``B200-next`` with ``domain`` devices per fast domain."""
+        known = _data()["systems"]
+        found = next((key for key in known if key.lower() == name.lower()), None)
+        if found is None:
+            raise UsageError.unknown("system of the paper", name, [key.lower() for key in known])
+        figures: dict[str, Any] = dict(known[found])
+        fast, slow = (LinkTier(**figures.pop(tier)) for tier in ("fast", "slow"))
+        return cls(name=found, domain=domain, fast=fast, slow=slow, **figures)
+
+
+def load_shape(name: str) -> Shape:
+    """The shape of ``gpt3``, ``gpt3_1T`` or ``vit_era5``, or of ``l=2048,e=25600,h=160,depth=128``."""
+    models: Mapping[str, Any] = _data()["models"]
+    if "=" in name:
+        return _given_shape(name)
+    for key, entry in models.items():
+        if name.lower() in (key.lower(), *entry["aliases"]):
+            return Shape(**{k: v for k, v in entry.items() if k != "aliases"})
+    raise UsageError.unknown(
+        "model of the paper", name, [alias for entry in models.values() for alias in entry["aliases"]]
+    )
+
+
+def _given_shape(text: str) -> Shape:
+    letters = {"l": "sequence", "e": "hidden", "h": "heads", "depth": "depth"}
+    try:
+        given = {letters[key.strip()]: int(value) for key, value in (part.split("=") for part in text.split(","))}
+        shape = Shape(**given)
+    except (KeyError, ValueError, TypeError):
+        raise UsageError(f"a model is a name or l=2048,e=25600,h=160,depth=128; got {text!r}") from None
+    if min(shape.sequence, shape.hidden, shape.heads, shape.depth) < 1 or shape.hidden % shape.heads:
+        raise UsageError(f"model {text!r}: all of l, e, h, depth must be at least 1, and h must divide e")
+    return shape
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath("paper.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerCost:
+    """One layer on one device, forward and backward; arrays over distinct (m1, m2, micro-batch, blocks, placement).
+
+    ``weights_gb`` and ``stored_gb`` (activations kept for the backward pass); ``transfer_gb`` goes to the next stage.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    compute_s: Floats
+    exposed_memory_s: Floats
+    communication_s: Floats
+    tflop: Floats
+    weights_gb: Floats
+    stored_gb: Floats
+    transfer_gb: Floats
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pass:
+    """Work of one pass of one op: TFLOP, GB through HBM, seconds of communication."""
+
+    tflop: Any
+    hbm_gb: Any
+    communication_s: Any = 0.0
+    blocks: Any = None
+    set_s: Any = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Op:
+    name: str
+    forward: _Pass
+    backward: _Pass
+    is_matrix: bool
+    weights_gb: Any = 0.0
+    stored_gb: Any = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperRules:
+    """Prices candidates on a system. ``repairs`` names the defects to mend; none reproduces the published figures."""
+
+    shape: Shape
+    strategy: Strategy
+    system: PaperSystem
+    repairs: frozenset[Repair] = field(default_factory=frozenset)
+
+    def layer(self, keys: Mapping[str, Any]) -> LayerCost:
+        """One layer for arrays ``m1 m2 micro_batch blocks near_m1 near_m2``."""
+        ops = self._ops(keys)
+        totals: dict[str, Any] = dict.fromkeys(LayerCost.__slots__, 0.0)
+        for op in ops:
+            for side in ("forward", "backward"):
+                one: _Pass = getattr(op, side)
+                compute, exposed, communication = self._timed(op, one)
+                totals[f"{side}_s"] += compute + exposed + communication
+                totals["compute_s"] += compute
+                totals["exposed_memory_s"] += exposed
+                totals["communication_s"] += communication
+                totals["tflop"] += one.tflop
+            totals["weights_gb"] += op.weights_gb
+            totals["stored_gb"] += op.stored_gb
+        totals["transfer_gb"] = next(op for op in ops if op.name == "ln1").stored_gb
+        size = len(keys["m1"])
+        return LayerCost(**{name: np.broadcast_to(np.asarray(v, float), (size,)) for name, v in totals.items()})
+
+    def collective_s(self, volume_gb: Any, ranks: Any, near: Any, kind: str) -> Any:
+        """Ring time of ``volume_gb`` over ``ranks``, ``near`` of them in each fast domain; 0 for one rank."""
+        fast, slow = self.system.fast, self.system.slow
+        ranks = np.asarray(ranks)
+        nodes = ranks // near
+        moved = volume_gb * (1.0 if kind in ("broadcast", "reduce") else (ranks - 1) / ranks)
+        twice = 2.0 if kind == "all_reduce" else 1.0
+        narrow = twice if "all_reduce" in self.repairs else 1.0
+        all_slow = slow.latency_s * (ranks - 1) + narrow * moved / slow.effective_gb_s
+        all_fast = fast.latency_s * (ranks - 1) + narrow * moved / fast.effective_gb_s
+        mixed = twice * np.maximum(moved / (near * slow.effective_gb_s), moved / fast.effective_gb_s)
+        mixed = mixed + slow.latency_s * (nodes - 1) + fast.latency_s * (ranks - nodes)
+        time = np.where(np.asarray(near) == 1, all_slow, np.where(nodes == 1, all_fast, mixed))
+        return np.where((ranks == 1) | (np.asarray(volume_gb) == 0), 0.0, time)
+
+    def _timed(self, op: _Op, one: _Pass) -> tuple[Any, Any, Any]:
+        """Seconds of compute, of memory traffic beyond it, and of communication."""
+        rate = self.system.matrix_tflops_s if op.is_matrix else self.system.vector_tflops_s
+        compute = LAUNCH_S + one.tflop / (COMPUTE_EFFICIENCY * rate)
+        exposed = np.maximum(one.hbm_gb / self.system.hbm_gb_s - compute, 0.0)
+        communication = one.communication_s
+        if one.blocks is not None:
+            # SUMMA: one set of broadcasts up front, the rest hidden behind the products as far as they last.
+            communication = one.set_s + np.maximum(one.blocks * one.set_s - (compute + exposed), 0.0)
+        return compute, exposed, communication
+
+    def _ops(self, keys: Mapping[str, Any]) -> list[_Op]:
+        shape, is_2d = self.shape, self.strategy == "2d"
+        m1, m2, b, blocks = (np.asarray(keys[k]) for k in ("m1", "m2", "micro_batch", "blocks"))
+        seq, e = shape.sequence, shape.hidden
+        f, rows_each = 4 * e, seq // m2
+        x = b * rows_each
+        group = (m1, keys["near_m1"])
+        linear = self._summa if is_2d else self._linear
+
+        def product(name: str, width_in: int, width_out: int, *, split: str) -> _Op:
+            return linear(name, x, width_in, width_out, split, keys, blocks)
+
+        wide = x * (f // m1)
+        narrow = x * (e // m1) if is_2d else b * (seq // (m1 * m2)) * e
+        norm_rows: Any
+        norm_width: Any
+        if is_2d:
+            norm_rows, norm_width = x, (e if "layernorm" in self.repairs else seq) // m1
+            gather = self.collective_s(2 * x * ELEMENT_GB, *group, "all_reduce")
+            scatter = self.collective_s(((2 * e) // m1 + (2 * b * seq) // m2) * ELEMENT_GB, *group, "all_reduce")
+        else:
+            norm_rows, norm_width = b * (rows_each // m1), e
+            gather = self.collective_s(x * e * ELEMENT_GB, *group, "all_gather")
+            scatter = self.collective_s(x * e * ELEMENT_GB, *group, "reduce_scatter")
+        fc2_bias = {"1d": (x, e), "2d-seqp": (b * (rows_each // m1), e), "2d": (x, e // m1)}[self.strategy]
+        vproj_bias = (x, e) if self.strategy == "1d" else (x, e // m1)
+        return [
+            product("fc1", e, f, split="columns"),
+            _bias("fc1_bias", x, f // m1),
+            _Op(
+                name="gelu", is_matrix=False, stored_gb=wide * ELEMENT_GB,
+                forward=_vector(8 * wide, 2 * wide), backward=_vector(13 * wide, 3 * wide),
+            ),
+            _dropout("dropout1", wide),
+            product("fc2", f, e, split="rows"),
+            _bias("fc2_bias", *fc2_bias),
+            _dropout("dropout2", narrow),
+            _dropout("dropout_v", narrow),
+            _layernorm("ln1", norm_rows, norm_width, gather, scatter),
+            _layernorm("ln2", norm_rows, norm_width, gather, scatter),
+            product("qkv", e, 3 * e, split="columns"),
+            self._attention(keys),
+            product("vproj", e, e, split="rows"),
+            _bias("vproj_bias", *vproj_bias),
+        ]  # fmt: skip
+
+    def _linear(
+        self, name: str, x: Any, width_in: int, width_out: int, split: str, keys: Mapping[str, Any], _: Any
+    ) -> _Op:
+        """``[x, width_in] @ [width_in, width_out]`` with rows or columns of the weight split over m1."""
+        m1 = keys["m1"]
+        e, f = (width_in, width_out // m1) if split == "columns" else (width_in // m1, width_out)
+        forward_gb = x * width_out * ELEMENT_GB if split == "rows" else 0.0
+        backward_gb = x * width_in * ELEMENT_GB if split == "columns" else 0.0
+        return _Op(
+            name=name,
+            is_matrix=True,
+            weights_gb=e * f * ELEMENT_GB,
+            stored_gb=x * e * ELEMENT_GB,
+            forward=_Pass(
+                tflop=x * f * (2 * e - 1) * TFLOP,
+                hbm_gb=(x * e + x * f + e * f) * ELEMENT_GB,
+                communication_s=self.collective_s(forward_gb, m1, keys["near_m1"], "reduce_scatter"),
+            ),
+            backward=_Pass(
+                tflop=(x * e * (2 * f - 1) + e * f * (2 * x - 1)) * TFLOP,
+                hbm_gb=(2 * e * f + 2 * x * e + 2 * x * f) * ELEMENT_GB,
+                communication_s=self.collective_s(backward_gb, m1, keys["near_m1"], "reduce_scatter"),
+            ),
+        )
+
+    def _summa(
+        self, name: str, x: Any, width_in: int, width_out: int, _: str, keys: Mapping[str, Any], blocks: Any
+    ) -> _Op:
+        """The same product on the m1 x m2 grid, in ``blocks`` broadcasts of both operands (SUMMA, 1997)."""
+        m1, m2 = keys["m1"], keys["m2"]
+        f = width_out // m1
+        one_set = self.collective_s(x * width_in * ELEMENT_GB / blocks, m1, keys["near_m1"], "broadcast")
+        one_set = one_set + self.collective_s(width_in * f * ELEMENT_GB / blocks, m2, keys["near_m2"], "broadcast")
+        hbm_gb = (x * width_in + width_in * f + x * f * blocks) * ELEMENT_GB
+        backward_tflop = (x * width_in * (2 * f - 1) + width_in * f * (2 * x - 1)) * TFLOP
+        return _Op(
+            name=name,
+            is_matrix=True,
+            weights_gb=(width_in // m2) * f * ELEMENT_GB,
+            stored_gb=x * (width_in // m1) * ELEMENT_GB,
+            forward=_Pass(tflop=2 * x * f * width_in * TFLOP, hbm_gb=hbm_gb, blocks=blocks, set_s=one_set),
+            backward=_Pass(tflop=backward_tflop, hbm_gb=2 * hbm_gb, blocks=blocks, set_s=2 * one_set),
+        )
+
+    def _attention(self, keys: Mapping[str, Any]) -> _Op:
+        """Fused attention; the softmax' flops are scaled up to the matrix engine, on which all of it is timed."""
+        m1, m2, b = keys["m1"], keys["m2"], keys["micro_batch"]
+        seq = self.shape.sequence
+        q = self.shape.hidden // self.shape.heads
+        heads = self.shape.heads // m1
+        rows = seq // m2
+        slowdown = self.system.matrix_tflops_s / self.system.vector_tflops_s
+        x, y = b * heads * rows, b * heads * seq
+        softmax = slowdown * (2 * x * seq + x * (seq - 1))
+        softmax_backward = slowdown * (3 * x * seq + x * (seq - 1))
+        dropout = slowdown * x * seq
+        scores, values, keys_values = x * seq * (2 * q - 1), x * q * (2 * seq - 1), y * q * (2 * rows - 1)
+        stored = 4 * x * q + 2 * x
+        volume_gb = np.where(m2 > 1, 2 * b * heads * seq * q * ELEMENT_GB, 0.0)
+        gather = self.collective_s(volume_gb, m2, keys["near_m2"], "all_gather")
+        scatter = self.collective_s(volume_gb, m2, keys["near_m2"], "reduce_scatter")
+        return _Op(
+            name="attention",
+            is_matrix=True,
+            stored_gb=stored * ELEMENT_GB,
+            forward=_Pass(
+                tflop=(scores + softmax + dropout + values) * TFLOP,
+                hbm_gb=(2 * x * q + 2 * y * q + x) * ELEMENT_GB,
+                communication_s=gather,
+            ),
+            backward=_Pass(
+                tflop=(2 * scores + values + 2 * keys_values + softmax + softmax_backward + 2 * dropout) * TFLOP,
+                hbm_gb=(2 * y * q + 2 * x * q + stored) * ELEMENT_GB,
+                communication_s=gather + scatter,
+            ),
+        )
+
+
+def _vector(flops: Any, elements: Any) -> _Pass:
+    return _Pass(tflop=flops * TFLOP, hbm_gb=elements * ELEMENT_GB)
+
+
+def _bias(name: str, rows: Any, width: Any) -> _Op:
+    one = _vector(rows * width, rows * width + width)
+    return _Op(name=name, is_matrix=False, forward=one, backward=one, weights_gb=width * ELEMENT_GB)
+
+
+def _dropout(name: str, elements: Any) -> _Op:
+    one = _Pass(tflop=elements * TFLOP, hbm_gb=2 * elements * ELEMENT_GB + elements * MASK_GB)
+    return _Op(name=name, is_matrix=False, forward=one, backward=one, stored_gb=elements * MASK_GB)
+
+
+def _layernorm(name: str, rows: Any, width: Any, gather_s: Any, scatter_s: Any) -> _Op:
+    x = rows * width
+    forward, backward = (
+        _vector(9 * x, 2 * x + 2 * rows + 2 * width),
+        _vector(8 * x + 4 * rows * (width - 1), 5 * x + 2 * width),
+    )
+    forward.communication_s, backward.communication_s = gather_s, scatter_s
+    return _Op(
+        name=name, is_matrix=False, forward=forward, backward=backward,
+        weights_gb=2 * width * ELEMENT_GB, stored_gb=x * ELEMENT_GB,
+    )  # fmt: skip
+
+
+_LAYER_KEYS = ("m1", "m2", "micro_batch", "blocks", "near_m1", "near_m2")
+
+
+def layer_costs(rules: PaperRules, candidates: Candidates) -> LayerCost:
+    """The layer of every candidate, evaluated once per distinct key."""
+    columns = [getattr(candidates, name) for name in _LAYER_KEYS]
+    packed = np.zeros(len(candidates), np.int64)
+    for column in columns:
+        values, code = np.unique(column, return_inverse=True)
+        packed = packed * len(values) + code.reshape(-1)
+    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    cost = rules.layer({name: column[first] for name, column in zip(_LAYER_KEYS, columns, strict=True)})
+    inverse = inverse.reshape(-1)
+    return LayerCost(**{name: getattr(cost, name)[inverse] for name in LayerCost.__slots__})
+
+
+def memory_gb(rules: PaperRules, candidates: Candidates, cost: LayerCost, global_batch: int) -> dict[str, Floats]:
+    """GB per device: weights, gradients, optimizer state, activations."""
+    c = candidates
+    layers = rules.shape.depth // c.pp
+    micro_batches = global_batch // c.dp // c.micro_batch
+    weights = cost.weights_gb * layers
+    shared = c.dp * (c.m2 if rules.strategy == "2d-seqp" else 1)
+    return {
+        "wts_mem": weights,
+        "wts_grad_mem": weights,
+        "wts_optimizer_states_mem": OPTIMIZER_BYTES_PER_WEIGHT_BYTE * weights / shared,
+        "acts_mem": cost.stored_gb * layers * np.minimum(c.pp, micro_batches),
+    }
+
+
+def step_times(rules: PaperRules, candidates: Candidates, cost: LayerCost, global_batch: int) -> dict[str, Floats]:
+    """Seconds per step, ``t``, and what it is made of."""
+    c = candidates
+    layers = rules.shape.depth // c.pp
+    micro_batches = global_batch // c.dp // c.micro_batch
+    repeats = micro_batches * layers
+    pipeline = 2 * micro_batches * _transfer_s(rules, c, cost.transfer_gb)
+    busy = (cost.forward_s + cost.backward_s) * repeats + pipeline
+    bubble = (c.pp - 1) * busy / micro_batches
+    across, near = c.dp, c.near_dp
+    if rules.strategy == "2d-seqp":
+        across, near = c.dp * c.m2, c.near_dp * c.near_m2
+    gather = rules.collective_s(cost.weights_gb, across, near, "all_gather")
+    hidden = np.maximum(gather - cost.forward_s, 0) + np.maximum(gather - cost.backward_s, 0)
+    data_parallel = 2 * gather + (layers - 1) * hidden
+    return {
+        "t": busy + bubble + data_parallel,
+        "t_comp": cost.compute_s * repeats,
+        "t_mem": cost.exposed_memory_s * repeats,
+        "t_tp_comm": cost.communication_s * repeats,
+        "t_dp_comm": data_parallel,
+        "t_pp_comm": pipeline,
+        "t_bubble": bubble,
+        "flops_per_gpu": cost.tflop * repeats,
+    }
+
+
+def _transfer_s(rules: PaperRules, c: Candidates, volume_gb: Floats) -> Floats:
+    """Mean time of a hop between neighboring stages."""
+    fast, slow = rules.system.fast, rules.system.slow
+    slow_hop = slow.latency_s + volume_gb / slow.effective_gb_s
+    fast_hop = fast.latency_s + volume_gb / fast.effective_gb_s
+    hops = np.maximum(c.pp - 1, 1)
+    slow_hops = np.trunc(c.pp / c.near_pp - 1)
+    charged = slow_hop if "pipeline" in rules.repairs else 0.0
+    mixed = ((c.pp - 1 - slow_hops) * fast_hop + slow_hops * charged) / hops
+    return np.where(c.pp == 1, 0.0, np.where(c.near_pp == 1, slow_hop, mixed))

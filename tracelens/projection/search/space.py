@@ -1,0 +1,146 @@
+"""Every parallel configuration of a transformer on n devices, as integer columns.
+
+A configuration is a data-parallel degree, a tensor-parallel grid m1 x m2, pipeline stages, a micro-batch, for SUMMA a
+number of blocks, and how many members of each group sit in one fast (NVLink) domain. The space is that of
+arXiv 2410.00273; it depends on the model's shape and the domain's size, not on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+#: 1d: tensor parallel with sequence parallel. 2d: SUMMA. 2d-seqp: tensor parallel times context parallel.
+Strategy = Literal["1d", "2d", "2d-seqp"]
+STRATEGIES: tuple[Strategy, ...] = ("1d", "2d", "2d-seqp")
+
+# Below these widths a shard is too thin for a matrix engine to be worth splitting further (the paper's choice).
+_MIN_SHARD = 128
+_MIN_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A dense transformer of equal layers; the MLP is four times ``hidden`` wide."""
+
+    sequence: int
+    hidden: int
+    heads: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidates:
+    """One entry per configuration. ``blocks`` is 1 outside SUMMA; ``near_*``: members of the group in one domain."""
+
+    gpus: Ints
+    dp: Ints
+    m1: Ints
+    m2: Ints
+    pp: Ints
+    micro_batch: Ints
+    blocks: Ints
+    near_m1: Ints
+    near_m2: Ints
+    near_dp: Ints
+    near_pp: Ints
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def take(self, index: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Candidates:
+        """The candidates at ``index``, or where a mask is true."""
+        return Candidates(**{name: getattr(self, name)[index] for name in self.__slots__})
+
+
+def enumerate_candidates(
+    shape: Shape, strategy: Strategy, gpu_counts: Iterable[int], *, global_batch: int, domain: int
+) -> Candidates:
+    """All configurations for each of ``gpu_counts`` devices; ``domain`` is the number of devices in one fast domain."""
+    parts = [
+        _block(shape, strategy, n, m1, m2, pp, global_batch, domain)
+        for n in gpu_counts
+        for m1, m2 in _grids(shape, strategy, n)
+        for pp in _stages(shape, n, m1 * m2)
+    ]
+    rows = np.concatenate([p for p in parts if len(p)] or [np.empty((0, 11), np.int64)])
+    return Candidates(**{name: rows[:, i].copy() for i, name in enumerate(Candidates.__slots__)})
+
+
+def _grids(shape: Shape, strategy: Strategy, n: int) -> Iterator[tuple[int, int]]:
+    e, h, seq = shape.hidden, shape.heads, shape.sequence
+    for m1 in divisors(n):
+        if h % m1 or e % m1:
+            continue
+        if strategy == "1d":
+            if 3 * e // m1 >= _MIN_SHARD:
+                yield m1, 1
+            continue
+        for m2 in divisors(n // m1):
+            if strategy == "2d" and e % m2:
+                continue
+            if e // m1 >= _MIN_SHARD and seq // m2 >= _MIN_SHARD:
+                yield m1, m2
+
+
+def _stages(shape: Shape, n: int, tp: int) -> Iterator[int]:
+    for pp in divisors(min(n // tp, shape.depth)):
+        if n % (tp * pp) == 0 and shape.depth % pp == 0:
+            yield pp
+
+
+def _block(shape: Shape, strategy: Strategy, n: int, m1: int, m2: int, pp: int, global_batch: int, domain: int) -> Ints:
+    """All micro-batches x blocks x placements of one grid."""
+    dp = n // (m1 * m2 * pp)
+    if dp > global_batch or global_batch % dp:
+        return np.empty((0, 11), np.int64)
+    shard = {"1d": m1, "2d": m2, "2d-seqp": m1 * m2}[strategy]
+    batches = [b for b in divisors(global_batch // dp) if b * shape.sequence % shard == 0]
+    blocks = _summa_blocks(shape.hidden, m1, m2) if strategy == "2d" else (1,)
+    placed = _placements((m1, m2, dp, pp), domain)
+    inner = np.array(np.meshgrid(batches, blocks, np.arange(len(placed)), indexing="ij"), np.int64).reshape(3, -1)
+    rows = np.empty((inner.shape[1], 11), np.int64)
+    rows[:, :5] = (n, dp, m1, m2, pp)
+    rows[:, 5:7] = inner[:2].T
+    rows[:, 7:] = placed[inner[2]]
+    return rows
+
+
+def _summa_blocks(hidden: int, m1: int, m2: int) -> tuple[int, ...]:
+    start = max(m1, m2)
+    if hidden / start < _MIN_BLOCK:
+        return (start,)
+    series = (start << i for i in range(math.ceil(math.log2(hidden // start))))
+    return tuple(nb for nb in series if hidden % nb == 0 and hidden // nb >= _MIN_BLOCK)
+
+
+@cache
+def _placements(degrees: tuple[int, int, int, int], domain: int) -> Ints:
+    """(m1, m2, dp, pp) members in one domain: every ordered factorization of ``domain`` into divisors of the degrees.
+
+    When all devices fit into one domain there is only one way: all of them do.
+    """
+    if math.prod(degrees) <= domain:
+        return np.array([degrees], np.int64)
+    found = [
+        (a, b, c, d)
+        for a in divisors(math.gcd(degrees[0], domain))
+        for b in divisors(math.gcd(degrees[1], domain // a))
+        for c in divisors(math.gcd(degrees[2], domain // (a * b)))
+        if degrees[3] % (d := domain // (a * b * c)) == 0 and a * b * c * d == domain
+    ]
+    return np.array(found, np.int64).reshape(-1, 4)
+
+
+@cache
+def divisors(n: int) -> tuple[int, ...]:
+    """All divisors of ``n``, ascending."""
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))
