@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from tracelens import GEMM, SDPA, CategoryOf, DType, Normalization, OpSignature, PerfModel, SignatureError, traced_as
-from tracelens.perf_models import total_bytes
+from tracelens import GEMM, SDPA, CategoryOf, DType, Normalization, OpSignature, SignatureError, traced_as
+from tracelens.perf_models import CrossEntropy, FusedRoPE
 
 # NVTEDType of Transformer Engine 1 (transformer_engine.h), the only version that records te_gemm_ts.
 _NVTE_TYPES = {
@@ -47,6 +47,18 @@ def _te_gemm(op: OpSignature) -> GEMM:
         dtype_out=_te_dtype(op, 10, 12),
         dtype_bias=op.dtype(14) if bias else None,
     )
+
+
+@traced_as(
+    "_Linear_yfwd_mm", "_LayerNormLinear_yfwd_mm", "_LinearBackward_xgrad_mm", "_LinearBackward_wgrad_mm",
+    "_LayerNormLinearBackward_xgrad_mm", "_LayerNormLinearBackward_wgrad_mm",
+)  # fmt: skip
+def _module_gemm(op: OpSignature) -> GEMM:
+    """(A [m,k], B [k,n]): one GEMM of a version 2 module, under the name that tools insert for it; 16-bit result."""
+    (m, k), (k_b, n) = op.shape(0, rank=2), op.shape(1, rank=2)
+    if k != k_b:
+        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    return GEMM(m=m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1), dtype_out=DType.BF16)
 
 
 def _te_dtype(op: OpSignature, tensor: int, number: int) -> DType | None:
@@ -147,46 +159,10 @@ def _layer_norm_backward(op: OpSignature) -> Normalization:
     return forward.backward()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedRoPE(PerfModel):
-    """Rotary position embedding of ``elements``: 3 flops each, one read and one write."""
-
-    category: ClassVar[str] = "FusedRoPE"
-
-    elements: int
-    dtype: DType | None
-
-    def flops(self) -> int:
-        return 3 * self.elements
-
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((2 * self.elements, self.dtype))
-
-
 @traced_as("FusedRoPEFunc")
 def _fused_rope(op: OpSignature) -> FusedRoPE:
     """(t [s,b,h,d], freqs, ...)."""
     return FusedRoPE(elements=math.prod(op.shape(0)), dtype=op.dtype(0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossEntropy(PerfModel):
-    """Softmax cross entropy over ``vocabulary`` logits of each row, and its gradient in place.
-
-    flops = 5 per logit; bytes = one read and one write of the logits, the least that the gradient in place needs.
-    """
-
-    category: ClassVar[str] = "CrossEntropy_fwd"
-
-    rows: int
-    vocabulary: int
-    dtype: DType | None
-
-    def flops(self) -> int:
-        return 5 * self.rows * self.vocabulary
-
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((2 * self.rows * self.vocabulary, self.dtype))
 
 
 @traced_as("CrossEntropyFunction")

@@ -8,7 +8,7 @@ import pytest
 
 from tracelens.perf_models import EPComm, PerfModel, bindings, categories, category_of, inverses
 
-ALLOWED_PREFIXES = ("aten::", "record_param_comms")
+ALLOWED_PREFIXES = ("aten::", "symm_mem::", "record_param_comms")
 
 
 def test_the_core_binds_aten_names_and_the_profilers_own_only():

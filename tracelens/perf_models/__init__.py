@@ -16,38 +16,82 @@ from tracelens.perf_models.base import (
     total_bytes,
     traced_as,
 )
-from tracelens.perf_models.collective import Collective
+from tracelens.perf_models.collective import AllReduceRMSNorm, Collective, CustomCollective
 from tracelens.perf_models.columns import WorkColumns
 from tracelens.perf_models.conv import Conv, ConvBackward
+from tracelens.perf_models.cross_entropy import CrossEntropy, CrossEntropyBackward
 from tracelens.perf_models.elementwise import BinaryElementwise, Elementwise, Operand, UnaryElementwise
 from tracelens.perf_models.ep_comm import EPComm
-from tracelens.perf_models.gemm import GEMM
+from tracelens.perf_models.gemm import GEMM, DynamicQuantGEMM
 from tracelens.perf_models.grouped_gemm import GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK
+from tracelens.perf_models.hyper_connection import (
+    HyperConnectionCoefficients,
+    HyperConnectionPost,
+    HyperConnectionPostPre,
+    HyperConnectionPre,
+)
+from tracelens.perf_models.inference_attention import (
+    AttentionSums,
+    CacheWrite,
+    InferenceAttention,
+    InferenceStep,
+    LinearAttention,
+    SparseAttention,
+    annotated_as,
+    attention_sums,
+)
 from tracelens.perf_models.kernels import KernelPattern, classify, kernel_patterns
 from tracelens.perf_models.memory import Movement, Sort
+from tracelens.perf_models.moe import MoEAux, MoEDown, MoEFused, MoEUp
 from tracelens.perf_models.normalization import Normalization, NormalizationBackward, RMSNorm, RMSNormBackward
 from tracelens.perf_models.optimizer import MultiTensor
 from tracelens.perf_models.pooling import Pooling, PoolingBackward
+from tracelens.perf_models.quantization import GroupQuant
 from tracelens.perf_models.reduce import Reduce
+from tracelens.perf_models.rope import FusedRoPE, RoPE, RoPEBackward
 from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.perf_models.softmax import Softmax, SoftmaxBackward
+from tracelens.perf_models.ssm import CausalConv1d, CausalConv1dBackward, MambaChunkScan
 from tracelens.registry import Registry
 
 __all__ = [
     "GEMM",
     "SDPA",
+    "AllReduceRMSNorm",
+    "AttentionSums",
     "BinaryElementwise",
+    "CacheWrite",
     "CategoryOf",
+    "CausalConv1d",
+    "CausalConv1dBackward",
     "Collective",
     "Conv",
     "ConvBackward",
+    "CrossEntropy",
+    "CrossEntropyBackward",
+    "CustomCollective",
+    "DynamicQuantGEMM",
     "EPComm",
     "Elementwise",
+    "FusedRoPE",
+    "GroupQuant",
     "GroupedGEMM",
     "GroupedGEMMBackward",
     "GroupedGEMMVariableK",
+    "HyperConnectionCoefficients",
+    "HyperConnectionPost",
+    "HyperConnectionPostPre",
+    "HyperConnectionPre",
+    "InferenceAttention",
+    "InferenceStep",
     "KernelPattern",
     "Like",
+    "LinearAttention",
+    "MambaChunkScan",
+    "MoEAux",
+    "MoEDown",
+    "MoEFused",
+    "MoEUp",
     "Movement",
     "MultiTensor",
     "Normalization",
@@ -59,12 +103,18 @@ __all__ = [
     "RMSNorm",
     "RMSNormBackward",
     "Reduce",
+    "RoPE",
+    "RoPEBackward",
     "SDPABackward",
     "Softmax",
     "SoftmaxBackward",
     "Sort",
+    "SparseAttention",
     "UnaryElementwise",
     "WorkColumns",
+    "annotated_as",
+    "annotation_readers",
+    "attention_sums",
     "bindings",
     "categories",
     "category_of",
@@ -88,6 +138,12 @@ def bindings() -> Registry:
 def pattern_bindings() -> Registry:
     """Regular expression of traced names -> binding."""
     return Registry.collect("traced_as_pattern", _modules())
+
+
+@cache
+def annotation_readers() -> Registry:
+    """Prefix of step annotations -> reader of an ``InferenceStep``. Engines' formats are extensions'."""
+    return Registry.collect("annotated_as", _modules())
 
 
 @cache

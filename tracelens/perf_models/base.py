@@ -65,20 +65,23 @@ def total_bytes(*parts: tuple[int | float, DType | None]) -> int | float | None:
     return total
 
 
-def traced_as(*names: str, category: str | None = None, leaf_only: bool = False) -> Callable[[F], F]:
+def traced_as(
+    *names: str, category: str | None = None, leaf_only: bool = False, per_step: bool = False
+) -> Callable[[F], F]:
     """Marks ``binding(op: OpSignature) -> PerfModel | None`` as the reading of these traced names.
 
     The category in reports is ``category``, else that of the class in the return annotation, so an op whose shapes
     were not recorded still has one. A binding returns None, or raises SignatureError, when the recorded arguments do
     not determine the dimensions. ``leaf_only`` is for wrappers (``aten::linear``): their model counts only where the
-    op launches kernels itself, since otherwise an op below it (``aten::addmm``) is the row.
+    op launches kernels itself, since otherwise an op below it (``aten::addmm``) is the row. ``per_step``: the binding
+    also reads what the step around the op was annotated with (``inference_attention.attention_sums``).
     """
-    return mark("traced_as", *names, category=category, leaf_only=leaf_only)
+    return mark("traced_as", *names, category=category, leaf_only=leaf_only, per_step=per_step)
 
 
-def traced_as_pattern(*patterns: str, category: str | None = None) -> Callable[[F], F]:
+def traced_as_pattern(*patterns: str, category: str | None = None, per_step: bool = False) -> Callable[[F], F]:
     """Like ``traced_as``, for names that a regular expression describes; an exact name wins over a pattern."""
-    return mark("traced_as_pattern", *patterns, category=category, leaf_only=False)
+    return mark("traced_as_pattern", *patterns, category=category, leaf_only=False, per_step=per_step)
 
 
 def recorded_as(*names: str) -> Callable[[F], F]:
@@ -90,14 +93,17 @@ def category_of(claim: Claim) -> str | None:
     """The category of a ``traced_as`` claim: its option, else that of the class its binding says it returns."""
     if claim.options.get("category"):
         return str(claim.options["category"])
+    return next((model.category for model in models_of(claim)), None)
+
+
+def models_of(claim: Claim) -> tuple[type[PerfModel], ...]:
+    """The perf models that a ``traced_as`` claim's binding says it returns."""
     try:
         returned = get_type_hints(claim.target).get("return")
     except (NameError, TypeError):
-        return None
-    for candidate in (returned, *get_args(returned)):
-        if isinstance(candidate, type) and issubclass(candidate, PerfModel):
-            return candidate.category
-    return None
+        return ()
+    candidates = (returned, *get_args(returned))
+    return tuple(c for c in candidates if isinstance(c, type) and issubclass(c, PerfModel))
 
 
 class Like(enum.Enum):

@@ -1,12 +1,13 @@
-"""Collectives: the bytes that any algorithm must send from a rank."""
+"""Collectives: the bytes that any algorithm must send from a rank; PyTorch's own, and those of custom kernels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
-from tracelens.perf_models.base import PerfModel, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import CategoryOf, PerfModel, total_bytes, traced_as, traced_name
 from tracelens.signature import OpSignature
 
 
@@ -18,7 +19,8 @@ class Collective(PerfModel):
     all-reduce 2(p-1)/p of the input, reduce-scatter and all-to-all (p-1)/p of the input, all-gather (p-1)/p of the
     output, broadcast, reduce and send the input, receive and barrier nothing. None when the group's size or
     the element type was not recorded, or the kind is unknown. Reductions' additions are not counted: they run while
-    data moves.
+    data moves. ``stride`` is the distance between consecutive ranks of the group, which decides how many of them
+    share a node.
     """
 
     category: ClassVar[str] = "record_param_comms"
@@ -29,6 +31,7 @@ class Collective(PerfModel):
     elements_out: int
     ranks: int | None
     dtype: DType | None = DType.BF16
+    stride: int = 1
 
     def flops(self) -> int:
         return 0
@@ -91,3 +94,81 @@ def _record_param_comms(op: OpSignature) -> Collective | None:
         ranks=ranks if isinstance(ranks, int) else None,
         dtype=DType.parse(dtype) if isinstance(dtype, str) else None,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomCollective(Collective):
+    """A collective by a kernel of its own, on buffers that the ranks of a node share.
+
+    flops = 0; bytes in device memory = one read of the input, one write of the output; wire_bytes as for
+    ``Collective``: None for an all-reduce, whose group's size such ops do not record.
+    """
+
+    category: ClassVar[str] = "CustomCollective"
+    family: ClassVar[str | None] = "CustomCollective_fwd"
+
+    def hbm_bytes(self) -> int | float | None:  # type: ignore[override]
+        return total_bytes((self.elements_in + self.elements_out, self.dtype))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduceRMSNorm(CustomCollective):
+    """An all-reduce, the sum with a residual, and that sum RMS-normalized over ``channels``.
+
+    flops = 5n + 2 per row, as ``RMSNorm`` with a weight and a residual; the all-reduce's additions are not counted.
+    bytes = input, residual and weight read, sum and result written.
+    """
+
+    engine: ClassVar[str] = "vector"
+
+    channels: int
+
+    def flops(self) -> int:
+        return 5 * self.elements_in + 2 * (self.elements_in // max(self.channels, 1))
+
+    def hbm_bytes(self) -> int | float | None:  # type: ignore[override]
+        return total_bytes((4 * self.elements_in + self.channels, self.dtype))
+
+
+def exchanged(op: OpSignature, kind: str, x: int, out: int | None = None) -> CustomCollective:
+    """``kind`` of tensor ``x`` into ``out`` (None: of the same size). Gathers and scatters show how many ranks."""
+    n_in = prod(op.shape(x))
+    n_out = n_in if out is None else prod(op.shape(out))
+    larger, smaller = max(n_in, n_out), min(n_in, n_out)
+    ranks = larger // smaller if kind in ("all_gather", "reduce_scatter") and smaller else None
+    return CustomCollective(kind=kind, elements_in=n_in, elements_out=n_out, ranks=ranks, dtype=op.dtype(x))
+
+
+@traced_as(
+    "symm_mem::one_shot_all_reduce", "symm_mem::one_shot_all_reduce_out", "symm_mem::two_shot_all_reduce_",
+    "symm_mem::two_shot_all_reduce_out", "symm_mem::multimem_all_reduce_", "symm_mem::multimem_one_shot_all_reduce",
+    "symm_mem::multimem_one_shot_all_reduce_out",
+)  # fmt: skip
+def _symmetric_all_reduce(op: OpSignature) -> CustomCollective:
+    """(input, reduce_op, group_name[, out]), in torch/csrc/distributed/c10d/symm_mem."""
+    return exchanged(op, "all_reduce", 0)
+
+
+@traced_as("symm_mem::one_shot_all_reduce_copy", "symm_mem::one_shot_all_reduce_copy_out")
+def _symmetric_all_reduce_copy(op: OpSignature) -> CustomCollective:
+    """(symmetric buffer, local input, reduce_op, group_name[, out])."""
+    return exchanged(op, "all_reduce", 1)
+
+
+@traced_as("symm_mem::multimem_all_gather_out")
+def _symmetric_all_gather(op: OpSignature) -> CustomCollective:
+    """(input, group_name, out)."""
+    return exchanged(op, "all_gather", 0, 2)
+
+
+@traced_as("symm_mem::reduce_scatter_out")
+def _symmetric_reduce_scatter(op: OpSignature) -> CustomCollective:
+    """(input, group_name, split_last_dim, out)."""
+    return exchanged(op, "reduce_scatter", 0, 3)
+
+
+#: Their results' sizes are not among their arguments.
+SYMMETRIC = CategoryOf(
+    category="CustomCollective",
+    names=("symm_mem::_low_contention_all_gather", "symm_mem::_low_contention_reduce_scatter"),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,18 @@ class WorkColumns:
 
     def __len__(self) -> int:
         return len(self.models)
+
+    def take(self, rows: Sequence[int]) -> WorkColumns:
+        """Some of the rows, in the order given."""
+        at = np.asarray(rows, dtype=np.intp)
+        return WorkColumns(
+            flops=self.flops[at],
+            hbm_bytes=self.hbm_bytes[at],
+            wire_bytes=self.wire_bytes[at],
+            engine=tuple(self.engine[row] for row in rows),
+            dtype=tuple(self.dtype[row] for row in rows),
+            models=tuple(self.models[row] for row in rows),
+        )
 
 
 def _column(values: Iterable[float | None]) -> npt.NDArray[np.float64]:

@@ -178,6 +178,17 @@ def binary(
     return BinaryElementwise(shape=shape, inputs=(left, right), outputs=(written,))
 
 
+def gated(op: OpSignature, *, flops: int, out: int = 0, x: int = 1) -> UnaryElementwise:
+    """``activation(left half of x) * right half``, into ``out``: ``flops`` per element of the result."""
+    written, read = operand(op, out), operand(op, x)
+    if prod(read.shape) != 2 * prod(written.shape):
+        raise SignatureError(
+            f"{op.name}: input {x} should be twice as wide as {list(written.shape)}, the trace recorded "
+            f"{list(read.shape)}"
+        )
+    return UnaryElementwise(shape=written.shape, inputs=(read,), outputs=(written,), flops_per_element=flops)
+
+
 def pointwise(op: OpSignature, *inputs: int, dtype_out: DType | None = None, flops: int = 1) -> Elementwise:
     """A function of several slots; in place into the first, else into a new tensor."""
     read = tuple(operand(op, i) for i in inputs)

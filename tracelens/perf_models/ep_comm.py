@@ -27,7 +27,9 @@ class EPComm(PerfModel):
        which, so there ``remote_share`` is 1; a routing simulation, or routing metadata, supplies the true share.
        ``expected_wire_bytes`` says what uniform routing would give.
 
-    ``ranks`` is the size of the expert-parallel group, None where it was not recorded.
+    ``ranks`` is the size of the expert-parallel group, None where it was not recorded; its ranks stand ``stride``
+    apart. ``phase`` (``"dispatch"`` or ``"combine"``), ``experts`` and ``topk`` are what a router's exchange is priced
+    by; where they are known, ``tokens`` are the rank's own, before copies are made. None where they were not recorded.
     """
 
     category: ClassVar[str] = "EP_Communication"
@@ -38,6 +40,10 @@ class EPComm(PerfModel):
     dtype: DType | None = DType.BF16
     remote_share: float = 1.0
     ranks: int | None = None
+    stride: int = 1
+    phase: str | None = None
+    experts: int | None = None
+    topk: int | None = None
 
     def flops(self) -> int:
         return 0

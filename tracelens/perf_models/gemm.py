@@ -86,6 +86,15 @@ class GEMM(PerfModel):
         }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicQuantGEMM(GEMM):
+    """A GEMM that narrows A to B's type on the way in: A is read in its own type and computed in B's."""
+
+    @property
+    def compute_dtype(self) -> DType | None:
+        return resolved(self.dtype_b, self.dtype)
+
+
 def _is_transposed(stride: Shape | None) -> bool | None:
     """Whether the second-to-last dim is the dense one: False for a row-major matrix."""
     if stride is None or len(stride) < 2:
@@ -112,6 +121,46 @@ def _product(op: OpSignature, a: int, b: int, *, rank: int, bias: int | None = N
         dtype_bias=op.dtype(bias) if bias is not None else Like.FIRST,
         stride_a=op.stride(a),
         stride_b=op.stride(b),
+    )
+
+
+def times_transposed(
+    op: OpSignature,
+    a: int = 0,
+    b: int = 1,
+    *,
+    rank: int = 2,
+    bias: int | None = None,
+    scales: tuple[int, ...] = (),
+    packed: tuple[int, int] = (1, 1),
+    dtypes: tuple[DType | None, DType | None] | None = None,
+    dtype_out: DType | Like | None = Like.FIRST,
+    kind: type[GEMM] = GEMM,
+) -> GEMM:
+    """GEMM of tensor ``a`` [(b,)m,k] and a weight ``b`` [(b,)n,k], stored as linear layers store it.
+
+    ``packed``: how many values one recorded element along k holds, of ``a`` and ``b``; ``dtypes`` are then those of
+    the values. ``scales`` are slots of quantization scales, ``bias`` that of a bias where the op has one.
+    """
+    *batch, m, k = op.shape(a, rank=rank)
+    *batch_b, n, k_b = op.shape(b, rank=rank)
+    if k * packed[0] != k_b * packed[1] or batch != batch_b:
+        raise SignatureError(f"{op.name}: {list(op.shape(a))} and {list(op.shape(b))} do not fit one another")
+    biased = bias is not None and op.has(bias)
+    scale_dtype = next((op.dtype(s) for s in scales if op.has(s)), None)
+    return kind(
+        b=batch[0] if batch else 1,
+        m=m,
+        n=n,
+        k=k * packed[0],
+        bias=biased,
+        dtype=dtypes[0] if dtypes else op.dtype(a),
+        dtype_b=dtypes[1] if dtypes else op.dtype(b),
+        dtype_out=dtype_out,
+        dtype_bias=op.dtype(bias) if bias is not None and biased else Like.FIRST,
+        scale_elements=sum(_numel(op.shape(s)) for s in scales if op.has(s)),
+        dtype_scale=scale_dtype,
+        stride_a=op.stride(a),
     )
 
 

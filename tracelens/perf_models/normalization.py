@@ -275,6 +275,22 @@ def _channels(op: OpSignature, x: int) -> int:
     return shape[1]
 
 
+def rms_norm(op: OpSignature, x: int, weight: int, *, out: int | None = None, scale: int | None = None,
+             **fields: Any) -> RMSNorm:  # fmt: skip
+    """RMSNorm of tensor ``x`` by ``weight``; ``out`` and ``scale`` are slots of a quantized result and its scales.
+
+    ``fields`` are RMSNorm's that the slots do not hold (``residual``, ``dtype_out`` ...).
+    """
+    common = _common(op, x, weight)
+    channels = prod(op.shape(weight))
+    recorded: dict[str, Any] = {"channels": channels, "statistics": prod(common["shape"]) // max(channels, 1)}
+    if out is not None:
+        recorded["dtype_out"] = op.dtype(out)
+    if scale is not None:
+        recorded |= {"scale_elements": prod(op.shape_or_scalar(scale)), "dtype_scale": op.dtype(scale)}
+    return RMSNorm(**common | recorded | fields)
+
+
 @traced_as(
     "aten::batch_norm",
     "aten::native_batch_norm",
@@ -303,7 +319,7 @@ def _batch_norm_evaluation(op: OpSignature) -> Normalization:
     return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=False, running=op.has(3))
 
 
-@traced_as("aten::instance_norm")
+@traced_as(*(f"aten::{library}instance_norm" for library in ("", "native_", "miopen_", "cudnn_")))
 def _instance_norm(op: OpSignature) -> Normalization:
     """(x, weight, bias, running_mean, running_var, use_input_stats, ...)."""
     c = _channels(op, 0)
@@ -311,7 +327,7 @@ def _instance_norm(op: OpSignature) -> Normalization:
     return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=rows, training=_flag(op, 5), running=op.has(3))
 
 
-@traced_as("aten::layer_norm", "aten::native_layer_norm")
+@traced_as(*(f"aten::{library}layer_norm" for library in ("", "native_", "miopen_", "cudnn_")))
 def _layer_norm(op: OpSignature) -> Normalization:
     """(x, normalized_shape, weight, bias, ...)."""
     channels = _normalized(op, 1)
@@ -319,7 +335,7 @@ def _layer_norm(op: OpSignature) -> Normalization:
     return Normalization(**common, channels=channels, statistics=prod(common["shape"]) // channels)
 
 
-@traced_as("aten::group_norm")
+@traced_as("aten::group_norm", "aten::miopen_group_norm", "aten::cudnn_group_norm")
 def _group_norm(op: OpSignature) -> Normalization:
     """(x, num_groups, weight, bias, ...)."""
     rows = op.shape(0)[0] * _count(op, 1)
@@ -345,7 +361,10 @@ def _rms_norm(op: OpSignature) -> FusedRMSNorm:
     return _fused_rms_norm(op)
 
 
-@traced_as("aten::native_batch_norm_backward", "aten::batch_norm_backward")
+@traced_as(
+    "aten::native_batch_norm_backward", "aten::batch_norm_backward", "aten::instance_norm_backward",
+    "aten::native_instance_norm_backward",
+)  # fmt: skip
 def _native_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(dy, x, weight, running_mean, running_var, save_mean, save_invstd, training, eps, output_mask, ...)."""
     c, mask = _channels(op, 1), _mask(op, 9)
@@ -361,7 +380,10 @@ def _native_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
     )
 
 
-@traced_as("aten::miopen_batch_norm_backward", "aten::cudnn_batch_norm_backward")
+@traced_as(
+    "aten::miopen_batch_norm_backward", "aten::cudnn_batch_norm_backward", "aten::miopen_instance_norm_backward",
+    "aten::cudnn_instance_norm_backward",
+)  # fmt: skip
 def _library_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(x, dy, weight, ...): autograd calls it for training only, and it returns all three gradients."""
     c = _channels(op, 0)
@@ -371,7 +393,7 @@ def _library_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
     )
 
 
-@traced_as("aten::native_layer_norm_backward", "aten::layer_norm_backward")
+@traced_as(*(f"aten::{library}layer_norm_backward" for library in ("", "native_", "miopen_", "cudnn_")))
 def _layer_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(dy, x, normalized_shape, mean, rstd, weight, bias, output_mask)."""
     channels, common = _normalized(op, 2), _common(op, 1, 5, 6)
@@ -381,7 +403,7 @@ def _layer_norm_backward(op: OpSignature) -> NormalizationBackward:
     )
 
 
-@traced_as("aten::native_group_norm_backward", "aten::group_norm_backward")
+@traced_as(*(f"aten::{library}group_norm_backward" for library in ("", "native_", "miopen_", "cudnn_")))
 def _group_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(dy, x, mean, rstd, weight, N, C, HxW, groups, output_mask)."""
     mask = _mask(op, 9)
@@ -392,7 +414,10 @@ def _group_norm_backward(op: OpSignature) -> NormalizationBackward:
     )
 
 
-@traced_as("aten::_fused_rms_norm_backward")
+@traced_as(
+    "aten::_fused_rms_norm_backward", "aten::rms_norm_backward", "aten::native_rms_norm_backward",
+    "aten::miopen_rms_norm_backward", "aten::cudnn_rms_norm_backward",
+)  # fmt: skip
 def _fused_rms_norm_backward(op: OpSignature) -> FusedRMSNormBackward:
     """(dy, x, normalized_shape, rstd, weight, output_mask)."""
     channels, common = _normalized(op, 2), _common(op, 1, 4)

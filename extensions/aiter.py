@@ -1,0 +1,485 @@
+"""AITER, AMD's kernel library: GEMMs, attention, normalization, quantization, mixture of experts, custom collectives.
+
+And the step annotation of ATOM, the engine that runs on it.
+
+Slots follow the Python stubs in ``aiter/ops/*.py``, whose functions are recorded as ``aiter::*`` with every argument.
+Outputs that the caller allocates come first in most of them. The output type of a GEMM is that of the tensor it writes,
+else the recorded ``dtype`` argument, else bfloat16, which the library's GEMMs return by default.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+from tracelens import (
+    GEMM,
+    SDPA,
+    CategoryOf,
+    DType,
+    Normalization,
+    OpSignature,
+    SignatureError,
+    traced_as,
+)
+from tracelens.perf_models import (
+    AllReduceRMSNorm,
+    AttentionSums,
+    CustomCollective,
+    DynamicQuantGEMM,
+    GroupQuant,
+    HyperConnectionCoefficients,
+    HyperConnectionPost,
+    HyperConnectionPostPre,
+    HyperConnectionPre,
+    InferenceAttention,
+    InferenceStep,
+    LinearAttention,
+    MoEAux,
+    MoEDown,
+    MoEFused,
+    MoEUp,
+    RMSNorm,
+    RoPE,
+    SDPABackward,
+    SparseAttention,
+    UnaryElementwise,
+    annotated_as,
+)
+from tracelens.perf_models.base import scalar_type
+from tracelens.perf_models.collective import exchanged
+from tracelens.perf_models.elementwise import Elementwise, gated, operand
+from tracelens.perf_models.gemm import times_transposed
+from tracelens.perf_models.inference_attention import attention_sums, gated_delta_rule, paged_attention
+from tracelens.perf_models.moe import all_operands, expert_down, expert_up, fused_experts
+from tracelens.perf_models.normalization import rms_norm
+from tracelens.perf_models.quantization import quantized
+from tracelens.perf_models.rope import rotated
+from tracelens.perf_models.sdpa import causal, rows_then_heads
+
+_ATOM_STEP = re.compile(r"(prefill|decode)\[(.*)\]")
+_FP4 = (DType.FP4_E2M1, DType.FP4_E2M1)
+
+
+@annotated_as("prefill[", "decode[")
+def _atom_step(annotation: str) -> InferenceStep | None:
+    """ATOM, the engine on AITER: ``prefill[bs=2 tok=14721 ctx=[..] sqsq=.. sqsk=.. sk=..]``, ``decode[bs=117/128 ..]``.
+
+    ``bs=real/padded``: a captured graph runs the padded batch. The sums stand there with detailed annotations only.
+    """
+    match = _ATOM_STEP.match(annotation)
+    if match is None:
+        return None
+    phase, body = match.groups()
+    found = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", body)}
+    padded = re.search(r"\bbs=\d+/(\d+)", body)
+    requests, tokens = found.get("bs"), found.get("tok")
+    sums = None
+    if tokens is not None and {"sk", "sqsq", "sqsk"} <= set(found):
+        of = "c" if phase == "prefill" else "g"
+        values = {"sq": tokens, **{key: found[key] for key in ("sk", "sqsq", "sqsk")}}
+        sums = AttentionSums(**{f"{of}_{key}": value for key, value in values.items()})
+    is_context = phase == "prefill"
+    return InferenceStep(
+        context_requests=requests if is_context else 0,
+        context_tokens=tokens if is_context else 0,
+        generation_requests=0 if is_context else requests,
+        generation_tokens=0 if is_context else tokens,
+        padded_requests=int(padded[1]) if padded else None,
+        sums=sums,
+    )
+
+
+def _out_type(op: OpSignature, *slots: int) -> DType | None:
+    """The type of the first of ``slots`` that holds a tensor [.., m, n], else a recorded type number, else bfloat16."""
+    for slot in slots:
+        if op.has(slot) and len(op.shape(slot)) > 1:
+            return op.dtype(slot)
+        if (recorded := scalar_type(op.literal(slot))) is not None:
+            return recorded
+    return DType.BF16
+
+
+@traced_as("aiter::gemm_a4w4", "aiter::_gemm_a4w4_asm")
+def _gemm_a4w4(op: OpSignature) -> GEMM:
+    """(A [m,k/2], B [n,k/2], A_scale, B_scale, bias | out, dtype | ..): two FP4 values per recorded element."""
+    return times_transposed(op, scales=(2, 3), packed=(2, 2), dtypes=_FP4, dtype_out=_out_type(op, 4, 5))
+
+
+@traced_as("aiter::gemm_afp4wfp4_")
+def _gemm_afp4wfp4(op: OpSignature) -> GEMM:
+    """(x [m,k/2], w [n,k/2], x_scales, w_scales, dtype, y, ...)."""
+    return times_transposed(op, scales=(2, 3), packed=(2, 2), dtypes=_FP4, dtype_out=_out_type(op, 5, 4))
+
+
+@traced_as(
+    "aiter::gemm_a8w8_ck", "aiter::gemm_a8w8_bpreshuffle", "aiter::gemm_a8w8_bpreshuffle_ck",
+    "aiter::gemm_a8w8_blockscale_ck", "aiter::gemm_a8w8_blockscale_cktile",
+    "aiter::gemm_a8w8_blockscale_bpreshuffle_ck", "aiter::gemm_a8w8_blockscale_bpreshuffle_cktile",
+    "aiter::flatmm_a8w8_blockscale_asm", "aiter::gfx950_a8w8_blockscale_asm",
+    "aiter::_gemm_a8w8_blockscale_bpreshuffle_asm",
+)  # fmt: skip
+def _gemm_a8w8(op: OpSignature) -> GEMM:
+    """(XQ [m,k], WQ [n,k], x_scale, w_scale, out, ...): a scale per tensor, row or block."""
+    return times_transposed(op, scales=(2, 3), dtype_out=_out_type(op, 4))
+
+
+@traced_as("aiter::gemm_a16w16")
+def _gemm_a16w16(op: OpSignature) -> GEMM:
+    """(A [m,k], B [n,k], bias, dtype, scale_a, scale_b, scale_c)."""
+    return times_transposed(op, bias=2, dtype_out=scalar_type(op.literal(3)) or op.dtype(0))
+
+
+@traced_as("aiter::gemm_a16w16_atomic_")
+def _gemm_a16w16_atomic(op: OpSignature) -> GEMM:
+    """(x [m,k], w [n,k], dtype, y, ...)."""
+    return times_transposed(op, dtype_out=op.dtype(3) if op.has(3) else op.dtype(0))
+
+
+@traced_as("aiter::_gemm_a16w16_asm")
+def _gemm_a16w16_asm(op: OpSignature) -> GEMM:
+    """(A [m,k], B [n,k], out, ...)."""
+    return times_transposed(op, dtype_out=op.dtype(2))
+
+
+@traced_as("aiter::batched_gemm_a16wfp4_")
+def _batched_gemm_a16wfp4(op: OpSignature) -> GEMM:
+    """(x [b,m,k], w [b,n,k/2], w_scales, dtype, y, ...): x is narrowed to FP4 in the kernel."""
+    dtypes, out = (op.dtype(0), DType.FP4_E2M1), _out_type(op, 4, 3)
+    return times_transposed(op, rank=3, scales=(2,), packed=(1, 2), dtypes=dtypes, dtype_out=out, kind=DynamicQuantGEMM)
+
+
+@traced_as("aiter::_flash_attn_forward", "aiter::mha_fwd", "aiter::fmha_v3_fwd")
+def _attention(op: OpSignature) -> SDPA:
+    """(q, k, v, dropout_p, softmax_scale, is_causal, ...)."""
+    return _dense_attention(op, 0, dropout=3, is_causal=5)
+
+
+@traced_as("aiter::wrapper_fmha_v3_fwd")
+def _attention_v3(op: OpSignature) -> SDPA:
+    return _dense_attention(op, 1, dropout=4, is_causal=6)
+
+
+@traced_as("aiter::_flash_attn_backward")
+def _attention_backward(op: OpSignature) -> SDPABackward:
+    """(dO, q, k, v, o, lse, dq, dk, dv, dbias, dropout_p, softmax_scale, causal, ...)."""
+    return _dense_attention(op, 1, dropout=10, is_causal=12).backward()
+
+
+@traced_as("aiter::wrapper_fmha_v3_bwd")
+def _attention_v3_backward(op: OpSignature) -> SDPABackward:
+    return _dense_attention(op, 1, dropout=7, is_causal=9).backward()
+
+
+@traced_as("aiter::mha_bwd")
+def _mha_backward(op: OpSignature) -> SDPABackward:
+    """(dO, q, k, v, o, lse, dropout_p, softmax_scale, is_causal, ...)."""
+    return _dense_attention(op, 1, dropout=6, is_causal=8).backward()
+
+
+def _dense_attention(op: OpSignature, first: int, *, dropout: int, is_causal: int) -> SDPA:
+    probability = op.literal(dropout)
+    return rows_then_heads(
+        op,
+        first,
+        dropout=float(probability) if isinstance(probability, int | float) else None,
+        mask=causal(op.literal(is_causal), "bottom_right"),
+    )
+
+
+@traced_as(
+    "aiter::mha_varlen_fwd", "aiter::fmha_v3_varlen_fwd", "aiter::mha_batch_prefill", "pseudo_mla_prefill_fwd",
+    per_step=True,
+)  # fmt: skip
+def _varlen_attention(op: OpSignature) -> InferenceAttention:
+    """(q [t,hq,d], k [..,hkv,d], v, cu_seqlens_q, ...): how long the sequences are stands in the step's annotation."""
+    return paged_attention(op, 0, 1, 2)
+
+
+@traced_as("pseudo_mla_decode_fwd", per_step=True)
+def _latent_decode(op: OpSignature) -> InferenceAttention:
+    """(q [t,hq,d], latent cache [..,hkv,d], ...): the whole latent row is taken as the value."""
+    return paged_attention(op, 0, 1)
+
+
+@traced_as("aiter::pa_decode_gluon", per_step=True)
+def _paged_decode(op: OpSignature) -> InferenceAttention:
+    """(q [t,hq,d], .., k_cache [blocks,hkv,..], ..): decode only; argument 19 is the window, -1 for none."""
+    tokens, q_heads, size = op.shape(0, rank=3)
+    window = op.literal(19)
+    return InferenceAttention(
+        tokens=tokens,
+        q_heads=q_heads,
+        kv_heads=op.shape(2)[1],
+        d_qk=size,
+        d_v=size,
+        sums=replace(attention_sums(op), c_sq=0, c_sk=0, c_sqsq=0, c_sqsk=0),
+        window=window if isinstance(window, int) and window > 0 else None,
+        dtype=op.dtype(0),
+        dtype_kv=op.dtype(2),
+    )
+
+
+@traced_as("aiter::pa_sparse_prefill_opus_fwd")
+def _sparse_prefill(op: OpSignature) -> SparseAttention:
+    """(q [t,hq,d], kv, prefix indices, .., .., extend indices, ...): one index per pair."""
+    tokens, q_heads, size = op.shape(0, rank=3)
+    pairs = op.shape(2, rank=1)[0] + op.shape(5, rank=1)[0]
+    return SparseAttention(
+        tokens=tokens, q_heads=q_heads, d_qk=size, d_v=size, pairs=pairs, dtype=op.dtype(0), dtype_kv=op.dtype(1)
+    )
+
+
+@traced_as("aiter::linear_attention_with_output_base")
+def _linear_attention(op: OpSignature) -> LinearAttention:
+    """(mixed_qkv, b, a, core_attn_out, ...)."""
+    return gated_delta_rule(op)
+
+
+@traced_as("aiter::rms_norm", "aiter::rmsnorm2d_fwd_ck")
+def _rms_norm(op: OpSignature) -> RMSNorm:
+    """(x, weight, epsilon, ...)."""
+    return rms_norm(op, 0, 1)
+
+
+@traced_as("aiter::rmsnorm")
+def _rms_norm_out(op: OpSignature) -> RMSNorm:
+    """(out, x, weight, epsilon)."""
+    return rms_norm(op, 1, 2, out=0)
+
+
+@traced_as("aiter::rmsnorm2d_fwd_with_dynamicquant_ck", "aiter::rmsnorm_quant")
+def _rms_norm_quant(op: OpSignature) -> RMSNorm:
+    """(out, x, scale, weight, epsilon, ...)."""
+    return rms_norm(op, 1, 3, out=0, scale=2, quantized=True)
+
+
+@traced_as("aiter::rmsnorm2d_fwd_with_add_ck", "aiter::add_rmsnorm")
+def _add_rms_norm(op: OpSignature) -> RMSNorm:
+    """(out, x, residual_in, residual_out, weight, epsilon, ...)."""
+    return rms_norm(op, 1, 4, out=0, residual=True)
+
+
+@traced_as("aiter::fused_add_rmsnorm_pad_")
+def _add_rms_norm_pad(op: OpSignature) -> RMSNorm:
+    """(x, weight, epsilon, residual, ...): the padding is left out."""
+    return rms_norm(op, 0, 1, residual=op.has(3))
+
+
+@traced_as("aiter::_fuse_rmsnorm_fp4_quant")
+def _rms_norm_fp4(op: OpSignature) -> RMSNorm:
+    """(x, weight, epsilon, x2, weight2, epsilon2, residual, ...): x2, a second tensor to normalize, is left out."""
+    scales = math.ceil(math.prod(op.shape(0)) / 32)
+    return rms_norm(
+        op, 0, 1, residual=op.has(6), quantized=True,
+        dtype_out=DType.FP4_E2M1, scale_elements=scales, dtype_scale=DType.FP8_E8M0FNU,
+    )  # fmt: skip
+
+
+@traced_as("aiter::_groupnorm_run")
+def _group_norm(op: OpSignature) -> Normalization:
+    """(x, groups, weight, bias, eps); since 2026 (y, workspace, x, groups, weight, bias, eps)."""
+    x = 2 if op.has(0) and op.has(2) and op.shape(0) == op.shape(2) else 0
+    groups = op.literal(x + 1)
+    if not isinstance(groups, int):
+        raise SignatureError(f"{op.name}: argument {x + 1}, the number of groups, was not recorded")
+    shape = op.shape(x)
+    return Normalization(
+        shape=shape,
+        channels=shape[1],
+        statistics=shape[0] * groups,
+        weight=op.has(x + 2),
+        bias=op.has(x + 3),
+        dtype=op.dtype(x),
+        dtype_weight=op.dtype(x + 2),
+    )
+
+
+@traced_as(
+    "aiter::dynamic_per_token_scaled_quant", "aiter::dynamic_per_group_scaled_quant", "aiter::dynamic_per_tensor_quant",
+    "aiter::dynamic_per_group_scaled_quant_fp4",
+)  # fmt: skip
+def _quant(op: OpSignature) -> GroupQuant:
+    """(out, x, scales, ...)."""
+    return quantized(op, 1, out=0, scale=2)
+
+
+@traced_as("aiter::fused_dynamic_mxfp4_quant_moe_sort_hip", "aiter::fused_dynamic_mx_quant_moe_sort_hip")
+def _quant_and_sort(op: OpSignature) -> GroupQuant:
+    """(out, scales, x, sorted_ids, num_valid_ids, ...)."""
+    return quantized(op, 2, out=0, scale=1)
+
+
+@traced_as("aiter::silu_and_mul")
+def _silu_and_mul(op: OpSignature) -> UnaryElementwise:
+    """(out, x)."""
+    return gated(op, flops=5)
+
+
+@traced_as("aiter::gelu_and_mul")
+def _gelu_and_mul(op: OpSignature) -> UnaryElementwise:
+    return gated(op, flops=8)
+
+
+@traced_as("aiter::gelu_tanh_and_mul")
+def _gelu_tanh_and_mul(op: OpSignature) -> UnaryElementwise:
+    return gated(op, flops=10)
+
+
+@traced_as("aiter::mixed_sample_outer_exponential")
+def _sample(op: OpSignature) -> Elementwise:
+    """(out, logits, exponentials, temperature, eps): one operation per logit; noise may be one row for all."""
+    logits, noise = operand(op, 1), operand(op, 2)
+    return Elementwise(shape=logits.shape, inputs=(logits, noise), outputs=(operand(op, 0),))
+
+
+@traced_as("aiter::rope_cached_positions_2c_fwd_impl")
+def _rope(op: OpSignature) -> RoPE:
+    """(output_x, output_y, input_x, input_y, cos, sin, positions, ...): full heads are taken as rotated."""
+    return rotated(op, 2, 3)
+
+
+@traced_as("aiter::fused_qk_rope_cat_and_cache_mla", "aiter::fused_qk_rope_concat_and_cache_mla")
+def _rope_and_cache(op: OpSignature) -> RoPE:
+    """(q_nope, q_pe, k_nope, k_pe, kv_cache, ...): the ``pe`` parts are rotated, keys go to the cache."""
+    q_nope, q_pe, k_nope, k_pe = (math.prod(op.shape(i)) for i in range(4))
+    return RoPE(
+        elements=q_nope + q_pe,
+        rotated=q_pe + k_pe,
+        copied=k_nope + k_pe,
+        dtype=op.dtype(0),
+        dtype_copied=op.dtype(4),
+    )
+
+
+@traced_as("aiter::fmoe_fp8_blockscale_g1u1", "aiter::fmoe_g1u1")
+def _fused_moe(op: OpSignature) -> MoEFused:
+    """(out, x, gate, down, sorted_ids, sorted_weights, sorted_expert_ids, num_valid_ids, topk, ...)."""
+    return fused_experts(op, 1, 2, 3, top_k=op.literal(8), packed_as=DType.INT4, out=0)
+
+
+@traced_as("pseudo_op::moe_aiter_fused_1stage")
+def _fused_moe_one_stage(op: OpSignature) -> MoEFused:
+    """(x [t,h], w1, w2, topk_weights [t,k], ...)."""
+    return fused_experts(op, 0, 1, 2, top_k=op.shape(3, rank=2)[1], packed_as=DType.INT4)
+
+
+@traced_as("aiter::moe_cktile2stages_gemm1_ck")
+def _cktile_up(op: OpSignature) -> MoEUp:
+    """(x [t,h], w1, out [t,k,f], ...)."""
+    return expert_up(op, 0, 1, 2, packed_as=DType.FP4_E2M1)
+
+
+@traced_as("aiter::moe_cktile2stages_gemm2_ck")
+def _cktile_down(op: OpSignature) -> MoEDown:
+    """(x [t,k,f], w2, out, ...)."""
+    return expert_down(op, 0, 1, 2, packed_as=DType.FP4_E2M1)
+
+
+@traced_as("aiter::ck_moe_stage1", "aiter::ck_moe_stage1_fwd")
+def _ck_up(op: OpSignature) -> MoEUp:
+    """(x, w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out [t,k,f], topk, ...)."""
+    return expert_up(op, 0, 1, 6, packed_as=DType.FP4_E2M1, w2=2)
+
+
+@traced_as("aiter::ck_moe_stage2", "aiter::ck_moe_stage2_fwd")
+def _ck_down(op: OpSignature) -> MoEDown:
+    """(x [t,k,f], w1, w2, sorted_token_ids, sorted_expert_ids, num_valid_ids, out, topk, ...)."""
+    return expert_down(op, 0, 2, 6, packed_as=DType.FP4_E2M1, w1=1)
+
+
+@traced_as(
+    "aiter::moe_sorting_fwd", "aiter::mxfp4_moe_sort_hip", "aiter::biased_grouped_topk_hip", "aiter::topk_softplus",
+    "aiter::moe_sorting_opus_fwd", "aiter::moe_align_block_size", "aiter::moe_sum", "aiter::topk_softmax",
+    "aiter::topk_softmax_asm", "aiter::topk_sigmoid", "aiter::grouped_topk", "aiter::moe_fused_gate",
+)  # fmt: skip
+def _moe_aux(op: OpSignature) -> MoEAux:
+    return all_operands(op)
+
+
+@traced_as("aiter::reduce_scatter")
+def _reduce_scatter(op: OpSignature) -> CustomCollective:
+    """(handle, x, out, ...)."""
+    return exchanged(op, "reduce_scatter", 1, 2)
+
+
+@traced_as("aiter::all_gather_reg")
+def _all_gather(op: OpSignature) -> CustomCollective:
+    """(handle, x, out)."""
+    return exchanged(op, "all_gather", 1, 2)
+
+
+@traced_as("aiter::fused_allreduce_rmsnorm")
+def _all_reduce_rms_norm(op: OpSignature) -> AllReduceRMSNorm:
+    """(pointer, registered, x, residual_in, residual_out, out, weight, eps, ...)."""
+    return _normalized_sum(op, 2, 6)
+
+
+@traced_as("aiter::fused_allreduce_rmsnorm_")
+def _all_reduce_rms_norm_wrapper(op: OpSignature) -> AllReduceRMSNorm:
+    """(x, residual, weight, eps, ...)."""
+    return _normalized_sum(op, 0, 2)
+
+
+def _normalized_sum(op: OpSignature, x: int, weight: int) -> AllReduceRMSNorm:
+    n = math.prod(op.shape(x))
+    return AllReduceRMSNorm(
+        kind="all_reduce",
+        elements_in=n,
+        elements_out=n,
+        ranks=None,
+        dtype=op.dtype(x),
+        channels=math.prod(op.shape(weight)),
+    )
+
+
+@traced_as("aiter::mhc_post")
+def _mhc_post(op: OpSignature) -> HyperConnectionPost:
+    """(out [t,n,c], layer output, residual [t,n,c], ...)."""
+    t, n, c = op.shape(0, rank=3)
+    return HyperConnectionPost(tokens=t, streams=n, channels=c, dtype=op.dtype(0))
+
+
+@traced_as("aiter::mhc_pre_gemm_sqrsum")
+def _mhc_coefficients(op: OpSignature) -> HyperConnectionCoefficients:
+    """(out, sqrsum, x [t,n,c] or [t,n*c], fn [outputs,n*c], ...): flattened streams count as one."""
+    t, *streams, c = op.shape(2)
+    return HyperConnectionCoefficients(
+        tokens=t,
+        streams=math.prod(streams),
+        channels=c,
+        outputs=op.shape(3, rank=2)[0],
+        dtype=op.dtype(2),
+        dtype_weight=op.dtype(3),
+    )
+
+
+@traced_as("aiter::mhc_pre_big_fuse_rmsnorm")
+def _mhc_pre(op: OpSignature) -> HyperConnectionPre:
+    """(post_mix, comb_mix, out, gemm_out_mul, gemm_out_sqrsum, hc_scale, hc_base, residual [t,n,c], weight, ...)."""
+    t, n, c = op.shape(7, rank=3)
+    return HyperConnectionPre(tokens=t, streams=n, channels=c, dtype=op.dtype(7))
+
+
+@traced_as("aiter::mhc_fused_post_pre_gemm_sqrsum")
+def _mhc_post_pre(op: OpSignature) -> HyperConnectionPostPre:
+    """(gemm_out_mul, gemm_out_sqrsum, next_residual, layer_input, residual [t,n,c], .., .., fn [outputs,n*c], ...)."""
+    t, n, c = op.shape(4, rank=3)
+    return HyperConnectionPostPre(
+        tokens=t,
+        streams=n,
+        channels=c,
+        outputs=op.shape(7, rank=2)[0],
+        dtype=op.dtype(4),
+        dtype_weight=op.dtype(7),
+    )
+
+
+METADATA = CategoryOf(category="InferenceAttention", names=("aiter::get_mla_metadata_v1", "aiter::indexer_score_topk"))
+#: The window, and how much of the past is compressed, are the model's and stand in no argument.
+WINDOWED = CategoryOf(
+    category="InferenceAttention",
+    names=("pseudo_v4_paged_decode_swa", "pseudo_v4_paged_decode_csa", "pseudo_v4_paged_decode_hca"),
+)
+STAGES = CategoryOf(category="MoE_unfused", names=("pseudo_op::moe_flydsl_stage1", "pseudo_op::moe_flydsl_stage2"))

@@ -1,0 +1,272 @@
+"""vLLM: its custom ops, the C++ ops of its extension modules, and the annotation around each engine step.
+
+``vllm::*`` are Python functions registered as ops; ``_C::*``, ``_C_cache_ops::*``, ``_moe_C::*`` and
+``_C_custom_ar::*`` follow ``csrc/torch_bindings.cpp`` and its neighbors. What attends to how much is not in the shapes:
+it is in the annotation ``execute_<tokens>_context_<requests>(sq..sk..sqsq..sqsk..)_generation_<requests>(...)``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from tracelens import GEMM, CategoryOf, DType, OpSignature, SignatureError, traced_as
+from tracelens.perf_models import (
+    AttentionSums,
+    CacheWrite,
+    CustomCollective,
+    DynamicQuantGEMM,
+    GroupQuant,
+    InferenceAttention,
+    InferenceStep,
+    LinearAttention,
+    MoEAux,
+    MoEDown,
+    MoEFused,
+    MoEUp,
+    RMSNorm,
+    RoPE,
+    UnaryElementwise,
+    annotated_as,
+)
+from tracelens.perf_models.collective import exchanged
+from tracelens.perf_models.elementwise import gated
+from tracelens.perf_models.gemm import times_transposed
+from tracelens.perf_models.inference_attention import cache_write, gated_delta_rule, paged_attention
+from tracelens.perf_models.moe import all_operands, fused_experts
+from tracelens.perf_models.normalization import rms_norm
+from tracelens.perf_models.quantization import quantized
+from tracelens.perf_models.rope import rotated_heads
+
+_SUMS = r"\(sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)\)"
+_DETAILED = re.compile(rf"execute_\d+_context_(\d+){_SUMS}_generation_(\d+){_SUMS}")
+_PLAIN = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
+
+
+@annotated_as("execute_")
+def _step(annotation: str) -> InferenceStep | None:
+    """With sums, or with requests and tokens alone; ``execute_diffusion_<bs>_<WxH>`` has no requests."""
+    if match := _DETAILED.match(annotation):
+        context, c_sq, c_sk, c_sqsq, c_sqsk, generation, *g = (int(text) for text in match.groups())
+        sums = AttentionSums(
+            c_sq=c_sq, c_sk=c_sk, c_sqsq=c_sqsq, c_sqsk=c_sqsk, g_sq=g[0], g_sk=g[1], g_sqsq=g[2], g_sqsk=g[3]
+        )
+        return InferenceStep(
+            context_requests=context,
+            context_tokens=sums.c_sq,
+            generation_requests=generation,
+            generation_tokens=sums.g_sq,
+            sums=sums,
+        )
+    if match := _PLAIN.match(annotation):
+        context, c_tokens, generation, g_tokens = (int(text) for text in match.groups())
+        return InferenceStep(
+            context_requests=context,
+            context_tokens=c_tokens,
+            generation_requests=generation,
+            generation_tokens=g_tokens,
+        )
+    return None
+
+
+@traced_as("vllm::unified_attention_with_output", "vllm::unified_attention", per_step=True)
+def _attention(op: OpSignature) -> InferenceAttention:
+    """(q [t,hq,d], k [t,hkv,d], v, ...). The type of the cache is not among the arguments: that of k is taken."""
+    return paged_attention(op, 0, 1, 2)
+
+
+@traced_as("vllm::gdn_attention_core")
+def _gated_delta_net(op: OpSignature) -> LinearAttention:
+    """(mixed_qkv, b, a, core_attn_out, layer_name)."""
+    return gated_delta_rule(op)
+
+
+@traced_as("_C_cache_ops::reshape_and_cache_flash", "_C_cache_ops::reshape_and_cache")
+def _cache_write(op: OpSignature) -> CacheWrite:
+    """(key [t,hkv,d], value, key_cache, value_cache, slot_mapping, ...)."""
+    return cache_write(op, 0, 1, cache=2)
+
+
+@traced_as("_C_cache_ops::concat_and_cache_mla")
+def _latent_cache_write(op: OpSignature) -> CacheWrite:
+    """(kv_c [t,r], k_pe [t,d], kv_cache, slot_mapping, ...)."""
+    return cache_write(op, 0, 1, cache=2)
+
+
+@traced_as("vllm::rocm_unquantized_gemm")
+def _unquantized_gemm(op: OpSignature) -> GEMM:
+    """(x [..,k], weight [n,k], bias)."""
+    *rows, k = op.shape(0)
+    n = op.shape(1, rank=2)[0]
+    return GEMM(m=math.prod(rows), n=n, k=k, bias=op.has(2), dtype=op.dtype(0), dtype_b=op.dtype(1))
+
+
+@traced_as(
+    "vllm::rocm_aiter_triton_gemm_a8w8_blockscale", "vllm::_rocm_aiter_preshuffled_per_token_w8a8_gemm",
+    "vllm::rocm_aiter_gemm_a8w8_blockscale",
+)  # fmt: skip
+def _gemm_a8w8(op: OpSignature) -> GEMM:
+    """(A [m,k], B [n,k], A scales, B scales, ...): 16-bit output."""
+    return times_transposed(op, scales=(2, 3), dtype_out=DType.BF16)
+
+
+@traced_as("vllm::gemm_with_dynamic_quant")
+def _gemm_dynamic_quant(op: OpSignature) -> GEMM:
+    """The first two matrices are x [m,k] and weight [n,k/2] in FP4; x is narrowed on the way."""
+    matrices = [i for i, shape in enumerate(op.shapes or ()) if len(shape) == 2 and not isinstance(shape[0], tuple)]
+    if len(matrices) < 2:
+        raise SignatureError(f"{op.name}: fewer than two matrices were recorded")
+    x, weight = matrices[:2]
+    dtypes = (op.dtype(x), DType.FP4_E2M1)
+    return times_transposed(op, x, weight, packed=(1, 2), dtypes=dtypes, dtype_out=op.dtype(x), kind=DynamicQuantGEMM)
+
+
+@traced_as("_C::cutlass_scaled_mm")
+def _cutlass_scaled_mm(op: OpSignature) -> GEMM:
+    """(out [m,n], a [m,k], b [k,n], a_scales, b_scales, bias)."""
+    (m, k), (k_b, n) = op.shape(1, rank=2), op.shape(2, rank=2)
+    if k != k_b:
+        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    return GEMM(
+        m=m,
+        n=n,
+        k=k,
+        bias=op.has(5),
+        dtype=op.dtype(1),
+        dtype_b=op.dtype(2),
+        dtype_out=op.dtype(0),
+        dtype_bias=op.dtype(0),
+        scale_elements=sum(math.prod(op.shape_or_scalar(i)) for i in (3, 4)),
+    )
+
+
+@traced_as("_C::rms_norm")
+def _rms_norm(op: OpSignature) -> RMSNorm:
+    """(out, x, weight, epsilon)."""
+    return rms_norm(op, 1, 2, out=0)
+
+
+@traced_as("_C::fused_add_rms_norm")
+def _add_rms_norm(op: OpSignature) -> RMSNorm:
+    """(x, residual, weight, epsilon): both in place."""
+    return rms_norm(op, 0, 2, residual=True)
+
+
+@traced_as("vllm::rocm_aiter_rms_norm", leaf_only=True)
+def _rms_norm_wrapper(op: OpSignature) -> RMSNorm:
+    """(x, weight, epsilon)."""
+    return rms_norm(op, 0, 1)
+
+
+@traced_as("vllm::rocm_aiter_rmsnorm2d_fwd_with_add", leaf_only=True)
+def _add_rms_norm_wrapper(op: OpSignature) -> RMSNorm:
+    """(x, residual, weight, epsilon)."""
+    return rms_norm(op, 0, 2, residual=True)
+
+
+@traced_as("vllm::rocm_aiter_rmsnorm_fp8_group_quant")
+def _rms_norm_quant(op: OpSignature) -> RMSNorm:
+    """(x, weight, epsilon, group_size)."""
+    return rms_norm(op, 0, 1, quantized=True, **_groups_of(op, 3))
+
+
+@traced_as("vllm::rocm_aiter_rmsnorm_with_add_fp8_group_quant")
+def _add_rms_norm_quant(op: OpSignature) -> RMSNorm:
+    """(x, residual, weight, epsilon, group_size)."""
+    return rms_norm(op, 0, 2, residual=True, quantized=True, **_groups_of(op, 4))
+
+
+@traced_as("vllm::rocm_aiter_triton_add_rmsnorm_pad")
+def _add_rms_norm_pad(op: OpSignature) -> RMSNorm:
+    """(x, weight, epsilon, residual, ...): the padding is left out."""
+    return rms_norm(op, 0, 1, residual=True)
+
+
+@traced_as("vllm::triton_per_token_group_quant_fp8")
+def _group_quant(op: OpSignature) -> GroupQuant:
+    """(x, group_size)."""
+    fields = _groups_of(op, 1)
+    return quantized(op, 0, **fields)
+
+
+def _groups_of(op: OpSignature, group: int) -> dict[str, Any]:
+    """What an FP8 result with one FP32 scale per group of argument ``group`` adds."""
+    size = op.literal(group)
+    if not isinstance(size, int) or size <= 0:
+        raise SignatureError(f"{op.name}: argument {group}, the group size, was not recorded")
+    scales = -(-math.prod(op.shape(0)) // size)
+    return {"dtype_out": DType.FP8_E4M3FN, "scale_elements": scales, "dtype_scale": DType.FP32}
+
+
+@traced_as("_C::static_scaled_fp8_quant", "_C::dynamic_scaled_fp8_quant", "_C::dynamic_per_token_scaled_fp8_quant")
+def _fp8_quant(op: OpSignature) -> GroupQuant:
+    """(out, x, scales, ...)."""
+    return quantized(op, 1, out=0, scale=2)
+
+
+@traced_as("_C::silu_and_mul")
+def _silu_and_mul(op: OpSignature) -> UnaryElementwise:
+    """(out, x)."""
+    return gated(op, flops=5)
+
+
+@traced_as("_C::gelu_and_mul")
+def _gelu_and_mul(op: OpSignature) -> UnaryElementwise:
+    return gated(op, flops=8)
+
+
+@traced_as("_C::gelu_tanh_and_mul")
+def _gelu_tanh_and_mul(op: OpSignature) -> UnaryElementwise:
+    return gated(op, flops=10)
+
+
+@traced_as("_C::rotary_embedding")
+def _rope(op: OpSignature) -> RoPE:
+    """(positions, query, key, head_size, cos_sin_cache, is_neox)."""
+    return rotated_heads(op, 1, 2, head=3, table=4)
+
+
+@traced_as("vllm::outplace_fused_experts", "vllm::inplace_fused_experts", "vllm::rocm_aiter_fused_moe")
+def _fused_experts(op: OpSignature) -> MoEFused:
+    """(hidden_states, w1, w2, topk_weights [t,k], topk_ids, ...); GPTQ and AWQ hold two INT4 weights per byte."""
+    return fused_experts(op, 0, 1, 2, top_k=op.shape(3, rank=2)[1], packed_as=DType.INT4)
+
+
+@traced_as("_moe_C::topk_softmax", "_moe_C::moe_sum", "_moe_C::moe_align_block_size", "TopK", "SortTokens")
+def _moe_aux(op: OpSignature) -> MoEAux:
+    """``TopK`` and ``SortTokens`` are the routing of the Triton kernels that vLLM ships for gpt-oss."""
+    return all_operands(op)
+
+
+@traced_as("_C_custom_ar::all_reduce", "_C_custom_ar::qr_all_reduce")
+def _all_reduce(op: OpSignature) -> CustomCollective:
+    """(handle, x, out, ...)."""
+    return exchanged(op, "all_reduce", 1, 2)
+
+
+@traced_as("pseudo_op::moe_gptq_awq_up", "pseudo_op::moe_gptq_awq_down")
+def _int4_experts(op: OpSignature) -> MoEUp | MoEDown:
+    """(x [t,h], w1 [e,2f,h/2], w2 [e,h,f/2], topk_weights, topk_ids [t,k], ...): one half of a fused layer."""
+    whole = fused_experts(op, 0, 1, 2, top_k=op.shape(4, rank=2)[1], packed_as=DType.INT4)
+    half = MoEUp if op.name.endswith("up") else MoEDown
+    return half(
+        tokens=whole.tokens,
+        hidden=whole.hidden,
+        ffn=whole.ffn,
+        experts=whole.experts,
+        top_k=whole.top_k,
+        gated=whole.gated and half is MoEUp,
+        dtype=whole.dtype,
+        dtype_weight=whole.dtype_weight,
+    )
+
+
+#: A whole layer: neither the width of its experts nor its top-k is among the arguments.
+MOE_LAYER = CategoryOf(
+    category="MoE_unfused",
+    names=(
+        "vllm::moe_forward", "vllm::moe_forward_shared", "pseudo_op::moe_triton_unfused_up",
+        "pseudo_op::moe_triton_unfused_down",
+    ),
+)  # fmt: skip

@@ -1,0 +1,45 @@
+"""tracelens ops: the map from op names to perf models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracelens.cli import main
+
+MINE = """
+from tracelens import CategoryOf, GEMM, OpSignature, traced_as
+
+@traced_as("my_lib::gemm")
+def _gemm(op: OpSignature) -> GEMM:
+    return GEMM(m=1, n=1, k=1)
+
+OTHERS = CategoryOf(category="MoE_aux", names=("my_lib::sort",))
+"""
+
+
+def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
+    assert main(["ops", *arguments]) == 0
+    return [line.split(None, 3) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_name_is_listed_with_model_category_and_source(capsys: pytest.CaptureFixture[str]):
+    header, row, *_ = listed(capsys, "--extension", "none", "aten::addmm")
+    assert header == ["name", "model", "category", "source"]
+    assert row[:3] == ["aten::addmm", "GEMM", "GEMM"]
+    assert row[3].startswith("perf_models/gemm.py:")
+
+
+def test_bundled_extensions_are_listed_unless_named(capsys: pytest.CaptureFixture[str]):
+    assert "aiter::mhc_post" in [row[0] for row in listed(capsys) if row]
+    assert "aiter::mhc_post" not in [row[0] for row in listed(capsys, "--extension", "vllm") if row]
+
+
+def test_patterns_and_names_without_a_model_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE, encoding="utf-8")
+    rows = {row[0]: row[1:3] for row in listed(capsys, "--extension", str(path)) if len(row) > 2}
+    assert rows["my_lib::gemm"] == ["GEMM", "GEMM"]
+    assert rows["my_lib::sort"] == ["-", "MoE_aux"]
+    assert rows["/^triton_(poi|red|per)_fused/"] == ["FusedKernel", "triton"]

@@ -1,0 +1,236 @@
+"""Attention of a serving engine: requests of unlike lengths in one call, their past in a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any, ClassVar, TypeVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_name
+from tracelens.registry import mark
+from tracelens.signature import OpSignature
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The attribute under which an op's signature carries the sums of the step that it ran in.
+SUMS = "attention sums"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSums:
+    """Sums over the context (``c_``, prefill) and the generation (``g_``, decode) requests of one engine step.
+
+    With ``sq`` new tokens and ``sk`` keys in all per request: of sq, sk, sq*sq and sq*sk.
+    """
+
+    c_sq: int = 0
+    c_sk: int = 0
+    c_sqsq: int = 0
+    c_sqsk: int = 0
+    g_sq: int = 0
+    g_sk: int = 0
+    g_sqsq: int = 0
+    g_sqsk: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceStep:
+    """What an engine's step annotation says; None is *not recorded*.
+
+    ``padded_requests`` is the batch size that a captured graph was padded to.
+    """
+
+    context_requests: int | None = None
+    context_tokens: int | None = None
+    generation_requests: int | None = None
+    generation_tokens: int | None = None
+    padded_requests: int | None = None
+    sums: AttentionSums | None = None
+
+
+def annotated_as(*prefixes: str) -> Callable[[F], F]:
+    """Marks ``reader(annotation: str) -> InferenceStep | None`` for step annotations that start with a prefix.
+
+    None says that the annotation is no step's. Bindings marked ``traced_as(..., per_step=True)`` find the sums of
+    the step around their op with ``attention_sums``.
+    """
+    return mark("annotated_as", *prefixes)
+
+
+def attention_sums(op: OpSignature) -> AttentionSums:
+    """The sums of the step that an op ran in; SignatureError where no annotation says them."""
+    found = op.attribute(SUMS)
+    if not isinstance(found, AttentionSums):
+        raise SignatureError(f"{op.name}: no annotation of the step says how long its requests' past is")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceAttention(PerfModel):
+    """Causal attention over cached and new tokens; shapes alone do not say how long the past is, ``sums`` do.
+
+    flops = q_heads * (d_qk + d_v) * (2*c_sqsk - c_sqsq + 2*g_sqsk): among a request's new tokens half of the pairs.
+    bytes = (c_sq + g_sq) * (q_heads + kv_heads) * (d_qk + d_v) elements of the queries' type: Q, O and the new K and V;
+    and (sk - sq) * kv_heads * (d_qk + d_v) of the cache's type. With a ``window`` W each generated token sees at most W
+    keys: g_sk and g_sqsk are at most g_sq*W; exact where all requests are on one side of it.
+
+    An engine's window per layer is mostly not recorded: there both figures are upper bounds.
+    """
+
+    category: ClassVar[str] = "InferenceAttention"
+    engine: ClassVar[str] = "matrix"
+    family: ClassVar[str | None] = "InferenceAttention_fwd"
+
+    tokens: int
+    q_heads: int
+    kv_heads: int
+    d_qk: int
+    d_v: int
+    sums: AttentionSums
+    window: int | None = None
+    dtype: DType | None = DType.BF16
+    dtype_kv: DType | Like | None = Like.FIRST
+
+    def flops(self) -> int:
+        s = self.sums
+        pairs = 2 * s.c_sqsk - s.c_sqsq + 2 * self._windowed(s.g_sqsk)
+        return self.q_heads * (self.d_qk + self.d_v) * pairs
+
+    def hbm_bytes(self) -> int | float | None:
+        s, width = self.sums, self.d_qk + self.d_v
+        cached = max(s.c_sk - s.c_sq, 0) + max(self._windowed(s.g_sk) - s.g_sq, 0)
+        return total_bytes(
+            ((s.c_sq + s.g_sq) * (self.q_heads + self.kv_heads) * width, self.dtype),
+            (cached * self.kv_heads * width, resolved(self.dtype_kv, self.dtype)),
+        )
+
+    def _windowed(self, generated: int) -> int:
+        return generated if self.window is None else min(generated, self.sums.g_sq * self.window)
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "N_Q": self.tokens, "H_Q": self.q_heads, "H_KV": self.kv_heads, "d_h_qk": self.d_qk, "d_h_v": self.d_v,
+            **{f.name: getattr(self.sums, f.name) for f in fields(AttentionSums)}, "sliding_window": self.window,
+            "dtype_Q": traced_name(self.dtype), "dtype_KV": traced_name(resolved(self.dtype_kv, self.dtype)),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseAttention(PerfModel):
+    """Attention over listed (query, key) ``pairs``, one latent key-value row for all heads.
+
+    flops = 2 * pairs * q_heads * (d_qk + d_v); bytes = Q read, O written, and a row of the cache per pair: which rows
+    several queries share is not recorded, so an upper bound. The value is part of the key's row.
+    """
+
+    category: ClassVar[str] = "InferenceAttention"
+    engine: ClassVar[str] = "matrix"
+    family: ClassVar[str | None] = "InferenceAttention_fwd"
+
+    tokens: int
+    q_heads: int
+    d_qk: int
+    d_v: int
+    pairs: int
+    dtype: DType | None
+    dtype_kv: DType | Like | None = Like.FIRST
+
+    def flops(self) -> int:
+        return 2 * self.pairs * self.q_heads * (self.d_qk + self.d_v)
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (self.tokens * self.q_heads * (self.d_qk + self.d_v), self.dtype),
+            (self.pairs * self.d_qk, resolved(self.dtype_kv, self.dtype)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAttention(PerfModel):
+    """Gated delta rule: every value head keeps a state of d_k x d_v that each token decays, reads, updates and reads.
+
+    flops = 7*d_k*d_v per token and value head: decay 1, prediction 2, update 2, output 2. bytes = q, k and v read, the
+    two gates read, o written; the state stays on chip while a sequence runs. A chunked kernel does more arithmetic.
+
+    ``assumed`` says which dimension the trace does not hold (see ``parameters``).
+    """
+
+    category: ClassVar[str] = "InferenceAttention"
+    engine: ClassVar[str] = "matrix"
+    family: ClassVar[str | None] = "InferenceAttention_fwd"
+
+    tokens: int
+    v_heads: int
+    d_k: int
+    d_v: int
+    qkv_width: int
+    dtype: DType | None
+    assumed: str = ""
+
+    def flops(self) -> int:
+        return 7 * self.tokens * self.v_heads * self.d_k * self.d_v
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes((self.tokens * (self.qkv_width + self.v_heads * (2 + self.d_v)), self.dtype))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheWrite(PerfModel):
+    """New keys and values copied into the cache: flops = 0; bytes = one read, one write in the cache's type."""
+
+    category: ClassVar[str] = "InferenceAttention"
+    engine: ClassVar[str] = "none"
+    family: ClassVar[str | None] = "InferenceAttention_fwd"
+
+    elements: int
+    dtype: DType | None
+    dtype_cache: DType | Like | None = Like.FIRST
+
+    def flops(self) -> int:
+        return 0
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes((self.elements, self.dtype), (self.elements, resolved(self.dtype_cache, self.dtype)))
+
+
+def paged_attention(
+    op: OpSignature, q: int = 0, k: int = 1, v: int | None = None, *, window: int | None = None
+) -> InferenceAttention:
+    """Attention of queries ``q`` [t,hq,d] on a cache ``k`` [..,hkv,d]; d_v is the last dim of ``v``, else of ``k``."""
+    tokens, q_heads, d_qk = op.shape(q, rank=3)
+    cache = op.shape(k)
+    return InferenceAttention(
+        tokens=tokens,
+        q_heads=q_heads,
+        kv_heads=cache[-2],
+        d_qk=d_qk,
+        d_v=op.shape(k if v is None else v)[-1],
+        sums=attention_sums(op),
+        window=window,
+        dtype=op.dtype(q),
+        dtype_kv=op.dtype(k),
+    )
+
+
+def gated_delta_rule(op: OpSignature, qkv: int = 0, gate: int = 1, out: int = 3) -> LinearAttention:
+    """Of the joint projection [t, 2*hk*dk + hv*dv], a gate [t,hv] and the output [t,hv,dv].
+
+    How the key width hk*dk divides into heads is not recorded: d_k = d_v is assumed and shown.
+    """
+    tokens, width = op.shape(qkv, rank=2)
+    v_heads, d_v = op.shape(gate, rank=2)[1], op.shape(out)[-1]
+    keys = (width - v_heads * d_v) // 2
+    if keys <= 0 or keys % d_v:
+        raise SignatureError(f"{op.name}: a key width of {keys} holds no whole number of heads of {d_v}")
+    return LinearAttention(
+        tokens=tokens, v_heads=v_heads, d_k=d_v, d_v=d_v, qkv_width=width, dtype=op.dtype(qkv), assumed="d_k = d_v"
+    )
+
+
+def cache_write(op: OpSignature, *tensors: int, cache: int) -> CacheWrite:
+    """The rows of ``tensors`` written into tensor ``cache``, in its type."""
+    elements = sum(prod(op.shape(i)) for i in tensors)
+    return CacheWrite(elements=elements, dtype=op.dtype(tensors[0]), dtype_cache=op.dtype(cache))
