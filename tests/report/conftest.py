@@ -18,9 +18,11 @@ from tracelens.analysis.summary import (
     InputSummary,
     Notice,
     Steps,
+    StepUtilization,
     Summary,
     Throughput,
     Unanswered,
+    Utilization,
 )
 
 HOSTILE = "=cmd|' /C calc'!A1\x1b[2J\x00<b>&"
@@ -109,6 +111,16 @@ def summary() -> Summary:
         notices=(Notice(id="unlinked", count=14, text="14 device events have no recorded launch"),),
         cannot_answer=(Unanswered(question="which line of Python launched this", because="with_stack was off"),),
         extensions=("megatron",),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def utilization() -> Utilization:
+    return Utilization(
+        model="moe-16b", work="training", tokens=32_768, sequence=4096, tokens_source="--batch x --sequence", ranks=2,
+        ranks_source="--ranks", dtype="bf16", time_us=184_000.0, model_flops=48.1e12, hardware_flops=55.3e12,
+        hardware_coverage=0.912, mfu=0.2, mfu_of_achievable=0.369, hfu=0.23, hfu_of_achievable=0.424,
+        steps=(StepUtilization(step=3, time_us=184_000.0, mfu=0.2, hfu=0.23),),
     )  # fmt: skip
 
 

@@ -16,7 +16,8 @@ VALIDATOR = jsonschema.Draft202012Validator(schema())
 
 
 @pytest.fixture
-def report(analysis, summary) -> dict:
+def report(analysis, summary, utilization) -> dict:
+    summary = replace(summary, utilization=utilization)
     return orjson.loads(json_bytes(summary, analysis.frames["unified_perf_summary"]))
 
 

@@ -56,9 +56,13 @@ def test_printing_a_report_gives_the_verdict_and_a_notebook_gets_it_escaped(repo
     assert "&lt;script&gt;" in hostile._repr_html_()
 
 
-def test_a_folder_holds_workbook_and_json(report, tmp_path):
+def test_a_folder_holds_page_workbook_and_json(report, tmp_path):
     written = report.write(tmp_path / "t.report")
-    assert sorted(path.name for path in (tmp_path / "t.report").iterdir()) == ["report.json", "report.xlsx"]
+    assert sorted(path.name for path in (tmp_path / "t.report").iterdir()) == [
+        "report.html",
+        "report.json",
+        "report.xlsx",
+    ]
     jsonschema.validate(orjson.loads((written / "report.json").read_bytes()), schema())
     assert [path.name for path in tmp_path.iterdir()] == ["t.report"]
 

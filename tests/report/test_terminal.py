@@ -42,6 +42,17 @@ def test_the_whole_verdict(summary):
     ]
 
 
+def test_utilization_is_one_line_below_the_step(summary, utilization):
+    lines = verdict(replace(summary, utilization=utilization)).splitlines()
+    assert lines[2] == " MFU 20 %, HFU 23 % (37, 42 % of achievable) · moe-16b training, 32,768 tokens"
+
+
+def test_utilization_without_a_device_is_flops(summary, utilization):
+    used = replace(utilization, mfu=None, mfu_of_achievable=None, hfu=None, hfu_of_achievable=None)
+    lines = verdict(replace(summary, utilization=used)).splitlines()
+    assert lines[2] == " 48.1 TFLOP per step · moe-16b training, 32,768 tokens"
+
+
 def test_without_device_steps_and_gpu_work_it_says_what_is_known():
     bare = Summary(
         input=InputSummary(file="cpu.json", events=12),

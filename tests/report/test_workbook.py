@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.report import workbook as workbook_module
+from tracelens.report.about import about_lines
 from tracelens.report.assembly import assemble, make_sheet
 from tracelens.report.columns import KERNELS, UNIFIED
 from tracelens.report.workbook import write_workbook, write_workbook_to
@@ -237,3 +239,14 @@ def test_pandas_reads_back_what_the_frame_holds(analysis, summary, tmp_path):
     pd.testing.assert_frame_equal(
         pd.read_excel(Path(tmp_path / "y.xlsx"), sheet_name="kernel_summary"), kernels.headed(), check_dtype=False
     )
+
+
+def test_about_shows_the_utilization_and_what_it_rests_on(summary, utilization):
+    lines = about_lines(replace(summary, utilization=utilization), [])
+    rows = {line.cells[0]: line.cells[1:] for line in lines}
+    assert rows["Model"][:2] == ("moe-16b", "training")
+    assert rows["Tokens per step"] == (32_768, None, "--batch x --sequence")
+    assert rows["Ranks that share the work on them"] == (2, None, "--ranks")
+    assert rows["MFU, model FLOPs utilization"] == (0.2, None, "Of the dense bf16 peak.")
+    assert rows["  which hold of the device time"] == (0.912,)
+    assert rows["  3"] == (184.0, 0.2, 0.23)

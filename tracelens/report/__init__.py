@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tracelens.analysis.trace import Trace
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import Report
+    from tracelens.workload import ModelConfig
 
 
 def report(
@@ -23,6 +24,13 @@ def report(
     steps: str | None = None,
     ep_size: int | None = None,
     cpu: bool = False,
+    backend: str = "roofline",
+    gpu_clock_mhz: float | None = None,
+    model: ModelConfig | str | PathLike[str] | None = None,
+    tokens_per_step: int | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+    ranks: int | None = None,
 ) -> Report:
     """The report of a trace: a path, or what ``load`` returned.
 
@@ -32,17 +40,31 @@ def report(
     steps: ``"3"``, ``"3-5"`` or ``"steady"``; None is the whole file.
     ep_size: ranks of the expert-parallel group, where the trace does not record it.
     cpu: tables of the CPU ops too, and a report even without GPU work.
+    backend: what is achievable, beside the roofline: ``"tile"`` or a chain such as ``"gemm=origami,sdpa=tile"``.
+    gpu_clock_mhz: the clock that estimates are for; None is the data sheet's.
+    model: a name, a model file or a ``config.json``: adds model and hardware FLOPs utilization. What a step works on is
+    read from the trace where it is recorded, else given: ``tokens_per_step``, or ``batch`` sequences of ``sequence``
+    tokens; ``ranks``: among how many devices this work is divided.
 
     InputError for an unreadable file, NothingToAnalyzeError for one without GPU work, UsageError for a name, a step
     range or an extension that does not fit.
     """
     from tracelens.analysis.analyze import Options, analyze
     from tracelens.analysis.trace import Trace, load
+    from tracelens.analysis.utilization import StepWork
     from tracelens.analysis.verdict import summarize
+    from tracelens.errors import UsageError
     from tracelens.extensions import load_extension
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import Report
+    from tracelens.workload import ModelConfig
 
+    work = None
+    if model is not None:
+        config = model if isinstance(model, ModelConfig) else ModelConfig.load(model)
+        work = StepWork(model=config, tokens=tokens_per_step, batch=batch, sequence=sequence, ranks=ranks)
+    elif (tokens_per_step, batch, sequence, ranks) != (None, None, None, None):
+        raise UsageError("tokens per step, batch, sequence and ranks are for a model's utilization: give --model too")
     options = Options(
         device=device if isinstance(device, HardwareSpec) or device is None else HardwareSpec.load(device),
         extensions=tuple(load_extension(spec) for spec in extensions),
@@ -50,6 +72,9 @@ def report(
         steps=steps,
         ep_size=ep_size,
         cpu=cpu,
+        backend=backend,
+        clock_mhz=gpu_clock_mhz,
+        work=work,
     )
     analysis = analyze(trace if isinstance(trace, Trace) else load(trace), options)
     sources = [source for extension in analysis.extensions for source in extension.sources]

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tracelens.analysis.summary import Summary
+from tracelens.analysis.summary import Summary, Utilization
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value
 from tracelens.report.columns import Column
+from tracelens.units import FLOPS_PER_TFLOP
 
 PERCENT = "0.0%"
 
@@ -31,6 +32,7 @@ def about_lines(summary: Summary, sheets: Sequence[tuple[str, Sheet]]) -> list[L
         *_input(summary),
         *_coverage(summary),
         *_time(summary),
+        *_utilization(summary.utilization),
         *_findings(summary),
         *_device(summary),
         *_sheets(sheets),
@@ -112,6 +114,39 @@ def _time(summary: Summary) -> Iterator[Line]:
             yield _row("  of the dense peak", rate.of_peak, number_format=PERCENT)
         if rate.of_achievable is not None:
             yield _row("  of the best measured", rate.of_achievable, number_format=PERCENT)
+
+
+def _utilization(used: Utilization | None) -> Iterator[Line]:
+    if used is None:
+        return
+    yield _section("FLOPs utilization: matrix products of a step over its time and the device's dense rate")
+    yield _row("Model", used.model, used.work, "Training where a step has backward ops, else inference.")
+    yield _row("Tokens per step", used.tokens, None, used.tokens_source, number_format="#,##0")
+    yield _row("Tokens in a sequence", used.sequence, number_format="#,##0")
+    yield _row("Ranks that share the work on them", used.ranks, None, used.ranks_source, number_format="#,##0")
+    yield _row("Time per step (ms), median", used.time_us / 1e3, number_format="#,##0.000")
+    yield _row(
+        "Model TFLOP per step",
+        used.model_flops / FLOPS_PER_TFLOP,
+        None,
+        "This device's share.",
+        number_format="#,##0.000",
+    )
+    executed = None if used.hardware_flops is None else used.hardware_flops / FLOPS_PER_TFLOP
+    yield _row(
+        "Executed TFLOP per step", _known(executed), None, "Of calls with a perf model.", number_format="#,##0.000"
+    )
+    yield _row("  which hold of the device time", _known(used.hardware_coverage), number_format=PERCENT)
+    for label, share, achievable in (
+        ("MFU, model FLOPs utilization", used.mfu, used.mfu_of_achievable),
+        ("HFU, hardware FLOPs utilization", used.hfu, used.hfu_of_achievable),
+    ):
+        yield _row(label, _known(share), None, f"Of the dense {used.dtype} peak.", number_format=PERCENT)
+        yield _row("  of the best measured", _known(achievable), number_format=PERCENT)
+    if used.steps:
+        yield _head("Step", "Time (ms)", "MFU", "HFU")
+    for step in used.steps:
+        yield _row(f"  {step.step}", step.time_us / 1e3, _known(step.mfu), _known(step.hfu), number_format="#,##0.000")
 
 
 def _findings(summary: Summary) -> Iterator[Line]:

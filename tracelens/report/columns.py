@@ -344,6 +344,24 @@ ROOFLINE = (
         optional=True,
     ),
     Column(key="backend", header="backend", meaning="What estimated the row.", width=14, optional=True),
+    Column(
+        key="estimated_us",
+        header="Estimated Time (µs)_first",
+        meaning="What a good kernel should take, by the backend that --backend chose.",
+        unit="µs",
+        number_format=US,
+        optional=True,
+    ),
+    Column(
+        key="percent_of_achievable",
+        header="Pct Achievable",
+        meaning="Estimated time over mean measured kernel time. Above 100 the kernel beats the estimate.",
+        unit="%",
+        number_format=PERCENT,
+        look="of_limit",
+        optional=True,
+    ),
+    Column(key="estimated_by", header="estimated by", meaning="Which backend answered.", width=14, optional=True),
 )
 _HOST = "From the op's start on the host to its end on the host; device time is Kernel Time (µs)."
 HOST_TIME = (

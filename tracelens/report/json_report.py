@@ -24,6 +24,7 @@ from tracelens.analysis.summary import (
     Notice,
     Steps,
     Summary,
+    Utilization,
 )
 from tracelens.report.cells import Value, plain_values
 from tracelens.report.text import without_surrogates
@@ -77,6 +78,7 @@ def document(summary: Summary, ops: pd.DataFrame | None) -> Json:
         "step": _step(summary.steps),
         "busy": _busy(summary.busy),
         "throughput": None if summary.throughput is None else _fields(summary.throughput),
+        "utilization": _utilization(summary.utilization),
         "categories": [_category(row) for row in summary.categories],
         "findings": [_fields(finding) for finding in summary.findings],
         "ops": [] if ops is None else op_records(ops),
@@ -197,6 +199,10 @@ def _step(steps: Steps | None) -> Json | None:
 
 def _busy(busy: Busy | None) -> Json | None:
     return None if busy is None else _fields(busy)
+
+
+def _utilization(used: Utilization | None) -> Json | None:
+    return None if used is None else _fields(used) | {"steps": [_fields(step) for step in used.steps]}
 
 
 def _category(row: CategoryRow) -> Json:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracelens.report.explanation import Explanation
 
 _OPS, _KERNELS, _COLLECTIVES = "unified_perf_summary", "kernel_summary", "coll_analysis"
-XLSX, JSON, CSV = "report.xlsx", "report.json", "csv"
+XLSX, HTML, JSON, CSV = "report.xlsx", "report.html", "report.json", "csv"
 
 
 class Report:
@@ -99,6 +99,13 @@ class Report:
         write_workbook(path, self.sheets, self.summary)
         return Path(path)
 
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Writes the page, whole or not at all."""
+        from tracelens.report.html_report import write_html
+
+        write_html(path, self.sheets, self.summary, self.result)
+        return Path(path)
+
     def to_json(self, path: str | PathLike[str] | None = None) -> str:
         """The ``tracelens.report/1`` document as text; also written to ``path``, whole or not at all, when given."""
         ops = self._ops_frame()
@@ -114,7 +121,7 @@ class Report:
         return Path(folder)
 
     def write(self, folder: str | PathLike[str], *, csv: bool = False) -> Path:
-        """Fills ``folder`` with report.xlsx and report.json (and csv/): all of them or none.
+        """Fills ``folder`` with report.xlsx, report.html and report.json (and csv/): all of them or none.
 
         An earlier report of ours is replaced; UsageError when the folder holds something else.
         """
@@ -122,6 +129,7 @@ class Report:
         refuse_foreign(folder)
         with whole_folder(folder) as staging:
             self.to_excel(staging / XLSX)
+            self.to_html(staging / HTML)
             if csv:
                 self.to_csv(staging / CSV)
             write_json(staging / JSON, self.summary, self._ops_frame())

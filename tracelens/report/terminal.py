@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from tracelens.analysis.summary import CategoryRow, Summary
+from tracelens.analysis.summary import CategoryRow, Summary, Utilization
+from tracelens.report.figures import bound_name, shown_ms, shown_percent, shown_rate, shown_share, trace_name
 from tracelens.report.text import clipped, display_width, terminal_text
+from tracelens.units import FLOPS_PER_TFLOP
 
 MAX_LINES = 24
 WIDTH = 80
-#: What a bound is called in print: the part of the device that it names.
-_BOUND = {"memory": "HBM", "hbm": "HBM", "wire": "link"}
 _BOLD, _DIM, _YELLOW, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
 _FINDINGS, _CATEGORIES = 3, 8
 
@@ -63,7 +63,7 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
         parts.append(f"torch {source.torch_version}")
     took = "" if seconds is None else f" in {seconds:.1f} s"
     parts.append(f"{_events(source.events)}{took}")
-    details, stem = terminal_text(" · ".join(parts)), terminal_text(_stem(source.file))
+    details, stem = terminal_text(" · ".join(parts)), terminal_text(trace_name(source.file))
     if display_width(stem) + display_width(details) + 3 <= WIDTH:
         yield _Row(text=f" {stem}  {details}", style=_BOLD)
     else:
@@ -72,21 +72,23 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
     line = "".join(_time(summary))
     if line:
         yield _Row(text=f" {line}")
+    if summary.utilization is not None:
+        yield _Row(text=f" {_utilization(summary.utilization)}")
     if summary.busy is not None:
         busy = summary.busy
         yield _Row(
-            text=f" GPU busy {_percent(busy.busy)}  = compute {100 * busy.compute:.1f} + exposed comm "
-            f"{100 * busy.exposed_comm:.1f} + memcpy {100 * busy.memcpy:.1f}; idle {_percent(busy.idle)}"
+            text=f" GPU busy {shown_percent(busy.busy)}  = compute {100 * busy.compute:.1f} + exposed comm "
+            f"{100 * busy.exposed_comm:.1f} + memcpy {100 * busy.memcpy:.1f}; idle {shown_percent(busy.idle)}"
         )
 
 
 def _time(summary: Summary) -> Iterator[str]:
     if summary.steps is not None:
-        yield f"step {_ms(summary.steps.time_us)} ms"
+        yield f"step {shown_ms(summary.steps.time_us)} ms"
         if summary.steps.spread is not None:
-            yield f" ±{_percent(summary.steps.spread)}"
+            yield f" ±{shown_percent(summary.steps.spread)}"
     elif summary.busy is not None and summary.busy.total_us is not None:
-        yield f"window {_ms(summary.busy.total_us)} ms"
+        yield f"window {shown_ms(summary.busy.total_us)} ms"
     else:
         return
     rate = summary.throughput
@@ -95,15 +97,25 @@ def _time(summary: Summary) -> Iterator[str]:
     if rate.of_peak is None:
         yield f"   {rate.tflops_s:,.1f} TFLOP/s {rate.dtype}"
         return
-    yield f"   {_share(rate.of_peak)} of dense {rate.dtype} peak"
+    yield f"   {shown_share(rate.of_peak)} of dense {rate.dtype} peak"
     if rate.of_achievable is not None:
-        yield f", {_share(rate.of_achievable)} of achievable"
+        yield f", {shown_share(rate.of_achievable)} of achievable"
+
+
+def _utilization(used: Utilization) -> str:
+    what = f"{used.model} {used.work}, {used.tokens:,} tokens"
+    if used.mfu is None:
+        return f"{used.model_flops / FLOPS_PER_TFLOP:,.3g} TFLOP per step · {what}"
+    shares = [("MFU", used.mfu, used.mfu_of_achievable), ("HFU", used.hfu, used.hfu_of_achievable)]
+    of_peak = ", ".join(f"{name} {shown_share(share)}" for name, share, _ in shares if share is not None)
+    achievable = ", ".join(f"{100 * share:.0f}" for _, _, share in shares if share is not None)
+    return f"{of_peak}{f' ({achievable} % of achievable)' if achievable else ''} · {what}"
 
 
 def _coverage(summary: Summary) -> Iterator[_Row]:
     coverage = summary.coverage
     parts = [
-        f"{name} {_share(value)}"
+        f"{name} {shown_share(value)}"
         for name, value in (("perf model", coverage.perf_model), ("unlinked", coverage.unlinked))
         if value is not None
     ]
@@ -142,9 +154,9 @@ def _shown_categories(rows: Sequence[CategoryRow]) -> list[CategoryRow]:
 
 
 def _category_line(row: CategoryRow, decimals: int) -> str:
-    bound = "no model" if row.bound is None else _BOUND.get(row.bound.lower(), row.bound)
-    tflops = "-" if row.tflops_s is None else _rate(row.tflops_s)
-    roofline = "" if row.of_roofline is None else _share(row.of_roofline)
+    bound = "no model" if row.bound is None else bound_name(row.bound)
+    tflops = "-" if row.tflops_s is None else shown_rate(row.tflops_s)
+    roofline = "" if row.of_roofline is None else shown_share(row.of_roofline)
     name = clipped(terminal_text(row.name), 17)
     padding = " " * (18 - display_width(name))
     return (
@@ -155,8 +167,8 @@ def _category_line(row: CategoryRow, decimals: int) -> str:
 
 def _tb_s(row: CategoryRow) -> str:
     if row.wire_tb_s is not None:
-        return f"{_rate(row.wire_tb_s)} wire"
-    return "-" if row.hbm_tb_s is None else f"{_rate(row.hbm_tb_s)} HBM "
+        return f"{shown_rate(row.wire_tb_s)} wire"
+    return "-" if row.hbm_tb_s is None else f"{shown_rate(row.hbm_tb_s)} HBM "
 
 
 def _findings(summary: Summary, room: int) -> list[_Row]:
@@ -168,7 +180,7 @@ def _findings(summary: Summary, room: int) -> list[_Row]:
     rows = [_Row(text=""), _Row(text=f" look here first{per:>{WIDTH - 17}}", style=_DIM)]
     spare = room - len(rows) - len(shown)
     for number, finding in enumerate(shown, 1):
-        gain = "" if finding.gain_us is None else f"{_ms(finding.gain_us)} ms"
+        gain = "" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
         first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain), 1 + (spare > 0))
         padding = " " * (WIDTH - 4 - display_width(first) - len(gain))
         rows += [_Row(text=f" {number} {first}{padding}{gain}"), *(_Row(text=f"   {line}") for line in more)]
@@ -201,35 +213,10 @@ def _wrapped(text: str, width: int, lines: int) -> list[str]:
     return [text[:cut], clipped(text[cut:].strip(), width)]
 
 
-def _stem(file: str) -> str:
-    for suffix in (".gz", ".json", ".pt.trace", ".trace"):
-        file = file.removesuffix(suffix)
-    return file
-
-
 def _events(count: int) -> str:
     if count < 1_000_000:
         return f"{count:,} events"
     return f"{count / 1e6:.2f} M events"
-
-
-def _ms(time_us: float) -> str:
-    ms = time_us / 1e3
-    return f"{ms:,.1f}" if ms >= 10 else f"{ms:.3g}" if ms >= 0.01 else f"{ms:.4f}" if ms else "0"
-
-
-def _rate(value: float) -> str:
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.005 or not value else f"{value:.0e}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
 
 
 def _yes(is_so: bool) -> str:

@@ -1,0 +1,40 @@
+"""Single figures as people read them: the terminal and the page say them alike."""
+
+from __future__ import annotations
+
+_BOUND = {"memory": "HBM", "hbm": "HBM", "wire": "link"}
+
+
+def trace_name(file: str) -> str:
+    """A trace's file name without its endings."""
+    for suffix in (".gz", ".json", ".pt.trace", ".trace"):
+        file = file.removesuffix(suffix)
+    return file
+
+
+def bound_name(bound: str) -> str:
+    """What a bound is called in print: the part of the device that it names."""
+    return _BOUND.get(bound.lower(), bound)
+
+
+def shown_ms(time_us: float) -> str:
+    """A time in ms, without the unit."""
+    ms = time_us / 1e3
+    return f"{ms:,.1f}" if ms >= 10 else f"{ms:.3g}" if ms >= 0.01 else f"{ms:.4f}" if ms else "0"
+
+
+def shown_rate(value: float) -> str:
+    """TFLOPS/s or TB/s, without the unit."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.005 or not value else f"{value:.0e}"
+
+
+def shown_percent(share: float) -> str:
+    """A fraction in percent, with a tenth."""
+    return f"{100 * share:.1f} %"
+
+
+def shown_share(share: float) -> str:
+    """A fraction in whole percent; a tenth where that is all there is."""
+    return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"

@@ -1,0 +1,206 @@
+"""``RankReport``: the comparison of many ranks as workbook, JSON, CSV and text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from tracelens.analysis.ranks.files import ranks_text
+from tracelens.analysis.ranks.job import RanksAnalysis
+from tracelens.analysis.summary import DeviceSummary, InputSummary, Notice, Summary
+from tracelens.errors import InputError, UsageError
+from tracelens.report.assembly import Sheet, assemble, by_title
+from tracelens.report.cells import plain_values
+from tracelens.report.text import clipped, terminal_text, without_surrogates
+from tracelens.whole import whole_file, whole_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "tracelens.collectives/1"
+XLSX, JSON, CSV = "collectives.xlsx", "collectives.json", "csv"
+#: Rows of a sheet that lists single calls: a workbook of a thousand ranks would take hours. CSV files hold all of them.
+LONG_ROWS = 50_000
+#: The sheets that JSON leaves out, because they list single calls.
+_LONG = ("nccl_long", "nccl_implicit_sync", "nccl_all2allv", "ep_long")
+_WIDTH = 80
+
+
+class RankReport:
+    """Named tables of a job's ranks, and what they add up to. ``report["straggler_summary"]`` is a DataFrame."""
+
+    def __init__(self, result: RanksAnalysis) -> None:
+        self.result = result
+        self.sheets: tuple[Sheet, ...] = assemble(result).sheets
+
+    def __getitem__(self, title: str) -> pd.DataFrame:
+        """The sheet ``title``; UsageError, naming near ones, when the report has none."""
+        found = by_title(self.sheets, title)
+        if found is None:
+            raise UsageError.unknown("sheet", title, self)
+        return found.headed()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([made.title for made in self.sheets])
+
+    def __len__(self) -> int:
+        return len(self.sheets)
+
+    @property
+    def summary(self) -> Summary:
+        """What the workbook's first sheet says."""
+        result = self.result
+        return Summary(
+            input=InputSummary(
+                file=result.name or "ranks",
+                events=sum(summary.events for summary in result.ranks.values()),
+                ranks=tuple(sorted(result.ranks)),
+                world_size=result.world_size,
+            ),
+            device=DeviceSummary(id=None, label="not needed: nothing here is an estimate", matched_by="none"),
+            notices=result.notices,
+        )
+
+    def to_excel(self, path: str | PathLike[str]) -> Path:
+        """Writes the workbook, whole or not at all; sheets of single calls end after ``LONG_ROWS`` rows, and say so."""
+        from tracelens.report.workbook import write_workbook
+
+        summary, sheets = self.summary, []
+        for sheet in self.sheets:
+            rows = len(sheet.frame)
+            if sheet.title in _LONG and rows > LONG_ROWS:
+                text = f"{sheet.title} has {rows:,} rows, the first {LONG_ROWS:,} are in the workbook; --csv writes all"
+                notice = Notice(id="rows_left_out", count=rows - LONG_ROWS, text=text)
+                summary = replace(summary, notices=(*summary.notices, notice))
+                sheet = replace(sheet, frame=sheet.frame.iloc[:LONG_ROWS])
+            sheets.append(sheet)
+        write_workbook(path, sheets, summary)
+        return Path(path)
+
+    def to_json(self, path: str | PathLike[str] | None = None) -> str:
+        """The ``tracelens.collectives/1`` document: every table but those of single calls, by keys; null is unknown."""
+        result = self.result
+        document: dict[str, Any] = {
+            "schema": SCHEMA,
+            "input": {"name": result.name, "ranks": sorted(result.ranks), "world_size": result.world_size},
+            "clocks": {"residual_us": result.clocks.residual_us, "hosts_from": result.clocks.how},
+            "warnings": [{"id": n.id, "count": n.count, "text": n.text} for n in result.notices],
+            "tables": {sheet.title: _records(sheet) for sheet in self.sheets if sheet.title not in _LONG},
+        }
+        options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+        content = orjson.dumps(without_surrogates(document), option=options)
+        if path is not None:
+            with whole_file(Path(path)) as file:
+                file.write(content)
+        return content.decode()
+
+    def write(self, folder: str | PathLike[str], *, csv: bool = False) -> Path:
+        """Fills ``folder`` with collectives.xlsx and collectives.json (and csv/): all of them or none."""
+        from tracelens.report.csv_report import write_csv
+
+        folder = Path(folder)
+        refuse_foreign(folder)
+        with whole_folder(folder) as staging:
+            self.to_excel(staging / XLSX)
+            if csv:
+                write_csv(staging / CSV, self.sheets)
+            self.to_json(staging / JSON)
+        return folder
+
+    def __repr__(self) -> str:
+        return self.verdict()
+
+    def verdict(self) -> str:
+        """The result as text, at most 80 columns wide."""
+        return "\n".join(clipped(terminal_text(line), _WIDTH) for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        result = self.result
+        of = f" of {result.world_size}" if result.world_size is not None else ""
+        yield f" {result.name or 'ranks'}  {len(result.ranks)} ranks{of}: {ranks_text(result.ranks)}"
+        residual = result.clocks.residual_us
+        hosts = len(result.clocks.hosts)
+        if hosts == 1:
+            yield " clocks    one host, untouched"
+        else:
+            known = "not placed" if residual is None else f"residual ±{residual:.1f} µs"
+            yield f" clocks    {hosts} hosts by {result.clocks.how}; {known}"
+        yield from self._collectives()
+        yield from self._exchanges()
+        yield from self._stragglers(residual)
+        yield from self._steps()
+        for notice in result.notices:
+            yield f" ! {notice.text}"
+
+    def _collectives(self) -> Iterator[str]:
+        frame = self.result.frames["nccl_summary_implicit_sync"]
+        if frame.empty:
+            return
+        yield ""
+        yield f" {'collective (group)':<25}{'MB':>9}{'bus GB/s':>10}{'waiting':>9}  verdict"
+        for row in frame.head(6).to_dict("records"):
+            name = clipped(f"{row['collective']} ({row['group_name']})", 24)
+            bus = _shown(row["bus_gb_s_median"], ".1f")
+            full = _shown(row["full_mb"], ",.2f")
+            yield f" {name:<25}{full:>9}{bus:>10}{row['waiting_share']:>8.1f}%  {row['verdict']}"
+
+    def _exchanges(self) -> Iterator[str]:
+        frame = self.result.frames["ep_summary"]
+        if frame.empty:
+            return
+        yield ""
+        yield f" {'token exchange':<34}{'effective':>11}{'true TB/s':>18}{'waiting':>9}"
+        for row in frame.head(8).to_dict("records"):
+            low, high = _shown(row["true_low_tb_s"], ".3f"), _shown(row["true_tb_s"], ".3f")
+            true = high if low == high else f"{low} - {high}"
+            effective = _shown(row["effective_tb_s"], ".3f")
+            yield f" {clipped(str(row['name']), 33):<34}{effective:>11}{true:>18}{row['waiting_share']:>8.1f}%"
+
+    def _stragglers(self, residual: float | None) -> Iterator[str]:
+        frame = self.result.frames["straggler_summary"]
+        if frame.empty:
+            return
+        yield ""
+        typical = self.result.typical_skew_us
+        if residual is None or (residual > 0 and residual >= typical):
+            why = "a clock could not be placed" if residual is None else f"residual {residual:.1f} µs"
+            yield f" stragglers: no verdict, typical skew {typical:.1f} µs, {why}"
+            return
+        for row in frame[frame["cost_us"] > 0].head(3).to_dict("records"):
+            yield (
+                f" rank {row['rank']} arrives last in {row['percent_arrived_last']:.0f} % of {row['num_collectives']}: "
+                f"{row['cost_us'] / 1e3:.3f} ms later than the last but one"
+            )
+
+    def _steps(self) -> Iterator[str]:
+        frame = self.result.frames["step_cost"]
+        if len(frame):
+            worst = frame.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
+            yield (
+                f" step {int(worst['step'])}: the others wait {worst['cost_us'] / 1e3:.3f} ms more than rank "
+                f"{int(worst['slowest_rank'])}, of {worst['step_us'] / 1e3:.3f} ms"
+            )
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raises before any work is done when a report could not go to ``folder``: UsageError, InputError."""
+    if not folder.absolute().parent.is_dir():
+        raise InputError(f"cannot write {folder}: there is no folder {folder.parent}")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; a report is a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / JSON).is_file():
+        raise UsageError(f"{folder} exists and holds no tracelens report on ranks; choose another place with -o")
+
+
+def _records(sheet: Sheet) -> list[dict[str, Any]]:
+    columns = {column.key: plain_values(sheet.frame[column.key]) for column in sheet.columns}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None or value != value else format(value, form)
