@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analysis import tables
 from tracelens.analysis.activity import DeviceActivity, device_activity
 from tracelens.analysis.calls import (
+    Calls,
     OpReadings,
     grouped_calls,
     launchers,
@@ -28,7 +30,8 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.steps import StepTimes, find_steps, select_steps, step_of_device_rows
 from tracelens.analysis.summary import Coverage
 from tracelens.analysis.timeline import Timeline, gpu_timeline
-from tracelens.backends.roofline import Roofline
+from tracelens.analysis.utilization import ExecutedWork, StepWork, executed_work
+from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.extensions import Extension, detect_bundled, load_extension
@@ -36,7 +39,7 @@ from tracelens.hardware import HardwareSpec, Recognition, contradiction, recogni
 from tracelens.perf_models import EPComm
 from tracelens.perf_models.base import PerfModel
 from tracelens.signature import OpSignature
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import Kind, ProcessGroup, TraceTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 _EXPERT_GROUP = re.compile(r"(?:expert(?:_model)?_parallel|ep)(?:_group)?", re.IGNORECASE)
 #: ``Recognition.how`` of a device that the caller named.
 CHOSEN = "chosen"
+#: The category of NCCL and RCCL kernels, which stand outside the op tables.
+COLLECTIVES = "collectives"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +60,8 @@ class Options:
 
     ``bundled``: let bundled extensions switch themselves on. ``ep_size``: ranks of the expert-parallel group, where the
     trace does not record it. ``steps``: ``3``, ``3-5``, ``steady`` or None for the whole file.
-    ``cpu``: tables of the CPU ops too, and a report at all where there is no GPU work.
+    ``cpu``: tables of the CPU ops too, and a report at all where there is no GPU work. ``work``: the model that the
+    trace's steps run, for its FLOPs utilization.
     """
 
     device: HardwareSpec | None = None
@@ -64,11 +70,18 @@ class Options:
     steps: str | None = None
     ep_size: int | None = None
     cpu: bool = False
+    backend: str = "roofline"
+    clock_mhz: float | None = None
+    work: StepWork | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Analysis:
-    """Frames by sheet name, per-family frames, and the figures that a summary is made of."""
+    """Frames by sheet name, per-family frames, and the figures that a summary is made of.
+
+    ``event_category``: of each device event of ``activity``, the category of the row that it is counted in.
+    ``executed``: None where no model's utilization was asked for.
+    """
 
     trace: Trace
     options: Options
@@ -79,10 +92,18 @@ class Analysis:
     coverage: Coverage
     timeline: Timeline
     activity: DeviceActivity
+    event_category: npt.NDArray[np.object_]
     step_times: StepTimes
     step_stem: str = ""
     selected_steps: tuple[int, ...] = ()
     failures: tuple[ExtensionFailure, ...] = ()
+    executed: ExecutedWork | None = None
+
+    @property
+    def complete_steps(self) -> list[int]:
+        """Positions of the analyzed steps that were recorded whole; all analyzed ones where none was."""
+        chosen = list(self.selected_steps) or list(range(len(self.step_times)))
+        return [i for i in chosen if self.step_times.complete[i]] or chosen
 
     @property
     def device(self) -> HardwareSpec | None:
@@ -105,12 +126,15 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     activity, span_ns = everything, None
     if options.steps is not None:
         selected = select_steps(options.steps, times)
-        activity = everything.select(np.isin(step_of, selected))
+        in_steps = np.isin(step_of, selected)
+        activity, step_of = everything.select(in_steps), step_of[in_steps]
         span_ns = (int(times.start_ns[selected[0]]), int(times.end_ns[selected[-1]]))
         if not len(activity):
             raise NothingToAnalyzeError(f"{table.source}: no GPU work was launched in steps {options.steps}")
     recognition = recognized(trace, options)
-    estimate = _estimator(recognition.device or recognition.agreed)
+    device = recognition.device or recognition.agreed
+    estimate = _estimator(device, "roofline", options.clock_mhz)
+    chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
 
     compute = activity.select(~activity.collective)
     events, ops = ops_above(tree, compute)
@@ -118,7 +142,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     launching = launchers(table, compute, events, ops)
     linked = np.flatnonzero(compute.op >= 0)
     direct = grouped_calls(compute, linked, compute.op[linked], np.full(len(linked), -1, np.int64))
-    work = tables.Work(readings, estimate)
+    work = tables.Work(readings, estimate, chosen)
     unified_set = unified_calls(table, tree, compute, readings)
     unified_category = tables.category_of_calls(unified_set, compute, readings)
 
@@ -158,10 +182,14 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         coverage=coverage(table, activity, unified_set, readings, unified_category),
         timeline=timeline,
         activity=activity,
+        event_category=_event_categories(activity, unified_set, unified_category),
         step_stem=stem,
         step_times=times,
         selected_steps=tuple(selected),
         failures=tuple(catalog.failures),
+        executed=executed_work(unified_set, readings, step_of[~activity.collective], len(times))
+        if options.work is not None
+        else None,
     )
 
 
@@ -196,12 +224,17 @@ def expected_remote_bytes(model: PerfModel, signature: OpSignature, ep_size: int
 
 def recorded_ep_size(table: TraceTable) -> int | None:
     """Ranks of this rank's expert-parallel group, by the group's recorded description; None unless exactly one size."""
-    sizes = {
-        len(group.ranks)
+    sizes = {len(group.ranks) for group in expert_groups(table)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def expert_groups(table: TraceTable) -> tuple[ProcessGroup, ...]:
+    """The process groups of this rank that are expert-parallel by their recorded description."""
+    return tuple(
+        group
         for group in table.process_groups()
         if _EXPERT_GROUP.fullmatch(group.description) and (table.rank is None or table.rank in group.ranks)
-    }
-    return sizes.pop() if len(sizes) == 1 else None
+    )
 
 
 def no_device_events(trace: Trace) -> NothingToAnalyzeError:
@@ -242,6 +275,7 @@ def _cpu_only(trace: Trace, options: Options, extensions: tuple[Extension, ...],
         coverage=Coverage(shapes=trace.table.has_shapes, stacks=trace.table.has_stacks),
         timeline=gpu_timeline(activity),
         activity=activity,
+        event_category=activity.category,
         step_stem=stem,
         step_times=times,
         failures=tuple(catalog.failures),
@@ -260,11 +294,11 @@ def device_steps(trace: Trace, everything: DeviceActivity) -> tuple[str, StepTim
     return stem, StepTimes.of(steps, step_of, everything.start, everything.end), step_of
 
 
-def _estimator(device: HardwareSpec | None) -> Callable[[Any], Any] | None:
+def _estimator(device: HardwareSpec | None, backend: str, clock_mhz: float | None) -> Callable[[Any], Any] | None:
     if device is None:
         return None
-    backend, system = Roofline(), System(device=device)
-    return lambda columns: backend.estimate_many(columns, system)
+    answers, system = chain(backend), System(device=device if clock_mhz is None else device.at_clock(clock_mhz))
+    return lambda columns: answers.estimate_many(columns, system)
 
 
 def _parent_categories(activity: DeviceActivity, readings: OpReadings) -> Any:
@@ -273,6 +307,16 @@ def _parent_categories(activity: DeviceActivity, readings: OpReadings) -> Any:
     known = np.array([category is not None for category in by_code.tolist()], bool)
     from_op = (code >= 0) & known[np.maximum(code, 0)]
     return np.where(from_op, by_code[np.maximum(code, 0)], activity.category)
+
+
+def _event_categories(
+    activity: DeviceActivity, unified_set: Calls, unified_category: list[str]
+) -> npt.NDArray[np.object_]:
+    """As in ``unified_perf_summary``, whose calls index the events that are no collectives."""
+    category = np.where(activity.collective, COLLECTIVES, activity.category).astype(object)
+    linked = np.flatnonzero(~activity.collective)[unified_set.events]
+    category[linked] = np.array(unified_category, object)[unified_set.call_of_event]
+    return category
 
 
 def _with_unlinked(unique: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:

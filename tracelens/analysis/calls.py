@@ -11,14 +11,17 @@ NCCL and RCCL kernels stay out of all three: they have the collective sheets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.catalog import Catalog, Reading
+from tracelens.analysis.inference import inference_sums
 from tracelens.analysis.intervals import overlapping, union_by_group
+from tracelens.perf_models.inference_attention import SUMS, AttentionSums
+from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import OpTree
 
@@ -26,15 +29,28 @@ Ints = npt.NDArray[np.int64]
 
 
 class OpReadings:
-    """The reading of every (name, signature) that launched device work, one catalog look-up per distinct pair."""
+    """The reading of every (name, signature) that launched device work, one catalog look-up per distinct pair.
+
+    Ops whose binding reads its inference step (``traced_as(per_step=True)``) are told apart by step as well.
+    """
 
     def __init__(self, table: TraceTable, catalog: Catalog, rows: Ints) -> None:
         key = table.name[rows].astype(np.int64) << 32 | (table.signature[rows].astype(np.int64) + 1)
+        step, sums = inference_sums(table, catalog, rows)
+        if sums:
+            per_step = np.zeros(len(table.names), bool)
+            codes = np.unique(table.name[rows])
+            per_step[codes] = [catalog.is_per_step(table.names[code]) for code in codes.tolist()]
+            step[~per_step[table.name[rows]]] = -1
+            key = np.unique(key, return_inverse=True)[1] * (len(sums) + 1) + step + 1
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         self.rows = rows
         self.code = inverse.astype(np.int64)
         self.example = rows[first]
-        self.readings: list[Reading] = [catalog.read(table.signature_of(int(row))) for row in self.example.tolist()]
+        self.readings: list[Reading] = [
+            catalog.read(_in_step(table.signature_of(row), sums[s] if s >= 0 else None))
+            for row, s in zip(self.example.tolist(), step[first].tolist(), strict=True)
+        ]
         self.modelled = np.array([r.model is not None for r in self.readings], bool)
         self.leaf_only = np.array([r.leaf_only for r in self.readings], bool)
         self._position = np.full(len(table), -1, np.int64)
@@ -44,6 +60,10 @@ class OpReadings:
         """Reading code of each row; -1 for a row that launched nothing."""
         position = np.where(rows >= 0, self._position[np.maximum(rows, 0)], -1)
         return np.where(position >= 0, self.code[np.maximum(position, 0)], -1) if len(self.code) else position
+
+
+def _in_step(signature: OpSignature, sums: AttentionSums | None) -> OpSignature:
+    return signature if sums is None else replace(signature, attributes=(*signature.attributes, (SUMS, sums)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

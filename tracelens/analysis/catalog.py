@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tracelens import perf_models
 from tracelens.errors import SignatureError
-from tracelens.extensions import Extension, overlay
+from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.perf_models.kernels import KernelPattern
 from tracelens.registry import Claim, Registry
 from tracelens.signature import OpSignature
 
+Made = TypeVar("Made")
+#: How long a binding may take for one distinct op call. The slowest of the core takes 1 ms.
+BINDING_LIMIT_S = 5.0
 #: The category of everything nobody knows.
 OTHER = "other"
 
@@ -50,6 +55,7 @@ class Catalog:
             *(claim.target for claim in added.values()),
             *perf_models.kernel_patterns(),
         )
+        self.annotation_readers = overlay(perf_models.annotation_readers(), extensions)
         self.failures: list[ExtensionFailure] = []
         self._readings: dict[OpSignature, Reading] = {}
         self._name_patterns = tuple((re.compile(key), claim) for key, claim in self.families.items())
@@ -65,6 +71,22 @@ class Catalog:
         """Whether a perf model is bound to this traced name."""
         return self._claim(name) is not None
 
+    def is_per_step(self, name: str) -> bool:
+        """Whether the binding of this name reads the sums of the step around its op."""
+        claim = self._claim(name)
+        return claim is not None and bool(claim.options.get("per_step"))
+
+    def inference_step(self, annotation: str) -> InferenceStep | None:
+        """What an annotation says of an inference step's requests; None when it is no such step's."""
+        for prefix, claim in self.annotation_readers.items():
+            if annotation.startswith(prefix):
+                try:
+                    step = self._called(claim, annotation, annotation, InferenceStep)
+                except SignatureError:
+                    return None
+                return None if isinstance(step, ExtensionFailure) else step
+        return None
+
     def _claim(self, name: str) -> Claim | None:
         if name in self.bindings:
             return self.bindings[name]
@@ -78,17 +100,40 @@ class Catalog:
         category = perf_models.category_of(claim) or category
         leaf_only = bool(claim.options.get("leaf_only"))
         try:
-            model = claim.target(signature)
+            model = self._called(claim, signature.name, signature, PerfModel)
         except SignatureError as error:
             return Reading(category=category, note=str(error), leaf_only=leaf_only)
-        except Exception as error:  # noqa: BLE001 - a binding is foreign code: it may cost its op, never the report
-            failure = ExtensionFailure(
-                name=signature.name, origin=claim.origin, error=f"{type(error).__name__}: {error}"
-            )
-            self.failures.append(failure)
-            return Reading(
-                category=category, note=f"binding at {claim.origin} raised {failure.error}", leaf_only=leaf_only
-            )
+        if isinstance(model, ExtensionFailure):
+            note = f"binding at {claim.origin} raised {model.error}"
+            return Reading(category=category, note=note, leaf_only=leaf_only)
         if model is None:
             return Reading(category=category, note="not determined by what was recorded", leaf_only=leaf_only)
         return Reading(category=category or model.category, model=model, leaf_only=leaf_only)
+
+    def _called(self, claim: Claim, name: str, argument: object, kind: type[Made]) -> Made | ExtensionFailure | None:
+        """What a mark's function makes of one call or annotation; the failure, also noted, when it raises or hangs."""
+        try:
+            with time_limit(BINDING_LIMIT_S):
+                made = claim.target(argument)
+                if made is not None and not isinstance(made, kind):
+                    raise TypeError(f"gave {type(made).__name__}, which is no {kind.__name__}")
+                if isinstance(made, PerfModel):
+                    _check_work(made)
+                return made
+        except SignatureError:
+            raise
+        except (Exception, TimeLimitError) as error:  # noqa: BLE001 - foreign code: it may cost its op, never the report
+            text = f"{type(error).__name__}: {error}"
+            failure = ExtensionFailure(name=name, origin=claim.origin, error=text)
+            self.failures.append(failure)
+            return failure
+
+
+def _check_work(model: PerfModel) -> None:
+    """Raises here, where it costs one op, what a model's own methods would raise later for the whole report."""
+    for amount in (model.flops(), model.hbm_bytes(), model.wire_bytes()):
+        try:
+            float(amount or 0)
+        except OverflowError:
+            raise SignatureError("the recorded dimensions are too large to be true") from None
+    _ = model.engine, model.compute_dtype, model.parameters()

@@ -37,9 +37,7 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     records = []
     for i in index.tolist():
         row = int(activity.rows[i])
-        attributes = dict(table.signature_of(row).attributes)
-        if "Collective name" not in attributes and tree.launch[row] >= 0:
-            attributes = _metadata_above(table, tree, int(tree.launch[row])) | attributes
+        attributes = recorded_attributes(table, tree, row)
         record: dict[str, Any] = {key: _plain(attributes.get(name)) for key, name in _ATTRIBUTES.items()}
         record |= {"rank": table.rank, "stream": int(activity.stream[i]), "us": activity.duration[i] / NS_PER_US}
         records.append(record)
@@ -59,6 +57,14 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
             for count, dtype in zip(result[f"{side}_nelems"], widths, strict=True)
         ]
     return sorted_by(result, "duration_us_sum")
+
+
+def recorded_attributes(table: TraceTable, tree: OpTree, row: int) -> dict[str, Any]:
+    """What a collective's kernel records of its call, else the ``record_param_comms`` above its launch."""
+    attributes = dict(table.signature_of(row).attributes)
+    if "Collective name" not in attributes and tree.launch[row] >= 0:
+        attributes = _metadata_above(table, tree, int(tree.launch[row])) | attributes
+    return attributes
 
 
 def _metadata_above(table: TraceTable, tree: OpTree, launch: int) -> dict[str, Any]:

@@ -42,6 +42,7 @@ _COLUMNS = (
     "category", "gflops", "hbm_mb", "flops_per_byte", "wire_mb", "expected_remote_mb",
     *(f"{rate}_{s}" for rate in _RATES for s in _STATISTICS),
     "compute_spec", "roofline_us", "roofline_bound", "percent_of_peak", "backend",
+    "estimated_us", "percent_of_achievable", "estimated_by",
     *(f"kernel_us_{s}" for s in (*_STATISTICS, "sum")),
     "operation_count", "example_row", "kernel_details", "kernel_details_short",
     "process_name", "process_label", "thread_name",

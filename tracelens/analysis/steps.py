@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>\d+)(?P<rest>\D*)$", re.DOTALL)
+_STEM_END = "# :_-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,13 @@ def find_steps(table: TraceTable) -> tuple[str, list[Step]]:
         covered = sum(s.end_ns - s.start_ns for s in steps)
         if (profiler, covered) > best[:2]:
             best = (profiler, covered, stem, steps)
-    return best[2].rstrip("# :_-"), best[3]
+    return best[2].rstrip(_STEM_END), best[3]
+
+
+def is_step_annotation(name: str, stem: str) -> bool:
+    """Whether an annotation is one of the steps whose stem ``find_steps`` gave; never without steps (stem ``""``)."""
+    match = _NUMBERED.match(name)
+    return match is not None and stem != "" and match["stem"].rstrip(_STEM_END) == stem
 
 
 def step_of_device_rows(steps: list[Step], launch_ns: Ints) -> Ints:

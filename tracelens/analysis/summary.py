@@ -98,6 +98,45 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepUtilization:
+    """One step's utilization, as shares of the dense peak."""
+
+    step: int
+    time_us: float
+    mfu: float | None
+    hfu: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilization:
+    """What a model's step asks of this device, and what the device executed, as shares of what it could do.
+
+    ``work``: ``training`` or ``inference``, by whether the steps have backward ops. ``model_flops`` are the model's for
+    ``tokens`` in sequences of ``sequence``, divided among ``ranks``; ``hardware_flops`` those of executed calls with a
+    perf model, which hold ``hardware_coverage`` of the device time. Both are matrix products of one step. ``mfu`` and
+    ``hfu`` relate them to the dense peak of ``dtype`` over the median step, or over the window without steps.
+    """
+
+    model: str
+    work: str
+    tokens: int
+    sequence: int
+    tokens_source: str
+    ranks: int
+    ranks_source: str
+    dtype: str | None
+    time_us: float
+    model_flops: float
+    hardware_flops: float | None = None
+    hardware_coverage: float | None = None
+    mfu: float | None = None
+    mfu_of_achievable: float | None = None
+    hfu: float | None = None
+    hfu_of_achievable: float | None = None
+    steps: tuple[StepUtilization, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CategoryRow:
     """One line of the verdict's table.
 
@@ -159,6 +198,7 @@ class Summary:
     busy: Busy | None = None
     steps: Steps | None = None
     throughput: Throughput | None = None
+    utilization: Utilization | None = None
     categories: tuple[CategoryRow, ...] = ()
     findings: tuple[Finding, ...] = ()
     notices: tuple[Notice, ...] = ()

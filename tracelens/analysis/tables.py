@@ -39,12 +39,20 @@ _TEXT_KEYS = (*IDENTITY, "kernel_name", "parent_op", "collective", "group_name",
 
 
 def sorted_by(frame: pd.DataFrame, key: str) -> pd.DataFrame:
-    """``key`` descending, ties broken on every text column there is."""
-    text = [column for column in _TEXT_KEYS if column in frame.columns]
-    order = frame.assign(**{c: frame[c].astype(str) for c in text}).sort_values(
-        [key, *text], ascending=[False, *[True] * len(text)], kind="stable"
-    )
-    return frame.loc[order.index].reset_index(drop=True)
+    """``key`` descending, ties broken on every text column there is; missing values last."""
+    values = -frame[key].to_numpy(float)
+    keys = []
+    if len(np.unique(values)) < len(values):
+        text = [frame[column].tolist() for column in _TEXT_KEYS if column in frame.columns]
+        keys = [
+            np.unique([_LAST if v is None or v != v else str(v) for v in column], return_inverse=True)[1]
+            for column in text
+        ]
+    return frame.iloc[np.lexsort((*reversed(keys), values))].reset_index(drop=True)
+
+
+#: Behind every text that a trace can hold.
+_LAST = "\U0010ffff"
 
 
 def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
@@ -89,12 +97,14 @@ def _text(value: tuple[Any, ...] | None) -> str | None:
 
 
 class Grouping:
-    """Calls of the same name, arguments, process and thread; one row each."""
+    """Calls of the same name, arguments, process and thread; one row each. ``reading`` tells more calls apart."""
 
-    def __init__(self, table: TraceTable, row: Ints, kernel_name: Ints) -> None:
+    def __init__(self, table: TraceTable, row: Ints, kernel_name: Ints, reading: Ints | None = None) -> None:
         lane_rank = _lane_rank(table)
         signature = np.where(kernel_name >= 0, -1, table.signature[row].astype(np.int64))
-        keys = np.stack((table.name[row].astype(np.int64), signature, lane_rank[table.lane[row]], kernel_name), axis=1)
+        reading = np.full(len(row), -1, np.int64) if reading is None else np.where(kernel_name >= 0, -1, reading)
+        lane = lane_rank[table.lane[row]]
+        keys = np.stack((table.name[row].astype(np.int64), signature, lane, kernel_name, reading), axis=1)
         _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         self.first = first
         self.of_call = inverse.reshape(-1).astype(np.int64)
@@ -210,10 +220,17 @@ def ops_summary_by_category(unique: pd.DataFrame) -> pd.DataFrame:
 class Work:
     """The work and the estimate of every reading, evaluated once per distinct signature."""
 
-    def __init__(self, readings: OpReadings, estimate: Callable[[WorkColumns], EstimateTable] | None) -> None:
+    def __init__(
+        self,
+        readings: OpReadings,
+        estimate: Callable[[WorkColumns], EstimateTable] | None,
+        chosen: Callable[[WorkColumns], EstimateTable] | None = None,
+    ) -> None:
         models = [r.model for r in readings.readings if r.model is not None]
         self.columns = WorkColumns.of(models)
         self.estimates = estimate(self.columns) if estimate is not None and models else None
+        #: What the backend that the caller chose says is achievable, beside the roofline.
+        self.achievable = chosen(self.columns) if chosen is not None and models else None
         self.position = np.cumsum(readings.modelled) - 1
         self.position[~readings.modelled] = -1
 
@@ -237,7 +254,7 @@ def modelled_table(
     Rates are per call, then averaged: flops or bytes over the busy time of the call's kernels. ``hbm_*`` is device
     memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting included.
     """
-    group = Grouping(table, calls.row, calls.kernel_name)
+    group = Grouping(table, calls.row, calls.kernel_name, readings.code_of(calls.row))
     category = category_of_calls(calls, activity, readings)
     names = [
         table.name_of(row) if kernel < 0 else f"{table.name_of(row)}->{table.names[kernel]} (Synthetic Op)"
@@ -308,7 +325,17 @@ def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: F
         mean = frame["kernel_us_mean"].to_numpy()
         frame["percent_of_peak"] = 100 * np.divide(peak_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
         ratio = 100 * np.divide(time_us[of_call], kernel_us, out=np.full(len(kernel_us), np.nan), where=kernel_us > 0)
-    return pd.concat([frame, statistics(pd.Series(ratio), of_call, "percent_of_roofline", total=False)], axis=1)
+    frame = pd.concat([frame, statistics(pd.Series(ratio), of_call, "percent_of_roofline", total=False)], axis=1)
+    return frame if work.achievable is None else _with_achievable(frame, work, work.achievable, position)
+
+
+def _with_achievable(frame: pd.DataFrame, work: Work, achievable: EstimateTable, position: Ints) -> pd.DataFrame:
+    time_us, mean = work.take(achievable.time_us, position), frame["kernel_us_mean"].to_numpy()
+    share = 100 * np.divide(time_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+    who: list[str | None] = [
+        achievable.backend[p] if p >= 0 and np.isfinite(time_us[i]) else None for i, p in enumerate(position.tolist())
+    ]
+    return frame.assign(estimated_us=time_us, percent_of_achievable=share, estimated_by=np.array(who, object))
 
 
 def _compute_spec(model: Any) -> str | None:

@@ -72,9 +72,15 @@ class Trace:
         return f"<Trace {self.table.source}: {len(self.table):,} events>"
 
 
-def load(path: str | PathLike[str], *, progress: Callable[[int, int], None] | None = None) -> Trace:
-    """Reads a Kineto trace (.json or .json.gz). InputError, in one sentence, when the file is none.
+def load(
+    path: str | PathLike[str],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    max_memory_gb: float | None = None,
+) -> Trace:
+    """Reads a Kineto trace (.json or .json.gz). InputError, in one sentence, when the file is none, or too large.
 
-    ``progress`` is called with (compressed bytes read, bytes in all).
+    ``progress`` is called with (compressed bytes read, bytes in all). ``max_memory_gb`` (1e9 bytes) is what the process
+    may take while it reads; None: three quarters of the machine's memory.
     """
-    return Trace.of(read_trace(path, progress=progress))
+    return Trace.of(read_trace(path, progress=progress, max_memory_gb=max_memory_gb))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis.analyze import CHOSEN, Analysis
+from tracelens.analysis.analyze import CHOSEN, COLLECTIVES, Analysis
 from tracelens.analysis.intervals import gaps_ns, union_ns
 from tracelens.analysis.summary import (
     Busy,
@@ -22,6 +22,7 @@ from tracelens.analysis.summary import (
     Throughput,
     Unanswered,
 )
+from tracelens.analysis.utilization import utilization
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
@@ -29,13 +30,13 @@ from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 SHORT_KERNEL_US = 5.0
 #: Share of the window below which a possible gain is not worth a line.
 MIN_GAIN = 0.005
-COLLECTIVES = "collectives"
 
 
 def summarize(analysis: Analysis) -> Summary:
     """The summary of one analysis; everything per step where there are steps."""
     steps = step_summary(analysis)
     divisor = max(1, step_count(analysis))
+    used, used_notices = utilization(analysis)
     if "gpu_timeline" not in analysis.frames:
         return Summary(
             input=_input(analysis),
@@ -43,7 +44,7 @@ def summarize(analysis: Analysis) -> Summary:
             coverage=analysis.coverage,
             steps=steps,
             categories=_cpu_categories(analysis, divisor),
-            notices=tuple(_input_notices(analysis)),
+            notices=(*used_notices, *_input_notices(analysis)),
             cannot_answer=_cannot_answer(analysis),
             extensions=tuple(extension.name for extension in analysis.extensions),
         )
@@ -54,9 +55,10 @@ def summarize(analysis: Analysis) -> Summary:
         busy=_busy(analysis),
         steps=steps,
         throughput=_throughput(analysis),
+        utilization=used,
         categories=_categories(analysis, divisor),
         findings=_findings(analysis, divisor),
-        notices=_notices(analysis),
+        notices=(*used_notices, *_notices(analysis)),
         cannot_answer=_cannot_answer(analysis),
         extensions=tuple(extension.name for extension in analysis.extensions),
     )
@@ -73,7 +75,7 @@ def step_summary(analysis: Analysis) -> Steps | None:
     if not len(times):
         return None
     chosen = list(analysis.selected_steps) or list(range(len(times)))
-    complete = [i for i in chosen if times.complete[i]] or chosen
+    complete = analysis.complete_steps
     duration = (times.end_ns - times.start_ns)[complete] / NS_PER_US
     median = float(np.median(duration))
     low, high = np.percentile(duration, [25, 75])

@@ -1,0 +1,379 @@
+"""Planted jobs come back as they were planted, and the tables are those of a slow reference that shares no code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tracelens.analysis.ranks.clocks import HostClock
+from tracelens.analysis.ranks.files import find_traces
+from tracelens.analysis.ranks.job import RankOptions, RanksAnalysis, compare_ranks
+from tracelens.analysis.ranks.waits import INCONCLUSIVE, SKEW, TRANSFER, bus_factor
+from tracelens.errors import InputError, NothingToAnalyzeError
+from tracelens.executors import Serial
+
+
+def loaded(name: str):
+    """A module of tests/ranks."""
+    path = Path(__file__).resolve().parents[1] / "ranks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"ranks_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+planted, reference = loaded("planted"), loaded("reference")
+Clock, Job = planted.Clock, planted.Job
+
+
+def compared(paths: list[Path], **options) -> RanksAnalysis:
+    return compare_ranks(paths, RankOptions(**options), executor=Serial(), name="job")
+
+
+def notices(result: RanksAnalysis) -> dict[str, str]:
+    return {notice.id: notice.text for notice in result.notices}
+
+
+def test_generator_and_reference_share_no_code_with_the_analyzer():
+    for module in (planted, reference):
+        assert "tracelens" not in {line.split()[1].split(".")[0] for line in Path(module.__file__).read_text().splitlines()
+                                   if line.startswith(("import ", "from "))}  # fmt: skip
+
+
+EVERY = tuple((name, dtype, 2_000_000) for name, dtype in zip(
+    sorted(planted.FACTORS), ["Float", "BFloat16", "Half", "Float8_e4m3fn", "Long", "Char"] * 2, strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize("straggler", [None, 0, 3])
+def test_tables_equal_the_reference(tmp_path, straggler):
+    paths = Job(ranks=4, rounds=2, straggler=straggler, end_jitter_us=3, collectives=EVERY).write(tmp_path)
+    expected, per_rank = reference.compare(paths)
+    result = compared(paths)
+    rows = result.frames["nccl_implicit_sync"].sort_values("collective_id", kind="stable").to_dict("records")
+    assert len(rows) == len(expected)
+    seen: dict[str, int] = {}
+    by_key = {(e["group"], e["number"]): e for e in expected}
+    for row in rows:
+        number = seen[row["group_name"]] = seen.get(row["group_name"], -1) + 1
+        e = by_key[row["group_name"], number]
+        assert (row["collective"], row["last_rank"], row["first_rank"]) == (e["name"], e["last"], e["first"])
+        got = [row[k] for k in ("latency_us", "start_skew_us", "end_skew_us", "wait_us_mean", "bus_gb_s")]
+        assert got == pytest.approx([e[k] for k in ("latency_us", "skew_us", "end_skew_us", "wait_us", "bus_gb_s")])
+    for row in result.frames["straggler_summary"].to_dict("records"):
+        e = per_rank[row["rank"]]
+        got = [row[k] for k in ("total_wait_us", "cost_us", "total_duration_us")]
+        assert got == pytest.approx([e["wait"] / 1000, e["cost"] / 1000, e["time"] / 1000])
+        counts = [row[k] for k in ("times_arrived_last", "times_arrived_first", "num_collectives")]
+        assert counts == [e["last"], e["first"], e["count"]]
+
+
+@pytest.mark.parametrize("collective", sorted(planted.FACTORS))
+def test_planted_bandwidth_is_found_within_half_a_percent(tmp_path, collective):
+    job = Job(ranks=4, rounds=3, bus_gb_s=173.0, straggler=2, collectives=((collective, "BFloat16", 8_000_000),))
+    frame = compared(job.write(tmp_path)).frames["nccl_implicit_sync"]
+    assert (frame["bus_gb_s"] / 173.0 - 1).abs().max() < 0.005
+
+
+@pytest.mark.parametrize("straggler", range(8))
+def test_planted_straggler_is_first_and_costs_what_it_is_late(tmp_path, straggler):
+    job = Job(ranks=8, rounds=4, straggler=straggler, late_us=400, jitter_us=10)
+    result = compared(job.write(tmp_path))
+    first = result.frames["straggler_summary"].iloc[0]
+    assert first["rank"] == straggler
+    assert set(result.frames["step_cost"]["slowest_rank"]) == {straggler}
+
+
+FAR = {1: Clock(offset_us=11e6, drift=20e-6), 2: Clock(offset_us=-3.7e6, drift=-35e-6), 3: Clock(offset_us=800.0)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_planted_clocks_are_found_within_5_us_with_drift(tmp_path, seed):
+    job = Job(ranks=8, ranks_per_host=2, rounds=12, clocks=FAR, end_jitter_us=3, straggler=5, seed=seed,
+              collectives=(("allreduce", "BFloat16", 100_000_000),))  # fmt: skip
+    result = compared(job.write(tmp_path))
+    for number, clock in FAR.items():
+        fitted = result.clocks.hosts[number]
+        assert fitted.residual_us < 5
+        for (group, _), ends in job.ends.items():
+            for rank, end in ends.items():
+                if job.host(rank) != number or group != "0":
+                    continue
+                shown = np.array([round(clock.shows(end) * 1000)])
+                assert abs(int(fitted.corrected(shown)[0]) - end * 1000) < 5000
+    assert result.frames["straggler_summary"]["rank"].iloc[0] == 5
+    assert (result.frames["nccl_implicit_sync"]["bus_gb_s"] / job.bus_gb_s - 1).abs().max() < 0.005
+
+
+def test_bandwidth_needs_no_clock(tmp_path):
+    job = Job(ranks=4, ranks_per_host=2, rounds=6, clocks={1: Clock(offset_us=11e6)}, bus_gb_s=300)
+    assert (compared(job.write(tmp_path)).frames["nccl_implicit_sync"]["bus_gb_s"] / 300 - 1).abs().max() < 0.005
+
+
+def test_ranks_of_one_host_keep_their_clock(tmp_path):
+    job = Job(ranks=4, ranks_per_host=4, end_jitter_us=50)
+    result = compared(job.write(tmp_path))
+    assert [clock.offset_ns for clock in result.clocks.hosts] == [0.0]
+    start, rank = result.calls.start, result.calls.rank
+    assert int(start[rank == 0][0]) == round(job.starts["0", 0][0] * 1000)
+
+
+def test_no_skew_verdict_when_the_clocks_are_less_certain_than_the_skew(tmp_path):
+    job = Job(ranks=4, ranks_per_host=2, jitter_us=2, end_jitter_us=400, clocks={1: Clock(offset_us=5e6)},
+              collectives=(("allreduce", "Float", 100_000_000),))  # fmt: skip
+    result = compared(job.write(tmp_path))
+    assert result.clocks.residual_us > result.typical_skew_us
+    assert set(result.frames["nccl_summary_implicit_sync"]["verdict"]) == {INCONCLUSIVE}
+
+
+def test_verdict_says_waiting_or_transfer(tmp_path):
+    for name, late, elements, word in (("a", 5000, 1000, SKEW), ("b", 0, 100_000_000, TRANSFER)):
+        folder = tmp_path / name
+        folder.mkdir()
+        job = Job(ranks=4, straggler=1, late_us=late, collectives=(("allreduce", "Float", elements),))
+        frame = compared(job.write(folder)).frames["nccl_summary_implicit_sync"]
+        assert frame.loc[frame["group_name"] == "0", "verdict"].tolist() == [word]
+
+
+def test_true_exchange_rate_is_the_planted_one_and_effective_ones_are_lower(tmp_path):
+    job = Job(ranks=4, rounds=3, exchange_tb_s=0.25, straggler=1, late_us=500)
+    frame = compared(job.write(tmp_path)).frames["ep_long"]
+    dispatch = frame[frame["name"] == "DeepEPDispatch"]
+    assert (dispatch["true_tb_s"].astype(float) / 0.25 - 1).abs().max() < 0.005
+    waiting = dispatch[dispatch["rank"] != 1]
+    # 4096 x 2048 x 2 bytes take 67 µs at 0.25 TB/s; the straggler lets the others wait 500 µs
+    assert (waiting["effective_tb_s"] < 0.05).all()
+    late = dispatch[dispatch["rank"] == 1]
+    assert late["effective_tb_s"].tolist() == pytest.approx(late["true_tb_s"].astype(float).tolist(), rel=0.01)
+    assert set(dispatch["last_rank"]) == {1}
+
+
+def test_a_combine_is_bounded_by_the_tokens_dispatched_before(tmp_path):
+    job = Job(ranks=4, rounds=1, steps=1, exchange_tb_s=0.25)
+    frame = compared(job.write(tmp_path)).frames["ep_long"]
+    rows = job.shapes["DeepEPCombine"]
+    for row in frame[frame["name"] == "DeepEPCombine"].to_dict("records"):
+        # at most one of the returned rows per dispatched token was the rank's own
+        assert row["remote_low_mb"] == pytest.approx((rows[row["rank"]] - job.tokens) * job.hidden * 2 / 1e6)
+        assert row["remote_high_mb"] == pytest.approx(rows[row["rank"]] * job.hidden * 2 / 1e6)
+        assert row["local_from"] == "bounds"
+
+
+def edited(paths: list[Path], change) -> None:
+    for path in paths:
+        trace = json.loads(path.read_text())
+        for event in trace["traceEvents"]:
+            change(event)
+        path.write_text(json.dumps(trace))
+
+
+def test_recorded_split_sizes_say_which_tokens_stay(tmp_path):
+    paths = Job(ranks=4, rounds=1, steps=1, exchange_tb_s=0.25).write(tmp_path)
+
+    def split(event):
+        if event["name"] == "DeepEPDispatch":
+            event["args"] |= {"Group size": 4, "In split size": "[1000, 1000, 1000, 1096]"}
+
+    edited(paths, split)
+    frame = compared(paths).frames["ep_long"]
+    own = {0: 1000, 1: 1000, 2: 1000, 3: 1096}
+    for row in frame[frame["name"] == "DeepEPDispatch"].to_dict("records"):
+        expected = 4096 * 2048 * 2 * (1 - own[row["rank"]] / 4096) / 1e6
+        assert (row["remote_low_mb"], row["remote_high_mb"]) == pytest.approx((expected, expected))
+        assert row["local_from"] == "split sizes"
+
+
+def test_recorded_tokens_per_expert_say_which_tokens_stay(tmp_path):
+    paths = Job(ranks=2, ranks_per_host=2, rounds=1, steps=1, exchange_tb_s=0.25).write(tmp_path)
+
+    def count(event):
+        if event["name"] == "DeepEPDispatch":
+            event["args"]["Input type"][1] = "ScalarList"
+            event["args"]["Concrete Inputs"] = ["", "[10, 20, 30, 40]"]
+
+    edited(paths, count)
+    frame = compared(paths).frames["ep_long"]
+    rows = frame[frame["name"] == "DeepEPDispatch"].set_index("rank")
+    # two experts per rank: rank 0 keeps 10 + 20 of 100, rank 1 keeps 30 + 40
+    whole = 4096 * 2048 * 2 / 1e6
+    assert rows.loc[0, "remote_high_mb"] == pytest.approx(0.7 * whole)
+    assert rows.loc[1, "remote_high_mb"] == pytest.approx(0.3 * whole)
+    assert set(rows["local_from"]) == {"token counts"}
+
+
+def test_heat_map_has_what_was_sent_by_global_rank(tmp_path):
+    paths = Job(ranks=4, rounds=1, steps=1, collectives=(("all_to_allv", "Half", 1000),)).write(tmp_path)
+    sent: dict[tuple[int, int], int] = {}
+    for path in paths:
+        rank, calls = reference.calls_of(path)
+        for call in calls:
+            for target, count in zip(json.loads(call["Process Group Ranks"]), json.loads(call["In split size"]), strict=True):
+                if target != rank:
+                    sent[rank, target] = sent.get((rank, target), 0) + 2 * count
+    frame = compared(paths).frames["nccl_all2allv_heatmap"]
+    got = {(r["src_rank"], r["dst_rank"]): r["total_sent_mb"] for r in frame.to_dict("records")}
+    assert got == pytest.approx({key: nbytes / 1e6 for key, nbytes in sent.items()})
+
+
+def test_a_trace_that_begins_later_is_matched_by_what_its_calls_are(tmp_path):
+    job = Job(ranks=4, rounds=4, straggler=3, collectives=EVERY[:5])
+    paths = job.write(tmp_path)
+    trace = json.loads(paths[2].read_text())
+    kernels = [e for e in trace["traceEvents"] if "Collective name" in e.get("args", {}) and e["args"]["Group size"] == 4]
+    gone = {e["ts"] for e in sorted(kernels, key=lambda e: e["ts"])[:3]}
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e["ts"] not in gone]
+    paths[2].write_text(json.dumps(trace))
+    result = compared(paths)
+    frame = result.frames["nccl_implicit_sync"]
+    world = frame[frame["group_name"] == "0"]
+    assert world["ranks_present"].tolist() == [3] * 3 + [4] * (len(world) - 3)
+    assert (world["bus_gb_s"] / job.bus_gb_s - 1).abs().max() < 0.005
+    assert "3 collectives lack ranks" in notices(result)["partial_collective"]
+
+
+@pytest.mark.parametrize("name", ["rank[{}].json", "rank-{}.json", "job_dp0_pp0_tp{0}_rank{0}.json", "TP-{}-DP-0-PP-0-EP-0.json"])
+def test_ranks_come_from_file_names_where_the_trace_does_not_say(tmp_path, name):
+    for path in Job(ranks=4).write(tmp_path, name):
+        trace = json.loads(path.read_text())
+        del trace["distributedInfo"]["rank"]
+        path.write_text(json.dumps(trace))
+    result = compared(find_traces([str(tmp_path)]))
+    assert sorted(result.ranks) == [0, 1, 2, 3]
+
+
+def test_the_recorded_rank_wins_over_the_file_name(tmp_path):
+    Job(ranks=2, ranks_per_host=2).write(tmp_path, "rank7{}.json")
+    assert sorted(compared(find_traces([str(tmp_path)])).ranks) == [0, 1]
+
+
+def test_missing_duplicate_and_broken_ranks_are_named(tmp_path):
+    job = Job(ranks=8)
+    job.write(tmp_path, only=(0, 1, 2, 5))
+    (tmp_path / "again_rank2.json").write_bytes((tmp_path / "rank2.json").read_bytes())
+    (tmp_path / "rank6.json").write_text('{"traceEv')
+    result = compared(find_traces([str(tmp_path)]))
+    assert sorted(result.ranks) == [0, 1, 2, 5]
+    said = notices(result)
+    assert said["missing_rank"] == "ranks without a trace: 3-4, 6-7 of 8"
+    assert "rank2.json" in said["duplicate_rank"]
+    assert said["rank_lost"].startswith("left out: rank6.json: ")
+
+
+def test_a_trace_without_any_rank_among_several_is_an_error(tmp_path):
+    paths = Job(ranks=2, ranks_per_host=2).write(tmp_path, "trace_{}.json")
+    for path in paths:
+        trace = json.loads(path.read_text())
+        del trace["distributedInfo"]["rank"]
+        path.write_text(json.dumps(trace))
+    with pytest.raises(InputError, match="says nothing about its rank"):
+        compared(paths)
+
+
+def test_a_folder_with_one_rank_only_has_no_waits(tmp_path):
+    result = compared(Job(ranks=8).write(tmp_path, only=(5,)))
+    assert result.frames["straggler_summary"].empty
+    assert len(result.frames["nccl_long"]) > 0
+
+
+def test_traces_without_communication_are_nothing_to_compare(tmp_path):
+    paths = Job(ranks=2, ranks_per_host=2, collectives=()).write(tmp_path)
+    with pytest.raises(NothingToAnalyzeError):
+        compared(paths)
+
+
+def test_exposed_communication_is_what_no_computation_covers(tmp_path):
+    def event(name, start, duration, stream, **args):
+        return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start, "dur": duration,
+                "args": {"device": 0, "stream": stream, **args}}  # fmt: skip
+
+    group = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2,
+             "dtype": "Float", "In msg nelems": 100, "Out msg nelems": 100}  # fmt: skip
+    for rank in (0, 1):
+        events = [
+            event("ncclDevKernel_AllReduce", 100, 100, 20, **group),
+            event("Cijk_Ailk", 80, 50, 7),
+            event("void at::native::vectorized_elementwise_kernel<4>", 150, 10, 7),
+        ]
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}))
+    row = compared(find_traces([str(tmp_path)])).frames["overlap"].iloc[0]
+    # 100 µs on each of two ranks: 30 under the GEMM, 10 under the elementwise kernel
+    assert (row["duration_us_sum"], row["exposed_us"], row["hidden_us"]) == (200, 120, 80)
+    assert row["hidden_by"] == "GEMM 30.0 %, elementwise 10.0 %"
+
+
+def test_a_pipeline_of_equal_stages_stands_still_for_its_known_share(tmp_path):
+    # GPipe's forward: p = 4 stages, m = 6 microbatches of 1000 µs: each stage idles (p - 1) of m + p - 1 slots
+    stages, batches, slot = 4, 6, 1000.0
+    for rank in range(stages):
+        events, correlation = [], 0
+        for batch in range(batches):
+            start = (rank + batch) * slot
+            calls = [("Cijk_Ailk", start, slot - 10, 7, {})]
+            if rank < stages - 1:
+                calls.append(("ncclDevKernel_SendRecv", start + slot - 10, 10, 20, {"Collective name": "send", "Dst Rank": rank + 1}))
+            if rank > 0:
+                ready = (rank + batch - 1) * slot + slot
+                free = (rank + batch - 1) * slot + slot - 10 if batch else 0.0
+                calls.append(("ncclDevKernel_SendRecv", free, ready - free, 21, {"Collective name": "recv", "Src Rank": rank - 1}))
+            for name, at, duration, stream, more in calls:
+                correlation += 1
+                meta = {"Process Group Name": "pp", "Process Group Ranks": "[0, 1, 2, 3]", "Group size": 4, "dtype": "BFloat16",
+                        "In msg nelems": 1000, "Out msg nelems": 1000, **more} if more else {}  # fmt: skip
+                events.append({"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": at, "dur": duration,
+                               "args": {"device": rank, "stream": stream, "correlation": correlation, **meta}})  # fmt: skip
+                events.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 1 + 3 * correlation,
+                               "dur": 1, "args": {"correlation": correlation}})  # fmt: skip
+        end = (stages + batches - 1) * slot
+        for at in (0.0, end - 10.0):
+            events.append({"ph": "X", "cat": "gpu_memset", "name": "Memset", "pid": 0, "tid": 7, "ts": at, "dur": 0.0,
+                           "args": {"device": rank, "stream": 9}})  # fmt: skip
+        info = {"rank": rank, "world_size": stages}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+    result = compared(find_traces([str(tmp_path)]))
+    frame = result.frames["pipeline_bubbles"]
+    assert frame["stage"].tolist() == [0, 1, 2, 3]
+    assert frame["bubble_percent"].tolist() == pytest.approx([100 * 3 / 9] * 4, abs=1.0)
+    assert set(result.frames["nccl_implicit_sync"]["collective"]) == {"send/recv"}
+
+
+def test_drift_is_taken_away_over_the_whole_trace():
+    clock = HostClock(host="b", ranks=(1,), offset_ns=1000.0, drift=1e-5, at_ns=10**18)
+    # one second later the clock is 10 µs further ahead
+    assert clock.corrected(np.array([10**18, 10**18 + 10**9])).tolist() == [10**18 - 1000, 10**18 + 10**9 - 11_000]
+
+
+def test_bus_factors_are_those_of_nccl_tests():
+    assert [bus_factor(w, 8) for w in ("all_reduce", "all_gather", "all_to_allv", "broadcast")] == [1.75, 0.875, 0.875, 1.0]
+    assert bus_factor("all_reduce", None) is None
+
+
+def test_a_rank_is_reduced_to_little_memory(tmp_path):
+    result = compared(Job(ranks=2, ranks_per_host=2, rounds=50, padding=20).write(tmp_path))
+    summary = result.ranks[0]
+    # 56 bytes a call and nothing per computing kernel
+    assert summary.nbytes < 100 * len(summary.start) + 2000
+
+
+@pytest.mark.shared
+def test_sampled_ranks_without_groups_are_paired_where_calls_end_together(shared_traces):
+    result = compared(find_traces([str(shared_traces / "hta" / "trace_filter")]))
+    frame = result.frames["nccl_implicit_sync"]
+    # of ten kernels on each rank five end within 1 ms of one on the other
+    assert frame["end_skew_us"].tolist() == [332.0, 189.0, 0.0, 55.0, 8.0]
+    assert frame["start_skew_us"].tolist() == [84.0, 1292.0, 4859.0, 3302.0, 22328.0]
+    assert frame["bus_gb_s"].isna().all()
+    assert "bandwidth is unknown" in notices(result)["group_unknown"]
+
+
+@pytest.mark.shared
+def test_recorded_metadata_of_a_real_trace_is_read(shared_traces):
+    result = compared(find_traces([str(shared_traces / "hta" / "nccl_parser_config")]))
+    long = result.frames["nccl_long"]
+    assert set(long["collective"]) == {"allreduce", "broadcast"}
+    assert set(long["group_name"]) == {"0"}
+    assert notices(result)["missing_rank"] == "ranks without a trace: 1 of 2"

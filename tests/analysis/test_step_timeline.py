@@ -1,0 +1,93 @@
+"""The rectangles of one step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.step_timeline import Lane, step_timeline
+from tracelens.analysis.trace import Trace
+from tracelens.trace.table import TraceTable
+
+
+def test_the_step_nearest_the_median_is_drawn(build):
+    """Steps of 100, 130, 100 and 100 us; the last one ends with its annotation."""
+    builder = build()
+    for number, at in ((1, 0), (2, 100), (3, 230), (4, 330)):
+        builder.op(f"ProfilerStep#{number}", at, 100, cat="user_annotation")
+        builder.launch(at + 1, "kernel", at + 2, 10).launch(at + 3, "other", at + 20, 5, stream=9)
+    drawn = step_timeline(analyze(builder.trace(), Options()))
+    assert (drawn.step, drawn.duration_ns, drawn.events) == (1, 100_000, 2)
+    assert drawn.lanes == (Lane(device=0, stream=7), Lane(device=0, stream=9))
+    assert drawn.lane.tolist() == [0, 1]
+    assert drawn.start_ns.tolist() == [0, 18_000]
+    assert drawn.end_ns.tolist() == [10_000, 23_000]
+    assert drawn.merged_below_ns == 0
+
+
+def test_of_chosen_steps_only_those_are_candidates(build):
+    builder = build()
+    for number, at in ((1, 0), (2, 100), (3, 230)):
+        builder.op(f"ProfilerStep#{number}", at, 90, cat="user_annotation").launch(at + 1, "kernel", at + 2, 10)
+    assert step_timeline(analyze(builder.trace(), Options(steps="2"))).step == 2
+
+
+def test_without_steps_it_is_the_whole_window(build):
+    drawn = step_timeline(analyze(build().launch(0, "a", 10, 5).launch(1, "b", 40, 10).trace(), Options()))
+    assert (drawn.step, drawn.duration_ns) == (None, 40_000)
+
+
+def test_without_device_work_there_is_nothing_to_draw(build):
+    assert step_timeline(analyze(build().op("aten::mm", 0, 5).trace(), Options(cpu=True))) is None
+
+
+def test_short_events_share_a_rectangle_named_after_the_longest(build):
+    """Two times 50 events of 1 to 2 us back to back, and one of 1 ms between them, in ten rectangles."""
+    builder = build()
+    for i in range(50):
+        builder.launch(i, f"short {i}", 2 * i, 1 + i / 50).launch(i, f"late {i}", 1200 + 2 * i, 1)
+    builder.launch(60, "long", 150, 1000)
+    analysis = analyze(builder.trace(), Options())
+    drawn = step_timeline(analysis, max_rects=10)
+    assert len(drawn.lane) <= 10
+    assert int(drawn.count.sum()) == 101
+    assert drawn.merged_below_ns > 2_000
+    names = [analysis.trace.table.names[analysis.activity.name[event]] for event in drawn.event]
+    alone = drawn.count == 1
+    assert names[int(np.flatnonzero(drawn.kernel_ns == 1_000_000)[0])] == "long"
+    assert alone[drawn.kernel_ns == 1_000_000].all()
+    assert "short 49" in names
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5000), st.integers(0, 900)), min_size=1, max_size=80),
+    st.integers(1, 40),
+)
+def test_rectangles_hold_every_event_once_and_all_of_the_time(spans, max_rects):
+    events = [
+        {"ph": "X", "cat": "kernel", "name": f"k{i}", "pid": 0, "tid": stream, "ts": start, "dur": duration,
+         "args": {"stream": stream, "device": 0}}
+        for i, (stream, start, duration) in enumerate(spans)
+    ]  # fmt: skip
+    analysis = analyze(Trace.of(TraceTable.from_events(events)), Options())
+    drawn = step_timeline(analysis, max_rects=max_rects)
+    assert int(drawn.count.sum()) == drawn.events == len(spans)
+    assert int(drawn.kernel_ns.sum()) == 1000 * sum(duration for _, _, duration in spans)
+    assert (drawn.start_ns >= 0).all()
+    assert (drawn.end_ns <= drawn.duration_ns).all()
+    assert (np.diff(drawn.lane) >= 0).all()
+    assert len(set(drawn.event.tolist())) == len(drawn.event)
+
+
+@pytest.mark.shared
+def test_a_real_step_fits_into_few_rectangles(shared_traces):
+    from tracelens.analysis.trace import load
+
+    analysis = analyze(load(shared_traces / "mi300" / "resnet_act_checkpoint.json.gz"), Options())
+    whole, few = step_timeline(analysis), step_timeline(analysis, max_rects=100)
+    assert len(few.lane) <= 100 < len(whole.lane) == whole.events
+    assert few.kernel_ns.sum() == whole.kernel_ns.sum()

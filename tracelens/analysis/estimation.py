@@ -1,0 +1,351 @@
+"""Estimates of single operations and of whole tables: names become dimensions here, backends only see arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.backends import System
+from tracelens.backends.base import Backend, Estimate
+from tracelens.backends.chain import chain
+from tracelens.backends.columns import AttentionColumns, Columns, GEMMColumns, MoEColumns
+from tracelens.backends.moe import BLOCKS
+from tracelens.backends.tile import price
+from tracelens.errors import InputError, UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.workload.loads import expert_loads
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Draws whose mean stands for the expectation of a random distribution, with fixed seeds.
+DRAWS = 8
+_PRECISIONS = {
+    "bfloat16": "bf16", "bf16": "bf16", "float16": "bf16", "fp16": "bf16",
+    "fp8": "fp8", "fp8_e4m3fn": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
+}  # fmt: skip
+_ATTENTION = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step")
+_MOE = (
+    "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "distribution",
+)  # fmt: skip
+#: The one layer of the measured tables without a gate: with a third matrix it would stream weights above the HBM peak.
+UNGATED_HIDDEN = 2688
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One operation on one device; ``error_percent`` is the mean error that was measured for such operations."""
+
+    device: str
+    operation: str
+    flops: float
+    estimate: Estimate | None
+    error_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """How a table of one kind is read: its columns, the one that names the type, and rows to a store."""
+
+    needed: tuple[str, ...]
+    dtype: str
+    columns: Callable[[pd.DataFrame, str], Columns]
+
+
+def estimate(
+    what: str,
+    table: pd.DataFrame,
+    *,
+    device: HardwareSpec | str | None = None,
+    backend: str = "tile",
+    gpu_clock_mhz: float | None = None,
+) -> pd.DataFrame:
+    """``table`` with ``time_us``, ``bound``, ``backend`` and, where no backend can answer, a ``reason``.
+
+    ``what``: ``gemm``, ``context-attention``, ``generation-attention`` or ``moe``, with the column names of
+    aiconfigurator's tables (``docs/estimation.md``). Rows are an inference engine's layers, as measured there. The
+    device is each row's ``device`` column, else ``device``. UsageError for columns that are missing.
+    """
+    kind = _KINDS.get(what)
+    if kind is None:
+        raise UsageError.unknown("kind of table", what, _KINDS)
+    missing = [name for name in kind.needed if name not in table]
+    if missing:
+        raise UsageError(f"a table for {what} needs the column {missing[0]!r}; it has {', '.join(map(str, table))}")
+    if "device" not in table and device is None:
+        raise UsageError("the table has no column 'device': name one with --device")
+    answers = chain(backend)
+    time, bound, who = np.full(len(table), np.nan), np.full(len(table), "", object), np.full(len(table), "", object)
+    reason = np.full(len(table), "", object)
+    usable = _usable(table, kind)
+    reason[~usable] = "a size is missing, not a number or below its least"
+    names = table["device"].astype(str).to_numpy() if "device" in table else np.full(len(table), "")
+    types = table[kind.dtype].astype(str).to_numpy() if kind.dtype in table else np.full(len(table), "bf16")
+    for name in sorted(set(names.tolist())):
+        spec = _device(name, device)
+        for dtype in sorted(set(types[names == name].tolist())):
+            at = np.flatnonzero((names == name) & (types == dtype) & usable)
+            precision = _PRECISIONS.get(dtype.lower())
+            if spec is None or precision is None:
+                reason[at] = f"no device named {name!r}" if spec is None else f"no estimates for type {dtype!r}"
+                continue
+            if not len(at):
+                continue
+            system = System(device=spec if gpu_clock_mhz is None else spec.at_clock(gpu_clock_mhz))
+            found = answers.estimate_many(kind.columns(table.iloc[at], precision), system)  # type: ignore[arg-type]
+            time[at], bound[at] = found.time_us, [b or "" for b in found.bound]
+            who[at] = [b or "" for b in found.backend]
+            reason[at[np.isnan(found.time_us)]] = f"no backend of {backend!r} has figures for {dtype} on {spec.name}"
+    return table.assign(time_us=time, bound=bound, backend=who, reason=reason)
+
+
+def _device(name: str, given: HardwareSpec | str | None) -> HardwareSpec | None:
+    try:
+        return (
+            HardwareSpec.load(name)
+            if name
+            else given
+            if isinstance(given, HardwareSpec)
+            else HardwareSpec.load(given or "")
+        )
+    except UsageError:
+        if not name:
+            raise
+        return None
+
+
+def _usable(table: pd.DataFrame, kind: _Kind) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    import pandas as pd
+
+    good = np.ones(len(table), bool)
+    for name in kind.needed:
+        if name in ("distribution", "device"):
+            continue
+        values = pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
+        good &= np.isfinite(values) & (values >= (0 if name == "step" else 1))
+    return good
+
+
+def _numbers(table: pd.DataFrame, *names: str) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    return [table[name].to_numpy(np.float64) for name in names]
+
+
+def _gemm_columns(table: pd.DataFrame, precision: str) -> GEMMColumns:
+    m, n, k = _numbers(table, "m", "n", "k")
+    return GEMMColumns.of(precision, m, n, k, as_layer=True)
+
+
+def attention_columns(table: pd.DataFrame, precision: str) -> AttentionColumns:
+    """Rows of measured attention tables: causal, head dimension the same for keys and values; window 0 is none."""
+    b, s, heads, kv_heads, d, past = _numbers(table, *_ATTENTION)
+    window = table["window_size"].fillna(0).to_numpy(np.float64) if "window_size" in table else np.zeros(len(table))
+    return AttentionColumns(
+        precision=precision, b=b, s=s, past=past, q_heads=heads, kv_heads=kv_heads, d_qk=d, d_v=d,
+        window=np.where(window > 0, window, np.inf), causal=np.ones(len(table)), as_layer=True,
+    )  # fmt: skip
+
+
+@functools.cache
+def rank_load(distribution: str, tokens: int, experts: int, topk: int, ranks: int) -> tuple[float, ...]:
+    """(rows, active experts, blocks of each of ``moe.BLOCKS``) of the most loaded rank, mean over draws."""
+    draws = 1 if distribution == "balanced" else DRAWS
+    total = np.zeros(2 + len(BLOCKS))
+    for seed in range(draws):
+        by_rank = expert_loads(distribution, tokens, experts, topk, ranks, seed).reshape(ranks, -1)
+        counts = by_rank[by_rank.sum(axis=1).argmax()]
+        blocks = [np.ceil(counts / rows).sum() for rows in BLOCKS]
+        total += [counts.sum(), np.count_nonzero(counts), *blocks]
+    return tuple((total / draws).tolist())
+
+
+def moe_columns(table: pd.DataFrame, precision: str) -> MoEColumns:
+    """Rows of measured MoE tables (``num_tokens``, ``hidden_size``, ``moe_ep_size``, ...); ``gated`` where given."""
+    names = ("distribution", "num_tokens", "num_experts", "topk", "moe_ep_size")
+    values = zip(*(table[name] for name in names), strict=True)
+    loads = np.array([rank_load(str(d), int(t), int(e), int(k), int(p)) for d, t, e, k, p in values])
+    loads = loads.reshape(len(table), -1)
+    tokens, hidden, inter, tp, ep = _numbers(
+        table, "num_tokens", "hidden_size", "inter_size", "moe_tp_size", "moe_ep_size"
+    )
+    gated = table["gated"].to_numpy(np.float64) if "gated" in table else (hidden != UNGATED_HIDDEN).astype(np.float64)
+    return MoEColumns(
+        precision=precision,
+        tokens=tokens,
+        hidden=hidden,
+        ffn=inter / tp,
+        gated=gated,
+        ranks=ep,
+        topk=table["topk"].to_numpy(np.float64),
+        local_experts=table["num_experts"].to_numpy(np.float64) / ep,
+        rows=loads[:, 0],
+        active=loads[:, 1],
+        blocks={rows: loads[:, 2 + i] for i, rows in enumerate(BLOCKS)},
+    )
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "gemm": _Kind(needed=("m", "n", "k"), dtype="gemm_dtype", columns=_gemm_columns),
+    "context-attention": _Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
+    "generation-attention": _Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
+    "moe": _Kind(needed=_MOE, dtype="moe_dtype", columns=moe_columns),
+}
+
+
+def operation_answers(
+    what: str,
+    sizes: Mapping[str, Any],
+    *,
+    device: str,
+    dtype: str = "bf16",
+    backend: str = "tile",
+    gpu_clock_mhz: float | None = None,
+    backward: bool = False,
+) -> list[Answer]:
+    """One kernel, and with ``backward`` its gradients each apart. UsageError for a size or type that is missing."""
+    spec = HardwareSpec.load(device)
+    precision = _PRECISIONS.get(dtype.lower())
+    if precision is None:
+        raise UsageError.unknown("type with estimates", dtype, _PRECISIONS)
+    makers = {"gemm": _gemms, "grouped-gemm": _grouped_gemms, "sdpa": _sdpas, "moe": _moes}
+    if what not in makers:
+        raise UsageError.unknown("operation", what, makers)
+    system = System(device=spec if gpu_clock_mhz is None else spec.at_clock(gpu_clock_mhz))
+    answers = chain(backend)
+    return [
+        _answer(name, columns, gradient, answers, system)
+        for name, columns, gradient in makers[what](sizes, precision, backward)
+    ]
+
+
+_Named = list[tuple[str, Columns, bool]]
+
+
+def _answer(name: str, columns: Columns, gradient: bool, backend: Backend, system: System) -> Answer:
+    flops = float(columns.flops()[0])
+    if gradient:
+        flops *= 2.5  # five products of the same size where the forward has two
+        found = _gradient(columns, system)
+    else:
+        found = backend.estimate_many(columns, system).row(0)  # type: ignore[arg-type]
+    family = "gemm" if isinstance(columns, GEMMColumns) else "moe" if isinstance(columns, MoEColumns) else "prefill"
+    if isinstance(columns, AttentionColumns):
+        family = "backward" if gradient else "decode" if columns.s[0] == 1 else "prefill"
+    fitted = system.device.calibration(family, columns.precision)
+    known = fitted is not None and found is not None and found.backend == "tile"
+    return Answer(
+        device=system.device.name, operation=name, flops=flops, estimate=found,
+        error_percent=fitted.error_percent if known and fitted is not None else None,
+    )  # fmt: skip
+
+
+def _gradient(columns: Columns, system: System) -> Estimate | None:
+    priced = price(columns, system.device, backward=True)
+    if priced is None:
+        return None
+    time, compute, memory = (float(values[0]) for values in (priced.time_us, priced.compute_us, priced.memory_us))
+    return Estimate(
+        time_us=time, compute_us=compute, memory_us=memory, peak_us=float(priced.peak_us[0]),
+        bound="compute" if compute >= memory else "memory", rate_basis="achievable", backend="tile",
+    )  # fmt: skip
+
+
+def _size(sizes: Mapping[str, Any], *names: str) -> list[int]:
+    for name in names:
+        value = sizes.get(name)
+        if value is None:
+            raise UsageError(f"--{name.replace('_', '-')} is needed")
+        if value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    return [int(sizes[name]) for name in names]
+
+
+def _one(*values: float) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    return [np.array([value], dtype=np.float64) for value in values]
+
+
+def _gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+    m, n, k, b = _one(*_size(sizes, "m", "n", "k", "b"))
+    products = [("forward", m, n, k), ("dgrad", m, k, n), ("wgrad", k, n, m)] if backward else [("gemm", m, n, k)]
+    return [(name, GEMMColumns.of(precision, rows, width, depth, b), False) for name, rows, width, depth in products]
+
+
+def _grouped_gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+    n, k = _one(*_size(sizes, "n", "k"))
+    if sizes.get("rows") is None:
+        m, groups = _size(sizes, "m", "groups")
+        rows = [m // groups + (i < m % groups) for i in range(groups)]
+    else:
+        try:
+            rows = [int(text) for text in str(sizes["rows"]).split(",")]
+        except ValueError:
+            raise UsageError(f"--rows takes whole numbers with commas between, got {sizes['rows']!r}") from None
+        if min(rows) < 0 or not sum(rows):
+            raise UsageError("--rows needs at least one row and none below 0")
+    found: _Named = [("grouped gemm", GEMMColumns.ragged(precision, [rows], n, k), False)]
+    if backward:
+        # The weights' gradient sums over each group's own rows: one product per group, priced at the mean.
+        active = [r for r in rows if r]
+        mean, count = _one(sum(active) / len(active), len(active))
+        found = [
+            ("forward", found[0][1], False),
+            ("dgrad", GEMMColumns.ragged(precision, [rows], k, n), False),
+            ("wgrad", GEMMColumns.of(precision, k, n, mean, b=count), False),
+        ]
+    return found
+
+
+def _sdpas(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+    b, s, heads, d = _size(sizes, "b", "s_q", "q_heads", "d_qk")
+    keys, kv_heads, d_v = sizes.get("s_kv") or s, sizes.get("kv_heads") or heads, sizes.get("d_v") or d
+    if keys < s or heads % kv_heads:
+        raise UsageError(f"{s} queries over {keys} keys, {heads} query over {kv_heads} key heads is not possible")
+    one = dict(
+        zip(
+            ("b", "s", "past", "q_heads", "kv_heads", "d_qk", "d_v", "window", "causal"),
+            _one(
+                b, s, keys - s, heads, kv_heads, d, d_v, sizes.get("window") or np.inf, float(sizes.get("causal", True))
+            ),
+            strict=True,
+        )
+    )
+    columns = AttentionColumns(precision=precision, as_layer=False, **one)
+    return [("forward", columns, False), ("backward", columns, True)] if backward else [("sdpa", columns, False)]
+
+
+def _moes(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+    if backward:
+        raise UsageError("a fused expert layer has no backward; price its products: tracelens estimate grouped-gemm")
+    import pandas as pd
+
+    tokens, hidden, ffn, experts, topk, tp, ep = _size(sizes, "tokens", "hidden", "ffn", "experts", "topk", "tp", "ep")
+    row = {
+        "num_tokens": tokens, "hidden_size": hidden, "inter_size": ffn, "num_experts": experts, "topk": topk,
+        "moe_tp_size": tp, "moe_ep_size": ep, "distribution": sizes.get("distribution", "balanced"),
+        "gated": float(sizes.get("gated", True)),
+    }  # fmt: skip
+    return [("moe", moe_columns(pd.DataFrame([row]), precision), False)]
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A CSV or Parquet file. InputError for one that cannot be read, or Parquet without the package for it."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except ImportError as error:
+        raise InputError(f"{path.name}: reading Parquet needs pyarrow (pip install pyarrow)") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a table: {error}") from error
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """As ``read_table`` reads it."""
+    if path.suffix == ".parquet":
+        table.to_parquet(path, index=False)
+    else:
+        table.to_csv(path, index=False)

@@ -1,0 +1,109 @@
+"""A rank's rates over time, for counter tracks: busy share, TFLOPS/s, interconnect TB/s."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.activity import device_activity
+from tracelens.analysis.analyze import Options, active_extensions
+from tracelens.analysis.calls import OpReadings, ops_above, unified_calls
+from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.ranks.summary import NOTIFY, Message, RankSummary
+from tracelens.analysis.trace import Trace
+from tracelens.dtypes import DType
+from tracelens.perf_models.collective import Collective
+from tracelens.trace.fuse import CounterTrack
+
+Floats = npt.NDArray[np.float64]
+
+#: Values of a track; a bin is at least ``_LEAST_BIN_NS`` long.
+_BINS, _LEAST_BIN_NS = 1000, 20_000
+
+
+def rank_counters(trace: Trace, summary: RankSummary, options: Options) -> tuple[CounterTrack, ...]:
+    """The tracks of one rank, on the table's own clock; none without device events.
+
+    Work counts where it is known: FLOPs of calls with a perf model, spread over the kernels of the call; bytes that a
+    collective or exchange must send, over its whole duration, waiting included.
+    """
+    table, tree = trace.table, trace.tree
+    catalog = Catalog(active_extensions(table.names, options))
+    activity = device_activity(table, tree, catalog.kernel_patterns)
+    if not len(activity):
+        return ()
+    first, last = int(activity.start.min()), int(activity.end.max())
+    width = max(_LEAST_BIN_NS, -(-(last - first) // _BINS))
+    edges = np.arange(first, last + width, width, dtype=np.int64)
+    if len(edges) < 2:
+        edges = np.array([first, first + width], np.int64)
+
+    compute = activity.select(~activity.collective)
+    readings = OpReadings(table, catalog, np.unique(ops_above(tree, compute)[1]))
+    calls = unified_calls(table, tree, compute, readings)
+    flops_of_code = np.array([0 if r.model is None else r.model.flops() or 0 for r in readings.readings] or [0], float)
+    code = readings.code_of(calls.row)
+    flops = np.where((code >= 0) & (calls.kernel_name < 0), flops_of_code[np.maximum(code, 0)], 0.0)
+    duration = (compute.end - compute.start)[calls.events]
+    total = np.bincount(calls.call_of_event, weights=duration, minlength=len(flops))
+    rate = (flops / np.maximum(total, 1))[calls.call_of_event]
+    computed = _per_bin(compute.start[calls.events], compute.end[calls.events], rate, edges)
+
+    order = np.argsort(activity.start, kind="stable")
+    start, end = activity.start[order], np.maximum.accumulate(activity.end[order])
+    start = np.maximum(start, np.concatenate((start[:1], end[:-1])))
+    busy = _per_bin(start, np.maximum(start, end), np.ones(len(start)), edges)
+
+    base = table.base_ns
+    sent = _per_bin(summary.start - base, summary.end - base, _wire_rates(summary), edges)
+    tracks = (("busy", "share", busy / width), ("TFLOPS/s", "TFLOPS/s", computed / width / 1e3),
+              ("interconnect", "TB/s", sent / width / 1e3))  # fmt: skip
+    return tuple(
+        CounterTrack(name=name, unit=unit, times_ns=edges, values=np.append(values, 0.0))
+        for name, unit, values in tracks
+        if values.any()
+    )
+
+
+def _wire_rates(summary: RankSummary) -> Floats:
+    """Bytes per ns of each communication call of a rank; 0 where they are not known."""
+    duration = np.maximum(summary.end - summary.start, 1).astype(float)
+    nbytes: Floats = np.array([_wire_bytes(m) for m in summary.messages] or [0.0], np.float64)[summary.message]
+    moves = np.array([m.is_exchange and m.word != NOTIFY for m in summary.messages] or [False])[summary.message]
+    of_op = np.flatnonzero(moves & (summary.op >= 0))
+    if len(of_op):
+        op = summary.op[of_op]
+        wire = np.array([kind.wire_bytes or 0.0 for kind in summary.ops], np.float64)[summary.op_kind[op]]
+        nbytes[of_op] = wire * duration[of_op] / np.bincount(op, weights=duration[of_op])[op]
+    return nbytes / duration
+
+
+def _wire_bytes(message: Message) -> float:
+    if message.elements_in is None or message.elements_out is None:
+        return 0.0
+    model = Collective(
+        kind=message.word,
+        elements_in=message.elements_in,
+        elements_out=message.elements_out,
+        ranks=message.size,
+        dtype=DType.parse(message.dtype),
+    )
+    return float(model.wire_bytes() or 0.0)
+
+
+def _per_bin(start: Ints, end: Ints, rate: Floats, edges: Ints) -> Floats:
+    """The sum over intervals of rate times the time in each bin."""
+    first = int(edges[0])
+
+    def grown(since: Ints) -> Floats:
+        """By each edge, what grew at each rate since its time."""
+        order = np.argsort(since, kind="stable")
+        rates = np.concatenate(([0.0], np.cumsum(rate[order])))
+        moments = np.concatenate(([0.0], np.cumsum(rate[order] * (since[order] - first))))
+        count = np.searchsorted(since[order], edges, side="right")
+        result: Floats = rates[count] * (edges - first) - moments[count]
+        return result
+
+    result: Floats = np.maximum(np.diff(grown(start) - grown(end)), 0.0)
+    return result

@@ -1,0 +1,256 @@
+"""A job of many ranks compared: every frame of the multi-rank report."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.analysis.analyze import Options
+from tracelens.analysis.ranks import exchange, overlap, waits
+from tracelens.analysis.ranks.clocks import Clocks, align_clocks
+from tracelens.analysis.ranks.files import Numbered, number_ranks, ranks_text
+from tracelens.analysis.ranks.matching import JobCalls, match_calls
+from tracelens.analysis.ranks.summary import RankSummary, summarize_rank
+from tracelens.analysis.summary import Notice
+from tracelens.analysis.trace import load
+from tracelens.errors import InputError, NothingToAnalyzeError
+from tracelens.executors import PROCESSES, open_executor, outcomes
+from tracelens.extensions import load_extension
+from tracelens.units import NS_PER_MS, NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Called with (ranks done, ranks in all).
+RankProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOptions:
+    """What the caller chose. ``extensions``: names or paths, because workers load them themselves.
+
+    ``ep_size`` and ``ranks_per_node``: consecutive ranks of an expert-parallel group and of a host, where the traces
+    do not say.
+    """
+
+    extensions: tuple[str, ...] = ()
+    bundled: bool = True
+    ep_size: int | None = None
+    ranks_per_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReadRanks:
+    """Summaries by rank and the files they are of; ``failed``: (file, why) of those that gave none."""
+
+    numbered: Numbered
+    failed: tuple[tuple[str, str], ...]
+    paths: Mapping[int, Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RanksAnalysis:
+    """Frames by sheet name, and what they stand on. ``calls`` are on the clock of the first host."""
+
+    name: str
+    ranks: Mapping[int, RankSummary]
+    world_size: int | None
+    calls: JobCalls
+    clocks: Clocks
+    frames: dict[str, pd.DataFrame]
+    notices: tuple[Notice, ...]
+    families: dict[str, pd.DataFrame] = field(default_factory=dict)
+
+    @property
+    def typical_skew_us(self) -> float:
+        """Median over the matched calls of latest less earliest start: the effect that clocks must be better than."""
+        found = waits.instances(self.calls)
+        skew = (found.latest_start - found.earliest_start)[found.present > 1]
+        return float(np.median(skew)) / NS_PER_US if len(skew) else 0.0
+
+
+def summarize_path(path: str | PathLike[str], options: RankOptions) -> RankSummary:
+    """What a worker does: one trace file, read and reduced. Errors as ``load``."""
+    extensions = tuple(load_extension(spec) for spec in options.extensions)
+    return summarize_rank(load(path), Options(extensions=extensions, bundled=options.bundled))
+
+
+def compare_ranks(
+    paths: Sequence[Path],
+    options: RankOptions | None = None,
+    *,
+    executor: Executor | None = None,
+    progress: RankProgress | None = None,
+    name: str = "",
+) -> RanksAnalysis:
+    """The comparison of the traces at ``paths``, one per rank, each read by a worker of ``executor``.
+
+    None: processes, one per core. A file that cannot be read, or whose worker dies, costs that rank and is named in
+    ``notices``. InputError when none can be read; NothingToAnalyzeError when no trace holds communication.
+    """
+    options = options or RankOptions()
+    if executor is None:
+        with open_executor(PROCESSES) as own:
+            return compare_ranks(paths, options, executor=own, progress=progress, name=name)
+    return analyze_ranks(read_ranks(paths, options, executor=executor, progress=progress), options, name=name)
+
+
+def read_ranks(
+    paths: Sequence[Path], options: RankOptions, *, executor: Executor, progress: RankProgress | None = None
+) -> ReadRanks:
+    """The traces at ``paths``, each reduced by a worker. InputError when none can be read."""
+    summaries: list[tuple[Path, RankSummary]] = []
+    failed: list[tuple[str, str]] = []
+    for done, outcome in enumerate(outcomes(executor, functools.partial(summarize_path, options=options), paths), 1):
+        if outcome.value is not None:
+            summaries.append((outcome.item, outcome.value))
+        else:
+            failed.append((outcome.item.name, outcome.error))
+        if progress is not None:
+            progress(done, len(paths))
+    failed.sort()
+    if not summaries:
+        raise InputError("; ".join(f"{file}: {why}" for file, why in failed[:3]) or "there are no traces")
+    numbered = number_ranks(summaries)
+    path_of = {id(summary): path for path, summary in summaries}
+    return ReadRanks(
+        numbered=numbered,
+        failed=tuple(failed),
+        paths={rank: path_of[id(summary)] for rank, summary in numbered.ranks.items()},
+    )
+
+
+def analyze_ranks(read: ReadRanks, options: RankOptions, *, name: str = "") -> RanksAnalysis:
+    """The comparison of summaries. NothingToAnalyzeError when none of them holds communication."""
+    ranks = read.numbered.ranks
+    if not any(len(summary.start) for summary in ranks.values()):
+        raise NothingToAnalyzeError(
+            f"{len(ranks)} {'trace' if len(ranks) == 1 else 'traces'} without communication: no NCCL, RCCL, gloo, "
+            "DeepEP or custom collective was recorded"
+        )
+    calls, clocks = align_clocks(match_calls(ranks, ep_size=options.ep_size), ranks, options.ranks_per_node)
+    found = waits.instances(calls)
+    collectives = waits.instance_frame(calls, found)
+    long = waits.call_frame(calls, found)
+    all_to_all = waits.all_to_all_frame(calls, found)
+    exchanges = exchange.exchange_frame(calls, found, ranks)
+    stragglers = waits.straggler_frame(calls, found)
+    frames = {
+        "ranks": _rank_frame(ranks, clocks),
+        "clocks": _clock_frame(clocks),
+        "groups": waits.group_rows(calls),
+        "straggler_summary": stragglers,
+        "nccl_summary_implicit_sync": waits.summary_frame(collectives, clocks),
+        "nccl_summary_long": waits.long_summary(long),
+        "nccl_summary_all2allv": waits.all_to_all_summary(all_to_all),
+        "nccl_implicit_sync": collectives,
+        "nccl_long": long,
+        "nccl_all2allv": all_to_all,
+        "nccl_all2allv_heatmap": waits.heat_map(calls),
+        "ep_summary": exchange.exchange_summary(exchanges, by_rank=False),
+        "ep_by_rank": exchange.exchange_summary(exchanges, by_rank=True),
+        "ep_long": exchanges,
+        "overlap": overlap.overlap_frame(calls, ranks),
+        "step_cost": overlap.step_frame(calls, found, ranks),
+        "pipeline_bubbles": overlap.bubble_frame(calls, ranks),
+    }
+    return RanksAnalysis(
+        name=name,
+        ranks=ranks,
+        world_size=read.numbered.world_size,
+        calls=calls,
+        clocks=clocks,
+        frames=frames,
+        notices=tuple(_notices(read, calls, clocks, found)),
+    )
+
+
+def _rank_frame(ranks: Mapping[int, RankSummary], clocks: Clocks) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for rank, summary in sorted(ranks.items()):
+        line = summary.timeline
+        rows.append(
+            {
+                "rank": rank,
+                "file": summary.source,
+                "host": clocks.of_rank(rank).host,
+                "events": summary.events,
+                "communication_calls": len(summary.start),
+                "total_ms": line.total_ns / NS_PER_MS,
+                "computation_ms": line.computation_ns / NS_PER_MS,
+                "exposed_comm_ms": line.exposed_comm_ns / NS_PER_MS,
+                "total_comm_ms": line.total_comm_ns / NS_PER_MS,
+                "idle_ms": line.idle_ns / NS_PER_MS,
+                "note": "; ".join(summary.notes) or None,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _clock_frame(clocks: Clocks) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {
+                "host": clock.host,
+                "ranks": ranks_text(clock.ranks),
+                "offset_us": clock.offset_ns / NS_PER_US,
+                "drift_ppm": clock.drift * 1e6,
+                "residual_us": clock.residual_us,
+                "points": clock.points,
+                "fitted_to": clock.via or None,
+            }
+            for clock in clocks.hosts
+        ]
+    )
+
+
+def _notices(read: ReadRanks, calls: JobCalls, clocks: Clocks, found: waits.Instances) -> Iterator[Notice]:
+    numbered, failed = read.numbered, read.failed
+    if failed:
+        text = "; ".join(f"{file}: {why}" for file, why in failed[:5])
+        yield Notice(id="rank_lost", count=len(failed), text=f"left out: {text}{_more(len(failed) - 5)}")
+    if numbered.left_out:
+        text = "; ".join(f"{file}: {why}" for file, why in numbered.left_out[:5])
+        count = len(numbered.left_out)
+        yield Notice(id="duplicate_rank", count=count, text=f"left out: {text}{_more(count - 5)}")
+    if numbered.missing:
+        text = f"ranks without a trace: {ranks_text(numbered.missing)} of {numbered.world_size}"
+        yield Notice(id="missing_rank", count=len(numbered.missing), text=text)
+    if numbered.how.startswith("parallel"):
+        yield Notice(id="rank_numbering", count=len(numbered.ranks), text=f"ranks come from {numbered.how}")
+    unplaced = [clock for clock in clocks.hosts[1:] if not clock.via]
+    if unplaced:
+        text = f"no shared collective places the clock of {', '.join(c.host for c in unplaced[:5])}: times as recorded"
+        yield Notice(id="clock_unplaced", count=len(unplaced), text=text)
+    if len(calls.ranks) > 1:
+        alone = int((calls.instance < 0).sum()) + int((found.present == 1).sum())
+        if alone:
+            text = f"{alone:,} of {len(calls.start):,} communication calls have no counterpart on another rank"
+            yield Notice(id="unmatched_calls", count=alone, text=text)
+        partial = sum(
+            1
+            for present, channel in zip(found.present.tolist(), calls.channel_of.tolist(), strict=True)
+            if 1 < present < (calls.channels[channel].size or 0)
+        )
+        if partial:
+            text = f"{partial:,} collectives lack ranks of their group: waits and bandwidths are of the ranks present"
+            yield Notice(id="partial_collective", count=partial, text=text)
+    ungrouped = sum(not channel.has_group for channel in calls.channels)
+    if ungrouped:
+        text = "no process groups recorded: calls that end together are paired; bandwidth is unknown"
+        yield Notice(id="group_unknown", count=ungrouped, text=text)
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""

@@ -1,0 +1,264 @@
+"""Which communication calls of different ranks are one and the same: by process group and order within it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.ranks.summary import POINT_TO_POINT, Message, RankSummary
+
+#: Whose recorded element counts are equal on all ranks, so that they tell calls apart.
+_EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"})
+#: How many places one rank's list may be shifted against another's.
+_MOST_SHIFT = 4096
+#: Calls that may differ in kind although two lists are the same (a kernel that one trace lost).
+_TOLERATED = 0.02
+#: Ends of one collective on two ranks differ by less than this share of its usual duration.
+_END_SHARE = 0.05
+_LEAST_WINDOW_NS, _MOST_WINDOW_NS = 20_000, 1_000_000
+# The place of a call without a counterpart: a shifted list may well begin at -1.
+_ALONE = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """What is matched in order: a process group, a pair of ranks, an expert-parallel group, or just a stream.
+
+    Without a recorded group (``has_group``) order alone is not believed: calls must end together as well.
+    ``size``: ranks that take part, None where it was not recorded.
+    """
+
+    label: str
+    ranks: tuple[int, ...]
+    size: int | None
+    is_exchange: bool
+    is_point_to_point: bool
+    has_group: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobCalls:
+    """All calls of all ranks in one set of columns, rank by rank, by start.
+
+    ``rank`` is a position in ``ranks``; ``message`` indexes ``messages``; ``instance`` says which calls belong together
+    (-1: no counterpart was found), ``channel_of`` in which channel an instance happened. Times are clock-corrected once
+    ``clocks`` has seen them.
+    """
+
+    ranks: tuple[int, ...]
+    messages: tuple[Message, ...]
+    channels: tuple[Channel, ...]
+    rank: Ints
+    start: Ints
+    end: Ints
+    message: Ints
+    step: Ints
+    exposed: Ints
+    op: Ints
+    instance: Ints
+    channel_of: Ints
+
+    @property
+    def instances(self) -> int:
+        return len(self.channel_of)
+
+
+def match_calls(ranks: Mapping[int, RankSummary], *, ep_size: int | None = None) -> JobCalls:
+    """Pairs the calls of all ranks. ``ep_size``: consecutive ranks of an expert-parallel group, if none is recorded."""
+    order = tuple(sorted(ranks))
+    messages: list[Message] = []
+    columns: dict[str, list[Ints]] = {k: [] for k in ("rank", "start", "end", "message", "step", "exposed", "op")}
+    members: dict[Hashable, dict[int, list[Ints]]] = {}
+    seen_channels: dict[Hashable, Channel] = {}
+    groups = _group_ranks(ranks)
+    so_far = 0
+    for position, rank in enumerate(order):
+        summary = ranks[rank]
+        for local, message in enumerate(summary.messages):
+            channel = _channel(message, rank, summary, groups, ep_size, order)
+            if channel is None:
+                continue
+            seen_channels.setdefault(channel[0], channel[1])
+            rows = np.flatnonzero(summary.message == local) + so_far
+            members.setdefault(channel[0], {}).setdefault(position, []).append(rows)
+        columns["rank"].append(np.full(len(summary.start), position, np.int64))
+        columns["message"].append(summary.message + len(messages))
+        for key in ("start", "end", "step", "exposed", "op"):
+            columns[key].append(getattr(summary, key))
+        messages += summary.messages
+        so_far += len(summary.start)
+    flat = {key: np.concatenate(parts) if parts else np.zeros(0, np.int64) for key, parts in columns.items()}
+    instance = np.full(so_far, -1, np.int64)
+    channel_of: list[Ints] = []
+    channels: list[Channel] = []
+    total = 0
+    kinds = _kind_codes(messages)
+    for name in sorted(seen_channels, key=str):
+        lists = {p: np.sort(np.concatenate(parts)) for p, parts in members[name].items()}
+        found = _aligned(lists, flat, kinds, has_group=seen_channels[name].has_group)
+        used = np.unique(found[1][found[1] >= 0])
+        if len(used):
+            renumbered = np.searchsorted(used, found[1]) + total
+            instance[found[0]] = np.where(found[1] >= 0, renumbered, -1)
+            channel_of.append(np.full(len(used), len(channels), np.int64))
+            total += len(used)
+        channels.append(seen_channels[name])
+    return JobCalls(
+        ranks=order,
+        messages=tuple(messages),
+        channels=tuple(channels),
+        instance=instance,
+        channel_of=np.concatenate(channel_of) if channel_of else np.zeros(0, np.int64),
+        **flat,
+    )
+
+
+def _group_ranks(ranks: Mapping[int, RankSummary]) -> dict[tuple[int, str], tuple[int, ...]]:
+    return {
+        (rank, group.name): group.ranks for rank, summary in ranks.items() for group in summary.groups if group.ranks
+    }
+
+
+def _channel(
+    message: Message,
+    rank: int,
+    summary: RankSummary,
+    groups: dict[tuple[int, str], tuple[int, ...]],
+    ep_size: int | None,
+    order: tuple[int, ...],
+) -> tuple[Hashable, Channel] | None:
+    if message.is_exchange:
+        members, label = _expert_ranks(rank, summary, ep_size, order)
+        return ("exchange", members), Channel(
+            label=label, ranks=members, size=len(members), is_exchange=True, is_point_to_point=False, has_group=True
+        )
+    ranks = message.ranks or groups.get((rank, message.group or ""), ())
+    if message.word in POINT_TO_POINT:
+        peer = message.peer
+        if peer is None and len(ranks) == 2 and rank in ranks:
+            peer = ranks[0] if ranks[1] == rank else ranks[1]
+        if peer is None:
+            return None
+        pair = (rank, peer) if message.word == "send" else (peer, rank)
+        return ("pair", message.group, pair), Channel(
+            label=f"{message.group or '?'}: {pair[0]} to {pair[1]}", ranks=pair, size=2, is_exchange=False,
+            is_point_to_point=True, has_group=message.group is not None,
+        )  # fmt: skip
+    if message.group is None:
+        return ("stream", message.stream), Channel(
+            label=f"stream {message.stream}, no group recorded" if message.stream >= 0 else "no group recorded",
+            ranks=ranks, size=message.size, is_exchange=False, is_point_to_point=False, has_group=False,
+        )  # fmt: skip
+    return ("group", message.group, ranks), Channel(
+        label=message.group, ranks=ranks, size=message.size or len(ranks) or None, is_exchange=False,
+        is_point_to_point=False, has_group=True,
+    )  # fmt: skip
+
+
+def _expert_ranks(
+    rank: int, summary: RankSummary, ep_size: int | None, order: tuple[int, ...]
+) -> tuple[tuple[int, ...], str]:
+    recorded = summary.expert_group
+    if recorded is not None and recorded.ranks:
+        return recorded.ranks, recorded.description or recorded.name
+    if ep_size:
+        first = rank - rank % ep_size
+        return tuple(range(first, first + ep_size)), f"ranks {first}-{first + ep_size - 1} (--ep-size)"
+    return order, "all ranks (no expert-parallel group recorded)"
+
+
+def _kind_codes(messages: Sequence[Message]) -> Ints:
+    """Messages that a matched call may have in common, as equal numbers."""
+    codes: dict[Hashable, int] = {}
+    result = []
+    for message in messages:
+        key: Hashable = (message.word, message.dtype)
+        if message.word in _EVEN:
+            key = (message.word, message.dtype, message.elements_in, message.elements_out)
+        elif message.word in POINT_TO_POINT:
+            key = (message.dtype, message.elements_in)
+        result.append(codes.setdefault(key, len(codes)))
+    return np.array(result, np.int64)
+
+
+def _aligned(lists: Mapping[int, Ints], flat: Mapping[str, Ints], kinds: Ints, *, has_group: bool) -> tuple[Ints, Ints]:
+    """(rows, place of each row in the channel's common order; -1 where nothing fits)."""
+    reference = max(lists, key=lambda p: (len(lists[p]), -p))
+    ours = lists[reference]
+    rows, places = [ours], [np.arange(len(ours))]
+    for position, theirs in lists.items():
+        if position == reference:
+            continue
+        shift = _shift(ours, theirs, flat, kinds, has_group=has_group)
+        if shift is not None:
+            place = np.arange(len(theirs)) + shift
+        else:
+            place = _by_ends(flat["start"][ours], flat["end"][ours], flat["start"][theirs], flat["end"][theirs])
+        rows.append(theirs)
+        places.append(place)
+    place = np.concatenate(places)
+    matched = place != _ALONE
+    return np.concatenate(rows), np.where(matched, place - place[matched].min(), -1)
+
+
+def _shift(ours: Ints, theirs: Ints, flat: Mapping[str, Ints], kinds: Ints, *, has_group: bool) -> int | None:
+    """Places by which ``theirs`` starts later than ``ours``; None when no shift makes the two lists agree."""
+    a, b = kinds[flat["message"][ours]], kinds[flat["message"][theirs]]
+    step_a, step_b = flat["step"][ours], flat["step"][theirs]
+    end_a, end_b = flat["end"][ours], flat["end"][theirs]
+    limit = _window(flat["end"][ours] - flat["start"][ours])
+    if len(a) == len(b) and (a == b).all() and (step_a == step_b).all():
+        return 0 if has_group or _spread(end_b - end_a) <= limit else None
+    best: tuple[float, float, float] | None = None
+    found = None
+    shortest = max(1, min(len(a), len(b)) // 2)
+    for shift in range(max(shortest - len(b), -_MOST_SHIFT), min(len(a) - shortest, _MOST_SHIFT) + 1):
+        first, last = max(shift, 0), min(len(a), len(b) + shift)
+        mine, other = slice(first, last), slice(first - shift, last - shift)
+        wrong = float((a[mine] != b[other]).mean())
+        if wrong > _TOLERATED:
+            continue
+        score = (float((step_a[mine] != step_b[other]).mean()), wrong, _spread(end_b[other] - end_a[mine]))
+        if best is None or score < best:
+            best, found = score, shift
+    if best is not None and not has_group and best[2] > limit:
+        return None
+    return found
+
+
+def _spread(differences: Ints) -> float:
+    """Median distance from the median: what clocks that merely stand apart leave at zero."""
+    return float(np.median(np.abs(differences - np.median(differences))))
+
+
+def _window(durations: Ints) -> int:
+    return int(np.clip(_END_SHARE * float(np.median(durations)), _LEAST_WINDOW_NS, _MOST_WINDOW_NS))
+
+
+def _by_ends(start_a: Ints, end_a: Ints, start_b: Ints, end_b: Ints) -> Ints:
+    """Pairs calls that end together, at the one clock offset that pairs most of them; ``_ALONE`` for the others.
+
+    For sampled traces, and groups that were not recorded. At least two calls, and a tenth, must agree on the offset.
+    """
+    place = np.full(len(end_b), _ALONE, np.int64)
+    if not len(end_a) or not len(end_b):
+        return place
+    width = _window(np.concatenate((end_a - start_a, end_b - start_b)))
+    differences = np.sort((end_b[:, None] - end_a[None, :]).ravel())
+    within = np.searchsorted(differences, differences + width, side="right") - np.arange(len(differences))
+    most = int(within.argmax())
+    if within[most] < max(2, min(len(end_a), len(end_b)) // 10):
+        return place
+    offset = int(np.median(differences[most : most + int(within[most])]))
+    taken = -1
+    by_end = np.argsort(end_a, kind="stable")
+    for i in np.argsort(end_b, kind="stable").tolist():
+        j = int(np.abs(end_a[by_end] + offset - end_b[i]).argmin())
+        overlap = start_b[i] < end_a[by_end[j]] + offset and start_a[by_end[j]] + offset < end_b[i]
+        if j > taken and overlap and abs(int(end_a[by_end[j]]) + offset - int(end_b[i])) <= width:
+            place[i] = by_end[j]
+            taken = j
+    return place

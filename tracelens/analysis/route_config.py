@@ -1,0 +1,136 @@
+"""What `tracelens route` can be told, by option, by ``--config file.toml``, or by the original simulator's names."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracelens.errors import InputError, UsageError
+from tracelens.units import BYTES_PER_GB
+
+#: 1 byte per ms in GB/s.
+BYTES_PER_MS_IN_GB_S = 1e3 / BYTES_PER_GB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """``name`` is the TOML key, and the option with ``-`` for ``_``. ``original`` is the original simulator's name,
+    ``production`` its value there; ``scale`` turns the original's unit into ours. ``least``: smallest allowed value.
+    """
+
+    name: str
+    kind: type[int] | type[float]
+    help: str
+    original: str | None = None
+    production: int | float | None = None
+    scale: float = 1.0
+    least: float = 0.0
+
+
+PARAMETERS = (
+    Parameter(name="experts", kind=int, help="experts", original="NUM_EXPERTS", production=128, least=1),
+    Parameter(name="tokens", kind=int, help="tokens of all ranks", original="SEQLEN", production=1024, least=1),
+    Parameter(name="topk", kind=int, help="experts per token", original="TOP_K", production=8, least=1),
+    Parameter(name="ranks", kind=int, help="ranks", original="NUM_NODES", production=8, least=1),
+    Parameter(name="hot_ratio", kind=float, help="share of experts that is hot", original="HOT_RATIO", production=0.5),
+    Parameter(name="hot_weight", kind=float, help="share of routings they get", original="HOT_WEIGHT", production=0.8),
+    Parameter(
+        name="weight_bytes", kind=int, help="bytes of a routing weight", original="WEIGHT_PRECISION", production=4
+    ),
+    Parameter(
+        name="routing_bytes", kind=int, help="bytes of a destination", original="ROUTING_PRECISION", production=1
+    ),
+    Parameter(name="id_bytes", kind=int, help="bytes of source or position", original="ID_PRECISION", production=2),
+    Parameter(
+        name="unit_bytes", kind=int, original="UNIT_COMM_LOAD",
+        help="metadata bytes per token and expert; default: weight + 2 ids + destination",
+    ),
+    Parameter(name="links", kind=int, help="links per pair of ranks", original="NUM_LINKS", production=1, least=1),
+    Parameter(name="base_delay_ms", kind=float, help="delay per round", original="BASE_DELAY", production=2),
+    Parameter(name="initial_delay_ms", kind=float, help="delay, once", original="INITIAL_CPU_DELAY", production=0),
+    Parameter(
+        name="intra_bytes_per_ms", kind=float, original="INTRA_BW", production=100,
+        help="rate of a mesh link, and what it carries in a round",
+    ),
+    Parameter(
+        name="packet_bytes", kind=int, original="PACKET_SIZE", production=20, least=1,
+        help="largest packet; 32768 on a cluster",
+    ),
+    Parameter(
+        name="packet_delay_ms", kind=float, help="preparing a packet", original="PACKET_PREP_DELAY", production=1
+    ),
+    Parameter(
+        name="packets_per_turn", kind=int, original="ROUND_ROBIN_MAX_PACKETS", production=5, least=1,
+        help="most packets in a turn to one destination",
+    ),
+    Parameter(
+        name="nic_bytes_per_round", kind=float, original="NIC_RATE", production=10_000,
+        help="most bytes a rank sends, and receives, in a round",
+    ),
+    Parameter(name="layers", kind=int, help="MoE layers", original="NUM_LAYERS", production=58, least=1),
+    Parameter(name="hidden", kind=int, help="elements of a token", original="EMBED_DIM", production=7168, least=1),
+    Parameter(
+        name="inter_gb_s", kind=float, original="INTER_BW", production=50, scale=BYTES_PER_MS_IN_GB_S,
+        help="rate of a link or network card between nodes",
+    ),
+    Parameter(
+        name="overlap", kind=float, original="PARALLELIZATION_MULTIPLIER", production=1.2, least=1,
+        help="preparing and sending a packet together take 1/x of their sum; 1: one after the other",
+    ),
+    Parameter(name="ranks_per_node", kind=int, help="ranks of a node", least=1),
+    Parameter(name="seed", kind=int, help="of the random numbers"),
+)  # fmt: skip
+
+#: What the original declares and never uses: under its rules these have no effect.
+NEVER_USED = ("layers", "hidden", "inter_gb_s", "overlap")
+#: These have a value without being named; the others are absent unless given.
+_WITHOUT_DEFAULT = frozenset(NEVER_USED)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Parameters out of a TOML file, keys as ``Parameter.name`` or ``original``. InputError, UsageError."""
+    try:
+        with path.open("rb") as file:
+            given = tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a TOML file: {error}") from error
+    by_name = {p.name: p for p in PARAMETERS}
+    by_original = {p.original: p for p in PARAMETERS if p.original}
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        parameter = by_name.get(key) or by_original.get(key)
+        if parameter is None:
+            raise UsageError.unknown(f"parameter in {path.name}", key, [*by_name, *by_original])
+        if parameter.name in values:
+            raise UsageError(f"{path.name} gives {parameter.name} twice")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise UsageError(f"{path.name}: {key} must be a number, got {value!r}")
+        values[parameter.name] = value * (parameter.scale if key == parameter.original else 1)
+    return values
+
+
+def settled(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Options over ``config`` over the original's production values; None what nobody said. UsageError out of range."""
+    values: dict[str, Any] = {}
+    for parameter in PARAMETERS:
+        name = parameter.name
+        value = given.get(name)
+        value = config.get(name) if value is None else value
+        if value is None and name not in _WITHOUT_DEFAULT:
+            value = parameter.production
+        if value is not None:
+            if not parameter.least <= value < float("inf"):
+                raise UsageError(f"{name} must be at least {parameter.least:g}, got {value:g}")
+            if parameter.kind is int and value != int(value):
+                raise UsageError(f"{name} must be a whole number, got {value:g}")
+            value = parameter.kind(value)
+        values[name] = value
+    if values["unit_bytes"] is None:
+        values["unit_bytes"] = values["weight_bytes"] + 2 * values["id_bytes"] + values["routing_bytes"]
+    values["seed"] = values["seed"] or 0
+    return values
