@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,22 @@ print(json.dumps([wall, cpu, peak_mb()]))
 
 def replicated(source: Path, target: Path, megabytes: float) -> tuple[int, int]:
     """Writes ``target`` (gzip) from copies of ``source``; returns (bytes of JSON, events)."""
+    size, count = 2, 0
+    with gzip.open(target, "wt", compresslevel=3) as file:
+        for text, events in copies(source):
+            file.write(text)
+            size, count = size + len(text), count + events
+            if size >= megabytes * 1e6:
+                break
+        file.write("]}")
+    return size, count
+
+
+def copies(source: Path) -> Iterator[tuple[str, int]]:
+    """Text and number of events of one copy after the other, without end; the first has the head of the file too.
+
+    What follows them is ``]}``. Times are shifted and ids new in each.
+    """
     content = source.read_bytes()
     trace = json.loads(gzip.decompress(content) if source.suffix == ".gz" else content)
     events = trace.pop("traceEvents")
@@ -55,16 +73,9 @@ def replicated(source: Path, target: Path, megabytes: float) -> tuple[int, int]:
     span = max(times) - min(times) + 1000
     step = 1 + max((v for e in events for v in _ids(e)), default=0)
     head = json.dumps(trace)[:-1] + (", " if trace else "") + '"traceEvents": ['
-    size, count, copy = len(head) + 2, 0, 0
-    with gzip.open(target, "wt", compresslevel=3) as file:
-        file.write(head)
-        while size < megabytes * 1e6:
-            lines = [json.dumps(_shifted(e, copy * span, copy * step)) for e in events if copy == 0 or e["ph"] != "M"]
-            text = (",\n" if copy else "") + ",\n".join(lines)
-            file.write(text)
-            size, count, copy = size + len(text), count + len(lines), copy + 1
-        file.write("]}")
-    return size, count
+    for copy in itertools.count():
+        lines = [json.dumps(_shifted(e, copy * span, copy * step)) for e in events if copy == 0 or e["ph"] != "M"]
+        yield (",\n" if copy else head) + ",\n".join(lines), len(lines)
 
 
 def _ids(event: dict[str, Any]) -> list[int]:

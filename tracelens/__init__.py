@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import inspect
 
+    from tracelens.analysis.estimation import estimate as estimate
     from tracelens.analysis.trace import Trace as Trace
     from tracelens.analysis.trace import load as load
     from tracelens.backends.base import backend as backend
@@ -62,6 +63,7 @@ _MODULE_OF = {
     "Trace": "tracelens.analysis.trace",
     "TracelensError": "tracelens.errors",
     "backend": "tracelens.backends.base",
+    "estimate": "tracelens.analysis.estimation",
     "load": "tracelens.analysis.trace",
     "recorded_as": "tracelens.perf_models.base",
     "report": "tracelens.report",

@@ -12,9 +12,14 @@ import importlib
 import importlib.util
 import itertools
 import os
+import re
+import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from os import PathLike
@@ -43,13 +48,15 @@ class Extension:
 
     ``sources`` are what ``Registry.collect`` and ``overlay`` take. ``origin`` says where it came from, without a folder
     of this machine: ``bundled``, ``file my_ops.py``, ``installed by my-package``, ``module``, ``object``.
-    ``traced_names`` are the op names it gives a perf model or a category, sorted.
+    ``traced_names`` are the op names it gives a perf model or a category, sorted; ``name_patterns`` regular expressions
+    of further op names, and of the step annotations it reads.
     """
 
     name: str
     sources: tuple[object, ...]
     origin: str
     traced_names: tuple[str, ...]
+    name_patterns: tuple[str, ...] = ()
 
     @property
     def is_bundled(self) -> bool:
@@ -71,7 +78,10 @@ class Extension:
                 raise UsageError(_older_hook_answer(where, dicts))
             raise UsageError(_unmarked_answer(where))
         claims = {key for kind in ("traced_as", "category") for key in Registry.collect(kind, [source])}
-        return cls(name=name, sources=(source,), origin=origin, traced_names=tuple(sorted(claims)))
+        prefixes = (re.escape(prefix) for prefix in Registry.collect("annotated_as", [source]))
+        patterns = tuple(sorted((*Registry.collect("traced_as_pattern", [source]), *prefixes)))
+        names = tuple(sorted(claims))
+        return cls(name=name, sources=(source,), origin=origin, traced_names=names, name_patterns=patterns)
 
 
 def load_extension(spec: ExtensionSpec) -> Extension:
@@ -110,9 +120,51 @@ def installed_extensions() -> tuple[tuple[str, str], ...]:
 
 
 def detect_bundled(names: Iterable[str]) -> list[str]:
-    """The bundled extensions that know one of these op names, by name."""
+    """The bundled extensions that know one of these op names, or read one of them as a step annotation, by name."""
     present = frozenset(names)
-    return [extension.name for extension in bundled_extensions() if not present.isdisjoint(extension.traced_names)]
+    bundled = bundled_extensions()
+    described = tuple(filter(_any_of(e.name_patterns for e in bundled).match, present))
+    return [
+        extension.name
+        for extension in bundled
+        if not present.isdisjoint(extension.traced_names)
+        or any(map(_any_of([extension.name_patterns]).match, described))
+    ]
+
+
+def _any_of(patterns: Iterable[tuple[str, ...]]) -> re.Pattern[str]:
+    """One expression for all; without patterns, one that nothing matches."""
+    return re.compile("|".join(f"(?:{text})" for group in patterns for text in group) or r"(?!)")
+
+
+class TimeLimitError(BaseException):
+    """Foreign code ran longer than it may. No ``Exception``, so that code which swallows those does not swallow it."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Ends the block with TimeLimitError after ``seconds``.
+
+    Signals reach the main thread of a POSIX process only; elsewhere nothing is limited. A timer that was running before
+    goes on afterwards with what is left of it.
+    """
+    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise TimeLimitError(f"not done after {seconds:g} s")
+
+    handler = signal.signal(signal.SIGALRM, stop)
+    began = time.monotonic()
+    outer_s, interval_s = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if outer_s:
+            signal.setitimer(signal.ITIMER_REAL, max(outer_s - (time.monotonic() - began), 1e-6), interval_s)
 
 
 def overlay(registry: Registry, extensions: Iterable[Extension]) -> Registry:

@@ -35,7 +35,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill; when the block ends well its entries replace those of the same name in ``path``.
+    """A folder to fill; when the block ends well its entries replace those of the same name in ``path``, all or none.
 
     What else is in ``path`` stays. OutputError when it cannot be written.
     """
@@ -46,15 +46,34 @@ def whole_folder(path: Path) -> Iterator[Path]:
         if not path.exists():
             staging.rename(path)
             return
-        for entry in sorted(staging.iterdir()):
-            target = path / entry.name
-            if target.is_dir():
-                shutil.rmtree(target)
-            entry.replace(target)
+        _swap(staging, path)
     except OSError as error:
         raise _unwritable(path, error) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _swap(staging: Path, path: Path) -> None:
+    """Entries of ``staging`` take the place of those in ``path``; an interruption puts back what was there."""
+    old = staging.with_suffix(".old")
+    old.mkdir()
+    moved: list[Path] = []
+    try:
+        for entry in sorted(staging.iterdir()):
+            target = path / entry.name
+            moved.append(target)
+            if target.exists():
+                target.replace(old / entry.name)
+            entry.replace(target)
+    except BaseException:
+        for target in moved:
+            if (old / target.name).exists():
+                if target.exists():
+                    target.replace(staging / target.name)
+                (old / target.name).replace(target)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _unwritable(path: Path, error: OSError) -> OutputError:

@@ -167,3 +167,72 @@ def test_extensions_switch_themselves_on_unless_told_not_to(moe: Path, tmp_path:
     assert "megatron" in on["extensions"]
     assert off["extensions"] == []
     assert on["coverage"]["perf_model"] > off["coverage"]["perf_model"]
+
+
+MOE = """
+source = "example_traces/generate_moe_ep_step.py"
+dtype = "bf16"
+blocks = "2(*E)"
+hidden = 2048
+vocab = 16384
+q_heads = 16
+kv_heads = 4
+head_dim = 128
+gated = true
+
+[experts]
+count = 32
+top_k = 4
+ffn = 1408
+"""
+
+
+def test_a_model_adds_its_utilization(moe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "moe.toml"
+    model.write_text(MOE)
+    assert report(moe, "-o", tmp_path / "out", "--model", model) == 0
+    shown = capsys.readouterr().out
+    assert "moe training, 4,096 tokens" in shown
+    assert "MFU assumes that each of the 8 ranks" in shown
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    jsonschema.validate(document, SCHEMA)
+    used = document["utilization"]
+    assert (used["tokens_source"], used["sequence"], len(used["steps"])) == (
+        "aten::embedding indices [4096, 1]",
+        4096,
+        3,
+    )
+    assert 0 < used["mfu"] < used["hfu"] < used["hfu_of_achievable"] < 1
+    assert report(moe, "-o", tmp_path / "half", "--model", model, "--ranks", 2) == 0
+    half = json.loads((tmp_path / "half" / "report.json").read_text())["utilization"]
+    assert half["mfu"] == pytest.approx(used["mfu"] / 2)
+
+
+def test_a_model_that_does_not_fit_the_trace_is_a_note(moe: Path, tmp_path: Path) -> None:
+    assert report(moe, "-o", tmp_path / "out", "--model", "llama3.1-8b") == 0
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert document["utilization"] is None
+    (note,) = [warning["text"] for warning in document["warnings"] if warning["id"] == "no_utilization"]
+    assert "the trace embeds tokens in [16384, 2048], the model in [128256, 4096]" in note
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (["--model", "lama3.1-8b"], 2, "did you mean llama3.1-8b"),
+        (["--model", "absent/config.json"], 1, "cannot be read"),
+        (["--batch", "2", "--sequence", "4"], 2, "give --model too"),
+        (["--model", "llama3.1-8b", "--batch", "2"], 2, "--batch needs --sequence"),
+        (
+            ["--model", "llama3.1-8b", "--batch", "2", "--sequence", "8", "--tokens-per-step", "16"],
+            2,
+            "give one of them",
+        ),
+    ],
+)
+def test_model_options_that_do_not_fit_are_one_sentence(
+    options: list[str], code: int, sentence: str, moe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(moe, "-o", tmp_path / "out", *options) == code
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

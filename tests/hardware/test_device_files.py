@@ -11,12 +11,13 @@ import pytest
 
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.spec import FOLDER, normalized
+from tracelens.hardware.spec import FOLDER
+from tracelens.tables import normalized
 
 EXPECTED_NAMES = {
     *("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"),
     *("h100-sxm", "h100-pcie", "h100-nvl", "h200-sxm", "h200-nvl", "h800-sxm", "gh200-96gb", "gh200-144gb"),
-    *("b200", "b300", "gb200", "gb300", "rubin", "l4", "l40s", "v100-sxm-32gb"),
+    *("b200", "b300", "gb200", "gb300", "rubin", "l4", "l40s", "v100-sxm-32gb", "rtx-4090", "rtx-pro-6000"),
     *("mi210", "mi250-gcd", "mi250x", "mi250x-gcd", "mi300a", "mi300x", "mi325x", "mi350x", "mi355x", "mi455x"),
     *("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "gaudi2", "gaudi3"),
 }

@@ -96,7 +96,7 @@ def test_a_name_that_fits_neither_of_two_decides_nothing():
     "unknown",
     [
         ("Tesla T4", int(14.7 * GIB), 7, 5, 32, 40),
-        ("NVIDIA GeForce RTX 4090", int(23.6 * GIB), 8, 9, 32, 128),  # an L4 has its memory and capability
+        ("NVIDIA RTX 4500 Ada Generation", int(23.6 * GIB), 8, 9, 32, 60),  # an L4 has its memory and capability
         ("NVIDIA RTX 6000 Ada Generation", int(47.5 * GIB), 8, 9, 32, 142),  # an L40S its units, too
         ("Tesla V100-PCIE-32GB", 34079637504, 7, 0, 32, 80),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", int(19.5 * GIB), 8, 0, 32, 42),
@@ -114,7 +114,7 @@ def test_an_unknown_device_is_no_device_and_the_note_says_how_to_add_one(unknown
 
 
 def test_without_a_name_a_device_that_needs_one_is_only_a_candidate():
-    found = recognize(properties(None, int(23.6 * GIB), 8, 9, 32, 128))
+    found = recognize(properties(None, int(23.6 * GIB), 8, 9, 32, 60))
     assert (found.device, found.candidates, found.agreed) == (None, ("l4",), None)
 
 

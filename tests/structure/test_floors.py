@@ -9,7 +9,21 @@ PACKAGE = Path(__file__).resolve().parents[2] / "tracelens"
 
 FLOORS: dict[str, int] = {
     **dict.fromkeys(
-        ("errors", "registry", "dtypes", "units", "signature", "device_properties", "groups", "extensions", "whole"), 0
+        (
+            "errors",
+            "registry",
+            "dtypes",
+            "units",
+            "signature",
+            "device_properties",
+            "groups",
+            "tables",
+            "extensions",
+            "whole",
+            "events",
+            "executors",
+        ),
+        0,
     ),
     **dict.fromkeys(("trace", "perf_models", "hardware", "network"), 1),
     **dict.fromkeys(("backends", "workload"), 2),

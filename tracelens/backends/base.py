@@ -54,6 +54,21 @@ class EstimateTable:
     rate_basis: tuple[str | None, ...]
     backend: tuple[str | None, ...]
 
+    @classmethod
+    def unanswered(cls, rows: int) -> EstimateTable:
+        """``rows`` rows that no backend has an answer for."""
+        unknown, none = np.full(rows, np.nan), (None,) * rows
+        return cls(
+            time_us=unknown,
+            peak_us=unknown,
+            compute_us=unknown,
+            memory_us=unknown,
+            wire_us=unknown,
+            bound=none,
+            rate_basis=none,
+            backend=none,
+        )
+
     def __len__(self) -> int:
         return len(self.bound)
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.columns import RATE, Columns
 from tracelens.backends.system import System
 from tracelens.hardware.spec import Rate
 from tracelens.perf_models.base import PerfModel
@@ -29,9 +30,12 @@ class Roofline:
     """
 
     name: ClassVar[str] = "roofline"
+    reads_stores: ClassVar[bool] = True
 
-    def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
+    def estimate_many(self, columns: WorkColumns | Columns, system: System) -> EstimateTable:
         """Time and bound of every row, in microseconds."""
+        if not isinstance(columns, WorkColumns):
+            columns = _work(columns)
         device = system.device
         rates = [device.rate(engine, dtype) for engine, dtype in zip(columns.engine, columns.dtype, strict=True)]
         memory = device.hbm.tb_s if device.hbm is not None else None
@@ -67,12 +71,24 @@ class Roofline:
                 for index, known in zip(largest.tolist(), answered.tolist(), strict=True)
             ),
             rate_basis=tuple(_basis(rate, flops) for rate, flops in zip(rates, columns.flops.tolist(), strict=True)),
-            backend=(self.name,) * len(columns),
+            backend=(self.name,) * len(rates),
         )
 
     def estimate(self, op: PerfModel, system: System) -> Estimate | None:
         """The estimate of one operation; None when nothing about it, or nothing that it needs, is known."""
         return self.estimate_many(WorkColumns.of([op]), system).row(0)
+
+
+def _work(columns: Columns) -> WorkColumns:
+    rows = len(columns)
+    return WorkColumns(
+        flops=columns.flops(),
+        hbm_bytes=columns.hbm_bytes(),
+        wire_bytes=np.zeros(rows),
+        engine=("matrix",) * rows,
+        dtype=(RATE[columns.precision],) * rows,
+        models=(),
+    )
 
 
 def _basis(rate: Rate | None, flops: float) -> str | None:
@@ -87,8 +103,8 @@ def _times(columns: WorkColumns, *, compute: Floats, memory_tb_s: float | None, 
     per_us = np.stack(
         [
             compute * TERA_PER_S_IN_PER_US,
-            np.full(len(columns), memory_per_us),
-            np.full(len(columns), wire_per_us),
+            np.full(len(compute), memory_per_us),
+            np.full(len(compute), wire_per_us),
         ]
     )
     return np.where(work == 0, 0.0, work / per_us)

@@ -1,6 +1,7 @@
 """Report where a trace's device time went and how far it was from the hardware's limits.
 
-Writes TRACE.report/ with report.xlsx and report.json beside the trace (or where -o says) and prints the verdict.
+Writes TRACE.report/ with report.xlsx, report.html and report.json beside the trace (or where -o says) and prints the
+verdict.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ EXTENSION_FAILED = 5
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("trace", type=Path, help="Kineto trace, .json or .json.gz")
-    add("-o", "--output", type=Path, metavar="PATH", help="folder, FILE.xlsx or FILE.json; default: TRACE.report/")
+    add("-o", "--output", type=Path, metavar="PATH", help="folder, or FILE.xlsx, .html, .json; default: TRACE.report/")
     add("--device", metavar="NAME|FILE.toml", help="default: recognized from the trace (`tracelens devices list`)")
     add(
         "--extension", action="append", default=[], metavar="NAME|FILE.py|none",
@@ -30,7 +31,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--steps", metavar="3|3-5|steady", help="only these steps; default: the whole file")
     add("--ep-size", type=_positive, metavar="RANKS", help="expert-parallel group size, where the trace has none")
+    add("--backend", default="roofline", metavar="CHAIN", help="what is achievable: tile, gemm=origami,sdpa=tile ...")
+    add("--gpu-clock-mhz", type=float, metavar="MHZ", help="the clock of estimates; default: the data sheet's")
     add("--cpu", action="store_true", help="tables of the CPU ops too; a report even without GPU work")
+    add("--model", metavar="NAME|config.json", help="adds model and hardware FLOPs utilization; also a model .toml")
+    add("--tokens-per-step", type=_positive, metavar="N", help="for --model, where the trace does not record it")
+    add("--batch", type=_positive, metavar="B", help="sequences per step, for --model")
+    add("--sequence", type=_positive, metavar="S", help="tokens per sequence, for --model")
+    add(
+        "--ranks",
+        type=_positive,
+        metavar="N",
+        help="for --model: ranks that share the work on these tokens (tp x pp x cp)",
+    )
+    add("--max-memory", type=_gigabytes, metavar="GB", help="stop reading beyond this; default: 3/4 of the machine's")
     add("--csv", action="store_true", help="also write csv/, one file per sheet")
     add("--format", choices=("text", "json"), default="text", help="what stdout carries: the verdict, or report.json")
 
@@ -41,20 +55,29 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import refuse_foreign
     from tracelens.report.terminal import wants_color
+    from tracelens.workload import ModelConfig
 
     output: Path = args.output or args.trace.parent / f"{_stem(args.trace)}.report"
     if not _is_file(output):
         refuse_foreign(output)
     device = HardwareSpec.load(args.device) if args.device else None
+    model = ModelConfig.load(args.model) if args.model else None
     started = time.monotonic()
     report = tracelens.report(
-        tracelens.load(args.trace, progress=_Progress()),
+        tracelens.load(args.trace, progress=_Progress(), max_memory_gb=args.max_memory),
         device=device,
         extensions=[spec for spec in args.extension if spec != NONE],
         bundled=NONE not in args.extension,
         steps=args.steps,
         ep_size=args.ep_size,
+        backend=args.backend,
+        gpu_clock_mhz=args.gpu_clock_mhz,
         cpu=args.cpu,
+        model=model,
+        tokens_per_step=args.tokens_per_step,
+        batch=args.batch,
+        sequence=args.sequence,
+        ranks=args.ranks,
     )
     _write(report, output, csv=args.csv)
     if args.format == "json":
@@ -67,12 +90,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_file(output: Path) -> bool:
-    return output.suffix in (".xlsx", ".json")
+    return output.suffix in (".xlsx", ".html", ".json")
 
 
 def _write(report: Report, output: Path, *, csv: bool) -> None:
     if output.suffix == ".xlsx":
         report.to_excel(output)
+    elif output.suffix == ".html":
+        report.to_html(output)
     elif output.suffix == ".json":
         report.to_json(output)
     else:
@@ -90,6 +115,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+def _gigabytes(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
     return value
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
-from tracelens.hardware.tables import Table
+from tracelens.hardware import calibration
+from tracelens.hardware.calibration import Calibration
+from tracelens.tables import Table, normalized
 
 FOLDER = Path(__file__).resolve().parent
 RATES = frozenset(d.rate for d in DType if d.rate is not None)
@@ -193,6 +194,10 @@ class HardwareSpec:
     efficiency_factor: Mapping[str, Figure] = field(default_factory=dict)
     busbw: BusBandwidth | None = None
     ep: Mapping[str, Figure] = field(default_factory=dict)
+    calibrated: Mapping[tuple[str, str], Calibration] = field(default_factory=dict)
+    calibrated_like: str | None = None
+    #: Matrix, vector and cache rates over those at the data sheet's clock; see ``at_clock``.
+    clock_scale: float = 1.0
 
     def __hash__(self) -> int:
         return hash((self.name, self.label))
@@ -238,6 +243,32 @@ class HardwareSpec:
         if found is None and engine == "matrix" and key == "fp32" and self.vendor == "nvidia":
             return self.vector.get(key)
         return found
+
+    def calibration(self, family: str, precision: str) -> Calibration | None:
+        """Fitted constants, e.g. ``("gemm", "bf16")``: the device's own, else of the device that it is ``like``."""
+        own = self.calibrated.get((family, precision))
+        if own is not None or self.calibrated_like is None:
+            return own
+        theirs = HardwareSpec.load(self.calibrated_like).calibration(family, precision)
+        return None if theirs is None else replace(theirs, carried_from=self.calibrated_like, error_percent=None)
+
+    def at_clock(self, mhz: float) -> HardwareSpec:
+        """The device at another clock: matrix, vector and cache rates scale, HBM and links do not.
+
+        UsageError where the file does not say at which clock its rates are.
+        """
+        base = self.matrix_cores.clock_mhz if self.matrix_cores is not None else self.clock_mhz
+        if base is None:
+            raise UsageError(f"{self.name}: the clock of its rates is not known, so they cannot be scaled")
+        if not mhz > 0:
+            raise UsageError(f"a clock must be above 0 MHz, got {mhz:g}")
+        scale = mhz / base
+        return replace(
+            self,
+            matrix={key: _scaled(rate, scale) for key, rate in self.matrix.items()},
+            vector={key: _scaled(rate, scale) for key, rate in self.vector.items()},
+            clock_scale=self.clock_scale * scale,
+        )
 
     @property
     def compute_units(self) -> int | None:
@@ -337,11 +368,6 @@ class HardwareSpec:
         yield from self.ep.values()
 
 
-def normalized(name: str) -> str:
-    """``H100_80GB SXM`` -> ``h100-80gb-sxm``: how names and aliases are compared."""
-    return re.sub(r"[\s_\-/]+", "-", name.strip().casefold())
-
-
 def common(specs: Sequence[HardwareSpec]) -> HardwareSpec:
     """What several devices agree on: a device with only the figures that are equal in all of ``specs``.
 
@@ -365,6 +391,15 @@ def common(specs: Sequence[HardwareSpec]) -> HardwareSpec:
             for key, figure in first.chip.items()
             if all(key in spec.chip and spec.chip[key].value == figure.value for spec in specs)
         },
+    )
+
+
+def _scaled(rate: Rate, scale: float) -> Rate:
+    achievable = rate.achievable_tflops_s
+    return replace(
+        rate,
+        peak_tflops_s=rate.peak_tflops_s * scale,
+        achievable_tflops_s=None if achievable is None else achievable * scale,
     )
 
 
@@ -435,6 +470,7 @@ def _read(path: Path) -> HardwareSpec:
     vendor = root.text("vendor")
     if vendor is None:
         raise root.error("vendor", 'must name who makes the device, e.g. "amd"')
+    calibrated, like = calibration.read(root)
     spec = HardwareSpec(
         name=path.stem,
         label=root.text("label") or path.stem,
@@ -453,6 +489,8 @@ def _read(path: Path) -> HardwareSpec:
         efficiency_factor=_named(root, "efficiency_factor", _EFFICIENCIES, "fraction"),
         busbw=_busbw(root.table("busbw")),
         ep=_named(root, "ep", _EP_KINDS, "gb_s"),
+        calibrated=calibrated,
+        calibrated_like=like,
     )
     root.finish()
     _check_dense(root.file, spec)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from tracelens.errors import InputError
+from tracelens.trace.memory import MemoryLimit
 
 try:
     # Inflates 3-4x faster than the standard library's zlib, with the same interface.
@@ -26,6 +27,8 @@ _PLAIN_BLOCK_BYTES = 1 << 20
 # One block of a gzip bomb inflates to a thousand times its size: it is given out in portions.
 _MOST_OUTPUT_BYTES = 4 << 20
 _CHECKPOINT_BYTES = 16 << 20
+# How much text is read between two looks at the memory in use.
+_MEMORY_CHECK_BYTES = 4 << 20
 
 
 class ByteStream(Protocol):
@@ -69,11 +72,14 @@ class MemoryStream:
 
 
 class _File:
-    """What plain and compressed files share: the open file, and the promise that it has not changed."""
+    """What plain and compressed files share: the open file, the promise that it has not changed, a limit on memory."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    def __init__(self, path: Path, file: BinaryIO, limit: MemoryLimit | None) -> None:
         self._path = path
         self._file = file
+        self._limit = limit
+        self._given_bytes = 0
+        self._checked_bytes = 0
         status = os.fstat(file.fileno())
         self._state = (status.st_size, status.st_mtime_ns)
         self.size = status.st_size
@@ -83,6 +89,12 @@ class _File:
 
     def close(self) -> None:
         self._file.close()
+
+    def _check_memory(self, given: int) -> None:
+        self._given_bytes += given
+        if self._limit is not None and self._given_bytes - self._checked_bytes >= _MEMORY_CHECK_BYTES:
+            self._checked_bytes = self._given_bytes
+            self._limit.check(self._path.name, text_bytes=self._given_bytes, file_bytes=self.consumed)
 
     def _reopened(self) -> BinaryIO:
         try:
@@ -99,9 +111,13 @@ class _File:
 class PlainFile(_File):
     """An uncompressed file."""
 
+    def __init__(self, path: Path, file: BinaryIO, limit: MemoryLimit | None = None) -> None:
+        super().__init__(path, file, limit)
+
     def read(self) -> bytes:
         block = self._file.read(_PLAIN_BLOCK_BYTES)
         self.consumed += len(block)
+        self._check_memory(len(block))
         return block
 
     def read_at(self, offset: int, length: int) -> bytes:
@@ -122,8 +138,8 @@ class _Checkpoint:
 class GzipFile(_File):
     """A gzip file of any number of members. What follows the last one, or comes after damage, is a ``problem``."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        super().__init__(path, file)
+    def __init__(self, path: Path, file: BinaryIO, limit: MemoryLimit | None = None) -> None:
+        super().__init__(path, file, limit)
         self._inflater = _Inflater(file, _Checkpoint(offset=0, position=0, state=_zlib.decompressobj(_GZIP_WINDOW)))
         self._checkpoints: list[_Checkpoint] = []
 
@@ -133,6 +149,7 @@ class GzipFile(_File):
             self._checkpoints.append(inflater.checkpoint())
         block = inflater.read()
         self.consumed = inflater.position
+        self._check_memory(len(block))
         if not block and inflater.problem:
             self.problems.append(inflater.problem)
             self.truncated = inflater.truncated

@@ -30,6 +30,7 @@ class Args(Struct, gc=False):
     strides: Raw = field(default=ABSENT, name="Input Strides")
     scalars: Raw = field(default=ABSENT, name="Concrete Inputs")
     collective: Raw = field(default=ABSENT, name="Collective name")
+    receiver: Raw = field(default=ABSENT, name="Dst Rank")
     group_size: Raw = field(default=ABSENT, name="Group size")
     in_elements: Raw = field(default=ABSENT, name="In msg nelems")
     in_split: Raw = field(default=ABSENT, name="In split size")
@@ -38,6 +39,7 @@ class Args(Struct, gc=False):
     group_description: Raw = field(default=ABSENT, name="Process Group Description")
     group_name: Raw = field(default=ABSENT, name="Process Group Name")
     group_ranks: Raw = field(default=ABSENT, name="Process Group Ranks")
+    sender: Raw = field(default=ABSENT, name="Src Rank")
     dtype: Raw = ABSENT
     kernel_backend: Raw = ABSENT
     kernel_flop: Raw = ABSENT
@@ -51,8 +53,8 @@ class Args(Struct, gc=False):
 #: The fields of ``Args`` that make a signature, in the order of ``signatures.ARGUMENT_KEYS`` and ``ATTRIBUTE_KEYS``.
 SIGNATURE_FIELDS = (
     "dims", "types", "strides", "scalars",
-    "collective", "group_size", "in_elements", "in_split", "out_elements", "out_split",
-    "group_description", "group_name", "group_ranks", "dtype",
+    "collective", "receiver", "group_size", "in_elements", "in_split", "out_elements", "out_split",
+    "group_description", "group_name", "group_ranks", "sender", "dtype",
     "kernel_backend", "kernel_flop", "kernel_num_gb",
     "old_dims",
 )  # fmt: skip

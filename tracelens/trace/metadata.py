@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 
-from tracelens.trace.repair import repaired
+from tracelens.trace.repair import STRING, repaired
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
+_OPENING = re.compile(rb"\s*+:\s*+\[")
+_TOKEN = re.compile(STRING + rb"|[{}\[\]]", re.DOTALL)
 _BLANK_BYTES = b" \t\r\n\x00"
 _FAILURES = (ValueError, RecursionError)
 
@@ -25,14 +27,20 @@ class Metadata:
     is_whole: bool = True
 
 
-def find_events(text: bytes, searched: int = 0) -> int | None:
+def find_events(text: bytes) -> int | None:
     """Position behind the ``[`` of the top object's ``traceEvents``; one inside a string or a nested object is none.
 
-    ``searched``: how much of the text was searched before.
+    One pass over strings and brackets: parsing the text before each candidate would take hours where a file has many.
     """
-    for match in _EVENTS_KEY.finditer(text, max(searched - 64, 0)):
-        if _opens_list(text[: match.end()]):
-            return match.end()
+    depth = 0
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token in b"{[":
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+        elif depth == 1 and token == b'"traceEvents"' and (opening := _OPENING.match(text, match.end())):
+            return opening.end()
     return None
 
 
@@ -67,15 +75,8 @@ def is_tail(text: bytes, *, in_object: bool) -> bool:
     text = text.strip(_BLANK_BYTES)
     if not in_object:
         return not text
-    return isinstance(_loaded(b'{"":[]' + text, repair=False)[0], dict)
-
-
-def _opens_list(head: bytes) -> bool:
-    for repair in (False, True):
-        values, _ = _loaded(head + b"]}", repair=repair)
-        if isinstance(values, dict) and values.get("traceEvents") == []:
-            return True
-    return False
+    values, _ = _loaded(b'{"":[]' + text, repair=False)
+    return isinstance(values, dict) and "traceEvents" not in values
 
 
 def _loaded(text: bytes, *, repair: bool) -> tuple[Any, int]:

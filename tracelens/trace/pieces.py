@@ -34,8 +34,15 @@ _SCAN_BYTES = 16 * 1024
 _SCAN_OVERLAP_BYTES = 256
 #: The most text held while no border parses; beyond, the text counts as damaged.
 LARGEST_WINDOW_BYTES = 64 << 20
+_EVENT = re.compile(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*+:')
+# Nothing but an event starts with its phase.
+_PHASE_FIRST = re.compile(rb'\{\s*+"ph"\s*+:')
+_BLANK_BYTES = b" \t\r\n\x00"
+_LOOK_AHEAD_BYTES = 4096
 # How much text may follow a doubtful end of the list for it to be checked.
 _CHECKED_TAIL_BYTES = 4 << 20
+# How many such ends are checked in all: each costs a look at the rest of the file.
+_MOST_CHECKED_ENDS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +97,7 @@ class Pieces:
         self._proven = True
         self._skipping = False
         self._finished = False
+        self._checked_ends = 0
         self.tail: bytes | None = None
         self.damaged_events = 0
         self.repairs = 0
@@ -128,7 +136,7 @@ class Pieces:
             if isinstance(result, _Parsed):
                 if result.end is None:
                     return self._emit(result, start, end, following)
-                if self._proven or self._is_plausible_end(result, start, end):
+                if self._is_plausible_end(result, start, end):
                     return self._emit_last(result, start, end)
                 return self._salvaged_piece()
             if not result.is_short:
@@ -177,7 +185,7 @@ class Pieces:
         """(end of a piece, start of the next), last first, in steps that double: a long nested list is left quickly."""
         window = self._window
         if self._at_end_of_file:
-            end = len(window.rstrip(b" \t\r\n\x00,"))
+            end = len(window.rstrip(_BLANK_BYTES + b","))
             if end > start:
                 yield end, len(window)
         skip, step = 0, 1
@@ -273,11 +281,18 @@ class Pieces:
 
     def _is_plausible_end(self, result: _Parsed, start: int, end: int) -> bool:
         if not result.is_repaired:
-            return self._is_plausible_position(start + (result.end or 0))
+            return self._is_plausible_position(start + (result.end or 0), self._proven)
+        if self._proven:
+            self._fill(end + _LOOK_AHEAD_BYTES)
+            return not _more_events(result.rest + self._window[end : end + _LOOK_AHEAD_BYTES])
         return self._sees_end_of_file(end) and self._is_tail(result.rest + self._window[end:])
 
-    def _is_plausible_position(self, position: int) -> bool:
-        """After damage, whether the list ends before ``position``: only if the rest can be the rest of the file."""
+    def _is_plausible_position(self, position: int, is_proven: bool) -> bool:
+        """Whether the list ends before ``position``: not if events follow; after damage, only if the rest of the file
+        can."""
+        if is_proven:
+            self._fill(position + _LOOK_AHEAD_BYTES)
+            return not _more_events(self._window[position : position + _LOOK_AHEAD_BYTES])
         return self._sees_end_of_file(position) and self._is_tail(self._window[position:])
 
     def _sees_end_of_file(self, position: int) -> bool:
@@ -285,7 +300,13 @@ class Pieces:
         return self._at_end_of_file
 
     def _is_tail(self, text: bytes) -> bool:
-        return metadata.is_tail(text, in_object=self._in_object)
+        self._checked_ends += 1
+        return self._checked_ends <= _MOST_CHECKED_ENDS and metadata.is_tail(text, in_object=self._in_object)
+
+
+def _more_events(text: bytes) -> bool:
+    """Whether events follow on what looks like the end of their list: its bracket does not belong there."""
+    return bool(_EVENT.match(text.lstrip(_BLANK_BYTES + b",]}")) or _PHASE_FIRST.search(text))
 
 
 def _blank_end(text: bytes, position: int) -> int:

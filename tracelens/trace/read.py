@@ -13,6 +13,7 @@ from tracelens.trace import metadata
 from tracelens.trace.bytestream import GZIP_MAGIC, ByteStream, GzipFile, MemoryStream, PlainFile
 from tracelens.trace.columns import TableBuilder
 from tracelens.trace.lookup import PieceIndex
+from tracelens.trace.memory import MemoryLimit
 from tracelens.trace.pieces import Pieces
 from tracelens.trace.table import Losses, TraceTable
 
@@ -38,12 +39,17 @@ _ADVICE = "hand over what torch.profiler's export_chrome_trace wrote"
 
 
 def read_trace(
-    path: str | os.PathLike[str], *, piece_bytes: int = PIECE_BYTES, progress: Progress | None = None
+    path: str | os.PathLike[str],
+    *,
+    piece_bytes: int = PIECE_BYTES,
+    progress: Progress | None = None,
+    max_memory_gb: float | None = None,
 ) -> TraceTable:
     """The events of the file as columns, its metadata, and what was lost to damage.
 
-    ``piece_bytes``: how much text is decoded at a time. InputError when the file is missing, unreadable, empty, or no
-    profiler trace; a damaged trace is read as far as it goes (``TraceTable.losses``).
+    ``piece_bytes``: how much text is decoded at a time. ``max_memory_gb``: what the process may take (see
+    ``memory.MemoryLimit``). InputError when the file is missing, unreadable, empty, too large, or no profiler trace; a
+    damaged trace is read as far as it goes (``TraceTable.losses``).
     """
     path = Path(path)
     try:
@@ -52,7 +58,7 @@ def read_trace(
         raise InputError(_cannot_open(path, error)) from error
     try:
         with file:
-            stream = _stream(path, file)
+            stream = _stream(path, file, MemoryLimit.of_gb(max_memory_gb))
             return _Reading(stream, path.name, piece_bytes, progress).table()
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror or error}") from error
@@ -78,12 +84,12 @@ def _cannot_open(path: Path, error: OSError) -> str:
     return f"{path.name} cannot be read: {error.strerror or error}"
 
 
-def _stream(path: Path, file: BinaryIO) -> ByteStream:
+def _stream(path: Path, file: BinaryIO, limit: MemoryLimit) -> ByteStream:
     start = file.read(2)
     if not start:
         raise InputError(f"{path.name} is empty: the profiler wrote nothing, record the trace again")
     file.seek(0)
-    return GzipFile(path, file) if start == GZIP_MAGIC else PlainFile(path, file)
+    return GzipFile(path, file, limit) if start == GZIP_MAGIC else PlainFile(path, file, limit)
 
 
 class _Reading:
@@ -152,9 +158,7 @@ class _Reading:
             return start + 1, False
         if first != b"{":
             raise InputError(self._no_json(text))
-        searched = 0
-        while (position := metadata.find_events(self._window[start:], searched)) is None:
-            searched = len(self._window) - start
+        while (position := metadata.find_events(self._window[start:])) is None:
             if not self._grow(2 * len(self._window)):
                 position = metadata.first_events_key(self._window[start:])
                 if position is None:

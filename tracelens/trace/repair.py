@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_TOKEN = re.compile(_STRING + rb"|-?\b(?:NaN|nan|Infinity|infinity|inf|Inf|INF)\b|,(?=\s*+[}\]])", re.DOTALL)
+#: A JSON string, as a pattern.
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_TOKEN = re.compile(STRING + rb"|-?\b(?:NaN|nan|Infinity|infinity|inf|Inf|INF)\b|,(?=\s*+[}\]])", re.DOTALL)
 _SUSPECT = re.compile(rb"[\x00-\x1f\\\x80-\xff]")
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _ESCAPE = re.compile(

@@ -13,9 +13,8 @@ from tracelens.trace.decode import is_truncation, trailing_position
 from tracelens.trace.repair import repaired
 
 _BETWEEN = re.compile(rb"[\s,\x00]*")
-_SEPARATOR = re.compile(rb"[\s\x00]*+(?:[,\]{]|\Z)")
-# After damage an event may start where a known first key does; after ":" or "[" or "," alone it would be a nested one.
-_EVENT_START = re.compile(rb'[^\s:\[,]\s*+,?+\s*+(?=\{\s*+"(?:ph|cat|name|pid|ts)"\s*:)')
+_SEPARATOR = re.compile(rb"[\s\x00]*+([,\]{]|\Z)")
+_EVENT_START = re.compile(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*:')
 _EVENT_END = re.compile(rb'\}\s*+(?:(?=\])|,?+\s*+(?=\{\s*+"[A-Za-z]))')
 # The end of the list behind its last event, as far as the characters around it can tell.
 _LIST_END = re.compile(rb'\}[\s\x00,]*+\](?=[\s\x00]*+(?:,\s*+"[A-Za-z]|\}[\s\x00]*+\Z|\Z))')
@@ -44,40 +43,50 @@ class Salvaged:
     is_unfinished: bool = False
 
 
-def salvaged(window: bytes, *, final: bool, proven: bool, skipping: bool, is_end: Callable[[int], bool]) -> Salvaged:
+def salvaged(
+    window: bytes, *, final: bool, proven: bool, skipping: bool, is_end: Callable[[int, bool], bool]
+) -> Salvaged:
     """The whole events of ``window``.
 
     ``final``: no more text will come; ``proven``: the window starts on a true border; ``is_end`` says whether the list
-    can end before a position, which is asked only after damage.
+    can end before a position, which may be proven to stand between events.
     """
     found = Salvaged(proven=proven, skipping=skipping)
     position = 0
     while True:
         if found.skipping:
-            start = _EVENT_START.search(window, position)
+            start = _event_start(window, position)
             # The end of the list may come before the next event, or instead of it.
-            limit = start.end() if start else len(window)
+            limit = len(window) if start is None else start
             if (end := _list_end(window, position, limit, is_end)) is not None:
                 found.position, found.ends_list = end, True
                 return found
             if start is None:
                 found.position = len(window) if final else max(position, len(window) - _KEPT_BYTES)
                 return found
-            position = start.end()
+            position = start
             found.skipping = False
         position = _between_end(window, position)
         found.position = position
         if position >= len(window):
             return found
         byte = window[position : position + 1]
-        if byte == b"]" and (found.proven or is_end(position + 1)):
-            found.position, found.ends_list = position + 1, True
-            return found
+        if byte == b"]":
+            if is_end(position + 1, found.proven):
+                found.position, found.ends_list = position + 1, True
+                return found
+            position += 1
+            found.proven = False
+            found.repairs += 1
+            continue
         if byte == b"{" and (end := _take_event(window, position, found, final=final)):
             position = end
-            if _SEPARATOR.match(window, position) is None:
+            separator = _SEPARATOR.match(window, position)
+            if separator is None:
                 # Something of the event stands behind its end: what is there is lost, the event is not.
                 found.proven, found.skipping = False, True
+                found.repairs += 1
+            elif separator[1] == b"{":
                 found.repairs += 1
             continue
         if byte == b"{" and found.is_unfinished and not final:
@@ -85,6 +94,16 @@ def salvaged(window: bytes, *, final: bool, proven: bool, skipping: bool, is_end
             return found
         found.damaged_events += 1
         found.proven, found.skipping = False, True
+
+
+def _event_start(window: bytes, position: int) -> int | None:
+    """Where an event may start after damage: with a known first key, and not as a value or element inside another."""
+    for match in _EVENT_START.finditer(window, position):
+        before = window[max(position, match.start() - _KEPT_BYTES) : match.start()].rstrip()
+        before = before.removesuffix(b",").rstrip()
+        if before and before[-1] not in b":[,":
+            return match.start()
+    return None
 
 
 def _take_event(window: bytes, position: int, found: Salvaged, *, final: bool) -> int:
@@ -151,10 +170,10 @@ def _is_mendable(text: memoryview, message: str) -> bool:
     return "character" in message and _MENDABLE.search(bytes(text[max(byte - 4, 0) : byte + 2])) is not None
 
 
-def _list_end(window: bytes, position: int, limit: int, is_end: Callable[[int], bool]) -> int | None:
+def _list_end(window: bytes, position: int, limit: int, is_end: Callable[[int, bool], bool]) -> int | None:
     """The first bracket in a stretch of damage behind which the rest of the file can follow."""
     for match in _LIST_END.finditer(window, position, limit):
-        if is_end(match.end()):
+        if is_end(match.end(), False):
             return match.end()
     return None
 

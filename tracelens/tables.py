@@ -1,8 +1,9 @@
-"""Reading a device file strictly: every figure a number above 0 with a source, no key that nothing reads."""
+"""Reading a TOML file of figures strictly: every figure a number above 0 with a source, no key that nothing reads."""
 
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,21 +12,30 @@ from typing import Any
 from tracelens.errors import InputError
 
 
-class Table:
-    """One table of a TOML file. Remembers which keys were read, so that ``finish`` can name the others."""
+def normalized(name: str) -> str:
+    """``H100_80GB SXM`` -> ``h100-80gb-sxm``: how names and aliases of devices, clusters and models are compared."""
+    return re.sub(r"[\s_\-/]+", "-", name.strip().casefold())
 
-    def __init__(self, *, file: str, path: str, values: Mapping[str, Any]) -> None:
+
+class Table:
+    """One table of a TOML file. Remembers which keys were read, so that ``finish`` can name the others.
+
+    ``kind`` is what the file describes, for messages.
+    """
+
+    def __init__(self, *, file: str, path: str, values: Mapping[str, Any], kind: str = "device") -> None:
         self.file = file
         self.path = path
+        self.kind = kind
         self._values = values
         self._read: set[str] = set()
 
     @classmethod
-    def of_file(cls, path: Path) -> Table:
+    def of_file(cls, path: Path, *, kind: str = "device") -> Table:
         """InputError when the file is missing or is no TOML."""
         try:
             with path.open("rb") as stream:
-                return cls(file=path.name, path="", values=tomllib.load(stream))
+                return cls(file=path.name, path="", values=tomllib.load(stream), kind=kind)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path.name} is not a TOML file: {error}") from error
         except OSError as error:
@@ -104,7 +114,7 @@ class Table:
             return None
         if not isinstance(value, dict):
             raise self.error(name, "must be a table")
-        return Table(file=self.file, path=self.key(name), values=value)
+        return Table(file=self.file, path=self.key(name), values=value, kind=self.kind)
 
     def tables(self, name: str, known: frozenset[str]) -> dict[str, Table]:
         """The tables below ``name``, by their last word, which must be one of ``known``."""
@@ -139,7 +149,7 @@ class Table:
     def _unknown(self, name: str, known: frozenset[str]) -> InputError:
         close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
         hint = f"did you mean {self.key(close[0])}?" if close else f"known there: {', '.join(sorted(known))}"
-        return InputError(f"{self.file}: {self.key(name)} is not a key of a device file; {hint}")
+        return InputError(f"{self.file}: {self.key(name)} is not a key of a {self.kind} file; {hint}")
 
 
 def _shown(value: object) -> str:

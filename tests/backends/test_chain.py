@@ -1,0 +1,55 @@
+"""Who is asked about what, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelens.backends import System
+from tracelens.backends.chain import chain
+from tracelens.backends.roofline import Roofline
+from tracelens.backends.tile import Tile
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models import GEMM, SDPA
+from tracelens.perf_models.columns import WorkColumns
+
+H100 = System(device=HardwareSpec.load("h100-sxm"))
+PRODUCT = GEMM(m=4096, n=4096, k=4096)
+ATTENTION = SDPA(b=1, s_q=4096, s_kv=4096, q_heads=16, kv_heads=16, d_qk=128, d_v=128)
+
+
+def who(spec: str, *ops: object) -> list[str | None]:
+    return list(chain(spec).estimate_many(WorkColumns.of(ops), H100).backend)
+
+
+def test_the_roofline_answers_what_nobody_else_does():
+    assert who("tile", PRODUCT, GEMM(m=8, n=8, k=8, dtype=DType.FP64)) == ["tile", "roofline"]
+
+
+def test_a_family_has_its_own_backends():
+    assert who("sdpa=tile", PRODUCT, ATTENTION) == ["roofline", "tile"]
+    assert who("gemm=roofline,tile", PRODUCT, ATTENTION) == ["roofline", "tile"]
+
+
+def test_every_row_is_what_its_backend_says():
+    table = chain("sdpa=tile").estimate_many(WorkColumns.of([ATTENTION, PRODUCT]), H100)
+    assert table.row(0) == Tile().estimate(ATTENTION, H100)
+    assert table.row(1) == Roofline().estimate(PRODUCT, H100)
+
+
+def test_a_single_backend_is_itself():
+    assert isinstance(chain("roofline"), Roofline)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("tle", "no backend named 'tle'; did you mean tile"),
+        ("gem=tile", "no family of operations named 'gem'"),
+        (" ", "no backend"),
+    ],
+)
+def test_a_wrong_chain_is_named(spec, message):
+    with pytest.raises(UsageError, match=message):
+        chain(spec)

@@ -1,0 +1,194 @@
+"""Collectives and exchanges on a system: what is answered, by what, and how far off the measured tables it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tracelens.backends import load
+from tracelens.backends.collectives import Collectives, MessageColumns, exchange_us, message_us
+from tracelens.backends.system import System, link_rates
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.groups import Group
+from tracelens.hardware import HardwareSpec
+from tracelens.network.cluster import Cluster
+from tracelens.network.deepep import Exchanges
+from tracelens.perf_models import GEMM, Collective, EPComm
+from tracelens.perf_models.collective import CustomCollective
+from tracelens.perf_models.columns import WorkColumns
+
+
+@pytest.fixture(scope="module")
+def h200() -> System:
+    return System.load("dgx-h200")
+
+
+def all_reduce(elements, ranks, stride=1):
+    return Collective(kind="allreduce", elements_in=elements, elements_out=elements, ranks=ranks, stride=stride)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    path = Path(__file__).resolve().parents[3] / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip("../shared/data is not there: measured tables are not part of the repository")
+    return path
+
+
+def test_the_backend_is_found_by_name():
+    assert isinstance(load("collectives"), Collectives)
+
+
+def test_a_device_alone_means_its_standard_node_and_says_so():
+    system = System.load("H200")
+    assert (system.device.name, system.cluster.name) == ("h200-sxm", "dgx-h200")
+    assert system.note == "no cluster given: h200-sxm in its standard node, dgx-h200"
+    assert System.load("dgx-h200").note is None
+
+
+def test_a_cluster_called_like_its_device_is_the_device_in_its_standard_node():
+    devices = {name for spec in HardwareSpec.all() for name in (spec.name, *spec.aliases)}
+    for cluster in Cluster.all():
+        assert cluster.device in HardwareSpec.names(), cluster.name
+        assert System.of_cluster(cluster).topology.ranks_per_node == cluster.ranks_per_node
+        if cluster.name in devices:
+            assert System.load(cluster.name).cluster is cluster
+
+
+def test_a_device_without_a_standard_node_has_no_topology_and_no_answer():
+    system = System.load("l40s")
+    assert system.topology is None
+    assert system.note == "no cluster given, and l40s has no standard node: no topology"
+    assert Collectives().estimate(all_reduce(10**9, 8), system) is None
+    with pytest.raises(UsageError, match="l40s stands alone: collectives need a cluster"):
+        message_us(MessageColumns(word=["all_reduce"], nbytes=np.array([1e9]), group=[Group(ranks=8)]), system)
+
+
+def test_an_unknown_name_is_explained():
+    with pytest.raises(UsageError, match="no device or cluster named 'dgx-h2000'; did you mean"):
+        System.load("dgx-h2000")
+
+
+def test_files_of_devices_and_clusters_are_told_apart(tmp_path):
+    device, cluster = tmp_path / "my_chip.toml", tmp_path / "my_cluster.toml"
+    device.write_text('vendor = "acme"\n')
+    cluster.write_text(
+        'device = "h100-sxm"\nlibrary = "nccl"\n[node]\nranks = 4\nshape = "mesh"\nsource = "x"\n'
+        '[network]\ncards = 1\ncard_gb_s = 12.5\nsource = "x"\n'
+    )
+    assert System.load(device).topology is None
+    assert System.load(str(cluster)).topology.ranks_per_node == 4
+
+
+def test_where_the_switch_adds_an_all_reduce_exceeds_the_ring():
+    # 460.5 GB/s bus bandwidth of 8 ranks is 460.5 * 8 / 14 = 263.1 of message over time
+    device = HardwareSpec.load("h200-sxm")
+    assert link_rates(device, adds_in_switch=True).in_switch_gb_s == pytest.approx(263.1, abs=0.1)
+    assert link_rates(device, adds_in_switch=False).of("all_reduce") == 337.4
+    assert link_rates(HardwareSpec.load("a100-sxm-80gb"), adds_in_switch=False).of("all_reduce") == 222.3
+    assert link_rates(HardwareSpec.load("mi300x"), adds_in_switch=False).of("all_gather") == 448 * 48 / 64
+    assert link_rates(HardwareSpec.load("l40s"), adds_in_switch=False) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "published"),
+    [
+        ("dgx-h200", "all_reduce", 460.5), ("dgx-h200", "all_gather", 337.4), ("dgx-h200", "all_to_all", 317.5),
+        ("dgx-a100", "all_reduce", 222.3), ("dgx-b200", "all_reduce", 704.0), ("dgx-b200", "all_to_all", 564.8),
+    ],
+)  # fmt: skip
+def test_large_messages_reach_the_bus_bandwidth_of_the_device_file(name, word, published):
+    columns = MessageColumns(word=[word], nbytes=np.array([2.0**29]), group=[Group(ranks=8)])
+    time = message_us(columns, System.load(name))[0][0]
+    share = (2 if word == "all_reduce" else 1) * 7 / 8
+    assert 2**29 * share / time / 1e3 == pytest.approx(published, rel=0.03)
+
+
+def test_rows_of_other_families_and_unknown_groups_have_no_answer(h200):
+    custom = CustomCollective(kind="all_reduce", elements_in=8, elements_out=8, ranks=8)
+    unknown = [all_reduce(8, None), Collective(kind="allreduce", elements_in=8, elements_out=8, ranks=8, dtype=None)]
+    models = [GEMM(m=1, n=1, k=1), custom, *unknown, EPComm(tokens=8, hidden=8), all_reduce(1 << 20, 8)]
+    table = Collectives().estimate_many(WorkColumns.of(models), h200)
+    assert np.isnan(table.time_us).tolist() == [True, True, True, True, True, False]
+    assert table.backend == (None,) * 5 + ("collectives",)
+    assert table.bound[-1] == "wire"
+    assert table.row(0) is None
+
+
+def test_many_rows_are_the_rows_one_by_one(h200):
+    models = [all_reduce(1 << k, 1 << r) for k in (4, 20, 28) for r in (1, 3, 5)]
+    models += [all_reduce(1 << 20, 16, stride=8), Collective(kind="allgather", elements_in=8, elements_out=64, ranks=8)]
+    table = Collectives().estimate_many(WorkColumns.of(models), h200)
+    assert list(table.rows()) == [Collectives().estimate(model, h200) for model in models]
+    assert (table.peak_us <= table.time_us).all()
+
+
+def test_an_all_gather_is_priced_by_what_comes_out(h200):
+    gathered = Collective(kind="_allgather_base", elements_in=1 << 20, elements_out=8 << 20, ranks=8)
+    scattered = Collective(kind="reduce_scatter", elements_in=8 << 20, elements_out=1 << 20, ranks=8)
+    assert Collectives().estimate(gathered, h200).time_us == Collectives().estimate(scattered, h200).time_us
+
+
+def test_one_rank_per_node_pays_the_network(h200):
+    near, far = (Collectives().estimate(all_reduce(1 << 28, 8, stride), h200).time_us for stride in (1, 8))
+    assert far > 5 * near
+
+
+def test_an_exchange_of_a_router_is_priced_by_deepeps_kernels(h200):
+    model = EPComm(tokens=4096, hidden=7168, dtype=DType.FP8_E4M3FN, ranks=8, phase="dispatch", experts=256, topk=8)
+    same = Exchanges(phase="dispatch", tokens=4096.0, hidden=7168.0, topk=8.0, experts=256.0, nodes=1.0)
+    found = Collectives().estimate(model, h200)
+    assert found.time_us == exchange_us(same, "normal", h200)[0]
+    assert found.peak_us < found.time_us
+
+
+def test_rows_without_a_router_are_an_all_to_all(h200):
+    rows = EPComm(tokens=4096, hidden=7168, ranks=8)
+    columns = MessageColumns(word=["all_to_all"], nbytes=np.array([4096 * 7168 * 2.0]), group=[Group(ranks=8)])
+    assert Collectives().estimate(rows, h200).time_us == pytest.approx(message_us(columns, h200)[0][0])
+    routed = EPComm(tokens=4096, hidden=7168, ranks=8, remote_share=0.875)
+    assert Collectives().estimate(routed, h200) == Collectives().estimate(rows, h200)
+
+
+def test_no_deepep_figure_is_invented_for_other_clusters():
+    model = Exchanges(phase="combine", tokens=1.0, hidden=7168.0, topk=8.0, experts=256.0, nodes=1.0)
+    with pytest.raises(UsageError, match="no DeepEP measurement carries over to mi300x"):
+        exchange_us(model, "normal", System.load("mi300x"))
+
+
+def test_a_named_algorithm_is_taken(h200):
+    columns = MessageColumns(word=["all_reduce"] * 2, nbytes=np.array([1e3, 1e9]), group=[Group(ranks=8)] * 2)
+    assert message_us(columns, h200, "ring")[1] == ("all_reduce/ring",) * 2
+    assert message_us(columns, h200)[1][1] == "all_reduce/in_switch"
+
+
+@pytest.mark.shared
+def test_nccl_on_perlmutter(shared_data):
+    table = pd.read_csv(shared_data / "nccl_perlmutter.csv")
+    words = table["op"].map({"allgather": "all_gather", "reducescatter": "reduce_scatter", "allreduce": "all_reduce"})
+    groups = [
+        Group(ranks=nodes * per_node, stride=4 // per_node)
+        for nodes, per_node in zip(table["num_nodes"], table["gpus_per_node"], strict=True)
+    ]
+    columns = MessageColumns(word=list(words), nbytes=table["size"].to_numpy(float), group=groups)
+    error = np.abs(message_us(columns, System.load("perlmutter"))[0] / table["time-o"] - 1)
+    assert error.mean() < 0.09
+    assert error[table["size"] >= 64 << 20].mean() < 0.045
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("phase", "most"), [("dispatch", 0.051), ("combine", 0.061)])
+def test_deepep_normal_on_one_node(shared_data, h200, phase, most):
+    table = pd.read_csv(shared_data / "deepep_normal.csv")
+    table = table[table["node_num"] == 1]
+    column = {name: table[name].to_numpy(float) for name in table if name.startswith(("num_", "hidden", "node", phase))}
+    shapes = Exchanges(
+        phase=phase, tokens=column["num_token"], hidden=column["hidden_size"], topk=column["num_topk"],
+        experts=column["num_experts"], nodes=column["node_num"], sms=column[f"{phase}_sms"],
+    )  # fmt: skip
+    error = np.abs(exchange_us(shapes, "normal", h200) / column[f"{phase}_transmit_us"] - 1)
+    assert error.mean() < most

@@ -1,0 +1,117 @@
+"""The origami adapter beside a module with the real one's names and pitfalls."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from tracelens.backends import System, origami
+from tracelens.backends.origami import Origami
+from tracelens.dtypes import DType
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
+
+MI300X = System(device=HardwareSpec.load("mi300x"))
+
+
+class Bag:
+    """Assigned to, attribute by attribute, as the bindings' structs are."""
+
+
+def fake(*, register_file: bool = True) -> ModuleType:
+    module = ModuleType("origami")
+    module.calls = []
+
+    def hardware(arch, N_CU, lds_capacity, L2_capacity, compute_clock_khz, **more):
+        if not register_file and more:
+            raise TypeError("incompatible function arguments")
+        return SimpleNamespace(
+            arch=arch, N_CU=N_CU, compute_clock_ghz=compute_clock_khz / 1e6,
+            get_recommended_matrix_instruction=lambda t: SimpleNamespace(m=16, n=16, k=16) if t != "f8" else SimpleNamespace(m=0, n=0, k=0),
+        )  # fmt: skip
+
+    def datatype(name):
+        if name not in ("bf16", "f16", "f32", "f8", "bf8", "i8"):
+            raise ValueError(f"unknown {name}")
+        return name
+
+    def select(problem, hw, configs, model):
+        module.calls.append((problem, configs))
+        # One cycle per thousand multiplications: 2.1 GHz makes cycles / 2100 us.
+        return SimpleNamespace(latency=problem.size[0] * problem.size[1] * problem.size[2] / 1000.0, config=configs[0])
+
+    module.get_hardware_for_arch, module.string_to_datatype, module.select_config = hardware, datatype, select
+    module.problem_t, module.config_t = Bag, Bag
+    module.dim3_t = lambda *sizes: sizes
+    module.transpose_t = SimpleNamespace(T="T", N="N")
+    module.architecture_t = SimpleNamespace(gfx942="gfx942", gfx950="gfx950")
+    module.model_t = SimpleNamespace(gemm="gemm")
+    return module
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    module = fake()
+    monkeypatch.setitem(sys.modules, "origami", module)
+    origami._hardware.cache_clear()
+    return module
+
+
+def test_cycles_become_microseconds_at_the_device_clock(installed):
+    found = Origami().estimate(GEMM(m=2048, n=2048, k=2048), MI300X)
+    assert found.time_us == pytest.approx(2048**3 / 1000 / 2100)
+    assert found.backend == "origami"
+
+
+def test_a_lower_clock_takes_longer(installed):
+    slow = System(device=HardwareSpec.load("mi300x").at_clock(1050))
+    fast, slow = (Origami().estimate(GEMM(m=2048, n=2048, k=2048), s).time_us for s in (MI300X, slow))
+    assert slow == pytest.approx(2 * fast)
+
+
+def test_times_above_the_peak_rate_are_clamped(installed, monkeypatch):
+    monkeypatch.setattr(installed, "select_config", lambda *_: SimpleNamespace(latency=1.0))
+    found = Origami().estimate(GEMM(m=8192, n=8192, k=8192), MI300X)
+    assert found.time_us == found.peak_us == pytest.approx(2 * 8192**3 / 1307.4e6)
+
+
+@pytest.mark.parametrize("latency", [float("inf"), 0.0])
+def test_an_inadmissible_configuration_is_no_answer(installed, monkeypatch, latency):
+    monkeypatch.setattr(installed, "select_config", lambda *_: SimpleNamespace(latency=latency))
+    assert Origami().estimate(GEMM(m=8192, n=8192, k=8192), MI300X) is None
+
+
+def test_few_rows_attention_and_other_vendors_are_left_to_others(installed):
+    assert Origami().estimate(GEMM(m=64, n=8192, k=8192), MI300X) is None
+    assert Origami().estimate(SDPA(b=1, s_q=8, s_kv=8, q_heads=1, kv_heads=1, d_qk=64, d_v=64), MI300X) is None
+    assert Origami().estimate(GEMM(m=8192, n=8192, k=8192), System(device=HardwareSpec.load("h100"))) is None
+
+
+def test_fp8_takes_the_first_name_with_an_instruction(installed):
+    assert Origami().estimate(GEMM(m=512, n=512, k=512, dtype=DType.FP8_E4M3FNUZ), MI300X) is not None
+    assert installed.calls[-1][0].a_dtype == "bf8"
+
+
+def test_groups_are_a_batch(installed):
+    Origami().estimate(GroupedGEMM(m=2000, n=512, k=256, groups=16), MI300X)
+    problem = installed.calls[-1][0]
+    assert (problem.size, problem.batch) == ((125, 512, 256), 16)
+
+
+def test_versions_without_a_register_file_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "origami", fake(register_file=False))
+    origami._hardware.cache_clear()
+    assert Origami().estimate(GEMM(m=512, n=512, k=512), MI300X) is not None
+
+
+def test_an_unrelated_package_of_that_name_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "origami", ModuleType("origami"))
+    assert "is not rocm-origami: it has no get_hardware_for_arch" in (origami.absence() or "")
+    assert Origami().estimate(GEMM(m=512, n=512, k=512), MI300X) is None
+
+
+def test_an_absent_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "origami", None)
+    assert origami.absence() == "rocm-origami is not installed (its build needs ROCm)"

@@ -1,0 +1,81 @@
+"""``tracelens estimate``: one operation side by side, and tables."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+import tracelens as tl
+from tracelens.cli import main
+from tracelens.errors import UsageError
+
+
+def test_devices_stand_side_by_side(capsys):
+    assert main(["estimate", "gemm", "--m", "8192", "--n", "8192", "--k", "8192", "--device", "h200,b200"]) == 0
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["device", "operation", "time"]
+    assert (first.split()[0], second.split()[0]) == ("h200-sxm", "b200")
+    assert float(first.split()[2]) > float(second.split()[2])
+
+
+def test_backward_prints_each_gradient_apart(capsys):
+    main(["estimate", "gemm", "--m", "512", "--n", "1024", "--k", "2048", "--device", "h100", "--backward"])
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]] == ["forward", "dgrad", "wgrad"]
+
+
+def test_a_missing_size_is_named(capsys):
+    assert main(["estimate", "gemm", "--m", "8", "--n", "8", "--device", "h100"]) == 2
+    assert "--k is needed" in capsys.readouterr().err
+
+
+def test_a_table_keeps_its_rows_and_says_why_some_have_no_time(tmp_path):
+    rows = pd.DataFrame(
+        {
+            "device": ["h100_sxm", "h100_sxm", "nobody", "h100_sxm"],
+            "gemm_dtype": ["bfloat16", "int3", "bfloat16", "bfloat16"],
+            "m": [128, 128, 128, 0], "n": [4096] * 4, "k": [4096] * 4,
+        }
+    )  # fmt: skip
+    rows.to_csv(tmp_path / "in.csv", index=False)
+    assert main(["estimate", "gemm", "--batch", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv")]) == 0
+    out = pd.read_csv(tmp_path / "out.csv")
+    assert list(out.columns) == ["device", "gemm_dtype", "m", "n", "k", "time_us", "bound", "backend", "reason"]
+    assert out["backend"].fillna("").tolist() == ["tile", "", "", ""]
+    assert out["time_us"].notna().tolist() == [True, False, False, False]
+    assert out["reason"].fillna("").tolist() == [
+        "",
+        "no estimates for type 'int3'",
+        "no device named 'nobody'",
+        "a size is missing, not a number or below its least",
+    ]
+
+
+def test_the_device_may_be_an_option():
+    rows = pd.DataFrame({"m": [4096], "n": [4096], "k": [4096]})
+    found = tl.estimate("gemm", rows, device="mi300x")
+    assert found["time_us"][0] >= 2 * 4096**3 / 1307.4e6
+    with pytest.raises(UsageError, match="no column 'device'"):
+        tl.estimate("gemm", rows)
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(UsageError, match="needs the column 'k'"):
+        tl.estimate("gemm", pd.DataFrame({"m": [1], "n": [1]}), device="h100")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("what", "file", "most"),
+    [
+        ("gemm", "gemm", 11),
+        ("context-attention", "context_attention", 12),
+        ("generation-attention", "generation_attention", 12),
+    ],
+)
+def test_measured_tables_are_met(shared_traces, what, file, most):
+    pytest.importorskip("pyarrow")
+    table = pd.read_parquet(shared_traces.parent / "silicon" / f"{file}.parquet").iloc[::10]
+    found = tl.estimate(what, table)
+    error = (found["time_us"] / found["latency_ms"] / 1e3 - 1).abs() * 100
+    assert found["time_us"].notna().all()
+    assert error[table["device"] != "l40s"].mean() < most

@@ -1,0 +1,143 @@
+"""Packets on the mesh under the default rules: closed form, limits, fairness, speed by skipping equal rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelens.errors import UsageError
+from tracelens.network.packets import MeshRules, even_time_ms, is_even_form_exact, simulate
+from tracelens.network.traffic import Traffic
+
+PRODUCTION = MeshRules()
+
+
+def of(rows):
+    return Traffic(wire_bytes=np.array(rows, float))
+
+
+def test_even_traffic_gives_the_closed_form_of_case_1():
+    # 8 links' rounds of 2 + 5 * (1 + 20/100) = 8 ms; 11,200 * 8 / (28 * 100) = 32 rounds
+    assert even_time_ms(11_200, 8, PRODUCTION) == 256.0
+    assert is_even_form_exact(11_200, 8, PRODUCTION)
+    assert simulate(Traffic.even(1600, 8), PRODUCTION).time_ms == 256.0
+
+
+def test_even_traffic_gives_the_closed_form_of_case_2():
+    rules = MeshRules(links=2, initial_delay_ms=1, link_bytes_per_ms=150, packet_bytes=15, packet_delay_ms=2)
+    # 1 + 10 rounds of 2 + 10 * (2 + 15/150) = 23 ms
+    assert even_time_ms(10_500, 8, rules) == pytest.approx(231.0)
+    assert simulate(Traffic.even(1500, 8), rules).time_ms == pytest.approx(231.0)
+
+
+@given(
+    ranks=st.integers(2, 9), links=st.integers(1, 3), packets=st.integers(1, 6), size=st.integers(1, 30),
+    turn=st.integers(1, 7), times=st.integers(1, 9),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_the_closed_form_holds_wherever_it_says_so(ranks, links, packets, size, turn, times):
+    rules = MeshRules(
+        links=links,
+        link_bytes_per_ms=packets * size,
+        packet_bytes=size,
+        packets_per_turn=turn,
+        nic_bytes_per_round=links * packets * size * ranks,
+    )
+    pair_bytes = links * packets * size * times
+    assert is_even_form_exact(pair_bytes * (ranks - 1), ranks, rules)
+    expected = even_time_ms(pair_bytes * (ranks - 1), ranks, rules)
+    assert simulate(Traffic.even(pair_bytes, ranks), rules).time_ms == pytest.approx(expected)
+
+
+def test_packets_that_do_not_fill_a_link_make_the_closed_form_a_bound():
+    rules = replace(PRODUCTION, packet_bytes=32)
+    assert not is_even_form_exact(11_200, 8, rules)
+    # 96 of 100 bytes per round: 34 rounds of 2 + 3 + 0.96 at most, where the form has 32 rounds of 5.96
+    assert even_time_ms(11_200, 8, rules) == pytest.approx(190.72)
+    assert simulate(Traffic.even(1600, 8), rules).time_ms == pytest.approx(200.0)
+
+
+def test_every_link_is_timed():
+    # 10 bytes on link 0 one way, 100 on link 1 the other way: 2 + 5 * 1 + 100/100
+    assert simulate(of([[0, 10], [100, 0]]), replace(PRODUCTION, links=2)).time_ms == 8.0
+
+
+def test_sending_and_receiving_are_limited_apart():
+    # each rank sends 700 and receives 700 per round at full rate: 350 out at a time through half-duplex links
+    both = simulate(Traffic.even(1600, 8), replace(PRODUCTION, nic_bytes_per_round=400))
+    assert both.time_ms == 256.0
+    assert simulate(Traffic.even(1600, 8), replace(PRODUCTION, nic_bytes_per_round=200)).rounds >= 56  # 11,200 / 200
+
+
+def test_no_rank_is_served_first():
+    """A limit that lets one source through at a time would starve the later ones; here all finish together."""
+    rules = replace(PRODUCTION, nic_bytes_per_round=20, packets_per_turn=1)
+    rotated = of(np.roll(np.roll([[0, 40, 0], [0, 0, 20], [60, 0, 0]], 1, axis=0), 1, axis=1))
+    original = of([[0, 40, 0], [0, 0, 20], [60, 0, 0]])
+    assert simulate(original, rules).time_ms == simulate(rotated, rules).time_ms
+
+
+@given(
+    rows=st.integers(2, 7).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, 400), min_size=n, max_size=n), min_size=n, max_size=n)
+    ),
+    links=st.integers(1, 2),
+    nic=st.integers(20, 500),
+    turn=st.integers(1, 6),
+)
+@settings(max_examples=60, deadline=None)
+def test_all_bytes_arrive_and_never_faster_than_the_busiest_link(rows, links, nic, turn):
+    rules = MeshRules(links=links, nic_bytes_per_round=nic, packets_per_turn=turn, round_delay_ms=0, packet_delay_ms=0)
+    traffic = of(rows)
+    times = simulate(traffic, rules)
+    assert times.moved_bytes == traffic.remote_bytes
+    remote = traffic.remote
+    busiest_pair = (remote + remote.T).max() / (links * 100)
+    busiest_nic = max(traffic.sent().max(), traffic.received().max()) / nic
+    assert times.time_ms >= busiest_pair - 1e-9
+    assert times.rounds >= busiest_nic - 1e-9
+
+
+def test_skipped_rounds_are_the_rounds_that_would_have_been_played():
+    one = simulate(of([[0, 500, 0], [0, 0, 700], [300, 0, 0]]), PRODUCTION)
+    # 1,000 times as much: 5, 7 and 3 rounds of 8 ms become 5,000, 7,000, 3,000, of which the longest counts
+    many = simulate(of([[0, 5e5, 0], [0, 0, 7e5], [3e5, 0, 0]]), PRODUCTION)
+    assert (one.rounds, many.rounds) == (7, 7000)
+    assert (one.time_ms, many.time_ms) == (56.0, 56_000.0)
+    assert many.packets == 1000 * one.packets
+
+
+def test_overlap_shortens_a_round_to_the_longer_part_at_most():
+    # preparing 5 packets takes 5 ms, transferring them 1 ms
+    traffic = of([[0, 100], [0, 0]])
+    assert simulate(traffic, PRODUCTION).time_ms == 2 + 6
+    assert simulate(traffic, replace(PRODUCTION, overlap=1.2)).time_ms == pytest.approx(2 + 6 / 1.2)
+    assert simulate(traffic, replace(PRODUCTION, overlap=10)).time_ms == 2 + 5
+
+
+def test_links_between_nodes_have_their_own_rate():
+    rules = replace(PRODUCTION, ranks_per_node=2, inter_bytes_per_ms=50)
+    inside, across = np.zeros((4, 4)), np.zeros((4, 4))
+    inside[0, 1] = across[0, 2] = 100
+    assert simulate(Traffic(wire_bytes=inside), rules).rounds == 1
+    assert simulate(Traffic(wire_bytes=across), rules).rounds == 3  # 40 bytes, two packets of 20, fit 50
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"packet_bytes": 20_000}, r"a packet of 20000 bytes passes no NIC of 10000 bytes per round"),
+        ({"packet_bytes": 101}, r"a packet of 101 bytes never passes a link of 100 bytes per round"),
+        ({"links": 0}, "links must be above 0"),
+        ({"packets_per_turn": 0}, "packets_per_turn must be above 0"),
+        ({"overlap": 0.5}, "overlap must be at least 1"),
+        ({"packet_delay_ms": -1}, "packet_delay_ms must be 0 or more"),
+    ],
+)
+def test_rules_that_cannot_work_are_refused(wrong, message):
+    with pytest.raises(UsageError, match=message):
+        replace(PRODUCTION, **wrong)

@@ -1,0 +1,104 @@
+"""Bytes between ranks: copies per expert, rank and node, against a plain count; payloads; local share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.network.traffic import Copies, Payload, Traffic, imbalance
+
+
+def counted(chosen, place, ranks, size, sources):
+    """Token by token, as one would on paper."""
+    per_expert, per_rank, per_node = (np.zeros((ranks, n), int) for n in (ranks, ranks, ranks // size))
+    for token, experts in enumerate(chosen):
+        kept = [place[e] for e in experts if e >= 0]
+        for rank in kept:
+            per_expert[sources[token], rank] += 1
+        for rank in set(kept):
+            per_rank[sources[token], rank] += 1
+        for node in {rank // size for rank in kept}:
+            per_node[sources[token], node] += 1
+    return per_expert, per_rank, per_node
+
+
+@given(data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_copies_are_what_a_token_by_token_count_gives(data):
+    size, nodes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    ranks = size * nodes
+    experts, topk = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 5))
+    tokens = data.draw(st.integers(1, 25))
+    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    chosen, place = rng.integers(-1, experts, (tokens, topk)), rng.integers(0, ranks, experts)
+    sources = rng.integers(0, ranks, tokens)
+    copies = Copies.from_assignment(chosen, place, ranks=ranks, ranks_per_node=size, rank_of_token=sources)
+    expected = counted(chosen, place, ranks, size, sources)
+    for found, wanted in zip((copies.per_expert, copies.per_rank, copies.per_node), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(copies.experts, np.bincount(chosen[chosen >= 0], minlength=experts))
+
+
+def test_blocks_join_without_a_seam():
+    rng = np.random.default_rng(0)
+    chosen = rng.integers(0, 16, (40_000, 3))
+    whole = Copies.from_assignment(chosen, np.arange(16) // 2, ranks=8, ranks_per_node=4)
+    expected = counted(chosen, np.arange(16) // 2, 8, 4, np.arange(40_000) % 8)
+    np.testing.assert_array_equal(whole.per_rank, expected[1])
+    np.testing.assert_array_equal(whole.per_node, expected[2])
+
+
+def test_a_copy_of_fp8_carries_its_scales():
+    # DeepEP low latency: 7168 + 4 * 7168/128 + 16 = 7,408 bytes; a combine in bf16 2 * 7168
+    fp8 = Payload(hidden=7168, dtype=DType.FP8_E4M3FN, scale_block=128, metadata_bytes=16)
+    assert fp8.copy_bytes == 7408
+    assert Payload(hidden=7168, dtype=DType.BF16).copy_bytes == 14_336
+
+
+def test_logical_bytes_hold_the_local_ones_and_remote_ones_do_not():
+    # experts 0, 1 on rank 0 and 2, 3 on rank 1; token 0 of rank 0, token 1 of rank 1
+    traffic = Traffic.from_assignment(np.array([[0, 2], [0, 1]]), np.array([0, 0, 1, 1]), ranks=2, copy_bytes=10)
+    np.testing.assert_array_equal(traffic.wire_bytes, [[10, 10], [20, 0]])
+    assert (traffic.total_bytes, traffic.local_bytes, traffic.remote_bytes, traffic.remote_share) == (40, 10, 30, 0.75)
+    np.testing.assert_array_equal(traffic.sent(), [10, 20])
+    np.testing.assert_array_equal(traffic.received(), [20, 10])
+
+
+def test_once_per_rank_sends_one_copy_to_two_experts_of_a_rank():
+    place, chosen = np.array([0, 0, 1, 1]), np.array([[2, 3]])
+    assert Traffic.from_assignment(chosen, place, ranks=2, copy_bytes=10).remote_bytes == 20
+    assert Traffic.from_assignment(chosen, place, ranks=2, copy_bytes=10, once_per_rank=True).remote_bytes == 10
+
+
+def test_a_combine_is_the_dispatch_reversed():
+    dispatch = Traffic(wire_bytes=np.array([[1.0, 2.0], [3.0, 4.0]]))
+    np.testing.assert_array_equal(dispatch.reversed().wire_bytes, [[1, 3], [2, 4]])
+
+
+def test_bytes_between_nodes_sum_their_ranks():
+    matrix = np.arange(16.0).reshape(4, 4)
+    np.testing.assert_array_equal(Traffic(wire_bytes=matrix).between_nodes(2), [[10, 18], [42, 50]])
+
+
+def test_imbalance_is_maximum_over_mean():
+    assert imbalance(np.array([1, 1, 4])) == 2.0
+    assert imbalance(np.array([0, 0])) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Traffic(wire_bytes=np.zeros((2, 3))), "square matrix of ranks, not 2 x 3"),
+        (lambda: Traffic(wire_bytes=np.array([[0.0, -1.0], [0.0, 0.0]])), "a number of bytes, 0 or more"),
+        (lambda: Copies.from_assignment(np.array([[4]]), np.array([0, 1]), ranks=2), "there are 2 experts"),
+        (lambda: Copies.from_assignment(np.array([[0]]), np.array([5]), ranks=2), "there are 2 ranks"),
+        (lambda: Copies.from_assignment(np.array([[0]]), np.array([0]), ranks=6, ranks_per_node=4), "do not fill nodes"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()

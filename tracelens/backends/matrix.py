@@ -1,0 +1,144 @@
+"""Matrix products by tiles: waves over the compute units, the k loop, L2 and HBM traffic, split k.
+
+``docs/estimation.md`` has the measured error per device, and what each term is worth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracelens.backends.base import Floats
+from tracelens.backends.columns import OUTPUT_BYTES, WIDTH, GEMMColumns, Priced, hbm_peak, joined, matrix_peak
+from tracelens.hardware import HardwareSpec
+from tracelens.hardware.calibration import Calibration
+
+UNLIMITED = float("inf")
+# Rows per pass: a dozen columns of this length stay in a core's L2 (1e6 rows in 0.6 s; in one piece 2.1 s).
+CHUNK = 8192
+# The larger of computing and loading hides most of the smaller: between their maximum (infinity) and their sum (1).
+OVERLAP = 3
+#: Elements of k that one dequantizing or quantizing pass of a row covers: 256 threads of 8.
+QUANTIZED_PER_PASS = 2048
+# Of the first pass, which also starts the work-group: 0.55-0.6 fitted on H100, H200, B200 and GB200.
+FURTHER_PASS = 0.6
+SMALL_HOST_ROWS = 24
+HOST_ROW_ALIGNMENT = 4
+SCALE_BLOCK = 128
+SMALLEST_BLOCKED_N = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """What a library chooses from: (rows, columns, most rows of A for which it is offered), parts of k."""
+
+    tiles: tuple[tuple[int, int, float], ...]
+    splits: tuple[int, ...] = (1,)
+
+
+def _tiles(*pairs: tuple[int, int]) -> tuple[tuple[int, int, float], ...]:
+    return tuple((tm, tn, UNLIMITED) for tm, tn in pairs)
+
+
+_LARGE = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
+#: Name in device files -> choice. Caps keep time monotone: more rows only ever take choices away.
+KERNELS: dict[str, Kernel] = {
+    "cublas": Kernel(
+        tiles=_tiles(
+            *_LARGE, (64, 256), (256, 64), (64, 32), (64, 16), (32, 64), (16, 64), (256, 256), (128, 192), (192, 128),
+            (128, 32), (128, 16),
+        ),
+        splits=(1, 2, 4, 8, 16),
+    ),
+    # vLLM's dispatch for Hopper, by rows: csrc/quantization/cutlass_w8a8/c3x/scaled_mm_sm90_fp8_dispatch.cuh
+    "cutlass-sm90": Kernel(tiles=((64, 64, 64), (64, 128, 128), (128, 128, UNLIMITED))),
+    "cutlass": Kernel(tiles=_tiles(*_LARGE)),
+    "hipblaslt": Kernel(tiles=_tiles(*_LARGE, (256, 256), (64, 32), (32, 64), (16, 64)), splits=(1, 2, 4, 8)),
+}  # fmt: skip
+
+
+def price(columns: GEMMColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
+    """Time of every product; None where the device has no rate for the precision, or no such kernel is known."""
+    peak, hbm, units = matrix_peak(device, columns.precision), hbm_peak(device), device.compute_units
+    kernel = KERNELS.get(constants.kernel or "")
+    if peak is None or hbm is None or units is None or kernel is None:
+        return None
+    chunks = range(0, len(columns), CHUNK) if len(columns) else (0,)
+    with np.errstate(over="ignore"):
+        return joined(
+            [
+                _chunk(columns.take(slice(at, at + CHUNK)), peak, hbm, units, device.clock_scale, constants, kernel)
+                for at in chunks
+            ]
+        )
+
+
+def _chunk(
+    c: GEMMColumns, peak: float, hbm: float, units: int, clock: float, constants: Calibration, kernel: Kernel
+) -> Priced:
+    w = WIDTH[c.precision]
+    flop_us = 1 / (constants["matrix_efficiency"] * peak / units)
+    byte_us = 1 / (constants["hbm_efficiency"] * hbm)
+    unit_us = units * byte_us / constants.get("unit_ratio", UNLIMITED)
+    l2_us = 1 / (constants.get("l2_ratio", UNLIMITED) * hbm * clock)
+    pad, edge, split_us = (constants.get(name, 0.0) for name in ("k_overhead", "edge", "split_us"))
+
+    unique, flops = c.hbm_bytes(), c.flops()
+    memory = unique * byte_us
+    # Floating-point powers cost as much as all else here; small integer ones are products.
+    memory_p = memory * memory * memory
+    times = np.full(len(c), np.inf)
+    computing = np.full(len(c), np.inf)
+    per_group = c.m / c.groups
+    for tm, tn, most_rows in kernel.tiles:
+        blocks = c.groups * np.ceil(per_group / tm) if c.blocks is None else c.blocks[tm]
+        tiles = c.b * blocks * np.ceil(c.n / tn)
+        area = 2 * tm * tn * (1 + edge * (1 / tm + 1 / tn)) * flop_us
+        loads, stores = w * (tm + tn), OUTPUT_BYTES * tm * tn
+        offered = np.flatnonzero(c.m <= most_rows) if most_rows < UNLIMITED else None
+        for split in kernel.splits:
+            if split > 1:
+                # Splitting pays where units are idle. Fewer rows only ever add this choice, so time stays monotone.
+                offered = np.flatnonzero(tiles * split <= 2 * units)
+            if offered is not None and not len(offered):
+                continue
+            at = slice(None) if offered is None else offered
+            t, k = tiles[at] * split, np.ceil(c.k[at] / split)
+            waves = np.ceil(t / units)
+            compute = waves * (area * (k + pad))
+            per_unit = waves * ((loads * k + stores) * unit_us)
+            chip = np.maximum(compute, np.maximum(per_unit, t * k * (loads * l2_us)))
+            if split == 1:
+                longest = np.cbrt(chip * chip * chip + memory_p[at])
+            else:
+                reread = memory[at] + 2 * 4 * split * (c.b * c.m * c.n)[at] * byte_us
+                longest = np.cbrt(chip**OVERLAP + reread**OVERLAP) + split_us
+            times[at] = np.minimum(times[at], longest)
+            computing[at] = np.minimum(computing[at], compute)
+    times = times + constants.get("launch_us", 0.0)
+    if c.as_layer:
+        times = _with_host(c, times + _quantizing(c, constants), constants)
+    least = np.maximum(flops / peak, unique / hbm)
+    return Priced(time_us=np.maximum(times, least), compute_us=computing, memory_us=memory, peak_us=least)
+
+
+def _quantizing(c: GEMMColumns, constants: Calibration) -> Floats:
+    """The pass that narrows A before the product, one work-group per row; and the library's detour for one row."""
+    passes = 1 + FURTHER_PASS * (np.ceil(c.k / QUANTIZED_PER_PASS) - 1)
+    narrowed = c.b * c.m * 1e-3 * constants.get("row_ns", 0.0) * passes
+    return narrowed + np.where(c.m == 1, constants.get("single_row_us", 0.0), 0.0)
+
+
+def _with_host(c: GEMMColumns, times: Floats, constants: Calibration) -> Floats:
+    """No shorter than the host needs to launch the kernels of the call."""
+    if "host_us" not in constants.constants:
+        return times
+    unfilled = (c.n < SMALLEST_BLOCKED_N) | (c.k < SCALE_BLOCK)
+    host = np.select(
+        [unfilled, c.m <= SMALL_HOST_ROWS, c.m % HOST_ROW_ALIGNMENT != 0],
+        [constants[name] for name in ("host_fallback_us", "host_small_us", "host_unaligned_us")],
+        constants["host_us"],
+    )
+    together: Floats = np.power(times**6 + host**6, 1 / 6)
+    return together

@@ -1,0 +1,274 @@
+"""The tile model: what each compute unit does, tile by tile, with constants fitted per device and precision."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tracelens.backends import attention, matrix, memory_bound, moe
+from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.columns import (
+    AttentionColumns,
+    Columns,
+    GEMMColumns,
+    MoEColumns,
+    Priced,
+)
+from tracelens.backends.roofline import Roofline
+from tracelens.backends.system import System
+from tracelens.dtypes import DType
+from tracelens.hardware import HardwareSpec
+from tracelens.hardware.calibration import Calibration
+from tracelens.perf_models import (
+    GEMM,
+    SDPA,
+    Collective,
+    EPComm,
+    GroupedGEMM,
+    GroupedGEMMBackward,
+    GroupedGEMMVariableK,
+    MoEDown,
+    MoEFused,
+    MoEUp,
+    PerfModel,
+    SDPABackward,
+)
+from tracelens.perf_models.columns import WorkColumns
+from tracelens.perf_models.moe import MoELayer
+
+#: Elements that share a scale where a recorded FP8 product is block-scaled.
+_SCALE_BLOCK = 128
+
+
+@backend("tile")
+class Tile:
+    """GEMM, grouped GEMM, attention, expert layers and memory-bound operations; None for everything else.
+
+    A device without constants for the family and precision has no answer either: a chain asks the next backend.
+    Estimates never beat the data sheet's peak, and grow with every dimension (``docs/estimation.md`` lists what was
+    measured not to).
+    """
+
+    name: ClassVar[str] = "tile"
+    reads_stores: ClassVar[bool] = True
+
+    def estimate_many(self, columns: WorkColumns | Columns, system: System) -> EstimateTable:
+        """One row per row of ``columns``; a store of one family costs no objects."""
+        if isinstance(columns, WorkColumns):
+            return self._mixed(columns, system)
+        priced = price(columns, system.device)
+        return EstimateTable.unanswered(len(columns)) if priced is None else table(priced, self.name)
+
+    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
+        """The one-row form."""
+        return self.estimate_many(WorkColumns.of([op]), system).row(0)
+
+    def _mixed(self, columns: WorkColumns, system: System) -> EstimateTable:
+        groups: dict[Hashable, list[int]] = defaultdict(list)
+        for row, model in enumerate(columns.models):
+            groups[_group(model)].append(row)
+        parts: list[tuple[list[int], Priced]] = []
+        for key, rows in groups.items():
+            if key is None:
+                continue
+            found = _price_models([columns.models[row] for row in rows], key, columns.hbm_bytes[rows], system.device)
+            if found is not None:
+                parts.append((rows, found))
+        return _scattered(columns, parts, Roofline().estimate_many(columns, system).peak_us)
+
+
+def price(columns: Columns, device: HardwareSpec, *, backward: bool = False) -> Priced | None:
+    """Times of one store; None where the device has no constants or rates for it. ``backward``: of attention."""
+    if isinstance(columns, GEMMColumns):
+        gemm = device.calibration("gemm", columns.precision)
+        if gemm is not None and not columns.as_layer and columns.precision != "bf16":
+            gemm = _one_launch(gemm, device.calibration("gemm", "bf16"))
+        return None if gemm is None else matrix.price(columns, device, gemm)
+    if isinstance(columns, MoEColumns):
+        layer = device.calibration("moe", columns.precision)
+        return None if layer is None else moe.price(columns, device, layer)
+    if backward:
+        gradient = device.calibration("backward", columns.precision)
+        return None if gradient is None else attention.backward(columns, device, gradient)
+    prefill = device.calibration("prefill", columns.precision)
+    decoding = device.calibration("decode", columns.precision)
+    single = columns.s == 1
+    if prefill is None or (decoding is None and single.any()):
+        return None
+    forward = attention.forward(columns, device, prefill)
+    if forward is None or decoding is None or not single.any():
+        return forward
+    one = attention.decode(columns.take(single), device, decoding)
+    if one is None:
+        return None
+    for name in ("time_us", "compute_us", "memory_us", "peak_us"):
+        getattr(forward, name)[single] = getattr(one, name)
+    return forward
+
+
+def _one_launch(gemm: Calibration, plain: Calibration | None) -> Calibration:
+    """The launch of a product alone: what was fitted on quantizing layers contains the launches around it."""
+    if plain is None:
+        return gemm
+    return replace(gemm, constants={**gemm.constants, "launch_us": plain.get("launch_us", 0.0)})
+
+
+def table(priced: Priced, name: str) -> EstimateTable:
+    """As backends answer. The bound is the larger of computing and memory, as the model sees them."""
+    rows = len(priced.time_us)
+    return EstimateTable(
+        time_us=priced.time_us,
+        peak_us=priced.peak_us,
+        compute_us=priced.compute_us,
+        memory_us=priced.memory_us,
+        wire_us=np.zeros(rows),
+        bound=tuple(np.where(priced.compute_us >= priced.memory_us, "compute", "memory").tolist()),
+        rate_basis=("achievable",) * rows,
+        backend=(name,) * rows,
+    )
+
+
+def precision(model: PerfModel) -> str | None:
+    """The calibration that an operation reads; None for types that nobody fitted. FP16 runs at BF16's rates."""
+    dtype = model.compute_dtype
+    if dtype is None:
+        return None
+    if dtype in (DType.BF16, DType.FP16):
+        return "bf16"
+    if dtype.rate == "fp8":
+        if isinstance(model, GEMM) and model.scale_elements * _SCALE_BLOCK >= model.b * model.m * model.k > 0:
+            return "fp8_block"
+        return "fp8"
+    return "nvfp4" if dtype.rate == "fp4" else None
+
+
+def _group(model: PerfModel) -> Hashable:
+    """Operations that are priced together; None for those that this model does not know."""
+    kind = type(model)
+    if isinstance(model, GEMM | GroupedGEMM | MoELayer):
+        return kind, precision(model)
+    if isinstance(model, SDPA):
+        return (kind, precision(model)) if model.dtype in (DType.BF16, DType.FP16) else None
+    if model.engine in ("vector", "none") and not isinstance(model, EPComm | Collective):
+        return memory_bound.stream_of(model), None
+    return None
+
+
+def _price_models(models: Sequence[PerfModel], key: Any, nbytes: Floats, device: HardwareSpec) -> Priced | None:
+    kind, which = key
+    if isinstance(kind, str):
+        constants = memory_bound.calibration(device, kind)  # type: ignore[arg-type]
+        return None if constants is None else memory_bound.price(nbytes, device, constants)
+    if which is None:
+        return None
+    if issubclass(kind, GroupedGEMMBackward):
+        forward = price(_grouped(models, which, "dgrad"), device)
+        weights = price(_grouped(models, which, "wgrad"), device)
+        return None if forward is None or weights is None else _both(forward, weights)
+    if issubclass(kind, GroupedGEMM):
+        return price(_grouped(models, which, "wgrad" if issubclass(kind, GroupedGEMMVariableK) else "forward"), device)
+    if issubclass(kind, GEMM):
+        m, n, k, b = (_field(models, name) for name in "mnkb")
+        return price(GEMMColumns.of(which, m, n, k, b), device)
+    if issubclass(kind, SDPA):
+        return price(_attention(models, which), device, backward=issubclass(kind, SDPABackward))
+    if issubclass(kind, MoEUp | MoEDown):
+        return price(_projections(models, which, up=issubclass(kind, MoEUp)), device)
+    return price(_layers(models, which), device) if issubclass(kind, MoEFused) else None
+
+
+def _field(models: Sequence[Any], name: str) -> Floats:
+    return np.array([getattr(model, name) for model in models], dtype=np.float64)
+
+
+def _grouped(models: Sequence[Any], which: str, role: str) -> GEMMColumns:
+    """The weights' gradient is one product per group, over that group's rows."""
+    m, n, k, groups = (_field(models, name) for name in ("m", "n", "k", "groups"))
+    if role == "wgrad":
+        return GEMMColumns.of(which, m=k, n=n, k=m / groups, b=groups)
+    return GEMMColumns.of(which, m=m, n=k if role == "dgrad" else n, k=n if role == "dgrad" else k, groups=groups)
+
+
+def _both(first: Priced, second: Priced) -> Priced:
+    return Priced(
+        time_us=first.time_us + second.time_us,
+        compute_us=first.compute_us + second.compute_us,
+        memory_us=first.memory_us + second.memory_us,
+        peak_us=first.peak_us + second.peak_us,
+    )
+
+
+def _attention(models: Sequence[Any], which: str) -> AttentionColumns:
+    """NaN where lengths or the mask were not recorded."""
+    s = np.array([np.nan if m.s_q is None else m.s_q for m in models], dtype=np.float64)
+    keys = np.array([np.nan if m.s_kv is None or m.mask is None else m.s_kv for m in models], dtype=np.float64)
+    # A top-left mask sees no more keys than queries; past is what bottom-right adds.
+    aligned = np.array([m.mask == "top_left" for m in models])
+    keys = np.where(aligned, np.minimum(keys, s), keys)
+    return AttentionColumns(
+        precision=which,
+        b=_field(models, "b"),
+        s=s,
+        past=np.maximum(keys - s, 0),
+        q_heads=_field(models, "q_heads"),
+        kv_heads=_field(models, "kv_heads"),
+        d_qk=_field(models, "d_qk"),
+        d_v=_field(models, "d_v"),
+        window=np.array([np.inf if m.window is None else m.window for m in models], dtype=np.float64),
+        causal=np.array([m.mask != "none" for m in models], dtype=np.float64),
+    )
+
+
+def _projections(models: Sequence[Any], which: str, *, up: bool) -> GEMMColumns:
+    """One projection of every chosen (token, expert) as a grouped product over the experts that have tokens."""
+    tokens, topk, hidden, ffn = (_field(models, name) for name in ("tokens", "top_k", "hidden", "ffn"))
+    wide = ffn * (1 + _field(models, "gated"))
+    groups = np.array([m.read_experts for m in models], dtype=np.float64)
+    n, k = (wide, hidden) if up else (hidden, ffn)
+    return GEMMColumns.of(which, m=tokens * topk, n=n, k=k, groups=groups)
+
+
+def _layers(models: Sequence[Any], which: str) -> MoEColumns:
+    """All experts on one rank, rows even among those that uniform routing touches."""
+    tokens, topk = _field(models, "tokens"), _field(models, "top_k")
+    active = np.array([m.read_experts for m in models], dtype=np.float64)
+    rows = tokens * topk
+    return MoEColumns(
+        precision=which,
+        tokens=tokens,
+        hidden=_field(models, "hidden"),
+        ffn=_field(models, "ffn"),
+        gated=_field(models, "gated"),
+        ranks=np.ones(len(models)),
+        topk=topk,
+        local_experts=_field(models, "experts"),
+        rows=rows,
+        active=active,
+        blocks={size: active * np.ceil(rows / np.maximum(active, 1) / size) for size in moe.BLOCKS},
+    )
+
+
+def _scattered(columns: WorkColumns, parts: list[tuple[list[int], Priced]], least: Floats) -> EstimateTable:
+    """``least``: the data sheet's time of what each model says it computes and moves, a bias or a wide C included."""
+    rows = len(columns)
+    filled = {field: np.full(rows, np.nan) for field in ("time_us", "peak_us", "compute_us", "memory_us")}
+    for at, priced in parts:
+        for field, values in filled.items():
+            values[at] = getattr(priced, field)
+    known = np.isfinite(filled["time_us"])
+    for field in ("time_us", "peak_us"):
+        filled[field] = np.where(known, np.fmax(filled[field], least), np.nan)
+    bound = np.where(filled["compute_us"] >= filled["memory_us"], "compute", "memory").tolist()
+    each = known.tolist()
+    matrix_rate = [k and engine == "matrix" for k, engine in zip(each, columns.engine, strict=True)]
+    return EstimateTable(
+        **filled,
+        wire_us=np.where(known, 0.0, np.nan),
+        bound=tuple(b if k else None for b, k in zip(bound, each, strict=True)),
+        rate_basis=tuple("achievable" if k else None for k in matrix_rate),
+        backend=tuple(Tile.name if k else None for k in each),
+    )

@@ -1,0 +1,86 @@
+"""Compare the ranks of a job: bandwidth, waiting, stragglers, clocks, token exchanges, overlap, bubbles.
+
+TRACE is a folder, a glob pattern or files, one trace per rank. Writes NAME.report/ with collectives.xlsx and
+collectives.json (or where -o says) and prints the result. A rank whose file is broken, or whose worker dies, is left
+out and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")
+    add("-o", "--output", type=Path, metavar="DIR", help="folder to write; default: NAME.report/ beside the traces")
+    add("--extension", action="append", default=[], metavar="NAME|FILE.py|none", help="as for report; repeatable")
+    add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, where the traces have none")
+    add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, where the traces do not say")
+    add_executor(parser)
+    add("--csv", action="store_true", help="also write csv/, one file per sheet")
+    add("--format", choices=("text", "json"), default="text", help="what stdout carries: the result, or the JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from tracelens.analysis.ranks.files import find_traces
+    from tracelens.analysis.ranks.job import RankOptions, compare_ranks
+    from tracelens.executors import open_executor
+    from tracelens.extensions import NONE, load_extension
+    from tracelens.report.rank_report import RankReport, refuse_foreign
+
+    paths = find_traces(args.trace)
+    source = source_of(args.trace, paths)
+    output: Path = args.output or source.parent / f"{source.name}.report"
+    refuse_foreign(output)
+    extensions = tuple(spec for spec in args.extension if spec != NONE)
+    for spec in extensions:
+        load_extension(spec)
+    options = RankOptions(
+        extensions=extensions,
+        bundled=NONE not in args.extension,
+        ep_size=args.ep_size,
+        ranks_per_node=args.ranks_per_node,
+    )
+    with open_executor(args.executor, jobs=args.jobs) as executor:
+        result = compare_ranks(paths, options, executor=executor, progress=progress, name=source.name)
+    report = RankReport(result)
+    report.write(output, csv=args.csv)
+    if args.format == "json":
+        sys.stdout.write(report.to_json())
+    else:
+        print(report.verdict())
+        print(f" wrote {output}/")
+    return 0
+
+
+def add_executor(parser: argparse.ArgumentParser) -> None:
+    """The options that say who reads the traces."""
+    parser.add_argument(
+        "--executor", default="processes", metavar="NAME",
+        help="who reads the traces: processes (default), serial, dask://HOST:PORT, mpi",
+    )  # fmt: skip
+    parser.add_argument("--jobs", type=positive, metavar="N", help="worker processes; default: one per core")
+
+
+def source_of(given: Sequence[str], paths: Sequence[Path]) -> Path:
+    """What the output is named after: the folder that was given, else that of the first trace."""
+    first = Path(given[0])
+    return (first if first.is_dir() else paths[0].parent).absolute()
+
+
+def positive(text: str) -> int:
+    """A count from the command line."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+def progress(done: int, total: int) -> None:
+    """One line on stderr, when that is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r {done} of {total} ranks", end="\n" if done == total else "", file=sys.stderr, flush=True)

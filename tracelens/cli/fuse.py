@@ -1,0 +1,61 @@
+"""Fuse the traces of many ranks into one file for Perfetto (ui.perfetto.dev), on one clock.
+
+TRACE is a folder, a glob pattern or files, one trace per rank. Processes are labeled by rank, in rank order; slices of
+one track that overlap get lanes of their own; counter tracks show busy share, TFLOPS/s and interconnect TB/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from tracelens.cli.collectives import add_executor, positive
+
+    add = parser.add_argument
+    add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")
+    add("-o", "--output", type=Path, metavar="FILE", help="file to write; default: NAME.fused.json.gz")
+    add("--ranks", metavar="0-3,8", help="only these ranks; default: all")
+    add("--window", metavar="START:END", help="only what runs in this window, in ms after the earliest event")
+    add("--category", metavar="NAME,...", help="only these categories (kernel, gpu_memcpy, cpu_op ...)")
+    add("--no-clocks", action="store_true", help="leave times as recorded")
+    add("--no-counters", action="store_true", help="no counter tracks")
+    add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, where the traces do not say")
+    add_executor(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tracelens.analysis.ranks.files import find_traces, parse_ranks, ranks_text
+    from tracelens.analysis.ranks.fused import fuse_ranks
+    from tracelens.analysis.ranks.job import RankOptions, read_ranks
+    from tracelens.cli.collectives import progress, source_of
+    from tracelens.executors import open_executor
+    from tracelens.trace.fuse import Kept, parse_window
+
+    paths = find_traces(args.trace)
+    source = source_of(args.trace, paths)
+    output: Path = args.output or source.parent / f"{source.name}.fused.json.gz"
+    kept = Kept(
+        window_ns=parse_window(args.window) if args.window else None,
+        categories=frozenset(name.strip() for name in args.category.split(",")) if args.category else frozenset(),
+    )
+    wanted = parse_ranks(args.ranks) if args.ranks else None
+    options = RankOptions(ranks_per_node=args.ranks_per_node)
+    with open_executor(args.executor, jobs=args.jobs) as executor:
+        read = read_ranks(paths, options, executor=executor, progress=progress)
+    result, clocks = fuse_ranks(
+        read, options, output, kept=kept, wanted=wanted, align=not args.no_clocks, counters=not args.no_counters
+    )
+    for file, why in read.failed:
+        print(f"left out: {file}: {why}", file=sys.stderr)
+    fused = read.numbered.ranks if wanted is None else wanted & read.numbered.ranks.keys()
+    print(f" {result.ranks} ranks ({ranks_text(fused)}), {result.events:,} events")
+    if result.moved_slices:
+        print(f" {result.moved_slices:,} slices overlapped another of their track and got a lane of their own")
+    if len(clocks.hosts) > 1 and not args.no_clocks:
+        residual = clocks.residual_us
+        print(f" clocks: {len(clocks.hosts)} hosts, " + ("not placed" if residual is None else f"±{residual:.1f} µs"))
+    print(f" wrote {output}")
+    return 0

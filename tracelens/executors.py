@@ -1,0 +1,194 @@
+"""Where work on many inputs runs: processes of this machine, a dask cluster, MPI; a lost input costs only itself.
+
+Anything that is a ``concurrent.futures.Executor`` serves; ``open_executor`` makes one by name. Results travel between
+processes, so functions are module-level and results small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from tracelens.errors import InputError, TracelensError, UsageError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+PROCESSES, SERIAL, MPI, DASK = "processes", "serial", "mpi", "dask://"
+DIED = "the worker process that read it died (killed, or out of memory)"
+#: How often an input is given to a new worker after its worker died: once may be bad luck, twice is the input.
+_RETRIES = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Generic[Item, Result]):
+    """What became of one input: its ``value``, or why there is none (``error``, one sentence)."""
+
+    item: Item
+    value: Result | None = None
+    error: str = ""
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def open_executor(name: str = PROCESSES, *, jobs: int | None = None) -> Iterator[Executor]:
+    """``processes``, ``serial`` (in this process), ``dask://HOST:PORT`` or ``mpi``, shut down when the block ends.
+
+    ``jobs``: worker processes, for ``processes``; default: one per core. ``mpi`` runs on the workers that
+    ``mpiexec -n N python -m mpi4py.futures`` started. UsageError for another name, or where the package is missing;
+    InputError when the cluster does not answer.
+    """
+    if name == PROCESSES:
+        with IsolatedProcesses(jobs or available_cores()) as executor:
+            yield executor
+    elif name == SERIAL:
+        yield Serial()
+    elif name.startswith(DASK):
+        yield from _dask(name.removeprefix(DASK))
+    elif name == MPI:
+        with _imported("mpi4py.futures", MPI).MPIPoolExecutor() as executor:
+            yield executor
+    else:
+        raise UsageError(f"no executor {name!r}; there are {PROCESSES}, {SERIAL}, {DASK}HOST:PORT and {MPI}")
+
+
+def outcomes(
+    executor: Executor, function: Callable[[Item], Result], items: Iterable[Item]
+) -> Iterator[Outcome[Item, Result]]:
+    """``function`` of every item, in the order in which they finish; exactly one outcome per item.
+
+    A TracelensError of the function, or a worker that dies, becomes the ``error`` of that item. Any other exception is
+    a defect and is raised.
+    """
+    waiting: dict[Future[Result], tuple[Item, int]] = {executor.submit(function, item): (item, 0) for item in items}
+    try:
+        while waiting:
+            again: dict[Future[Result], tuple[Item, int]] = {}
+            for future in as_completed(list(waiting)):
+                item, tries = waiting.pop(future)
+                try:
+                    value = future.result()
+                except TracelensError as error:
+                    yield Outcome(item=item, error=str(error))
+                except Exception as error:
+                    if not _is_dead_worker(error):
+                        raise
+                    if tries < _RETRIES and isinstance(error, BrokenProcessPool):
+                        again[executor.submit(function, item)] = (item, tries + 1)
+                    else:
+                        yield Outcome(item=item, error=DIED)
+                else:
+                    yield Outcome(item=item, value=value)
+            waiting |= again
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+class Serial(Executor):
+    """Runs each call when it is submitted, in this process."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The finished future of ``fn(*args, **kwargs)``."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asks for the result
+            future.set_exception(error)
+        return future
+
+
+class IsolatedProcesses(Executor):
+    """Worker processes that die alone.
+
+    When one worker of a ``ProcessPoolExecutor`` dies, all its pending calls fail and nobody can say whose fault it was.
+    Here each worker is a pool of its own, started anew after a death: only the call that it was running fails, with
+    BrokenProcessPool. ``jobs`` >= 1 workers; they are spawned, so scripts need ``if __name__ == "__main__"``.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        if jobs < 1:
+            raise UsageError(f"at least one worker is needed, not {jobs}")
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], tuple[Any, ...]]] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(jobs)]
+        self._started = 0
+        self._lock = threading.Lock()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Queues the call; a worker starts when there is work for it."""
+        future: Future[Any] = Future()
+        self._calls.put((future, lambda: (fn, args, kwargs)))
+        with self._lock:
+            if self._started < len(self._threads):
+                self._threads[self._started].start()
+                self._started += 1
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Ends the workers once the queue is empty; ``cancel_futures`` empties it."""
+        if cancel_futures:
+            with contextlib.suppress(queue.Empty):
+                while (entry := self._calls.get_nowait()) is not None:
+                    entry[0].cancel()
+        for _ in range(self._started):
+            self._calls.put(None)
+        if wait:
+            for thread in self._threads[: self._started]:
+                thread.join()
+
+    def _work(self) -> None:
+        pool: ProcessPoolExecutor | None = None
+        while (entry := self._calls.get()) is not None:
+            future, call = entry
+            if not future.set_running_or_notify_cancel():
+                continue
+            if pool is None:
+                # Forking a process that has threads, as this one does, can deadlock
+                pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+            fn, args, kwargs = call()
+            try:
+                result = pool.submit(fn, *args, **kwargs).result()
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the result
+                if isinstance(error, BrokenProcessPool):
+                    pool.shutdown(wait=False)
+                    pool = None
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+        if pool is not None:
+            pool.shutdown()
+
+
+def _dask(address: str) -> Iterator[Executor]:
+    distributed = _imported("distributed", "dask")
+    try:
+        client = distributed.Client(address, timeout="10s", set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no dask scheduler answers at {address!r}: {error}") from error
+    with client, client.get_executor(pure=False) as executor:
+        yield executor
+
+
+def _imported(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except (ImportError, RuntimeError) as error:
+        raise UsageError(f"--executor {extra} needs tracelens-perf[{extra}]: {error}") from error
+
+
+def _is_dead_worker(error: Exception) -> bool:
+    # dask has a class of its own for a task whose worker died too often, and is not imported for its name's sake
+    return isinstance(error, BrokenProcessPool) or type(error).__name__ == "KilledWorker"

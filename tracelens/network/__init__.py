@@ -1,0 +1,1 @@
+"""What connects ranks: topologies, clusters, traffic between ranks, collective algorithms, packets."""

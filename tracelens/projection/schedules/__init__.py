@@ -1,0 +1,30 @@
+"""Pipeline schedules: in which order each rank passes micro-batches forward and backward. One file each."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from tracelens.errors import UsageError
+from tracelens.projection.schedules.base import Order, Task, schedule
+from tracelens.registry import Registry
+
+__all__ = ["Order", "Task", "load", "schedule", "schedules"]
+
+
+@cache
+def schedules() -> Registry:
+    """Every schedule of this package by name."""
+    return Registry.collect(
+        "schedule", [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    )
+
+
+def load(name: str) -> Order:
+    """The schedule ``name``, e.g. ``"1f1b"``. UsageError when there is none."""
+    known = schedules()
+    if name not in known:
+        raise UsageError.unknown("pipeline schedule", name, known)
+    target: Order = known[name].target()
+    return target

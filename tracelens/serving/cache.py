@@ -1,0 +1,92 @@
+"""A paged key-value cache: blocks, and prompts' beginnings that later requests find again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from tracelens.errors import UsageError
+
+
+class BlockPool:
+    """``total`` blocks of ``block_tokens`` tokens; ``peak`` is the most that were in use at once.
+
+    Shared beginnings are kept under the hash of each piece of ``piece_tokens`` tokens. While nobody uses a piece it
+    counts as available, and the least recently used one gives way first.
+    """
+
+    __slots__ = ("_idle", "_pieces", "block_tokens", "free", "peak", "piece_blocks", "total")
+
+    def __init__(self, total: int, block_tokens: int, piece_tokens: int = 0) -> None:
+        self.total = self.free = total
+        self.block_tokens = block_tokens
+        self.peak = 0
+        self.piece_blocks = -(-piece_tokens // block_tokens)
+        self._pieces: dict[int, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be taken: free ones, and cached pieces that nobody uses."""
+        return self.free + len(self._idle) * self.piece_blocks
+
+    @property
+    def in_use(self) -> int:
+        return self.total - self.available
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that hold ``tokens`` tokens."""
+        return -(-tokens // self.block_tokens)
+
+    def take(self, blocks: int) -> None:
+        """UsageError when there are not as many."""
+        while self.free < blocks and self._idle:
+            piece, _ = self._idle.popitem(last=False)
+            del self._pieces[piece]
+            self.free += self.piece_blocks
+        if self.free < blocks:
+            raise UsageError(f"{blocks} blocks wanted, {self.free} of {self.total} are free")
+        self.free -= blocks
+        self.peak = max(self.peak, self.in_use)
+
+    def give(self, blocks: int) -> None:
+        """Returns blocks. UsageError when more come back than were taken."""
+        self.free += blocks
+        if self.free > self.total:
+            raise UsageError(f"{self.free} free blocks of {self.total}: more came back than were taken")
+
+    def cached(self, pieces: Sequence[int]) -> int:
+        """How many leading pieces are there."""
+        count = 0
+        for piece in pieces:
+            if piece not in self._pieces:
+                break
+            count += 1
+        return count
+
+    def idle_among(self, pieces: Sequence[int]) -> int:
+        """Blocks of those pieces that count as available now, and will not once they are held."""
+        return sum(piece in self._idle for piece in pieces) * self.piece_blocks
+
+    def hold(self, pieces: Sequence[int]) -> int:
+        """A request uses these pieces; those that are missing take blocks. Returns how many were there already."""
+        found = self.cached(pieces)
+        for piece in pieces[:found]:
+            self._pieces[piece] += 1
+            self._idle.pop(piece, None)
+        for piece in pieces[found:]:
+            if piece in self._pieces:
+                self._pieces[piece] += 1
+                self._idle.pop(piece, None)
+            else:
+                self.take(self.piece_blocks)
+                self._pieces[piece] = 1
+        self.peak = max(self.peak, self.in_use)
+        return found
+
+    def drop(self, pieces: Sequence[int]) -> None:
+        """A request no longer uses these pieces; the last piece of a prompt becomes the first to give way."""
+        for piece in reversed(pieces):
+            self._pieces[piece] -= 1
+            if not self._pieces[piece]:
+                self._idle[piece] = None

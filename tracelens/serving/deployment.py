@@ -1,0 +1,210 @@
+"""What is served and on what: model, precision, how a replica's devices share the work, and the engine's constants."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracelens.backends import System
+from tracelens.dtypes import DType
+from tracelens.errors import InputError, UsageError
+from tracelens.tables import Table
+from tracelens.workload import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism:
+    """How one replica's devices share the work: ``pp`` stages of ``tp`` x ``dp`` devices.
+
+    ``tp`` shards heads and feed-forward layers, ``dp`` gives attention and dense layers different requests. The experts
+    of a layer are spread over ``ep`` of the stage's devices, and sharded over the rest. ``imbalance`` is the busiest
+    device's share of the routed tokens over the mean.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    imbalance: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "ep"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.stage_devices % self.ep:
+            raise UsageError(f"ep {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.stage_devices} devices")
+        if self.imbalance < 1:
+            raise UsageError(f"the busiest device has at least the mean: imbalance {self.imbalance:g} is below 1")
+
+    @property
+    def stage_devices(self) -> int:
+        """Devices of one pipeline stage."""
+        return self.tp * self.dp
+
+    @property
+    def devices(self) -> int:
+        """Devices of one replica."""
+        return self.stage_devices * self.pp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Element types of weights and key-value cache; None: the model's own. Activations keep the model's type.
+
+    ``linear``: attention's and dense layers' weights, which are multiplied in that type; ``experts``: the routed
+    experts'. Embedding and logits keep the model's type.
+    """
+
+    linear: DType | None = None
+    experts: DType | None = None
+    kv: DType | None = None
+
+    @classmethod
+    def named(cls, name: str | None, model: ModelConfig) -> Precision:
+        """``fp8``, ``fp4`` or None. Four bits are for the routed experts alone where a model has them, as gpt-oss."""
+        if name is None:
+            return cls()
+        dtype = DType.parse(name)
+        if dtype is None or dtype.rate not in ("fp8", "fp4", "bf16", "fp16"):
+            raise UsageError(f"weights are bf16, fp16, fp8 or fp4, not {name!r}")
+        if dtype.rate == "fp4" and model.experts is not None:
+            return cls(experts=dtype)
+        return cls(linear=dtype, experts=dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A serving engine: its limits, its memory, and what a step costs beside the device's work.
+
+    ``step_us`` is the host's time per step, ``sequence_us`` per sequence that the step decodes, ``prompt_us`` per
+    prompt that it starts; in them nothing overlaps with the device. ``compute_efficiency`` and ``hbm_efficiency`` are
+    shares of the data sheet's peaks that replace the device file's achievable rates; None keeps those. ``kv_tokens``
+    overrides the pool that is computed from ``memory_share`` of the device's memory less weights, activations and
+    ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free. ``source`` says where the
+    constants come from.
+    """
+
+    name: str = "default"
+    source: str = "no measurement: host time 0"
+    max_num_seqs: int = 256
+    max_batched_tokens: int = 2048
+    block_tokens: int = 16
+    kv_tokens: int | None = None
+    memory_share: float = 0.9
+    #: 23.6 GiB visible x 0.9 - 14.96 GiB weights - 5.05 GiB (41,408 tokens x 128 KiB, vllm_requests.csv) on an RTX 4090
+    #: leave 1.2 GiB, of which activations (2,048 tokens) are about 0.2.
+    runtime_gib: float = 1.0
+    watermark: float = 0.01
+    preemption: str = "recompute"
+    step_us: float = 0.0
+    sequence_us: float = 0.0
+    prompt_us: float = 0.0
+    compute_efficiency: float | None = None
+    hbm_efficiency: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1 or self.block_tokens < 1:
+            raise UsageError("an engine serves at least one sequence, in blocks of at least one token")
+        if self.max_batched_tokens < self.max_num_seqs:
+            raise UsageError(
+                f"max_batched_tokens {self.max_batched_tokens} cannot hold a token of each of max_num_seqs "
+                f"{self.max_num_seqs} sequences"
+            )
+        if self.preemption not in ("recompute", "swap"):
+            raise UsageError(f"preemption is recompute or swap, not {self.preemption!r}")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Engine:
+        """An ``engine.toml`` as ``--calibrate`` writes it. InputError for a file that is missing or wrong."""
+        table = Table.of_file(Path(path), kind="engine")
+        given: dict[str, object] = {"name": table.text("name") or Path(path).stem, "source": table.source("source")}
+        for name in ("max_num_seqs", "max_batched_tokens", "block_tokens", "kv_tokens"):
+            given[name] = table.whole(name)
+        for name in _NUMBERS:
+            given[name] = table.number(name)
+        given["preemption"] = table.text("preemption")
+        table.finish()
+        try:
+            return cls(**{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+        except UsageError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    def to_toml(self) -> str:
+        """The file that ``load`` reads. A host time of 0 is the default and not written."""
+        lines = []
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if value:
+                lines.append(f"{item.name} = {_toml(value)}")
+        return "\n".join(lines) + "\n"
+
+    def tuned(self, system: System) -> System:
+        """The system whose device reaches these efficiencies instead of its file's achievable rates."""
+        device = system.device
+        if self.compute_efficiency is not None:
+            share = self.compute_efficiency
+            device = dataclasses.replace(
+                device,
+                matrix={
+                    key: dataclasses.replace(rate, achievable_tflops_s=share * rate.peak_tflops_s)
+                    for key, rate in device.matrix.items()
+                },
+            )
+        if self.hbm_efficiency is not None and device.hbm is not None and device.hbm.peak_tb_s is not None:
+            hbm = dataclasses.replace(device.hbm, achievable_tb_s=self.hbm_efficiency * device.hbm.peak_tb_s)
+            device = dataclasses.replace(device, hbm=hbm)
+        return dataclasses.replace(system, device=device)
+
+
+_NUMBERS = (
+    "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",
+    "hbm_efficiency",
+)  # fmt: skip
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Speculative decoding: ``draft_tokens`` guesses per step, each right with probability ``acceptance``.
+
+    A step then yields (1 - a^(k+1)) / (1 - a) tokens on average (Leviathan et al., 2023, equation 1). ``draft`` is the
+    model that guesses, None where guessing costs nothing (n-grams).
+    """
+
+    draft_tokens: int
+    acceptance: float
+    draft: ModelConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.draft_tokens < 1 or not 0 <= self.acceptance <= 1:
+            raise UsageError("speculation needs at least one draft token and an acceptance between 0 and 1")
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step yields on average."""
+        a, k = self.acceptance, self.draft_tokens
+        return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """A model on a system, with everything that decides how long a step takes.
+
+    ``collective`` names the algorithm of all-reduces, None leaves the choice to the library's rule.
+    """
+
+    model: ModelConfig
+    system: System
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    precision: Precision = field(default_factory=Precision)
+    engine: Engine = field(default_factory=Engine)
+    backend: str = "roofline"
+    collective: str | None = "ring"
+    speculation: Speculation | None = None

@@ -1,0 +1,189 @@
+"""Requests: when they arrive, how long prompt and answer are. Generated from a seed, or replayed from a file."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.errors import UsageError
+
+FS_PER_S = 10**15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Requests:
+    """Columns, one entry per request in the order of arrival.
+
+    ``arrival_fs`` is None in a closed loop: ``concurrency`` requests are in flight at any time, the next arrives when
+    one ends. ``pieces`` are hashes of a prompt's consecutive beginnings, each ``piece_tokens`` long, empty where nothing
+    is shared. ``priority``: lower is served first where the order is by priority.
+    """
+
+    arrival_fs: Sequence[int] | None
+    input_tokens: Sequence[int]
+    output_tokens: Sequence[int]
+    concurrency: int | None = None
+    pieces: Sequence[tuple[int, ...]] = ()
+    piece_tokens: int = 0
+    priority: Sequence[int] = ()
+    source: str = "generated"
+
+    def __post_init__(self) -> None:
+        if len(self.input_tokens) != len(self.output_tokens):
+            raise UsageError(f"{len(self.input_tokens)} prompts and {len(self.output_tokens)} answers")
+        if (self.arrival_fs is None) == (self.concurrency is None):
+            raise UsageError("requests have either arrival times or a concurrency")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise UsageError(f"concurrency must be at least 1, not {self.concurrency}")
+        if len(self) and (min(self.input_tokens) < 1 or min(self.output_tokens) < 1):
+            raise UsageError("a request has at least one prompt token and one output token")
+
+    def __len__(self) -> int:
+        return len(self.input_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """A distribution of token counts: ``fixed``, ``uniform``, ``lognormal``, ``zipf`` or ``empirical``.
+
+    ``mean`` is the mean (of ``zipf``: the largest value); ``spread`` the half width over the mean (``uniform``), the
+    coefficient of variation (``lognormal``) or the exponent (``zipf``). ``values`` are drawn from with equal chance.
+    """
+
+    kind: str = "fixed"
+    mean: float = 1.0
+    spread: float = 0.0
+    values: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Lengths:
+        """``512``, ``uniform:512:0.5``, ``lognormal:512:1.2`` or ``zipf:4096:1.5``."""
+        kind, _, rest = text.partition(":")
+        try:
+            if not rest:
+                return cls(mean=float(int(text)))
+            numbers = [float(part) for part in rest.split(":")]
+        except ValueError:
+            raise UsageError(f"a length is N or KIND:MEAN:SPREAD, not {text!r}") from None
+        if kind not in ("fixed", "uniform", "lognormal", "zipf") or len(numbers) > 2:
+            raise UsageError.unknown("length distribution", kind, ("fixed", "uniform", "lognormal", "zipf"))
+        return cls(kind=kind, mean=numbers[0], spread=numbers[1] if len(numbers) > 1 else 0.0)
+
+    def draw(self, rng: np.random.Generator, count: int) -> list[int]:
+        """``count`` lengths, at least 1 each."""
+        if not self.mean >= 1 or self.spread < 0:
+            raise UsageError(f"lengths need a mean of at least 1 and no negative spread, not {self.mean:g}, {self.spread:g}")
+        if self.kind == "fixed":
+            return [round(self.mean)] * count
+        if self.kind == "uniform":
+            drawn = rng.uniform(self.mean * (1 - self.spread), self.mean * (1 + self.spread), count)
+        elif self.kind == "lognormal":
+            variance = np.log1p(self.spread**2)
+            drawn = rng.lognormal(np.log(self.mean) - variance / 2, np.sqrt(variance), count)
+        elif self.kind == "zipf":
+            ranks = np.arange(1, int(self.mean) + 1, dtype=float)
+            weights = ranks ** -(self.spread or 1.0)
+            drawn = rng.choice(ranks, size=count, p=weights / weights.sum())
+        elif self.kind == "empirical" and self.values:
+            drawn = rng.choice(np.array(self.values), size=count)
+        else:
+            raise UsageError.unknown("length distribution", self.kind, ("fixed", "uniform", "lognormal", "zipf"))
+        return [max(1, round(value)) for value in drawn.tolist()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """When requests come: ``poisson``, ``gamma`` (``variation`` is its coefficient of variation), ``constant`` or
+    ``burst`` (groups of ``variation`` requests at once), at ``rate`` per second on average; or ``closed`` at
+    ``concurrency``.
+    """
+
+    kind: str = "poisson"
+    rate: float | None = None
+    variation: float = 1.0
+    concurrency: int | None = None
+
+    def draw(self, rng: np.random.Generator, count: int) -> list[int] | None:
+        """Arrival times in fs; None in a closed loop."""
+        if self.kind == "closed":
+            return None
+        if self.rate is None or not 0 < self.rate < float("inf"):
+            raise UsageError(f"{self.kind} arrivals need a rate above 0 per second")
+        gaps: npt.NDArray[np.float64]
+        if self.kind == "constant":
+            return [round(index * FS_PER_S / self.rate) for index in range(count)]
+        if self.kind == "poisson":
+            gaps = rng.exponential(1 / self.rate, count)
+        elif self.kind == "gamma":
+            if not self.variation > 0:
+                raise UsageError("gamma arrivals need a variation above 0")
+            shape = 1 / self.variation**2
+            gaps = rng.gamma(shape, 1 / (self.rate * shape), count)
+        elif self.kind == "burst":
+            size = max(1, round(self.variation))
+            starts = np.cumsum(rng.exponential(size / self.rate, -(-count // size)))
+            return [round(value * FS_PER_S) for value in np.repeat(starts, size)[:count].tolist()]
+        else:
+            raise UsageError.unknown("arrival process", self.kind, ("poisson", "gamma", "constant", "burst", "closed"))
+        return [round(value * FS_PER_S) for value in np.cumsum(gaps).tolist()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What ``generate`` makes requests from: ``count`` of them, or as many as arrive in ``duration_s``.
+
+    ``shared_tokens``: every prompt begins with one of ``shared_groups`` texts of that length.
+    """
+
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    input: Lengths = field(default_factory=Lengths)
+    output: Lengths = field(default_factory=Lengths)
+    count: int | None = None
+    duration_s: float | None = None
+    seed: int = 0
+    shared_tokens: int = 0
+    shared_groups: int = 1
+
+    def generate(self) -> Requests:
+        """The requests. Arrivals, prompts, answers and shared texts have a stream of random numbers each."""
+        streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(self.seed).spawn(4)]
+        count = self._count()
+        arrival = self.arrivals.draw(streams[0], count)
+        if arrival is not None and self.duration_s is not None:
+            end = round(self.duration_s * FS_PER_S)
+            arrival = list(itertools.takewhile(lambda time: time < end, arrival))
+            if self.count is not None:
+                arrival = arrival[: self.count]
+            count = len(arrival)
+        inputs = self.input.draw(streams[1], count)
+        pieces: list[tuple[int, ...]] = []
+        if self.shared_tokens:
+            groups = streams[3].integers(0, self.shared_groups, count).tolist()
+            inputs = [max(length, self.shared_tokens + 1) for length in inputs]
+            pieces = [(group,) for group in groups]
+        return Requests(
+            arrival_fs=arrival,
+            input_tokens=inputs,
+            output_tokens=self.output.draw(streams[2], count),
+            concurrency=self.arrivals.concurrency if arrival is None else None,
+            pieces=pieces,
+            piece_tokens=self.shared_tokens,
+        )
+
+    def _count(self) -> int:
+        if self.count is not None and self.count < 0:
+            raise UsageError(f"a number of requests is not negative: {self.count}")
+        if self.duration_s is None:
+            if self.count is None:
+                raise UsageError("say how many requests, or a duration")
+            return self.count
+        if self.arrivals.rate is None:
+            raise UsageError("a duration needs a rate of arrivals; a closed loop needs a number of requests")
+        expected = self.arrivals.rate * self.duration_s
+        # Six standard deviations of the count, so that the draw does not end before the duration does
+        spread = max(self.arrivals.variation, 1.0)
+        return int(expected + 6 * spread * (expected**0.5) + 100 * spread)

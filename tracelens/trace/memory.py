@@ -1,0 +1,72 @@
+"""How much memory a process may take while it reads a file that somebody else wrote."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracelens.errors import InputError
+
+#: What the default leaves to the rest of the machine, and to the analysis after reading.
+DEFAULT_SHARE = 0.75
+_GB = 1_000_000_000
+_STATUS = Path("/proc/self/status")
+_CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimit:
+    """The most that this process may have resident, in bytes, everything in it included."""
+
+    most_bytes: int
+
+    @classmethod
+    def of_gb(cls, gb: float | None) -> MemoryLimit:
+        """``gb`` (1e9 bytes) as given; None: three quarters of what the machine, or the process's container, has."""
+        return cls(most_bytes=int((machine_bytes() * DEFAULT_SHARE) if gb is None else gb * _GB))
+
+    def check(self, source: str, *, text_bytes: int, file_bytes: int) -> None:
+        """InputError when the process has grown beyond the limit, with how much was read by then."""
+        resident = resident_bytes()
+        if resident is not None and resident > self.most_bytes:
+            raise InputError(
+                f"{source} does not fit: {resident / _GB:.1f} GB of memory are in use after {_size(text_bytes)} of text "
+                f"from {_size(file_bytes)} of file, and --max-memory is {self.most_bytes / _GB:.3g} GB"
+            )
+
+
+def resident_bytes() -> int | None:
+    """What the process has in memory now (on systems without /proc: the most it ever had); None where unknown."""
+    try:
+        found = re.search(rb"VmRSS:\s+(\d+) kB", _STATUS.read_bytes())
+        return int(found[1]) * 1024 if found else None
+    except OSError:
+        pass
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Bytes on macOS, KiB elsewhere.
+    return peak if os.uname().sysname == "Darwin" else peak * 1024
+
+
+def machine_bytes() -> int:
+    """Memory of the machine, or of the control group where that is less; 2**62 where neither is known."""
+    known = []
+    try:
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        pass
+    for path in _CONTROL_GROUPS:
+        try:
+            known.append(int(path.read_text()))
+        except (OSError, ValueError):
+            continue
+    return min((value for value in known if value > 0), default=2**62)
+
+
+def _size(count: int) -> str:
+    return f"{count / _GB:.1f} GB" if count >= _GB else f"{count / 1e6:.1f} MB"

@@ -1,0 +1,177 @@
+"""What a rank keeps in device memory during a step: states, activations of micro-batches in flight, logits.
+
+The tensors that the backward reads, one by one; with GELU, dropout and unfused attention they add up to the formulas of
+Korthikanti et al., 2022 (arXiv 2205.05198). Everything is in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracelens.workload.model_config import Experts, ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.rank_ops import RankLayer
+
+#: 16-bit weight, fp32 gradient, and Adam's fp32 master weight and two moments, per parameter.
+WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 4, 12
+#: Context, libraries, communication buffers, workspaces, what the allocator cannot use: "together typically 1-4 GB" of
+#: measured steps; the middle.
+OUTSIDE_BYTES = 2.5e9
+#: FSDP holds the layer that computes and the one that is prefetched.
+GATHERED_LAYERS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Peak of one pipeline rank in bytes, by what it is spent on. ``capacity`` None: the device's is not known."""
+
+    stage: int
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    outside: float
+    capacity: float | None
+
+    @property
+    def peak(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.outside
+
+    @property
+    def fits(self) -> bool:
+        """True also where the capacity is not known."""
+        return self.capacity is None or self.peak <= self.capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """Weights, gradients and optimizer state of one rank, in bytes."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+
+def states(dense: float, expert: float, parallel: ParallelConfig) -> States:
+    """Of ``dense`` and ``expert`` parameters on a rank, divided as ``parallel.zero`` says, the experts' among their own
+    ranks. 18 bytes per parameter in all where nothing is divided.
+    """
+    shards = parallel.shard_group.ranks, min(parallel.expert_dp_group.ranks, parallel.shard_group.ranks)
+
+    def divided(level: int) -> float:
+        parts = shards if parallel.zero >= level else (1, 1)
+        return dense / parts[0] + expert / parts[1]
+
+    return States(
+        weights=WEIGHT_BYTES * divided(3), gradients=GRADIENT_BYTES * divided(2), optimizer=OPTIMIZER_BYTES * divided(1)
+    )
+
+
+def activation_bytes(
+    config: ModelConfig, parallel: ParallelConfig, letter: str, sequence: int, *, dropout: bool = False
+) -> float:
+    """What the backward of one block keeps of one micro-batch; under full recomputation the layer's input alone."""
+    shape = _Kept(config=config, parallel=parallel, sequence=sequence, dropout=dropout)
+    if parallel.recompute == "full":
+        # Feed-forward blocks belong to the attention block before them.
+        return 2.0 * shape.rows * config.hidden if letter in "*wM" else 0.0
+    return shape.block(letter)
+
+
+def working_bytes(
+    config: ModelConfig, parallel: ParallelConfig, layer: Sequence[str], sequence: int, *, dropout: bool = False
+) -> float:
+    """What recomputing one layer, its blocks ``layer``, needs beside the checkpoints; 0 without full recomputation."""
+    if parallel.recompute != "full":
+        return 0.0
+    shape = _Kept(config=config, parallel=parallel, sequence=sequence, dropout=dropout)
+    return sum(shape.block(letter) for letter in layer)
+
+
+def logits_bytes(config: ModelConfig, parallel: ParallelConfig, sequence: int) -> float:
+    """Logits in fp32 and their gradient, on ranks of the last stage."""
+    return 2 * 4.0 * parallel.micro_batch * sequence * config.vocab / (parallel.tp * parallel.cp)
+
+
+def stage_memory(
+    *,
+    stage: int,
+    layers: Sequence[RankLayer],
+    parallel: ParallelConfig,
+    kept_bytes: float,
+    logits: float,
+    capacity: float | None,
+) -> StageMemory:
+    """Peak of a pipeline rank that holds ``layers`` and keeps ``kept_bytes`` of activations at once."""
+    held = states(sum(layer.dense for layer in layers), sum(layer.expert for layer in layers), parallel)
+    gathered = 0.0
+    if parallel.zero == 3:
+        largest = max((layer.dense + layer.expert for layer in layers), default=0)
+        gathered = float(GATHERED_LAYERS * WEIGHT_BYTES * largest)
+    return StageMemory(
+        stage=stage,
+        weights=held.weights + gathered,
+        gradients=held.gradients,
+        optimizer=held.optimizer,
+        activations=kept_bytes,
+        logits=logits,
+        outside=OUTSIDE_BYTES,
+        capacity=capacity,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    config: ModelConfig
+    parallel: ParallelConfig
+    sequence: int
+    dropout: bool
+
+    @property
+    def tokens(self) -> float:
+        return self.parallel.micro_batch * self.sequence / self.parallel.cp
+
+    @property
+    def rows(self) -> float:
+        return self.tokens / self.parallel.row_share
+
+    def block(self, letter: str) -> float:
+        config, tp = self.config, self.parallel.tp
+        # The norm's input and its output, and the mask of the dropout after the block.
+        around = self.rows * config.hidden * (2 + 2 + self.dropout)
+        if letter in "*w":
+            return around + self.tokens * self._attention(letter) / tp
+        if letter == "M" and config.mamba is not None:
+            # The input projection's parts, the convolution's result, the scan's result.
+            channels = 2 * config.mamba.inner + 2 * config.mamba.conv_channels
+            return around + 2 * self.tokens * channels / tp
+        if letter == "E" and config.experts is not None:
+            return around + self._experts(config.experts)
+        return around + 2 * self.tokens * (config.ffn or 0) * (2 + config.gated) / tp
+
+    def _attention(self, letter: str) -> float:
+        """Per token, all tensor ranks' together."""
+        config, parallel = self.config, self.parallel
+        projected = 2 * (config.q_heads * config.d_qk + config.kv_heads * (config.d_qk + config.d_v))
+        latent = config.latent_attention
+        if latent is not None:
+            projected = 2 * (2 * config.q_heads * config.d_qk + config.q_heads * config.d_v)
+            projected += 2 * ((latent.q_rank or 0) + latent.kv_rank + latent.d_rope)
+        result = 2 * config.q_heads * config.d_v
+        if parallel.attention == "flash":
+            return projected + result + 4 * config.q_heads
+        if parallel.recompute == "selective":
+            return projected + result
+        keys = min(self.sequence, config.window or self.sequence) if letter == "w" else self.sequence
+        # Softmax and, with dropout, its mask and its result.
+        return projected + result + (5 if self.dropout else 2) * config.q_heads * keys
+
+    def _experts(self, experts: Experts) -> float:
+        config, parallel = self.config, self.parallel
+        width = experts.latent or config.hidden
+        copies = self.rows * experts.top_k
+        routed = 2 * copies * (2 * width + experts.ffn * (2 + config.gated))
+        shared = 2 * self.tokens * experts.shared_ffn * (2 + config.gated) / parallel.tp
+        return routed + shared

@@ -1,0 +1,197 @@
+"""How one training step is divided among ranks and computed: degrees, batch, precision, recomputation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.groups import Group
+
+Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Recompute: TypeAlias = Literal["none", "selective", "full"]
+Attention: TypeAlias = Literal["flash", "unfused"]
+
+#: What weights' products are computed in. Attention and logits stay in 16 bits.
+COMPUTED_IN: dict[str, DType] = {
+    "bf16": DType.BF16,
+    "fp16": DType.FP16,
+    "fp8": DType.FP8_E4M3FN,
+    "mxfp8": DType.FP8_E4M3FN,
+    "nvfp4": DType.FP4_E2M1,
+}
+_DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "micro_batches")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    """Degrees of parallelism and batch. Ranks are numbered tensor, context, data, pipeline: tensor ranks are neighbors.
+
+    ``vpp`` chunks of layers per pipeline rank. ``sequence_parallel`` also divides norms and residuals by ``tp``.
+    ``ep`` ranks share the experts, each expert divided among ``etp``; both are taken from the ranks of a stage,
+    tp * cp * dp. ``zero``: 0 replicas, 1 divides the optimizer's state, 2 gradients too, 3 weights too (FSDP), among
+    ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
+    per replica. ``recompute``: ``"selective"`` repeats the attention core, ``"full"`` every layer's forward.
+    ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: tensor-parallel collectives run beside the
+    products that they feed. UsageError for degrees that do not fit each other.
+    """
+
+    tp: int = 1
+    sequence_parallel: bool = False
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    dp: int = 1
+    ep: int = 1
+    etp: int = 1
+    zero: int = 1
+    shard: int | None = None
+    micro_batch: int = 1
+    micro_batches: int = 1
+    precision: Precision = "bf16"
+    recompute: Recompute = "none"
+    attention: Attention = "flash"
+    tp_overlap: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _DEGREES:
+            value = getattr(self, name)
+            if value < 1:
+                raise UsageError(f"{name} must be at least 1, not {value}")
+        if self.zero not in (0, 1, 2, 3):
+            raise UsageError(f"zero must be 0, 1, 2 or 3, not {self.zero}")
+        if self.precision not in COMPUTED_IN:
+            raise UsageError.unknown("precision", self.precision, COMPUTED_IN)
+        if self.stage_ranks % (self.ep * self.etp):
+            raise UsageError(
+                f"ep {self.ep} * etp {self.etp} = {self.ep * self.etp} does not divide "
+                f"tp {self.tp} * cp {self.cp} * dp {self.dp} = {self.stage_ranks} ranks of a stage"
+            )
+        if self.shard is not None and (self.shard < 1 or (self.dp * self.cp) % self.shard):
+            raise UsageError(f"shard {self.shard} does not divide dp {self.dp} * cp {self.cp} = {self.dp * self.cp}")
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        ranks: int,
+        global_batch: int,
+        tp: int = 1,
+        sequence_parallel: bool = False,
+        pp: int = 1,
+        vpp: int = 1,
+        cp: int = 1,
+        dp: int | None = None,
+        ep: int = 1,
+        etp: int = 1,
+        zero: int = 1,
+        shard: int | None = None,
+        micro_batch: int = 1,
+        precision: Precision = "bf16",
+        recompute: Recompute = "none",
+        attention: Attention = "flash",
+        tp_overlap: bool = False,
+    ) -> ParallelConfig:
+        """For ``ranks`` devices and ``global_batch`` sequences per step; ``dp`` None is what the ranks leave.
+
+        UsageError, with the product, when they do not come out even.
+        """
+        model_ranks = tp * pp * cp
+        replicas = dp if dp is not None else max(ranks // model_ranks, 1)
+        product = f"tp {tp} * pp {pp} * cp {cp} * dp {replicas} = {model_ranks * replicas}"
+        if model_ranks * replicas != ranks:
+            raise UsageError(f"{product} ranks, the cluster has {ranks}")
+        if global_batch % (micro_batch * replicas):
+            raise UsageError(
+                f"micro-batch {micro_batch} * dp {replicas} = {micro_batch * replicas} sequences per pass do not divide "
+                f"the global batch {global_batch}"
+            )
+        return cls(
+            tp=tp,
+            sequence_parallel=sequence_parallel,
+            pp=pp,
+            vpp=vpp,
+            cp=cp,
+            dp=replicas,
+            ep=ep,
+            etp=etp,
+            zero=zero,
+            shard=shard,
+            micro_batch=micro_batch,
+            micro_batches=global_batch // (micro_batch * replicas),
+            precision=precision,
+            recompute=recompute,
+            attention=attention,
+            tp_overlap=tp_overlap,
+        )
+
+    @property
+    def ranks(self) -> int:
+        """tp * pp * cp * dp."""
+        return self.stage_ranks * self.pp
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks that hold the same layers: tp * cp * dp."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences per step."""
+        return self.micro_batch * self.micro_batches * self.dp
+
+    @property
+    def computed_in(self) -> DType:
+        """What weights' products are computed in."""
+        return COMPUTED_IN[self.precision]
+
+    @property
+    def width(self) -> DType:
+        """What activations travel and are stored in."""
+        return DType.FP16 if self.precision == "fp16" else DType.BF16
+
+    @property
+    def row_share(self) -> int:
+        """By how many ranks tokens are divided between tensor-parallel regions."""
+        return self.tp if self.sequence_parallel else 1
+
+    @property
+    def tp_group(self) -> Group:
+        return Group(ranks=self.tp)
+
+    @property
+    def cp_group(self) -> Group:
+        return Group(ranks=self.cp, stride=self.tp)
+
+    @property
+    def dp_group(self) -> Group:
+        """Ranks with the same dense weights: data- and context-parallel ones."""
+        return Group(ranks=self.dp * self.cp, stride=self.tp)
+
+    @property
+    def shard_group(self) -> Group:
+        """Ranks among which states are divided."""
+        return Group(ranks=self.shard or self.dp * self.cp, stride=self.tp)
+
+    @property
+    def replica_group(self) -> Group:
+        """Ranks with the same shard; more than one in HSDP only."""
+        shard = self.shard_group
+        return Group(ranks=self.dp * self.cp // shard.ranks, stride=shard.stride * shard.ranks)
+
+    @property
+    def ep_group(self) -> Group:
+        """Tensor ranks lie between expert ranks, unless the experts need those ranks too (folded)."""
+        folded = (self.cp * self.dp) % self.ep != 0
+        return Group(ranks=self.ep, stride=self.etp if folded else max(self.tp, self.etp))
+
+    @property
+    def expert_dp_group(self) -> Group:
+        """Ranks with the same experts' weights."""
+        ranks = self.stage_ranks // (self.ep * self.etp)
+        return Group(ranks=ranks, stride=min(self.ep * self.etp, self.stage_ranks // ranks))
+
+    @property
+    def pp_group(self) -> Group:
+        return Group(ranks=self.pp, stride=self.stage_ranks)

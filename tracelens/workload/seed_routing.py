@@ -1,0 +1,113 @@
+"""The routing of the original simulator, number for number, and its two files."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracelens.errors import InputError, UsageError
+
+ROUTING_FILE = "routing.csv"
+WEIGHTS_FILE = "weights.csv"
+#: Those rules store an expert id in 8 signed bits and a token id in 16.
+_MOST_EXPERTS, _MOST_TOKENS = 128, 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingTable:
+    """Chosen experts and their weights, [tokens, topk], and the rank each token comes from."""
+
+    experts: NDArray[np.integer[Any]]
+    weights: NDArray[np.float32]
+    source: NDArray[np.integer[Any]]
+
+    @classmethod
+    def of_choices(cls, experts: NDArray[np.integer[Any]], ranks: int) -> RoutingTable:
+        """Even weights; token i comes from rank i mod ``ranks``."""
+        weights = np.full(experts.shape, 1 / max(1, experts.shape[1]), np.float32)
+        return cls(experts=experts, weights=weights, source=np.arange(len(experts)) % ranks)
+
+    def save(self, folder: Path) -> None:
+        """Writes routing.csv (k expert ids per row) and weights.csv (k weights, rank, token id), without headers."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            np.savetxt(folder / ROUTING_FILE, self.experts, fmt="%d", delimiter=",")
+            columns = [*self.weights.T.astype(np.float64), self.source, np.arange(len(self.source))]
+            formats = ["%.7g"] * self.weights.shape[1] + ["%d", "%d"]
+            np.savetxt(folder / WEIGHTS_FILE, np.column_stack(columns), fmt=formats, delimiter=",")
+        except OSError as error:
+            raise InputError(f"cannot write {folder}: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, folder: Path, *, ranks: int) -> RoutingTable:
+        """Reads both files; without weights.csv weights are 1/k and token i comes from rank i mod ``ranks``.
+
+        InputError when routing.csv is missing, ragged or holds no whole numbers, or the two do not fit.
+        """
+        experts = read_numbers(folder / ROUTING_FILE)
+        if (experts != np.floor(experts)).any() or (experts < 0).any():
+            raise InputError(f"{folder / ROUTING_FILE}: an expert id is a whole number from 0 on")
+        tokens, topk = experts.shape
+        chosen = experts.astype(np.int32)
+        if not (folder / WEIGHTS_FILE).exists():
+            return cls.of_choices(chosen, ranks)
+        table = read_numbers(folder / WEIGHTS_FILE)
+        if table.shape != (tokens, topk + 2):
+            raise InputError(
+                f"{folder / WEIGHTS_FILE}: {tokens} rows of {topk} weights, rank and token expected, "
+                f"it has {table.shape[0]} rows of {table.shape[1]}"
+            )
+        source = table[:, topk].astype(np.int64)
+        return cls(experts=chosen, weights=table[:, :topk].astype(np.float32), source=source)
+
+
+def seed_routing(
+    *, tokens: int, experts: int, topk: int, hot_ratio: float, hot_weight: float, ranks: int, seed: int
+) -> RoutingTable:
+    """``random.sample`` picks the hot experts, ``numpy.random.choice`` the experts of each token, without replacement.
+
+    Both generators start from ``seed``. A hot expert is drawn with probability hot_weight / hot, a cold one with
+    (1 - hot_weight) / cold; drawing without replacement lowers the share that the hot ones get. UsageError beyond 128
+    experts or 32,768 tokens, where those rules wrap to negative ids.
+    """
+    if experts > _MOST_EXPERTS or tokens > _MOST_TOKENS:
+        raise UsageError(
+            f"the seed rules hold at most {_MOST_EXPERTS} experts and {_MOST_TOKENS:,} tokens, "
+            f"got {experts} and {tokens:,}; the default rules have no such limit"
+        )
+    if not 1 <= topk <= experts:
+        raise UsageError(f"top-k {topk} needs at least as many experts, there are {experts}")
+    if experts % ranks:
+        raise UsageError(f"{experts} experts do not divide over {ranks} ranks; give a map of experts to ranks")
+    hot = int(experts * hot_ratio)
+    if not 0 < hot <= experts or not 0 <= hot_weight <= 1:
+        raise UsageError(f"hot ratio {hot_ratio} of {experts} experts and hot weight {hot_weight} make no distribution")
+    picker, generator = random.Random(seed), np.random.RandomState(seed)  # noqa: S311 - reproduces a simulation
+    hot_experts = picker.sample(range(experts), hot)
+    order = hot_experts + [e for e in range(experts) if e not in set(hot_experts)]
+    cold = experts - hot
+    chance = [hot_weight / hot] * hot + [(1 - hot_weight) / cold] * cold if cold else [1 / hot] * hot
+    if np.count_nonzero(chance) < topk:
+        raise UsageError(f"top-k {topk} needs as many experts with a chance, hot weight {hot_weight:g} leaves fewer")
+    chosen = np.array([generator.choice(order, topk, replace=False, p=chance) for _ in range(tokens)])
+    weights = generator.uniform(size=(tokens, topk)).astype(np.float32)
+    return RoutingTable(experts=chosen.reshape(tokens, topk), weights=weights, source=np.arange(tokens) % ranks)
+
+
+def read_numbers(path: Path) -> NDArray[np.float64]:
+    """A CSV without header as a matrix of numbers. InputError when it is missing, empty, ragged or holds text."""
+    try:
+        rows = [line.split(",") for line in path.read_text(encoding="utf-8").split() if line]
+        matrix = np.array([[float(cell) for cell in row] for row in rows])
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: every row has the same count of numbers, without a header ({error})") from error
+    if matrix.ndim != 2 or not matrix.size:
+        raise InputError(f"{path}: no rows")
+    return matrix
