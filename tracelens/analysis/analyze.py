@@ -178,7 +178,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         recognition=recognition,
         extensions=extensions,
         frames=frames,
-        families=families(nested, readings, frozenset(unified_set.row.tolist())),
+        families=families(table, nested, readings, frozenset(unified_set.row.tolist())),
         coverage=coverage(table, activity, unified_set, readings, unified_category),
         timeline=timeline,
         activity=activity,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,15 @@ import pandas as pd
 
 from tracelens.analysis.calls import OpReadings
 from tracelens.analysis.tables import sorted_by
+from tracelens.trace.table import TraceTable
 
+_ARGUMENTS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _STATISTICS = ("mean", "median", "std", "min", "max")
 
 
-def families(calls: pd.DataFrame, readings: OpReadings, unified_rows: frozenset[int]) -> dict[str, pd.DataFrame]:
+def families(
+    table: TraceTable, calls: pd.DataFrame, readings: OpReadings, unified_rows: frozenset[int]
+) -> dict[str, pd.DataFrame]:
     """Sheet name -> frame, from the table of all modelled calls (nested ones included).
 
     A call inside another modelled call (``aten::native_layer_norm`` below ``aten::layer_norm``) is marked ``nested``:
@@ -30,8 +33,10 @@ def families(calls: pd.DataFrame, readings: OpReadings, unified_rows: frozenset[
         parameters = {f"param: {key}": _cell(value) for key, value in model.parameters().items()}
         record = {"name": row["name"], **parameters}
         record |= {key: row[key] for key in _COLUMNS if key in calls.columns}
-        for key in ("input_dims", "input_types", "input_strides", "concrete_inputs"):
-            record[key] = _as_list(row[key])
+        recorded = table.signature_of(int(row["example_row"]))
+        arguments = (recorded.shapes, recorded.dtypes, recorded.strides, recorded.scalars)
+        for key, value in zip(_ARGUMENTS, arguments, strict=True):
+            record[key] = _as_list(value)
         record["nested"] = int(row["example_row"]) not in unified_rows
         frames.setdefault(type(model).family or model.category, []).append(record)
     return {name: sorted_by(pd.DataFrame(records), "kernel_us_sum") for name, records in sorted(frames.items())}
@@ -55,12 +60,10 @@ def _cell(value: Any) -> Any:
     return repr(value)
 
 
-def _as_list(text: str | None) -> str | None:
+def _as_list(value: tuple[Any, ...] | None) -> str | None:
     """``((4,), ())`` as ``[[4], []]``: how the recorded arguments look in the file."""
-    if text is None:
-        return None
 
     def thaw(value: Any) -> Any:
         return [thaw(v) for v in value] if isinstance(value, tuple) else value
 
-    return repr(thaw(ast.literal_eval(text)))
+    return None if value is None else repr(thaw(value))

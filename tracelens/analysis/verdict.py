@@ -245,7 +245,7 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
                 op=str(row["name"]),
                 gain_us=float(gain[index]),
                 certainty="medium",
-                why=f"{row['name']} {_dims(row)}, {int(row['operation_count'])} calls: "
+                why=f"{row['name']} {_dims(analysis, row)}, {int(row['operation_count'])} calls: "
                 f"{row['percent_of_roofline_median']:.0f} % of the {row['roofline_bound']} roofline",
             )
         )
@@ -290,11 +290,10 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
     return tuple(findings[:10])
 
 
-def _dims(row: pd.Series) -> str:
-    text = row["input_dims"]
-    if not isinstance(text, str):
-        return ""
-    text = text.replace("(), ", "").replace(", ()", "").replace("((", "(").replace("))", ")")
+def _dims(analysis: Analysis, row: pd.Series) -> str:
+    """The shapes of the tensors of a call, as far as they fit."""
+    shapes = analysis.trace.table.signature_of(int(row["example_row"])).shapes or ()
+    text = ", ".join(str(shape) for shape in shapes if shape)
     return text if len(text) <= 40 else text[:39] + "…"
 
 

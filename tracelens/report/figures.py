@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tracelens.analysis.summary import CategoryRow
+
 _BOUND = {"memory": "HBM", "hbm": "HBM", "wire": "link"}
 
 
@@ -15,6 +17,13 @@ def trace_name(file: str) -> str:
 def bound_name(bound: str) -> str:
     """What a bound is called in print: the part of the device that it names."""
     return _BOUND.get(bound.lower(), bound)
+
+
+def bound_text(row: CategoryRow) -> str:
+    """What bounds a category: ``no model`` where none of its work is known, ``unknown`` where not enough of it is."""
+    if row.bound is not None:
+        return bound_name(row.bound)
+    return "no model" if row.tflops_s is None and row.hbm_tb_s is None and row.wire_tb_s is None else "unknown"
 
 
 def shown_ms(time_us: float) -> str:

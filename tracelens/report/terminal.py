@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tracelens.analysis.summary import CategoryRow, Summary, Utilization
-from tracelens.report.figures import bound_name, shown_ms, shown_percent, shown_rate, shown_share, trace_name
+from tracelens.report.figures import bound_text, shown_ms, shown_percent, shown_rate, shown_share, trace_name
 from tracelens.report.text import clipped, display_width, terminal_text
 from tracelens.units import FLOPS_PER_TFLOP
 
@@ -154,7 +154,7 @@ def _shown_categories(rows: Sequence[CategoryRow]) -> list[CategoryRow]:
 
 
 def _category_line(row: CategoryRow, decimals: int) -> str:
-    bound = "no model" if row.bound is None else bound_name(row.bound)
+    bound = bound_text(row)
     tflops = "-" if row.tflops_s is None else shown_rate(row.tflops_s)
     roofline = "" if row.of_roofline is None else shown_share(row.of_roofline)
     name = clipped(terminal_text(row.name), 17)
