@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +39,17 @@ GROUPS = {
 #: (start, least, most) of each constant; a fraction of a peak is at most 1.
 GEMM = {
     "matrix_efficiency": (0.85, 0.05, 1), "hbm_efficiency": (0.8, 0.05, 1), "launch_us": (3, 0.3, 40),
-    "k_overhead": (128, 3, 3200), "edge": (4, 0.05, 128), "l2_ratio": (3, 0.5, 40), "unit_ratio": (4, 1, 40),
+    "k_overhead": (128, 3, 3200), "l2_ratio": (3, 0.5, 40), "unit_ratio": (4, 1, 40),
     "split_us": (2, 0.05, 20), "row_ns": (3, 1e-3, 50), "single_row_us": (10, 0.01, 50),
     "host_us": (80, 5, 1000), "host_small_us": (60, 5, 1000), "host_unaligned_us": (90, 5, 1000),
     "host_fallback_us": (170, 5, 1000),
 }  # fmt: skip
 _TILE = ("matrix_efficiency", "hbm_efficiency", "launch_us", "k_overhead", "l2_ratio", "unit_ratio")
 GEMM_NAMES = {
-    "bf16": (*_TILE, "edge", "split_us"),
+    "bf16": (*_TILE, "split_us"),
     "fp8": (*_TILE, "row_ns"),
     "fp8 blackwell": (*_TILE, "row_ns", "single_row_us"),
-    "nvfp4": (*_TILE, "edge", "row_ns"),
+    "nvfp4": (*_TILE, "row_ns"),
     "fp8_block": (
         "matrix_efficiency", "hbm_efficiency", "l2_ratio", "row_ns",
         "host_us", "host_small_us", "host_unaligned_us", "host_fallback_us",
@@ -65,7 +65,7 @@ DECODE = {
 }  # fmt: skip
 MOE = {
     "matrix_efficiency": (0.5, 0.05, 1), "hbm_efficiency": (0.85, 0.05, 1), "launch_us": (20, 2, 80),
-    "edge": (0.2, 1e-3, 2), "sort_us": (9, 0.1, 80), "permute_passes": (1, 0.1, 20), "combine_passes": (8, 0.1, 100),
+    "sort_us": (9, 0.1, 80), "permute_passes": (1, 0.1, 20), "combine_passes": (8, 0.1, 100),
 }  # fmt: skip
 
 
@@ -169,7 +169,6 @@ def _moe(device: HardwareSpec, precision: str, rows: pd.DataFrame) -> Case:
     bounds = dict(MOE)
     if _major(device)[0] == 8:
         bounds["l2_ratio"] = (1.5, 0.3, 20)
-        del bounds["edge"]
     bounds["wide_ffn" if blackwell else "k_overhead"] = (0.3, 1e-3, 5) if blackwell else (0.7, 1e-2, 20)
 
     def estimate(constants: Calibration, part: Any) -> Any:
@@ -238,6 +237,38 @@ def report(case: Case) -> tuple[np.ndarray, dict[str, float]]:
     return unseen, everything.constants
 
 
+NEEDED = {"matrix_efficiency", "hbm_efficiency", "launch_us", "tile_us"}
+
+
+def ablate(case: Case) -> None:
+    """Mean error on unseen groups, then without each constant that can be left out."""
+    half = halves(case.rows, GROUPS[case.family])
+    measured = case.rows["latency_ms"].to_numpy(float) * 1e3
+    parts = [f"{case.device.name} {case.precision}"]
+    removable = [name for name in case.bounds if name not in NEEDED and not name.startswith("host_")]
+    for left_out in ("", *removable):
+        fewer = replace(case, bounds={name: of for name, of in case.bounds.items() if name != left_out})
+        found = []
+        for side in (0, 1):
+            constants = fit(fewer, (half != side) & case.fit_on).constants
+            other = half == side
+            found.append(errors(case.estimate(case.calibration(constants), other).time_us, measured[other]))
+        parts.append(f"{left_out or 'all'} {np.concatenate(found).mean():.1f}")
+    print("; ".join(parts), flush=True)
+
+
+def carried(case: Case, sister: HardwareSpec) -> None:
+    """Mean error with a sister device's constants."""
+    theirs = sister.calibration(case.family, case.precision)
+    if theirs is not None:
+        measured = case.rows["latency_ms"].to_numpy(float) * 1e3
+        found = case.estimate(theirs, np.ones(len(measured), bool)).time_us
+        print(
+            f"| {case.device.name} | {case.precision} | {len(measured)} | {summary(errors(found, measured))} |",
+            flush=True,
+        )
+
+
 def toml(case: Case, unseen: np.ndarray, constants: dict[str, float]) -> str:
     lines = [f"[calibrated.{case.family}.{case.precision}]"]
     lines += [f"{name} = {float(f'{value:.3g}'):g}" for name, value in constants.items()]
@@ -256,6 +287,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--family", choices=list(FILES), action="append")
     parser.add_argument("--device", action="append", help="name; default: all")
+    parser.add_argument("--ablate", action="store_true", help="what each constant is worth: refitted without it")
+    parser.add_argument("--carry", metavar="NAME", help="errors with this device's shipped constants, nothing refitted")
     parser.add_argument("--toml", type=Path, help="folder for one file of constants per device")
     args = parser.parse_args()
     wanted = {HardwareSpec.load(name).name for name in args.device or []}
@@ -269,10 +302,17 @@ def main() -> None:
         for case in cases(family, table):
             if wanted and case.device.name not in wanted:
                 continue
+            if args.ablate:
+                ablate(case)
+                continue
+            if args.carry:
+                carried(case, HardwareSpec.load(args.carry))
+                continue
             unseen, constants = report(case)
             everything.append(unseen)
             blocks.setdefault(case.device.name, []).append(toml(case, unseen, constants))
-        print(f"| all | | {sum(map(len, everything))} | {summary(np.concatenate(everything))} | | | | |")
+        if everything:
+            print(f"| all | | {sum(map(len, everything))} | {summary(np.concatenate(everything))} | | | | |")
     if args.toml is not None:
         args.toml.mkdir(parents=True, exist_ok=True)
         for name, texts in blocks.items():

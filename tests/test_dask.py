@@ -19,7 +19,7 @@ from tracelens.executors import open_executor
 from tracelens.report.rank_report import RankReport
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranks"))
-from planted import Clock, Job  # noqa: E402
+from planted import Clock, Job
 
 pytest.importorskip("distributed", reason="the dask extra is not installed")
 # What distributed itself warns of is not ours to mend
@@ -37,7 +37,15 @@ def cluster(tmp_path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
     common = [f"--scheduler-file={file}", "--no-dashboard"]
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host=127.0.0.1", "--port=0", *common]
     started = [subprocess.Popen(command, **quiet)]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--nworkers=1", "--nthreads=1", "--no-nanny", *common]
+    worker = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_worker",
+        "--nworkers=1",
+        "--nthreads=1",
+        "--no-nanny",
+        *common,
+    ]
     try:
         while not file.is_file():
             assert started[0].poll() is None
@@ -64,7 +72,15 @@ def report(paths: list[Path], executor: str, progress=None) -> str:
 def paths(tmp_path) -> list[Path]:
     folder = tmp_path / "job"
     folder.mkdir()
-    job = Job(ranks=12, ranks_per_host=4, straggler=7, rounds=4, padding=20, clocks={1: Clock(offset_us=4e6)}, exchange_tb_s=0.2)
+    job = Job(
+        ranks=12,
+        ranks_per_host=4,
+        straggler=7,
+        rounds=4,
+        padding=20,
+        clocks={1: Clock(offset_us=4e6)},
+        exchange_tb_s=0.2,
+    )
     job.write(folder)
     return find_traces([str(folder)])
 

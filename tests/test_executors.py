@@ -16,16 +16,23 @@ from tracelens.executors import DIED, IsolatedProcesses, Serial, open_executor, 
 
 # Spawned workers import this module by name: its folder is on their path because it is on ours
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranks"))
-import work  # noqa: E402
+import work
 
 
 def results(executor, function, items):
-    return {outcome.item: outcome.value if not outcome.error else outcome.error for outcome in outcomes(executor, function, items)}
+    return {
+        outcome.item: outcome.value if not outcome.error else outcome.error
+        for outcome in outcomes(executor, function, items)
+    }
 
 
 def test_processes_and_serial_agree():
     with IsolatedProcesses(2) as processes:
-        assert results(processes, work.square, range(6)) == results(Serial(), work.square, range(6)) == {i: i * i for i in range(6)}
+        assert (
+            results(processes, work.square, range(6))
+            == results(Serial(), work.square, range(6))
+            == {i: i * i for i in range(6)}
+        )
 
 
 def test_an_error_on_purpose_costs_its_input_and_a_defect_is_raised():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import inspect
 
     from tracelens.analysis.estimation import estimate as estimate
+    from tracelens.analysis.route import route as route
     from tracelens.analysis.trace import Trace as Trace
     from tracelens.analysis.trace import load as load
     from tracelens.backends.base import backend as backend
@@ -67,6 +68,7 @@ _MODULE_OF = {
     "load": "tracelens.analysis.trace",
     "recorded_as": "tracelens.perf_models.base",
     "report": "tracelens.report",
+    "route": "tracelens.analysis.route",
     "sheet": "tracelens.report.columns",
     "traced_as": "tracelens.perf_models.base",
     "traced_as_pattern": "tracelens.perf_models.base",

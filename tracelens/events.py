@@ -89,7 +89,8 @@ class EventQueue:
                 if entry.due != time or entry.process is None:
                     continue  # it was moved
                 self.processed += 1
-                entry, entry.process = entry.process, None
+                process, entry.process = entry.process, None
+                entry = process
             else:
                 self.processed += 1
             self.now = time

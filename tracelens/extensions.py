@@ -157,7 +157,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     handler = signal.signal(signal.SIGALRM, stop)
     began = time.monotonic()
-    outer_s, interval_s = signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again every second: a bare except swallows even this.
+    outer_s, interval_s = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
@@ -199,6 +200,7 @@ def _bundled_folder() -> Path:
     raise UsageError(f"the bundled extensions are not beside {root / 'tracelens'}; reinstall tracelens-perf")
 
 
+@functools.cache
 def _load_bundled(name: str) -> Extension:
     if _PACKAGE not in sys.modules:
         folder = _bundled_folder()

@@ -212,7 +212,9 @@ def test_heat_map_has_what_was_sent_by_global_rank(tmp_path):
     for path in paths:
         rank, calls = reference.calls_of(path)
         for call in calls:
-            for target, count in zip(json.loads(call["Process Group Ranks"]), json.loads(call["In split size"]), strict=True):
+            for target, count in zip(
+                json.loads(call["Process Group Ranks"]), json.loads(call["In split size"]), strict=True
+            ):
                 if target != rank:
                     sent[rank, target] = sent.get((rank, target), 0) + 2 * count
     frame = compared(paths).frames["nccl_all2allv_heatmap"]
@@ -224,7 +226,9 @@ def test_a_trace_that_begins_later_is_matched_by_what_its_calls_are(tmp_path):
     job = Job(ranks=4, rounds=4, straggler=3, collectives=EVERY[:5])
     paths = job.write(tmp_path)
     trace = json.loads(paths[2].read_text())
-    kernels = [e for e in trace["traceEvents"] if "Collective name" in e.get("args", {}) and e["args"]["Group size"] == 4]
+    kernels = [
+        e for e in trace["traceEvents"] if "Collective name" in e.get("args", {}) and e["args"]["Group size"] == 4
+    ]
     gone = {e["ts"] for e in sorted(kernels, key=lambda e: e["ts"])[:3]}
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e["ts"] not in gone]
     paths[2].write_text(json.dumps(trace))
@@ -236,7 +240,9 @@ def test_a_trace_that_begins_later_is_matched_by_what_its_calls_are(tmp_path):
     assert "3 collectives lack ranks" in notices(result)["partial_collective"]
 
 
-@pytest.mark.parametrize("name", ["rank[{}].json", "rank-{}.json", "job_dp0_pp0_tp{0}_rank{0}.json", "TP-{}-DP-0-PP-0-EP-0.json"])
+@pytest.mark.parametrize(
+    "name", ["rank[{}].json", "rank-{}.json", "job_dp0_pp0_tp{0}_rank{0}.json", "TP-{}-DP-0-PP-0-EP-0.json"]
+)
 def test_ranks_come_from_file_names_where_the_trace_does_not_say(tmp_path, name):
     for path in Job(ranks=4).write(tmp_path, name):
         trace = json.loads(path.read_text())
@@ -299,7 +305,9 @@ def test_exposed_communication_is_what_no_computation_covers(tmp_path):
             event("Cijk_Ailk", 80, 50, 7),
             event("void at::native::vectorized_elementwise_kernel<4>", 150, 10, 7),
         ]
-        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}))
+        (tmp_path / f"rank{rank}.json").write_text(
+            json.dumps({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events})
+        )
     row = compared(find_traces([str(tmp_path)])).frames["overlap"].iloc[0]
     # 100 µs on each of two ranks: 30 under the GEMM, 10 under the elementwise kernel
     assert (row["duration_us_sum"], row["exposed_us"], row["hidden_us"]) == (200, 120, 80)
@@ -315,11 +323,27 @@ def test_a_pipeline_of_equal_stages_stands_still_for_its_known_share(tmp_path):
             start = (rank + batch) * slot
             calls = [("Cijk_Ailk", start, slot - 10, 7, {})]
             if rank < stages - 1:
-                calls.append(("ncclDevKernel_SendRecv", start + slot - 10, 10, 20, {"Collective name": "send", "Dst Rank": rank + 1}))
+                calls.append(
+                    (
+                        "ncclDevKernel_SendRecv",
+                        start + slot - 10,
+                        10,
+                        20,
+                        {"Collective name": "send", "Dst Rank": rank + 1},
+                    )
+                )
             if rank > 0:
                 ready = (rank + batch - 1) * slot + slot
                 free = (rank + batch - 1) * slot + slot - 10 if batch else 0.0
-                calls.append(("ncclDevKernel_SendRecv", free, ready - free, 21, {"Collective name": "recv", "Src Rank": rank - 1}))
+                calls.append(
+                    (
+                        "ncclDevKernel_SendRecv",
+                        free,
+                        ready - free,
+                        21,
+                        {"Collective name": "recv", "Src Rank": rank - 1},
+                    )
+                )
             for name, at, duration, stream, more in calls:
                 correlation += 1
                 meta = {"Process Group Name": "pp", "Process Group Ranks": "[0, 1, 2, 3]", "Group size": 4, "dtype": "BFloat16",
@@ -329,9 +353,8 @@ def test_a_pipeline_of_equal_stages_stands_still_for_its_known_share(tmp_path):
                 events.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 1 + 3 * correlation,
                                "dur": 1, "args": {"correlation": correlation}})  # fmt: skip
         end = (stages + batches - 1) * slot
-        for at in (0.0, end - 10.0):
-            events.append({"ph": "X", "cat": "gpu_memset", "name": "Memset", "pid": 0, "tid": 7, "ts": at, "dur": 0.0,
-                           "args": {"device": rank, "stream": 9}})  # fmt: skip
+        marker = {"ph": "X", "cat": "gpu_memset", "name": "Memset", "pid": 0, "tid": 7, "dur": 0.0}
+        events += [{**marker, "ts": at, "args": {"device": rank, "stream": 9}} for at in (0.0, end - 10.0)]
         info = {"rank": rank, "world_size": stages}
         (tmp_path / f"rank{rank}.json").write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
     result = compared(find_traces([str(tmp_path)]))
@@ -348,7 +371,12 @@ def test_drift_is_taken_away_over_the_whole_trace():
 
 
 def test_bus_factors_are_those_of_nccl_tests():
-    assert [bus_factor(w, 8) for w in ("all_reduce", "all_gather", "all_to_allv", "broadcast")] == [1.75, 0.875, 0.875, 1.0]
+    assert [bus_factor(w, 8) for w in ("all_reduce", "all_gather", "all_to_allv", "broadcast")] == [
+        1.75,
+        0.875,
+        0.875,
+        1.0,
+    ]
     assert bus_factor("all_reduce", None) is None
 
 

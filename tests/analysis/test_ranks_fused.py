@@ -20,12 +20,14 @@ from tracelens.executors import Serial
 from tracelens.trace.table import TraceTable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ranks"))
-from planted import Clock, Job  # noqa: E402
+from planted import Clock, Job
 
 
 def test_collectives_end_together_in_the_fused_file(tmp_path):
     (tmp_path / "job").mkdir()
-    Job(ranks=4, ranks_per_host=2, clocks={1: Clock(offset_us=11e6, drift=20e-6)}, end_jitter_us=1).write(tmp_path / "job")
+    Job(ranks=4, ranks_per_host=2, clocks={1: Clock(offset_us=11e6, drift=20e-6)}, end_jitter_us=1).write(
+        tmp_path / "job"
+    )
     read = read_ranks(find_traces([str(tmp_path / "job")]), RankOptions(), executor=Serial())
     for align, most in ((True, 10.0), (False, 12e6)):
         fuse_ranks(read, RankOptions(), tmp_path / "f.json", align=align)

@@ -21,8 +21,8 @@ from tracelens.perf_models import (
     SDPA,
     GroupedGEMM,
     GroupedGEMMVariableK,
+    GroupQuant,
     MoEFused,
-    UnaryElementwise,
 )
 from tracelens.perf_models.columns import WorkColumns
 
@@ -194,7 +194,7 @@ def test_a_sister_device_answers_with_its_own_rates():
 
 def test_memory_bound_work_takes_the_published_fraction_of_the_rate_and_a_launch():
     # H100: 0.8 of 3.35 TB/s and 3 us, aiconfigurator's factors. 1e8 bf16 read and written.
-    op = UnaryElementwise(function="relu", elements=10**8, dtype=DType.BF16, dtype_out=DType.BF16)
+    op = GroupQuant(elements=10**8, scale_elements=0, dtype=DType.BF16, dtype_out=DType.BF16)
     assert Tile().estimate(op, on("h100-sxm")).time_us == pytest.approx(3 + 4e8 / (0.8 * 3.35e6))
 
 
@@ -203,7 +203,7 @@ def test_half_the_clock_doubles_a_compute_bound_gemm_and_leaves_a_stream_alone()
     big = GEMMColumns.of("bf16", *(np.array([16384.0]),) * 3)
     ratio = price(big, half).time_us[0] / price(big, full).time_us[0]
     assert ratio == pytest.approx(2, rel=0.01)
-    copy = UnaryElementwise(function="relu", elements=10**8, dtype=DType.BF16, dtype_out=DType.BF16)
+    copy = GroupQuant(elements=10**8, scale_elements=0, dtype=DType.BF16, dtype_out=DType.BF16)
     both = [Tile().estimate(copy, System(device=device)).time_us for device in (full, half)]
     assert both[0] == both[1]
 

@@ -13,9 +13,7 @@ from tracelens.network.packets import MeshRules
 from tracelens.network.seed_rules import simulate_seed
 
 PRODUCTION = MeshRules()
-CASE_2 = replace(
-    PRODUCTION, links=2, initial_delay_ms=1, link_bytes_per_ms=150, packet_bytes=15, packet_delay_ms=2
-)
+CASE_2 = replace(PRODUCTION, links=2, initial_delay_ms=1, link_bytes_per_ms=150, packet_bytes=15, packet_delay_ms=2)
 M1 = """0 1269 1035 1188 1377 1080 900 1143 | 1152 0 1125 1215 1134 1170 1161 1152 | 1206 1062 0 1035 1224 1125 1323 1071
 | 1053 1188 1152 0 1080 1413 1179 1116 | 1197 1125 1071 1170 0 1179 1089 1188 | 1296 954 1143 1206 1152 0 1044 1161
 | 1206 1260 1152 1116 1179 1044 0 1116 | 1071 1098 1323 918 1305 1170 1143 0"""
@@ -47,7 +45,19 @@ def matrix(text):
         ([[0, 10], [100, 0]], PRODUCTION, 11.1, 2, 110),
         ([[0, 10], [100, 0]], replace(PRODUCTION, links=2), 3.1, 1, 110),
     ],
-    ids=["case 1", "case 2", "1 per turn", "packet 32", "NIC 700", "NIC 400", "NIC 200", "M1", "M2", "1 link", "2 links"],
+    ids=[
+        "case 1",
+        "case 2",
+        "1 per turn",
+        "packet 32",
+        "NIC 700",
+        "NIC 400",
+        "NIC 200",
+        "M1",
+        "M2",
+        "1 link",
+        "2 links",
+    ],
 )
 def test_times_rounds_and_bytes_are_the_originals(load, rules, time_ms, rounds, moved):
     times, _ = simulate_seed(load, rules)

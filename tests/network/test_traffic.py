@@ -96,7 +96,10 @@ def test_imbalance_is_maximum_over_mean():
         (lambda: Traffic(wire_bytes=np.array([[0.0, -1.0], [0.0, 0.0]])), "a number of bytes, 0 or more"),
         (lambda: Copies.from_assignment(np.array([[4]]), np.array([0, 1]), ranks=2), "there are 2 experts"),
         (lambda: Copies.from_assignment(np.array([[0]]), np.array([5]), ranks=2), "there are 2 ranks"),
-        (lambda: Copies.from_assignment(np.array([[0]]), np.array([0]), ranks=6, ranks_per_node=4), "do not fill nodes"),
+        (
+            lambda: Copies.from_assignment(np.array([[0]]), np.array([0]), ranks=6, ranks_per_node=4),
+            "do not fill nodes",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(call, message):

@@ -77,15 +77,28 @@ class Job:
         correlation = [0] * self.ranks
         counter: dict[str, int] = {}
 
-        def kernel(rank: int, title: str, start: float, end: float, stream: int, args: dict, op: dict | None = None) -> None:
+        def kernel(
+            rank: int, title: str, start: float, end: float, stream: int, args: dict, op: dict | None = None
+        ) -> None:
             correlation[rank] += 1
             clock = self.clocks.get(self.host(rank), Clock())
             begin, finish, launch = (round(clock.shows(t), 3) for t in (start, end, start - 20))
             tie = {"correlation": correlation[rank], "External id": correlation[rank]}
             if op is not None:
-                events[rank].append({"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": round(launch - 1, 3), "dur": 4, **op})
+                events[rank].append(
+                    {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": round(launch - 1, 3), "dur": 4, **op}
+                )
             events[rank].append(
-                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": launch, "dur": 2, "args": tie}
+                {
+                    "ph": "X",
+                    "cat": "cuda_runtime",
+                    "name": "cudaLaunchKernel",
+                    "pid": 1,
+                    "tid": 1,
+                    "ts": launch,
+                    "dur": 2,
+                    "args": tie,
+                }
             )
             device = rank % self.ranks_per_host
             events[rank].append(
@@ -148,7 +161,9 @@ class Job:
             paths.append(path)
         return paths
 
-    def collective(self, together, group: str, members: list[int], collective: str, dtype: str, elements: int, noise) -> None:
+    def collective(
+        self, together, group: str, members: list[int], collective: str, dtype: str, elements: int, noise
+    ) -> None:
         n = len(members)
         width = WIDTHS[dtype]
         splits = {rank: [] for rank in members}
@@ -160,7 +175,8 @@ class Job:
         moving_us = full / 1e3 / (self.bus_gb_s / FACTORS[collective](n))
         gathers = "gather" in collective
         number_in = {
-            rank: sum(splits[rank]) if collective == "all_to_allv" else elements // n if gathers else elements for rank in members
+            rank: sum(splits[rank]) if collective == "all_to_allv" else elements // n if gathers else elements
+            for rank in members
         }
         scatters = "reduce_scatter" in collective
         number_out = elements // n if scatters else elements
@@ -180,7 +196,10 @@ class Job:
         """Dispatch and combine as DeepEP runs them: tokens move at the planted rate once the last rank is there."""
         members = list(range(self.ranks))
         rows = {rank: self.tokens + noise.randrange(self.tokens) for rank in members}
-        for name, kind, tokens in (("DeepEPDispatch", "dispatch", dict.fromkeys(members, self.tokens)), ("DeepEPCombine", "combine", rows)):
+        for name, kind, tokens in (
+            ("DeepEPDispatch", "dispatch", dict.fromkeys(members, self.tokens)),
+            ("DeepEPCombine", "combine", rows),
+        ):
             for rank in members:
                 compute(rank, self.late_us if rank == self.straggler else 0.0)
             most = max(tokens.values()) * self.hidden * 2

@@ -32,7 +32,9 @@ def compare(paths: list[Path]) -> tuple[list[dict], dict[int, dict]]:
             together[(*group, order[group])][rank] = call
             order[group] += 1
     collectives = []
-    per_rank: dict[int, dict] = defaultdict(lambda: {"wait": 0, "last": 0, "first": 0, "cost": 0, "count": 0, "time": 0})
+    per_rank: dict[int, dict] = defaultdict(
+        lambda: {"wait": 0, "last": 0, "first": 0, "cost": 0, "count": 0, "time": 0}
+    )
     for (group, members, number), by_rank in together.items():
         arrivals = sorted((call["start"], rank) for rank, call in by_rank.items())
         latest, last = arrivals[-1]
@@ -46,7 +48,9 @@ def compare(paths: list[Path]) -> tuple[list[dict], dict[int, dict]]:
             full = example["Out msg nelems"] * width
         else:
             full = example["In msg nelems"] * width
-        factor = 2 * (n - 1) / n if name.startswith("allreduce") else 1.0 if name in ("broadcast", "reduce") else (n - 1) / n
+        factor = (
+            2 * (n - 1) / n if name.startswith("allreduce") else 1.0 if name in ("broadcast", "reduce") else (n - 1) / n
+        )
         collectives.append(
             {
                 "group": group, "members": members, "number": number, "name": name, "latency_us": shortest / 1000,

@@ -37,8 +37,9 @@ EVENTS = [
 
 def fused(tmp_path, ranks=(0, 1), kept=None, ahead=None, name="all.json", counters=(), events=EVENTS):
     tables = {rank: TraceTable.from_events(events, {"baseTimeNanoseconds": 10**18}) for rank in ranks}
+    ahead = dict.fromkeys(ranks, 0) | (ahead or {})
     entries = (
-        FusedRank(rank=rank, table=table, corrected=lambda t, a=(ahead or {}).get(rank, 0): t - a, counters=counters)
+        FusedRank(rank=rank, table=table, corrected=(-ahead[rank]).__add__, counters=counters)
         for rank, table in tables.items()
     )
     counts = fuse(entries, tmp_path / name, origin_ns=10**18 + 100_000, kept=kept)
@@ -71,7 +72,12 @@ def test_processes_are_named_and_sorted_by_rank(tmp_path):
     written, counts = fused(tmp_path, ranks=(3, 11))
     names = {e["pid"]: e["args"]["name"] for e in written if e["name"] == "process_name"}
     order = {e["pid"]: e["args"]["sort_index"] for e in written if e["name"] == "process_sort_index"}
-    assert [names[pid] for pid in sorted(order, key=order.get)] == ["rank 3 · 1", "rank 3 · GPU 0", "rank 11 · 1", "rank 11 · GPU 0"]
+    assert [names[pid] for pid in sorted(order, key=order.get)] == [
+        "rank 3 · 1",
+        "rank 3 · GPU 0",
+        "rank 11 · 1",
+        "rank 11 · GPU 0",
+    ]
     assert counts.ranks == 2
 
 
@@ -110,7 +116,9 @@ def test_counters_get_a_process_of_their_own_and_only_changes_are_written(tmp_pa
     written, _ = fused(tmp_path, ranks=(0,), counters=(track,))
     counted = [e for e in written if e["ph"] == "C"]
     assert [(e["ts"], e["args"]) for e in counted] == [(0.0, {"share": 0.5}), (200.0, {"share": 0.0})]
-    assert {e["args"]["name"] for e in written if e["name"] == "process_name" and e["pid"] == counted[0]["pid"]} == {"rank 0 · rates"}
+    assert {e["args"]["name"] for e in written if e["name"] == "process_name" and e["pid"] == counted[0]["pid"]} == {
+        "rank 0 · rates"
+    }
 
 
 def test_a_gz_name_gives_gzip_and_the_same_bytes_each_time(tmp_path):

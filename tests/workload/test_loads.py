@@ -29,7 +29,9 @@ def test_the_most_loaded_rank_comes_first(shape, seed):
 
 def test_balanced_tokens_take_evenly_spread_starts():
     # 8 experts, 2 choices: token i takes i and i + 4.
-    assert expert_loads("balanced", 3, 8, 2, 1, 0).tolist() == [1, 1, 1, 0, 1, 1, 1, 0]
+    assert expert_loads("balanced", 4, 8, 2, 1, 0).tolist() == [1] * 8
+    # Two tokens, fewer than the stride of four, start at 0 and 2.
+    assert expert_loads("balanced", 2, 8, 2, 1, 0).tolist() == [1, 0, 1, 0, 1, 0, 1, 0]
 
 
 def test_an_unknown_name_and_impossible_sizes_are_errors():

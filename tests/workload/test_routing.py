@@ -48,7 +48,12 @@ def test_experts_of_a_token_are_distinct_and_every_seed_repeats(text):
     np.testing.assert_array_equal(chosen, route(Skew.parse(text), tokens=3000, experts=256, topk=8, seed=3))
 
 
-@given(text=st.sampled_from(ALL[:2] + ALL[2:3] + ALL[6:]), tokens=st.integers(1, 60), experts=st.integers(1, 40), data=st.data())
+@given(
+    text=st.sampled_from(ALL[:2] + ALL[2:3] + ALL[6:]),
+    tokens=st.integers(1, 60),
+    experts=st.integers(1, 40),
+    data=st.data(),
+)
 @settings(max_examples=80, deadline=None)
 def test_any_shape_gives_distinct_experts(text, tokens, experts, data):
     topk = data.draw(st.integers(1, experts))
@@ -78,7 +83,10 @@ def test_the_race_that_completes_a_token_is_exact_too():
     assert np.mean(second == 1) == pytest.approx(0.75, abs=0.01)
 
 
-@pytest.mark.parametrize(("experts", "topk", "ratio", "weight"), [(4, 2, 0.5, 0.8), (256, 8, 0.05, 0.8), (64, 6, 0.1, 0.9), (128, 8, 0.5, 0.8)])
+@pytest.mark.parametrize(
+    ("experts", "topk", "ratio", "weight"),
+    [(4, 2, 0.5, 0.8), (256, 8, 0.05, 0.8), (64, 6, 0.1, 0.9), (128, 8, 0.5, 0.8)],
+)
 def test_the_hot_share_is_realised_exactly(experts, topk, ratio, weight):
     tokens = 5000
     got = np.sort(loads(route(Skew(kind="hot", a=ratio, b=weight), tokens=tokens, experts=experts, topk=topk), experts))
@@ -86,7 +94,10 @@ def test_the_hot_share_is_realised_exactly(experts, topk, ratio, weight):
     assert got[-hot:].sum() == round(weight * tokens * topk)
 
 
-@pytest.mark.parametrize(("experts", "topk", "ratio", "weight", "realised"), [(4, 2, 0.5, 0.8, 0.756), (256, 8, 0.05, 0.8, 0.750), (64, 6, 0.1, 0.9, 0.827)])
+@pytest.mark.parametrize(
+    ("experts", "topk", "ratio", "weight", "realised"),
+    [(4, 2, 0.5, 0.8, 0.756), (256, 8, 0.05, 0.8, 0.750), (64, 6, 0.1, 0.9, 0.827)],
+)
 def test_drawing_plainly_would_lower_the_hot_share(experts, topk, ratio, weight, realised):
     hot = int(experts * ratio)
     likelier = (weight / hot) / ((1 - weight) / (experts - hot))
@@ -95,7 +106,9 @@ def test_drawing_plainly_would_lower_the_hot_share(experts, topk, ratio, weight,
 
 def test_a_hot_share_that_cannot_be_is_refused():
     # 2 of 64 experts are hot: of 6 choices at most 2 go there
-    with pytest.raises(UsageError, match=r"hot weight 0\.9 is not possible: 2 hot of 64 experts get between 0 and 0\.333333"):
+    with pytest.raises(
+        UsageError, match=r"hot weight 0\.9 is not possible: 2 hot of 64 experts get between 0 and 0\.333333"
+    ):
         route(Skew(kind="hot", a=0.04, b=0.9), tokens=10, experts=64, topk=6)
 
 
@@ -152,7 +165,9 @@ def test_group_limited_gating_looks_at_the_sum_of_two_or_at_the_maximum():
 
 
 def test_group_limited_tokens_stay_in_their_groups():
-    chosen = route_group_limited(Skew.parse("uniform"), tokens=2000, experts=256, topk=8, groups=8, best_groups=4, seed=1)
+    chosen = route_group_limited(
+        Skew.parse("uniform"), tokens=2000, experts=256, topk=8, groups=8, best_groups=4, seed=1
+    )
     groups = [len(set(row)) for row in (chosen // 32).tolist()]
     assert max(groups) <= 4
     assert loads(chosen, 256).min() > 20  # 62.5 on average

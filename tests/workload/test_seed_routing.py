@@ -44,7 +44,12 @@ def played(rules=RULES, *, tokens=1024, experts=128, topk=8, ranks=8, ratio=0.5,
 )
 def test_seeded_runs_are_the_originals(options, time_ms, rounds, moved, local):
     times, _ = played(**options)
-    assert (round(times.time_ms, 6), times.rounds, times.moved_bytes, times.local_bytes) == (time_ms, rounds, moved, local)
+    assert (round(times.time_ms, 6), times.rounds, times.moved_bytes, times.local_bytes) == (
+        time_ms,
+        rounds,
+        moved,
+        local,
+    )
 
 
 def test_the_log_of_the_test_parameters_is_the_originals():

@@ -26,8 +26,8 @@ from tracelens.analysis.collectives import collective_rows
 from tracelens.analysis.coverage import coverage
 from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.families import families
-from tracelens.analysis.intervals import Ints
-from tracelens.analysis.steps import StepTimes, find_steps, select_steps, step_of_device_rows
+from tracelens.analysis.overlap import CLIP, KEEP, StreamOverlaps, stream_overlaps, with_clipped
+from tracelens.analysis.steps import StepTimes, device_steps, select_steps
 from tracelens.analysis.summary import Coverage
 from tracelens.analysis.timeline import Timeline, gpu_timeline
 from tracelens.analysis.utilization import ExecutedWork, StepWork, executed_work
@@ -60,7 +60,8 @@ class Options:
 
     ``bundled``: let bundled extensions switch themselves on. ``ep_size``: ranks of the expert-parallel group, where the
     trace does not record it. ``steps``: ``3``, ``3-5``, ``steady`` or None for the whole file.
-    ``cpu``: tables of the CPU ops too, and a report at all where there is no GPU work. ``work``: the model that the
+    ``overlap``: ``keep`` or ``clip`` device events of one stream that run into the next. ``cpu``: tables of the CPU ops
+    too, and a report at all where there is no GPU work. ``work``: the model that the
     trace's steps run, for its FLOPs utilization.
     """
 
@@ -69,6 +70,7 @@ class Options:
     bundled: bool = True
     steps: str | None = None
     ep_size: int | None = None
+    overlap: str = KEEP
     cpu: bool = False
     backend: str = "roofline"
     clock_mhz: float | None = None
@@ -94,6 +96,7 @@ class Analysis:
     activity: DeviceActivity
     event_category: npt.NDArray[np.object_]
     step_times: StepTimes
+    overlaps: StreamOverlaps | None = None
     step_stem: str = ""
     selected_steps: tuple[int, ...] = ()
     failures: tuple[ExtensionFailure, ...] = ()
@@ -120,8 +123,10 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     catalog = Catalog(extensions)
     if not table.has_device_events:
         return _cpu_only(trace, options, extensions, catalog)
-    everything = device_activity(table, tree, catalog.kernel_patterns)
-    stem, times, step_of = device_steps(trace, everything)
+    recorded = device_activity(table, tree, catalog.kernel_patterns)
+    overlaps = stream_overlaps(table, recorded, clip=options.overlap == CLIP)
+    everything = with_clipped(recorded, overlaps)
+    stem, times, step_of = device_steps(table, tree, everything.rows)
     selected: list[int] = []
     activity, span_ns = everything, None
     if options.steps is not None:
@@ -183,6 +188,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         timeline=timeline,
         activity=activity,
         event_category=_event_categories(activity, unified_set, unified_category),
+        overlaps=overlaps,
         step_stem=stem,
         step_times=times,
         selected_steps=tuple(selected),
@@ -261,7 +267,7 @@ def _cpu_frames(trace: Trace, catalog: Catalog) -> dict[str, pd.DataFrame]:
 
 def _cpu_only(trace: Trace, options: Options, extensions: tuple[Extension, ...], catalog: Catalog) -> Analysis:
     activity = device_activity(trace.table, trace.tree, catalog.kernel_patterns)
-    stem, times, _ = device_steps(trace, activity)
+    stem, times, _ = device_steps(trace.table, trace.tree, activity.rows)
     frames = _cpu_frames(trace, catalog)
     if len(times):
         frames["steps"] = times.frame(int(trace.table.start_ns.min()))
@@ -280,18 +286,6 @@ def _cpu_only(trace: Trace, options: Options, extensions: tuple[Extension, ...],
         step_times=times,
         failures=tuple(catalog.failures),
     )
-
-
-def device_steps(trace: Trace, everything: DeviceActivity) -> tuple[str, StepTimes, Ints]:
-    """The steps of a trace (annotation stem, times) and each device event's step, -1 outside of them.
-
-    A device event belongs to the step in which it was launched; one without a launch, to that in which it started.
-    """
-    stem, steps = find_steps(trace.table)
-    launch = trace.tree.launch[everything.rows]
-    launch_ns = np.where(launch >= 0, trace.table.start_ns[np.maximum(launch, 0)], everything.start)
-    step_of = step_of_device_rows(steps, launch_ns) if steps else np.full(len(everything), -1, np.int64)
-    return stem, StepTimes.of(steps, step_of, everything.start, everything.end), step_of
 
 
 def _estimator(device: HardwareSpec | None, backend: str, clock_mhz: float | None) -> Callable[[Any], Any] | None:

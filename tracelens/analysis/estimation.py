@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracelens.analysis.communication import estimate_collectives, estimate_exchanges
 from tracelens.backends import System
 from tracelens.backends.base import Backend, Estimate
 from tracelens.backends.chain import chain
@@ -62,6 +63,7 @@ def estimate(
     table: pd.DataFrame,
     *,
     device: HardwareSpec | str | None = None,
+    cluster: str | None = None,
     backend: str = "tile",
     gpu_clock_mhz: float | None = None,
 ) -> pd.DataFrame:
@@ -70,10 +72,16 @@ def estimate(
     ``what``: ``gemm``, ``context-attention``, ``generation-attention`` or ``moe``, with the column names of
     aiconfigurator's tables (``docs/estimation.md``). Rows are an inference engine's layers, as measured there. The
     device is each row's ``device`` column, else ``device``. UsageError for columns that are missing.
+
+    ``collective`` and ``ep`` are priced on a cluster's links (``docs/network.md``), at the data sheets' clocks.
     """
+    if what in _COMMUNICATION:
+        return _COMMUNICATION[what](
+            table, cluster=cluster, device=device if isinstance(device, str | None) else device.name
+        )
     kind = _KINDS.get(what)
     if kind is None:
-        raise UsageError.unknown("kind of table", what, _KINDS)
+        raise UsageError.unknown("kind of table", what, [*_KINDS, *_COMMUNICATION])
     missing = [name for name in kind.needed if name not in table]
     if missing:
         raise UsageError(f"a table for {what} needs the column {missing[0]!r}; it has {', '.join(map(str, table))}")
@@ -193,6 +201,12 @@ _KINDS: Mapping[str, _Kind] = {
     "context-attention": _Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
     "generation-attention": _Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
     "moe": _Kind(needed=_MOE, dtype="moe_dtype", columns=moe_columns),
+}
+
+
+_COMMUNICATION: Mapping[str, Callable[..., pd.DataFrame]] = {
+    "collective": estimate_collectives,
+    "ep": estimate_exchanges,
 }
 
 

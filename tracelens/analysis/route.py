@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracelens.analysis.recorded_split import recorded_split
+from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
+from tracelens.network.cluster import Cluster
 from tracelens.network.packets import MeshRules, PacketTimes, simulate
 from tracelens.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
 from tracelens.network.seed_rules import simulate_seed
@@ -25,7 +29,9 @@ from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 from tracelens.workload.placement import Placement, eplb
 from tracelens.workload.routing import (
     Skew,
+    apportion,
     drifting_weights,
+    from_counts,
     read_routing,
     route_group_limited,
     sample,
@@ -46,7 +52,8 @@ class Routing:
     """``tokens`` of all ranks together, each sent to ``topk`` of ``experts``, and how the choice is made.
 
     ``groups`` and ``best_groups``: group-limited gating. ``capacity``: factor beyond which an expert drops. ``file``:
-    recorded routing instead of ``skew`` (``read_routing``; a folder with routing.csv and weights.csv).
+    recorded routing instead of ``skew`` (``read_routing``; a folder with routing.csv and weights.csv; a
+    trace with all-to-all split sizes).
     """
 
     tokens: int
@@ -66,6 +73,8 @@ class Routing:
             table = RoutingTable.load(self.file, ranks=self.ranks)
             if table.source.max(initial=0) >= self.ranks or table.source.min(initial=0) < 0:
                 raise UsageError(f"{self.file} has tokens of rank {table.source.max()}, there are {self.ranks} ranks")
+        elif self.file is not None and self.file.name.endswith((".json", ".json.gz")):
+            table = RoutingTable.of_choices(self._as_recorded(self.file), self.ranks)
         elif self.file is not None:
             table = RoutingTable.of_choices(read_routing(self.file, topk=self.topk, seed=self.seed)[0], self.ranks)
         elif self.groups is not None:
@@ -88,6 +97,13 @@ class Routing:
             return table
         kept = with_capacity(table.experts, experts=self.experts, factor=self.capacity)
         return dataclasses.replace(table, experts=kept)
+
+    def _as_recorded(self, trace: Path) -> NDArray[np.integer[Any]]:
+        """Loads of ranks as in the trace's split sizes; the contiguous experts of a rank share its load evenly."""
+        split = recorded_split(trace, ranks=self.ranks)
+        weights = split[Placement.contiguous(self.experts, self.ranks).rank_of_slot]
+        counts = apportion(weights, total=self.tokens * self.topk, most=self.tokens)
+        return from_counts(counts, tokens=self.tokens, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +128,45 @@ class RouteResult:
         }
 
 
+def route(
+    *,
+    tokens: int,
+    experts: int,
+    topk: int,
+    ranks: int,
+    cluster: str | os.PathLike[str],
+    skew: str = "uniform",
+    seed: int = 0,
+    hidden: int = 7168,
+    way: Way = "hierarchical",
+    slots: int | None = None,
+) -> RouteResult:
+    """Where ``tokens`` tokens of all ranks go on a cluster, and what it costs (``tl.route``).
+
+    ``skew`` as the command spells it (``"zipf:1.1"``); dispatch in FP8, combine in BF16. ``route_ports`` takes
+    everything else. UsageError for unknown names and for figures that do not fit.
+    """
+    topology = cluster_topology(cluster)
+    routing = Routing(tokens=tokens, experts=experts, topk=topk, ranks=ranks, skew=Skew.parse(skew), seed=seed)
+    ports = Ports.of_topology(topology)
+    return route_ports(routing, ports, topology=topology, hidden=hidden, way=way, slots=slots)
+
+
+def cluster_topology(name: str | os.PathLike[str]) -> Topology:
+    """Links and network cards of a cluster, by name or file. UsageError where it has none."""
+    topology = System.of_cluster(Cluster.load(name)).topology
+    if topology is None:
+        raise UsageError(f"cluster {str(name)!r} does not say how its ranks are joined")
+    return topology
+
+
 def payload(hidden: int, dtype: DType) -> Payload:
     """A token on the wire in a phase: 8-bit types with DeepEP's scales."""
     is_scaled = dtype.bits == 8
     return Payload(hidden=hidden, dtype=dtype, scale_block=_SCALE_BLOCK if is_scaled else None)
 
 
-def route(
+def route_ports(
     routing: Routing,
     ports: Ports,
     *,
@@ -143,6 +191,8 @@ def route(
     """
     if layers < 1 or steps < 1:
         raise UsageError(f"layers and steps are at least 1, got {layers} and {steps}")
+    if routing.ranks < ports.ranks_per_node:
+        ports = dataclasses.replace(ports, ranks_per_node=routing.ranks)
     table = routing.drawn()
     place = placement or Placement.contiguous(routing.experts, routing.ranks)
     phases = [("dispatch", payload(hidden, dispatch_dtype)), ("combine", payload(hidden, combine_dtype))]

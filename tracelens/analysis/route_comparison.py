@@ -34,7 +34,7 @@ def compared(result: RouteResult, folder: Path) -> RouteResult:
     rows = {"dispatch": result.summary["tokens"] / ranks, "combine": result.frames["ranks"].tokens_received.mean()}
     measured = []
     for path in paths:
-        ops = analyze(load(path), Options()).frames.get("unified_perf_summary")
+        ops = analyze(load(path), Options(cpu=True)).frames.get("unified_perf_summary")
         if ops is None:
             continue
         for op in ops[ops.category == _CATEGORY].to_dict(orient="records"):

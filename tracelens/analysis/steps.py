@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.errors import UsageError
 from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -132,6 +133,19 @@ class StepTimes:
                 "complete": self.complete,
             }
         )
+
+
+def device_steps(table: TraceTable, tree: OpTree, rows: Ints) -> tuple[str, StepTimes, Ints]:
+    """The steps of a trace (annotation stem, times) and the step of each device event in ``rows``, -1 outside of them.
+
+    A device event belongs to the step in which it was launched; one without a launch, to that in which it started.
+    """
+    stem, steps = find_steps(table)
+    start = table.start_ns[rows]
+    launch = tree.launch[rows]
+    launch_ns = np.where(launch >= 0, table.start_ns[np.maximum(launch, 0)], start)
+    step_of = step_of_device_rows(steps, launch_ns) if steps else np.full(len(rows), -1, np.int64)
+    return stem, StepTimes.of(steps, step_of, start, start + table.duration_ns[rows]), step_of
 
 
 def select_steps(wanted: str, times: StepTimes) -> list[int]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from tracelens.analysis.steps import device_steps
 from tracelens.trace.read import read_trace
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
 
@@ -56,10 +57,12 @@ class Trace:
         )
 
     def steps(self) -> pd.DataFrame:
-        """One row per step or iteration: see ``analysis.steps.step_frame``."""
-        from tracelens.analysis.analyze import Options, analyze
+        """One row per step or iteration: start_us, duration_us, busy_us, device_events, complete (see ``StepTimes``)."""
+        import numpy as np
 
-        return analyze(self, Options()).frames["steps"]
+        rows = np.flatnonzero(np.isin(self.table.kind, DEVICE_KINDS))
+        _, times, _ = device_steps(self.table, self.tree, rows)
+        return times.frame(int(self.table.start_ns.min()) if len(self) else 0)
 
     def node(self, row: int) -> OpNode:
         """The op at a table row, with its children and kernels."""

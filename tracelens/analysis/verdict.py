@@ -9,6 +9,7 @@ import pandas as pd
 
 from tracelens.analysis.analyze import CHOSEN, COLLECTIVES, Analysis
 from tracelens.analysis.intervals import gaps_ns, union_ns
+from tracelens.analysis.overlap import StreamOverlaps
 from tracelens.analysis.summary import (
     Busy,
     CategoryRow,
@@ -25,6 +26,7 @@ from tracelens.analysis.summary import (
 from tracelens.analysis.utilization import utilization
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
+from tracelens.trace.table import DEVICE_KINDS, Kind
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 
 SHORT_KERNEL_US = 5.0
@@ -327,6 +329,8 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
             f"{tree.overlaps:,} host events outlive their caller; they hang on the innermost event that contains them"
         )
         notices.append(Notice(id="host_overlaps", count=tree.overlaps, text=text))
+    if analysis.overlaps is not None and analysis.overlaps.count:
+        notices.append(_overlap_notice(analysis, analysis.overlaps))
     failed: dict[str, list[str]] = {}
     for failure in analysis.failures:
         failed.setdefault(f"{failure.origin}: {failure.error}", []).append(failure.name)
@@ -338,11 +342,36 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
 def _input_notices(analysis: Analysis) -> list[Notice]:
     table = analysis.trace.table
     losses = table.losses
-    notices = [Notice(id="damaged_input", count=max(1, losses.damaged_events), text=note) for note in losses.notes]
+    merged = _process_notice(analysis)
+    notices = [] if merged is None else [merged]
+    notices += [Notice(id="damaged_input", count=max(1, losses.damaged_events), text=note) for note in losses.notes]
     if not table.has_shapes:
         text = "no shapes were recorded: no FLOPs or bytes (use record_shapes=True)"
         notices.append(Notice(id="no_shapes", count=1, text=text))
     return notices
+
+
+def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
+    device = np.isin(analysis.trace.table.kind, DEVICE_KINDS)
+    share = overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum()))
+    kernels = f"{overlaps.count:,} device events ran into the next of their stream ({share:.2%} of device time)"
+    text = f"{kernels}: clipped there" if overlaps.clipped else f"{kernels}: kept; --overlap clip ends them there"
+    return Notice(id="same_stream_overlap", count=overlaps.count, text=text)
+
+
+def _process_notice(analysis: Analysis) -> Notice | None:
+    """Ranks whose traces were merged: figures would be taken for those of one."""
+    table, ambiguous = analysis.trace.table, analysis.trace.tree.ambiguous
+    lanes = np.unique(table.lane[np.isin(table.kind, (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))]).tolist()
+    processes = list(dict.fromkeys(table.lanes[lane][0] for lane in lanes))
+    if len(processes) < 2:
+        return None
+    names = [f"{table.process_names.get(pid, 'process')} {pid}" for pid in processes[:4]]
+    shown = ", ".join(names) + (", ..." if len(processes) > 4 else "")
+    text = f"{len(processes)} processes in one file ({shown}): ranks merged? Figures are of all of them together"
+    if ambiguous:
+        text += f"; {ambiguous:,} device events could be of several of them and are left unlinked"
+    return Notice(id="several_processes", count=len(processes), text=text)
 
 
 def _above_peak(analysis: Analysis) -> int:

@@ -18,8 +18,6 @@ from tracelens.hardware.calibration import Calibration
 
 #: Exponentials per clock and unit: 16 on NVIDIA since Ampere; 4 SIMDs of 16 lanes at a quarter rate on CDNA.
 EXP_PER_CLOCK = 16
-# A matrix unit and an exponential unit that take turns: between sum (1) and maximum (infinity).
-_OVERLAP = 1.5
 #: Gradient kernels hold 128 keys per work-group.
 KEYS_PER_GRADIENT_GROUP = 128
 DQ_READ_MODIFY_WRITE_BYTES = 8
@@ -97,7 +95,7 @@ def forward(c: AttentionColumns, device: HardwareSpec, constants: Calibration) -
     efficiency = constants["matrix_efficiency"]
     wide = np.maximum(head / 128, 1) ** constants.get("wide_head", 0.0)
     multiply = 2 * (c.d_qk + c.d_v) / (peak * efficiency / units) * wide
-    per_key = rows * (multiply**_OVERLAP + (1 / clock) ** _OVERLAP) ** (1 / _OVERLAP)
+    per_key = rows * _taking_turns(multiply, 1 / clock)
     start = constants.get("group_us", 0.0)
     group = start + mean * per_key
     compute = np.maximum(
@@ -135,7 +133,7 @@ def backward(c: AttentionColumns, device: HardwareSpec, constants: Calibration) 
     visited = pairs + np.where(c.causal > 0, c.s * KEYS_PER_GRADIENT_GROUP / 2, 0.0)
     efficiency = constants["matrix_efficiency"]
     multiply = 2 * (3 * c.d_qk + 2 * c.d_v) / (peak * efficiency / units)
-    per_pair = (multiply**_OVERLAP + (1 / clock) ** _OVERLAP) ** (1 / _OVERLAP)
+    per_pair = _taking_turns(multiply, 1 / clock)
     group = constants.get("group_us", 0.0) + visited / key_groups * per_pair
     longest = constants.get("group_us", 0.0) + KEYS_PER_GRADIENT_GROUP * c.s * per_pair
     compute = np.maximum(longest, groups * group / units + constants.get("tail", 0.0) * group)
@@ -197,6 +195,12 @@ def _rates(
     if peak is None or hbm is None or units is None or mhz is None or kernel is None:
         return None
     return peak, hbm, units, EXP_PER_CLOCK * mhz * device.clock_scale, kernel
+
+
+def _taking_turns(multiply: Floats, exponential: float) -> Floats:
+    """Matrix and exponential units overlap in part: the norm of order 1.5, between sum and maximum."""
+    root: Floats = np.cbrt(multiply * np.sqrt(multiply) + exponential * exponential**0.5)
+    return root * root
 
 
 def _by_head(sizes: tuple[int, int, int], head: Floats) -> Floats:

@@ -1,5 +1,6 @@
 """Matrix products by tiles: waves over the compute units, the k loop, L2 and HBM traffic, split k.
 
+The larger of computing and loading hides most of the smaller: the cubic norm of both, between maximum and sum.
 ``docs/estimation.md`` has the measured error per device, and what each term is worth.
 """
 
@@ -10,15 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.columns import OUTPUT_BYTES, WIDTH, GEMMColumns, Priced, hbm_peak, joined, matrix_peak
+from tracelens.backends.columns import OUTPUT_BYTES, WIDTH, GEMMColumns, Priced, hbm_peak, matrix_peak
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.calibration import Calibration
 
 UNLIMITED = float("inf")
-# Rows per pass: a dozen columns of this length stay in a core's L2 (1e6 rows in 0.6 s; in one piece 2.1 s).
-CHUNK = 8192
-# The larger of computing and loading hides most of the smaller: between their maximum (infinity) and their sum (1).
-OVERLAP = 3
 #: Elements of k that one dequantizing or quantizing pass of a row covers: 256 threads of 8.
 QUANTIZED_PER_PASS = 2048
 # Of the first pass, which also starts the work-group: 0.55-0.6 fitted on H100, H200, B200 and GB200.
@@ -64,17 +61,11 @@ def price(columns: GEMMColumns, device: HardwareSpec, constants: Calibration) ->
     kernel = KERNELS.get(constants.kernel or "")
     if peak is None or hbm is None or units is None or kernel is None:
         return None
-    chunks = range(0, len(columns), CHUNK) if len(columns) else (0,)
     with np.errstate(over="ignore"):
-        return joined(
-            [
-                _chunk(columns.take(slice(at, at + CHUNK)), peak, hbm, units, device.clock_scale, constants, kernel)
-                for at in chunks
-            ]
-        )
+        return _priced(columns, peak, hbm, units, device.clock_scale, constants, kernel)
 
 
-def _chunk(
+def _priced(
     c: GEMMColumns, peak: float, hbm: float, units: int, clock: float, constants: Calibration, kernel: Kernel
 ) -> Priced:
     w = WIDTH[c.precision]
@@ -82,19 +73,19 @@ def _chunk(
     byte_us = 1 / (constants["hbm_efficiency"] * hbm)
     unit_us = units * byte_us / constants.get("unit_ratio", UNLIMITED)
     l2_us = 1 / (constants.get("l2_ratio", UNLIMITED) * hbm * clock)
-    pad, edge, split_us = (constants.get(name, 0.0) for name in ("k_overhead", "edge", "split_us"))
+    pad, split_us = constants.get("k_overhead", 0.0), constants.get("split_us", 0.0)
 
     unique, flops = c.hbm_bytes(), c.flops()
     memory = unique * byte_us
-    # Floating-point powers cost as much as all else here; small integer ones are products.
-    memory_p = memory * memory * memory
-    times = np.full(len(c), np.inf)
-    computing = np.full(len(c), np.inf)
+    # Cubes of the times, without and with a split k.
+    whole, parted, computing = (np.full(len(c), np.inf) for _ in range(3))
     per_group = c.m / c.groups
+    heights = {tm for tm, _, _ in kernel.tiles}
+    high = {tm: c.b * (c.groups * np.ceil(per_group / tm) if c.blocks is None else c.blocks[tm]) for tm in heights}
+    across = {tn: np.ceil(c.n / tn) for tn in {tn for _, tn, _ in kernel.tiles}}
     for tm, tn, most_rows in kernel.tiles:
-        blocks = c.groups * np.ceil(per_group / tm) if c.blocks is None else c.blocks[tm]
-        tiles = c.b * blocks * np.ceil(c.n / tn)
-        area = 2 * tm * tn * (1 + edge * (1 / tm + 1 / tn)) * flop_us
+        tiles = high[tm] * across[tn]
+        area = 2 * tm * tn * flop_us
         loads, stores = w * (tm + tn), OUTPUT_BYTES * tm * tn
         offered = np.flatnonzero(c.m <= most_rows) if most_rows < UNLIMITED else None
         for split in kernel.splits:
@@ -104,18 +95,19 @@ def _chunk(
             if offered is not None and not len(offered):
                 continue
             at = slice(None) if offered is None else offered
-            t, k = tiles[at] * split, np.ceil(c.k[at] / split)
+            t, k = tiles[at] * split, c.k[at] if split == 1 else np.ceil(c.k[at] / split)
             waves = np.ceil(t / units)
             compute = waves * (area * (k + pad))
             per_unit = waves * ((loads * k + stores) * unit_us)
             chip = np.maximum(compute, np.maximum(per_unit, t * k * (loads * l2_us)))
-            if split == 1:
-                longest = np.cbrt(chip * chip * chip + memory_p[at])
-            else:
-                reread = memory[at] + 2 * 4 * split * (c.b * c.m * c.n)[at] * byte_us
-                longest = np.cbrt(chip**OVERLAP + reread**OVERLAP) + split_us
-            times[at] = np.minimum(times[at], longest)
+            traffic = memory[at]
+            if split > 1:
+                traffic = traffic + 2 * 4 * split * (c.b * c.m * c.n)[at] * byte_us
+            # Roots cost as much as the rest: they are taken once, of the least.
+            best = whole if split == 1 else parted
+            best[at] = np.minimum(best[at], chip * chip * chip + traffic * traffic * traffic)
             computing[at] = np.minimum(computing[at], compute)
+    times = np.minimum(np.cbrt(whole), np.cbrt(parted) + split_us)
     times = times + constants.get("launch_us", 0.0)
     if c.as_layer:
         times = _with_host(c, times + _quantizing(c, constants), constants)

@@ -68,7 +68,7 @@ def _grouped(
     constants: Calibration,
 ) -> tuple[Floats, Floats, Floats]:  # fmt: skip
     """(time, computing, reading the weights), in us."""
-    edge, l2 = constants.get("edge", 0.0), constants.get("l2_ratio", 2.3) * hbm * clock
+    l2 = constants.get("l2_ratio", 2.3) * hbm * clock
     flops = constants["matrix_efficiency"] * peak / units
     loading = (c.active * n * k * w + c.rows * (k * w + 2 * n)) / (constants["hbm_efficiency"] * hbm)
     best, fastest = np.full(len(c), np.inf), np.full(len(c), np.inf)
@@ -78,7 +78,6 @@ def _grouped(
         # Few waves end together; of many, units start the next at different times.
         waves = np.where(waves < _FEW_WAVES, np.ceil(waves), np.maximum(waves + 0.5, _FEW_WAVES))
         computing = waves * 2 * tm * tn * (k + 64 * constants.get("k_overhead", 0.0)) / flops
-        computing = computing * (1 + 64 * edge * (1 / tm + 1 / tn))
         best = np.minimum(best, np.maximum(computing, np.maximum(w * tiles * (tm + tn) * k / l2, loading)))
         fastest = np.minimum(fastest, computing)
     return np.where(c.rows > 0, best, 0.0), fastest, loading

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except TracelensError as error:
-        print(f"error: {error}  (exit {error.exit_code})", file=sys.stderr)
+        print(f"error: {_safe(str(error))}  (exit {error.exit_code})", file=sys.stderr)
         if args.verbose >= 2:
             traceback.print_exc()
         return error.exit_code
@@ -37,6 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output (head, less) has gone; what is left to flush has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _safe(message: str) -> str:
+    """An error's lines without anything that a terminal would obey: they name what files and extensions hold."""
+    from tracelens.report.text import terminal_text
+
+    return "\n".join(map(terminal_text, message.split("\n")))
 
 
 def verbs() -> list[str]:

@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.trace import load
     from tracelens.extensions import NONE, load_extension
     from tracelens.hardware import HardwareSpec
+    from tracelens.report.text import terminal_text
 
     options = Options(
         device=HardwareSpec.load(args.device) if args.device else None,
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     trace = load(args.trace)
     state = health(trace, options)
     for line in _lines(state):
-        print(line)
+        print(terminal_text(line))
     if not state.device_events:
         raise no_device_events(trace)
     return 0

@@ -2,6 +2,7 @@
 
 One operation: tracelens estimate gemm --m 8192 --n 28672 --k 8192 --dtype bf16 --device h200,b200
 A table:       tracelens estimate gemm --batch in.csv -o out.csv --device h200
+Communication: tracelens estimate collective --op all_reduce --bytes 1e9 --ranks 16 --cluster dgx-h200
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracelens.analysis.estimation import Answer
 
 _HEADER = ("device", "operation", "time us", "TFLOPS/s", "bound", "compute us", "memory us", "peak us", "error", "by")
+_NEEDED = {"collective": ("op", "bytes", "ranks"), "ep": ("tokens", "hidden", "topk", "experts", "ranks")}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +44,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     moe.add_argument("--no-gate", action="store_true", help="two matrices per expert instead of three")
     for name in ("context-attention", "generation-attention"):
         _kind(kinds, name, "a table of an inference engine's attention layers (--batch)")
+    message = _communication(kinds, "collective", "a collective over a cluster's links")
+    message.add_argument("--op", metavar="NAME", help="all_reduce, all_gather, reduce_scatter, all_to_all, send ...")
+    message.add_argument("--bytes", type=float, metavar="N", help="the full message of one rank, e.g. 64e6")
+    message.add_argument("--ranks", type=int)
+    message.add_argument(
+        "--stride", type=int, default=1, help="between the group's ranks, e.g. the TP degree; default: 1"
+    )
+    message.add_argument("--collective", metavar="ALGORITHM", help="ring, tree, direct ...; default: the fastest")
+    exchange = _communication(kinds, "ep", "dispatch and combine of an expert-parallel layer, by DeepEP's kernels")
+    _sizes(exchange, "tokens hidden topk experts ranks", sms=20)
+    exchange.add_argument("--kernels", choices=("normal", "low_latency"), help="default: normal; a table's op_name")
 
 
 def _kind(kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
@@ -55,6 +70,17 @@ def _kind(kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
     return kind
 
 
+def _communication(
+    kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
+) -> argparse.ArgumentParser:
+    kind = kinds.add_parser(name, help=text, description=text)
+    kind.add_argument("--cluster", metavar="NAME[,NAME...]", help="names or cluster files, side by side")
+    kind.add_argument("--device", metavar="NAME[,NAME...]", help="each in its standard node")
+    kind.add_argument("--batch", type=Path, metavar="FILE", help="a table; docs/network.md lists its columns")
+    kind.add_argument("-o", "--output", type=Path, metavar="FILE", help="where --batch writes it; default: stdout")
+    return kind
+
+
 def _sizes(parser: argparse.ArgumentParser, needed: str, **optional: int) -> None:
     for name in needed.split():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int)
@@ -65,18 +91,67 @@ def _sizes(parser: argparse.ArgumentParser, needed: str, **optional: int) -> Non
 def run(args: argparse.Namespace) -> int:
     from tracelens.errors import UsageError
 
+    if args.what in ("collective", "ep"):
+        return _messages(args)
     if args.batch is not None:
         return _batch(args)
     if not args.device:
         raise UsageError("name a device: --device h200, or several: --device h200,b200")
     answers = [answer for name in args.device.split(",") for answer in _answers(args, name.strip())]
-    rows = [_HEADER, *(_row(answer) for answer in answers)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    _print([_HEADER, *(_row(answer) for answer in answers)], words=(0, 1, 4, 9))
+    return 0
+
+
+def _print(rows: list[tuple[str, ...]], *, words: tuple[int, ...]) -> None:
+    """Columns side by side; those of ``words`` to the left, numbers to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = [
-            c.ljust(w) if i in (0, 1, 4, 9) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = [c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
         print("  ".join(cells).rstrip())
+
+
+def _messages(args: argparse.Namespace) -> int:
+    from tracelens.analysis import communication
+    from tracelens.analysis.estimation import read_table
+    from tracelens.backends.system import System
+    from tracelens.errors import UsageError
+    from tracelens.groups import Group
+    from tracelens.network.cluster import Cluster
+
+    if args.batch is not None:
+        table, where = read_table(args.batch), {"cluster": args.cluster, "device": args.device}
+        if args.what == "ep":
+            return _write(
+                communication.estimate_exchanges(table, **where, kernels=args.kernels), args, "combine_us_est"
+            )
+        return _write(communication.estimate_collectives(table, **where, algorithm=args.collective), args, "time_us")
+    names = args.cluster or args.device
+    if not names:
+        raise UsageError("name a cluster or a device: --cluster dgx-h200, or several: --cluster dgx-h200,dgx-b200")
+    missing = [name for name, value in vars(args).items() if value is None and name in _NEEDED[args.what]]
+    if missing:
+        raise UsageError(f"--{missing[0]} is needed")
+    clusters = [name.strip() for name in (args.cluster or "").split(",") if name]
+    systems = [System.of_cluster(Cluster.load(name)) for name in clusters]
+    systems = systems or [System.load(name.strip()) for name in names.split(",")]
+    if args.what == "collective":
+        group = Group(ranks=args.ranks, stride=args.stride)
+        answers = [
+            communication.collective_answer(system, args.op, args.bytes, group, args.collective) for system in systems
+        ]
+    else:
+        answers = [
+            answer
+            for system in systems
+            for answer in communication.exchange_answers(
+                system, tokens=args.tokens, hidden=args.hidden, topk=args.topk, experts=args.experts, ranks=args.ranks,
+                sms=args.sms, kernels=args.kernels or "normal",
+            )
+        ]  # fmt: skip
+    rows = [(a.system, a.operation, f"{a.time_us:.4g}", f"{a.peak_us:.4g}", f"{a.gb_s:.4g}", a.by) for a in answers]
+    _print([("system", "operation", "time us", "peak us", "GB/s", "by"), *rows], words=(0, 1, 5))
+    for note in dict.fromkeys(a.note for a in answers if a.note):
+        print(note)
     return 0
 
 
@@ -111,15 +186,21 @@ def _row(answer: Answer) -> tuple[str, ...]:
 
 
 def _batch(args: argparse.Namespace) -> int:
-    from tracelens.analysis.estimation import estimate, read_table, write_table
+    from tracelens.analysis.estimation import estimate, read_table
 
     found = estimate(
         args.what, read_table(args.batch), device=args.device, backend=args.backend, gpu_clock_mhz=args.gpu_clock_mhz
     )
+    return _write(found, args, "time_us")
+
+
+def _write(found: pd.DataFrame, args: argparse.Namespace, answer: str) -> int:
+    from tracelens.analysis.estimation import write_table
+
     if args.output is None:
         sys.stdout.write(found.to_csv(index=False))
         return 0
     write_table(found, args.output)
-    missing = int(found["time_us"].isna().sum())
+    missing = int(found[answer].isna().sum())
     print(f"wrote {args.output}: {len(found)} rows" + (f", {missing} without an answer" if missing else ""))
     return 0

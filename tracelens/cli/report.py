@@ -33,6 +33,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--ep-size", type=_positive, metavar="RANKS", help="expert-parallel group size, where the trace has none")
     add("--backend", default="roofline", metavar="CHAIN", help="what is achievable: tile, gemm=origami,sdpa=tile ...")
     add("--gpu-clock-mhz", type=float, metavar="MHZ", help="the clock of estimates; default: the data sheet's")
+    add(
+        "--overlap",
+        choices=("keep", "clip"),
+        default="keep",
+        help="device events running into the next of their stream",
+    )
     add("--cpu", action="store_true", help="tables of the CPU ops too; a report even without GPU work")
     add("--model", metavar="NAME|config.json", help="adds model and hardware FLOPs utilization; also a model .toml")
     add("--tokens-per-step", type=_positive, metavar="N", help="for --model, where the trace does not record it")
@@ -72,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         ep_size=args.ep_size,
         backend=args.backend,
         gpu_clock_mhz=args.gpu_clock_mhz,
+        overlap=args.overlap,
         cpu=args.cpu,
         model=model,
         tokens_per_step=args.tokens_per_step,

@@ -8,6 +8,7 @@ would gain. Without one: packets on a full mesh, in ms, with the parameters of t
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--routing", type=Path, metavar="DIR|FILE",
-        help="recorded: a folder with routing.csv, or an .npz or .csv with logits, chosen experts or counts",
+        help="recorded: a folder with routing.csv, an .npz or .csv with logits, chosen experts or counts, a trace",
     )  # fmt: skip
     add("--save-routing", type=Path, metavar="DIR", help="write routing.csv and weights.csv")
     add("--log", type=Path, metavar="FILE", help="write the packet log (--rules seed)")
@@ -183,10 +184,10 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
 
 
 def _on_cluster(args: argparse.Namespace, values: dict[str, Any]) -> RouteResult:
-    from tracelens.analysis.route import route
+    from tracelens.analysis.route import route_ports
 
     ports, topology = _ports(args, values)
-    return route(
+    return route_ports(
         _routing(args, values, "uniform"),
         ports,
         topology=topology,
@@ -203,6 +204,7 @@ def _on_cluster(args: argparse.Namespace, values: dict[str, Any]) -> RouteResult
 
 
 def _ports(args: argparse.Namespace, values: dict[str, Any]) -> tuple[Ports, Topology | None]:
+    from tracelens.analysis.route import cluster_topology
     from tracelens.network.ports import Ports
 
     packets: dict[str, Any] = {"overlap": values["overlap"] or 1.0}
@@ -224,25 +226,13 @@ def _ports(args: argparse.Namespace, values: dict[str, Any]) -> tuple[Ports, Top
             **packets,
         )
         return ports, None
-    import dataclasses
-
-    topology = _topology(args.cluster)
+    topology = cluster_topology(args.cluster)
     ports = dataclasses.replace(Ports.of_topology(topology), **packets)
     if args.link_gb_s is not None:
         ports = dataclasses.replace(ports, link_gb_s=args.link_gb_s)
     if values["inter_gb_s"] is not None:
         ports = dataclasses.replace(ports, card_gb_s=values["inter_gb_s"])
     return ports, topology
-
-
-def _topology(name: str) -> Topology:
-    from tracelens.backends.system import System
-    from tracelens.network.cluster import Cluster
-
-    topology = System.of_cluster(Cluster.load(name)).topology
-    if topology is None or topology.ranks_per_node is None:
-        raise UsageError(f"cluster {name!r} does not say how many ranks a node has")
-    return topology
 
 
 def _dtype(text: str) -> Any:

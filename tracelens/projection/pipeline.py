@@ -13,8 +13,7 @@ from tracelens.projection.schedules import Order, Task
 class Pipeline:
     """What the ranks of a pipeline did. Times in microseconds from the first task's start.
 
-    ``busy_us`` of rank r is the time of its tasks; ``kept[r]`` per chunk of r: how many micro-batches' activations it
-    held when their sum, weighted with ``kept_bytes``, was largest.
+    ``busy_us`` of a rank is the time of its tasks, ``kept_bytes`` the most activations that it kept at once.
     """
 
     time_us: float
@@ -37,40 +36,37 @@ def run(
     """
     ranks, chunks = len(forward_us), len(forward_us[0])
     tasks = [order.tasks(r, ranks=ranks, chunks=chunks, micro_batches=micro_batches) for r in range(ranks)]
-    last = ranks * chunks - 1
-    ends: dict[tuple[str, int, int], float] = {}
-    free, position = [0.0] * ranks, [0] * ranks
     hop_us = transfer_us if ranks > 1 else 0.0
-
-    def ready_us(task: Task, part: int) -> float | None:
-        if task.kind == "F":
-            if part == 0:
-                return 0.0
-            arrived = ends.get(("F", part - 1, task.micro_batch))
-        elif part == last:
-            own = ends.get(("F", part, task.micro_batch))
-            return own
-        else:
-            arrived = ends.get(("B", part + 1, task.micro_batch))
-        return None if arrived is None else arrived + hop_us
-
+    # When each part of the model, from first to last, has finished each micro-batch; None: not yet.
+    forward: list[list[float | None]] = [[None] * micro_batches for _ in range(ranks * chunks)]
+    backward: list[list[float | None]] = [[None] * micro_batches for _ in range(ranks * chunks)]
+    free, position = [0.0] * ranks, [0] * ranks
     waiting = set(range(ranks))
     while waiting:
         advanced = False
         for rank in sorted(waiting):
-            mine = tasks[rank]
-            while position[rank] < len(mine):
-                task = mine[position[rank]]
-                part = task.chunk * ranks + rank
-                ready = ready_us(task, part)
-                if ready is None:
+            mine, at, now = tasks[rank], position[rank], free[rank]
+            first, end = at, len(mine)
+            while at < end:
+                task = mine[at]
+                part, m = task.chunk * ranks + rank, task.micro_batch
+                if task.kind == "F":
+                    arrived = forward[part - 1][m] if part else -hop_us
+                    ends, cost = forward, forward_us[rank][task.chunk]
+                else:
+                    # The last part turns round: its own forward's result does not travel.
+                    last = part + 1 == len(backward)
+                    arrived = forward[part][m] if last else backward[part + 1][m]
+                    arrived = arrived - hop_us if last and arrived is not None else arrived
+                    ends, cost = backward, backward_us[rank][task.chunk]
+                if arrived is None:
                     break
-                cost = (forward_us if task.kind == "F" else backward_us)[rank][task.chunk]
-                free[rank] = max(free[rank], ready) + cost
-                ends[task.kind, part, task.micro_batch] = free[rank]
-                position[rank] += 1
-                advanced = True
-            if position[rank] == len(mine):
+                now = max(now, arrived + hop_us) + cost
+                ends[part][m] = now
+                at += 1
+            advanced |= at > first
+            position[rank], free[rank] = at, now
+            if at == end:
                 waiting.discard(rank)
         if not advanced:
             raise UsageError(f"the schedule waits for itself on ranks {sorted(waiting)}")

@@ -23,6 +23,7 @@ def report(
     bundled: bool = True,
     steps: str | None = None,
     ep_size: int | None = None,
+    overlap: str = "keep",
     cpu: bool = False,
     backend: str = "roofline",
     gpu_clock_mhz: float | None = None,
@@ -39,6 +40,7 @@ def report(
     bundled: whether bundled extensions switch themselves on when their op names occur.
     steps: ``"3"``, ``"3-5"`` or ``"steady"``; None is the whole file.
     ep_size: ranks of the expert-parallel group, where the trace does not record it.
+    overlap: ``"clip"`` ends a device event where the next of its stream begins, ``"keep"`` leaves times as recorded.
     cpu: tables of the CPU ops too, and a report even without GPU work.
     backend: what is achievable, beside the roofline: ``"tile"`` or a chain such as ``"gemm=origami,sdpa=tile"``.
     gpu_clock_mhz: the clock that estimates are for; None is the data sheet's.
@@ -71,6 +73,7 @@ def report(
         bundled=bundled,
         steps=steps,
         ep_size=ep_size,
+        overlap=overlap,
         cpu=cpu,
         backend=backend,
         clock_mhz=gpu_clock_mhz,

@@ -11,7 +11,7 @@ from tracelens.errors import UsageError
 class BlockPool:
     """``total`` blocks of ``block_tokens`` tokens; ``peak`` is the most that were in use at once.
 
-    Shared beginnings are kept under the hash of each piece of ``piece_tokens`` tokens. While nobody uses a piece it
+    Shared beginnings are kept under the hash of each piece of ``piece_tokens`` tokens, as whole blocks. While nobody uses a piece it
     counts as available, and the least recently used one gives way first.
     """
 
@@ -21,7 +21,7 @@ class BlockPool:
         self.total = self.free = total
         self.block_tokens = block_tokens
         self.peak = 0
-        self.piece_blocks = -(-piece_tokens // block_tokens)
+        self.piece_blocks = piece_tokens // block_tokens
         self._pieces: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
 

@@ -10,6 +10,7 @@ of detail.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tracelens.backends import System
+from tracelens.backends import EstimateTable
 from tracelens.backends.chain import chain
 from tracelens.errors import UsageError
 from tracelens.groups import Group
@@ -58,8 +59,9 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWork:
-    """One layer in one step: its compute on every device of the stage, then its collectives."""
+    """``count`` equal layers in one step: each its compute on every device of the stage, then its collectives."""
 
+    count: int = 1
     compute_fs: int
     exchanges: tuple[Exchange, ...] = ()
 
@@ -73,25 +75,29 @@ class StageWork:
 
     @property
     def compute_fs(self) -> int:
-        return sum(layer.compute_fs for layer in self.layers)
+        return sum(layer.count * layer.compute_fs for layer in self.layers)
 
     @property
     def exchange_fs(self) -> int:
-        return sum(exchange.time_fs for layer in self.layers for exchange in layer.exchanges)
+        return sum(layer.count * exchange.time_fs for layer in self.layers for exchange in layer.exchanges)
 
 
 class DecodeLine:
     """A decode step of a fixed batch while the summed context is in ``[low, high)``: ``fixed + slope * context``, in fs.
 
-    ``fixed`` and ``slope`` have an entry per stage; ``compute`` is the part of ``fixed`` that is no exchange.
+    ``exchange`` is the part of ``fixed`` that is no compute. ``layers`` has the stages' runs of layers at a context of
+    0, each with what a key more adds to one of its layers.
     """
 
-    __slots__ = ("compute", "fixed", "high", "low", "slope", "total_fixed", "total_slope")
+    __slots__ = ("exchange", "fixed", "high", "layers", "low", "slope")
 
-    def __init__(self, low: int, high: int, fixed: tuple[int, ...], compute: tuple[int, ...], slope: tuple[int, ...]):
-        self.low, self.high = low, high
-        self.fixed, self.compute, self.slope = fixed, compute, slope
-        self.total_fixed, self.total_slope = sum(fixed), sum(slope)
+    def __init__(self, low: int, high: int, layers: list[tuple[StageWork, list[int]]]) -> None:
+        self.low, self.high, self.layers = low, high, layers
+        self.exchange = sum(work.exchange_fs for work, _ in layers)
+        self.fixed = self.exchange + sum(work.compute_fs for work, _ in layers)
+        self.slope = sum(
+            run.count * slope for work, slopes in layers for run, slope in zip(work.layers, slopes, strict=True)
+        )
 
 
 class StepCost:
@@ -110,8 +116,11 @@ class StepCost:
         if parallel.pp > len(self.layers):
             raise UsageError(f"pp {parallel.pp} needs as many layers, {model.name} has {len(self.layers)}")
         self.stages = _split(self.layers, parallel.pp)
+        self._runs = tuple(_runs(stage) for stage in self.stages)
         self._letters = sorted(set(model.blocks))
         self._attention = [letter for letter in self._letters if letter in "*w"]
+        self._attention_blocks = [(letter, model.blocks.count(letter)) for letter in self._attention]
+        self._sums: dict[int, tuple[int, int]] = {}
         self._linear: dict[int, dict[str, int]] = {}
         self._heads: dict[int, int] = {}
         self._exchanges: dict[tuple[str, int], Exchange] = {}
@@ -137,15 +146,6 @@ class StepCost:
                 )
             )
 
-    @property
-    def host_fs(self) -> int:
-        """Host time per step, part of the first stage's first layer."""
-        return self._step_fs
-
-    def prefill(self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int) -> tuple[StageWork, ...]:
-        """A step without decoding: ``chunks`` are (new tokens, tokens already cached), ``rows`` get logits."""
-        return self.mixed(tokens, chunks, rows, started, 0, 0)
-
     def mixed(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
     ) -> tuple[StageWork, ...]:
@@ -158,14 +158,43 @@ class StepCost:
             for letter in self._attention:
                 value, slope, low, _ = self._decode_piece(letter, batch, context)
                 attention[letter] += value + slope * (context - low)
-        host = self._step_fs + batch * self._sequence_fs + started * self._prompt_fs
-        if batch and self._draft is not None:
-            host += self._draft_fs(batch, context)
-        return self._stages(tokens, rows, attention, host)
+        return self._stages(tokens, rows, attention, self._host(started, batch, context))
+
+    def mixed_time(
+        self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
+    ) -> tuple[int, int]:
+        """(compute, exchanges) of ``mixed``, summed, without making its parts."""
+        found = self._sums.get(tokens)
+        if found is None:
+            works = self._stages(tokens, 0, {}, 0)
+            found = sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
+            self._sums[tokens] = found
+        compute, exchange = found
+        if rows:
+            compute += self._head(rows)
+            exchange += sum(each.time_fs for each in self._gather(rows))
+        for letter, blocks in self._attention_blocks:
+            one = 0
+            for new, past in chunks:
+                one += self._chunk(letter, new, past)
+            if batch:
+                value, slope, low, _ = self._decode_piece(letter, batch, context)
+                one += value + slope * (context - low)
+            compute += blocks * one
+        return compute + self._host(started, batch, context), exchange
 
     def decode_work(self, batch: int, context: int) -> tuple[StageWork, ...]:
         """A pure decode step in full detail; adds up to ``decode_line``."""
-        return self.mixed(batch * self.queries, (), batch * self.queries, 0, batch, context)
+        return tuple(
+            StageWork(
+                layers=tuple(
+                    LayerWork(count=run.count, compute_fs=run.compute_fs + slope * context, exchanges=run.exchanges)
+                    for run, slope in zip(work.layers, slopes, strict=True)
+                ),
+                handover=work.handover,
+            )
+            for work, slopes in self.decode_line(batch, context).layers
+        )
 
     def decode_line(self, batch: int, context: int) -> DecodeLine:
         """The decode step of ``batch`` sequences near a summed context of ``context`` keys."""
@@ -179,25 +208,57 @@ class StepCost:
             host = self._step_fs + batch * self._sequence_fs
             draft_slope = 0
             if self._draft is not None:
-                host += self._draft_fs(batch, low)
-                draft_slope = (self._draft_fs(batch, high) - self._draft_fs(batch, low)) // (high - low)
-                host -= draft_slope * low
+                at_low, at_high = self._draft_fs(batch, low), self._draft_fs(batch, high - 1)
+                draft_slope = (at_high - at_low) // max(high - 1 - low, 1)
+                host += at_low - draft_slope * low
             works = self._stages(tokens, tokens, at_zero, host)
-            slopes = [
-                sum(pieces[letter][1] * kind.count(letter) for kind in kinds for letter in self._attention)
-                for kinds in self.stages
+            layers = [
+                (work, [sum(pieces[letter][1] for letter in kind if letter in pieces) for kind, _ in runs])
+                for work, runs in zip(works, self._runs, strict=True)
             ]
-            slopes[0] += draft_slope
-            compute = tuple(work.compute_fs for work in works)
-            line = DecodeLine(
-                low=low,
-                high=high,
-                fixed=tuple(work.compute_fs + work.exchange_fs for work in works),
-                compute=compute,
-                slope=tuple(slopes),
-            )
+            layers[0][1][0] += draft_slope
+            line = DecodeLine(low, high, layers)
             self._lines[batch, index] = line
         return line
+
+    def layer_operations(
+        self, kind: str, tokens: int, chunks: Sequence[Chunk], batch: int, context: int
+    ) -> list[tuple[str, PerfModel, int]]:
+        """(name, perf model, time in fs) of one layer's operations; times add up to the layer's compute.
+
+        Decode attention is one operation at the batch's mean context.
+        """
+        found: list[tuple[str, PerfModel, int]] = []
+        for letter in kind:
+            ops = self._block_ops(letter, tokens)
+            priced = self._priced([op.model for op in ops])
+            for op, fs in zip(ops, priced, strict=True):
+                found += [(op.name, op.model, fs)] * op.count
+            if letter in self._attention:
+                at = next((i for i, (name, _, _) in enumerate(found) if name == "attention.out"), len(found))
+                cores: list[tuple[str, PerfModel, int]] = [
+                    ("attention.sdpa", self._sdpa(letter, b=1, new=new, past=past), self._chunk(letter, new, past))
+                    for new, past in chunks
+                ]
+                if batch:
+                    value, slope, low, _ = self._decode_piece(letter, batch, context)
+                    own = -(-batch // self.deployment.parallelism.dp)
+                    model = self._sdpa(letter, b=own, new=self.queries, past=max(context // batch - self.queries, 0))
+                    cores.append(("attention.sdpa", model, value + slope * (context - low)))
+                found[at:at] = cores
+        return found
+
+    def end_operations(self, tokens: int, rows: int) -> tuple[list[tuple[str, PerfModel, int]], ...]:
+        """Operations before the first layer and after the last, as ``layer_operations``."""
+        parallel = self.deployment.parallelism
+        before = [op for op in self._end_ops(-(-tokens // parallel.dp)) if op.name in ("embedding", "positions")]
+        after = (
+            [op for op in self._end_ops(-(-rows // parallel.dp)) if op.name in ("final_norm", "logits")] if rows else []
+        )
+        return tuple(
+            [(op.name, op.model, fs) for op, fs in zip(ops, self._priced([op.model for op in ops]), strict=True)]
+            for ops in (before, after)
+        )
 
     def handover(self, tokens: int) -> Exchange | None:
         """What passes from one stage to the next; None with a single stage."""
@@ -229,7 +290,9 @@ class StepCost:
         usable = engine.memory_share * hbm.nominal_gib * BYTES_PER_GIB - engine.runtime_gib * BYTES_PER_GIB
         weights = max(self._weight_bytes(kinds, index) for index, kinds in enumerate(self.stages))
         width = self._width()
-        ffn = max(self._local.ffn or 0, self._local.experts.ffn * self._local.experts.top_k if self._local.experts else 0)
+        ffn = max(
+            self._local.ffn or 0, self._local.experts.ffn * self._local.experts.top_k if self._local.experts else 0
+        )
         activations = engine.max_batched_tokens * (2 * self._local.hidden + ffn * (1 + self._local.gated)) * width
         free = usable - weights - activations
         per_stage = max(sum(kind.count("*") + kind.count("w") for kind in kinds) for kinds in self.stages)
@@ -263,7 +326,9 @@ class StepCost:
             return self.system.topology
         rates, note = fallback_rates(self.system.device)
         self.notes.append(note)
-        return Topology(tiers=(Tier(ranks=None, link=Link(rates=rates, protocols=Library.load("nccl").node.protocols)),))
+        return Topology(
+            tiers=(Tier(ranks=None, link=Link(rates=rates, protocols=Library.load("nccl").node.protocols)),)
+        )
 
     def _width(self) -> float:
         dtype = self.deployment.model.dtype
@@ -331,19 +396,21 @@ class StepCost:
                 # Four-bit experts are multiplied in the activations' type unless the device has that rate
                 stored = self.system.device.rate("matrix", narrow) is None
                 kept = model.dtype
-                model = dataclasses.replace(
-                    model, dtype=kept if stored else narrow, dtype_b=narrow, dtype_out=kept
-                )
+                model = dataclasses.replace(model, dtype=kept if stored else narrow, dtype_b=narrow, dtype_out=kept)
         elif isinstance(model, GEMM) and precision.linear is not None:
             kept = model.dtype
             model = dataclasses.replace(model, dtype=precision.linear, dtype_b=precision.linear, dtype_out=kept)
         return model
 
+    def estimates(self, models: Sequence[PerfModel]) -> EstimateTable:
+        """What the backend says on the engine's system."""
+        return self._backend.estimate_many(WorkColumns.of(models), self.system)
+
     def _priced(self, models: Sequence[PerfModel]) -> list[int]:
         """Times in fs; an operation that no backend can bound (no bytes, no flops) takes none."""
         if not models:
             return []
-        times = self._backend.estimate_many(WorkColumns.of(models), self.system).time_us
+        times = self.estimates(models).time_us
         return [0 if math.isnan(time) else round(time * FS_PER_US) for time in times.tolist()]
 
     def _tokens(self, tokens: int) -> dict[str, int]:
@@ -390,16 +457,16 @@ class StepCost:
             compute = sum(linear[letter] + attention.get(letter, 0) for letter in kind)
             kinds_work[kind] = (compute, tuple(self._layer_exchanges(kind, tokens)))
         stages = []
-        for index, kinds in enumerate(self.stages):
+        for index, runs in enumerate(self._runs):
             made = []
-            for position, kind in enumerate(kinds):
+            for position, (kind, count) in enumerate(runs):
                 compute, exchanges = kinds_work[kind]
                 if index == 0 and position == 0:
                     compute += linear["embedding"] + host
-                if index == last_stage and position == len(kinds) - 1 and rows:
+                if index == last_stage and position == len(runs) - 1 and rows:
                     compute += self._head(rows)
                     exchanges = (*exchanges, *self._gather(rows))
-                made.append(LayerWork(compute_fs=compute, exchanges=exchanges))
+                made.append(LayerWork(count=count, compute_fs=compute, exchanges=exchanges))
             stages.append(StageWork(layers=tuple(made), handover=handover if index < last_stage else None))
         return tuple(stages)
 
@@ -501,7 +568,7 @@ class StepCost:
         """
         probes = [(64, 0), (2048, 0), (1, 4096), (512, 512), (16, 30000), (8192, 8192), (3, 1), (300, 100_000)]
         models = [self._sdpa(letter, b=1, new=new, past=past) for new, past in probes]
-        table = self._backend.estimate_many(WorkColumns.of(models), self.system)
+        table = self.estimates(models)
         flops = np.array([model.flops() or 0 for model in models], dtype=float)
         nbytes = np.array([model.hbm_bytes() or 0 for model in models], dtype=float)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -529,11 +596,18 @@ class StepCost:
 
         return time_fs
 
+    def _host(self, started: int, batch: int, context: int) -> int:
+        """The host's time of a step, and the draft model's."""
+        host = self._step_fs + batch * self._sequence_fs + started * self._prompt_fs
+        if batch and self._draft is not None:
+            host += self._draft_fs(batch, context)
+        return host
+
     def _draft_fs(self, batch: int, context: int) -> int:
         if self._draft is None:
             return 0
         line = self._draft.decode_line(batch, context)
-        return (self.queries - 1) * (line.total_fixed + line.total_slope * context)
+        return (self.queries - 1) * (line.fixed + line.slope * context)
 
 
 def layer_kinds(blocks: str) -> tuple[str, ...]:
@@ -549,6 +623,13 @@ def layer_kinds(blocks: str) -> tuple[str, ...]:
         else:
             layers[-1] += letter
     return tuple(layers)
+
+
+def _runs(kinds: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """A stage's layers as (kind, how many in a row); the first and the last stand alone, they do more."""
+    middle = [(kind, len(list(same))) for kind, same in itertools.groupby(kinds[1:-1])]
+    ends = [(kinds[0], 1)] if len(kinds) == 1 else [(kinds[0], 1), (kinds[-1], 1)]
+    return (ends[0], *middle, *ends[1:])
 
 
 def steps_of(name: str, word: str, ranks: int) -> tuple[int, int]:
@@ -607,8 +688,3 @@ def _split(layers: tuple[str, ...], parts: int) -> tuple[tuple[str, ...], ...]:
         stages.append(layers[start:end])
         start = end
     return tuple(stages)
-
-
-def system_of(name: str) -> System:
-    """The cluster or device that a user named."""
-    return System.load(name)

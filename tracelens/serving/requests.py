@@ -76,7 +76,9 @@ class Lengths:
     def draw(self, rng: np.random.Generator, count: int) -> list[int]:
         """``count`` lengths, at least 1 each."""
         if not self.mean >= 1 or self.spread < 0:
-            raise UsageError(f"lengths need a mean of at least 1 and no negative spread, not {self.mean:g}, {self.spread:g}")
+            raise UsageError(
+                f"lengths need a mean of at least 1 and no negative spread, not {self.mean:g}, {self.spread:g}"
+            )
         if self.kind == "fixed":
             return [round(self.mean)] * count
         if self.kind == "uniform":

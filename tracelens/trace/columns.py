@@ -38,6 +38,10 @@ _TIME_LIMIT_NS = 2**62
 # A stream recorded as the text of a pointer gets a number from here on, by first appearance.
 _FIRST_POINTER_STREAM = 2**30
 
+# Parts of pieces are joined this many at a time: large blocks go back to the system when the columns are made, small
+# ones stay with the process (60 bytes per event).
+_PARTS_PER_BLOCK = 64
+
 _MOST_CATEGORIES = 32_000
 _MORE_CATEGORIES = "(more categories)"
 
@@ -113,6 +117,7 @@ class TableBuilder:
         self._open: dict[tuple[Identifier, Identifier], list[tuple[int, AnyEvent]]] = {}
         self._stray_ends = 0
         self._parts: dict[str, list[Array]] = {key: [] for key in _COLUMNS}
+        self._small_parts = 0
         self._flow_parts: dict[str, list[Array]] = {key: [] for key in _FLOW_COLUMNS}
 
     @property
@@ -187,6 +192,11 @@ class TableBuilder:
         self._fill_streams(row["stream"], kind, events)
         for key, column in row.items():
             self._parts[key].append(column.astype(_COLUMNS[key], copy=False))
+        self._small_parts += 1
+        if self._small_parts == _PARTS_PER_BLOCK:
+            for parts in self._parts.values():
+                parts[-_PARTS_PER_BLOCK:] = [np.concatenate(parts[-_PARTS_PER_BLOCK:])]
+            self._small_parts = 0
 
     def _argument_columns(self, args: list[Args], kind: npt.NDArray[np.uint8]) -> dict[str, Array]:
         external_id = _int64([a.external_id for a in args])

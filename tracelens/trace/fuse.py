@@ -189,9 +189,7 @@ class _RankWriter:
             }
         return event
 
-    def _other(
-        self, event: dict[str, Any], moved: dict[tuple[Identifier, Identifier, int], int]
-    ) -> dict[str, Any] | None:
+    def _other(self, event: dict[str, Any], moved: Moved) -> dict[str, Any] | None:
         phase, time = event.get("ph"), event.get("ts")
         pid, tid = event.get("pid", ""), event.get("tid", "")
         if phase == "M" or not isinstance(time, int | float) or not isinstance(pid, int | str):

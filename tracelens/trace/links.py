@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
+from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -21,6 +21,10 @@ FORWARD_BACKWARD_FLOWS = frozenset({"fwdbwd"})
 ENGINE_PREFIX = "autograd::engine::evaluate_function"
 
 
+# Of a device event without a launch so far, and of one whose launch may be one of several.
+_FREE, _AMBIGUOUS = -1, -2
+
+
 class LinkedBy(IntEnum):
     """How a device event found its launch."""
 
@@ -30,14 +34,16 @@ class LinkedBy(IntEnum):
     EXTERNAL_ID = 3
 
 
-def launch_links(table: TraceTable, order: Ints) -> tuple[Ints, npt.NDArray[np.uint8]]:
+def launch_links(table: TraceTable, order: Ints) -> tuple[RowColumn, npt.NDArray[np.uint8], int]:
     """(launching host row, ``LinkedBy``) per table row; -1 for host rows and for what was launched before the window.
+
+    Third: how many device events have no launch because several processes of the file could have made it.
 
     ``order``: host rows in preorder. Correlation comes first: a trace holds flow ends without a start, while every
     launch and kernel carry a correlation. Then flows, then an op with the same External id; the latter two only serve
     device events whose launch was not recorded as a runtime or driver event with that correlation.
     """
-    launch = np.full(len(table), -1, np.int64)
+    launch: RowColumn = np.full(len(table), -1, np.int32)
     linked_by = np.full(len(table), LinkedBy.NOTHING, np.uint8)
     device = rows_of_kind(table, DEVICE_KINDS)
     steps: tuple[tuple[LinkedBy, Callable[[TraceTable, Ints, Ints], Ints]], ...] = (
@@ -46,15 +52,17 @@ def launch_links(table: TraceTable, order: Ints) -> tuple[Ints, npt.NDArray[np.u
         (LinkedBy.EXTERNAL_ID, _by_external_id),
     )
     for how, link in steps:
-        free = device[launch[device] < 0]
+        free = device[launch[device] == _FREE]
         if len(free):
             found = link(table, order, free)
             launch[free] = found
             linked_by[free[found >= 0]] = how
-    return launch, linked_by
+    ambiguous = launch == _AMBIGUOUS
+    launch[ambiguous] = _FREE
+    return launch, linked_by, int(ambiguous.sum())
 
 
-def forward_links(table: TraceTable, order: Ints, op_parent: Ints) -> Ints:
+def forward_links(table: TraceTable, order: Ints, op_parent: RowColumn) -> RowColumn:
     """Forward op row per backward op row, -1 elsewhere.
 
     A ``fwdbwd`` flow starts and ends exactly where an op does. Without one the Sequence number decides: the forward is
@@ -63,7 +71,7 @@ def forward_links(table: TraceTable, order: Ints, op_parent: Ints) -> Ints:
     only one, share the forward. A forward may have several backwards. Numbers on two threads alone make no link:
     replicas on threads of their own count through the same numbers.
     """
-    forward = np.full(len(table), -1, np.int64)
+    forward: RowColumn = np.full(len(table), -1, np.int32)
     ops = order[table.kind[order] == Kind.CPU_OP]
     number = table.sequence_number
     is_wrapper = _named(table, lambda name: name.startswith(ENGINE_PREFIX))
@@ -91,12 +99,59 @@ def rows_of_kind(table: TraceTable, kinds: tuple[Kind, ...]) -> Ints:
 def _by_correlation(table: TraceTable, order: Ints, device: Ints) -> Ints:
     kind = table.kind[order]
     launches = order[((kind == Kind.RUNTIME) | (kind == Kind.DRIVER)) & (table.correlation[order] > 0)]
-    position = _latest_of_key(
-        table.correlation[launches], table.start_ns[launches], table.correlation[device], table.start_ns[device]
-    )
+    correlation, wanted = table.correlation[launches], table.correlation[device]
+    position = _latest_of_key(correlation, table.start_ns[launches], wanted, table.start_ns[device])
     # Correlation 0 is what Kineto writes where there is none
-    found = (position >= 0) & (table.correlation[device] > 0)
-    return _taken(launches, np.where(found, position, -1))
+    position = np.where(wanted > 0, position, -1)
+    process = _processes(table)
+    shared = _shared_by_processes(correlation, process[table.lane[launches]])
+    doubtful = np.flatnonzero((position >= 0) & np.isin(wanted, shared)) if len(shared) else shared
+    found = _taken(launches, position)
+    if len(doubtful):
+        found[doubtful] = _of_own_process(table, process, launches, device, found, doubtful)
+    return found
+
+
+def _processes(table: TraceTable) -> Ints:
+    """Code of the process per lane."""
+    codes = {pid: code for code, pid in enumerate(dict.fromkeys(pid for pid, _ in table.lanes))}
+    return np.array([codes[pid] for pid, _ in table.lanes], np.int64)
+
+
+def _shared_by_processes(correlation: Ints, process: Ints) -> Ints:
+    """The correlations that launches of more than one process have: ranks in one file count alike."""
+    if not len(process) or (process == process[0]).all():
+        return correlation[:0]
+    distinct: Ints = np.unique(np.stack((correlation, process)), axis=1)[0]
+    repeated: Ints = distinct[1:][distinct[1:] == distinct[:-1]]
+    return repeated
+
+
+def _of_own_process(
+    table: TraceTable, process: Ints, launches: Ints, device: Ints, found: Ints, doubtful: Ints
+) -> Ints:
+    """The launch of each doubtful event, in the process that launched most of what its device process ran otherwise.
+
+    ``_AMBIGUOUS`` where nothing else says which process that is: a guess would mix ranks.
+    """
+    sure = np.ones(len(device), np.bool_)
+    sure[doubtful] = False
+    sure &= found >= 0
+    votes: dict[int, dict[int, int]] = {}
+    pairs = zip(process[table.lane[device[sure]]].tolist(), process[table.lane[found[sure]]].tolist(), strict=True)
+    for own, host in pairs:
+        votes.setdefault(own, {})[host] = votes.get(own, {}).get(host, 0) + 1
+    home = {own: max(hosts, key=lambda host: (hosts[host], -host)) for own, hosts in votes.items()}
+    events = device[doubtful]
+    host = np.array([home.get(code, -1) for code in process[table.lane[events]].tolist()], np.int64)
+    count = int(process.max()) + 2
+    position = _latest_of_key(
+        table.correlation[launches] * count + process[table.lane[launches]],
+        table.start_ns[launches],
+        np.where(host >= 0, table.correlation[events] * count + host, -1),
+        table.start_ns[events],
+    )
+    return np.where(position >= 0, _taken(launches, position), _AMBIGUOUS)
 
 
 def _by_flow(table: TraceTable, order: Ints, device: Ints) -> Ints:
@@ -154,17 +209,16 @@ def _op_at(table: TraceTable, numbered: Ints, ops: Ints, lane: Lanes, time: Ints
     return np.where(found >= 0, found, _starting_at(table, ops, lane, time, outermost=outermost))
 
 
-def _by_sequence_number(table: TraceTable, ops: Ints, forward: Ints) -> None:
+def _by_sequence_number(table: TraceTable, ops: Ints, forward: RowColumn) -> None:
     numbered = ops[table.sequence_number[ops] >= 0]
     if not len(numbered):
         return
     is_node = _named(table, _is_autograd_node)[numbered]
     makers, nodes = numbered[~is_node], numbered[is_node]
     nodes = nodes[forward[nodes] < 0]
-    processes = {pid: code for code, pid in enumerate(dict.fromkeys(pid for pid, _ in table.lanes))}
-    process = np.array([processes[pid] for pid, _ in table.lanes], np.int64)[table.lane]
+    process = _processes(table)
     # One integer per (Sequence number, process): the numbers count up per process and are far from 2^63 / processes
-    key = table.sequence_number * len(processes) + process
+    key = table.sequence_number * (int(process.max()) + 1) + process[table.lane]
     found = _taken(makers, _latest_of_key(key[makers], table.start_ns[makers], key[nodes], table.start_ns[nodes]))
     keep = (found >= 0) & (table.start_ns[found] < table.start_ns[nodes])
     forward[nodes[keep]] = found[keep]
@@ -179,7 +233,7 @@ def _named(table: TraceTable, fits: Callable[[str], bool]) -> Bools:
     return np.array([fits(name) for name in table.names], np.bool_)[table.name]
 
 
-def _inherit(forward: Ints, ops: Ints, op_parent: Ints, allowed: Bools) -> None:
+def _inherit(forward: RowColumn, ops: Ints, op_parent: RowColumn, allowed: Bools) -> None:
     """Gives the forward of an op to the op below it where ``allowed``, as far down as it goes."""
     below, above = ops[allowed], op_parent[ops[allowed]]
     keep = above >= 0

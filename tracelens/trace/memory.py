@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,8 @@ class MemoryLimit:
         resident = resident_bytes()
         if resident is not None and resident > self.most_bytes:
             raise InputError(
-                f"{source} does not fit: {resident / _GB:.1f} GB of memory are in use after {_size(text_bytes)} of text "
-                f"from {_size(file_bytes)} of file, and --max-memory is {self.most_bytes / _GB:.3g} GB"
+                f"{source} does not fit: {resident / _GB:.1f} GB of memory are in use after {_size(text_bytes)} of "
+                f"text from {_size(file_bytes)} of file, and --max-memory is {self.most_bytes / _GB:.3g} GB"
             )
 
 
@@ -56,10 +57,8 @@ def resident_bytes() -> int | None:
 def machine_bytes() -> int:
     """Memory of the machine, or of the control group where that is less; 2**62 where neither is known."""
     known = []
-    try:
+    with suppress(AttributeError, ValueError, OSError):
         known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
-        pass
     for path in _CONTROL_GROUPS:
         try:
             known.append(int(path.read_text()))

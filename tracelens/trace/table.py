@@ -18,6 +18,8 @@ from tracelens.trace.signatures import SignatureStore
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Numbers of table rows, -1 for none. A column of these per event: half the size of what NumPy counts in.
+RowColumn: TypeAlias = npt.NDArray[np.int32]
 #: A process or thread as recorded: mostly a number, sometimes text ("Spans").
 Identifier: TypeAlias = int | str
 

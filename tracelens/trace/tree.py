@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracelens.signature import OpSignature
 from tracelens.trace.links import LinkedBy, forward_links, launch_links, rows_of_kind
 from tracelens.trace.nesting import nearest, nest
-from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, TraceTable
+from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, RowColumn, TraceTable
 from tracelens.units import NS_PER_US
 
 Ints = npt.NDArray[np.int64]
@@ -30,12 +30,13 @@ class OpTree:
     op: its forward op). Device rows: ``launch`` (host row that launched it), ``linked_by`` (``LinkedBy``), ``op``
     (nearest cpu_op at or above the launch, not one called ``execute``; the launch itself when no op is there).
     ``unlinked``: device rows without a launch, mostly launched before the window. ``overlaps``: how many host events
-    outlive their caller; they hang on the innermost event that does contain them.
+    outlive their caller; they hang on the innermost event that does contain them. ``ambiguous``: how many of
+    ``unlinked`` could have been launched by several processes of the file.
     """
 
     __slots__ = (
-        "_first_launched", "_launched", "depth", "forward", "last", "launch", "linked_by", "op", "op_parent", "order",
-        "overlaps", "parent", "position", "table", "unlinked",
+        "_first_launched", "_launched", "ambiguous", "depth", "forward", "last", "launch", "linked_by", "op",
+        "op_parent", "order", "overlaps", "parent", "position", "table", "unlinked",
     )  # fmt: skip
 
     def __init__(self, table: TraceTable) -> None:
@@ -46,21 +47,22 @@ class OpTree:
         order = host[nesting.order]
         self.order: Ints = order
         self.overlaps = int(nesting.overlaps.sum())
-        self.position: Ints = _scattered(n, order, np.arange(len(order)))
-        self.last: Ints = _scattered(n, order, nesting.last)
+        self.position: RowColumn = _scattered(n, order, np.arange(len(order)))
+        self.last: RowColumn = _scattered(n, order, nesting.last)
         self.depth: npt.NDArray[np.int32] = np.full(n, -1, np.int32)
         self.depth[order] = nesting.depth
-        self.parent: Ints = _scattered(n, order, _rows(order, nesting.parent))
+        self.parent: RowColumn = _scattered(n, order, _rows(order, nesting.parent))
         is_op = table.kind[order] == Kind.CPU_OP
-        self.op_parent: Ints = _scattered(n, order, _rows(order, nearest(nesting.parent, is_op)))
+        self.op_parent: RowColumn = _scattered(n, order, _rows(order, nearest(nesting.parent, is_op)))
 
-        self.launch: Ints
+        self.launch: RowColumn
         self.linked_by: npt.NDArray[np.uint8]
-        self.launch, self.linked_by = launch_links(table, order)
+        self.ambiguous: int
+        self.launch, self.linked_by, self.ambiguous = launch_links(table, order)
         device = rows_of_kind(table, DEVICE_KINDS)
         linked = device[self.launch[device] >= 0]
         self.unlinked: Ints = device[self.launch[device] < 0]
-        self.op: Ints = np.full(n, -1, np.int64)
+        self.op: RowColumn = np.full(n, -1, np.int32)
         self.op[linked] = _launching_ops(table, order, self.position, nesting.parent, self.launch[linked])
         # Linked device rows by the preorder position of their launch: those of any subtree are one slice
         launched_at = self.position[self.launch[linked]]
@@ -68,7 +70,7 @@ class OpTree:
         self._first_launched: Ints = np.concatenate(
             (np.zeros(1, np.int64), np.cumsum(np.bincount(launched_at, minlength=len(order)), dtype=np.int64))
         )
-        self.forward: Ints = forward_links(table, order, self.op_parent)
+        self.forward: RowColumn = forward_links(table, order, self.op_parent)
 
     def __len__(self) -> int:
         """Number of host events."""
@@ -312,7 +314,7 @@ def _outer_rank(kind: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return rank[kind]
 
 
-def _launching_ops(table: TraceTable, order: Ints, position: Ints, parent: Ints, launch: Ints) -> Ints:
+def _launching_ops(table: TraceTable, order: Ints, position: RowColumn, parent: Ints, launch: RowColumn) -> Ints:
     counts = (table.kind[order] == Kind.CPU_OP) & (table.name[order] != _passed_over(table))
     at = position[launch]
     above = nearest(parent, counts)[at]
@@ -331,8 +333,8 @@ def _rows(order: Ints, positions: Ints) -> Ints:
     return np.where(positions >= 0, order[positions], -1)
 
 
-def _scattered(n: int, at: Ints, values: Ints) -> Ints:
-    column = np.full(n, -1, np.int64)
+def _scattered(n: int, at: Ints, values: Ints) -> RowColumn:
+    column = np.full(n, -1, np.int32)
     column[at] = values
     return column
 

@@ -16,7 +16,8 @@ _POWER_LAW = re.compile(r"power_law_(\d+(?:\.\d+)?)")
 def expert_loads(distribution: str, tokens: int, experts: int, topk: int, ranks: int, seed: int) -> Counts:
     """Tokens per expert, ``tokens * topk`` in all; experts are dealt to ``ranks`` in equal runs.
 
-    ``balanced``: token i takes experts ``(i + j * ceil(experts / topk)) mod experts``. ``power_law_A``: weights drawn
+    ``balanced``: token i takes experts ``(i + j * ceil(experts / topk)) mod experts``, and
+    fewer tokens than that stride start evenly apart. ``power_law_A``: weights drawn
     by inverse CDF between 1 and 0.8 * tokens (0.01 and 2 where there are fewer choices than experts), scaled and
     rounded to the total; an expert gets each token at most once, what is over goes to the least loaded, and the
     experts are dealt so that the most loaded rank comes first. Both as aiconfigurator's collector draws them.
@@ -26,7 +27,8 @@ def expert_loads(distribution: str, tokens: int, experts: int, topk: int, ranks:
         raise UsageError(f"{topk} of {experts} experts on {ranks} ranks for {tokens} tokens is not possible")
     if distribution == "balanced":
         stride = -(-experts // topk)
-        chosen = (np.arange(tokens)[:, None] + stride * np.arange(topk)) % experts
+        first = np.arange(tokens) if tokens >= stride else np.arange(tokens) * stride // tokens
+        chosen = (first[:, None] + stride * np.arange(topk)) % experts
         counts: Counts = np.bincount(chosen.ravel(), minlength=experts)
         return counts
     named = _POWER_LAW.fullmatch(distribution)

@@ -104,8 +104,8 @@ class ParallelConfig:
             raise UsageError(f"{product} ranks, the cluster has {ranks}")
         if global_batch % (micro_batch * replicas):
             raise UsageError(
-                f"micro-batch {micro_batch} * dp {replicas} = {micro_batch * replicas} sequences per pass do not divide "
-                f"the global batch {global_batch}"
+                f"micro-batch {micro_batch} * dp {replicas} = {micro_batch * replicas} sequences per pass do not "
+                f"divide the global batch {global_batch}"
             )
         return cls(
             tp=tp,

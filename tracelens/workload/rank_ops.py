@@ -40,9 +40,9 @@ Part: TypeAlias = Literal[
 ]
 
 COLUMN = frozenset(
-    "attention.qkv attention.q attention.q_up attention.kv_up mlp.up experts.shared.up mamba.in".split()
+    ("attention.qkv", "attention.q", "attention.q_up", "attention.kv_up", "mlp.up", "experts.shared.up", "mamba.in")
 )
-ROW = frozenset("attention.out mlp.down experts.shared.down mamba.out".split())
+ROW = frozenset(("attention.out", "mlp.down", "experts.shared.down", "mamba.out"))
 _ENDS = ("embedding", "positions", "final_norm", "logits")
 _NARROW = ("fp8", "mxfp8", "nvfp4")
 
@@ -77,7 +77,7 @@ class RankLayer:
 def block(config: ModelConfig, parallel: ParallelConfig, letter: str, sequence: int) -> RankLayer:
     """A residual block of ``letter``. UsageError where tp or ep do not divide what they divide."""
     alone = replace(config, blocks=letter, mtp_layers=0)
-    ops = [op for op in forward_ops(alone, batch=parallel.micro_batch, sequence=_own(sequence, parallel))]
+    ops = forward_ops(alone, batch=parallel.micro_batch, sequence=_own(sequence, parallel))
     shape = _Rank(config=config, parallel=parallel, sequence=sequence)
     return shape.layer(letter, [op for op in ops if op.name not in _ENDS])
 
@@ -279,9 +279,7 @@ class _Rank:
         for name, forward, backward in (("attention.softmax", (1, 1), (2, 1)), ("attention.dropout", (1, 1), (1, 1))):
             for phase, (reads, writes) in (("forward", forward), ("dgrad", backward)):
                 made_pass = self.passes(count, reads, writes)
-                yield RankOp(
-                    name=name, phase=phase, part="attention", model=made_pass, core=phase == "forward"
-                )  # type: ignore[arg-type]
+                yield RankOp(name=name, phase=phase, part="attention", model=made_pass, core=phase == "forward")  # type: ignore[arg-type]
 
     def norm(self, name: str, model: Normalization) -> Iterator[RankOp]:
         """Over this rank's rows; per-head norms over this rank's heads."""
@@ -418,7 +416,11 @@ class _Rank:
             group = parallel.ep_group
             copies = distinct_ranks(experts.count, experts.top_k, parallel.ep)
             sent = EPComm(
-                tokens=round(self.rows * copies), hidden=hidden, dtype=self.width, ranks=group.ranks, stride=group.stride
+                tokens=round(self.rows * copies),
+                hidden=hidden,
+                dtype=self.width,
+                ranks=group.ranks,
+                stride=group.stride,
             )
             yield RankOp(name=f"experts.{phase}", phase=each, part="ep", model=sent)
 
@@ -462,7 +464,7 @@ class _Rank:
         return RankLayer(letter="head", ops=tuple(made), dense=dense, expert=expert)
 
     def logits(self, name: str) -> Iterator[RankOp]:
-        """Logits in 16 bits, the loss on this rank's part of the vocabulary in fp32, and three sums over tensor ranks."""
+        """Logits in 16 bits, the loss on this rank's vocabulary in fp32, and three sums over tensor ranks."""
         parallel = self.parallel
         part = -(-self.config.vocab // parallel.tp)
         made = GEMM(m=self.tokens, n=part, k=self.config.hidden, dtype=self.width)
@@ -472,9 +474,7 @@ class _Rank:
         yield RankOp(name=name, phase="wgrad", part="vocabulary", model=replace(wgrad, dtype_out=DType.FP32))
         loss = CrossEntropy(rows=self.tokens, vocabulary=part, dtype=DType.FP32)
         back = CrossEntropyBackward(rows=self.tokens, vocabulary=part, dtype=DType.FP32)
-        cast = Movement(
-            read=((self.tokens * part, self.width),), written=((self.tokens * part, DType.FP32),)
-        )
+        cast = Movement(read=((self.tokens * part, self.width),), written=((self.tokens * part, DType.FP32),))
         yield RankOp(name=f"{name}.to_fp32", phase="forward", part="vocabulary", model=cast)
         yield RankOp(name=f"{name}.cross_entropy", phase="forward", part="vocabulary", model=loss)
         yield RankOp(name=f"{name}.cross_entropy", phase="dgrad", part="vocabulary", model=back)
@@ -491,7 +491,7 @@ class _Rank:
                 yield RankOp(name=f"{name}.{which}", phase="forward", part="vocabulary", model=total)
 
     def _divided(self, name: str) -> bool:
-        return name in COLUMN | ROW or name.startswith("mamba.") and name not in ("mamba.norm",)
+        return name in COLUMN | ROW or (name.startswith("mamba.") and name != "mamba.norm")
 
     def _part(self, whole: int, name: str) -> int:
         if whole % self.parallel.tp:

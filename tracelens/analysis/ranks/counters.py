@@ -53,7 +53,7 @@ def rank_counters(trace: Trace, summary: RankSummary, options: Options) -> tuple
     order = np.argsort(activity.start, kind="stable")
     start, end = activity.start[order], np.maximum.accumulate(activity.end[order])
     start = np.maximum(start, np.concatenate((start[:1], end[:-1])))
-    busy = _per_bin(start, np.maximum(start, end), np.ones(len(start)), edges)
+    busy = _per_bin(start, np.maximum(start, end), np.ones(len(start), np.float64), edges)
 
     base = table.base_ns
     sent = _per_bin(summary.start - base, summary.end - base, _wire_rates(summary), edges)
@@ -76,7 +76,8 @@ def _wire_rates(summary: RankSummary) -> Floats:
         op = summary.op[of_op]
         wire = np.array([kind.wire_bytes or 0.0 for kind in summary.ops], np.float64)[summary.op_kind[op]]
         nbytes[of_op] = wire * duration[of_op] / np.bincount(op, weights=duration[of_op])[op]
-    return nbytes / duration
+    rates: Floats = nbytes / duration
+    return rates
 
 
 def _wire_bytes(message: Message) -> float:
@@ -99,7 +100,7 @@ def _per_bin(start: Ints, end: Ints, rate: Floats, edges: Ints) -> Floats:
     def grown(since: Ints) -> Floats:
         """By each edge, what grew at each rate since its time."""
         order = np.argsort(since, kind="stable")
-        rates = np.concatenate(([0.0], np.cumsum(rate[order])))
+        rates = np.concatenate((np.zeros(1), np.cumsum(rate[order])))
         moments = np.concatenate(([0.0], np.cumsum(rate[order] * (since[order] - first))))
         count = np.searchsorted(since[order], edges, side="right")
         result: Floats = rates[count] * (edges - first) - moments[count]

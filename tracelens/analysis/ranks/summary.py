@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity, device_activity
-from tracelens.analysis.analyze import Options, active_extensions, device_steps, expert_groups
+from tracelens.analysis.analyze import Options, active_extensions, expert_groups
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.collectives import recorded_attributes
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.steps import StepTimes
+from tracelens.analysis.steps import StepTimes, device_steps
 from tracelens.analysis.timeline import Timeline, gpu_timeline
 from tracelens.analysis.trace import Trace
 from tracelens.dtypes import DType
@@ -137,7 +137,7 @@ def summarize_rank(trace: Trace, options: Options) -> RankSummary:
     table, tree = trace.table, trace.tree
     catalog = Catalog(active_extensions(table.names, options))
     activity = device_activity(table, tree, catalog.kernel_patterns)
-    _, times, step_of = device_steps(trace, activity)
+    _, times, step_of = device_steps(trace.table, trace.tree, activity.rows)
     members = {group.name: group for group in table.process_groups()}
     reader = _Reader(trace, catalog, members)
 
@@ -194,8 +194,10 @@ class _Covered:
     """How much of any interval a set of intervals covers."""
 
     def __init__(self, start: Ints, end: Ints) -> None:
-        order = np.argsort(start, kind="stable")
-        s, e = start[order], np.maximum.accumulate(end[order]) if len(start) else end
+        if (np.diff(start) < 0).any():
+            order = np.argsort(start, kind="stable")
+            start, end = start[order], end[order]
+        s, e = start, np.maximum.accumulate(end)
         fresh = np.concatenate(([True], s[1:] > e[:-1])) if len(s) else np.zeros(0, bool)
         firsts = np.flatnonzero(fresh)
         self._start = s[firsts]

@@ -1,0 +1,73 @@
+"""Same-stream overlaps: what counts as one, what clipping cuts, and that nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tracelens
+from tracelens.analysis.activity import device_activity
+from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
+from tracelens.trace.table import TraceTable
+from tracelens.trace.tree import OpTree
+
+
+def kernel(start: float, duration: float, stream: int = 7) -> dict[str, Any]:
+    return {
+        "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": stream, "ts": start, "dur": duration,
+        "args": {"stream": stream},
+    }  # fmt: skip
+
+
+def overlaps(*kernels: dict[str, Any], clip: bool = True) -> StreamOverlaps:
+    table = TraceTable.from_events(kernels)
+    return stream_overlaps(table, device_activity(table, OpTree(table), ()), clip=clip)
+
+
+def test_an_event_that_runs_into_the_next_ends_there() -> None:
+    found = overlaps(kernel(0, 10), kernel(8, 5))
+    assert (found.count, found.time_ns) == (1, 2000)
+    assert found.ends.tolist() == [8000, 13_000]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [kernel(10, 5), kernel(2, 3), kernel(2, 8), kernel(0, 15), kernel(8, 5, stream=8)],
+    ids=["after", "inside", "inside up to the end", "same start", "other stream"],
+)
+def test_what_is_no_overlap_stays(second: dict[str, Any]) -> None:
+    found = overlaps(kernel(0, 10), second)
+    assert found.count == 0
+    assert found.ends[0] == 10_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(1, 2)), max_size=12))
+def test_clipping_never_lengthens_and_accounts_for_every_nanosecond(spans: list[tuple[int, int, int]]) -> None:
+    table = TraceTable.from_events([kernel(*span) for span in spans])
+    activity = device_activity(table, OpTree(table), ())
+    found = stream_overlaps(table, activity, clip=True)
+    clipped = with_clipped(activity, found)
+    assert (clipped.end <= activity.end).all()
+    assert (clipped.end >= clipped.start).all()
+    assert (activity.duration - clipped.duration).sum() == found.time_ns
+    # the device is as busy as before: what was cut is covered by the event that follows
+    covered = [np.zeros(60, bool) for _ in range(2)]
+    for cover, shown in zip(covered, (activity, clipped), strict=True):
+        for start, end in zip(shown.start // 1000, shown.end // 1000, strict=True):
+            cover[start:end] = True
+    assert (covered[0] == covered[1]).all()
+
+
+@pytest.mark.parametrize(("overlap", "kernel_us", "words"), [("keep", 15, "kept"), ("clip", 13, "clipped there")])
+def test_the_report_says_what_it_did(overlap: str, kernel_us: int, words: str) -> None:
+    table = TraceTable.from_events([kernel(0, 10), kernel(8, 5)])
+    report = tracelens.report(tracelens.Trace.of(table), overlap=overlap)
+    assert report.kernels["Kernel duration (µs)_sum"].sum() == kernel_us
+    notice = next(n for n in report.summary.notices if n.id == "same_stream_overlap")
+    assert notice.count == 1
+    assert "13.33%" in notice.text
+    assert words in notice.text

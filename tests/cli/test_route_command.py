@@ -1,0 +1,118 @@
+"""``tracelens route``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from openpyxl import load_workbook
+
+from tracelens.cli import main
+
+PRODUCTION = """NUM_EXPERTS = 128
+SEQLEN = 1024
+TOP_K = 8
+HOT_RATIO = 0.5
+HOT_WEIGHT = 0.8
+NUM_NODES = 8
+WEIGHT_PRECISION = 4
+ROUTING_PRECISION = 1
+ID_PRECISION = 2
+UNIT_COMM_LOAD = 9
+NUM_LINKS = 1
+BASE_DELAY = 2
+INITIAL_CPU_DELAY = 0
+INTRA_BW = 100
+PACKET_SIZE = 20
+PACKET_PREP_DELAY = 1
+ROUND_ROBIN_MAX_PACKETS = 5
+NIC_RATE = 10000
+NUM_LAYERS = 58
+EMBED_DIM = 7168
+INTER_BW = 50
+PARALLELIZATION_MULTIPLIER = 1.2
+"""
+TEST = {
+    "experts": 4, "tokens": 40, "topk": 2, "ranks": 4, "unit-bytes": 4, "links": 2, "intra-bytes-per-ms": 2,
+    "packet-bytes": 1, "packets-per-turn": 2,
+}  # fmt: skip
+
+
+def words(options):
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
+def test_a_configuration_in_the_originals_names_reproduces_its_run(tmp_path, capsys):
+    config = tmp_path / "production.toml"
+    config.write_text(PRODUCTION, encoding="utf-8")
+    assert main(["route", "--rules", "seed", "--config", str(config), "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    summary = json.loads(out)["summary"]
+    assert (round(summary["time_ms"], 6), summary["rounds"], summary["moved_bytes"]) == (212.23, 27, 65_223)
+    assert "never use layers, hidden, inter_gb_s, overlap" in err
+
+
+def test_the_two_steps_and_the_log(tmp_path):
+    run, log = tmp_path / "run", tmp_path / "comm_log.txt"
+    seed = ["route", "--rules", "seed", *words(TEST)]
+    assert main([*seed, "--save-routing", str(run), "--log", str(tmp_path / "first.txt")]) == 0
+    assert main([*seed, "--routing", str(run), "--log", str(log)]) == 0
+    assert hashlib.sha256(log.read_bytes()).hexdigest()[:16] == "b796981e7db8174e"
+    assert sorted(p.name for p in run.iterdir()) == ["routing.csv", "weights.csv"]
+
+
+def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
+    files = [tmp_path / f"route.{ending}" for ending in ("xlsx", "svg", "json")]
+    command = ["route", *words({"experts": 64, "topk": 4, "ranks": 16, "tokens": 2048, "skew": "zipf:1.1"})]
+    command += ["--cluster", "dgx-h100", *[word for file in files for word in ("-o", str(file))]]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "EPLB with 80 slots" in out
+    assert "GB/s a rank: effective" in out
+    assert load_workbook(files[0]).sheetnames == ["summary", "phases", "ranks", "experts", "traffic_bytes"]
+    assert files[1].read_text().count("<title>") == 16 * 16
+    assert json.loads(files[2].read_text())["summary"]["ranks"] == 16
+    first = files[0].read_bytes()
+    assert main(command) == 0
+    assert files[0].read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"topk": 200}, "top-k 200 needs at least as many experts, there are 128"),
+        ({"packet-bytes": 20_000}, "a packet of 20000 bytes passes no NIC of 10000 bytes per round"),
+        ({"ranks": 7}, "128 experts do not divide over 7 ranks; give a map of experts to ranks"),
+        ({"tokens": 0}, "tokens must be at least 1, got 0"),
+        ({"inter-gb-s": 1}, "--inter-gb-s needs --ranks-per-node"),
+        ({"cluster": "dgx-h1000"}, "did you mean dgx-h100"),
+        ({"rules": "seed", "layers": 3}, "the seed rules do not know --layers"),
+        ({"rules": "seed", "skew": "uniform"}, "the seed rules do not know --skew"),
+        ({"log": "x.txt"}, "add --rules seed"),
+        ({"output": "x.pdf"}, "is written as .json, .xlsx, .svg"),
+        ({"link-gb-s": 100}, "--ranks-per-node, --link-gb-s and --inter-gb-s"),
+    ],
+)
+def test_a_bad_parameter_is_one_sentence(given, message, capsys):
+    assert main(["route", *words(given)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_key_that_nothing_reads_is_named(tmp_path, capsys):
+    config = tmp_path / "mine.toml"
+    config.write_text("NUM_EXPERT = 8\n", encoding="utf-8")
+    assert main(["route", "--config", str(config)]) == 2
+    assert "did you mean" in capsys.readouterr().err
+
+
+def test_a_map_places_experts_that_do_not_divide(tmp_path, capsys):
+    mapping = tmp_path / "map.csv"
+    mapping.write_text("0\n0\n1\n", encoding="utf-8")
+    command = ["route", *words({"experts": 3, "ranks": 2, "topk": 1, "tokens": 60, "skew": "uniform"})]
+    assert main([*command, "--placement", str(mapping), "--format", "json"]) == 0
+    ranks = json.loads(capsys.readouterr().out)["ranks"]
+    assert 30 <= ranks[0]["routings"] <= 50
+    assert sum(r["routings"] for r in ranks) == 60

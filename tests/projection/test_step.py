@@ -1,0 +1,238 @@
+"""A projected step: its parts add up, it obeys the laws, it comes near published steps, and rows have reasons."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracelens.backends.system import System
+from tracelens.cli import main
+from tracelens.errors import UsageError
+from tracelens.projection.points import project_row
+from tracelens.projection.step import Projection, Software, layer_counts, levers, project
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+
+LLAMA = ModelConfig.load("llama3.1-8b")
+NODE = ParallelConfig(tp=2, sequence_parallel=True, pp=2, dp=4, micro_batches=8)
+
+
+@pytest.fixture(scope="module")
+def hopper() -> System:
+    return System.load("dgx-h100")
+
+
+def step(p: ParallelConfig, system: System, model: ModelConfig = LLAMA, **options: object) -> Projection:
+    return project(model, p, system, sequence=4096, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        NODE,
+        replace(NODE, recompute="full"),
+        replace(NODE, attention="unfused", recompute="selective"),
+        replace(NODE, vpp=4),
+        ParallelConfig(dp=16, zero=3),
+        replace(NODE, precision="fp8", tp_overlap=True),
+    ],
+)
+def test_the_breakdown_adds_up_to_the_step(p: ParallelConfig, hopper: System) -> None:
+    found = step(p, hopper)
+    assert sum(found.breakdown_us.values()) == pytest.approx(found.step_us)
+    assert found.tokens_s_gpu == pytest.approx(p.global_batch * 4096 / p.ranks / found.step_us * 1e6)
+    assert found.mfu == pytest.approx(found.tflops_gpu / (1978.9 if p.precision == "fp8" else 989.4))
+
+
+def test_no_step_beats_the_data_sheet(hopper: System) -> None:
+    assert 0 < (step(NODE, hopper).mfu or 0) < 1
+
+
+def test_recomputing_costs_about_a_third_and_saves_memory(hopper: System) -> None:
+    none, full = (step(replace(NODE, recompute=r), hopper) for r in ("none", "full"))
+    assert 1.2 < full.step_us / none.step_us < 1.4
+    assert full.peak_memory.activations < none.peak_memory.activations / 4
+    assert full.tflops_gpu < none.tflops_gpu
+
+
+def test_twice_the_micro_batches_take_less_than_twice_as_long(hopper: System) -> None:
+    """The bubble, the last bucket and the optimizer come once."""
+    one, two = (step(replace(NODE, micro_batches=m), hopper).step_us for m in (8, 16))
+    assert 1 < two / one < 2
+
+
+def test_interleaving_shortens_the_bubble(hopper: System) -> None:
+    one, four = (step(replace(NODE, vpp=v), hopper) for v in (1, 4))
+    assert four.bubble_share < one.bubble_share
+    assert (one.schedule, four.schedule) == ("1f1b", "interleaved")
+
+
+def test_a_model_that_does_not_fit_says_which_stage_needs_what(hopper: System) -> None:
+    found = step(ParallelConfig(), hopper, ModelConfig.load("llama3.1-70b"))
+    assert found.infeasible is not None
+    assert found.infeasible.startswith("stage 0 needs 1")
+    assert step(replace(NODE, recompute="full"), hopper).infeasible is None
+
+
+def test_small_steps_are_bound_by_the_host(hopper: System) -> None:
+    found = step(NODE, hopper, software=Software(host_us_per_op=1000.0))
+    assert found.breakdown_us["host"] > found.step_us / 2
+    assert "host" not in step(NODE, hopper, software=Software(host_us_per_op=0.0)).breakdown_us
+
+
+def test_factors_multiply_their_own_part_of_the_step(hopper: System) -> None:
+    plain, doubled = (step(NODE, hopper, software=s) for s in (Software(), Software(attention=2.0)))
+    assert doubled.breakdown_us["attention"] == pytest.approx(2 * plain.breakdown_us["attention"])
+    assert doubled.breakdown_us["gemm"] == plain.breakdown_us["gemm"]
+    with pytest.raises(UsageError, match="attention must be above 0, not 0"):
+        Software(attention=0.0)
+
+
+def test_levers_are_steps_of_their_own(hopper: System) -> None:
+    p = replace(NODE, recompute="full")
+    found = step(p, hopper)
+    best = {lever.change: lever.gain for lever in levers(found, most=9)}
+    assert best["no recomputation"] == pytest.approx(
+        1 - step(replace(p, recompute="none"), hopper).step_us / found.step_us
+    )
+    assert list(best.values()) == sorted(best.values(), reverse=True)
+    assert len(levers(found)) == 3
+
+
+def test_experts_are_exchanged_and_skewless(hopper: System) -> None:
+    found = step(ParallelConfig(dp=16, ep=8), hopper, ModelConfig.load("qwen3-30b-a3b"))
+    assert {"ep", "experts", "routing"} <= found.breakdown_us.keys()
+    alone = step(ParallelConfig(dp=16), hopper, ModelConfig.load("qwen3-30b-a3b"))
+    assert "ep" not in alone.breakdown_us
+
+
+def test_a_device_without_a_count_of_units_takes_that_of_the_one_it_is_calibrated_like() -> None:
+    found = step(ParallelConfig(dp=8), System.load("gb300"))
+    assert any(note.startswith("compute units and clock of NVIDIA GB200") for note in found.notes)
+    assert set(found.answered_by) == {"tile"}
+
+
+def test_what_a_schedule_cannot_do_is_an_error_of_the_step(hopper: System) -> None:
+    with pytest.raises(UsageError, match="2 pipeline ranks do not divide 3 micro-batches"):
+        step(replace(NODE, vpp=2, micro_batches=3), hopper)
+
+
+@pytest.mark.parametrize(
+    ("layers", "parts", "expected"),
+    [
+        (8, 4, (2, 2, 2, 2)),
+        (126, 16, (7, *(8,) * 14, 7)),
+        (126, 128, (0, *(1,) * 126, 0)),
+        (63, 4, (15, 16, 16, 16)),
+        (61, 4, (15, 15, 16, 15)),
+    ],
+)
+def test_layers_are_divided_evenly_or_with_the_ends_as_layers(
+    layers: int, parts: int, expected: tuple[int, ...]
+) -> None:
+    assert layer_counts(layers, parts) == expected
+    assert sum(layer_counts(layers, parts)) == layers
+
+
+def test_a_part_without_layers_is_an_error() -> None:
+    with pytest.raises(UsageError, match="8 layers cannot be divided into 16 parts"):
+        layer_counts(8, 16)
+
+
+# Megatron paper, arXiv 2205.05198, table 5, seconds: full recomputation, selective with sequence parallelism.
+TABLE_5 = [
+    ("megatron-22b", 8, 1, 1, 4, 4, 1.42, 1.10),
+    ("gpt3-175b", 64, 8, 3, 1, 64, 18.13, 13.75),
+    ("mt-nlg-530b", 280, 35, 3, 1, 280, 49.05, 37.83),
+    ("megatron-1t", 512, 64, 1, 1, 512, 94.42, 71.49),
+]
+
+
+@pytest.mark.parametrize(("name", "ranks", "pp", "vpp", "mbs", "gbs", "full", "selective"), TABLE_5)
+def test_published_megatron_steps_with_nothing_fitted(
+    name: str, ranks: int, pp: int, vpp: int, mbs: int, gbs: int, full: float, selective: float
+) -> None:
+    p = ParallelConfig.of(
+        ranks=ranks, global_batch=gbs, tp=8, pp=pp, vpp=vpp, micro_batch=mbs, precision="fp16", recompute="full",
+        attention="unfused",
+    )  # fmt: skip
+    system, model = System.load("dgx-a100"), ModelConfig.load(name)
+    assert project(model, p, system, sequence=2048).step_us / 1e6 == pytest.approx(full, rel=0.10)
+    p = replace(p, recompute="selective", sequence_parallel=True)
+    assert project(model, p, system, sequence=2048).step_us / 1e6 == pytest.approx(selective, rel=0.10)
+
+
+ROW = {
+    "id": "1", "model": "llama3.1-8b", "kind": "dense", "gpu": "H100-80GB-SXM", "n_gpus": "8.0", "tp": "1.0", "pp": "1.0",
+    "vp": "", "cp": "1.0", "ep": "", "etp": "", "dp": "8.0", "fsdp_shard": "0", "mbs": "1.0", "gbs": "128.0",
+    "seq_len": "4096.0", "precision": "BF16", "recompute": "none", "framework": "", "schedule": "", "notes": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"gbs": "", "precision": ""}, "incomplete: gbs, precision not stated"),
+        ({"kind": "moe"}, "incomplete: ep not stated"),
+        ({"schedule": "zbv"}, "schedule 'zbv' is not modeled"),
+        ({"precision": "see doc"}, "precision 'see doc' is not modeled"),
+        ({"notes": "LoRA Performance"}, "LoRA: most weights have no gradient, which is not modeled"),
+        ({"dp": "4.0"}, "tp 1 * pp 1 * cp 1 * dp 4 = 4 ranks, the cluster has 8"),
+        ({"mbs": "1.5"}, "mbs must be a whole number, got '1.5'"),
+        ({"model": "llama3.1-8"}, "no model named 'llama3.1-8'; did you mean"),
+    ],
+)
+def test_a_row_that_is_not_projected_has_a_reason(changed: dict[str, str], reason: str) -> None:
+    point = project_row(ROW | changed)
+    assert point.projection is None
+    assert (point.reason or "").startswith(reason)
+
+
+def test_a_row_says_what_was_assumed() -> None:
+    assert project_row(ROW).assumptions == ()
+    assert project_row(ROW | {"recompute": "recipe"}).assumptions == ("recipe: no recomputation",)
+
+
+def test_the_command_answers_a_table_row_by_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, out = tmp_path / "points.csv", tmp_path / "out.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(ROW))
+        writer.writeheader()
+        writer.writerows([ROW, ROW | {"gbs": ""}])
+    assert main(["project", "--batch", str(table), "-o", str(out)]) == 0
+    assert "1 of 2 rows projected" in capsys.readouterr().out
+    first, second = csv.DictReader(out.read_text().splitlines())
+    assert float(first["step_time_s_est"]) == pytest.approx(project_row(ROW).projection.step_us / 1e6, abs=1e-4)  # type: ignore[union-attr]
+    assert (second["step_time_s_est"], second["reason"]) == ("", "incomplete: gbs not stated")
+
+
+def test_the_command_prints_the_step_and_says_when_it_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["project", "--model", "llama3.1-70b", "--cluster", "dgx-h100", "--nodes", "8"]
+    assert main([*arguments, "--tp", "8", "--pp", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "64 x NVIDIA H100" in shown
+    for word in ("tokens/s/GPU", "MFU", "memory, GB", "stage 1", "largest levers"):
+        assert word in shown
+    assert main(arguments) == 3
+    assert "does not fit: stage 0 needs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "llama3.1-8b"], "project takes --model and --cluster, or --batch"),
+        (["--model", "llama3.1-8b", "--cluster", "dgx-h100"], "either --nodes or --gpus"),
+        (
+            ["--model", "llama3.1-8b", "--cluster", "dgx-h100", "--nodes", "1", "--tp", "3"],
+            "tp 3 * pp 1 * cp 1 * dp 2 = 6 ranks, the cluster has 8",
+        ),
+    ],
+)
+def test_the_command_explains_what_does_not_fit(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["project", *arguments]) == 2
+    assert message in capsys.readouterr().err

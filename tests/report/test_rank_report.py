@@ -1,0 +1,128 @@
+"""The multi-rank report: sheets under the names users know, JSON, text, and files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from tracelens.analysis.ranks.files import find_traces
+from tracelens.analysis.ranks.job import compare_ranks
+from tracelens.cli import main
+from tracelens.executors import Serial
+from tracelens.report import rank_report
+from tracelens.report.rank_columns import RANK_SETS
+from tracelens.report.rank_report import RankReport
+from tracelens.report.sheets import built_in_sheets
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ranks"))
+from planted import Job
+
+KNOWN = {
+    "nccl_summary_long", "nccl_summary_implicit_sync", "nccl_summary_all2allv", "nccl_long", "nccl_implicit_sync",
+    "nccl_all2allv", "nccl_all2allv_heatmap", "straggler_summary",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("jobs") / "job"
+    folder.mkdir()
+    collectives = (("allreduce", "Float", 1_000_000), ("all_to_allv", "Half", 10_000))
+    Job(ranks=4, rounds=2, straggler=2, exchange_tb_s=0.3, collectives=collectives).write(folder, "rank{}.json.gz")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(folder) -> RankReport:
+    return RankReport(compare_ranks(find_traces([str(folder)]), executor=Serial(), name="job"))
+
+
+def test_sheets_have_the_names_users_know(report):
+    assert set(report) >= KNOWN | {"ep_summary", "ep_by_rank", "overlap", "step_cost", "ranks", "clocks"}
+    assert list(report["straggler_summary"].columns) == [
+        "rank", "cost_us", "caused_wait_time_us", "times_arrived_last", "times_arrived_first", "pct_arrived_last",
+        "total_wait_time_us", "mean_wait_time_us", "num_collectives", "total_nccl_dur_us",
+    ]  # fmt: skip
+
+
+def test_every_shown_column_is_explained(report):
+    for sheet in report.sheets:
+        for column in sheet.columns:
+            assert column.key in RANK_SETS[sheet.title], (sheet.title, column.key)
+            assert column.meaning.endswith("."), (sheet.title, column.header)
+
+
+def test_every_column_set_has_its_sheet():
+    assert set(RANK_SETS) <= set(built_in_sheets())
+
+
+def test_workbook_holds_every_sheet_and_says_what_was_cut(report, tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_report, "LONG_ROWS", 5)
+    report.to_excel(tmp_path / "c.xlsx")
+    book = openpyxl.load_workbook(tmp_path / "c.xlsx", read_only=True)
+    assert book.sheetnames == ["about", *report]
+    assert sum(1 for _ in book["nccl_long"].rows) == 1 + 5
+    notes = [row for row in book["about"].iter_rows(values_only=True) if row[1] == "rows_left_out"]
+    assert any(f"nccl_long has {len(report['nccl_long']):,} rows" in row[3] for row in notes)
+
+
+def test_json_has_no_nan_and_the_same_bytes_each_time(report):
+    text = report.to_json()
+    document = json.loads(text, parse_constant=pytest.fail)
+    assert document["schema"] == "tracelens.collectives/1"
+    assert document["tables"]["straggler_summary"][0]["rank"] == 2
+    assert document["input"] == {"name": "job", "ranks": [0, 1, 2, 3], "world_size": 4}
+    assert report.to_json() == text
+
+
+def test_verdict_names_the_straggler_in_80_columns(report):
+    lines = report.verdict().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith(" rank 2 arrives last in ") for line in lines)
+    assert any("DeepEPDispatch" in line for line in lines)
+
+
+def test_command_writes_and_prints(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["collectives", str(folder), "-o", str(out), "--csv", "--executor", "serial"]) == 0
+    assert "rank 2 arrives last" in capsys.readouterr().out
+    assert sorted(p.name for p in out.iterdir()) == ["collectives.json", "collectives.xlsx", "csv"]
+    assert main(["collectives", str(folder), "-o", str(out), "--format", "json", "--executor", "serial"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "tracelens.collectives/1"
+
+
+def test_command_gives_the_exit_codes(folder, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    for arguments, code in (
+        ([str(tmp_path / "nothing*.json")], 1),
+        ([str(folder), "-o", str(tmp_path / "mine")], 2),
+        ([str(folder), "--executor", "slurm", "-o", str(tmp_path / "o")], 2),
+    ):
+        assert main(["collectives", *arguments]) == code
+    Job(ranks=2, ranks_per_host=2, collectives=()).write(tmp_path, "quiet_rank{}.json")
+    quiet = ["collectives", str(tmp_path / "quiet*"), "--executor", "serial", "-o", str(tmp_path / "q")]
+    assert main(quiet) == 3
+    assert "without communication" in capsys.readouterr().err
+
+
+def test_fuse_command_writes_one_file(folder, tmp_path, capsys):
+    out = tmp_path / "all.json.gz"
+    assert main(["fuse", str(folder), "-o", str(out), "--executor", "serial", "--ranks", "0-1", "--window", "0:5"]) == 0
+    assert out.is_file()
+    assert "2 ranks (0-1)" in capsys.readouterr().out
+    assert main(["fuse", str(folder), "-o", str(out), "--executor", "serial", "--ranks", "x"]) == 2
+
+
+def test_generated_example_has_true_rates_above_effective_ones(repository):
+    result = compare_ranks(
+        find_traces([str(repository / "example_traces" / "moe_ep8")]), executor=Serial(), name="moe_ep8"
+    )
+    frame = result.frames["ep_summary"].set_index("name")
+    assert set(frame.index) == {"DeepEPDispatch", "DeepEPCombine", "DeepEPDispatchBackward", "DeepEPCombineBackward"}
+    assert (frame["true_tb_s"].astype(float) > frame["effective_tb_s"].astype(float)).all()
+    assert result.notices == ()

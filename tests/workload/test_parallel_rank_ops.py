@@ -1,0 +1,161 @@
+"""What a rank computes and exchanges: shapes under tensor, context and expert parallelism."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import comb
+
+import pytest
+
+from tracelens.errors import UsageError
+from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
+from tracelens.workload import rank_ops
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.rank_ops import RankLayer, distinct_ranks
+
+LLAMA = ModelConfig.load("llama3.1-70b")
+DEEPSEEK = ModelConfig.load("deepseek-v3")
+S = 4096
+
+
+def shapes(layer: RankLayer, name: str) -> list[tuple[int, int, int]]:
+    return [(op.model.m, op.model.n, op.model.k) for op in layer.ops if op.name == name and isinstance(op.model, GEMM)]
+
+
+def collectives(layer: RankLayer, phase: str) -> list[str]:
+    return [op.model.kind for op in layer.ops if isinstance(op.model, Collective) and op.phase in phase]
+
+
+def matrix_flops(layer: RankLayer) -> float:
+    return sum(op.model.flops() or 0 for op in layer.ops if op.model.engine == "matrix")
+
+
+def test_tensor_parallelism_divides_n_of_the_first_and_k_of_the_second_product() -> None:
+    attention = rank_ops.block(LLAMA, ParallelConfig(tp=8, sequence_parallel=True), "*", S)
+    qkv = (64 + 2 * 8) * 128 // 8
+    assert shapes(attention, "attention.qkv") == [(S, qkv, 8192), (S, 8192, qkv), (8192, qkv, S)]
+    assert shapes(attention, "attention.out") == [(S, 8192, 1024), (S, 1024, 8192), (1024, 8192, S)]
+
+
+def test_output_layer_is_divided_too() -> None:
+    head = rank_ops.head(LLAMA, ParallelConfig(tp=8, sequence_parallel=True), S)
+    part = 128256 // 8
+    assert shapes(head, "logits") == [(S, part, 8192), (S, 8192, part), (8192, part, S)]
+
+
+def test_sequence_parallel_layers_gather_and_scatter_twice_forward_and_six_times_backward() -> None:
+    """Forward one each per block, two blocks; backward the mirror, and the input once more for its weights."""
+    p = ParallelConfig(tp=8, sequence_parallel=True)
+    blocks = [rank_ops.block(LLAMA, p, letter, S) for letter in "*-"]
+    forward = [kind for layer in blocks for kind in collectives(layer, "forward")]
+    backward = [kind for layer in blocks for kind in collectives(layer, "dgrad")]
+    assert forward == ["all_gather", "reduce_scatter"] * 2
+    assert sorted(backward) == ["all_gather"] * 4 + ["reduce_scatter"] * 2
+
+
+def test_without_sequence_parallelism_two_all_reduces_each_way() -> None:
+    blocks = [rank_ops.block(LLAMA, ParallelConfig(tp=8), letter, S) for letter in "*-"]
+    assert [collectives(layer, "forward") for layer in blocks] == [["all_reduce"]] * 2
+    assert [collectives(layer, "dgrad") for layer in blocks] == [["all_reduce"]] * 2
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_tensor_ranks_together_do_the_whole_layers_work(tp: int) -> None:
+    one, divided = (
+        [rank_ops.block(LLAMA, ParallelConfig(tp=t, sequence_parallel=t > 1), letter, S) for letter in "*-"]
+        for t in (1, tp)
+    )
+    assert tp * sum(map(matrix_flops, divided)) == sum(map(matrix_flops, one))
+    # Norm weights are on every rank.
+    assert tp * sum(b.dense for b in divided) - sum(b.dense for b in one) == (tp - 1) * 2 * 8192
+
+
+def test_context_ranks_together_attend_every_pair() -> None:
+    found = {}
+    for cp in (1, 4):
+        layer = rank_ops.block(LLAMA, ParallelConfig(cp=cp), "*", S)
+        found[cp] = sum(op.model.flops() or 0 for op in layer.ops if type(op.model) is SDPA)
+    assert 4 * found[4] == pytest.approx(found[1], rel=1e-3)
+
+
+def test_latent_attention_has_six_products_forward_and_twelve_backward() -> None:
+    """Queries down and up, keys and values down (with the rotary key) and up, out; the sixth is the rotary key's."""
+    layer = rank_ops.block(DEEPSEEK, ParallelConfig(), "*", S)
+    gemms = [op for op in layer.ops if isinstance(op.model, GEMM)]
+    assert [op.phase for op in gemms].count("forward") == 5
+    assert [op.phase for op in gemms].count("dgrad") == [op.phase for op in gemms].count("wgrad") == 5
+    assert shapes(layer, "attention.kv_down")[0] == (S, 512 + 64, 7168)
+    sdpa = next(op.model for op in layer.ops if type(op.model) is SDPA)
+    assert (sdpa.d_qk, sdpa.d_v) == (128 + 64, 128)
+
+
+def test_experts_get_the_rows_of_their_ranks_tokens() -> None:
+    """T top_k rows stay T top_k: each rank sends as many as it receives; 256 / 64 experts are local."""
+    layer = rank_ops.block(DEEPSEEK, ParallelConfig(dp=64, ep=64), "E", S)
+    up = next(op.model for op in layer.ops if type(op.model) is GroupedGEMM)
+    assert (up.m, up.n, up.k, up.groups) == (S * 8, 2 * 2048, 7168, 4)
+    assert layer.expert == 4 * 3 * 7168 * 2048
+
+
+def test_exchanged_tokens_are_divided_by_tp_and_cp() -> None:
+    def rows(p: ParallelConfig) -> int:
+        layer = rank_ops.block(DEEPSEEK, p, "E", S)
+        return next(op.model.tokens for op in layer.ops if isinstance(op.model, EPComm))
+
+    one = rows(ParallelConfig(dp=32, ep=8))
+    assert one == round(S * distinct_ranks(256, 8, 8))
+    assert rows(ParallelConfig(tp=2, sequence_parallel=True, dp=32, ep=8)) == pytest.approx(one / 2, abs=1)
+    assert rows(ParallelConfig(tp=2, sequence_parallel=True, cp=4, dp=32, ep=8)) == pytest.approx(one / 8, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("experts", "k", "ranks", "published"), [(256, 8, 8, 5.29), (256, 8, 32, 7.27), (8, 2, 8, 2.0)]
+)
+def test_distinct_ranks_are_the_published_expectation(experts: int, k: int, ranks: int, published: float) -> None:
+    exact = ranks * (1 - comb(experts - experts // ranks, k) / comb(experts, k))
+    assert distinct_ranks(experts, k, ranks) == pytest.approx(exact) == pytest.approx(published, abs=0.005)
+
+
+def test_narrow_precision_narrows_products_and_not_attention_or_logits() -> None:
+    p = ParallelConfig(precision="fp8")
+    attention, head = rank_ops.block(LLAMA, p, "*", S), rank_ops.head(LLAMA, p, S)
+    labels = {op.name: op.model.dtype.label for op in (*attention.ops, *head.ops) if op.model.engine == "matrix"}
+    assert labels["attention.qkv"] == labels["attention.out"] == "fp8_e4m3fn"
+    assert labels["attention.sdpa"] == labels["logits"] == "bf16"
+    assert sum(op.part == "quantize" for op in attention.ops) == 2 * 2
+
+
+def test_adam_reads_and_writes_thirty_bytes_per_parameter() -> None:
+    adam = next(op for op in rank_ops.optimizer(1_000_000, ParallelConfig()) if op.name == "adam")
+    assert adam.model.hbm_bytes() == 30_000_000
+
+
+def test_a_rank_count_that_does_not_divide_is_named() -> None:
+    with pytest.raises(UsageError, match="tp 3 does not divide"):
+        rank_ops.block(LLAMA, ParallelConfig(tp=3), "*", S)
+    with pytest.raises(UsageError, match="ep 3 does not divide 256 experts"):
+        rank_ops.block(DEEPSEEK, ParallelConfig(dp=3, ep=3), "E", S)
+    with pytest.raises(UsageError, match="cp 3 does not divide the sequence of 4096"):
+        rank_ops.block(LLAMA, ParallelConfig(cp=3), "*", S)
+
+
+def whole(model: ModelConfig) -> list[tuple[int, RankLayer]]:
+    """Every part of the model on one rank, and how often it occurs."""
+    p = ParallelConfig()
+    blocks = [(count, rank_ops.block(model, p, letter, S)) for letter, count in Counter(model.blocks).items()]
+    return [*blocks, (1, rank_ops.embedding(model, p, S)), (1, rank_ops.head(model, p, S))]
+
+
+@pytest.mark.parametrize("name", ModelConfig.names())
+def test_one_rank_alone_does_the_models_work_with_the_models_weights(name: str) -> None:
+    """The model's own count, from the same shapes; the scores that flash attention computes again are extra here."""
+    model = replace(ModelConfig.load(name), mtp_layers=0)
+    flops = 0.0
+    for count, layer in whole(model):
+        again = [op.model for op in layer.ops if type(op.model) is SDPA]
+        flops += count * (matrix_flops(layer) - sum((m.flops() or 0) * m.d_qk / (m.d_qk + m.d_v) for m in again))
+    assert flops == pytest.approx(S * model.flops_per_token(S).training, rel=2e-3)
+    held = sum(count * (layer.dense + layer.expert) for count, layer in whole(model))
+    assert held == pytest.approx(model.parameters().total, rel=1e-4)

@@ -1,0 +1,167 @@
+"""Many steps from a table of configurations, one projection per row or the reason why there is none.
+
+Reads the columns id, model, kind, gpu, n_gpus, tp, pp, vp, cp, ep, etp, dp, fsdp_shard, mbs, gbs, seq_len, precision,
+recompute, framework, schedule, notes. Nothing that a row leaves open is guessed, but what ``ASSUMED`` says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracelens.backends.system import System
+from tracelens.errors import TracelensError, UsageError
+from tracelens.projection.step import BACKENDS, PLAIN, Projection, Software, project
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import Attention, ParallelConfig, Precision, Recompute
+
+#: A row without one of these is not complete. ep is 1 in a dense model, vp with pp 1, etp where nothing is said.
+NEEDED = ("model", "gpu", "n_gpus", "tp", "pp", "cp", "dp", "mbs", "gbs", "seq_len", "precision", "recompute")
+#: What is taken where a table says "recipe": the setting is in a launch script, not in the table.
+ASSUMED = "recipe: no recomputation"
+_PRECISIONS: dict[str, Precision] = {
+    "bf16": "bf16", "amp-bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "mxfp8",
+    "mxfp8": "mxfp8", "nvfp4": "nvfp4",
+}  # fmt: skip
+_RECOMPUTE: dict[str, Recompute] = {
+    "none": "none", "selective": "selective", "selective+sp": "selective", "full": "full", "recipe": "none",
+}  # fmt: skip
+_SCHEDULES = {"1f1b": "1f1b", "1f1b-interleaved": "interleaved", "gpipe": "gpipe"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """What a framework does that tables of its measurements do not repeat. ``source`` says where that is written."""
+
+    name: str
+    sequence_parallel: bool
+    attention: Attention
+    tp_overlap: bool
+    source: str
+
+
+STACKS = (
+    Stack(
+        name="Megatron-LM (Selene)", sequence_parallel=False, attention="unfused", tp_overlap=False,
+        source="arXiv 2205.05198, section 6: sequence parallelism is its own column; 2022, before flash attention",
+    ),
+    Stack(
+        name="Megatron-Bridge", sequence_parallel=True, attention="flash", tp_overlap=True,
+        source="Megatron-Bridge's performance recipes: sequence parallelism and tensor-parallel overlap with tp > 1",
+    ),
+)  # fmt: skip
+_OTHER = Stack(name="", sequence_parallel=True, attention="flash", tp_overlap=False, source="current frameworks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A row's answer: a projection, or the reason. ``assumptions`` are what the row did not say."""
+
+    projection: Projection | None = None
+    reason: str | None = None
+    assumptions: tuple[str, ...] = ()
+
+
+def project_row(row: Mapping[str, str], *, backends: str = BACKENDS, software: Software = PLAIN) -> Point:
+    """The row's step, or why there is none: what is missing, what is not modeled, what does not fit."""
+    reason = _not_modeled(row)
+    if reason is not None:
+        return Point(reason=reason)
+    try:
+        model = ModelConfig.load(row["model"])
+        parallel, assumptions = configuration(row)
+        system = System.load(row["gpu"])
+        found = project(
+            model,
+            parallel,
+            system,
+            sequence=_whole(row, "seq_len"),
+            schedule=_schedule(row, parallel),
+            backends=backends,
+            software=software,
+        )
+    except TracelensError as error:
+        return Point(reason=str(error))
+    return Point(projection=found, assumptions=(*assumptions, *(note for note in found.notes if note != system.note)))
+
+
+def configuration(row: Mapping[str, str]) -> tuple[ParallelConfig, tuple[str, ...]]:
+    """The row's parallel configuration, and what was assumed. UsageError where it is none."""
+    stack = next((s for s in STACKS if row.get("framework", "").startswith(s.name)), _OTHER)
+    recompute = _RECOMPUTE[row["recompute"].lower()]
+    tp = _whole(row, "tp")
+    sharded, shard = _sharding(row)
+    assumptions = [ASSUMED] if row["recompute"] == "recipe" else []
+    if row.get("fsdp_shard", "") == "" and _whole(row, "dp") > 1:
+        assumptions.append("optimizer state divided among data-parallel ranks")
+    return (
+        ParallelConfig.of(
+            ranks=_whole(row, "n_gpus"),
+            global_batch=_whole(row, "gbs"),
+            tp=tp,
+            sequence_parallel=tp > 1 and (stack.sequence_parallel or row["recompute"].lower().endswith("+sp")),
+            pp=_whole(row, "pp"),
+            vpp=_whole(row, "vp", 1),
+            cp=_whole(row, "cp"),
+            dp=_whole(row, "dp"),
+            ep=_whole(row, "ep", 1),
+            etp=_whole(row, "etp", 1),
+            zero=3 if sharded else 1,
+            shard=shard,
+            micro_batch=_whole(row, "mbs"),
+            precision=_PRECISIONS[_spelling(row["precision"])],
+            recompute=recompute,
+            attention=stack.attention,
+            tp_overlap=stack.tp_overlap and tp > 1,
+        ),
+        tuple(assumptions),
+    )
+
+
+def _not_modeled(row: Mapping[str, str]) -> str | None:
+    missing = [name for name in NEEDED if not row.get(name, "").strip()]
+    if row.get("kind") == "moe" and not row.get("ep", "").strip():
+        missing.append("ep")
+    if missing:
+        return f"incomplete: {', '.join(missing)} not stated"
+    if "lora" in row.get("notes", "").lower():
+        return "LoRA: most weights have no gradient, which is not modeled"
+    if _spelling(row["precision"]) not in _PRECISIONS:
+        return f"precision {row['precision']!r} is not modeled"
+    if row["recompute"].lower() not in _RECOMPUTE:
+        return f"recomputation {row['recompute']!r} is not modeled"
+    named = row.get("schedule", "").strip().lower()
+    return f"schedule {named!r} is not modeled" if named and named not in _SCHEDULES else None
+
+
+def _schedule(row: Mapping[str, str], parallel: ParallelConfig) -> str | None:
+    named = _SCHEDULES.get(row.get("schedule", "").strip().lower())
+    return named if parallel.pp > 1 else None
+
+
+def _sharding(row: Mapping[str, str]) -> tuple[bool, int | None]:
+    """Whether weights are sharded, and among how many ranks where a number says."""
+    text = row.get("fsdp_shard", "").strip()
+    if text.upper() in ("FULL_SHARD", "YES"):
+        return True, None
+    found = re.match(r"\d+", text)
+    ranks = int(found[0]) if found else 0
+    return ranks > 0, ranks or None
+
+
+def _whole(row: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = row.get(name, "").strip()
+    if not text and default is not None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.5
+    if value != int(value):
+        raise UsageError(f"{name} must be a whole number, got {text!r}")
+    return int(value)
+
+
+def _spelling(precision: str) -> str:
+    return precision.strip().lower().replace("_", "-")

@@ -1,0 +1,17 @@
+"""Batching policies by name, one file each."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+
+from tracelens.registry import Registry
+
+
+@functools.cache
+def policies() -> Registry:
+    """Every policy of this package by name."""
+    return Registry.collect(
+        "policy", [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    )

@@ -1,0 +1,259 @@
+"""Aggregated operation profiles: a model's work per token as JSON, exported at a stated point and imported literally.
+
+``aggregated_ops.prefill`` has ``total_flops_per_prompt_token``, ``total_memory_bytes_per_prompt_token`` and
+``critical_path_factor``; ``aggregated_ops.decode`` ``total_flops_per_token_in_batch``,
+``total_memory_bytes_per_token_in_batch`` and the factor. Such numbers are linear in tokens and cannot say that decoding
+reads the weights once per step, nor that the cache grows with context. So an export writes those parts beside them
+(``constant_memory_bytes_per_iteration``, ``memory_bytes_per_context_token``, ``flops_per_context_token``) and the point
+at which it is exact; an import of the three keys alone is taken at its word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import InputError
+from tracelens.perf_models import PerfModel
+from tracelens.serving.costs import Chunk, DecodeLine, LayerWork, StageWork, StepCost
+from tracelens.serving.deployment import Deployment
+from tracelens.whole import whole_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatedWork(PerfModel):
+    """All operations of a phase as one: their flops and bytes, added up."""
+
+    category: ClassVar[str] = "aggregate"
+    engine: ClassVar[str] = "matrix"
+
+    total_flops: float
+    total_bytes: float
+    dtype: DType | None = DType.BF16
+
+    def flops(self) -> float:
+        return self.total_flops
+
+    def hbm_bytes(self) -> float:
+        return self.total_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """Work per token of one phase, per device; the last three are 0 in a profile of the three keys alone."""
+
+    flops: float
+    memory_bytes: float
+    critical_path_factor: float = 1.0
+    constant_bytes: float = 0.0
+    context_bytes: float = 0.0
+    context_flops: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """``layers`` is how many layers the work is spread over at high level of detail."""
+
+    prefill: Phase
+    decode: Phase
+    layers: int | None = None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Profile:
+        """InputError for what is no such profile."""
+        try:
+            text = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise InputError(f"{path} is not JSON: {error}") from error
+        if not isinstance(text, dict):
+            raise InputError(f"{path}: a profile is a JSON object")
+        if "aggregated_ops" not in text and "layers" not in text and len(text) == 1:
+            # A database of models with a single one in it
+            text = next(iter(text.values()))
+        layers = text.get("layers") if isinstance(text, dict) else None
+        phases = text.get("aggregated_ops") if isinstance(text, dict) else None
+        if phases is None and isinstance(layers, list) and layers:
+            phases = {
+                name: _summed([layer.get(name, {}) for layer in layers], f"{path}: layers")
+                for name in ("prefill", "decode")
+            }
+        if not isinstance(phases, dict):
+            raise InputError(f"{path}: neither aggregated_ops nor layers is there")
+        return cls(
+            prefill=_phase(phases.get("prefill"), "prompt_token", f"{path}: aggregated_ops.prefill"),
+            decode=_phase(phases.get("decode"), "token_in_batch", f"{path}: aggregated_ops.decode"),
+            layers=len(layers) if isinstance(layers, list) and layers else None,
+        )
+
+
+def _summed(parts: Sequence[Any], where: str) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        if not isinstance(part, dict):
+            raise InputError(f"{where}: each layer needs prefill and decode")
+        total.update({key: value for key, value in part.items() if key.startswith("total_")})
+    return dict(total)
+
+
+def _phase(values: Any, suffix: str, where: str) -> Phase:
+    if not isinstance(values, Mapping):
+        raise InputError(f"{where} is missing")
+
+    def number(key: str, default: float | None = None) -> float:
+        value = values.get(key, default)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
+            raise InputError(f"{where}.{key} must be a number, at least 0, not {value!r}")
+        return float(value)
+
+    return Phase(
+        flops=number(f"total_flops_per_{suffix}"),
+        memory_bytes=number(f"total_memory_bytes_per_{suffix}"),
+        critical_path_factor=number("critical_path_factor", 1.0),
+        constant_bytes=number("constant_memory_bytes_per_iteration", 0.0),
+        context_bytes=number("memory_bytes_per_context_token", 0.0),
+        context_flops=number("flops_per_context_token", 0.0),
+    )
+
+
+class ProfileCost(StepCost):
+    """A step cost from a profile instead of the model's operations; exchanges and memory are still the model's."""
+
+    def __init__(self, deployment: Deployment, profile: Profile) -> None:
+        super().__init__(deployment)
+        self._profile = profile
+
+    def mixed(
+        self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
+    ) -> tuple[StageWork, ...]:
+        """As ``StepCost.mixed``: a prefill and a decode phase, one after the other, spread evenly over layers."""
+        return self._spread(tokens, rows, self._phases(chunks, batch, context) + self._host(started, batch, context))
+
+    def mixed_time(
+        self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
+    ) -> tuple[int, int]:
+        """As ``StepCost.mixed_time``."""
+        works = self.mixed(tokens, chunks, rows, started, batch, context)
+        return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
+
+    def decode_line(self, batch: int, context: int) -> DecodeLine:
+        """As ``StepCost.decode_line``."""
+        index = self._knot_index(batch, context)
+        line = self._lines.get((batch, index))
+        if line is None:
+            low, high = self._span(batch, index)
+            at_low, at_high = (self._phases((), batch, at) for at in (low, high))
+            slope = (at_high - at_low) // (high - low)
+            tokens = batch * self.queries
+            works = self._spread(tokens, tokens, at_low - slope * low + self._host(0, batch, low))
+            layers = [(work, [0] * len(work.layers)) for work in works]
+            layers[0][1][0] = slope
+            line = self._lines[batch, index] = DecodeLine(low, high, layers)
+        return line
+
+    def _phases(self, chunks: Sequence[Chunk], batch: int, context: int) -> int:
+        total = 0
+        prompt = sum(new for new, _ in chunks)
+        for phase, tokens, keys in ((self._profile.prefill, prompt, 0), (self._profile.decode, batch, context)):
+            if tokens:
+                work = AggregatedWork(
+                    total_flops=tokens * phase.flops + keys * phase.context_flops,
+                    total_bytes=phase.constant_bytes + tokens * phase.memory_bytes + keys * phase.context_bytes,
+                    dtype=self.deployment.model.dtype,
+                )
+                total += round(self._priced([work])[0] * phase.critical_path_factor)
+        return total
+
+    def _spread(self, tokens: int, rows: int, total: int) -> tuple[StageWork, ...]:
+        each, rest = divmod(total, len(self.layers))
+        stages = []
+        for index, runs in enumerate(self._runs):
+            layers = []
+            last = index == len(self._runs) - 1
+            for position, (kind, count) in enumerate(runs):
+                exchanges = tuple(self._layer_exchanges(kind, tokens))
+                if last and position == len(runs) - 1 and rows:
+                    exchanges = (*exchanges, *self._gather(rows))
+                first = index == 0 and position == 0
+                layers.append(LayerWork(count=count, compute_fs=each + rest * first, exchanges=exchanges))
+            handover = None if last else self.handover(tokens)
+            stages.append(StageWork(layers=tuple(layers), handover=handover))
+        return tuple(stages)
+
+
+def exported(cost: StepCost, *, prompt: int, batch: int, context: int) -> dict[str, Any]:
+    """The profile of one device at a point: a prompt of ``prompt`` tokens, a batch of ``batch`` at ``context`` keys each.
+
+    The factor is the time of the operations one after the other over the time of their sums.
+    """
+    prefill = _work(cost, prompt, [(prompt, 0)], 1, 0, 0)
+    decode = _work(cost, batch, [], batch, batch, batch * context)
+    more = _work(cost, batch, [], batch, batch, batch * (context + 1))
+    twice = _work(cost, 2 * batch, [], 2 * batch, 2 * batch, 2 * batch * context)
+    context_bytes = (more["bytes"] - decode["bytes"]) / batch
+    context_flops = (more["flops"] - decode["flops"]) / batch
+    # What doubling the batch adds, less its context, is what a token costs; the rest is read once per step
+    token_bytes = max((twice["bytes"] - decode["bytes"]) / batch - context * context_bytes, 0.0)
+    token_flops = (twice["flops"] - decode["flops"]) / batch - context * context_flops
+    constant = max(decode["bytes"] - batch * (token_bytes + context * context_bytes), 0.0)
+    return {
+        "aggregated_ops": {
+            "prefill": {
+                "total_flops_per_prompt_token": prefill["flops"] / prompt,
+                "total_memory_bytes_per_prompt_token": prefill["bytes"] / prompt,
+                "critical_path_factor": prefill["factor"],
+            },
+            "decode": {
+                "total_flops_per_token_in_batch": token_flops,
+                "total_memory_bytes_per_token_in_batch": token_bytes,
+                "critical_path_factor": decode["factor"],
+                "constant_memory_bytes_per_iteration": constant,
+                "memory_bytes_per_context_token": context_bytes,
+                "flops_per_context_token": context_flops,
+            },
+        },
+        "point": {"prompt_tokens": prompt, "batch": batch, "context_tokens": context},
+        "model": cost.deployment.model.name,
+        "device": cost.system.device.name,
+        "layer_count": len(cost.layers),
+    }
+
+
+def export(cost: StepCost, path: Path, *, prompt: int, batch: int, context: int) -> None:
+    """Writes ``exported`` to ``path``. OutputError when it cannot be written."""
+    text = json.dumps(exported(cost, prompt=prompt, batch=batch, context=context), indent=2, sort_keys=True) + "\n"
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+def _work(cost: StepCost, tokens: int, chunks: list[Chunk], rows: int, batch: int, context: int) -> dict[str, float]:
+    before, after = cost.end_operations(tokens, rows)
+    models = [model for _, model, _ in (*before, *after)]
+    counts = [1] * len(models)
+    for kind, count in Counter(cost.layers).items():
+        layer = [model for _, model, _ in cost.layer_operations(kind, tokens, chunks, batch, context)]
+        models += layer
+        counts += [count] * len(layer)
+    table = cost.estimates(models)
+    one_by_one = sum(count * row.time_us for row, count in zip(table.rows(), counts, strict=True) if row is not None)
+    flops = float(sum(count * (model.flops() or 0) for model, count in zip(models, counts, strict=True)))
+    nbytes = float(sum(count * (model.hbm_bytes() or 0) for model, count in zip(models, counts, strict=True)))
+    whole = AggregatedWork(total_flops=flops, total_bytes=nbytes, dtype=cost.deployment.model.dtype)
+    summed = cost.estimates([whole]).row(0)
+    return {
+        "flops": flops,
+        "bytes": nbytes,
+        "factor": one_by_one / together if (together := summed.time_us if summed else 0.0) else 1.0,
+    }
+
+
+def step_cost(deployment: Deployment, profile: Profile | None = None) -> StepCost:
+    """From the model's operations, or from ``profile``."""
+    return StepCost(deployment) if profile is None else ProfileCost(deployment, profile)

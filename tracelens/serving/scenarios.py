@@ -1,0 +1,144 @@
+"""What levels of detail cost and keep: three deployments, each simulated in detail and abstracted."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from dataclasses import dataclass
+
+from tracelens.backends import System
+from tracelens.serving.costs import StepCost
+from tracelens.serving.deployment import Deployment, Parallelism
+from tracelens.serving.metrics import differences, summary
+from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
+from tracelens.serving.simulation import Options, Outcome, simulate
+from tracelens.workload import ModelConfig
+
+#: The metrics that are compared one by one.
+COMPARED = ("ttft_mean_ms", "tpot_mean_ms", "e2e_mean_ms", "requests_per_s", "output_tokens_per_s", "completed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A deployment and a workload; ``name`` and ``title`` as in the table."""
+
+    name: str
+    title: str
+    model: str
+    parallelism: Parallelism
+    layers: int
+
+
+SCENARIOS = (
+    Scenario(name="A", title="80 layers, 1 device", model="llama3.1-70b", parallelism=Parallelism(), layers=80),
+    Scenario(
+        name="B", title="32 layers, 4 devices, TP 4", model="llama3.1-8b", parallelism=Parallelism(tp=4), layers=32
+    ),
+    Scenario(
+        name="C",
+        title="126 layers, 8 devices, PP 2 x TP 4",
+        model="llama3.1-405b",
+        parallelism=Parallelism(tp=4, pp=2),
+        layers=126,
+    ),
+)
+#: Large enough for every model here, so that scenarios are about event counts and not about memory.
+_KV_TOKENS = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One scenario at both levels. ``*_only_events`` are those with one of the two abstractions alone."""
+
+    scenario: Scenario
+    high_wall_s: float
+    medium_wall_s: float
+    high_events: int
+    medium_events: int
+    high_compute_events: int
+    medium_compute_events: int
+    layers_only_events: int
+    collectives_only_events: int
+    high: dict[str, float | int | None]
+    medium: dict[str, float | int | None]
+    differences: dict[str, float]
+
+    @property
+    def speed_up(self) -> float:
+        """Wall clock of high over medium."""
+        return self.high_wall_s / self.medium_wall_s
+
+    @property
+    def event_reduction(self) -> float:
+        """Events of high over medium."""
+        return self.high_events / self.medium_events
+
+    @property
+    def largest_difference(self) -> float:
+        """Of all metrics, relative."""
+        return max(self.differences.values(), default=0.0)
+
+
+def compare(scenario: Scenario, *, system: str = "dgx-h100", requests: int = 24, repeats: int = 3) -> Comparison:
+    """Both levels in turn, ``repeats`` times; wall clocks are medians. Tables are filled before the clock starts."""
+    deployment = Deployment(
+        model=ModelConfig.load(scenario.model), system=System.load(system), parallelism=scenario.parallelism
+    )
+    deployment = dataclasses.replace(deployment, engine=dataclasses.replace(deployment.engine, kv_tokens=_KV_TOKENS))
+    load = Workload(
+        arrivals=Arrivals(rate=2.0), input=Lengths(mean=512), output=Lengths(mean=64), count=requests, seed=0
+    ).generate()
+    cost = StepCost(deployment)
+    _run(deployment, load, cost, "medium")
+    _run(deployment, load, cost, "high") if repeats > 1 else None
+    walls: dict[str, list[float]] = {"high": [], "medium": []}
+    outcomes: dict[str, Outcome] = {}
+    for _ in range(repeats):
+        for level, seen in walls.items():
+            outcomes[level] = _run(deployment, load, cost, level)
+            seen.append(outcomes[level].wall_s)
+    figures = {level: summary(outcome) for level, outcome in outcomes.items()}
+    high, medium = outcomes["high"], outcomes["medium"]
+    # Layers alone: transfers stay single events. Collectives alone: layers stay, each of their exchanges is one event.
+    exchanges = _exchanges_of(high, cost)
+    steps, wide = high.steps[0], medium.steps[0]
+    layers_only = high.events - steps.compute_events + wide.compute_events
+    collectives_only = high.events - steps.transfer_events + exchanges
+    return Comparison(
+        scenario=scenario,
+        high_wall_s=statistics.median(walls["high"]),
+        medium_wall_s=statistics.median(walls["medium"]),
+        high_events=high.events,
+        medium_events=medium.events,
+        high_compute_events=steps.compute_events,
+        medium_compute_events=wide.compute_events,
+        layers_only_events=layers_only,
+        collectives_only_events=collectives_only,
+        high=figures["high"],
+        medium=figures["medium"],
+        differences=differences(figures["high"], figures["medium"]),
+    )
+
+
+def _exchanges_of(outcome: Outcome, cost: StepCost) -> int:
+    """How many collectives and hand-overs the detailed run had."""
+    parallel = cost.deployment.parallelism
+    per_step = (
+        sum(run.count * len(run.exchanges) for work in cost.decode_work(1, 1) for run in work.layers) + parallel.pp - 1
+    )
+    return outcome.steps[0].steps * per_step
+
+
+def _run(deployment: Deployment, load: Requests, cost: StepCost, level: str) -> Outcome:
+    return simulate(deployment, load, Options(levels=(level,)), cost=cost)
+
+
+def conclusion(comparisons: list[Comparison]) -> str:
+    """One line for all scenarios."""
+    worst = max(comparison.largest_difference for comparison in comparisons)
+    speed = ", ".join(f"{each.scenario.name} {each.speed_up:.0f}x" for each in comparisons)
+    events = ", ".join(f"{each.scenario.name} {each.event_reduction:.0f}x" for each in comparisons)
+    return (
+        f"medium is faster than high by {speed}, with fewer events by {events}; "
+        f"the largest difference in any metric is {worst:.1e}."
+    )

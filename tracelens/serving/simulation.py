@@ -1,0 +1,218 @@
+"""Requests through a deployment: routers, replicas, and the end of the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tracelens.errors import UsageError
+from tracelens.events import EventQueue, Process
+from tracelens.serving.costs import StepCost
+from tracelens.serving.deployment import Deployment
+from tracelens.serving.log import RequestLog, StepLog
+from tracelens.serving.policies import policies
+from tracelens.serving.replica import LEVELS, Replica, Step
+from tracelens.serving.requests import Requests
+from tracelens.serving.routers import routers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a deployment is run. ``levels`` has a level of detail per replica, or one for all.
+
+    ``prefill_replicas`` > 0 separates the phases: those replicas compute prompts, ``replicas`` decode. The first token
+    comes from the prompt's replica; the cache then travels over ``kv_link_gb_s``, or over the network.
+    """
+
+    policy: str = "chunked-prefill"
+    router: str = "round-robin"
+    replicas: int = 1
+    prefill_replicas: int = 0
+    levels: tuple[str, ...] = ("medium",)
+    contention: bool = False
+    order: str = "fcfs"
+    kv_link_gb_s: float | None = None
+    series: bool = False
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1 or self.prefill_replicas < 0:
+            raise UsageError("a deployment has at least one replica")
+        if len(self.levels) not in (1, self.replicas + self.prefill_replicas):
+            raise UsageError(
+                f"{len(self.levels)} levels of detail for {self.replicas + self.prefill_replicas} replicas"
+            )
+        for level in self.levels:
+            if level not in LEVELS:
+                raise UsageError.unknown("level of detail", level, LEVELS)
+
+    def level(self, index: int) -> str:
+        """The level of detail of replica ``index``."""
+        return self.levels[index if len(self.levels) > 1 else 0]
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What a run recorded. ``wall_s`` is the time that simulating took, and the only thing that differs between runs."""
+
+    requests: Requests
+    log: RequestLog
+    steps: list[StepLog]
+    pool_tokens: int
+    peak_blocks: list[int]
+    block_tokens: int
+    left_blocks: int
+    end_fs: int
+    events: int
+    devices: int
+    stages: int
+    notes: tuple[str, ...]
+    wall_s: float = field(compare=False)
+
+
+class Simulation:
+    """One run of ``requests`` through ``deployment``. ``queue`` is the event kernel."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        requests: Requests,
+        options: Options | None = None,
+        *,
+        cost: StepCost | None = None,
+        queue: EventQueue | None = None,
+        record: Callable[[int, Step], None] | None = None,
+    ) -> None:
+        self.options = options = options or Options()
+        self.requests = requests
+        self.cost = cost or StepCost(deployment)
+        self.queue = queue or EventQueue()
+        self.log = RequestLog.of(len(requests))
+        for known, name, what in (
+            (policies(), options.policy, "policy"),
+            (routers(), options.router, "router"),
+        ):
+            if name not in known:
+                raise UsageError.unknown(what, name, known)
+        self._pick = routers()[options.router].target
+        total = options.replicas + options.prefill_replicas
+        self._next = 0
+        self._free = 0
+        self._feeding = False
+        self._kv_link = self.queue.resource("kv link")
+        self.replicas = [
+            Replica(
+                self.queue,
+                self.cost,
+                requests,
+                self.log,
+                plan=policies()[options.policy].target,
+                level=options.level(index),
+                contention=options.contention,
+                order=options.order,
+                finished=self._finished,
+                hand_over=self._hand_over if index >= options.replicas else None,
+                record=None if record is None else _recorder(record, index),
+                series=options.series,
+            )
+            for index in range(total)
+        ]
+        self._entry = self.replicas[options.replicas :] or self.replicas
+        self._decoders = self.replicas[: options.replicas]
+        self._handed = 0
+
+    def run(self) -> Outcome:
+        """Until every request is complete or rejected."""
+        started = time.perf_counter()
+        if len(self.requests):
+            if self.requests.arrival_fs is None:
+                self._feed(self.requests.concurrency or 0)
+            else:
+                self.queue.at(self.requests.arrival_fs[0], self._arrivals())
+        self.queue.run()
+        return Outcome(
+            requests=self.requests,
+            log=self.log,
+            steps=[replica.steps for replica in self.replicas],
+            pool_tokens=sum(replica.pool.total * replica.pool.block_tokens for replica in self._decoders),
+            peak_blocks=[replica.pool.peak for replica in self.replicas],
+            block_tokens=self.replicas[0].pool.block_tokens,
+            left_blocks=sum(replica.pool.in_use for replica in self.replicas),
+            end_fs=self.queue.now,
+            events=self.queue.processed,
+            devices=self.cost.deployment.parallelism.devices * len(self.replicas),
+            stages=self.cost.deployment.parallelism.pp,
+            notes=self._notes(),
+            wall_s=time.perf_counter() - started,
+        )
+
+    def _arrivals(self) -> Process:
+        """Every arrival comes before whatever else happens at its time, so it is a process of its own each time."""
+        arrival = self.requests.arrival_fs
+        if arrival is None:
+            return
+        index = self._next
+        now = self.queue.now
+        while index < len(arrival) and arrival[index] <= now:
+            self._arrive(index)
+            index += 1
+        self._next = index
+        if index < len(arrival):
+            self.queue.at(arrival[index], self._arrivals())
+        return
+        yield
+
+    def _feed(self, count: int) -> None:
+        """Lets ``count`` further requests of a closed loop arrive; a rejected one makes room for the next."""
+        self._free += count
+        if self._feeding:
+            return
+        self._feeding = True
+        while self._free and self._next < len(self.requests):
+            self._free -= 1
+            self._next += 1
+            self._arrive(self._next - 1)
+        self._feeding = False
+
+    def _arrive(self, request: int) -> None:
+        self.log.arrival[request] = self.queue.now
+        pieces = self.requests.pieces[request] if self.requests.pieces else ()
+        entry = self._entry
+        index = self._pick(request, pieces, entry) if len(entry) > 1 else 0
+        entry[index].enqueue(request)
+
+    def _finished(self, replica: Replica, request: int) -> None:
+        if self.requests.arrival_fs is None:
+            self._feed(1)
+
+    def _hand_over(self, replica: Replica, request: int) -> None:
+        self.queue.start(self._travel(request))
+
+    def _travel(self, request: int) -> Process:
+        """The prompt's cache goes to a decoding replica; the link carries one at a time."""
+        tokens = self.requests.input_tokens[request]
+        yield self._kv_link
+        yield self.cost.transfer_fs(tokens * self.cost.kv_bytes_per_token(), self.options.kv_link_gb_s)
+        self._kv_link.release()
+        pieces = self.requests.pieces[request] if self.requests.pieces else ()
+        index = self._pick(self._handed, pieces, self._decoders) if len(self._decoders) > 1 else 0
+        self._handed += 1
+        self._decoders[index].enqueue(request, kept=True)
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = list(dict.fromkeys([self.cost.system.note or "", *self.cost.notes]))
+        if self.log.rejected:
+            reason = next(iter(self.log.rejected.values()))
+            notes.append(f"{len(self.log.rejected)} of {len(self.requests)} requests were rejected: {reason}")
+        return tuple(note for note in notes if note)
+
+
+def _recorder(record: Callable[[int, Step], None], index: int) -> Callable[[Step], None]:
+    return lambda step: record(index, step)
+
+
+def simulate(
+    deployment: Deployment, requests: Requests, options: Options | None = None, *, cost: StepCost | None = None
+) -> Outcome:
+    """Runs ``requests`` through ``deployment``. ``cost`` may be shared between runs of one deployment."""
+    return Simulation(deployment, requests, options, cost=cost).run()
