@@ -4,8 +4,8 @@
 
 FOLDER holds training_points.csv and vtrain.csv. Errors are |projected / measured - 1| of the step time in percent:
 median, 90th percentile, median with its sign. Nothing is fitted on these rows. ``--rows`` also prints every row.
-``--fit`` shows what fitted constants of each framework do: products, attention, memory (vTrain: products and
-host time per operation). They are chosen on the other models (vTrain: on the other hidden size), never on the rows that are scored.
+``--fit`` shows what fitted constants of each framework do: products, attention, memory (vTrain: products and host time
+per operation). They are chosen on the other models (vTrain: on the other hidden size), never on the rows scored.
 """
 
 from __future__ import annotations

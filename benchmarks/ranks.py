@@ -101,7 +101,7 @@ def widened(text: bytes, rank: int, ranks: int) -> bytes:
 
 
 def run(code: str, *arguments: str) -> list[float]:
-    with tempfile.NamedTemporaryFile("w", suffix=".py", dir=REPOSITORY / "benchmarks") as script:
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         # Spawned workers read the script again, so it has to be a file
         script.write(code)
         script.flush()
@@ -143,7 +143,8 @@ def main() -> None:
             print(
                 f"{ranks:4} ranks of {size:.1f} MB: a load {wall_one:.2f} s wall {cpu_one:.2f} s CPU; "
                 f"job {wall:.1f} s wall, {cpu:.1f} s CPU in workers, {parent:.1f} s in the parent; "
-                f"CPU per rank {ratio:.2f}x a load; parent peak {peak:.0f} MB; columns {kept:.1f} MB; {int(calls):,} calls",
+                f"CPU per rank {ratio:.2f}x a load; parent peak {peak:.0f} MB; "
+                f"columns {kept:.1f} MB; {int(calls):,} calls",
                 flush=True,
             )
             if args.keep is None:

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from tracelens.analysis.ranks.files import find_traces
-from tracelens.analysis.ranks.job import compare_ranks
+from tracelens.analysis.ranks.job import RanksAnalysis, compare_ranks
 from tracelens.executors import Serial
 from tracelens.report.rank_report import RankReport
 
 STEPS, ELEMENTS = 3, 1 << 20
 
 
-def check(folder: Path) -> None:
+def compared(folder: Path) -> RanksAnalysis:
+    """The comparison, with everything checked that does not depend on how busy the recording machine was."""
     result = compare_ranks(find_traces([str(folder)]), executor=Serial(), name="gloo")
     frame = result.frames["nccl_implicit_sync"]
     counts = frame["collective"].value_counts().to_dict()
@@ -29,19 +30,21 @@ def check(folder: Path) -> None:
     # 4 MB of floats; the bus moves 2 * (2 - 1) / 2 of it
     assert reduced["full_mb"].tolist() == pytest.approx([ELEMENTS * 4 / 1e6] * 6)
     assert reduced["bus_gb_s"].tolist() == reduced["algo_gb_s"].tolist()
-    # rank 1 sleeps 20 ms before each step's first collective
-    first = reduced.iloc[::2]
-    assert first["last_rank"].tolist() == [1] * STEPS
-    assert (first["start_skew_us"] > 10_000).all()
-    assert result.frames["straggler_summary"]["rank"].iloc[0] == 1
     assert [clock.offset_ns for clock in result.clocks.hosts] == [0.0]
     # gloo records the sizes, but not how they were split
     assert result.frames["nccl_all2allv_heatmap"].empty
     assert RankReport(result).verdict()
+    return result
 
 
 def test_recorded_example(repository):
-    check(repository / "example_traces" / "gloo_ranks2")
+    result = compared(repository / "example_traces" / "gloo_ranks2")
+    frame = result.frames["nccl_implicit_sync"]
+    # rank 1 sleeps 20 ms before each step's first collective
+    first = frame[frame["collective"] == "all_reduce"].iloc[::2]
+    assert first["last_rank"].tolist() == [1] * STEPS
+    assert (first["start_skew_us"] > 10_000).all()
+    assert result.frames["straggler_summary"]["rank"].iloc[0] == 1
 
 
 def test_a_fresh_recording(repository, tmp_path):
@@ -50,4 +53,4 @@ def test_a_fresh_recording(repository, tmp_path):
         pytest.skip("PyTorch is not installed here, and TRACELENS_TORCH_PYTHON names no Python that has it")
     command = [python, "-m", "example_traces.record_gloo_ranks", str(tmp_path)]
     subprocess.run(command, cwd=repository, check=True, capture_output=True, timeout=120)
-    check(tmp_path)
+    compared(tmp_path)

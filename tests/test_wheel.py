@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import openpyxl
 import pytest
@@ -73,3 +74,41 @@ def test_the_api_gives_the_same_rows(installed: Path, repository: Path, tmp_path
     done = run([installed / "python", "-c", code], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split(" ", 1)[1].strip().endswith("'DeepEPDispatchBackward'] True")
+
+
+def test_the_demo_and_the_type_marker_are_installed(installed: Path, tmp_path: Path) -> None:
+    done = run([installed / "tracelens", "demo"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "MI300X" in done.stdout
+    assert {path.name for path in (tmp_path / "tracelens_demo.report").iterdir()} >= {"report.xlsx", "report.json"}
+    package = next((installed.parent / "lib").glob("python*/site-packages/tracelens"))
+    assert (package / "py.typed").is_file()
+
+
+def test_the_source_distribution_installs_and_reports(repository: Path, tmp_path: Path) -> None:
+    """Built by the back end itself; the wheel that is built from it holds the same files as one from the clone."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    built = subprocess.run(build, cwd=repository, capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(f"no source distribution could be built here: {built.stderr.strip().splitlines()[-1:]}")
+    source = next(tmp_path.glob("tracelens_perf-*.tar.gz"))
+    for name, origin in (("from_source", source), ("from_clone", repository)):
+        make = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            str(tmp_path / name),
+            str(origin),
+        ]
+        done = subprocess.run(make, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no wheel could be built here (no network?): {done.stderr.strip().splitlines()[-1:]}")
+    names = [
+        sorted(ZipFile(next((tmp_path / name).glob("*.whl"))).namelist()) for name in ("from_source", "from_clone")
+    ]
+    assert names[0] == names[1]
+    assert {"tracelens/py.typed", "tracelens/demo_trace.json.gz", "tracelens_extensions/megatron.py"} <= set(names[0])

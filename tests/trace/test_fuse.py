@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def fused(tmp_path, ranks=(0, 1), kept=None, ahead=None, name="all.json", counte
     tables = {rank: TraceTable.from_events(events, {"baseTimeNanoseconds": 10**18}) for rank in ranks}
     ahead = dict.fromkeys(ranks, 0) | (ahead or {})
     entries = (
-        FusedRank(rank=rank, table=table, corrected=(-ahead[rank]).__add__, counters=counters)
+        FusedRank(rank=rank, table=table, corrected=partial(np.add, -ahead[rank]), counters=counters)
         for rank, table in tables.items()
     )
     counts = fuse(entries, tmp_path / name, origin_ns=10**18 + 100_000, kept=kept)

@@ -114,7 +114,7 @@ def _first_answers(backends: Sequence[Backend], columns: WorkColumns | Columns, 
     missing = np.arange(len(columns))
     for backend in backends:
         part = columns if len(missing) == len(columns) else columns.take(missing.tolist())
-        found = backend.estimate_many(part, system)
+        found = backend.estimate_many(part, system)  # type: ignore[arg-type]
         answers = _placed(answers, len(columns), missing, found)
         missing = np.flatnonzero(np.isnan(answers.time_us))
         if not len(missing):

@@ -159,7 +159,7 @@ def project(
 
 def _completed(system: System) -> tuple[System, str | None]:
     """With the count of compute units and the clock of the device that constants are carried over from, where the
-    device's own are not public; and what was taken.
+    device's file has none; and what was taken.
     """
     device = system.device
     if device.calibrated_like is None:
@@ -170,7 +170,7 @@ def _completed(system: System) -> tuple[System, str | None]:
         return system, None
     named = " and ".join(key.replace("_", " ") for key in taken)
     completed = replace(device, chip={**device.chip, **taken})
-    return replace(system, device=completed), f"{named} of {like.label}: those of {device.label} are not public"
+    return replace(system, device=completed), f"{named} of {like.label}: those of {device.label} are not in its file"
 
 
 def levers(

@@ -326,9 +326,9 @@ class StepCost:
             return self.system.topology
         rates, note = fallback_rates(self.system.device)
         self.notes.append(note)
-        return Topology(
-            tiers=(Tier(ranks=None, link=Link(rates=rates, protocols=Library.load("nccl").node.protocols)),)
-        )
+        library = Library.load("nccl")
+        tier = Tier(ranks=None, link=Link(rates=rates, protocols=library.node.protocols))
+        return Topology(tiers=(tier,), algorithms=library.algorithms)
 
     def _width(self) -> float:
         dtype = self.deployment.model.dtype

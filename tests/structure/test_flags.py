@@ -1,0 +1,91 @@
+"""The flags of every verb are a decision: a change shows here, in a diff."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from tracelens import cli
+
+FLAGS: dict[str, str] = {
+    "check": ("TRACE --device --extension"),
+    "collectives": ("TRACE --csv --ep-size --executor --extension --format --jobs --output --ranks-per-node -o"),
+    "demo": ("--output -o"),
+    "devices": ("list show show:NAME check check:FILE"),
+    "estimate": (
+        "gemm gemm:--b gemm:--backend gemm:--backward gemm:--batch gemm:--device gemm:--dtype gemm:--gpu-clock-mhz gemm:--k gemm:--m gemm:--n gemm:--output gemm:-o grouped-gemm grouped-gemm:--backend grouped-gemm:--backward grouped-gemm:--batch grouped-gemm:--device grouped-gemm:--dtype grouped-gemm:--gpu-clock-mhz grouped-gemm:--groups grouped-gemm:--k grouped-gemm:--m grouped-gemm:--n grouped-gemm:--output grouped-gemm:--rows grouped-gemm:-o sdpa sdpa:--b sdpa:--backend sdpa:--backward sdpa:--batch sdpa:--d-qk sdpa:--d-v sdpa:--device sdpa:--dtype sdpa:--gpu-clock-mhz sdpa:--kv-heads sdpa:--no-causal sdpa:--output sdpa:--q-heads sdpa:--s-kv sdpa:--s-q sdpa:--window sdpa:-o moe moe:--backend moe:--backward moe:--batch moe:--device moe:--distribution moe:--dtype moe:--ep moe:--experts moe:--ffn moe:--gpu-clock-mhz moe:--hidden moe:--no-gate moe:--output moe:--tokens moe:--topk moe:--tp moe:-o context-attention context-attention:--backend context-attention:--backward context-attention:--batch context-attention:--device context-attention:--dtype context-attention:--gpu-clock-mhz context-attention:--output context-attention:-o generation-attention generation-attention:--backend generation-attention:--backward generation-attention:--batch generation-attention:--device generation-attention:--dtype generation-attention:--gpu-clock-mhz generation-attention:--output generation-attention:-o collective collective:--batch collective:--bytes collective:--cluster collective:--collective collective:--device collective:--op collective:--output collective:--ranks collective:--stride collective:-o ep ep:--batch ep:--cluster ep:--device ep:--experts ep:--hidden ep:--kernels ep:--output ep:--ranks ep:--sms ep:--tokens ep:--topk ep:-o"
+    ),
+    "extensions": ("list check check:EXTENSION"),
+    "fuse": (
+        "TRACE --category --executor --jobs --no-clocks --no-counters --output --ranks --ranks-per-node --window -o"
+    ),
+    "ops": ("PATTERN --extension"),
+    "project": (
+        "--attention --attention-factor --backend --batch --cluster --cp --ep --etp --global-batch --gpus --host-us --memory-factor --micro-batch --model --no-sequence-parallel --nodes --output --pp --precision --products-factor --recompute --schedule --sequence --shard --tp --tp-overlap --vpp --zero -o"
+    ),
+    "report": (
+        "TRACE --backend --batch --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --model --output --overlap --ranks --sequence --steps --tokens-per-step -o"
+    ),
+    "route": (
+        "--base-delay-ms --best-groups --capacity --cluster --combine-dtype --compare --config --dispatch-dtype --drift --experts --format --groups --hidden --hot-ratio --hot-weight --id-bytes --initial-delay-ms --inter-gb-s --intra-bytes-per-ms --layers --link-gb-s --links --log --nic-bytes-per-round --output --overlap --packet-bytes --packet-delay-ms --packets-per-turn --placement --ranks --ranks-per-node --routing --routing-bytes --rules --save-routing --seed --skew --slots --steps --tokens --topk --unit-bytes --way --weight-bytes -o"
+    ),
+    "search": ("--cluster --global-batch --gpus --model --output --rules --strategy --top -o"),
+    "serve": (
+        "--arrivals --backend --batch --block-tokens --calibrate --cluster --collective --concurrency --config --contention --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --kv --kv-link --kv-tokens --lod --max-batched-tokens --max-num-seqs --model --order --out --output --policy --pp --preemption --prefill-replicas --price-per-gpu-hour --profile --rate --replay --replicas --requests --router --run --scenarios --seed --shared-groups --shared-prefix --slo --speculate --sweep --tp --trace --variation --weights -o"
+    ),
+}
+
+HELP_CPU_S = 0.15
+
+
+def flags(verb: str) -> str:
+    """All flags of a verb and of its own verbs (``list:--x``), sorted, positional arguments first."""
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"tracelens.cli.{verb}").configure(parser)
+    return " ".join(_names(parser))
+
+
+def _names(parser: argparse.ArgumentParser, prefix: str = "") -> list[str]:
+    positional, optional = [], []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                positional += [f"{prefix}{name}", *_names(below, f"{prefix}{name}:")]
+        elif not action.option_strings:
+            positional.append(f"{prefix}{action.dest.upper()}")
+        elif "--help" not in action.option_strings:
+            optional += [f"{prefix}{option}" for option in action.option_strings]
+    return [*positional, *sorted(optional)]
+
+
+def test_the_verbs_are_frozen() -> None:
+    assert sorted(FLAGS) == cli.verbs()
+
+
+@pytest.mark.parametrize("verb", sorted(FLAGS))
+def test_the_flags_of_a_verb_are_frozen(verb: str) -> None:
+    assert flags(verb) == FLAGS[verb]
+
+
+@pytest.mark.parametrize("verb", sorted(FLAGS))
+def test_flags_are_kebab_case(verb: str) -> None:
+    for flag in flags(verb).split():
+        name = flag.rpartition(":")[2]
+        assert not name.startswith("--") or name == name.lower().replace("_", "-"), flag
+
+
+def test_help_is_quick() -> None:
+    """The best of three fresh processes: a busy machine only adds."""
+    command = [sys.executable, "-c", "from tracelens.cli import main; main(['--help'])"]
+    used = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(used) < HELP_CPU_S

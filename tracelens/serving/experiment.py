@@ -1,0 +1,174 @@
+"""Everything a simulated run needs in one value, and an experiment file that says it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
+from tracelens.serving.costs import StepCost
+from tracelens.serving.deployment import Deployment
+from tracelens.serving.metrics import Objectives, per_request, per_step, summary
+from tracelens.serving.profile import Profile, step_cost
+from tracelens.serving.replica import Step
+from tracelens.serving.requests import Requests, Workload
+from tracelens.serving.simulation import Options, Outcome, Simulation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A deployment, how it is run, and what it is asked. ``replay`` replaces ``workload`` by requests of a file."""
+
+    deployment: Deployment
+    options: Options = field(default_factory=Options)
+    workload: Workload = field(default_factory=Workload)
+    replay: Requests | None = None
+    profile: Profile | None = None
+    objectives: Objectives | None = None
+    price_per_gpu_hour: float | None = None
+
+    def requests(self) -> Requests:
+        """What is served. NothingToAnalyzeError without a request."""
+        found = self.replay if self.replay is not None else self.workload.generate()
+        if not len(found):
+            raise NothingToAnalyzeError("there are no requests to serve: 0 requests, or none in the duration")
+        return found
+
+    def cost(self) -> StepCost:
+        """The step cost, which runs of one deployment may share."""
+        return step_cost(self.deployment, self.profile)
+
+    def run(self, *, cost: StepCost | None = None, record: Callable[[int, Step], None] | None = None) -> Result:
+        """Simulates and sums up."""
+        outcome = Simulation(
+            self.deployment, self.requests(), self.options, cost=cost or self.cost(), record=record
+        ).run()
+        figures = summary(outcome, self.objectives, price_per_gpu_hour=self.price_per_gpu_hour)
+        return Result(experiment=self, outcome=outcome, summary=figures, notes=(*outcome.notes, *_saturation(outcome)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a run gave: ``summary`` by name, frames on demand, ``notes`` a reader must know."""
+
+    experiment: Experiment
+    outcome: Outcome
+    summary: Mapping[str, float | int | None]
+    notes: tuple[str, ...]
+
+    @property
+    def requests(self) -> Any:
+        """A DataFrame, one row per request."""
+        return per_request(self.outcome)
+
+    @property
+    def steps(self) -> Any:
+        """A DataFrame, one row per step; empty unless the options asked for the series."""
+        return per_step(self.outcome)
+
+    def to_json(self) -> str:
+        """Summary and notes; the same run gives the same text."""
+        document = {"schema": "tracelens.serve/1", "summary": dict(self.summary), "notes": list(self.notes)}
+        return json.dumps(document, indent=2) + "\n"
+
+
+def _saturation(outcome: Outcome) -> tuple[str, ...]:
+    """Open arrivals that come faster than they are served: the queue grows as long as they come."""
+    arrival = outcome.requests.arrival_fs
+    if arrival is None or len(arrival) < 20:
+        return ()
+    frame = per_request(outcome)
+    served = frame[~frame["rejected"]]
+    if len(served) < 20:
+        return ()
+    span, drained = float(served["arrival_ms"].max()), float((served["arrival_ms"] + served["e2e_ms"]).max())
+    third = len(served) // 3
+    early, late = float(served["queue_ms"].iloc[:third].mean()), float(served["queue_ms"].iloc[-third:].mean())
+    typical = float((served["e2e_ms"] - served["queue_ms"]).median())
+    if late > 2 * early and late > typical and drained > span:
+        return (
+            f"the server is saturated: requests of the last third waited {late / 1e3:.1f} s, of the first "
+            f"{early / 1e3:.1f} s; latencies grow with the length of the run",
+        )
+    return ()
+
+
+def find_max_goodput(
+    experiment: Experiment, rates: tuple[float, ...], *, cost: StepCost | None = None
+) -> list[tuple[float, Result]]:
+    """A run per rate, in order. UsageError when the requests are replayed: their rate is the file's."""
+    if experiment.replay is not None:
+        raise UsageError("a sweep of rates needs generated requests, not replayed ones")
+    shared = cost or experiment.cost()
+    found = []
+    for rate in rates:
+        arrivals = dataclasses.replace(experiment.workload.arrivals, rate=rate)
+        one = dataclasses.replace(experiment, workload=dataclasses.replace(experiment.workload, arrivals=arrivals))
+        found.append((rate, one.run(cost=shared)))
+    return found
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """An experiment file (TOML, JSON, or YAML where PyYAML is installed) as command-line options by name.
+
+    Sections: ``simulation`` (``duration``, ``requests``, ``seed``, ``lod``), ``hardware`` (``cluster``), ``model`` (a
+    name, or a table with ``name`` and ``profile``), ``framework`` or the one entry of ``frameworks`` (``policy``,
+    ``lod``, ``replicas``, ``parallelism`` with ``strategy``, ``tp_degree``, ``pp_stages``), ``workload``. Any option of
+    the command may stand in any section under its own name. InputError for what is none of them.
+    """
+    document = _document(path)
+    found: dict[str, Any] = {}
+    renamed = {"tp_degree": "tp", "pp_stages": "pp", "ep_degree": "ep", "num_replicas": "replicas", "device": "cluster"}
+    ignored = {"strategy", "name", "type"}
+
+    def take(section: Mapping[str, Any], where: str) -> None:
+        for key, value in section.items():
+            if isinstance(value, Mapping):
+                if key == "model":
+                    found["model"] = value.get("name")
+                    take({k: v for k, v in value.items() if k != "name"}, f"{where}{key}.")
+                else:
+                    take(value, f"{where}{key}.")
+            elif key == "frameworks" and isinstance(value, list):
+                if len(value) != 1:
+                    raise InputError(f"{path}: one framework per experiment, there are {len(value)}")
+                take(value[0], f"{where}{key}.")
+            elif key not in ignored:
+                found[renamed.get(key, key).replace("-", "_")] = value
+
+    take(document, "")
+    return found
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        if path.suffix in (".yaml", ".yml"):
+            document = _yaml(text)
+        else:
+            document = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read as an experiment: {error}") from error
+    if not isinstance(document, Mapping):
+        raise InputError(f"{path}: an experiment has sections, like simulation and model")
+    return document
+
+
+def _yaml(text: str) -> Any:
+    try:
+        yaml = importlib.import_module("yaml")
+    except ImportError as error:
+        raise UsageError("experiment files in YAML need PyYAML (pip install pyyaml); TOML needs nothing") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
