@@ -168,6 +168,7 @@ def low_latency_us(given: Exchanges, fabric: Fabric, constants: LowLatencyConsta
 
     X = tokens * topk * bytes of a copy: one copy per expert, local ones included. floor + expert * E + [N > 1] (nodes +
     step log2 N) + p6(max(X / link, X / (unit rate * min(E, units))), X (N-1)/N / nic), p6(a, b) = (a^6 + b^6)^(1/6).
+    Never below ``bound_us``, which it can touch where there are fewer experts than ranks.
     """
     c = constants or DeepEP.load().low_latency[given.phase]
     # a dispatched copy carries 16 bytes of source position beside the token
@@ -177,7 +178,8 @@ def low_latency_us(given: Exchanges, fabric: Fabric, constants: LowLatencyConsta
     moved = sent / (c.unit_gb_s * GB_PER_S_IN_BYTES_PER_US * np.minimum(given.experts, fabric.compute_units))
     between = np.where(given.nodes > np.float64(1), c.nodes_us + c.step_us * np.log2(given.nodes), 0.0)
     floor = c.floor_us + c.expert_ns / NS_PER_US * given.experts + between
-    result: npt.NDArray[np.float64] = floor + _smooth_max(6, np.maximum(over_link, moved), over_nic)
+    modeled = floor + _smooth_max(6, np.maximum(over_link, moved), over_nic)
+    result: npt.NDArray[np.float64] = np.maximum(modeled, bound_us(given, fabric))
     return result
 
 
