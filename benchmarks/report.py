@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -50,6 +51,8 @@ except OSError:
 print(json.dumps([time.process_time() - started, peak_mb]))
 """
 
+_FIRST_DIM = re.compile(r'"Input Dims": \[\[(?=\d)')
+
 
 def written(source: Path, target: Path, megabytes: float, grow: float) -> tuple[int, int]:
     """Writes ``target`` (gzip) from copies of ``source``; returns (bytes of JSON, events)."""
@@ -60,9 +63,8 @@ def written(source: Path, target: Path, megabytes: float, grow: float) -> tuple[
             grown += grow if number else 0.0
             if grown >= 1:
                 grown -= 1
-                text = text.replace('"aten::', f'"copy{number}::').replace(
-                    '"Input Dims": [[', f'"Input Dims": [[{number}, '
-                )
+                text = text.replace('"aten::', f'"copy{number}::')
+                text = _FIRST_DIM.sub(f'"Input Dims": [[{number}, ', text)
             file.write(text)
             size, count = size + len(text), count + events
             if size >= megabytes * 1e6:

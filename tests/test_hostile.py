@@ -200,7 +200,7 @@ def test_a_gzip_bomb_stops_at_the_memory_limit_with_the_figure(
         "report",
         str(path),
         "--max-memory",
-        "0.4",
+        "0.2",
     ]
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)

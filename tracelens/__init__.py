@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tracelens.perf_models.kernels import KernelPattern as KernelPattern
     from tracelens.report import report as report
     from tracelens.report.columns import sheet as sheet
+    from tracelens.serving.experiment import serve as serve
     from tracelens.signature import OpSignature as OpSignature
 
 _MODULE_OF = {
@@ -69,6 +70,7 @@ _MODULE_OF = {
     "recorded_as": "tracelens.perf_models.base",
     "report": "tracelens.report",
     "route": "tracelens.analysis.route",
+    "serve": "tracelens.serving.experiment",
     "sheet": "tracelens.report.columns",
     "traced_as": "tracelens.perf_models.base",
     "traced_as_pattern": "tracelens.perf_models.base",

@@ -12,7 +12,6 @@ from tracelens.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.workload import ModelConfig
 
 
-
 @pytest.fixture(scope="session")
 def cost_of():
     """The step cost of a deployment, made once: tables are shared between tests."""

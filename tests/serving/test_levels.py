@@ -27,7 +27,10 @@ CASES = {
     **{policy: ({}, Options(policy=policy), MIXED) for policy in ("chunked-prefill", "static", "continuous", "prefill-first")},
     "recompute": ({"engine": TIGHT}, Options(), dataclasses.replace(MIXED, arrivals=Arrivals(rate=60.0))),
     "recompute, prefill first": ({"engine": TIGHT}, Options(policy="prefill-first"), MIXED),
-    "swap": ({"engine": dataclasses.replace(TIGHT, preemption="swap")}, Options(), MIXED),
+    "swap": (
+        {"engine": dataclasses.replace(TIGHT, preemption="swap")}, Options(),
+        dataclasses.replace(MIXED, arrivals=Arrivals(rate=60.0)),
+    ),
     "swap, prefill first": (
         {"engine": dataclasses.replace(TIGHT, preemption="swap")}, Options(policy="prefill-first"),
         dataclasses.replace(MIXED, arrivals=Arrivals(rate=60.0)),
@@ -85,8 +88,8 @@ def test_levels_agree_in_every_metric_and_high_has_layers_times_the_compute_even
     fields, options, workload = CASES[name]
     _, figures = check(cost_of(**fields), options, workload)
     assert figures["medium"]["completed"] == workload.count
-    if "tight" in name or "recompute" in name or "swap" in name:
-        assert figures["medium"]["preempted"] > 0 or "disaggregated" in name
+    if "recompute" in name or "swap" in name:
+        assert figures["medium"]["preempted"] > 0
 
 
 @pytest.mark.parametrize("name", SHARDED)
@@ -94,7 +97,7 @@ def test_levels_agree_where_devices_share_a_layer_or_a_pipeline(name, cost_of):
     fields, options, workload = SHARDED[name]
     outcomes, figures = check(cost_of(**fields), options, dataclasses.replace(workload, count=12))
     assert figures["medium"]["completed"] == 12
-    assert outcomes["high"].events > 10 * outcomes["medium"].events
+    assert outcomes["high"].events > 5 * outcomes["medium"].events
 
 
 def test_levels_may_be_mixed_between_replicas(cost_of):
@@ -148,9 +151,7 @@ def test_simpy_gives_the_same_events_at_the_same_times(level, parallelism, cost_
 
 def test_the_same_seed_gives_the_same_bytes(cost_of):
     cost = cost_of()
-    texts = [
-        per_request(simulate(cost.deployment, MIXED.generate(), Options(), cost=cost)).to_csv() for _ in range(2)
-    ]
+    texts = [per_request(simulate(cost.deployment, MIXED.generate(), Options(), cost=cost)).to_csv() for _ in range(2)]
     assert texts[0] == texts[1]
     other = dataclasses.replace(MIXED, seed=4)
     assert per_request(simulate(cost.deployment, other.generate(), Options(), cost=cost)).to_csv() != texts[0]

@@ -13,7 +13,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.steps import is_step_annotation
 from tracelens.analysis.tables import UNLINKED_NAME
 from tracelens.trace.nesting import nearest
-from tracelens.trace.table import Kind
+from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 
 MAX_NODES = 3000
@@ -78,7 +78,7 @@ def _shown_positions(analysis: Analysis) -> tuple[Bools, Bools]:
     named_module = np.array([text.startswith(MODULE_PREFIX) for text in table.names] or [False], bool)
     numbered_step = np.array([is_step_annotation(text, analysis.step_stem) for text in table.names] or [False], bool)
     is_module = (kind == Kind.PYTHON_FUNCTION) & named_module[name]
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(is_module)))
+    before = np.concatenate((np.zeros(1, np.int32), np.cumsum(is_module, dtype=np.int32)))
     holds_module = before[tree.last[tree.order]] > before[:-1]
     is_annotation = (kind == Kind.USER_ANNOTATION) & ~numbered_step[name] & ~holds_module
     return (kind == Kind.CPU_OP) | is_module | is_annotation, is_module
@@ -86,20 +86,22 @@ def _shown_positions(analysis: Analysis) -> tuple[Bools, Bools]:
 
 def _parents(tree: OpTree, shown: Bools, is_module: Bools) -> Ints:
     """The position of the level above each position, -1 at the top."""
-    parent = _positions(tree, tree.parent[tree.order])
+    order, start = tree.order, tree.table.start_ns
+    parent = _positions(tree, tree.parent[order])
     above = nearest(parent, shown)
-    forward = _positions(tree, tree.forward[tree.order])
-    top = np.flatnonzero((above < 0) & (forward >= 0))
-    module = nearest(parent, is_module)[forward[top]]
-    start = tree.table.start_ns[tree.order]
-    # What starts later cannot be above: the links stay free of circles, whatever a file says
-    earlier = (module >= 0) & (start[np.maximum(module, 0)] < start[top])
-    above[top[earlier]] = module[earlier]
+    top = np.flatnonzero((above < 0) & (tree.forward[order] >= 0))
+    if len(top) and is_module.any():
+        module = parent[tree.position[tree.forward[order[top]]]]
+        while len(further := np.flatnonzero((module >= 0) & ~is_module[module])):
+            module[further] = parent[module[further]]
+        # What starts later cannot be above: the links stay free of circles, whatever a file says
+        earlier = (module >= 0) & (start[order[np.maximum(module, 0)]] < start[order[top]])
+        above[top[earlier]] = module[earlier]
     return above
 
 
-def _positions(tree: OpTree, rows: Ints) -> Ints:
-    return np.where(rows >= 0, tree.position[np.maximum(rows, 0)], -1)
+def _positions(tree: OpTree, rows: RowColumn) -> Ints:
+    return np.where(rows >= 0, tree.position[np.maximum(rows, 0)], -1).astype(np.int64)
 
 
 def _add_kernels(builder: _Builder, analysis: Analysis, shown: Bools, above: Ints) -> None:

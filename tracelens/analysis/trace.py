@@ -57,7 +57,7 @@ class Trace:
         )
 
     def steps(self) -> pd.DataFrame:
-        """One row per step or iteration: start_us, duration_us, busy_us, device_events, complete (see ``StepTimes``)."""
+        """One row per step or iteration: start, duration and busy time in us, device events (see ``StepTimes``)."""
         import numpy as np
 
         rows = np.flatnonzero(np.isin(self.table.kind, DEVICE_KINDS))

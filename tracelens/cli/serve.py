@@ -40,15 +40,23 @@ _SHORT = {"mean", "p50", "p90", "p99"}
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     served = parser.add_argument_group("what is served")
-    served.add_argument("--config", type=Path, metavar="FILE", help="experiment .toml, .json or .yaml; options override it")
+    served.add_argument(
+        "--config", type=Path, metavar="FILE", help="experiment .toml, .json or .yaml; options override it"
+    )
     served.add_argument("--model", metavar="NAME|config.json", help="a model of the package, or a Hugging Face config")
-    served.add_argument("--cluster", "--device", metavar="NAME|FILE", help="e.g. dgx-h100, or a device such as h100-sxm")
+    served.add_argument(
+        "--cluster", "--device", metavar="NAME|FILE", help="e.g. dgx-h100, or a device such as h100-sxm"
+    )
     for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("dp", "attention data"), ("ep", "expert")):
         served.add_argument(f"--{name}", type=int, default=1, help=f"{what}-parallel devices")
-    served.add_argument("--imbalance", type=float, default=1.0, help="busiest device's share of routed tokens over the mean")
+    served.add_argument(
+        "--imbalance", type=float, default=1.0, help="busiest device's share of routed tokens over the mean"
+    )
     served.add_argument("--weights", metavar="TYPE", help="fp8 or fp4 weights; default: the model's type")
     served.add_argument("--kv", metavar="TYPE", help="element type of the key-value cache; default: the model's")
-    served.add_argument("--engine", type=Path, metavar="engine.toml", help="host times and limits, as --calibrate writes them")
+    served.add_argument(
+        "--engine", type=Path, metavar="engine.toml", help="host times and limits, as --calibrate writes them"
+    )
     for name, what in (
         ("max-num-seqs", "most sequences that decode at once"),
         ("max-batched-tokens", "most new tokens of a step"),
@@ -61,24 +69,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
     served.add_argument("--draft-model", metavar="NAME", help="the model that guesses, for --speculate")
 
     run_group = parser.add_argument_group("how")
-    run_group.add_argument("--policy", default="chunked-prefill", help="static, continuous, chunked-prefill, prefill-first")
+    run_group.add_argument(
+        "--policy", default="chunked-prefill", help="static, continuous, chunked-prefill, prefill-first"
+    )
     run_group.add_argument("--replicas", type=int, default=1)
-    run_group.add_argument("--prefill-replicas", type=int, default=0, help="replicas for prompts alone; --replicas then decode")
-    run_group.add_argument("--kv-link", type=float, metavar="GB/s", help="link for caches between them; default: the network")
+    run_group.add_argument(
+        "--prefill-replicas", type=int, default=0, help="replicas for prompts alone; --replicas then decode"
+    )
+    run_group.add_argument(
+        "--kv-link", type=float, metavar="GB/s", help="link for caches between them; default: the network"
+    )
     run_group.add_argument("--router", default="round-robin", help="round-robin, least-loaded, prefix-aware")
     run_group.add_argument("--order", default="fcfs", help="fcfs, sjf, priority")
-    run_group.add_argument("--lod", default="medium", metavar="LEVEL[,LEVEL]", help="high, medium or low; one per replica mixes")
-    run_group.add_argument("--contention", action="store_true", help="collectives and hand-overs wait for the devices' ports")
-    run_group.add_argument("--collective", default="ring", help="all-reduce algorithm: ring, tree ..., seed_simple, or auto")
+    run_group.add_argument(
+        "--lod", default="medium", metavar="LEVEL[,LEVEL]", help="high, medium or low; one per replica mixes"
+    )
+    run_group.add_argument(
+        "--contention", action="store_true", help="collectives and hand-overs wait for the devices' ports"
+    )
+    run_group.add_argument(
+        "--collective", default="ring", help="all-reduce algorithm: ring, tree ..., seed_simple, or auto"
+    )
     run_group.add_argument("--backend", default="roofline", help="e.g. tile, or gemm=tile,sdpa=roofline")
     run_group.add_argument("--profile", type=Path, metavar="FILE.json", help="step cost from an aggregated profile")
 
     load = parser.add_argument_group("requests")
     load.add_argument("--rate", type=float, help="arrivals per second")
     load.add_argument("--arrivals", default="poisson", help="poisson, gamma, constant, burst")
-    load.add_argument("--variation", type=float, default=1.0, help="gamma: coefficient of variation; burst: requests at once")
+    load.add_argument(
+        "--variation", type=float, default=1.0, help="gamma: coefficient of variation; burst: requests at once"
+    )
     load.add_argument("--concurrency", type=int, help="a closed loop of so many requests instead of a rate")
-    load.add_argument("--input", default="1024", metavar="N|KIND:MEAN:SPREAD", help="prompt tokens, e.g. lognormal:1024:0.8")
+    load.add_argument(
+        "--input", default="1024", metavar="N|KIND:MEAN:SPREAD", help="prompt tokens, e.g. lognormal:1024:0.8"
+    )
     load.add_argument("--output", default="128", metavar="N|KIND:MEAN:SPREAD", help="answer tokens")
     load.add_argument("--requests", type=int, help="how many; default 1000, without --duration")
     load.add_argument("--duration", metavar="TIME", help="arrivals of this long, e.g. 1h; the run then drains")
@@ -93,12 +117,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ask.add_argument("--price-per-gpu-hour", type=float, metavar="PRICE")
     ask.add_argument("--sweep", metavar="rate=1..20", help="a run per rate; rate=1..20..0.5 sets the step")
     ask.add_argument("--find-max-goodput", action="store_true", help="with --sweep and --slo: the best rate")
-    ask.add_argument("--calibrate", type=Path, metavar="FILE", help="fit host times on measured requests or a report.json")
+    ask.add_argument(
+        "--calibrate", type=Path, metavar="FILE", help="fit host times on measured requests or a report.json"
+    )
     ask.add_argument("--export-profile", type=Path, metavar="FILE.json", help="write the model's aggregated profile")
     ask.add_argument("--scenarios", action="store_true", help="the three comparisons of levels of detail")
     ask.add_argument("--batch", type=Path, metavar="points.csv", help="estimate every row, closed loop")
-    ask.add_argument("--trace", type=Path, metavar="out.json.gz", help="write the timeline of the first steps as a trace")
-    add("-o", "--out", type=Path, metavar="PATH", help="folder for summary.json and CSVs; the file of --batch, --calibrate")
+    ask.add_argument(
+        "--trace", type=Path, metavar="out.json.gz", help="write the timeline of the first steps as a trace"
+    )
+    add(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="folder for summary.json and CSVs; the file of --batch, --calibrate",
+    )
     add("--format", choices=("text", "json"), default="text", help="what stdout carries")
 
 
@@ -136,7 +170,9 @@ def _apply(args: argparse.Namespace, path: Path) -> None:
             value = path.parent / str(value)
         elif name in ("input", "output", "lod", "duration"):
             value = str(value)
-        elif isinstance(current, (int, float)) and not isinstance(current, bool) and not isinstance(value, (int, float)):
+        elif (
+            isinstance(current, (int, float)) and not isinstance(current, bool) and not isinstance(value, (int, float))
+        ):
             raise UsageError(f"{path.name}: {name} must be a number, not {value!r}")
         setattr(args, name, value)
 
@@ -393,8 +429,14 @@ def _scenarios() -> int:
         ("events medium", [f"{each.medium_events:,}" for each in found]),
         ("event reduction", [f"{each.event_reduction:.1f}" for each in found]),
         ("compute events", [f"{each.high_compute_events / each.medium_compute_events:.0f}x" for each in found]),
-        ("layers abstracted alone", [f"{each.high_events / each.layers_only_events:.2f}x fewer events" for each in found]),
-        ("collectives alone", [f"{each.high_events / each.collectives_only_events:.2f}x fewer events" for each in found]),
+        (
+            "layers abstracted alone",
+            [f"{each.high_events / each.layers_only_events:.2f}x fewer events" for each in found],
+        ),
+        (
+            "collectives alone",
+            [f"{each.high_events / each.collectives_only_events:.2f}x fewer events" for each in found],
+        ),
     ]
     for name in COMPARED:
         rows.append((f"{name} high", [_number(each.high.get(name)) for each in found]))
@@ -413,4 +455,6 @@ def _scenarios() -> int:
 def _where(figures: Mapping[str, float | int | None]) -> str:
     compute, transfer = int(figures["compute_events"] or 0), int(figures["transfer_events"] or 0)
     total = int(figures["events"] or 1)
-    return f"in detail {100 * compute / total:.0f} % of events are compute, {100 * transfer / total:.0f} % link transfers"
+    return (
+        f"in detail {100 * compute / total:.0f} % of events are compute, {100 * transfer / total:.0f} % link transfers"
+    )

@@ -11,8 +11,8 @@ from tracelens.errors import UsageError
 class BlockPool:
     """``total`` blocks of ``block_tokens`` tokens; ``peak`` is the most that were in use at once.
 
-    Shared beginnings are kept under the hash of each piece of ``piece_tokens`` tokens, as whole blocks. While nobody uses a piece it
-    counts as available, and the least recently used one gives way first.
+    Shared beginnings are kept under the hash of each piece of ``piece_tokens`` tokens, as whole blocks. While nobody
+    uses a piece it counts as available, and the least recently used one gives way first.
     """
 
     __slots__ = ("_idle", "_pieces", "block_tokens", "free", "peak", "piece_blocks", "total")

@@ -19,12 +19,14 @@ from tracelens.serving.requests import Requests
 from tracelens.serving.simulation import Options, simulate
 
 #: Rounds of the coordinate search, each over every constant.
-_ROUNDS = 3
+_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Simulated over measured, minus one, in percent; ``signed`` of means, ``median`` of absolute errors per request."""
+    """Simulated over measured, minus one, in percent. ``*_mean`` and ``e2e_p50`` compare the figures of the whole part,
+    with their sign; ``*_median`` is the median absolute error of a request.
+    """
 
     requests: int
     scheduled_to_first_mean: float
@@ -69,10 +71,19 @@ def fit(deployment: Deployment, measured: Measured, part: slice, *, policy: str 
     values = {"hbm_efficiency": 0.85, "compute_efficiency": 0.7, "step_us": 1000.0, "sequence_us": 5.0}
     if not facts.get("num_kv_tokens"):
         values["memory_share"] = engine.memory_share
-    steps = {"hbm_efficiency": 0.08, "compute_efficiency": 0.12, "step_us": 800.0, "sequence_us": 8.0, "memory_share": 0.03}
+    if deployment.parallelism.devices > 1:
+        values["link_efficiency"] = 0.5
+    steps = {
+        "hbm_efficiency": 0.08,
+        "compute_efficiency": 0.12,
+        "step_us": 800.0,
+        "sequence_us": 8.0,
+        "memory_share": 0.03,
+        "link_efficiency": 0.15,
+    }
 
     def loss(candidate: dict[str, float]) -> float:
-        if not 0 < candidate["hbm_efficiency"] <= 1 or not 0 < candidate["compute_efficiency"] <= 1:
+        if any(not 0 < value <= 1 for name, value in candidate.items() if name.endswith("efficiency")):
             return float("inf")
         if min(candidate["step_us"], candidate["sequence_us"]) < 0 or candidate.get("memory_share", 0.5) > 0.98:
             return float("inf")
@@ -164,6 +175,6 @@ def _from_report(engine: Engine, path: Path) -> Engine | None:
     return dataclasses.replace(
         engine,
         name=path.stem,
-        source=f"{path.name}: launch gaps of {len(waits)} ops over {steps} steps, median share of roofline of {len(ratios)}",
+        source=f"{path.name}: launch gaps of {len(waits)} ops, {steps} steps; median roofline share of {len(ratios)}",
         **constants,  # type: ignore[arg-type]
     )

@@ -83,7 +83,7 @@ class StageWork:
 
 
 class DecodeLine:
-    """A decode step of a fixed batch while the summed context is in ``[low, high)``: ``fixed + slope * context``, in fs.
+    """A decode step of a fixed batch, in fs: ``fixed + slope * context`` while the context is in ``[low, high)``.
 
     ``exchange`` is the part of ``fixed`` that is no compute. ``layers`` has the stages' runs of layers at a context of
     0, each with what a key more adds to one of its layers.
@@ -276,7 +276,7 @@ class StepCost:
         return self._exchange("send", round(nbytes), ranks=2, stride=devices).time_fs
 
     def kv_bytes_per_token(self) -> float:
-        """Key-value cache of one token over all devices of a replica that hold it once, heads replicated not counted."""
+        """Key-value cache of one token over all devices of a replica; replicated heads count once."""
         return self._kv_bytes(self.deployment.model)
 
     def pool_tokens(self) -> int:
@@ -301,7 +301,8 @@ class StepCost:
         if free <= 0 or (per_token and free < per_token * engine.block_tokens):
             raise UsageError(
                 f"{self.deployment.model.name} does not fit: {need:.1f} GiB of weights and activations per device, "
-                f"{usable / BYTES_PER_GIB:.1f} GiB usable on {self.system.device.name}; use more devices (tp, pp) or fewer bits"
+                f"{usable / BYTES_PER_GIB:.1f} GiB usable on {self.system.device.name}; "
+                "use more devices (tp, pp) or fewer bits"
             )
         if not per_token:
             return _LARGEST_TABULATED * engine.max_num_seqs
@@ -322,13 +323,21 @@ class StepCost:
             raise UsageError(f"ep {ep} does not divide {model.name}'s {model.experts.count} experts")
 
     def _joined(self) -> Topology | None:
-        if self.system.topology is not None or self.deployment.parallelism.devices == 1:
-            return self.system.topology
-        rates, note = fallback_rates(self.system.device)
-        self.notes.append(note)
-        library = Library.load("nccl")
-        tier = Tier(ranks=None, link=Link(rates=rates, protocols=library.node.protocols))
-        return Topology(tiers=(tier,), algorithms=library.algorithms)
+        topology = self.system.topology
+        if topology is None and self.deployment.parallelism.devices > 1:
+            rates, note = fallback_rates(self.system.device)
+            self.notes.append(note)
+            library = Library.load("nccl")
+            tier = Tier(ranks=None, link=Link(rates=rates, protocols=library.node.protocols))
+            topology = Topology(tiers=(tier,), algorithms=library.algorithms)
+        share = self.deployment.engine.link_efficiency
+        if topology is None or share is None:
+            return topology
+        tiers = tuple(
+            dataclasses.replace(tier, link=dataclasses.replace(tier.link, rates=_scaled(tier.link.rates, share)))
+            for tier in topology.tiers
+        )
+        return dataclasses.replace(topology, tiers=tiers)
 
     def _width(self) -> float:
         dtype = self.deployment.model.dtype
@@ -411,7 +420,8 @@ class StepCost:
         if not models:
             return []
         times = self.estimates(models).time_us
-        return [0 if math.isnan(time) else round(time * FS_PER_US) for time in times.tolist()]
+        unit = FS_PER_US * self.deployment.engine.device_scale
+        return [0 if math.isnan(time) else round(time * unit) for time in times.tolist()]
 
     def _tokens(self, tokens: int) -> dict[str, int]:
         found = self._linear.get(tokens)
@@ -582,7 +592,8 @@ class StepCost:
             )
         if not linear:
             return None
-        compute, memory = float(per_flop[0]) * FS_PER_US, float(per_byte[0]) * FS_PER_US
+        unit = FS_PER_US * self.deployment.engine.device_scale
+        compute, memory = float(per_flop[0]) * unit, float(per_byte[0]) * unit
         known: dict[Chunk, int] = {}
 
         def time_fs(new: int, past: int) -> int:
@@ -651,9 +662,17 @@ def fallback_rates(device: HardwareSpec) -> tuple[Rates, str]:
     if device.link is not None:
         return Rates(peak_gb_s=device.link.gb_s), f"no cluster given: {device.name} joined by its own link"
     if device.pcie_gb_s is not None:
-        note = f"no cluster given: {device.name} joined by PCIe, {device.pcie_gb_s:g} GB/s, at NCCL's overheads within a node"
+        note = (
+            f"no cluster given: {device.name} joined by PCIe at {device.pcie_gb_s:g} GB/s, NCCL's overheads in a node"
+        )
         return Rates(peak_gb_s=device.pcie_gb_s), note
     raise UsageError(f"{device.name}: neither a link nor PCIe rate is known; name a cluster")
+
+
+def _scaled(rates: Rates, share: float) -> Rates:
+    """Every rate times ``share``."""
+    known = {item.name: getattr(rates, item.name) for item in dataclasses.fields(rates)}
+    return dataclasses.replace(rates, **{name: value * share for name, value in known.items() if value is not None})
 
 
 def _sharded(model: ModelConfig, *, tp: int, expert_shards: int) -> ModelConfig:

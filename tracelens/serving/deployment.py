@@ -80,10 +80,11 @@ class Engine:
 
     ``step_us`` is the host's time per step, ``sequence_us`` per sequence that the step decodes, ``prompt_us`` per
     prompt that it starts; in them nothing overlaps with the device. ``compute_efficiency`` and ``hbm_efficiency`` are
-    shares of the data sheet's peaks that replace the device file's achievable rates; None keeps those. ``kv_tokens``
-    overrides the pool that is computed from ``memory_share`` of the device's memory less weights, activations and
-    ``runtime_gib``. ``watermark`` is the share of the pool that admission leaves free. ``source`` says where the
-    constants come from.
+    shares of the data sheet's peaks that replace the device file's achievable rates, ``link_efficiency`` is the share
+    of the links' rates that collectives reach; None keeps those. ``device_scale`` multiplies whatever the backend says
+    of an operation. ``kv_tokens`` overrides the pool that is computed from
+    ``memory_share`` of the device's memory less weights, activations and ``runtime_gib``. ``watermark`` is the share of
+    the pool that admission leaves free. ``source`` says where the constants come from.
     """
 
     name: str = "default"
@@ -103,6 +104,8 @@ class Engine:
     prompt_us: float = 0.0
     compute_efficiency: float | None = None
     hbm_efficiency: float | None = None
+    link_efficiency: float | None = None
+    device_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.block_tokens < 1:
@@ -160,7 +163,7 @@ class Engine:
 
 _NUMBERS = (
     "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",
-    "hbm_efficiency",
+    "hbm_efficiency", "link_efficiency", "device_scale",
 )  # fmt: skip
 
 

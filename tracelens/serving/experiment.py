@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tracelens.backends import System
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.serving.costs import StepCost
-from tracelens.serving.deployment import Deployment
+from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision
 from tracelens.serving.metrics import Objectives, per_request, per_step, summary
 from tracelens.serving.profile import Profile, step_cost
 from tracelens.serving.replica import Step
-from tracelens.serving.requests import Requests, Workload
+from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.serving.simulation import Options, Outcome, Simulation
+from tracelens.workload import ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,59 @@ class Result:
         return json.dumps(document, indent=2) + "\n"
 
 
+def serve(
+    model: str | Path | ModelConfig,
+    cluster: str | Path | System,
+    *,
+    rate: float | None = None,
+    concurrency: int | None = None,
+    requests: int | Requests = 1000,
+    input: int | Lengths = 1024,  # noqa: A002 - the command's word
+    output: int | Lengths = 128,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    weights: str | None = None,
+    engine: Engine | Path | str | None = None,
+    policy: str = "chunked-prefill",
+    lod: str = "medium",
+    replicas: int = 1,
+    router: str = "round-robin",
+    slo: str | None = None,
+    backend: str = "roofline",
+    seed: int = 0,
+) -> Result:
+    """Simulates a server, as ``tracelens serve`` does with options of the same names.
+
+    ``requests`` is a number, or requests that ``read_requests`` read. UsageError for options that do not fit.
+    """
+    config = model if isinstance(model, ModelConfig) else ModelConfig.load(model)
+    given = Engine() if engine is None else engine if isinstance(engine, Engine) else Engine.load(engine)
+    replay = requests if isinstance(requests, Requests) else None
+    lengths = [Lengths(mean=value) if isinstance(value, int) else value for value in (input, output)]
+    return Experiment(
+        deployment=Deployment(
+            model=config,
+            system=cluster if isinstance(cluster, System) else System.load(cluster),
+            parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep),
+            precision=Precision.named(weights, config),
+            engine=given,
+            backend=backend,
+        ),
+        options=Options(policy=policy, levels=tuple(lod.split(",")), replicas=replicas, router=router),
+        workload=Workload(
+            arrivals=Arrivals(kind="poisson" if concurrency is None else "closed", rate=rate, concurrency=concurrency),
+            input=lengths[0],
+            output=lengths[1],
+            count=requests if isinstance(requests, int) else None,
+            seed=seed,
+        ),
+        replay=replay,
+        objectives=None if slo is None else Objectives.parse(slo),
+    ).run()
+
+
 def _saturation(outcome: Outcome) -> tuple[str, ...]:
     """Open arrivals that come faster than they are served: the queue grows as long as they come."""
     arrival = outcome.requests.arrival_fs
@@ -93,8 +148,10 @@ def _saturation(outcome: Outcome) -> tuple[str, ...]:
     typical = float((served["e2e_ms"] - served["queue_ms"]).median())
     if late > 2 * early and late > typical and drained > span:
         return (
-            f"the server is saturated: requests of the last third waited {late / 1e3:.1f} s, of the first "
-            f"{early / 1e3:.1f} s; latencies grow with the length of the run",
+            (
+                f"the server is saturated: requests of the last third waited {late / 1e3:.1f} s, of the first "
+                f"{early / 1e3:.1f} s; latencies grow with the length of the run"
+            ),
         )
     return ()
 

@@ -32,7 +32,7 @@ class RequestLog:
 class StepLog:
     """Sums over the steps of one replica, and every gap between two tokens of one sequence.
 
-    Gaps are runs: ``count`` steps that take ``first``, ``first + growth`` ..., each ending a gap of ``weight`` sequences.
+    Gaps are runs: ``count`` steps that take ``first``, ``first + growth`` ..., each ends a gap of ``weight`` sequences.
     """
 
     steps: int = 0

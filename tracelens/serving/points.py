@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ def point_of(row: Mapping[str, Any]) -> Point:
             tp=whole("tp_size", 1),
             pp=whole("pp_size", 1),
             dp=whole("attention_dp_size", 1),
-            ep=whole("moe_ep_size", 1) if whole("moe_ep_size", 1) > 1 else 1,
+            ep=whole("moe_ep_size", 1),
         ),
     )
 
@@ -96,7 +95,7 @@ class PointSimulator:
             return PointEstimate(reason=str(error))
 
     def _simulated(self, point: Point) -> PointEstimate:
-        cost = self._cost(point)
+        cost = self.cost(point)
         rounds = 3 if point.concurrency >= 32 else 5
         count = max(point.concurrency * rounds, 8)
         requests = Requests(
@@ -110,7 +109,8 @@ class PointSimulator:
             return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
         return steady(outcome, point.concurrency)
 
-    def _cost(self, point: Point) -> StepCost:
+    def cost(self, point: Point) -> StepCost:
+        """The point's step cost."""
         key = (point.model, point.system, point.precision, point.parallelism)
         found = self._costs.get(key)
         if found is None:
@@ -133,7 +133,9 @@ def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
     """Means over requests that neither arrived in the first burst nor ran while the last ones drained."""
     log = outcome.log
     count = len(outcome.requests)
-    first, last, arrival = (np.frombuffer(part, dtype=np.int64) / FS_PER_MS for part in (log.first, log.last, log.arrival))
+    first, last, arrival = (
+        np.frombuffer(part, dtype=np.int64) / FS_PER_MS for part in (log.first, log.last, log.arrival)
+    )
     output = np.asarray(outcome.requests.output_tokens)
     inner = slice(concurrency, count - concurrency) if count > 2 * concurrency else slice(0, count)
     ttft = float((first - arrival)[inner].mean())
@@ -176,8 +178,3 @@ def batch(path: Path, output: Path, engine: Engine, *, backend: str = "roofline"
     with whole_file(output) as file:
         file.write(frame.to_csv(index=False, lineterminator="\n").encode())
     return len(frame), sum(not each.reason for each in found)
-
-
-def with_constants(engine: Engine, **constants: float) -> Engine:
-    """The engine with other host times or efficiencies."""
-    return dataclasses.replace(engine, **constants)  # type: ignore[arg-type]

@@ -189,7 +189,7 @@ class ProfileCost(StepCost):
 
 
 def exported(cost: StepCost, *, prompt: int, batch: int, context: int) -> dict[str, Any]:
-    """The profile of one device at a point: a prompt of ``prompt`` tokens, a batch of ``batch`` at ``context`` keys each.
+    """One device's profile at a point: a prompt of ``prompt`` tokens, a batch of ``batch`` at ``context`` keys each.
 
     The factor is the time of the operations one after the other over the time of their sums.
     """

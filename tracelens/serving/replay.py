@@ -98,7 +98,9 @@ def _seconds(stamp: str) -> float:
 
 
 def _plain(rows: Iterator[_Row] | list[_Row], file: Path) -> Measured:
-    kept = sorted((row for row in rows if row.input_tokens > 0 and row.output_tokens > 0), key=lambda row: row.arrival_s)
+    kept = sorted(
+        (row for row in rows if row.input_tokens > 0 and row.output_tokens > 0), key=lambda row: row.arrival_s
+    )
     if not kept:
         raise InputError(f"{file} has no requests with prompt and output tokens")
     start = kept[0].arrival_s
@@ -138,8 +140,11 @@ def _json(text: Any, file: Path) -> Measured:
 def _conversation(item: Mapping[str, Any]) -> _Row | None:
     """The first question and answer; counts where they are given, else characters over their usual number per token."""
     if "input_tokens" in item or "prompt_len" in item:
-        given, made = item.get("input_tokens", item.get("prompt_len")), item.get("output_tokens", item.get("output_len"))
-        return _row(item.get("arrival_s", 0.0), given, made)  # type: ignore[arg-type]
+        given, made = (
+            item.get("input_tokens", item.get("prompt_len")),
+            item.get("output_tokens", item.get("output_len")),
+        )
+        return _row(item.get("arrival_s", 0.0), given, made)
     turns = item.get("conversations") or item.get("conversation") or []
     if len(turns) < 2:
         return None
@@ -148,7 +153,7 @@ def _conversation(item: Mapping[str, Any]) -> _Row | None:
 
 
 def _vllm_benchmark(text: Mapping[str, Any], file: Path) -> Measured:
-    """``vllm bench serve --save-detailed``: no arrival times unless ``start_times`` is there, then they are absolute."""
+    """``vllm bench serve --save-detailed``: without ``start_times`` all requests arrive at once."""
     inputs, outputs = text["input_lens"], text["output_lens"]
     starts = text.get("start_times") or [0.0] * len(inputs)
     ttfts, itls = text.get("ttfts"), text.get("itls")
@@ -178,7 +183,11 @@ def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measur
     wanted = run if run is not None else names[0]
     if wanted not in names or (run is None and len(names) > 1):
         raise InputError(f"{file} holds runs on {', '.join(names)}; say which")
-    kept = [row for row in rows if row.get("gpu", "") == wanted and int(row["input_toks"]) > 0 and int(row["output_toks"]) > 0]
+    kept = [
+        row
+        for row in rows
+        if row.get("gpu", "") == wanted and int(row["input_toks"]) > 0 and int(row["output_toks"]) > 0
+    ]
     kept.sort(key=lambda row: float(row["arrival_s"]))
     start = float(kept[0]["arrival_s"])
 

@@ -449,7 +449,7 @@ class Lane:
             yield done
 
     def _run_decodes(self, steps: int, line: DecodeLine) -> Process:
-        """``steps`` decode steps of an unchanging batch: an event each, or all at once; an arrival may cut them short."""
+        """``steps`` decode steps of one batch: an event each, or all at once; an arrival may cut them short."""
         queue, replica, log = self.queue, self.replica, self.replica.steps
         start = queue.now
         first = line.fixed + line.slope * self.context
@@ -596,10 +596,7 @@ class Lane:
         replica = self.replica
         left = replica.requests.output_tokens[request] - done
         before = (self.number * replica.advance) >> 20
-        if replica.advance == _ONE:
-            end = self.number + left
-        else:
-            end = -(-((before + left) << 20) // replica.advance)
+        end = -(-((before + left) << 20) // replica.advance)
         member = (self.number, prompt, before, done)
         self._members[request] = member
         heappush(self._ends, (end, request, member))

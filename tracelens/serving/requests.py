@@ -19,8 +19,8 @@ class Requests:
     """Columns, one entry per request in the order of arrival.
 
     ``arrival_fs`` is None in a closed loop: ``concurrency`` requests are in flight at any time, the next arrives when
-    one ends. ``pieces`` are hashes of a prompt's consecutive beginnings, each ``piece_tokens`` long, empty where nothing
-    is shared. ``priority``: lower is served first where the order is by priority.
+    one ends. ``pieces`` are hashes of a prompt's consecutive beginnings, each ``piece_tokens`` long, empty where
+    nothing is shared. ``priority``: lower is served first where the order is by priority.
     """
 
     arrival_fs: Sequence[int] | None

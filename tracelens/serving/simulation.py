@@ -53,7 +53,7 @@ class Options:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What a run recorded. ``wall_s`` is the time that simulating took, and the only thing that differs between runs."""
+    """What a run recorded. ``wall_s``, the time that simulating took, is all that differs between equal runs."""
 
     requests: Requests
     log: RequestLog

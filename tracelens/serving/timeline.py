@@ -111,5 +111,7 @@ def _launched(signature: OpSignature, kernel: str, start: int, end: int) -> Reco
     """An op that spans its kernel, so that calls nest whatever the durations are."""
     start_ns, end_ns = start // FS_PER_NS, end // FS_PER_NS
     recorded = RecordedKernel(name=kernel, start_ns=start_ns, duration_ns=end_ns - start_ns, stream=7)
-    launch = RecordedLaunch(name="cudaLaunchKernel", start_ns=start_ns, duration_ns=end_ns - start_ns, kernels=(recorded,))
+    launch = RecordedLaunch(
+        name="cudaLaunchKernel", start_ns=start_ns, duration_ns=end_ns - start_ns, kernels=(recorded,)
+    )
     return RecordedOp(signature=signature, start_ns=start_ns, duration_ns=end_ns - start_ns, calls=(launch,))

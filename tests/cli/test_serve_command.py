@@ -1,0 +1,101 @@
+"""tracelens serve, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tracelens.cli import main
+
+BASE = [
+    "serve",
+    "--model",
+    "llama3.1-8b",
+    "--cluster",
+    "h100-sxm",
+    "--rate",
+    "8",
+    "--input",
+    "200",
+    "--output",
+    "20",
+    "--requests",
+    "25",
+]
+
+
+def test_a_run_prints_latencies_and_writes_its_tables(capsys, tmp_path):
+    folder = tmp_path / "out"
+    assert main([*BASE, "-o", str(folder), "--slo", "ttft=500ms,tpot=50ms"]) == 0
+    out = capsys.readouterr().out
+    assert "first token ms" in out
+    assert "good share" in out
+    assert sorted(path.name for path in folder.iterdir()) == ["requests.csv", "steps.csv", "summary.json"]
+    assert json.loads((folder / "summary.json").read_text())["summary"]["completed"] == 25
+
+
+def test_json_is_the_same_for_the_same_seed_and_all_levels(capsys):
+    texts = []
+    for level in ("medium", "medium", "low"):
+        assert main([*BASE, "--lod", level, "--format", "json"]) == 0
+        texts.append(json.loads(capsys.readouterr().out)["summary"])
+    assert texts[0] == texts[1]
+    assert texts[0]["e2e_p99_ms"] == texts[2]["e2e_p99_ms"]
+
+
+def test_a_sweep_finds_the_rate_with_the_most_goodput(capsys):
+    assert main([*BASE, "--sweep", "rate=5..45..20", "--find-max-goodput", "--slo", "ttft=80ms"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[1:4]] == ["5", "25", "45"]
+    assert "most goodput at rate" in out
+
+
+def test_an_experiment_file_stands_for_options(capsys, tmp_path, monkeypatch):
+    path = tmp_path / "experiment.toml"
+    path.write_text(
+        '[simulation]\nrequests = 12\nlod = "low"\n[hardware]\ncluster = "dgx-h100"\n[model]\nname = "llama3.1-8b"\n'
+        "[framework.parallelism]\ntp_degree = 2\n[workload]\nrate = 5.0\ninput = 100\noutput = 10\n"
+    )
+    monkeypatch.setattr("sys.argv", ["tracelens"])
+    assert main(["serve", "--config", str(path), "--format", "json"]) == 0
+    figures = json.loads(capsys.readouterr().out)["summary"]
+    assert (figures["completed"], figures["devices"]) == (12, 2)
+    path.write_text("[simulation]\nrequest = 12\n")
+    assert main(["serve", "--config", str(path)]) == 2
+    assert "did you mean requests" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (["--requests", "0"], 3, "no requests to serve"),
+        (["--model", "lama3.1-8b"], 2, "did you mean llama3.1-8b"),
+        (["--model", "llama3.1-405b"], 2, "does not fit"),
+        (["--policy", "greedy"], 2, "no policy named 'greedy'"),
+        (["--rate", "0"], 2, "a rate above 0"),
+        (["--sweep", "rate=5"], 2, "rate=FROM..TO"),
+        (["--sweep", "rate=1..2", "--find-max-goodput"], 2, "needs --slo"),
+        (["--lod", "medium,high"], 2, "2 levels of detail for 1 replicas"),
+        (["--replay", "nowhere.csv"], 1, "nowhere.csv cannot be read"),
+        (["--speculate", "x"], 2, "TOKENS:ACCEPTANCE"),
+        (["--batch", "points.csv"], 2, "--batch needs -o"),
+        (["--max-num-seqs", "0"], 2, "at least one sequence"),
+    ],
+)
+def test_what_cannot_be_simulated_ends_with_a_sentence(change, code, words, capsys):
+    assert main([*BASE, *change]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_profile_and_an_engine_file_are_written_and_read(capsys, tmp_path):
+    profile = tmp_path / "profile.json"
+    assert main([*BASE, "--export-profile", str(profile)]) == 0
+    assert main([*BASE, "--profile", str(profile)]) == 0
+    assert "completed 25" in capsys.readouterr().out
+
+
+def test_a_trace_of_the_run_is_written(capsys, tmp_path):
+    path = tmp_path / "served.json.gz"
+    assert main([*BASE[:-1], "1", "--output", "3", "--trace", str(path)]) == 0
+    assert main(["report", str(path), "-o", str(tmp_path / "out.json")]) == 0

@@ -1,0 +1,271 @@
+"""What is read and written: request traces, profiles, engines, timelines, points, experiments."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tracelens
+from tracelens.errors import InputError, UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.serving.calibration import calibrate, compare
+from tracelens.serving.deployment import Deployment, Engine, Parallelism
+from tracelens.serving.experiment import read_settings
+from tracelens.serving.points import batch
+from tracelens.serving.profile import Profile, ProfileCost, export
+from tracelens.serving.replay import read_requests
+from tracelens.serving.requests import Arrivals, Lengths, Workload
+from tracelens.serving.simulation import Options, Simulation, simulate
+from tracelens.serving.timeline import Timeline
+from tracelens.trace.read import read_trace
+from tracelens.trace.table import DEVICE_KINDS
+
+FORMATS = {
+    "azure.csv": (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:17:03.9799600,374,44\n2023-11-16 18:17:04.0319600,396,109\n"
+    ),
+    "vidur.csv": "arrived_at,num_prefill_tokens,num_decode_tokens\n1.0,374,44\n1.052,396,109\n",
+    "burst.csv": "Timestamp,Model,Request tokens,Response tokens,Total tokens\n5,x,374,44,418\n5.052,x,396,109,505\n",
+    "mooncake.jsonl": (
+        '{"timestamp": 0, "input_length": 374, "output_length": 44, "hash_ids": [1]}\n'
+        '{"timestamp": 52, "input_length": 396, "output_length": 109, "hash_ids": [2]}\n'
+    ),
+    "servingsim.jsonl": (
+        '{"arrival_time_ns": 0, "input_toks": 374, "output_toks": 44}\n'
+        '{"arrival_time_ns": 52000000, "input_toks": 396, "output_toks": 109}\n'
+    ),
+    "bench.json": json.dumps(
+        {"input_lens": [374, 396], "output_lens": [44, 109], "start_times": [7.0, 7.052], "ttfts": [0.1, 0.2],
+         "itls": [[0.01] * 43, [0.02] * 108]}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_public_formats_give_the_same_requests(name, tmp_path):
+    path = tmp_path / name
+    path.write_text(FORMATS[name])
+    requests = read_requests(path).requests
+    assert (list(requests.input_tokens), list(requests.output_tokens)) == ([374, 396], [44, 109])
+    assert requests.arrival_fs[0] == 0
+    assert requests.arrival_fs[1] / 1e15 == pytest.approx(0.052, abs=1e-6)
+
+
+def test_conversations_give_lengths(tmp_path):
+    path = tmp_path / "sharegpt.json"
+    turns = [{"from": "human", "value": "a" * 400}, {"from": "gpt", "value": "b" * 201}]
+    path.write_text(json.dumps([{"conversations": turns}, {"conversations": turns[:1]}]))
+    requests = read_requests(path).requests
+    assert (list(requests.input_tokens), list(requests.output_tokens)) == ([100], [51])
+
+
+def test_hashes_become_shared_beginnings(tmp_path, cost_of):
+    path = tmp_path / "mooncake.jsonl"
+    row = {"input_length": 1100, "output_length": 4, "hash_ids": [1, 2, 3]}
+    path.write_text("".join(json.dumps(row | {"timestamp": 1000 * index}) + "\n" for index in range(3)))
+    requests = read_requests(path).requests
+    assert requests.pieces[0] == (1, 2)  # the third covers 76 of 512 tokens
+    cost = cost_of()
+    outcome = simulate(cost.deployment, requests, cost=cost)
+    assert outcome.steps[0].cached_tokens == 2 * 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "x,y\n1,2\n"), ("b.csv", ""), ("c.json", "{"), ("d.json", "{}"), ("e.jsonl", '{"timestamp": 1}\n'),
+        ("f.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n1,x,3\n"), ("g.json", "[]"),
+    ],
+)  # fmt: skip
+def test_what_is_no_request_file_is_an_input_error(name, text, tmp_path):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InputError, match=name):
+        read_requests(path)
+
+
+def test_an_exported_profile_gives_the_same_time_at_its_point(tmp_path, cost_of):
+    cost, path = cost_of(), tmp_path / "profile.json"
+    export(cost, path, prompt=700, batch=16, context=900)
+    document = json.loads(path.read_text())
+    prefill, decode = (document["aggregated_ops"][phase] for phase in ("prefill", "decode"))
+    assert {"total_flops_per_prompt_token", "total_memory_bytes_per_prompt_token", "critical_path_factor"} <= set(
+        prefill
+    )
+    assert {"total_flops_per_token_in_batch", "total_memory_bytes_per_token_in_batch"} <= set(decode)
+    assert prefill["critical_path_factor"] >= 1
+    assert decode["memory_bytes_per_context_token"] == 131_072
+    again = ProfileCost(cost.deployment, Profile.load(path))
+    assert again.mixed_time(700, [(700, 0)], 1, 1, 0, 0)[0] == pytest.approx(
+        cost.mixed_time(700, [(700, 0)], 1, 1, 0, 0)[0], rel=1e-6
+    )
+    lines = [each.decode_line(16, 16 * 900) for each in (cost, again)]
+    times = [line.fixed + line.slope * 16 * 900 for line in lines]
+    assert times[1] == pytest.approx(times[0], rel=1e-5)
+
+
+def test_a_profile_of_the_three_keys_alone_is_taken_at_its_word(tmp_path, cost_of):
+    path = tmp_path / "db.json"
+    phases = {
+        "prefill": {"total_flops_per_prompt_token": 1.5e9, "total_memory_bytes_per_prompt_token": 1e6, "critical_path_factor": 1.1},
+        "decode": {"total_flops_per_token_in_batch": 2e9, "total_memory_bytes_per_token_in_batch": 1.2e6, "critical_path_factor": 1.0},
+    }  # fmt: skip
+    path.write_text(json.dumps({"some-model": {"aggregated_ops": phases}}))
+    cost = ProfileCost(cost_of().deployment, Profile.load(path))
+    rate = HardwareSpec.load("h100-sxm").matrix["bf16"].tflops_s * 1e12
+    assert cost.mixed_time(100, [(100, 0)], 1, 1, 0, 0)[0] / 1e15 == pytest.approx(1.1 * 100 * 1.5e9 / rate)
+    layers = {
+        "layers": [
+            {phase: {k: v / 4 for k, v in values.items() if k.startswith("total")} for phase, values in phases.items()}
+        ]
+        * 4
+    }
+    path.write_text(json.dumps(layers))
+    assert Profile.load(path).prefill.flops == 1.5e9
+
+
+def test_levels_agree_on_a_profile_too(tmp_path, cost_of):
+    path = tmp_path / "profile.json"
+    export(cost_of(), path, prompt=200, batch=8, context=250)
+    cost = ProfileCost(cost_of().deployment, Profile.load(path))
+    requests = Workload(
+        arrivals=Arrivals(rate=9.0), input=Lengths(mean=200), output=Lengths(mean=30), count=10
+    ).generate()
+    logs = [
+        simulate(cost.deployment, requests, Options(levels=(level,)), cost=cost).log
+        for level in ("high", "medium", "low")
+    ]
+    assert logs[0].last == logs[1].last == logs[2].last
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "{}", '{"aggregated_ops": {"prefill": {}}}'])
+def test_what_is_no_profile_is_an_input_error(text, tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"p\.json"):
+        Profile.load(path)
+
+
+def test_an_engine_file_round_trips(tmp_path):
+    engine = Engine(name="x", source='a "quoted" run', kv_tokens=41408, step_us=812.5, hbm_efficiency=0.91)
+    path = tmp_path / "engine.toml"
+    path.write_text(engine.to_toml())
+    assert Engine.load(path) == engine
+
+
+def test_calibration_finds_the_constants_that_made_a_run(tmp_path, cost_of):
+    engine = Engine(
+        step_us=3000.0, hbm_efficiency=0.8, compute_efficiency=0.6, kv_tokens=20_000, name="true", source="test"
+    )
+    cost = cost_of(engine=engine)
+    workload = Workload(
+        arrivals=Arrivals(rate=12.0),
+        input=Lengths(mean=256),
+        output=Lengths.parse("uniform:60:0.8"),
+        count=40,
+    )
+    requests = workload.generate()
+    log = simulate(cost.deployment, requests, Options(levels=("low",)), cost=cost).log
+    lines = [
+        "gpu,num_kv_tokens,max_num_seqs,max_batched_tokens,arrival_s,input_toks,output_toks,scheduled_s,first_token_s,last_token_s"
+    ]
+    for i in range(len(requests)):
+        times = (log.arrival[i], log.scheduled[i], log.first[i], log.last[i])
+        arrival, scheduled, first, last = (f"{time / 1e15:.9f}" for time in times)
+        lines.append(
+            f"H100,20000,256,2048,{arrival},{requests.input_tokens[i]},{requests.output_tokens[i]},{scheduled},{first},{last}"
+        )
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(lines) + "\n")
+    plain = cost_of(engine=Engine()).deployment
+    fitted = calibrate(plain, path)
+    errors = compare(
+        Deployment(model=plain.model, system=plain.system, engine=fitted), read_requests(path), slice(20, 40)
+    )
+    assert abs(errors.tpot_mean) < 3
+    assert abs(errors.e2e_p50) < 3
+    assert fitted.kv_tokens == 20_000
+
+
+def test_a_report_calibrates_host_time_and_efficiency(repository, cost_of, tmp_path):
+    engine = calibrate(cost_of().deployment, repository / "reference_reports" / "moe_ep8_rank0" / "report.json")
+    assert engine.step_us > 0
+    assert 0 < engine.hbm_efficiency <= 1
+    path = tmp_path / "other.json"
+    path.write_text('{"schema": "tracelens.report/1", "ops": []}')
+    with pytest.raises(InputError, match="neither launch gaps nor estimates"):
+        calibrate(cost_of().deployment, path)
+
+
+@pytest.mark.parametrize("parallelism", [Parallelism(), Parallelism(tp=2)], ids=str)
+def test_a_written_timeline_reads_back_with_the_simulated_times(parallelism, tmp_path, cost_of):
+    cost = cost_of("qwen3-0.6b", parallelism=parallelism, engine=Engine(step_us=100.0))
+    requests = Workload(
+        arrivals=Arrivals(rate=50.0), input=Lengths(mean=64), output=Lengths(mean=4), count=3
+    ).generate()
+    timeline, steps = Timeline(cost), []
+
+    def record(replica, step):
+        steps.append(step)
+        timeline(replica, step)
+
+    Simulation(cost.deployment, requests, Options(), cost=cost, record=record).run()
+    path = timeline.write(tmp_path / "served.json.gz")
+    table = read_trace(path)
+    busy = int(
+        sum(d for d, k in zip(table.duration_ns, table.kind, strict=True) if k in {int(x) for x in DEVICE_KINDS})
+    )
+    kernels = sum(1 for k in table.kind if k in {int(x) for x in DEVICE_KINDS})
+    said = sum(work.compute_fs + work.exchange_fs for step in steps for work in step.stages) - len(steps) * 100 * 10**9
+    assert busy == pytest.approx(said / 1e6, abs=kernels)
+    report = tracelens.report(tracelens.load(path))
+    assert report["gpu_timeline"] is not None
+    rows = report["unified_perf_summary"]
+    assert {"aten::mm", "aten::_scaled_dot_product_flash_attention"} <= set(rows["name"])
+
+
+def test_rows_get_estimates_or_a_reason(tmp_path):
+    path, out = tmp_path / "points.csv", tmp_path / "out.csv"
+    path.write_text(
+        "id,model_path,system,precision,mode,isl,osl,concurrency,batch_size,tp_size,pp_size\n"
+        "a,meta-llama/Llama-3.1-70B,h100_sxm,fp8,agg,512,64,4,,4,1\n"
+        "b,meta-llama/Llama-3.1-70B,h100_sxm,,agg,512,64,,8,4,1\n"
+        "c,no/such-model,h100_sxm,,agg,512,64,4,,1,1\n"
+        "d,meta-llama/Llama-3.1-70B,h100_sxm,,agg,512,64,4,,1,1\n"
+        "e,meta-llama/Llama-3.1-70B,h100_sxm,,disagg,512,64,4,,4,1\n"
+    )
+    assert batch(path, out, Engine()) == (5, 2)
+    import pandas as pd
+
+    rows = pd.read_csv(out)
+    assert rows["tpot_ms_est"].notna().tolist() == [True, True, False, False, False]
+    assert rows["tpot_ms_est"][0] < rows["tpot_ms_est"][1]
+    reasons = rows["reason"].fillna("").tolist()
+    assert reasons[2].startswith("no model named 'no/such-model'")
+    assert "does not fit" in reasons[3]
+    assert "disagg" in reasons[4]
+
+
+def test_points_without_the_columns_are_an_input_error(tmp_path):
+    path = tmp_path / "points.csv"
+    path.write_text("model_path,isl\nx,1\n")
+    with pytest.raises(InputError, match="no column system, osl"):
+        batch(path, tmp_path / "out.csv", Engine())
+
+
+def test_an_experiment_file_says_options_by_section(tmp_path):
+    path = tmp_path / "experiment.toml"
+    path.write_text(
+        '[simulation]\nduration = "1h"\nseed = 3\n[hardware]\ncluster = "dgx-h100"\n[model]\nname = "llama3.1-8b"\n'
+        '[[frameworks]]\nname = "mine"\nlod = "high"\n[frameworks.parallelism]\nstrategy = "TP"\ntp_degree = 4\n'
+    )
+    assert read_settings(path) == {
+        "duration": "1h", "seed": 3, "cluster": "dgx-h100", "model": "llama3.1-8b", "lod": "high", "tp": 4,
+    }  # fmt: skip
+    path.write_text("x = [")
+    with pytest.raises(InputError, match="cannot be read as an experiment"):
+        read_settings(path)
+    with pytest.raises((InputError, UsageError)):
+        read_settings(tmp_path / "none.toml")
