@@ -61,8 +61,10 @@ def bound_us(word: str, nbytes: Values, group: Group, topology: Topology) -> npt
     """The least time that the data sheet's rates allow, in microseconds: volume over bandwidth.
 
     Of ``nbytes``, a domain below the outermost tier that the group crosses must receive the share that it does not
-    hold, and as much again for an all-reduce unless the switch adds.
+    hold, and as much again for an all-reduce unless the switch adds. A send is between two neighbors of the group.
     """
+    if word == "send":
+        group = Group(ranks=min(group.ranks, 2), stride=group.stride)
     sizes = np.atleast_1d(np.asarray(nbytes, dtype=np.float64))
     crossings = topology.crossings(group, word)
     if not crossings:
