@@ -306,3 +306,11 @@ def test_the_notebook_function_is_the_command(capsys):
     assert main(["serve", *words.split(), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["summary"] == dict(result.summary)
     assert len(result.requests) == 20
+
+
+def test_hours_of_requests_do_not_overflow(cost_of):
+    workload = dataclasses.replace(BASE, count=30, arrivals=Arrivals(kind="constant", rate=1e-3))
+    figures = summary(run(cost_of(), workload))
+    assert figures["window_s"] > 29_000 > 2**63 / 1e15
+    alone = summary(run(cost_of(), dataclasses.replace(workload, count=1)))
+    assert figures["ttft_mean_ms"] == pytest.approx(alone["ttft_mean_ms"], rel=1e-9)

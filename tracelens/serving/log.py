@@ -1,4 +1,7 @@
-"""What a simulation records: times per request, and sums over steps. All times in femtoseconds, -1 is never."""
+"""What a simulation records: times per request, and sums over steps.
+
+Times are femtoseconds; those per request, and gaps, as floats: 64-bit whole numbers would end after 2.6 hours.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,19 @@ import numpy.typing as npt
 
 @dataclass(slots=True, kw_only=True)
 class RequestLog:
-    """One entry per request."""
+    """One entry per request; -1 is never."""
 
-    arrival: array[int]
-    scheduled: array[int]
-    first: array[int]
-    last: array[int]
+    arrival: array[float]
+    scheduled: array[float]
+    first: array[float]
+    last: array[float]
     preempted: array[int]
     rejected: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, count: int) -> RequestLog:
-        def never() -> array[int]:
-            return array("q", [-1]) * count
+        def never() -> array[float]:
+            return array("d", [-1]) * count
 
         return cls(arrival=never(), scheduled=never(), first=never(), last=never(), preempted=array("q", [0]) * count)
 
@@ -45,25 +48,23 @@ class StepLog:
     compute_events: int = 0
     exchange_events: int = 0
     transfer_events: int = 0
-    gap_first: array[int] = field(default_factory=lambda: array("q"))
-    gap_growth: array[int] = field(default_factory=lambda: array("q"))
+    gap_first: array[float] = field(default_factory=lambda: array("d"))
+    gap_growth: array[float] = field(default_factory=lambda: array("d"))
     gap_count: array[int] = field(default_factory=lambda: array("q"))
     gap_weight: array[int] = field(default_factory=lambda: array("q"))
     series: list[tuple[int, int, int, int, int, int]] | None = None
 
-    def gap(self, first: int, weight: int, growth: int = 0, count: int = 1) -> None:
+    def gap(self, first: float, weight: int, growth: float = 0, count: int = 1) -> None:
         """Adds a run of gaps."""
         self.gap_first.append(first)
         self.gap_growth.append(growth)
         self.gap_count.append(count)
         self.gap_weight.append(weight)
 
-    def gaps(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def gaps(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Every gap and how many sequences had it."""
-        first, growth, count, weight = (
-            np.frombuffer(column, dtype=np.int64) if len(column) else np.zeros(0, dtype=np.int64)
-            for column in (self.gap_first, self.gap_growth, self.gap_count, self.gap_weight)
-        )
+        first, growth = (np.array(column, dtype=np.float64) for column in (self.gap_first, self.gap_growth))
+        count, weight = (np.array(column, dtype=np.int64) for column in (self.gap_count, self.gap_weight))
         if not len(first) or int(count.max()) == 1:
             return first, weight
         starts = np.repeat(np.cumsum(count) - count, count)

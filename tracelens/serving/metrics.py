@@ -76,14 +76,14 @@ def per_request(outcome: Outcome) -> pd.DataFrame:
             "ttft_ms": first - arrival,
             "tpot_ms": tpot,
             "e2e_ms": last - arrival,
-            "preempted": np.frombuffer(log.preempted, dtype=np.int64) if len(output) else np.zeros(0, dtype=np.int64),
+            "preempted": np.array(log.preempted, dtype=np.int64),
             "rejected": rejected,
         }
     )
 
 
 def _times(column: Any) -> Floats:
-    values = np.frombuffer(column, dtype=np.int64).astype(np.float64) if len(column) else np.zeros(0)
+    values = np.array(column, dtype=np.float64)
     return np.where(values < 0, np.nan, values / FS_PER_MS)
 
 
@@ -186,7 +186,7 @@ def _statistics(name: str, values: Floats) -> dict[str, float | int | None]:
 def _gap_statistics(outcome: Outcome) -> dict[str, float | int | None]:
     """Of every gap between tokens; the mean weighs tokens, TPOT's weighs requests."""
     parts = [log.gaps() for log in outcome.steps]
-    gaps = np.concatenate([part[0] for part in parts]).astype(np.float64) / FS_PER_MS
+    gaps = np.concatenate([part[0] for part in parts]) / FS_PER_MS
     weights = np.concatenate([part[1] for part in parts])
     names = ["itl_mean_ms", *(f"itl_p{percentile}_ms" for percentile in _PERCENTILES)]
     if not len(gaps):

@@ -133,9 +133,7 @@ def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
     """Means over requests that neither arrived in the first burst nor ran while the last ones drained."""
     log = outcome.log
     count = len(outcome.requests)
-    first, last, arrival = (
-        np.frombuffer(part, dtype=np.int64) / FS_PER_MS for part in (log.first, log.last, log.arrival)
-    )
+    first, last, arrival = (np.array(part, dtype=np.float64) / FS_PER_MS for part in (log.first, log.last, log.arrival))
     output = np.asarray(outcome.requests.output_tokens)
     inner = slice(concurrency, count - concurrency) if count > 2 * concurrency else slice(0, count)
     ttft = float((first - arrival)[inner].mean())

@@ -194,7 +194,7 @@ class Lane:
         self._phases = [0] * engine.block_tokens
         self._grows: dict[int, bool] = {}
         self._hits: dict[int, int] = {}
-        self._fresh: dict[int, int] = {}
+        self._fresh: dict[int, float] = {}
         self._last_decode = 0
         self._reserved = False
         self._stuck = False
@@ -591,7 +591,7 @@ class Lane:
             return
         self._join(request, prompt, done, now)
 
-    def _join(self, request: int, prompt: int, done: int, since: int) -> None:
+    def _join(self, request: int, prompt: int, done: int, since: float) -> None:
         """``request`` decodes from the next step on; ``done`` tokens are out, the last of them ``since``."""
         replica = self.replica
         left = replica.requests.output_tokens[request] - done
