@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.options import Options
 from tracelens.analysis.verdict import summarize
 from tracelens.errors import NothingToAnalyzeError, UsageError
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tracelens.analysis.analyze import Options
 from tracelens.analysis.health import Health, health
+from tracelens.analysis.options import Options
 from tracelens.analysis.trace import Trace
 from tracelens.cli import main
 from tracelens.trace.table import TraceTable

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.analyze import analyze
 from tracelens.analysis.icicle import Icicle, icicle
+from tracelens.analysis.options import Options
 from tracelens.analysis.trace import load
 
 

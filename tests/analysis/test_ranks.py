@@ -12,7 +12,8 @@ import pytest
 
 from tracelens.analysis.ranks.clocks import HostClock
 from tracelens.analysis.ranks.files import find_traces
-from tracelens.analysis.ranks.job import RankOptions, RanksAnalysis, compare_ranks
+from tracelens.analysis.ranks.job import RanksAnalysis, compare_ranks
+from tracelens.analysis.ranks.reading import RankOptions
 from tracelens.analysis.ranks.waits import INCONCLUSIVE, SKEW, TRANSFER, bus_factor
 from tracelens.errors import InputError, NothingToAnalyzeError
 from tracelens.executors import Serial

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.analysis.analyze import Options
+from tracelens.analysis.options import Options
 from tracelens.analysis.ranks.counters import rank_counters
 from tracelens.analysis.ranks.files import find_traces, parse_ranks
 from tracelens.analysis.ranks.fused import fuse_ranks
-from tracelens.analysis.ranks.job import RankOptions, read_ranks
+from tracelens.analysis.ranks.reading import RankOptions, read_ranks
 from tracelens.analysis.ranks.summary import summarize_rank
 from tracelens.analysis.trace import Trace
 from tracelens.errors import UsageError

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracelens.analysis.analyze import Analysis, Options, analyze
+from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.options import Options
 from tracelens.analysis.trace import load
 from tracelens.trace.table import Kind
 

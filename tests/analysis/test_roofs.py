@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.options import Options
 from tracelens.analysis.roofs import roofs
 from tracelens.hardware import HardwareSpec
 

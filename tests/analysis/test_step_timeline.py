@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.options import Options
 from tracelens.analysis.step_timeline import Lane, step_timeline
 from tracelens.analysis.trace import Trace
 from tracelens.trace.table import TraceTable

@@ -38,6 +38,13 @@ def test_help_does_not_load_pandas() -> None:
     assert run(code) == "[]\n"
 
 
+def test_a_worker_that_reads_a_rank_does_not_load_pandas() -> None:
+    code = (
+        "import sys; import tracelens.analysis.ranks.reading; print(sorted({'pandas', 'openpyxl'} & set(sys.modules)))"
+    )
+    assert run(code) == "[]\n"
+
+
 def test_public_names_are_frozen() -> None:
     assert sorted(tracelens.__all__) == sorted(PUBLIC_NAMES)
 

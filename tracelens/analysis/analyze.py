@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,55 +25,32 @@ from tracelens.analysis.collectives import collective_rows
 from tracelens.analysis.coverage import coverage
 from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.families import families
-from tracelens.analysis.overlap import CLIP, KEEP, StreamOverlaps, stream_overlaps, with_clipped
+from tracelens.analysis.options import CLIP, Options, active_extensions
+from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
+from tracelens.analysis.recorded_groups import expert_groups
 from tracelens.analysis.steps import StepTimes, device_steps, select_steps
 from tracelens.analysis.summary import Coverage
 from tracelens.analysis.timeline import Timeline, gpu_timeline
-from tracelens.analysis.utilization import ExecutedWork, StepWork, executed_work
+from tracelens.analysis.utilization import ExecutedWork, executed_work
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import NothingToAnalyzeError
-from tracelens.extensions import Extension, detect_bundled, load_extension
+from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
 from tracelens.perf_models import EPComm
 from tracelens.perf_models.base import PerfModel
 from tracelens.signature import OpSignature
-from tracelens.trace.table import Kind, ProcessGroup, TraceTable
+from tracelens.trace.table import Kind, TraceTable
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.trace import Trace
 
-# How training frameworks describe the group in which experts exchange tokens.
-_EXPERT_GROUP = re.compile(r"(?:expert(?:_model)?_parallel|ep)(?:_group)?", re.IGNORECASE)
 #: ``Recognition.how`` of a device that the caller named.
 CHOSEN = "chosen"
 #: The category of NCCL and RCCL kernels, which stand outside the op tables.
 COLLECTIVES = "collectives"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the caller chose. ``device``: None recognizes it from the trace. ``extensions``: loaded ones.
-
-    ``bundled``: let bundled extensions switch themselves on. ``ep_size``: ranks of the expert-parallel group, where the
-    trace does not record it. ``steps``: ``3``, ``3-5``, ``steady`` or None for the whole file.
-    ``overlap``: ``keep`` or ``clip`` device events of one stream that run into the next. ``cpu``: tables of the CPU ops
-    too, and a report at all where there is no GPU work. ``work``: the model that the
-    trace's steps run, for its FLOPs utilization.
-    """
-
-    device: HardwareSpec | None = None
-    extensions: tuple[Extension, ...] = ()
-    bundled: bool = True
-    steps: str | None = None
-    ep_size: int | None = None
-    overlap: str = KEEP
-    cpu: bool = False
-    backend: str = "roofline"
-    clock_mhz: float | None = None
-    work: StepWork | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -199,13 +175,6 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     )
 
 
-def active_extensions(names: Iterable[str], options: Options) -> tuple[Extension, ...]:
-    """The caller's extensions, then the bundled ones whose op names occur in the trace."""
-    given = {extension.name for extension in options.extensions}
-    bundled = [load_extension(name) for name in detect_bundled(names) if name not in given] if options.bundled else []
-    return (*options.extensions, *bundled)
-
-
 def recognized(trace: Trace, options: Options) -> Recognition:
     """The device that the caller named, else the one that the trace's properties say."""
     recorded = trace.table.device_properties()
@@ -232,15 +201,6 @@ def recorded_ep_size(table: TraceTable) -> int | None:
     """Ranks of this rank's expert-parallel group, by the group's recorded description; None unless exactly one size."""
     sizes = {len(group.ranks) for group in expert_groups(table)}
     return sizes.pop() if len(sizes) == 1 else None
-
-
-def expert_groups(table: TraceTable) -> tuple[ProcessGroup, ...]:
-    """The process groups of this rank that are expert-parallel by their recorded description."""
-    return tuple(
-        group
-        for group in table.process_groups()
-        if _EXPERT_GROUP.fullmatch(group.description) and (table.rank is None or table.rank in group.ranks)
-    )
 
 
 def no_device_events(trace: Trace) -> NothingToAnalyzeError:

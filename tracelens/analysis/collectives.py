@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.recorded_groups import recorded_attributes
 from tracelens.analysis.tables import sorted_by
 from tracelens.dtypes import DType
 from tracelens.trace.table import TraceTable
@@ -57,24 +58,6 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
             for count, dtype in zip(result[f"{side}_nelems"], widths, strict=True)
         ]
     return sorted_by(result, "duration_us_sum")
-
-
-def recorded_attributes(table: TraceTable, tree: OpTree, row: int) -> dict[str, Any]:
-    """What a collective's kernel records of its call, else the ``record_param_comms`` above its launch."""
-    attributes = dict(table.signature_of(row).attributes)
-    if "Collective name" not in attributes and tree.launch[row] >= 0:
-        attributes = _metadata_above(table, tree, int(tree.launch[row])) | attributes
-    return attributes
-
-
-def _metadata_above(table: TraceTable, tree: OpTree, launch: int) -> dict[str, Any]:
-    row = launch
-    while row >= 0:
-        signature = table.signature_of(row)
-        if signature.attribute("Collective name") is not None:
-            return dict(signature.attributes)
-        row = int(tree.parent[row])
-    return {}
 
 
 def _plain(value: Any) -> Any:

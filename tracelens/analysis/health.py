@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.activity import device_activity
-from tracelens.analysis.analyze import Options, active_extensions, recognized
+from tracelens.analysis.analyze import recognized
 from tracelens.analysis.calls import OpReadings, ops_above, unified_calls
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.coverage import coverage
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.steps import find_steps
 from tracelens.analysis.summary import Coverage
 from tracelens.analysis.tables import category_of_calls

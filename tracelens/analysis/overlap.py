@@ -9,8 +9,6 @@ import numpy as np
 from tracelens.analysis.activity import DeviceActivity, Ints
 from tracelens.trace.table import TraceTable
 
-KEEP, CLIP = "keep", "clip"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOverlaps:

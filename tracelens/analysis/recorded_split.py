@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tracelens.analysis.collectives import recorded_attributes
+from tracelens.analysis.recorded_groups import recorded_attributes
 from tracelens.analysis.trace import load
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.signature import parse_literal

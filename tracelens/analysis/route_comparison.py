@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.options import Options
 from tracelens.analysis.route import RouteResult
 from tracelens.analysis.trace import load
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError

@@ -22,8 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.analysis.analyze import Options, no_device_events
+    from tracelens.analysis.analyze import no_device_events
     from tracelens.analysis.health import health
+    from tracelens.analysis.options import Options
     from tracelens.analysis.trace import load
     from tracelens.extensions import NONE, load_extension
     from tracelens.hardware import HardwareSpec

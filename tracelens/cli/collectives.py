@@ -27,7 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.files import find_traces
-    from tracelens.analysis.ranks.job import RankOptions, compare_ranks
+    from tracelens.analysis.ranks.job import compare_ranks
+    from tracelens.analysis.ranks.reading import RankOptions
     from tracelens.executors import open_executor
     from tracelens.extensions import NONE, load_extension
     from tracelens.report.rank_report import RankReport, refuse_foreign

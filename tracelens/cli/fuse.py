@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.files import find_traces, parse_ranks, ranks_text
     from tracelens.analysis.ranks.fused import fuse_ranks
-    from tracelens.analysis.ranks.job import RankOptions, read_ranks
+    from tracelens.analysis.ranks.reading import RankOptions, read_ranks
     from tracelens.cli.collectives import progress, source_of
     from tracelens.executors import open_executor
     from tracelens.trace.fuse import Kept, parse_window

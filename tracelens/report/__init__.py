@@ -51,7 +51,8 @@ def report(
     InputError for an unreadable file, NothingToAnalyzeError for one without GPU work, UsageError for a name, a step
     range or an extension that does not fit.
     """
-    from tracelens.analysis.analyze import Options, analyze
+    from tracelens.analysis.analyze import analyze
+    from tracelens.analysis.options import Options
     from tracelens.analysis.trace import Trace, load
     from tracelens.analysis.utilization import StepWork
     from tracelens.analysis.verdict import summarize

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import device_activity
-from tracelens.analysis.analyze import Options, active_extensions
 from tracelens.analysis.calls import OpReadings, ops_above, unified_calls
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.ranks.summary import NOTIFY, Message, RankSummary
 from tracelens.analysis.trace import Trace
 from tracelens.dtypes import DType

@@ -7,12 +7,12 @@ from os import PathLike
 
 import numpy as np
 
-from tracelens.analysis.analyze import Options
+from tracelens.analysis.options import Options
 from tracelens.analysis.ranks.clocks import Clocks, HostClock, align_clocks
 from tracelens.analysis.ranks.counters import rank_counters
 from tracelens.analysis.ranks.files import ranks_text
-from tracelens.analysis.ranks.job import RankOptions, ReadRanks
 from tracelens.analysis.ranks.matching import match_calls
+from tracelens.analysis.ranks.reading import RankOptions, ReadRanks
 from tracelens.analysis.trace import load
 from tracelens.errors import UsageError
 from tracelens.extensions import load_extension

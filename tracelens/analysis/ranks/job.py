@@ -2,57 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.analyze import Options
 from tracelens.analysis.ranks import exchange, overlap, waits
 from tracelens.analysis.ranks.clocks import Clocks, align_clocks
-from tracelens.analysis.ranks.files import Numbered, number_ranks, ranks_text
+from tracelens.analysis.ranks.files import ranks_text
 from tracelens.analysis.ranks.matching import JobCalls, match_calls
-from tracelens.analysis.ranks.summary import RankSummary, summarize_rank
+from tracelens.analysis.ranks.reading import RankOptions, RankProgress, ReadRanks, read_ranks
+from tracelens.analysis.ranks.summary import RankSummary
 from tracelens.analysis.summary import Notice
-from tracelens.analysis.trace import load
-from tracelens.errors import InputError, NothingToAnalyzeError
-from tracelens.executors import PROCESSES, open_executor, outcomes
-from tracelens.extensions import load_extension
+from tracelens.errors import NothingToAnalyzeError
+from tracelens.executors import PROCESSES, open_executor
 from tracelens.units import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Called with (ranks done, ranks in all).
-RankProgress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOptions:
-    """What the caller chose. ``extensions``: names or paths, because workers load them themselves.
-
-    ``ep_size`` and ``ranks_per_node``: consecutive ranks of an expert-parallel group and of a host, where the traces
-    do not say.
-    """
-
-    extensions: tuple[str, ...] = ()
-    bundled: bool = True
-    ep_size: int | None = None
-    ranks_per_node: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ReadRanks:
-    """Summaries by rank and the files they are of; ``failed``: (file, why) of those that gave none."""
-
-    numbered: Numbered
-    failed: tuple[tuple[str, str], ...]
-    paths: Mapping[int, Path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,12 +46,6 @@ class RanksAnalysis:
         return float(np.median(skew)) / NS_PER_US if len(skew) else 0.0
 
 
-def summarize_path(path: str | PathLike[str], options: RankOptions) -> RankSummary:
-    """What a worker does: one trace file, read and reduced. Errors as ``load``."""
-    extensions = tuple(load_extension(spec) for spec in options.extensions)
-    return summarize_rank(load(path), Options(extensions=extensions, bundled=options.bundled))
-
-
 def compare_ranks(
     paths: Sequence[Path],
     options: RankOptions | None = None,
@@ -100,31 +64,6 @@ def compare_ranks(
         with open_executor(PROCESSES) as own:
             return compare_ranks(paths, options, executor=own, progress=progress, name=name)
     return analyze_ranks(read_ranks(paths, options, executor=executor, progress=progress), options, name=name)
-
-
-def read_ranks(
-    paths: Sequence[Path], options: RankOptions, *, executor: Executor, progress: RankProgress | None = None
-) -> ReadRanks:
-    """The traces at ``paths``, each reduced by a worker. InputError when none can be read."""
-    summaries: list[tuple[Path, RankSummary]] = []
-    failed: list[tuple[str, str]] = []
-    for done, outcome in enumerate(outcomes(executor, functools.partial(summarize_path, options=options), paths), 1):
-        if outcome.value is not None:
-            summaries.append((outcome.item, outcome.value))
-        else:
-            failed.append((outcome.item.name, outcome.error))
-        if progress is not None:
-            progress(done, len(paths))
-    failed.sort()
-    if not summaries:
-        raise InputError("; ".join(f"{file}: {why}" for file, why in failed[:3]) or "there are no traces")
-    numbered = number_ranks(summaries)
-    path_of = {id(summary): path for path, summary in summaries}
-    return ReadRanks(
-        numbered=numbered,
-        failed=tuple(failed),
-        paths={rank: path_of[id(summary)] for rank, summary in numbered.ranks.items()},
-    )
 
 
 def analyze_ranks(read: ReadRanks, options: RankOptions, *, name: str = "") -> RanksAnalysis:

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity, device_activity
-from tracelens.analysis.analyze import Options, active_extensions, expert_groups
 from tracelens.analysis.catalog import Catalog
-from tracelens.analysis.collectives import recorded_attributes
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.options import Options, active_extensions
+from tracelens.analysis.recorded_groups import expert_groups, recorded_attributes
 from tracelens.analysis.steps import StepTimes, device_steps
 from tracelens.analysis.timeline import Timeline, gpu_timeline
 from tracelens.analysis.trace import Trace

@@ -1,0 +1,46 @@
+"""What the caller of an analysis chose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracelens.extensions import Extension, detect_bundled, load_extension
+
+if TYPE_CHECKING:
+    from tracelens.analysis.utilization import StepWork
+    from tracelens.hardware import HardwareSpec
+
+#: ``Options.overlap``: device events of one stream that run into the next stay as recorded, or end where it starts.
+KEEP, CLIP = "keep", "clip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the caller chose. ``device``: None recognizes it from the trace. ``extensions``: loaded ones.
+
+    ``bundled``: let bundled extensions switch themselves on. ``ep_size``: ranks of the expert-parallel group, where the
+    trace does not record it. ``steps``: ``3``, ``3-5``, ``steady`` or None for the whole file.
+    ``overlap``: ``keep`` or ``clip`` device events of one stream that run into the next. ``cpu``: tables of the CPU ops
+    too, and a report at all where there is no GPU work. ``work``: the model that the
+    trace's steps run, for its FLOPs utilization.
+    """
+
+    device: HardwareSpec | None = None
+    extensions: tuple[Extension, ...] = ()
+    bundled: bool = True
+    steps: str | None = None
+    ep_size: int | None = None
+    overlap: str = KEEP
+    cpu: bool = False
+    backend: str = "roofline"
+    clock_mhz: float | None = None
+    work: StepWork | None = None
+
+
+def active_extensions(names: Iterable[str], options: Options) -> tuple[Extension, ...]:
+    """The caller's extensions, then the bundled ones whose op names occur in the trace."""
+    given = {extension.name for extension in options.extensions}
+    bundled = [load_extension(name) for name in detect_bundled(names) if name not in given] if options.bundled else []
+    return (*options.extensions, *bundled)
