@@ -11,10 +11,12 @@ import pytest
 from tracelens.backends.system import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
+from tracelens.groups import Group
+from tracelens.projection.exposure import hop_us
 from tracelens.projection.points import project_row
 from tracelens.projection.step import Projection, Software, layer_counts, levers, project
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.parallel_config import ParallelConfig, Placement
 
 LLAMA = ModelConfig.load("llama3.1-8b")
 NODE = ParallelConfig(tp=2, sequence_parallel=True, pp=2, dp=4, micro_batches=8)
@@ -236,3 +238,33 @@ def test_the_command_explains_what_does_not_fit(
 ) -> None:
     assert main(["project", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_dividing_gradients_saves_memory_and_reduces_them_after_every_micro_batch(hopper: System) -> None:
+    one, two = (step(replace(NODE, dp=8, zero=z), hopper) for z in (1, 2))
+    assert two.peak_memory.gradients == pytest.approx(one.peak_memory.gradients / 8)
+    assert two.breakdown_us["dp"] > one.breakdown_us["dp"]
+
+
+def test_neighbors_in_one_node_make_tensor_parallelism_cheap(hopper: System) -> None:
+    """8 tensor ranks in a node, or one in each of 8 nodes with the pipeline inside."""
+    p = ParallelConfig(tp=8, sequence_parallel=True, pp=8, micro_batches=16)
+    inside, spread = (
+        step(replace(p, placement=place), hopper) for place in (Placement(node=8, tp=8), Placement(node=8, pp=8))
+    )
+    assert step(p, hopper).step_us == inside.step_us
+    assert spread.breakdown_us["tp"] > 3 * inside.breakdown_us["tp"]
+
+
+def test_a_hop_is_the_mean_over_those_inside_and_between_nodes(hopper: System) -> None:
+    """8 stages, 4 to a node: 6 hops inside, 1 between."""
+    assert hopper.topology is not None
+    mean, inside, between = (
+        hop_us(1e8, Group(ranks=ranks, stride=stride), hopper.topology) for ranks, stride in ((8, 2), (2, 2), (2, 8))
+    )
+    assert mean == pytest.approx((6 * inside + between) / 7)
+
+
+def test_a_placement_that_does_not_fit_a_node_shows_the_product() -> None:
+    with pytest.raises(UsageError, match=r"tp 4 \* cp 1 \* dp 4 \* pp 1 = 16 ranks of a node, it has 8"):
+        Placement(node=8, tp=4, dp=4)

@@ -18,8 +18,10 @@ from tracelens.errors import TracelensError, UsageError
 from tracelens.groups import Group
 from tracelens.hardware import HardwareSpec
 from tracelens.network.algorithms import collective_us
+from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, PerfModel, WorkColumns
 from tracelens.projection import pipeline, schedules
+from tracelens.projection.exposure import exposed_us, hop_us, last_bucket_us
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, TERA_PER_S_IN_PER_US
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
@@ -28,8 +30,6 @@ from tracelens.workload.rank_ops import RankLayer, RankOp
 
 #: Who prices operations unless said otherwise; the roofline comes last.
 BACKENDS = "tile,collectives"
-#: A collective beside computing takes SMs and bandwidth: compute slows by "5-15 %" of the time they share; the middle.
-OVERLAP_COST = 0.1
 #: Bytes per element of gradients on the wire: fp32 buffers, and 16 bits where FSDP reduces what it computed.
 _REDUCED_BYTES = {0: 4, 1: 4, 2: 4, 3: 2}
 _US_PER_S = 1e6
@@ -363,8 +363,8 @@ class _Step:
             backward["recompute"] = sum(repeated.values())
         if self.parallel.zero == 3:
             gather, scatter = self._shard_us(layers)
-            forward["fsdp"] = _exposed(gather, sum(forward.values()))
-            backward["fsdp"] = _exposed(gather + scatter, sum(backward.values()))
+            forward["fsdp"] = float(exposed_us(gather, sum(forward.values())))
+            backward["fsdp"] = float(exposed_us(gather + scatter, sum(backward.values())))
         return _Times(forward=forward, backward=backward)
 
     def _overlapped(self, parts: Parts) -> Parts:
@@ -431,15 +431,21 @@ class _Step:
         """Activations, or their gradients, to the next pipeline rank."""
         p = self.parallel
         nbytes = p.width.width_bytes * p.micro_batch * self.sequence * self.model.hidden / (p.cp * p.row_share)
-        return self._collective_us("send", nbytes, p.pp_group) if p.pp > 1 else 0.0
+        if p.pp == 1:
+            return 0.0
+        return float(np.max(hop_us(nbytes, p.pp_group, self._topology(p.pp))))
 
     def _collective_us(self, word: str, nbytes: float, group: Group) -> float:
         """0 within one rank and for no bytes. UsageError for a system without links."""
         if group.ranks == 1 or not nbytes:
             return 0.0
+        return float(collective_us(word, nbytes, group, self._topology(group.ranks))[0][0])
+
+    def _topology(self, ranks: int) -> Topology:
+        """UsageError for a system without links."""
         if self.system.topology is None:
-            raise UsageError(f"{self.system.device.name} stands alone: {group.ranks} ranks need a cluster")
-        return float(collective_us(word, nbytes, group, self.system.topology)[0][0])
+            raise UsageError(f"{self.system.device.name} stands alone: {ranks} ranks need a cluster")
+        return self.system.topology
 
     def _shard_us(self, layers: Sequence[RankLayer]) -> tuple[float, float]:
         """Gathering the weights of some layers, scattering their gradients; dense and experts' one after the other."""
@@ -479,7 +485,10 @@ class _Step:
                 gathered += self._collective_us("all_gather", memory.WEIGHT_BYTES * count, group)
         forward = sum(sum(chunk.forward.values()) for chunk in rank)
         backward = sum(sum(chunk.backward.values()) for chunk in rank)
-        return _last_bucket(reduced, backward, len(held)) + _last_bucket(gathered, forward, len(held))
+        # Divided gradients are reduced after every micro-batch: the next one's have nowhere to be added to.
+        reductions = p.micro_batches if p.zero == 2 else 1
+        reduced_us = reductions * last_bucket_us(reduced, backward, len(held))
+        return float(reduced_us + last_bucket_us(gathered, forward, len(held)))
 
     def _data_parallel_weights(self, held: Sequence[RankLayer]) -> list[tuple[float, Group]]:
         p = self.parallel
@@ -494,13 +503,3 @@ class _Step:
         ops = rank_ops.optimizer(state.optimizer / memory.OPTIMIZER_BYTES, self.parallel)
         priced = self._priced(ops)[0]
         return sum(priced[op.model] * self.software.of(op) for op in ops)
-
-
-def _exposed(transfer_us: float, compute_us: float) -> float:
-    """What a transfer beside computing adds to it: the rest of the transfer, and the slowdown while both run."""
-    return max(0.0, transfer_us - compute_us) + OVERLAP_COST * min(transfer_us, compute_us)
-
-
-def _last_bucket(transfer_us: float, compute_us: float, buckets: int) -> float:
-    last = transfer_us / buckets
-    return last + _exposed(transfer_us - last, compute_us)

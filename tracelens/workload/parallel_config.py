@@ -25,6 +25,32 @@ _DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "micro_ba
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """How many members of each group stand in one node of ``node`` ranks; their product is at most ``node``.
+
+    UsageError when it is more.
+    """
+
+    node: int
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    pp: int = 1
+
+    def __post_init__(self) -> None:
+        together = self.tp * self.cp * self.dp * self.pp
+        if together > self.node or min(self.tp, self.cp, self.dp, self.pp) < 1:
+            raise UsageError(
+                f"placement tp {self.tp} * cp {self.cp} * dp {self.dp} * pp {self.pp} = {together} ranks of a node, "
+                f"it has {self.node}"
+            )
+
+    def group(self, ranks: int, near: int) -> Group:
+        """``ranks`` ranks, ``near`` of them in each node."""
+        return Group(ranks=ranks, stride=max(1, self.node // max(1, min(near, ranks))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
     """Degrees of parallelism and batch. Ranks are numbered tensor, context, data, pipeline: tensor ranks are neighbors.
 
@@ -34,7 +60,8 @@ class ParallelConfig:
     ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
     per replica. ``recompute``: ``"selective"`` repeats the attention core, ``"full"`` every layer's forward.
     ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: tensor-parallel collectives run beside the
-    products that they feed. UsageError for degrees that do not fit each other.
+    products that they feed. ``placement``: which ranks share a node, where it is not the order above. UsageError for
+    degrees that do not fit each other.
     """
 
     tp: int = 1
@@ -53,6 +80,7 @@ class ParallelConfig:
     recompute: Recompute = "none"
     attention: Attention = "flash"
     tp_overlap: bool = False
+    placement: Placement | None = None
 
     def __post_init__(self) -> None:
         for name in _DEGREES:
@@ -158,21 +186,24 @@ class ParallelConfig:
 
     @property
     def tp_group(self) -> Group:
-        return Group(ranks=self.tp)
+        placed = self.placement
+        return Group(ranks=self.tp) if placed is None else placed.group(self.tp, placed.tp)
 
     @property
     def cp_group(self) -> Group:
-        return Group(ranks=self.cp, stride=self.tp)
+        placed = self.placement
+        return Group(ranks=self.cp, stride=self.tp) if placed is None else placed.group(self.cp, placed.cp)
 
     @property
     def dp_group(self) -> Group:
         """Ranks with the same dense weights: data- and context-parallel ones."""
-        return Group(ranks=self.dp * self.cp, stride=self.tp)
+        placed, ranks = self.placement, self.dp * self.cp
+        return Group(ranks=ranks, stride=self.tp) if placed is None else placed.group(ranks, placed.dp * placed.cp)
 
     @property
     def shard_group(self) -> Group:
         """Ranks among which states are divided."""
-        return Group(ranks=self.shard or self.dp * self.cp, stride=self.tp)
+        return Group(ranks=self.shard or self.dp * self.cp, stride=self.dp_group.stride)
 
     @property
     def replica_group(self) -> Group:
@@ -184,14 +215,22 @@ class ParallelConfig:
     def ep_group(self) -> Group:
         """Tensor ranks lie between expert ranks, unless the experts need those ranks too (folded)."""
         folded = (self.cp * self.dp) % self.ep != 0
-        return Group(ranks=self.ep, stride=self.etp if folded else max(self.tp, self.etp))
+        placed = self.placement
+        if placed is None:
+            return Group(ranks=self.ep, stride=self.etp if folded else max(self.tp, self.etp))
+        return placed.group(self.ep, placed.dp * placed.cp * (max(1, placed.tp // self.etp) if folded else 1))
 
     @property
     def expert_dp_group(self) -> Group:
         """Ranks with the same experts' weights."""
         ranks = self.stage_ranks // (self.ep * self.etp)
-        return Group(ranks=ranks, stride=min(self.ep * self.etp, self.stage_ranks // ranks))
+        placed = self.placement
+        if placed is None:
+            return Group(ranks=ranks, stride=min(self.ep * self.etp, self.stage_ranks // ranks))
+        taken = self.etp * self.ep_group.within(placed.node)
+        return placed.group(ranks, placed.tp * placed.dp * placed.cp // taken)
 
     @property
     def pp_group(self) -> Group:
-        return Group(ranks=self.pp, stride=self.stage_ranks)
+        placed = self.placement
+        return Group(ranks=self.pp, stride=self.stage_ranks) if placed is None else placed.group(self.pp, placed.pp)

@@ -370,6 +370,7 @@ class _Rank:
             elements_in=whole // tp if kind == "all_gather" else whole,
             elements_out=whole // tp if kind == "reduce_scatter" else whole,
             ranks=tp,
+            stride=self.parallel.tp_group.stride,
             dtype=self.width,
         )
         return RankOp(name=f"{name}.{kind}", phase=phase, part="tp", model=model)
@@ -486,6 +487,7 @@ class _Rank:
                     elements_in=self.tokens,
                     elements_out=self.tokens,
                     ranks=parallel.tp,
+                    stride=parallel.tp_group.stride,
                     dtype=DType.FP32,
                 )
                 yield RankOp(name=f"{name}.{which}", phase="forward", part="vocabulary", model=total)

@@ -1,0 +1,38 @@
+"""What communication adds to a step beside computing, and hops between pipeline stages: numbers or arrays alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelens.groups import Group
+from tracelens.network.algorithms import collective_us
+from tracelens.network.topology import Topology, Values
+
+#: A collective beside computing takes SMs and bandwidth: compute slows by "5-15 %" of the time they share; the middle.
+OVERLAP_COST = 0.1
+
+
+def exposed_us(transfer_us: Values, compute_us: Values) -> Values:
+    """What a transfer beside computing adds to it: the rest of the transfer, and the slowdown while both run."""
+    return np.maximum(0.0, transfer_us - compute_us) + OVERLAP_COST * np.minimum(transfer_us, compute_us)
+
+
+def last_bucket_us(transfer_us: Values, compute_us: Values, buckets: Values) -> Values:
+    """What a transfer in ``buckets`` beside computing adds: the last bucket in full, and what the rest exposes."""
+    last = transfer_us / buckets
+    return last + exposed_us(transfer_us - last, compute_us)
+
+
+def hop_us(nbytes: Values, group: Group, topology: Topology) -> Values:
+    """The mean over the hops between neighbors of a pipeline of ``group``, of which some leave the node."""
+    if group.ranks == 1:
+        return 0.0 * nbytes
+    node = topology.ranks_per_node
+    far = group.domains(node) - 1 if node is not None else 0
+    near = group.ranks - 1 - far
+    total: Values = 0.0 * nbytes
+    if near:
+        total = total + near * collective_us("send", nbytes, Group(ranks=2, stride=group.stride), topology)[0]
+    if far and node is not None:
+        total = total + far * collective_us("send", nbytes, Group(ranks=2, stride=node), topology)[0]
+    return total / (group.ranks - 1)
