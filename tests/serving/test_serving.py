@@ -18,6 +18,7 @@ from tracelens.serving.metrics import Objectives, duration_s, per_request, per_s
 from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.serving.simulation import Options, simulate
 from tracelens.workload import ModelConfig
+from tracelens.workload.routing import Skew
 
 BASE = Workload(arrivals=Arrivals(rate=10.0), input=Lengths(mean=200), output=Lengths(mean=20), count=30, seed=1)
 
@@ -314,3 +315,15 @@ def test_hours_of_requests_do_not_overflow(cost_of):
     assert figures["window_s"] > 29_000 > 2**63 / 1e15
     alone = summary(run(cost_of(), dataclasses.replace(workload, count=1)))
     assert figures["ttft_mean_ms"] == pytest.approx(alone["ttft_mean_ms"], rel=1e-9)
+
+
+def test_a_skew_makes_the_busiest_device_slower(cost_of):
+    def step(skew):
+        cost = cost_of(model="mixtral-8x7b", parallelism=Parallelism(dp=8, ep=8, skew=Skew.parse(skew)))
+        (work,) = cost.decode_work(256, 256 * 1000)
+        return work.compute_fs, work.exchange_fs
+
+    (even, exchanged), (compute, more) = step("uniform"), step("zipf:1")
+    assert compute > even
+    # a token goes to two devices either way, to the busiest more often
+    assert more > exchanged

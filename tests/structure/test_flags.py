@@ -26,7 +26,7 @@ FLAGS: dict[str, str] = {
     ),
     "ops": ("PATTERN --extension"),
     "project": (
-        "--attention --attention-factor --backend --batch --cluster --cp --ep --etp --global-batch --gpus --host-us --memory-factor --micro-batch --model --no-sequence-parallel --nodes --output --pp --precision --products-factor --recompute --schedule --sequence --shard --tp --tp-overlap --vpp --zero -o"
+        "--attention --attention-factor --backend --batch --cluster --cp --ep --etp --global-batch --gpus --host-us --memory-factor --micro-batch --model --no-sequence-parallel --nodes --output --pp --precision --products-factor --recompute --schedule --sequence --shard --skew --tp --tp-overlap --vpp --zero -o"
     ),
     "report": (
         "TRACE --backend --batch --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --model --output --overlap --ranks --sequence --steps --tokens-per-step -o"
@@ -36,7 +36,7 @@ FLAGS: dict[str, str] = {
     ),
     "search": ("--cluster --global-batch --gpus --model --output --rules --strategy --top -o"),
     "serve": (
-        "--arrivals --backend --batch --block-tokens --calibrate --cluster --collective --concurrency --config --contention --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --kv --kv-link --kv-tokens --lod --max-batched-tokens --max-num-seqs --model --order --out --output --policy --pp --preemption --prefill-replicas --price-per-gpu-hour --profile --rate --replay --replicas --requests --router --run --scenarios --seed --shared-groups --shared-prefix --slo --speculate --sweep --tp --trace --variation --weights -o"
+        "--arrivals --backend --batch --block-tokens --calibrate --cluster --collective --concurrency --config --contention --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --kv --kv-link --kv-tokens --lod --max-batched-tokens --max-num-seqs --model --order --out --output --policy --pp --preemption --prefill-replicas --price-per-gpu-hour --profile --rate --replay --replicas --requests --router --run --scenarios --seed --shared-groups --shared-prefix --skew --slo --speculate --sweep --tp --trace --variation --weights -o"
     ),
 }
 

@@ -13,7 +13,8 @@ from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
 from tracelens.workload import rank_ops
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import RankLayer, distinct_ranks
+from tracelens.workload.rank_ops import RankLayer
+from tracelens.workload.routing import Skew
 
 LLAMA = ModelConfig.load("llama3.1-70b")
 DEEPSEEK = ModelConfig.load("deepseek-v3")
@@ -105,17 +106,23 @@ def test_exchanged_tokens_are_divided_by_tp_and_cp() -> None:
         return next(op.model.tokens for op in layer.ops if isinstance(op.model, EPComm))
 
     one = rows(ParallelConfig(dp=32, ep=8))
-    assert one == round(S * distinct_ranks(256, 8, 8))
+    # 8 (1 - C(224, 8) / C(256, 8)) = 5.296 distinct ranks per token
+    assert one == round(S * 8 * (1 - comb(224, 8) / comb(256, 8)))
     assert rows(ParallelConfig(tp=2, sequence_parallel=True, dp=32, ep=8)) == pytest.approx(one / 2, abs=1)
     assert rows(ParallelConfig(tp=2, sequence_parallel=True, cp=4, dp=32, ep=8)) == pytest.approx(one / 8, abs=1)
 
 
-@pytest.mark.parametrize(
-    ("experts", "k", "ranks", "published"), [(256, 8, 8, 5.29), (256, 8, 32, 7.27), (8, 2, 8, 2.0)]
-)
-def test_distinct_ranks_are_the_published_expectation(experts: int, k: int, ranks: int, published: float) -> None:
-    exact = ranks * (1 - comb(experts - experts // ranks, k) / comb(experts, k))
-    assert distinct_ranks(experts, k, ranks) == pytest.approx(exact) == pytest.approx(published, abs=0.005)
+def test_a_skew_loads_the_busiest_rank_and_its_links() -> None:
+    def busiest(skew: str) -> tuple[int, int]:
+        layer = rank_ops.block(DEEPSEEK, ParallelConfig(dp=64, ep=64, skew=Skew.parse(skew)), "E", S)
+        up = next(op.model for op in layer.ops if type(op.model) is GroupedGEMM)
+        sent = next(op.model for op in layer.ops if isinstance(op.model, EPComm))
+        return up.m, sent.wire_bytes()
+
+    (rows, sent), (skewed_rows, skewed_sent) = busiest("uniform"), busiest("zipf:1.1")
+    assert skewed_rows > 2 * rows
+    # a token goes to a rank once, however many of its experts are there
+    assert 1.2 * sent < skewed_sent < skewed_rows / rows * sent
 
 
 def test_narrow_precision_narrows_products_and_not_attention_or_logits() -> None:

@@ -17,7 +17,6 @@ from tracelens.workload.routing import (
     apportion,
     balancing_bias,
     drifting_weights,
-    expert_loads,
     from_counts,
     group_limited_top_k,
     hot_share,
@@ -136,13 +135,6 @@ def test_apportioning_keeps_the_total_and_the_cap(parts, data):
     assert counts.sum() == total
     assert counts.max() <= most
     assert counts.min() >= 0
-
-
-def test_expert_loads_put_the_busiest_rank_first():
-    got = expert_loads("power_law_1.2", 1024, 64, 4, ranks=8, seed=0).reshape(8, 8).sum(axis=1)
-    assert got.sum() == 4096
-    assert (np.diff(got) <= 0).all()
-    assert expert_loads("balanced", 64, 16, 2).tolist() == [8] * 16
 
 
 @given(data=st.data())

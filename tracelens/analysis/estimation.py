@@ -19,7 +19,7 @@ from tracelens.backends.moe import BLOCKS
 from tracelens.backends.tile import price
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.workload.loads import expert_loads
+from tracelens.workload.routing import expert_loads
 
 if TYPE_CHECKING:
     import pandas as pd

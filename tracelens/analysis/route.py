@@ -28,6 +28,7 @@ from tracelens.network.traffic import Copies, Payload, Traffic, imbalance
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 from tracelens.workload.placement import Placement, eplb
 from tracelens.workload.routing import (
+    UNIFORM,
     Skew,
     apportion,
     drifting_weights,
@@ -60,7 +61,7 @@ class Routing:
     experts: int
     topk: int
     ranks: int
-    skew: Skew = field(default_factory=lambda: Skew(kind="uniform"))
+    skew: Skew = UNIFORM
     seed: int = 0
     groups: int | None = None
     best_groups: int | None = None

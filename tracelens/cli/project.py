@@ -44,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--precision", choices=PRECISIONS, default="bf16")
     add("--recompute", choices=("none", "selective", "full"), default="none")
     add("--attention", choices=("flash", "unfused"), default="flash")
+    add("--skew", metavar="zipf:1.1", default="uniform", help="load of experts, as in route; default: uniform")
     add("--schedule", metavar="NAME", help="1f1b, interleaved, gpipe; default: 1f1b, interleaved with --vpp")
     add(
         "--backend",
@@ -68,6 +69,7 @@ def _run_one(args: argparse.Namespace) -> int:
     from tracelens.projection.step import BACKENDS, levers, project
     from tracelens.workload.model_config import ModelConfig
     from tracelens.workload.parallel_config import ParallelConfig
+    from tracelens.workload.routing import Skew
 
     if not args.model or not args.cluster:
         raise UsageError("project takes --model and --cluster, or --batch")
@@ -96,6 +98,7 @@ def _run_one(args: argparse.Namespace) -> int:
         recompute=args.recompute,
         attention=args.attention,
         tp_overlap=args.tp_overlap,
+        skew=Skew.parse(args.skew),
     )
     backends = args.backend or BACKENDS
     software = _software(args)
@@ -127,6 +130,7 @@ def _run_batch(args: argparse.Namespace) -> int:
     from tracelens.projection.points import project_row
     from tracelens.projection.step import BACKENDS
     from tracelens.whole import whole_file
+    from tracelens.workload.routing import Skew
 
     if args.output is None:
         raise UsageError("--batch needs -o FILE.csv")
@@ -146,6 +150,7 @@ def _run_batch(args: argparse.Namespace) -> int:
             given,
             backends=args.backend or BACKENDS,
             software=_software(args),
+            skew=Skew.parse(args.skew),
         )
         answered += point.projection is not None
         found = _estimates(point.projection) if point.projection else {}
@@ -172,12 +177,13 @@ def _text(found: Projection, levers: Iterable[Lever]) -> str:
     p = found.parallel
     mfu = "" if found.mfu is None else f", MFU {found.mfu:.1%} of the {p.computed_in.label} data sheet rate"
     backends = ", ".join(f"{name} {count}" for name, count in found.answered_by.items())
+    routed = "" if found.model.experts is None else f", routing {p.skew}"
     lines = [
         f"{found.model.label} on {p.ranks} x {found.system.device.label}: {found.step_us / 1e6:.3f} s per step",
         (
             f"  tp {p.tp} pp {p.pp} vpp {p.vpp} cp {p.cp} dp {p.dp} ep {p.ep} etp {p.etp}, ZeRO {p.zero}, "
             f"{p.micro_batches} micro-batches of {p.micro_batch} x {found.sequence} tokens, {p.precision}, "
-            f"recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}"
+            f"recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
         ),
         f"  {found.tokens_s_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",
         f"  operations priced by: {backends}",

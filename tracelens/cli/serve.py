@@ -50,7 +50,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("dp", "attention data"), ("ep", "expert")):
         served.add_argument(f"--{name}", type=int, default=1, help=f"{what}-parallel devices")
     served.add_argument(
-        "--imbalance", type=float, default=1.0, help="busiest device's share of routed tokens over the mean"
+        "--skew", metavar="zipf:1.1", default="uniform", help="load of experts, as in route; default: uniform"
+    )
+    served.add_argument(
+        "--imbalance",
+        type=float,
+        default=1.0,
+        help="on top of --skew: busiest device's share of routed tokens over the mean",
     )
     served.add_argument("--weights", metavar="TYPE", help="fp8 or fp4 weights; default: the model's type")
     served.add_argument("--kv", metavar="TYPE", help="element type of the key-value cache; default: the model's")
@@ -193,6 +199,7 @@ def _deployment(args: argparse.Namespace) -> Deployment:
     from tracelens.dtypes import DType
     from tracelens.serving.deployment import Deployment, Parallelism, Precision, Speculation
     from tracelens.workload import ModelConfig
+    from tracelens.workload.routing import Skew
 
     if args.model is None or args.cluster is None:
         raise UsageError("serve needs --model and --cluster (or --config, --scenarios, --batch)")
@@ -214,7 +221,9 @@ def _deployment(args: argparse.Namespace) -> Deployment:
     return Deployment(
         model=model,
         system=System.load(args.cluster),
-        parallelism=Parallelism(tp=args.tp, pp=args.pp, dp=args.dp, ep=args.ep, imbalance=args.imbalance),
+        parallelism=Parallelism(
+            tp=args.tp, pp=args.pp, dp=args.dp, ep=args.ep, imbalance=args.imbalance, skew=Skew.parse(args.skew)
+        ),
         precision=dataclasses.replace(Precision.named(args.weights, model), kv=kv),
         engine=_engine(args),
         backend=args.backend,

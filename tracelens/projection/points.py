@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.projection.step import BACKENDS, PLAIN, Projection, Software, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import Attention, ParallelConfig, Precision, Recompute
+from tracelens.workload.routing import UNIFORM, Skew
 
 #: A row without one of these is not complete. ep is 1 in a dense model, vp with pp 1, etp where nothing is said.
 NEEDED = ("model", "gpu", "n_gpus", "tp", "pp", "cp", "dp", "mbs", "gbs", "seq_len", "precision", "recompute")
@@ -63,7 +64,9 @@ class Point:
     assumptions: tuple[str, ...] = ()
 
 
-def project_row(row: Mapping[str, str], *, backends: str = BACKENDS, software: Software = PLAIN) -> Point:
+def project_row(
+    row: Mapping[str, str], *, backends: str = BACKENDS, software: Software = PLAIN, skew: Skew = UNIFORM
+) -> Point:
     """The row's step, or why there is none: what is missing, what is not modeled, what does not fit."""
     reason = _not_modeled(row)
     if reason is not None:
@@ -74,7 +77,7 @@ def project_row(row: Mapping[str, str], *, backends: str = BACKENDS, software: S
         system = System.load(row["gpu"])
         found = project(
             model,
-            parallel,
+            replace(parallel, skew=skew),
             system,
             sequence=_whole(row, "seq_len"),
             schedule=_schedule(row, parallel),

@@ -32,6 +32,7 @@ from tracelens.perf_models.columns import WorkColumns
 from tracelens.serving.deployment import Deployment
 from tracelens.units import BYTES_PER_GIB
 from tracelens.workload import LayerOp, ModelConfig, forward_ops
+from tracelens.workload.expert_traffic import expert_traffic
 
 FS_PER_US = 1_000_000_000
 FS_PER_S = 10**15
@@ -111,6 +112,9 @@ class StepCost:
         self._backend = chain(deployment.backend)
         self.notes: list[str] = []
         self._topology = self._joined()
+        experts = model.experts
+        count, topk = (experts.count, experts.top_k) if experts is not None else (parallel.ep, 1)
+        self._traffic = expert_traffic(parallel.skew, experts=count, topk=topk, ranks=parallel.ep)
         self._local = _sharded(model, tp=parallel.tp, expert_shards=parallel.stage_devices // parallel.ep)
         self.layers = layer_kinds(model.blocks)
         if parallel.pp > len(self.layers):
@@ -397,8 +401,9 @@ class StepCost:
         precision, parallel, experts = self.deployment.precision, self.deployment.parallelism, self._local.experts
         if isinstance(model, GroupedGEMM) and experts is not None:
             held = experts.count // parallel.ep
-            rows = math.ceil(tokens * experts.top_k / parallel.ep * parallel.imbalance)
-            active = min(held, rows, math.ceil(held * (1 - (1 - experts.top_k / experts.count) ** tokens)))
+            mean = tokens * experts.top_k / parallel.ep
+            rows = math.ceil(mean * self._traffic.rows_imbalance * parallel.imbalance)
+            active = min(held, rows, math.ceil(self._traffic.touched(tokens)))
             model = dataclasses.replace(model, m=rows, groups=max(active, 1))
             if precision.experts is not None:
                 narrow = precision.experts
@@ -487,7 +492,8 @@ class StepCost:
         for letter in kind:
             if letter == "E" and parallel.ep > 1 and model.experts is not None:
                 hidden = model.experts.latent or model.hidden
-                nbytes = math.ceil(own * parallel.imbalance / parallel.tp) * model.experts.top_k * hidden * width
+                copies = self._traffic.rank_copies * self._traffic.copies_imbalance
+                nbytes = math.ceil(own * parallel.imbalance / parallel.tp) * copies * hidden * width
                 yield self._exchange("all_to_all", round(nbytes), ranks=parallel.ep)
                 yield self._exchange("all_to_all", round(nbytes), ranks=parallel.ep)
                 if parallel.tp > 1:

@@ -12,6 +12,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.tables import Table
 from tracelens.workload import ModelConfig
+from tracelens.workload.routing import UNIFORM, Skew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +20,9 @@ class Parallelism:
     """How one replica's devices share the work: ``pp`` stages of ``tp`` x ``dp`` devices.
 
     ``tp`` shards heads and feed-forward layers, ``dp`` gives attention and dense layers different requests. The experts
-    of a layer are spread over ``ep`` of the stage's devices, and sharded over the rest. ``imbalance`` is the busiest
-    device's share of the routed tokens over the mean.
+    of a layer are spread over ``ep`` of the stage's devices, and sharded over the rest. ``skew``: how unequal the
+    experts are that tokens choose; ``imbalance``, on top of it, the busiest device's share of the routed tokens over
+    the mean.
     """
 
     tp: int = 1
@@ -28,6 +30,7 @@ class Parallelism:
     dp: int = 1
     ep: int = 1
     imbalance: float = 1.0
+    skew: Skew = UNIFORM
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "ep"):

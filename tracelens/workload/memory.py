@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tracelens.workload.expert_traffic import expert_traffic
 from tracelens.workload.model_config import Experts, ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import RankLayer
@@ -171,7 +172,8 @@ class _Kept:
     def _experts(self, experts: Experts) -> float:
         config, parallel = self.config, self.parallel
         width = experts.latent or config.hidden
-        copies = self.rows * experts.top_k
+        traffic = expert_traffic(parallel.skew, experts=experts.count, topk=experts.top_k, ranks=parallel.ep)
+        copies = self.rows * experts.top_k * traffic.rows_imbalance
         routed = 2 * copies * (2 * width + experts.ffn * (2 + config.gated))
         shared = 2 * self.tokens * experts.shared_ffn * (2 + config.gated) / parallel.tp
         return routed + shared

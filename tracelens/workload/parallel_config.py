@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
+from tracelens.workload.routing import UNIFORM, Skew
 
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Recompute: TypeAlias = Literal["none", "selective", "full"]
@@ -60,8 +61,8 @@ class ParallelConfig:
     ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
     per replica. ``recompute``: ``"selective"`` repeats the attention core, ``"full"`` every layer's forward.
     ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: tensor-parallel collectives run beside the
-    products that they feed. ``placement``: which ranks share a node, where it is not the order above. UsageError for
-    degrees that do not fit each other.
+    products that they feed. ``skew``: how unequal the experts are that tokens choose. ``placement``: which ranks share
+    a node, where it is not the order above. UsageError for degrees that do not fit each other.
     """
 
     tp: int = 1
@@ -80,6 +81,7 @@ class ParallelConfig:
     recompute: Recompute = "none"
     attention: Attention = "flash"
     tp_overlap: bool = False
+    skew: Skew = UNIFORM
     placement: Placement | None = None
 
     def __post_init__(self) -> None:
@@ -120,6 +122,7 @@ class ParallelConfig:
         recompute: Recompute = "none",
         attention: Attention = "flash",
         tp_overlap: bool = False,
+        skew: Skew = UNIFORM,
     ) -> ParallelConfig:
         """For ``ranks`` devices and ``global_batch`` sequences per step; ``dp`` None is what the ranks leave.
 
@@ -152,6 +155,7 @@ class ParallelConfig:
             recompute=recompute,
             attention=attention,
             tp_overlap=tp_overlap,
+            skew=skew,
         )
 
     @property

@@ -29,8 +29,9 @@ from tracelens.perf_models import (
     PerfModel,
     RoPE,
 )
+from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic
 from tracelens.workload.layers import LayerOp, forward_ops, further_token_ops
-from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.model_config import Experts, ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
 #: ``dgrad`` is what the stage before waits for, ``wgrad`` what only the optimizer does.
@@ -107,18 +108,6 @@ def optimizer(parameters: float, parallel: ParallelConfig) -> tuple[RankOp, ...]
         RankOp(name="gradient_norm.all_reduce", phase="wgrad", part="memory", model=total),
         RankOp(name="adam", phase="wgrad", part="memory", model=step),
     )
-
-
-def distinct_ranks(experts: int, top_k: int, ranks: int) -> float:
-    """Expected ranks that a token's ``top_k`` of ``experts`` live on, experts spread evenly and chosen uniformly.
-
-    R (1 - C(E - E/R, k) / C(E, k)): 5.29 of 8 for 256 experts and top 8.
-    """
-    per_rank = experts / ranks
-    absent = 1.0
-    for chosen in range(top_k):
-        absent *= max(experts - per_rank - chosen, 0) / (experts - chosen)
-    return ranks * (1 - absent)
 
 
 def _own(sequence: int, parallel: ParallelConfig) -> int:
@@ -223,7 +212,7 @@ class _Rank:
         yield RankOp(name=name, phase="wgrad", part="gemm", model=replace(wgrad, dtype_out=DType.FP32))
 
     def grouped(self, name: str, model: GroupedGEMM) -> Iterator[RankOp]:
-        """Rows of this rank's experts, evenly routed; each expert's ffn divided by etp."""
+        """Rows of the busiest rank's experts, the same for each of them; each expert's ffn divided by etp."""
         parallel = self.parallel
         groups = model.groups // parallel.ep
         rows = self.expert_rows
@@ -239,8 +228,16 @@ class _Rank:
 
     @property
     def expert_rows(self) -> int:
+        """Of the busiest rank."""
         experts = self.config.experts
-        return self.rows * self.parallel.etp * (experts.top_k if experts else 0)
+        if experts is None:
+            return 0
+        return round(self.rows * self.parallel.etp * experts.top_k * self.traffic(experts).rows_imbalance)
+
+    def traffic(self, experts: Experts) -> ExpertTraffic:
+        """What the routing makes of an exchange among the expert-parallel ranks."""
+        parallel = self.parallel
+        return expert_traffic(parallel.skew, experts=experts.count, topk=experts.top_k, ranks=parallel.ep)
 
     def attention(self, name: str, model: SDPA) -> Iterator[RankOp]:
         """Context-parallel ranks hold an early and a late piece each, so all see the mean number of keys."""
@@ -401,7 +398,7 @@ class _Rank:
     def exchange(self, phase: str) -> Iterator[RankOp]:
         """Permutation, and the all-to-all when experts are on several ranks; the gradient goes the other way.
 
-        A token travels once to each distinct rank that holds some of its experts.
+        A token travels once to each distinct rank that holds some of its experts; the busiest rank's copies count.
         """
         experts, parallel = self.config.experts, self.parallel
         if experts is None:
@@ -415,11 +412,12 @@ class _Rank:
             if parallel.ep == 1:
                 continue
             group = parallel.ep_group
-            copies = distinct_ranks(experts.count, experts.top_k, parallel.ep)
+            traffic = self.traffic(experts)
             sent = EPComm(
-                tokens=round(self.rows * copies),
+                tokens=round(self.rows * traffic.rank_copies * traffic.copies_imbalance),
                 hidden=hidden,
                 dtype=self.width,
+                remote_share=traffic.remote_share,
                 ranks=group.ranks,
                 stride=group.stride,
             )

@@ -15,6 +15,7 @@ from tracelens.workload.seed_routing import read_numbers
 
 Assignment: TypeAlias = NDArray[np.integer[Any]]
 Floats: TypeAlias = NDArray[np.float64]
+Counts: TypeAlias = NDArray[np.int64]
 
 #: What a choice is that a full expert refused.
 DROPPED = -1
@@ -81,6 +82,11 @@ class Skew:
             return np.full(experts, 1 / experts)
         return np.asarray(rng.permutation(weights / weights.sum()))
 
+    def __str__(self) -> str:
+        """As ``parse`` reads it."""
+        counts = {"uniform": 0, "balanced": 0, "hot": 2}.get(self.kind, 1)
+        return ":".join(filter(None, (self.kind, ",".join(f"{part:g}" for part in (self.a, self.b)[:counts]))))
+
     def hot_experts(self, experts: int) -> int:
         """Number of hot experts: at least one, at most all. UsageError where the shares make no sense."""
         hot = int(experts * self.a)
@@ -89,6 +95,9 @@ class Skew:
                 f"hot ratio {self.a:g} of {experts} experts and hot weight {self.b:g} make no distribution"
             )
         return hot
+
+
+UNIFORM = Skew(kind="uniform")
 
 
 def route(skew: Skew, *, tokens: int, experts: int, topk: int, seed: int = 0) -> Assignment:
@@ -112,8 +121,8 @@ def _balanced(*, tokens: int, experts: int, topk: int) -> Assignment:
     stride = -(-experts // topk)
     if (topk - 1) * stride >= experts:  # the last choice would come round to the first
         stride = experts // topk
-    step = max(1, stride // tokens)
-    return ((np.arange(tokens)[:, None] * step + np.arange(topk) * stride) % experts).astype(id_type(experts))
+    first = np.arange(tokens) if tokens >= stride else np.arange(tokens) * stride // tokens
+    return ((first[:, None] + np.arange(topk) * stride) % experts).astype(id_type(experts))
 
 
 def check_shape(*, tokens: int, experts: int, topk: int) -> None:
@@ -176,72 +185,63 @@ def power_law_weights(a: float, experts: int, *, high: float, low: float, rng: n
     return np.asarray(((high ** (1 - a) - low ** (1 - a)) * u + low ** (1 - a)) ** (1 / (1 - a)))
 
 
-def power_law_counts(a: float, *, tokens: int, experts: int, topk: int, seed: int) -> NDArray[np.int64]:
-    """Routings per expert as in the measured MoE tables (aiconfigurator): power-law weights, scaled and rounded.
+def power_law_counts(a: float, *, tokens: int, experts: int, topk: int, seed: int) -> Counts:
+    """Routings per expert as aiconfigurator's collector draws them for its MoE tables: weights, scaled and rounded.
 
     The weights lie between 1 and 0.8 * tokens, or 0.01 and 2 when there are no more routings than experts.
     """
     check_shape(tokens=tokens, experts=experts, topk=topk)
-    rng = np.random.default_rng([seed, 5])
     low, high = (1.0, 0.8 * tokens) if tokens * topk > experts else (0.01, 2.0)
-    if high <= low:
-        low, high = 0.01, 2.0
-    return apportion(power_law_weights(a, experts, high=high, low=low, rng=rng), total=tokens * topk, most=tokens)
+    weights = power_law_weights(a, experts, high=high, low=low, rng=np.random.default_rng(seed))
+    return apportion(weights, total=tokens * topk, most=tokens)
 
 
-def apportion(weights: Floats, *, total: int, most: int) -> NDArray[np.int64]:
+def expert_loads(distribution: str, tokens: int, experts: int, topk: int, ranks: int, seed: int) -> Counts:
+    """Routings per expert without drawing a token; experts lie in equal runs on ``ranks``, the busiest rank first.
+
+    ``distribution`` as ``Skew.parse`` takes it. An expert gets each token at most once. UsageError for another name or
+    sizes that do not fit.
+    """
+    skew = Skew.parse(distribution)
+    check_shape(tokens=tokens, experts=experts, topk=topk)
+    if ranks < 1 or experts % ranks:
+        raise UsageError(f"{experts} experts do not divide over {ranks} ranks; give a map of experts to ranks")
+    if skew.kind == "power_law":
+        counts = power_law_counts(skew.a, tokens=tokens, experts=experts, topk=topk, seed=seed)
+    elif skew.kind == "balanced":
+        counts = np.bincount(_balanced(tokens=tokens, experts=experts, topk=topk).ravel(), minlength=experts)
+    else:
+        counts = apportion(skew.weights(experts, seed), total=tokens * topk, most=tokens)
+    by_rank = counts.reshape(ranks, -1)
+    return np.roll(by_rank, -int(by_rank.sum(axis=1).argmax()), axis=0).reshape(-1)
+
+
+def apportion(weights: Floats, *, total: int, most: int) -> Counts:
     """``total`` in whole parts proportional to ``weights`` (largest remainder), none above ``most``.
 
-    What exceeds ``most`` goes to the least loaded. UsageError when the parts cannot hold the total.
+    What exceeds ``most`` goes to the least loaded, which fill up evenly. UsageError when the parts cannot hold the
+    total.
     """
     weights = np.asarray(weights, dtype=np.float64)
     if total > most * len(weights):
         raise UsageError(f"{total} routings do not fit {len(weights)} experts of at most {most}")
     exact = weights / weights.sum() * total
-    counts: NDArray[np.int64] = np.floor(exact).astype(np.int64)
-    order = np.argsort(counts - exact, kind="stable")
-    counts[order[: total - int(counts.sum())]] += 1
-    excess = int(np.maximum(counts - most, 0).sum())
+    counts: Counts = np.floor(exact).astype(np.int64)
+    counts[np.argsort(counts - exact, kind="stable")[: total - int(counts.sum())]] += 1
+    over = int(np.maximum(counts - most, 0).sum())
+    if not over:
+        return counts
     counts = np.minimum(counts, most)
-    while excess:
-        # raise the lowest together to the next level, as water rises
-        lowest = counts == counts.min()
-        above = counts[~lowest]
-        level = min(int(above.min()) if len(above) else most, most)
-        room = (level - int(counts.min())) * int(lowest.sum())
-        if room <= excess:
-            counts[lowest] = level
-            excess -= room
-        else:
-            each, rest = divmod(excess, int(lowest.sum()))
-            counts[lowest] += each
-            counts[np.flatnonzero(lowest)[:rest]] += 1
-            excess = 0
+    order = np.argsort(counts, kind="stable")
+    filled = counts[order]
+    # raised to a common level: as many of the lowest as what is over can raise to the next one's
+    cost = np.arange(1, len(filled) + 1) * filled - np.cumsum(filled)
+    receivers = int(np.searchsorted(cost, over, side="right"))
+    level, rest = divmod(over + int(filled[:receivers].sum()), receivers)
+    filled[:receivers] = level
+    filled[:rest] += 1
+    counts[order] = filled
     return counts
-
-
-def expert_loads(
-    distribution: str, tokens: int, experts: int, topk: int, ranks: int = 1, seed: int = 0
-) -> NDArray[np.int64]:
-    """Routings per expert without drawing a token; experts lie contiguously on ``ranks``, the busiest rank first.
-
-    ``balanced`` and ``uniform`` are even; the others apportion their weights, at most ``tokens`` each. UsageError when
-    experts do not divide over ranks.
-    """
-    check_shape(tokens=tokens, experts=experts, topk=topk)
-    if ranks < 1 or experts % ranks:
-        raise UsageError(f"{experts} experts do not divide over {ranks} ranks; give a map of experts to ranks")
-    skew = Skew.parse(distribution)
-    if skew.kind == "power_law":
-        counts = power_law_counts(skew.a, tokens=tokens, experts=experts, topk=topk, seed=seed)
-    elif skew.kind == "balanced":
-        chosen = route(skew, tokens=tokens, experts=experts, topk=topk)
-        counts = np.bincount(chosen.ravel(), minlength=experts)
-    else:
-        counts = apportion(skew.weights(experts, seed), total=tokens * topk, most=tokens)
-    by_rank: NDArray[np.int64] = counts.reshape(ranks, -1)
-    busiest_first: NDArray[np.int64] = by_rank[np.argsort(-by_rank.sum(axis=1), kind="stable")].ravel()
-    return busiest_first
 
 
 def drifting_weights(
