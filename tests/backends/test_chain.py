@@ -11,7 +11,7 @@ from tracelens.backends.tile import Tile
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.perf_models import GEMM, SDPA
+from tracelens.perf_models import GEMM, SDPA, Collective, EPComm
 from tracelens.perf_models.columns import WorkColumns
 
 H100 = System(device=HardwareSpec.load("h100-sxm"))
@@ -36,6 +36,29 @@ def test_every_row_is_what_its_backend_says():
     table = chain("sdpa=tile").estimate_many(WorkColumns.of([ATTENTION, PRODUCT]), H100)
     assert table.row(0) == Tile().estimate(ATTENTION, H100)
     assert table.row(1) == Roofline().estimate(PRODUCT, H100)
+
+
+NODE = System.load("h100-sxm")
+SUM = Collective(kind="all_reduce", elements_in=1 << 20, elements_out=1 << 20, ranks=8)
+TOKENS = EPComm(tokens=4096, hidden=7168, ranks=8)
+
+
+@pytest.mark.parametrize(
+    ("spec", "answered"),
+    [
+        ("tile", ["tile", "collectives", "collectives"]),
+        ("gemm=tile", ["tile", "collectives", "collectives"]),
+        ("tile,collectives", ["tile", "collectives", "collectives"]),
+        ("tile,collective=roofline", ["tile", "roofline", "collectives"]),
+        ("roofline", ["roofline", "roofline", "roofline"]),
+    ],
+)
+def test_collectives_and_exchanges_go_to_who_knows_links(spec, answered):
+    assert list(chain(spec).estimate_many(WorkColumns.of([PRODUCT, SUM, TOKENS]), NODE).backend) == answered
+
+
+def test_without_a_topology_the_roofline_answers_collectives():
+    assert who("tile", SUM) == ["roofline"]
 
 
 def test_a_single_backend_is_itself():

@@ -15,6 +15,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.hardware import HardwareSpec
+from tracelens.hardware.spec import FOLDER
 from tracelens.network.cluster import Cluster
 from tracelens.network.deepep import Exchanges
 from tracelens.perf_models import GEMM, Collective, EPComm
@@ -192,3 +193,10 @@ def test_deepep_normal_on_one_node(shared_data, h200, phase, most):
     )  # fmt: skip
     error = np.abs(exchange_us(shapes, "normal", h200) / column[f"{phase}_transmit_us"] - 1)
     assert error.mean() < most
+
+
+def test_a_calibrated_file_stands_in_the_node_of_the_device_that_it_is_based_on(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('based_on = "h100-sxm"\n' + (FOLDER / "h100-sxm.toml").read_text())
+    system = System.load(str(file))
+    assert (system.device.name, system.cluster.name) == ("mine", System.load("h100-sxm").cluster.name)

@@ -22,9 +22,12 @@ from tracelens.perf_models import (
     GroupedGEMM,
     GroupedGEMMVariableK,
     GroupQuant,
+    InferenceAttention,
     MoEFused,
+    SparseAttention,
 )
 from tracelens.perf_models.columns import WorkColumns
+from tracelens.perf_models.inference_attention import AttentionSums
 
 CALIBRATED = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "gb200", "l40s", "mi300x", "mi355x")
 devices = st.sampled_from(CALIBRATED)
@@ -127,6 +130,52 @@ def test_attended_pairs_are_those_of_the_perf_model():
         model = SDPA(b=2, s_q=s, s_kv=keys, q_heads=1, kv_heads=1, d_qk=1, d_v=1, mask="bottom_right", window=window)
         columns = attention(b=2, s=s, past=keys - s, window=window or np.inf)
         assert columns.pairs()[0] == model.total_pairs
+
+
+def engine_step(**sums: int) -> InferenceAttention:
+    heads = {"q_heads": 32, "kv_heads": 8, "d_qk": 128, "d_v": 128}
+    return InferenceAttention(tokens=sums.get("c_sq", 0) + sums.get("g_sq", 0), sums=AttentionSums(**sums), **heads)
+
+
+def kernel_us(**given: float) -> float:
+    return attention_us("h200-sxm", as_layer=False, q_heads=32, kv_heads=8, **given)
+
+
+def test_an_engine_step_is_its_prompts_and_its_decoding_in_one_launch():
+    # 3 prompts of 512 tokens after 1536 cached ones; 16 requests that generate over 4096 keys.
+    prompts = {"c_sq": 3 * 512, "c_sk": 3 * 2048, "c_sqsq": 3 * 512**2, "c_sqsk": 3 * 512 * 2048}
+    decoding = {"g_sq": 16, "g_sk": 16 * 4096, "g_sqsq": 16, "g_sqsk": 16 * 4096}
+    first, second, both = (
+        Tile().estimate(engine_step(**sums), on("h200-sxm")).time_us for sums in (prompts, decoding, prompts | decoding)
+    )
+    assert first == pytest.approx(kernel_us(b=3, s=512, past=1536))
+    assert second == pytest.approx(kernel_us(b=16, s=1, past=4095))
+    assert both == pytest.approx(first + second - 2.5)
+
+
+def test_speculated_tokens_read_the_cache_once():
+    one, four = (engine_step(g_sq=8 * n, g_sk=8 * 16384, g_sqsq=8 * n**2, g_sqsk=8 * n * 16384) for n in (1, 4))
+    first, second = (Tile().estimate(op, on("h200-sxm")).time_us for op in (one, four))
+    assert first <= second < 1.2 * first
+
+
+def test_latent_rows_are_read_once_for_keys_and_values():
+    shape = {"b": 64, "past": 8191, "q_heads": 16, "kv_heads": 1, "d_qk": 576, "d_v": 512}
+    apart = attention(as_layer=False, **shape)
+    latent = replace(apart, value_in_key=True)
+    cached = 64 * 8191 * 2
+    assert apart.hbm_bytes()[0] - latent.hbm_bytes()[0] == (cached + 64 * 2) * 512
+    spec = HardwareSpec.load("h200-sxm")
+    assert price(latent, spec).time_us[0] < price(apart, spec).time_us[0]
+    listed = SparseAttention(tokens=64, q_heads=16, d_qk=576, d_v=512, pairs=64 * 8192, dtype=DType.BF16)
+    assert Tile().estimate(listed, on("h200-sxm")).time_us == price(latent, spec).time_us[0]
+
+
+def test_an_fp8_cache_is_read_in_half_the_bytes():
+    base = SDPA(b=64, s_q=1, s_kv=32768, q_heads=32, kv_heads=8, d_qk=128, d_v=128, mask="bottom_right")
+    narrow = replace(base, dtype_k=DType.FP8_E4M3FN, dtype_v=DType.FP8_E4M3FN)
+    wide, small = (Tile().estimate(op, on("b200")).time_us for op in (base, narrow))
+    assert 0.5 <= small / wide < 0.65
 
 
 def test_grouped_query_heads_pay_for_the_cache_of_their_key_heads():

@@ -21,7 +21,7 @@ from tracelens.analysis.calls import (
     unified_calls,
 )
 from tracelens.analysis.catalog import Catalog, ExtensionFailure
-from tracelens.analysis.collectives import collective_rows
+from tracelens.analysis.collectives import collective_rows, with_estimates
 from tracelens.analysis.coverage import coverage
 from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.families import families
@@ -146,7 +146,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         "ops_summary": tables.ops_summary(_with_unlinked(unique, unlinked)),
         "ops_unique_args": unique,
         "kernel_summary": tables.kernel_summary(table, activity, parent_category, timeline.total_ns),
-        "coll_analysis": collective_rows(table, tree, activity),
+        "coll_analysis": with_estimates(collective_rows(table, tree, activity), chosen),
         "unified_perf_summary": _with_rows(unified, unlinked),
         "short_kernel_histogram": tables.short_kernel_histogram(compute),
         "short_kernels_summary": tables.short_kernels_summary(table, compute, timeline.total_ns),
@@ -251,7 +251,7 @@ def _cpu_only(trace: Trace, options: Options, extensions: tuple[Extension, ...],
 def _estimator(device: HardwareSpec | None, backend: str, clock_mhz: float | None) -> Callable[[Any], Any] | None:
     if device is None:
         return None
-    answers, system = chain(backend), System(device=device if clock_mhz is None else device.at_clock(clock_mhz))
+    answers, system = chain(backend), System.of_device(device).at_clock(clock_mhz)
     return lambda columns: answers.estimate_many(columns, system)
 
 

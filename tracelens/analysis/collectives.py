@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,9 @@ import pandas as pd
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.recorded_groups import recorded_attributes
 from tracelens.analysis.tables import sorted_by
+from tracelens.backends import EstimateTable
 from tracelens.dtypes import DType
+from tracelens.perf_models import Collective, WorkColumns
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import BYTES_PER_MB, NS_PER_US
@@ -58,6 +63,46 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
             for count, dtype in zip(result[f"{side}_nelems"], widths, strict=True)
         ]
     return sorted_by(result, "duration_us_sum")
+
+
+def with_estimates(frame: pd.DataFrame, estimate: Callable[[WorkColumns], EstimateTable] | None) -> pd.DataFrame:
+    """``collective_rows`` with ``estimated_us``, ``percent_of_achievable`` (of the mean, waiting included) and who
+    answered; as they are without a chosen backend. No estimate where the group's members were not recorded, or do not
+    stand at even distances.
+    """
+    if estimate is None or frame.empty:
+        return frame
+    columns = ("collective", "in_nelems", "out_nelems", "dtype", "group_size", "group_ranks")
+    models = [_model(*values) for values in frame[list(columns)].itertuples(index=False, name=None)]
+    time, who = np.full(len(frame), np.nan), np.full(len(frame), None, object)
+    known = [index for index, model in enumerate(models) if model is not None]
+    found = estimate(WorkColumns.of(model for model in models if model is not None))
+    time[known], who[known] = found.time_us, found.backend
+    share = 100 * time / frame["duration_us_mean"].to_numpy(float)
+    return frame.assign(estimated_us=time, percent_of_achievable=share, estimated_by=who)
+
+
+def _model(kind: Any, n_in: Any, n_out: Any, dtype: Any, size: Any, ranks: Any) -> Collective | None:
+    stride = _stride(ranks)
+    numbers = all(isinstance(value, int) for value in (n_in, n_out, size))
+    if not isinstance(kind, str) or not isinstance(dtype, str) or not numbers or stride is None:
+        return None
+    return Collective(
+        kind=kind, elements_in=n_in, elements_out=n_out, ranks=size, dtype=DType.parse(dtype), stride=stride
+    )
+
+
+def _stride(ranks: Any) -> int | None:
+    """The distance between the recorded ranks ``"[0, 4, 8]"``; None where it is not the same everywhere."""
+    try:
+        members = json.loads(ranks)
+    except (TypeError, ValueError):
+        return None
+    if not isinstance(members, list) or not members or not all(isinstance(rank, int) for rank in members):
+        return None
+    inside = sorted(members)
+    steps = {after - before for before, after in itertools.pairwise(inside)}
+    return 1 if not steps else steps.pop() if len(steps) == 1 and min(steps) > 0 else None
 
 
 def _plain(value: Any) -> Any:

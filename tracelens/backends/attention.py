@@ -169,17 +169,21 @@ def decode(c: AttentionColumns, device: HardwareSpec, constants: Calibration) ->
         groups = np.where(whole, c.b * c.q_heads, groups)
         parts = np.where(whole, 1.0, parts)
     wide = np.maximum(head / 128, 1) ** constants.get("wide_head", 0.0) * (128 / head) ** kernel.narrow_head
-    tile = keys * (c.d_qk + c.d_v) * width * constants["tile_us"] / 16384 * wide / device.clock_scale
+    tile = keys * c.cache_width * width * constants["tile_us"] / 16384 * wide / device.clock_scale
+    if "matrix_efficiency" in constants.constants:
+        products = 2 * np.minimum(heads, kernel.decode_heads) * keys * (c.d_qk + c.d_v)
+        tile = np.maximum(tile, products / (constants["matrix_efficiency"] * peak / units))
     steps = tiles / parts + kernel.step_tiles * (tiles > 1)
     compute = np.maximum(1, groups * parts / units) * (constants.get("group_us", 0.0) + steps * tile)
-    cache = c.b * c.kv_heads * (c.d_qk + c.d_v) * width * read
+    cache = c.b * c.kv_heads * c.cache_width * width * read
     missed = np.ones(len(c))
     if kernel.cached and device.l2_mib is not None:
         missed = np.clip((cache / (device.l2_mib * 2**20) - 0.8) / 0.5, 0, 1)
     hit = np.maximum(constants.get("l2_efficiency", 1.0), constants["hbm_efficiency"])
     memory = cache / hbm * (missed / constants["hbm_efficiency"] + (1 - missed) / hit)
     combine = constants.get("combine_us", 0.0) * np.clip(parts - 1, 0, 1)
-    rows = OUTPUT_BYTES * c.b * (c.q_heads + c.kv_heads) * (c.d_qk + c.d_v) / constants.get("q_efficiency", 1.0) / hbm
+    moved = c.q_heads * (c.d_qk + c.d_v) + c.kv_heads * c.cache_width
+    rows = OUTPUT_BYTES * c.b * moved / constants.get("q_efficiency", 1.0) / hbm
     time = (constants["launch_us"] if c.as_layer else KERNEL_START_US) + np.maximum(compute, memory) + combine + rows
     least = np.maximum(c.flops() / peak, c.hbm_bytes() / hbm)
     return Priced(time_us=np.maximum(time, least), compute_us=compute, memory_us=memory, peak_us=least)

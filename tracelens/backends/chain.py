@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracelens.backends import load
 from tracelens.backends.base import Backend, Estimate, EstimateTable
+from tracelens.backends.collectives import Collectives
 from tracelens.backends.columns import AttentionColumns, Columns, GEMMColumns
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
@@ -22,6 +23,7 @@ from tracelens.perf_models import (
     GroupedGEMM,
     InferenceAttention,
     PerfModel,
+    SparseAttention,
 )
 from tracelens.perf_models.columns import WorkColumns
 from tracelens.perf_models.moe import MoELayer
@@ -30,6 +32,8 @@ from tracelens.perf_models.moe import MoELayer
 FAMILIES = ("gemm", "grouped-gemm", "sdpa", "moe", "memory", "collective", "ep")
 #: Who is asked last: it bounds whatever has flops or bytes.
 LAST = "roofline"
+#: Families of ``Collectives``: nobody else knows links, so it is asked about them unless the chain says who is.
+COMMUNICATION = ("collective", "ep")
 
 
 def family(model: PerfModel) -> str | None:
@@ -38,7 +42,7 @@ def family(model: PerfModel) -> str | None:
         return "grouped-gemm"
     if isinstance(model, GEMM):
         return "gemm"
-    if isinstance(model, SDPA | InferenceAttention):
+    if isinstance(model, SDPA | InferenceAttention | SparseAttention):
         return "sdpa"
     if isinstance(model, MoELayer):
         return "moe"
@@ -87,6 +91,9 @@ class Chain:
 def chain(spec: str) -> Backend:
     """``tile`` or ``gemm=origami,sdpa=tile``: backends by name, left to right; the roofline is always last.
 
+    Collectives and exchanges go to ``collectives`` first, unless the chain names a backend for them or has the roofline
+    answer everything.
+
     UsageError for a backend or a family that there is not.
     """
     general: list[Backend] = []
@@ -103,6 +110,8 @@ def chain(spec: str) -> Backend:
     if not general and not own:
         raise UsageError(f"no backend in {spec!r}")
     if all(backend.name != LAST for backend in general):
+        if all(backend.name != Collectives.name for backend in general):
+            own = {name: (load(Collectives.name),) for name in COMMUNICATION} | own
         general.append(load(LAST))
     if len(general) == 1 and not own:
         return general[0]

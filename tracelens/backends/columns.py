@@ -109,6 +109,7 @@ class AttentionColumns:
 
     ``causal`` 0 or 1. With ``s`` 1 it is one decode step. ``precision`` is the cache's. ``as_layer``: as an inference
     engine runs it, which also appends the new keys and values to the paged cache. Else the kernel alone.
+    ``value_in_key``: latent attention after absorption, whose values are the first ``d_v`` elements of the keys' rows.
     """
 
     precision: str
@@ -122,6 +123,7 @@ class AttentionColumns:
     window: Floats
     causal: Floats
     as_layer: bool = False
+    value_in_key: bool = False
 
     def __len__(self) -> int:
         return len(self.b)
@@ -134,6 +136,11 @@ class AttentionColumns:
     def keys(self) -> Floats:
         """Keys in all per sequence."""
         return self.past + self.s
+
+    @property
+    def cache_width(self) -> Floats:
+        """Elements that the cache holds per key and key head."""
+        return self.d_qk if self.value_in_key else self.d_qk + self.d_v
 
     def pairs(self) -> Floats:
         """Attended (query, key) pairs per head, over the batch; as ``attended_pairs``."""
@@ -149,10 +156,10 @@ class AttentionColumns:
 
     def hbm_bytes(self) -> Floats:
         """Q, O and the new K and V once in two bytes; the cached keys that some query sees, in the cache's type."""
-        width = self.d_qk + self.d_v
         cached = np.where(self.causal > 0, np.minimum(self.past, self.window), self.past)
-        new = OUTPUT_BYTES * self.s * (self.q_heads + self.kv_heads)
-        return self.b * width * (new + WIDTH[self.precision] * cached * self.kv_heads)
+        new = self.q_heads * (self.d_qk + self.d_v) + self.kv_heads * self.cache_width
+        read = WIDTH[self.precision] * cached * self.kv_heads * self.cache_width
+        return self.b * (OUTPUT_BYTES * self.s * new + read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,10 +16,10 @@ Stream = Literal["stream", "permute", "optimizer"]
 
 
 def stream_of(model: PerfModel) -> Stream:
-    """Which row of ``[calibrated.memory_bound.*]`` an operation reads: copies and gathers, optimizers, others."""
+    """Which row of ``[calibrated.memory_bound.*]`` an operation reads: tokens permuted, optimizers, others."""
     if isinstance(model, MultiTensor):
         return "optimizer"
-    return "permute" if isinstance(model, Movement) else "stream"
+    return "permute" if isinstance(model, Movement) and model.permutes else "stream"
 
 
 def calibration(device: HardwareSpec, stream: Stream) -> Calibration | None:

@@ -49,9 +49,9 @@ class System:
         return cls.of_cluster(cluster)
 
     @classmethod
-    def of_cluster(cls, cluster: Cluster) -> System:
-        """The cluster and the device that it names."""
-        device = HardwareSpec.load(cluster.device)
+    def of_cluster(cls, cluster: Cluster, device: HardwareSpec | None = None) -> System:
+        """The cluster and the device that it names, or ``device`` in its place."""
+        device = device or HardwareSpec.load(cluster.device)
         rates = link_rates(device, adds_in_switch=cluster.adds_in_switch)
         if rates is None:
             raise UsageError(f"cluster {cluster.name!r}: the file of {device.name} has no link rate")
@@ -59,12 +59,16 @@ class System:
 
     @classmethod
     def of_device(cls, device: HardwareSpec) -> System:
-        """The device in its standard node."""
-        cluster = Cluster.standard(device.name)
-        if cluster is None:
+        """The device in its standard node, or in that of the device which its file is based on."""
+        cluster = Cluster.standard(device.name) or Cluster.standard(device.based_on or "")
+        if cluster is None or device.link is None:
             return cls(device=device, note=f"no cluster given, and {device.name} has no standard node: no topology")
         note = f"no cluster given: {device.name} in its standard node, {cluster.name}"
-        return dataclasses.replace(cls.of_cluster(cluster), note=note)
+        return dataclasses.replace(cls.of_cluster(cluster, device), note=note)
+
+    def at_clock(self, mhz: float | None) -> System:
+        """The same with the device at another clock, as ``HardwareSpec.at_clock``; itself where that is None."""
+        return self if mhz is None else dataclasses.replace(self, device=self.device.at_clock(mhz))
 
 
 def link_rates(device: HardwareSpec, *, adds_in_switch: bool) -> Rates | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,15 +32,20 @@ from tracelens.perf_models import (
     GroupedGEMM,
     GroupedGEMMBackward,
     GroupedGEMMVariableK,
+    InferenceAttention,
     MoEDown,
     MoEFused,
     MoEUp,
     PerfModel,
     SDPABackward,
+    SparseAttention,
 )
+from tracelens.perf_models.base import resolved
 from tracelens.perf_models.columns import WorkColumns
+from tracelens.perf_models.inference_attention import AttentionSums
 from tracelens.perf_models.moe import MoELayer
 
+SUM_NAMES = tuple(field.name for field in fields(AttentionSums))
 #: Elements that share a scale where a recorded FP8 product is block-scaled.
 _SCALE_BLOCK = 128
 # Rows per pass, so that a dozen columns stay in a core's L2: 1e6 GEMMs in 1.2 s; in one piece 2.5 s.
@@ -104,6 +109,8 @@ def price(columns: Columns, device: HardwareSpec, *, backward: bool = False) -> 
         return None if gradient is None else attention.backward(columns, device, gradient)
     prefill = device.calibration("prefill", columns.precision)
     decoding = device.calibration("decode", columns.precision)
+    if columns.value_in_key:
+        decoding = device.calibration("latent", columns.precision) or decoding
     single = columns.s == 1
     if prefill is None or (decoding is None and single.any()):
         return None
@@ -154,13 +161,24 @@ def precision(model: PerfModel) -> str | None:
     return "nvfp4" if dtype.rate == "fp4" else None
 
 
+def cache_precision(model: SDPA | InferenceAttention | SparseAttention) -> str | None:
+    """The calibration of attention in BF16 or FP16 over a cache, or keys, of that or an FP8 type; None for others."""
+    kept = model.dtype_k if isinstance(model, SDPA) else model.dtype_kv
+    if model.dtype not in (DType.BF16, DType.FP16):
+        return None
+    cached = resolved(kept, model.dtype)
+    if cached in (DType.BF16, DType.FP16):
+        return "bf16"
+    return "fp8" if cached is not None and cached.rate == "fp8" and not isinstance(model, SDPABackward) else None
+
+
 def _group(model: PerfModel) -> Hashable:
     """Operations that are priced together; None for those that this model does not know."""
     kind = type(model)
     if isinstance(model, GEMM | GroupedGEMM | MoELayer):
         return kind, precision(model)
-    if isinstance(model, SDPA):
-        return (kind, precision(model)) if model.dtype in (DType.BF16, DType.FP16) else None
+    if isinstance(model, SDPA | InferenceAttention | SparseAttention):
+        return kind, cache_precision(model)
     if model.engine in ("vector", "none") and not isinstance(model, EPComm | Collective):
         return memory_bound.stream_of(model), None
     return None
@@ -182,6 +200,10 @@ def _price_models(models: Sequence[PerfModel], key: Any, nbytes: Floats, device:
     if issubclass(kind, GEMM):
         m, n, k, b = (_field(models, name) for name in "mnkb")
         return price(GEMMColumns.of(which, m, n, k, b), device)
+    if issubclass(kind, InferenceAttention):
+        return _engine_step(models, which, device)
+    if issubclass(kind, SparseAttention):
+        return price(_listed(models, which), device)
     if issubclass(kind, SDPA):
         return price(_attention(models, which), device, backward=issubclass(kind, SDPABackward))
     if issubclass(kind, MoEUp | MoEDown):
@@ -229,6 +251,52 @@ def _attention(models: Sequence[Any], which: str) -> AttentionColumns:
         window=np.array([np.inf if m.window is None else m.window for m in models], dtype=np.float64),
         causal=np.array([m.mask != "none" for m in models], dtype=np.float64),
     )
+
+
+def _listed(models: Sequence[SparseAttention], which: str) -> AttentionColumns:
+    """Each token reads its own rows of the cache, as decoding does."""
+    tokens, heads, d_qk, d_v, pairs = (_field(models, n) for n in ("tokens", "q_heads", "d_qk", "d_v", "pairs"))
+    one = np.ones(len(models))
+    return AttentionColumns(
+        precision=which, b=tokens, s=one, past=np.maximum(pairs / np.maximum(tokens, 1) - 1, 0), q_heads=heads,
+        kv_heads=one, d_qk=d_qk, d_v=d_v, window=one * np.inf, causal=one, value_in_key=True,
+    )  # fmt: skip
+
+
+def _engine_step(models: Sequence[InferenceAttention], which: str, device: HardwareSpec) -> Priced | None:
+    """Requests with a prompt, then those that generate; one launch for both.
+
+    Each part is priced as equal requests with the same sums: of sq tokens and sk keys in all, their squares and
+    products. A few new tokens of one request (speculation) are further query heads on the same keys.
+    """
+    sums = {name: np.array([getattr(m.sums, name) for m in models], dtype=np.float64) for name in SUM_NAMES}
+    window = np.array([np.inf if m.window is None else m.window for m in models], dtype=np.float64)
+    total = {field: np.zeros(len(models)) for field in ("time_us", "compute_us", "memory_us", "peak_us")}
+    for part in ("c", "g"):
+        tokens = sums[f"{part}_sq"]
+        at = np.flatnonzero((tokens > 0) & (sums[f"{part}_sqsk"] > 0))
+        if not len(at):
+            continue
+        some = [models[row] for row in at]
+        new, keys = (sums[f"{part}_{name}"][at] / tokens[at] for name in ("sqsq", "sqsk"))
+        heads, requests = _field(some, "q_heads"), tokens[at] / new
+        if part == "g":
+            heads, new = heads * new, np.ones(len(at))
+        found = price(
+            AttentionColumns(
+                precision=which, b=requests, s=new, past=np.maximum(keys - new, 0), q_heads=heads,
+                kv_heads=_field(some, "kv_heads"), d_qk=_field(some, "d_qk"), d_v=_field(some, "d_v"),
+                window=window[at] if part == "g" else np.full(len(at), np.inf), causal=np.ones(len(at)),
+            ),
+            device,
+        )  # fmt: skip
+        if found is None:
+            return None
+        again = total["time_us"][at] > 0
+        for field, values in total.items():
+            values[at] += getattr(found, field)
+        total["time_us"][at] -= np.where(again, attention.KERNEL_START_US, 0.0)
+    return Priced(**{field: np.where(values > 0, values, np.nan) for field, values in total.items()})
 
 
 def _projections(models: Sequence[Any], which: str, *, up: bool) -> GEMMColumns:

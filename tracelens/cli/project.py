@@ -52,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|FAMILY=NAME,...",
         help="who prices operations; default: tile,collectives",
     )
+    add("--gpu-clock-mhz", type=float, metavar="MHZ", help="the clock of estimates; default: the data sheet's")
     add("--host-us", type=float, metavar="US", help="host time per launched operation; default: 5")
     for name in ("products", "attention", "memory"):
         add(f"--{name}-factor", type=float, metavar="X", help=f"what the time of {name} is multiplied with; default: 1")
@@ -73,7 +74,7 @@ def _run_one(args: argparse.Namespace) -> int:
 
     if not args.model or not args.cluster:
         raise UsageError("project takes --model and --cluster, or --batch")
-    model, system = ModelConfig.load(args.model), System.load(args.cluster)
+    model, system = ModelConfig.load(args.model), System.load(args.cluster).at_clock(args.gpu_clock_mhz)
     per_node = system.topology.ranks_per_node if system.topology is not None else None
     if (args.nodes is None) == (args.gpus is None):
         raise UsageError("project takes either --nodes or --gpus")
@@ -149,6 +150,7 @@ def _run_batch(args: argparse.Namespace) -> int:
         point = project_row(
             given,
             backends=args.backend or BACKENDS,
+            gpu_clock_mhz=args.gpu_clock_mhz,
             software=_software(args),
             skew=Skew.parse(args.skew),
         )

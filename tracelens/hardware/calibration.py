@@ -59,6 +59,16 @@ CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "q_efficiency": "fraction of the HBM peak for Q, O and the new row of K and V",
             "split_cap": "most parts that a sequence is split into",
         },
+        "latent": {
+            "launch_us": "launch, scheduling",
+            "group_us": "start and end of one work-group",
+            "tile_us": "one compute unit on 16 KiB of the cache",
+            "matrix_efficiency": "fraction of the matrix peak, for many heads, whose products take longer than loads",
+            "hbm_efficiency": "fraction of the HBM peak",
+            "combine_us": "merging the parts of a split sequence",
+            "q_efficiency": "fraction of the HBM peak for Q, O and the new row of the cache",
+            "split_cap": "most parts that a sequence is split into",
+        },
         "moe": {
             "matrix_efficiency": "fraction of the matrix peak",
             "hbm_efficiency": "fraction of the HBM peak for weights",

@@ -196,6 +196,8 @@ class HardwareSpec:
     ep: Mapping[str, Figure] = field(default_factory=dict)
     calibrated: Mapping[tuple[str, str], Calibration] = field(default_factory=dict)
     calibrated_like: str | None = None
+    #: The device of this package that the file was made from; its standard node is this device's.
+    based_on: str | None = None
     #: Matrix, vector and cache rates over those at the data sheet's clock; see ``at_clock``.
     clock_scale: float = 1.0
 
@@ -491,6 +493,7 @@ def _read(path: Path) -> HardwareSpec:
         ep=_named(root, "ep", _EP_KINDS, "gb_s"),
         calibrated=calibrated,
         calibrated_like=like,
+        based_on=root.text("based_on"),
     )
     root.finish()
     _check_dense(root.file, spec)

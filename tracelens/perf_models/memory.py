@@ -19,6 +19,7 @@ class Movement(PerfModel):
     """``read`` and ``written`` elements, each with its type; ``added`` of them accumulate (one flop each).
 
     A lookup reads the rows that it returns, and at most the whole table: which rows an index repeats is not recorded.
+    ``permutes``: rows of tokens go where their experts are, which is far slower than a copy.
     """
 
     category: ClassVar[str] = "memory"
@@ -28,6 +29,7 @@ class Movement(PerfModel):
     read: tuple[tuple[int, DType | None], ...]
     written: tuple[tuple[int, DType | None], ...]
     added: int = 0
+    permutes: bool = False
 
     def flops(self) -> int:
         return self.added

@@ -65,7 +65,12 @@ class Point:
 
 
 def project_row(
-    row: Mapping[str, str], *, backends: str = BACKENDS, software: Software = PLAIN, skew: Skew = UNIFORM
+    row: Mapping[str, str],
+    *,
+    backends: str = BACKENDS,
+    gpu_clock_mhz: float | None = None,
+    software: Software = PLAIN,
+    skew: Skew = UNIFORM,
 ) -> Point:
     """The row's step, or why there is none: what is missing, what is not modeled, what does not fit."""
     reason = _not_modeled(row)
@@ -74,7 +79,7 @@ def project_row(
     try:
         model = ModelConfig.load(row["model"])
         parallel, assumptions = configuration(row)
-        system = System.load(row["gpu"])
+        system = System.load(row["gpu"]).at_clock(gpu_clock_mhz)
         found = project(
             model,
             replace(parallel, skew=skew),

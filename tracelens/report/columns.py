@@ -344,6 +344,8 @@ ROOFLINE = (
         optional=True,
     ),
     Column(key="backend", header="backend", meaning="What estimated the row.", width=14, optional=True),
+)
+ACHIEVABLE = (
     Column(
         key="estimated_us",
         header="Estimated Time (µs)_first",
@@ -375,7 +377,7 @@ HOST_TIME = (
 UNIFIED = column_set(
     NAME, CATEGORY, PROCESS, ARGUMENTS, EXAMPLE, CALLS,
     HOST_TIME[0].renamed("total_duration_us"), HOST_TIME[1:3], GFLOPS, HBM_MB, INTENSITY, SPEC,
-    HBM_RATE, COMPUTE_RATE, KERNEL_TIME, WIRE, ROOFLINE, HOST_TIME[3:], KERNELS_BEHIND,
+    HBM_RATE, COMPUTE_RATE, KERNEL_TIME, WIRE, ROOFLINE, ACHIEVABLE, HOST_TIME[3:], KERNELS_BEHIND,
     Column(key="perf_params", header="perf_params", meaning=_PARAMETER, width=40),
     Column(key="model", header="perf model", meaning="Class of the perf model.", width=20),
     Column(
@@ -404,7 +406,7 @@ def _first(column: Column) -> Column:
 
 FAMILY = column_set(
     NAME, _first(GFLOPS), _first(HBM_MB), _first(INTENSITY), HBM_RATE, COMPUTE_RATE,
-    _first(WIRE[0]), WIRE[1:-1], _first(WIRE[-1]), SPEC, ROOFLINE, KERNEL_TIME,
+    _first(WIRE[0]), WIRE[1:-1], _first(WIRE[-1]), SPEC, ROOFLINE, ACHIEVABLE, KERNEL_TIME,
     CALLS.renamed("name_count"), EXAMPLE.renamed("UID_first"),
     Column(
         key="nested",
@@ -484,7 +486,7 @@ COLLECTIVES = column_set(
         ("sum", "mean", "std", "min", "max"), key="duration_us", header="dur_{}",
         meaning="Duration of the kernel, in which the rank also waits for the others.", unit="µs", number_format=US,
     ),
-    CALLS,
+    CALLS, ACHIEVABLE,
 )  # fmt: skip
 
 STEPS = column_set(

@@ -405,7 +405,7 @@ class _Rank:
             return
         hidden = experts.latent or self.config.hidden
         moved = self.rows * hidden * (1 + experts.top_k)
-        permute = Movement(read=((moved // 2, self.width),), written=((moved - moved // 2, self.width),))
+        permute = Movement(read=((moved // 2, self.width),), written=((moved - moved // 2, self.width),), permutes=True)
         passes: tuple[Pass, ...] = ("forward", "dgrad")
         for each in passes:
             yield RankOp(name=f"experts.{phase}.permute", phase=each, part="routing", model=permute)
