@@ -1,0 +1,45 @@
+"""What collectives of a trace should take on the device's links."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from tracelens.analysis.collectives import with_estimates
+from tracelens.backends import System
+from tracelens.backends.chain import chain
+from tracelens.backends.collectives import Collectives
+from tracelens.dtypes import DType
+from tracelens.perf_models import Collective, WorkColumns
+
+NODE = System.load("h100-sxm")
+
+
+def estimate(columns: WorkColumns):
+    return chain("tile").estimate_many(columns, NODE)
+
+
+def rows(*groups: str | None) -> pd.DataFrame:
+    row = {"collective": "allreduce", "in_nelems": 1 << 24, "out_nelems": 1 << 24, "dtype": "Float", "group_size": 4}
+    return pd.DataFrame([row | {"group_ranks": group, "duration_us_mean": 1000.0} for group in groups])
+
+
+def test_a_collective_is_priced_where_its_ranks_stand():
+    found = with_estimates(rows("[0, 2, 4, 6]", "[0, 8, 16, 24]"), estimate)
+    one = Collective(kind="allreduce", elements_in=1 << 24, elements_out=1 << 24, ranks=4, stride=2, dtype=DType.FP32)
+    assert found["estimated_us"][0] == Collectives().estimate(one, NODE).time_us
+    assert found["estimated_by"].tolist() == ["collectives", "collectives"]
+    # 64 MiB in a node, and between four nodes.
+    assert found["estimated_us"][0] < found["estimated_us"][1] / 3
+    assert found["percent_of_achievable"].tolist() == pytest.approx((found["estimated_us"] / 10).tolist())
+
+
+@pytest.mark.parametrize("group", [None, "[0, 1, ..., 31]", "[0, 1, 4, 5]", "every rank", "[]", "7"])
+def test_a_group_whose_ranks_are_not_known_has_no_estimate(group):
+    found = with_estimates(rows(group), estimate)
+    assert found["estimated_us"].isna().all()
+    assert found["estimated_by"].tolist() == [None]
+
+
+def test_without_a_chosen_backend_nothing_is_added():
+    assert "estimated_us" not in with_estimates(rows("[0, 1, 2, 3]"), None)
