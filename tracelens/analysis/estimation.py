@@ -316,18 +316,17 @@ def _grouped_gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> 
 def _sdpas(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
     b, s, heads, d = _size(sizes, "b", "s_q", "q_heads", "d_qk")
     keys, kv_heads, d_v = sizes.get("s_kv") or s, sizes.get("kv_heads") or heads, sizes.get("d_v") or d
+    if sizes.get("latent") and (s > 1 or kv_heads > 1 or d_v > d or backward):
+        raise UsageError("--latent is decoding over one key head: --s-q 1 --kv-heads 1, with --d-v at most --d-qk")
     if keys < s or heads % kv_heads:
         raise UsageError(f"{s} queries over {keys} keys, {heads} query over {kv_heads} key heads is not possible")
-    one = dict(
-        zip(
-            ("b", "s", "past", "q_heads", "kv_heads", "d_qk", "d_v", "window", "causal"),
-            _one(
-                b, s, keys - s, heads, kv_heads, d, d_v, sizes.get("window") or np.inf, float(sizes.get("causal", True))
-            ),
-            strict=True,
-        )
+    one, q, past, hq, hkv, dq, dv, window, causal = _one(
+        b, s, keys - s, heads, kv_heads, d, d_v, sizes.get("window") or np.inf, float(sizes.get("causal", True))
     )
-    columns = AttentionColumns(precision=precision, as_layer=False, **one)
+    columns = AttentionColumns(
+        precision=precision, b=one, s=q, past=past, q_heads=hq, kv_heads=hkv, d_qk=dq, d_v=dv, window=window,
+        causal=causal, value_in_key=bool(sizes.get("latent")),
+    )  # fmt: skip
     return [("forward", columns, False), ("backward", columns, True)] if backward else [("sdpa", columns, False)]
 
 

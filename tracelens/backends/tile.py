@@ -253,7 +253,7 @@ def _attention(models: Sequence[Any], which: str) -> AttentionColumns:
     )
 
 
-def _listed(models: Sequence[SparseAttention], which: str) -> AttentionColumns:
+def _listed(models: Sequence[Any], which: str) -> AttentionColumns:
     """Each token reads its own rows of the cache, as decoding does."""
     tokens, heads, d_qk, d_v, pairs = (_field(models, n) for n in ("tokens", "q_heads", "d_qk", "d_v", "pairs"))
     one = np.ones(len(models))
@@ -263,7 +263,7 @@ def _listed(models: Sequence[SparseAttention], which: str) -> AttentionColumns:
     )  # fmt: skip
 
 
-def _engine_step(models: Sequence[InferenceAttention], which: str, device: HardwareSpec) -> Priced | None:
+def _engine_step(models: Sequence[Any], which: str, device: HardwareSpec) -> Priced | None:
     """Requests with a prompt, then those that generate; one launch for both.
 
     Each part is priced as equal requests with the same sums: of sq tokens and sk keys in all, their squares and
@@ -277,7 +277,7 @@ def _engine_step(models: Sequence[InferenceAttention], which: str, device: Hardw
         at = np.flatnonzero((tokens > 0) & (sums[f"{part}_sqsk"] > 0))
         if not len(at):
             continue
-        some = [models[row] for row in at]
+        some = [models[row] for row in at.tolist()]
         new, keys = (sums[f"{part}_{name}"][at] / tokens[at] for name in ("sqsq", "sqsk"))
         heads, requests = _field(some, "q_heads"), tokens[at] / new
         if part == "g":

@@ -38,6 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             f"--{name}", type=int, help="default: none" if name == "window" else "default: as of the queries"
         )
     sdpa.add_argument("--no-causal", action="store_true", help="every query sees every key")
+    sdpa.add_argument(
+        "--latent", action="store_true", help="values are part of the keys' rows: MLA decoding, --d-qk 576 --d-v 512"
+    )
     moe = _kind(kinds, "moe", "a fused expert layer on the most loaded rank, without the exchange")
     _sizes(moe, "tokens hidden ffn experts topk", ep=1, tp=1)
     moe.add_argument("--distribution", default="balanced", metavar="balanced|power_law_A")
@@ -166,6 +169,7 @@ def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
         if getattr(args, name, None) is not None:
             sizes[name] = getattr(args, name)
     sizes["causal"] = not getattr(args, "no_causal", False)
+    sizes["latent"] = getattr(args, "latent", False)
     sizes["gated"] = not getattr(args, "no_gate", False)
     if args.what.endswith("-attention"):
         raise UsageError(f"{args.what} is for tables: give --batch FILE; one operation is `tracelens estimate sdpa`")
