@@ -44,6 +44,13 @@ _DETAILED = re.compile(rf"execute_\d+_context_(\d+){_SUMS}_generation_(\d+){_SUM
 _PLAIN = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
 
 
+@annotated_as("capture_")
+def _capture(annotation: str) -> InferenceStep | None:
+    """``capture_<bs>_<phase>``, round the capture of the graph for batches padded to ``bs``."""
+    match = re.fullmatch(r"capture_(\d+)_\w+", annotation)
+    return None if match is None else InferenceStep(padded_requests=int(match[1]))
+
+
 @annotated_as("execute_")
 def _step(annotation: str) -> InferenceStep | None:
     """With sums, or with requests and tokens alone; ``execute_diffusion_<bs>_<WxH>`` has no requests."""

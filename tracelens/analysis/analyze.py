@@ -25,6 +25,7 @@ from tracelens.analysis.collectives import collective_rows, with_estimates
 from tracelens.analysis.coverage import coverage
 from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.families import families
+from tracelens.analysis.graphs import GraphLinks, with_captured_ops
 from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.recorded_groups import expert_groups
@@ -58,7 +59,8 @@ class Analysis:
     """Frames by sheet name, per-family frames, and the figures that a summary is made of.
 
     ``event_category``: of each device event of ``activity``, the category of the row that it is counted in.
-    ``executed``: None where no model's utilization was asked for.
+    ``executed``: None where no model's utilization was asked for. ``graphs``: None without a trace of the capture; with
+    one, ``trace`` has the captured ops as rows of its own.
     """
 
     trace: Trace
@@ -77,6 +79,7 @@ class Analysis:
     selected_steps: tuple[int, ...] = ()
     failures: tuple[ExtensionFailure, ...] = ()
     executed: ExecutedWork | None = None
+    graphs: GraphLinks | None = None
 
     @property
     def complete_steps(self) -> list[int]:
@@ -92,13 +95,18 @@ class Analysis:
 
 def analyze(trace: Trace, options: Options) -> Analysis:
     """All frames of one trace. NothingToAnalyzeError when it has no device events."""
-    table, tree = trace.table, trace.tree
+    recorded_trace, table = trace, trace.table
     if not table.has_device_events and not (options.cpu and _cpu_ops(trace)):
         raise no_device_events(trace)
-    extensions = active_extensions(table.names, options)
+    captured = () if options.capture is None else options.capture.table.names
+    extensions = active_extensions((*table.names, *captured), options)
     catalog = Catalog(extensions)
     if not table.has_device_events:
         return _cpu_only(trace, options, extensions, catalog)
+    graphs = None
+    if options.capture is not None:
+        trace, graphs = with_captured_ops(trace, options.capture, catalog)
+    table, tree = trace.table, trace.tree
     recorded = device_activity(table, tree, catalog.kernel_patterns)
     overlaps = stream_overlaps(table, recorded, clip=options.overlap == CLIP)
     everything = with_clipped(recorded, overlaps)
@@ -151,7 +159,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         "short_kernel_histogram": tables.short_kernel_histogram(compute),
         "short_kernels_summary": tables.short_kernels_summary(table, compute, timeline.total_ns),
         "steps": times.frame(int(table.start_ns.min())),
-        **(_cpu_frames(trace, catalog) if options.cpu else {}),
+        **(_cpu_frames(recorded_trace, catalog) if options.cpu else {}),
     }
     return Analysis(
         trace=trace,
@@ -172,6 +180,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         executed=executed_work(unified_set, readings, step_of[~activity.collective], len(times))
         if options.work is not None
         else None,
+        graphs=graphs,
     )
 
 

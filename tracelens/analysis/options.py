@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tracelens.extensions import Extension, detect_bundled, load_extension
 
 if TYPE_CHECKING:
+    from tracelens.analysis.trace import Trace
     from tracelens.analysis.utilization import StepWork
     from tracelens.hardware import HardwareSpec
 
@@ -24,7 +25,8 @@ class Options:
     trace does not record it. ``steps``: ``3``, ``3-5``, ``steady`` or None for the whole file.
     ``overlap``: ``keep`` or ``clip`` device events of one stream that run into the next. ``cpu``: tables of the CPU ops
     too, and a report at all where there is no GPU work. ``work``: the model that the
-    trace's steps run, for its FLOPs utilization.
+    trace's steps run, for its FLOPs utilization. ``capture``: the trace in which the graphs that this one replays were
+    captured.
     """
 
     device: HardwareSpec | None = None
@@ -37,6 +39,7 @@ class Options:
     backend: str = "roofline"
     clock_mhz: float | None = None
     work: StepWork | None = None
+    capture: Trace | None = None
 
 
 def active_extensions(names: Iterable[str], options: Options) -> tuple[Extension, ...]:

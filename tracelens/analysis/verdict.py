@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.analyze import CHOSEN, COLLECTIVES, Analysis
+from tracelens.analysis.graphs import GraphLinks, graph_launches
 from tracelens.analysis.intervals import gaps_ns, union_ns
 from tracelens.analysis.overlap import StreamOverlaps
 from tracelens.analysis.summary import (
@@ -382,14 +383,28 @@ def _above_peak(analysis: Analysis) -> int:
 def _graph_share(analysis: Analysis) -> Notice | None:
     """Graph launches: their kernels have no ops, so say what share of device time is behind them."""
     table, activity = analysis.trace.table, analysis.activity
-    launches = np.array(["GraphLaunch" in name for name in table.names] or [False], bool)
-    launch = analysis.trace.tree.launch[activity.rows]
-    behind = (launch >= 0) & launches[table.name[np.maximum(launch, 0)]]
+    if analysis.graphs is not None:
+        return _captured_graphs(analysis.graphs, int(activity.duration.sum()))
+    behind = np.isin(analysis.trace.tree.launch[activity.rows], graph_launches(table))
     if not behind.any():
         return None
     share = activity.duration[behind].sum() / max(1, activity.duration.sum())
-    text = f"{int(behind.sum()):,} kernels ({share:.0%} of device time) came from graph launches: by kernel, no ops"
+    text = f"{int(behind.sum()):,} kernels ({share:.0%} of device time) came from graph launches: by kernel, no ops; --capture TRACE gives them"
     return Notice(id="graph_launches", count=int(behind.sum()), text=text)
+
+
+def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:
+    """What the trace of the capture gave."""
+    if not graphs.kernels:
+        return Notice(id="graph_launches", count=0, text=f"no graph launches: {graphs.capture} has nothing to give")
+    share = graphs.linked_ns / max(1, device_ns)
+    text = (
+        f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels of {graphs.launches:,} graph launches ({share:.0%} of "
+        f"device time) got their ops from {graphs.capture}"
+    )
+    if graphs.reasons:
+        text += "; by kernel the rest: " + "; ".join(f"{count:,} {reason}" for reason, count in graphs.reasons)
+    return Notice(id="graph_launches", count=graphs.kernels, text=text)
 
 
 def _cannot_answer(analysis: Analysis) -> tuple[Unanswered, ...]:

@@ -50,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="for --model: ranks that share the work on these tokens (tp x pp x cp)",
     )
+    add("--capture", type=Path, metavar="TRACE", help="trace of the graphs' capture: ops for the kernels they replay")
     add("--max-memory", type=_gigabytes, metavar="GB", help="stop reading beyond this; default: 3/4 of the machine's")
     add("--csv", action="store_true", help="also write csv/, one file per sheet")
     add("--format", choices=("text", "json"), default="text", help="what stdout carries: the verdict, or report.json")
@@ -85,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         batch=args.batch,
         sequence=args.sequence,
         ranks=args.ranks,
+        capture=args.capture,
     )
     _write(report, output, csv=args.csv)
     if args.format == "json":

@@ -32,6 +32,7 @@ def report(
     batch: int | None = None,
     sequence: int | None = None,
     ranks: int | None = None,
+    capture: Trace | str | PathLike[str] | None = None,
 ) -> Report:
     """The report of a trace: a path, or what ``load`` returned.
 
@@ -47,6 +48,7 @@ def report(
     model: a name, a model file or a ``config.json``: adds model and hardware FLOPs utilization. What a step works on is
     read from the trace where it is recorded, else given: ``tokens_per_step``, or ``batch`` sequences of ``sequence``
     tokens; ``ranks``: among how many devices this work is divided.
+    capture: the trace in which the graphs were captured that this one replays: their kernels get its ops.
 
     InputError for an unreadable file, NothingToAnalyzeError for one without GPU work, UsageError for a name, a step
     range or an extension that does not fit.
@@ -79,6 +81,7 @@ def report(
         backend=backend,
         clock_mhz=gpu_clock_mhz,
         work=work,
+        capture=capture if isinstance(capture, Trace) or capture is None else load(capture),
     )
     analysis = analyze(trace if isinstance(trace, Trace) else load(trace), options)
     sources = [source for extension in analysis.extensions for source in extension.sources]

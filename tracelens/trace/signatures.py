@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -60,6 +61,16 @@ class SignatureStore:
             attributes=tuple((key, freeze(_parsed(part))) for key, part in attributes if part),
         )
 
+    def extended(self, signatures: Iterable[OpSignature]) -> tuple[SignatureStore, list[int]]:
+        """A store with these signatures too, and the code of each; -1 for a bare name."""
+        store = SignatureStore()
+        store._texts = list(self._texts)
+        store._code_of_text = {text: code for code, text in enumerate(store._texts)}
+        store.has_shapes = self.has_shapes
+        codes = [store._intern(text) if (text := _recorded(signature)) else -1 for signature in signatures]
+        store.forget_recorded()
+        return store, codes
+
     def forget_recorded(self) -> None:
         """Drop the index of texts as recorded, which only reading needs."""
         self._code_of_recorded.clear()
@@ -76,6 +87,16 @@ class SignatureStore:
             self._texts.append(text)
             self.has_shapes |= bool(parts[0])
         return code
+
+
+def _recorded(signature: OpSignature) -> bytes:
+    """The text of a signature; empty when nothing but its name is known."""
+    attributes = dict(signature.attributes)
+    values = (signature.shapes, signature.dtypes, signature.strides, signature.scalars)
+    parts = [*values, *(attributes.get(key) for key in ATTRIBUTE_KEYS)]
+    if all(part is None for part in parts):
+        return b""
+    return SEPARATOR.join(b"" if part is None else json.dumps(part).encode() for part in parts)
 
 
 def _compact(part: bytes) -> bytes:
