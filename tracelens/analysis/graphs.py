@@ -211,15 +211,15 @@ class _Graphs:
         """(name code per kernel, launch row per kernel, codes) of each host thread, in order of launch."""
         table, tree = self.capture.table, self.capture.tree
         launched = np.flatnonzero((tree.launch >= 0) & (tree.op >= 0))
-        launched = launched[np.isin(table.kind[tree.op[launched]], (Kind.CPU_OP,))]
+        launched = launched[table.kind[tree.op[launched]] == Kind.CPU_OP]
         launch = tree.launch[launched]
         order = np.lexsort((table.start_ns[launched], table.start_ns[launch], table.lane[launch]))
-        launched, launch = launched[order], launch[order].astype(np.int64)
+        launched, launch = launched[order], launch[order]
         codes = {name: code for code, name in enumerate(table.names)}
         lane = table.lane[launch]
         for part in np.split(np.arange(len(launched)), np.flatnonzero(np.diff(lane)) + 1):
             if len(part):
-                yield table.name[launched[part]].astype(np.int64), launch[part], codes
+                yield table.name[launched[part]].astype(np.int64), launch[part].astype(np.int64), codes
 
     def _runs_of(self, names: tuple[str, ...]) -> Iterator[_Captured]:
         for code, launch, codes in self.eager:

@@ -389,7 +389,8 @@ def _graph_share(analysis: Analysis) -> Notice | None:
     if not behind.any():
         return None
     share = activity.duration[behind].sum() / max(1, activity.duration.sum())
-    text = f"{int(behind.sum()):,} kernels ({share:.0%} of device time) came from graph launches: by kernel, no ops; --capture TRACE gives them"
+    found = f"{int(behind.sum()):,} kernels ({share:.0%} of device time) came from graph launches"
+    text = f"{found}: by kernel, no ops; --capture TRACE gives them"
     return Notice(id="graph_launches", count=int(behind.sum()), text=text)
 
 
@@ -398,10 +399,8 @@ def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:
     if not graphs.kernels:
         return Notice(id="graph_launches", count=0, text=f"no graph launches: {graphs.capture} has nothing to give")
     share = graphs.linked_ns / max(1, device_ns)
-    text = (
-        f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels of {graphs.launches:,} graph launches ({share:.0%} of "
-        f"device time) got their ops from {graphs.capture}"
-    )
+    found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({share:.0%} of device time)"
+    text = f"graph launches: ops from {graphs.capture} for {found} of {graphs.linked_launches} of {graphs.launches:,}"
     if graphs.reasons:
         text += "; by kernel the rest: " + "; ".join(f"{count:,} {reason}" for reason, count in graphs.reasons)
     return Notice(id="graph_launches", count=graphs.kernels, text=text)

@@ -69,7 +69,7 @@ def with_rows(table: TraceTable, added: AddedRows, correlation: npt.NDArray[np.i
         "device": nothing,
         "file_index": np.arange(first, first + n),
     }
-    joined = {}
+    joined: dict[str, Any] = {}
     for key, values in columns.items():
         column = getattr(table, key) if key != "correlation" or correlation is None else correlation
         joined[key] = np.concatenate((column, np.asarray(values).astype(column.dtype)))
