@@ -121,7 +121,9 @@ def test_the_least_captured_batch_that_holds_the_requests_is_the_one(build: Buil
 
 
 def test_graphs_of_one_sequence_are_told_apart_by_their_grids(build: Build):
-    rows = analyzed(replay(build, grid=256), recorded_capture(build, 128, 256, grid=True)).frames["unified_perf_summary"]
+    rows = analyzed(replay(build, grid=256), recorded_capture(build, 128, 256, grid=True)).frames[
+        "unified_perf_summary"
+    ]
     assert rows.set_index("name").loc["aten::mm", "input_dims"] == "((256, 64), (64, 32))"
 
 
