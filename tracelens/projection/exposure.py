@@ -10,6 +10,8 @@ from tracelens.network.topology import Topology, Values
 
 #: A collective beside computing takes SMs and bandwidth: compute slows by "5-15 %" of the time they share; the middle.
 OVERLAP_COST = 0.1
+#: Bytes per element of gradients on the wire: fp32 buffers, and 16 bits where FSDP reduces what it computed.
+REDUCED_BYTES = {0: 4, 1: 4, 2: 4, 3: 2}
 
 
 def exposed_us(transfer_us: Values, compute_us: Values) -> Values:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, PerfModel, WorkColumns
 from tracelens.projection import pipeline, schedules
-from tracelens.projection.exposure import exposed_us, hop_us, last_bucket_us
+from tracelens.projection.exposure import REDUCED_BYTES, exposed_us, hop_us, last_bucket_us
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, TERA_PER_S_IN_PER_US
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
@@ -30,14 +29,10 @@ from tracelens.workload.rank_ops import RankLayer, RankOp
 
 #: Who prices operations unless said otherwise; the roofline comes last.
 BACKENDS = "tile,collectives"
-#: Bytes per element of gradients on the wire: fp32 buffers, and 16 bits where FSDP reduces what it computed.
-_REDUCED_BYTES = {0: 4, 1: 4, 2: 4, 3: 2}
 _US_PER_S = 1e6
 #: Time in us by what it is spent on.
 Parts: TypeAlias = dict[str, float]
 _chain = functools.cache(chain)
-# A mixer and the feed-forward after it, or whatever stands alone.
-_LAYER = re.compile(r"[*wM]?[-E]|.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +310,7 @@ class _Step:
 
     def _chunks(self) -> list[list[_Chunk]]:
         """``[rank][chunk]``."""
-        layers = _LAYER.findall(self.model.blocks)
+        layers = self.model.layers
         ranks, parts = self.parallel.pp, self.parallel.pp * self.parallel.vpp
         counts = layer_counts(len(layers), parts)
         made = []
@@ -330,7 +325,7 @@ class _Step:
         """The blocks of each distinct layer, and the ends."""
         arguments = (self.model, self.parallel)
         letters = {letter: rank_ops.block(*arguments, letter, self.sequence) for letter in set(self.model.blocks)}
-        built = {layer: [letters[letter] for letter in layer] for layer in set(_LAYER.findall(self.model.blocks))}
+        built = {layer: [letters[letter] for letter in layer] for layer in set(self.model.layers)}
         built["embedding"] = [rank_ops.embedding(*arguments, self.sequence)]
         built["head"] = [rank_ops.head(*arguments, self.sequence)]
         return built
@@ -452,7 +447,7 @@ class _Step:
         gather = scatter = 0.0
         for count, group in self._weights(layers):
             gather += self._collective_us("all_gather", memory.WEIGHT_BYTES * count, group)
-            scatter += self._collective_us("reduce_scatter", _REDUCED_BYTES[3] * count, group)
+            scatter += self._collective_us("reduce_scatter", REDUCED_BYTES[3] * count, group)
         return gather, scatter
 
     def _weights(self, layers: Sequence[RankLayer]) -> list[tuple[float, Group]]:
@@ -475,12 +470,12 @@ class _Step:
         if p.zero == 3:
             gather, scatter = self._shard_us(held[:2])
             replicas = sum(layer.dense + layer.expert for layer in held) / p.shard_group.ranks
-            summed = self._collective_us("all_reduce", _REDUCED_BYTES[3] * replicas, p.replica_group)
+            summed = self._collective_us("all_reduce", REDUCED_BYTES[3] * replicas, p.replica_group)
             return p.micro_batches * (gather + scatter) + summed
         reduced = gathered = 0.0
         for count, group in self._data_parallel_weights(held):
             word = "all_reduce" if p.zero == 0 else "reduce_scatter"
-            reduced += self._collective_us(word, _REDUCED_BYTES[p.zero] * count, group)
+            reduced += self._collective_us(word, REDUCED_BYTES[p.zero] * count, group)
             if p.zero:
                 gathered += self._collective_us("all_gather", memory.WEIGHT_BYTES * count, group)
         forward = sum(sum(chunk.forward.values()) for chunk in rank)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from tracelens.workload.expert_traffic import expert_traffic
 from tracelens.workload.model_config import Experts, ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import RankLayer
 
+Bytes = TypeVar("Bytes")
 #: 16-bit weight, fp32 gradient, and Adam's fp32 master weight and two moments, per parameter.
 WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 4, 12
 #: Context, libraries, communication buffers, workspaces, what the allocator cannot use: "together typically 1-4 GB" of
@@ -47,23 +49,29 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class States:
+class States(Generic[Bytes]):
     """Weights, gradients and optimizer state of one rank, in bytes."""
 
-    weights: float
-    gradients: float
-    optimizer: float
+    weights: Bytes
+    gradients: Bytes
+    optimizer: Bytes
 
 
-def states(dense: float, expert: float, parallel: ParallelConfig) -> States:
+def states(dense: float, expert: float, parallel: ParallelConfig) -> States[float]:
     """Of ``dense`` and ``expert`` parameters on a rank, divided as ``parallel.zero`` says, the experts' among their own
     ranks. 18 bytes per parameter in all where nothing is divided.
     """
-    shards = parallel.shard_group.ranks, min(parallel.expert_dp_group.ranks, parallel.shard_group.ranks)
+    shards = parallel.shard_group.ranks
+    expert_shards = min(parallel.expert_dp_group.ranks, shards)
+    return divided_states(dense, expert, zero=parallel.zero, shards=shards, expert_shards=expert_shards)
 
-    def divided(level: int) -> float:
-        parts = shards if parallel.zero >= level else (1, 1)
-        return dense / parts[0] + expert / parts[1]
+
+def divided_states(dense: Any, expert: Any, *, zero: Any, shards: Any, expert_shards: Any) -> States[Any]:
+    """``states`` of numbers or of arrays: dense parameters over ``shards`` ranks, experts' over ``expert_shards``."""
+
+    def divided(level: int) -> Any:
+        is_divided = zero >= level
+        return dense / (1 + is_divided * (shards - 1)) + expert / (1 + is_divided * (expert_shards - 1))
 
     return States(
         weights=WEIGHT_BYTES * divided(3), gradients=GRADIENT_BYTES * divided(2), optimizer=OPTIMIZER_BYTES * divided(1)

@@ -18,6 +18,7 @@ FOLDER = Path(__file__).resolve().parent / "models"
 Norm: TypeAlias = Literal["rms", "layer"]
 # More than any model has: a larger number is a slip, and would be spelled out block by block.
 _MOST_REPEATS = 10_000
+_LAYER = re.compile(r"[*wM]?[-E]|.")
 _RUN = re.compile(r"(?:(\d{1,9})\(([*wME-]+)\)|([*wME-]+))\s*")
 
 
@@ -196,6 +197,11 @@ class ModelConfig:
     def d_v(self) -> int:
         """Elements of one head's value."""
         return self.head_dim or 0 if self.latent_attention is None else self.latent_attention.d_v
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """``blocks`` in layers: a mixer and the feed-forward after it, or whatever stands alone."""
+        return tuple(_LAYER.findall(self.blocks))
 
     @property
     def attention_blocks(self) -> int:

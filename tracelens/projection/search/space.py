@@ -21,9 +21,9 @@ Ints = npt.NDArray[np.int64]
 Strategy = Literal["1d", "2d", "2d-seqp"]
 STRATEGIES: tuple[Strategy, ...] = ("1d", "2d", "2d-seqp")
 
-# Below these widths a shard is too thin for a matrix engine to be worth splitting further (the paper's choice).
-_MIN_SHARD = 128
-_MIN_BLOCK = 512
+#: Below these widths a shard is too thin for a matrix engine to be worth splitting further (the paper's choice).
+MIN_SHARD = 128
+MIN_BLOCK = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +80,13 @@ def _grids(shape: Shape, strategy: Strategy, n: int) -> Iterator[tuple[int, int]
         if h % m1 or e % m1:
             continue
         if strategy == "1d":
-            if 3 * e // m1 >= _MIN_SHARD:
+            if 3 * e // m1 >= MIN_SHARD:
                 yield m1, 1
             continue
         for m2 in divisors(n // m1):
             if strategy == "2d" and e % m2:
                 continue
-            if e // m1 >= _MIN_SHARD and seq // m2 >= _MIN_SHARD:
+            if e // m1 >= MIN_SHARD and seq // m2 >= MIN_SHARD:
                 yield m1, m2
 
 
@@ -103,7 +103,7 @@ def _block(shape: Shape, strategy: Strategy, n: int, m1: int, m2: int, pp: int, 
         return np.empty((0, 11), np.int64)
     shard = {"1d": m1, "2d": m2, "2d-seqp": m1 * m2}[strategy]
     batches = [b for b in divisors(global_batch // dp) if b * shape.sequence % shard == 0]
-    blocks = _summa_blocks(shape.hidden, m1, m2) if strategy == "2d" else (1,)
+    blocks = summa_blocks(shape.hidden, m1, m2) if strategy == "2d" else (1,)
     placed = _placements((m1, m2, dp, pp), domain)
     inner = np.array(np.meshgrid(batches, blocks, np.arange(len(placed)), indexing="ij"), np.int64).reshape(3, -1)
     rows = np.empty((inner.shape[1], 11), np.int64)
@@ -113,12 +113,13 @@ def _block(shape: Shape, strategy: Strategy, n: int, m1: int, m2: int, pp: int, 
     return rows
 
 
-def _summa_blocks(hidden: int, m1: int, m2: int) -> tuple[int, ...]:
+def summa_blocks(hidden: int, m1: int, m2: int) -> tuple[int, ...]:
+    """Numbers of blocks of a SUMMA product on an m1 x m2 grid."""
     start = max(m1, m2)
-    if hidden / start < _MIN_BLOCK:
+    if hidden / start < MIN_BLOCK:
         return (start,)
     series = (start << i for i in range(math.ceil(math.log2(hidden // start))))
-    return tuple(nb for nb in series if hidden % nb == 0 and hidden // nb >= _MIN_BLOCK)
+    return tuple(nb for nb in series if hidden % nb == 0 and hidden // nb >= MIN_BLOCK)
 
 
 @cache

@@ -1,0 +1,202 @@
+"""Every way to split any model of this project over n devices, as integer columns: the space of the corrected rules.
+
+Beside the degrees of ``space``: interleaved chunks, expert ranks, ZeRO stages, recomputation, precision. Layers need
+not come out even over pipeline stages. Placement over nodes comes last, because memory does not depend on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.projection.search.space import (
+    MIN_SHARD,
+    Ints,
+    Strategy,
+    divisors,
+    summa_blocks,
+)
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import Precision, Recompute
+
+#: What ``Splits.recompute`` counts. Selective recomputation repeats nothing where attention is fused, as it is here.
+RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
+ZERO = (1, 2, 3)
+Index: TypeAlias = npt.NDArray[np.intp] | npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Splits:
+    """One entry per configuration. ``m1`` tensor-parallel ranks; ``m2`` the other side of a SUMMA grid, or context
+    ranks.
+
+    ``blocks`` of a SUMMA product, else 1. ``recompute`` and ``precision`` are positions in ``RECOMPUTE`` and in the
+    precisions asked for. ``near_*``: members of the group in one node, 0 before ``placed``.
+    """
+
+    gpus: Ints
+    dp: Ints
+    m1: Ints
+    m2: Ints
+    pp: Ints
+    vpp: Ints
+    micro_batch: Ints
+    blocks: Ints
+    ep: Ints
+    zero: Ints
+    recompute: Ints
+    precision: Ints
+    near_m1: Ints
+    near_m2: Ints
+    near_dp: Ints
+    near_pp: Ints
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def take(self, index: Index) -> Splits:
+        """The entries at ``index``, or where a mask is true."""
+        return Splits(**{name: getattr(self, name)[index] for name in NAMES})
+
+    def micro_batches(self, global_batch: int) -> Ints:
+        """Passes of a replica per step."""
+        return global_batch // (self.dp * self.micro_batch)
+
+
+NAMES = tuple(field.name for field in fields(Splits))
+_WITHOUT_PLACE = NAMES[:-4]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What may vary. ``sequence`` tokens; ``strategy`` as in ``space``; the rest are the choices on offer."""
+
+    model: ModelConfig
+    strategy: Strategy
+    sequence: int
+    zero: tuple[int, ...] = ZERO
+    recompute: tuple[Recompute, ...] = RECOMPUTE
+    precisions: tuple[Precision, ...] = ("bf16",)
+
+    def splits(self, gpu_counts: Iterable[int], *, global_batch: int) -> Splits:
+        """All configurations, not placed yet."""
+        parts = [block for n in gpu_counts for block in self._blocks(n, global_batch)]
+        rows = np.concatenate([*parts, np.empty((0, len(_WITHOUT_PLACE)), np.int64)])
+        columns = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(_WITHOUT_PLACE)}
+        nowhere = np.zeros(len(rows), np.int64)
+        return Splits(**columns, near_m1=nowhere, near_m2=nowhere, near_dp=nowhere, near_pp=nowhere)
+
+    def _blocks(self, n: int, global_batch: int) -> Iterator[Ints]:
+        layers = len(self.model.layers)
+        for m1, m2 in self._grids(n):
+            for pp in divisors(n // (m1 * m2)):
+                dp = n // (m1 * m2 * pp)
+                if pp > layers or dp > global_batch or global_batch % dp:
+                    continue
+                for vpp in _chunks(layers, pp):
+                    for ep in self._expert_ranks(m1 * m2 * dp):
+                        yield self._block((n, dp, m1, m2, pp, vpp), ep, global_batch // dp)
+
+    def _block(self, fixed: tuple[int, ...], ep: int, passes: int) -> Ints:
+        """All micro-batches, SUMMA blocks, ZeRO stages, recomputations and precisions of one split."""
+        _, dp, m1, m2, pp, vpp = fixed
+        # Groups of as many micro-batches as stages go through each chunk.
+        batches = [b for b in divisors(passes) if vpp == 1 or (passes // b) % pp == 0]
+        # Context ranks share weights and so states as well; SUMMA's own no copies.
+        replicas = dp if self.strategy == "2d" else dp * m2
+        choices = (
+            batches,
+            summa_blocks(self.model.hidden, m1, m2) if self.strategy == "2d" else (1,),
+            (ep,),
+            self.zero if replicas > 1 else (min(self.zero),),
+            [RECOMPUTE.index(word) for word in self.recompute],
+            range(len(self.precisions)),
+        )
+        varied = np.array(np.meshgrid(*choices, indexing="ij"), np.int64).reshape(len(choices), -1).T
+        rows = np.empty((len(varied), len(_WITHOUT_PLACE)), np.int64)
+        rows[:, : len(fixed)], rows[:, len(fixed) :] = fixed, varied
+        return rows
+
+    def _grids(self, n: int) -> Iterator[tuple[int, int]]:
+        for m1 in divisors(n):
+            if not self._divides(m1) or self.model.hidden // m1 < MIN_SHARD:
+                continue
+            if self.strategy == "1d":
+                yield m1, 1
+                continue
+            for m2 in divisors(n // m1):
+                if self.sequence % m2 or self.sequence // m2 < MIN_SHARD:
+                    continue
+                if self.strategy == "2d-seqp" or self.model.hidden % m2 == 0:
+                    yield m1, m2
+
+    def _divides(self, m1: int) -> bool:
+        """Whether everything that tensor parallelism divides comes out even."""
+        model = self.model
+        parts = [model.hidden, model.q_heads if model.attention_blocks else 0]
+        parts += [model.ffn or 0] if "-" in model.blocks else []
+        parts += [model.experts.shared_ffn] if model.experts else []
+        parts += [model.mamba.heads, model.mamba.groups] if model.mamba else []
+        shared = model.kv_heads % m1 == 0 or m1 % model.kv_heads == 0
+        return shared and all(part % m1 == 0 for part in parts)
+
+    def _expert_ranks(self, stage_ranks: int) -> Sequence[int]:
+        experts = self.model.experts
+        if experts is None or self.strategy == "2d":
+            return (1,)
+        return divisors(math.gcd(experts.count, stage_ranks))
+
+
+def placed(splits: Splits, node: int) -> Splits:
+    """Each split in every way that fills nodes of ``node`` ranks with members of its groups as far as they go."""
+    degrees = np.stack([splits.m1, splits.m2, splits.dp, splits.pp])
+    kinds, which = np.unique(degrees, axis=1, return_inverse=True)
+    places = [placements(tuple(kinds[:, i].tolist()), node) for i in range(kinds.shape[1])]
+    counts = np.array([len(p) for p in places], np.intp)
+    which = which.reshape(-1)
+    repeated = np.repeat(np.arange(len(splits)), counts[which])
+    all_places = np.concatenate([*places, np.empty((0, 4), np.int64)])
+    starts = np.concatenate([[0], np.cumsum(counts)])[which]
+    ends = np.cumsum(counts[which])
+    inside = np.arange(len(repeated)) - np.repeat(ends - counts[which], counts[which])
+    chosen = all_places[np.repeat(starts, counts[which]) + inside]
+    columns = {name: getattr(splits, name)[repeated] for name in _WITHOUT_PLACE}
+    return Splits(**columns, **{name: chosen[:, i].copy() for i, name in enumerate(NAMES[-4:])})
+
+
+@cache
+def placements(degrees: tuple[int, int, int, int], node: int) -> Ints:
+    """(m1, m2, dp, pp) members in one node: divisors of the degrees with the largest product that a node holds.
+
+    Unlike the published space, a node need not be filled: 12 ranks in nodes of 8 go 6 and 6.
+    """
+    product = math.prod(degrees)
+    if product <= node:
+        return np.array([degrees], np.int64)
+    found = [
+        (a, b, c, d)
+        for a in divisors(degrees[0])
+        if a <= node
+        for b in divisors(degrees[1])
+        if a * b <= node
+        for c in divisors(degrees[2])
+        if a * b * c <= node
+        for d in divisors(degrees[3])
+        if a * b * c * d <= node
+    ]
+    most = max(math.prod(place) for place in found)
+    return np.array([place for place in found if math.prod(place) == most], np.int64)
+
+
+@cache
+def _chunks(layers: int, pp: int) -> tuple[int, ...]:
+    """Chunks per stage that divide layers as evenly as one does; 1 without a pipeline."""
+    if pp == 1:
+        return (1,)
+    return (1, *(v for v in range(2, layers // pp + 1) if layers % (pp * v) == 0 or (layers + 2) % (pp * v) == 0))
