@@ -14,7 +14,8 @@ from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.projection.exposure import hop_us
 from tracelens.projection.points import project_row
-from tracelens.projection.step import Projection, Software, layer_counts, levers, project
+from tracelens.projection.software import Software
+from tracelens.projection.step import Projection, layer_counts, levers, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig, Placement
 

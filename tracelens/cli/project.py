@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracelens.projection.step import Lever, Projection, Software
+    from tracelens.projection.software import Software
+    from tracelens.projection.step import Lever, Projection
 
 DOES_NOT_FIT = 3
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
@@ -112,7 +113,7 @@ def _run_one(args: argparse.Namespace) -> int:
 
 
 def _software(args: argparse.Namespace) -> Software:
-    from tracelens.projection.step import PLAIN
+    from tracelens.projection.software import PLAIN
 
     given = {
         "products": args.products_factor,

@@ -80,6 +80,9 @@ CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "permute_passes": "HBM passes of permuting, quantizing and activating, over the least",
             "combine_passes": "passes over all tokens in the weighted sum",
         },
+        "sustained": {
+            "slowdown": "how much longer than the gemm row says products take at the clock that a step's power allows",
+        },
         "memory_bound": {
             "hbm_efficiency": "fraction of the HBM peak",
             "launch_us": "launch floor",

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
-from tracelens.projection.step import BACKENDS, PLAIN, Projection, Software, project
+from tracelens.projection.software import PLAIN, Software
+from tracelens.projection.step import BACKENDS, Projection, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import Attention, ParallelConfig, Precision, Recompute
 from tracelens.workload.routing import UNIFORM, Skew

@@ -18,9 +18,10 @@ from tracelens.groups import Group
 from tracelens.hardware import HardwareSpec
 from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
-from tracelens.perf_models import Collective, PerfModel, WorkColumns
+from tracelens.perf_models import PerfModel, WorkColumns
 from tracelens.projection import pipeline, schedules
 from tracelens.projection.exposure import REDUCED_BYTES, exposed_us, hop_us, last_bucket_us
+from tracelens.projection.software import PLAIN, Software, held
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, TERA_PER_S_IN_PER_US
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
@@ -29,6 +30,8 @@ from tracelens.workload.rank_ops import RankLayer, RankOp
 
 #: Who prices operations unless said otherwise; the roofline comes last.
 BACKENDS = "tile,collectives"
+#: Of the products' time, what ring exchanges beside them hide behind.
+TP_HIDDEN = 0.6
 _US_PER_S = 1e6
 #: Time in us by what it is spent on.
 Parts: TypeAlias = dict[str, float]
@@ -78,40 +81,6 @@ class Projection:
             return None
         needed, given = worst.peak / BYTES_PER_GB, worst.capacity / BYTES_PER_GB
         return f"stage {worst.stage} needs {needed:.1f} GB, the device has {given:.1f}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Software:
-    """How a framework's kernels and host differ from what backends price: four constants, the defaults not fitted.
-
-    ``products``, ``attention`` and ``memory`` multiply the times of matrix products, of attention, and of everything
-    that streams memory. ``host_us_per_op`` is the host's time per launched operation: a kernel takes 3-5 us, and an
-    operation is at least one.
-    """
-
-    products: float = 1.0
-    attention: float = 1.0
-    memory: float = 1.0
-    host_us_per_op: float = 5.0
-
-    def __post_init__(self) -> None:
-        for name in ("products", "attention", "memory"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
-        if self.host_us_per_op < 0:
-            raise UsageError(f"host_us_per_op must not be negative, not {self.host_us_per_op}")
-
-    def of(self, op: RankOp) -> float:
-        """What the time of ``op`` is multiplied with; 1 for communication."""
-        if op.part == "attention":
-            return self.attention
-        if op.part in ("tp", "cp", "ep") or isinstance(op.model, Collective):
-            return 1.0
-        return self.products if op.model.engine == "matrix" else self.memory
-
-
-#: Nothing fitted.
-PLAIN = Software()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +307,9 @@ class _Step:
         if len(unknown):
             raise UsageError(f"{names[models[unknown[0]]]}: no backend prices it on {self.system.device.name}")
         answered = Counter(name for name in found.backend if name is not None)
-        return dict(zip(models, found.time_us.tolist(), strict=True)), dict(sorted(answered.items()))
+        by_tile = np.array([name == "tile" for name in found.backend])
+        time_us = found.time_us * np.where(by_tile, held(models, self.system), 1.0)
+        return dict(zip(models, time_us.tolist(), strict=True)), dict(sorted(answered.items()))
 
     def _times(self, layers: Sequence[RankLayer], priced: dict[PerfModel, float]) -> _Times:
         """One layer's, with recomputation, and what its collectives leave exposed."""
@@ -363,10 +334,13 @@ class _Step:
         return _Times(forward=forward, backward=backward)
 
     def _overlapped(self, parts: Parts) -> Parts:
-        """Products in tp pieces, each beside the next piece's transfer: (t-1)/t of what transfers take longer."""
+        """Products in tp pieces, each beside the next piece's transfer: the first piece has nothing to hide behind, and
+        products leave others only a part of their time.
+        """
         tp = self.parallel.tp
         if self.parallel.tp_overlap and "tp" in parts:
-            parts["tp"] = max(0.0, (tp - 1) / tp * (parts["tp"] - parts["gemm"]))
+            first = parts["tp"] / tp
+            parts["tp"] = first + max(0.0, parts["tp"] - first - TP_HIDDEN * parts["gemm"])
         return parts
 
     def _chunk_times(self, chunk: _Chunk, times: dict[str, _Times], built: dict[str, list[RankLayer]]) -> _Times:

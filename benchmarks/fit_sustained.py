@@ -1,0 +1,49 @@
+"""Measures how much longer than the tile model says the longest measured products take, as device files hold it.
+
+    python benchmarks/fit_sustained.py FOLDER [--flops 1e13]
+
+FOLDER holds gemm.parquet (reading it takes pyarrow). The tile model's constants rest on thousands of products, most of
+them done before the device's power limit lowered its clock. A training step never gives it that rest, so projections
+slow their products down as the median of the longest ones is. The estimate is the table's layer, quantizing included.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tracelens.backends.columns import GEMMColumns
+from tracelens.backends.tile import price
+from tracelens.hardware import HardwareSpec
+
+PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--flops", type=float, default=1e13, help="what counts as long")
+    args = parser.parse_args()
+    table = pd.read_parquet(args.folder / "gemm.parquet")
+    table = table[(2 * table.m * table.n * table.k > args.flops) & table.gemm_dtype.isin(list(PRECISION))]
+    for (name, dtype), rows in table.groupby(["device", "gemm_dtype"]):
+        device, precision = HardwareSpec.load(str(name)), PRECISION[str(dtype)]
+        m, n, k = (rows[column].to_numpy(np.float64) for column in "mnk")
+        columns = GEMMColumns.of(precision, m, n, k, np.ones(len(rows)), as_layer=True)
+        found = price(columns, device)
+        if found is None:
+            continue
+        ratios = rows.latency_ms.to_numpy() * 1e3 / found.time_us
+        print(f"# {device.name}: quartiles {np.percentile(ratios, 25):.2f} to {np.percentile(ratios, 75):.2f}")
+        print(f"[calibrated.sustained.{precision}]\nslowdown = {np.median(ratios):.3g}")
+        print(
+            f'fitted_on = "aiconfigurator measured tables (Apache-2.0), gemm: the {len(rows)} products above '
+            f'{args.flops / 1e12:.0f} TFLOP, median over the constants above; benchmarks/fit_sustained.py"\n'
+        )
+
+
+if __name__ == "__main__":
+    main()

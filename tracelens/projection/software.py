@@ -1,0 +1,106 @@
+"""What a step has on top of kernels measured alone: rates held for minutes, a framework's kernels, its host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.backends.system import System
+from tracelens.backends.tile import Tile
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models import GEMM, Collective, GroupedGEMM, PerfModel
+from tracelens.units import TERA_PER_S_IN_PER_US
+from tracelens.workload.rank_ops import RankOp
+
+#: Side of the square product that stands for those which published sustained rates were measured on.
+LARGE = 16384
+_PRODUCTS = {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp4": DType.FP4_E2M1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """How a framework's kernels and host differ from what backends price: five constants, the defaults not fitted.
+
+    ``products``, ``attention``, ``memory`` and ``routing`` multiply the times of matrix products, of attention, of
+    everything that streams memory, and of moving tokens to experts and back. ``host_us_per_op`` is the host's time per
+    launched operation: a kernel takes 3-5 us, and an operation is at least one.
+    """
+
+    products: float = 1.0
+    attention: float = 1.0
+    memory: float = 1.0
+    routing: float = 1.0
+    host_us_per_op: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("products", "attention", "memory", "routing"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.host_us_per_op < 0:
+            raise UsageError(f"host_us_per_op must not be negative, not {self.host_us_per_op}")
+
+    def of(self, op: RankOp) -> float:
+        """What the time of ``op`` is multiplied with; 1 for communication."""
+        if op.part in ("attention", "routing"):
+            return self.attention if op.part == "attention" else self.routing
+        if op.part in ("tp", "cp", "ep") or isinstance(op.model, Collective):
+            return 1.0
+        return self.products if op.model.engine == "matrix" else self.memory
+
+
+#: Nothing fitted.
+PLAIN = Software()
+
+
+def held(models: Iterable[PerfModel], system: System) -> npt.NDArray[np.float64]:
+    """What the tile model's time of each is multiplied with: products at the clock that a step's power allows.
+
+    1 for everything that is no product.
+    """
+    factor = {key: slowdown(key, system.device) for key in _PRODUCTS}
+    return np.array([factor.get(_rate(model) or "", 1.0) for model in models])
+
+
+def _rate(model: PerfModel) -> str | None:
+    if not isinstance(model, GEMM | GroupedGEMM) or model.compute_dtype is None:
+        return None
+    return "bf16" if model.compute_dtype.rate == "fp16" else model.compute_dtype.rate
+
+
+@functools.lru_cache(maxsize=256)
+def slowdown(key: str, device: HardwareSpec) -> float:
+    """Of products in ``key`` (``"bf16"``, ``"fp8"``, ``"fp4"``) over what the tile model says: as its longest measured
+    products, else until a large one runs at the published sustained rate. 1 where neither is known.
+    """
+    measured = device.calibrated.get(("sustained", "nvfp4" if key == "fp4" else key))
+    if measured is not None:
+        return measured["slowdown"]
+    published = sustained_tflops_s(key, device)
+    product = GEMM(m=LARGE, n=LARGE, k=LARGE, dtype=_PRODUCTS[key], dtype_out=DType.BF16)
+    found = Tile().estimate(product, System(device=device))
+    if published is None or found is None:
+        return 1.0
+    return product.flops() / found.time_us / TERA_PER_S_IN_PER_US / published
+
+
+def sustained_tflops_s(key: str, device: HardwareSpec) -> float | None:
+    """The published sustained rate of large products; without one, what is left of the best short run: as much as on
+    the device whose constants are carried over, and of FP4 as much as of FP8. None where no file says.
+    """
+    rate, best = device.matrix.get(key), device.best_shape.get(key)
+    if rate is not None and rate.achievable_tflops_s is not None:
+        return rate.achievable_tflops_s
+    if rate is None or best is None:
+        return None
+    other = HardwareSpec.load(device.calibrated_like) if device.calibrated_like else device
+    for known in (key, "fp8"):
+        theirs, short = other.matrix.get(known), other.best_shape.get(known)
+        if theirs is not None and theirs.achievable_tflops_s is not None and short is not None:
+            return best.value * theirs.achievable_tflops_s / short.value
+    return None
