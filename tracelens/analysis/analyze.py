@@ -30,9 +30,10 @@ from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.recorded_groups import expert_groups
 from tracelens.analysis.steps import StepTimes, device_steps, select_steps
-from tracelens.analysis.summary import Coverage
+from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.timeline import Timeline, gpu_timeline
 from tracelens.analysis.utilization import ExecutedWork, executed_work
+from tracelens.analysis.views import views
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import NothingToAnalyzeError
@@ -61,6 +62,7 @@ class Analysis:
     ``event_category``: of each device event of ``activity``, the category of the row that it is counted in.
     ``executed``: None where no model's utilization was asked for. ``graphs``: None without a trace of the capture; with
     one, ``trace`` has the captured ops as rows of its own.
+    ``missing``: what a view was not recorded for.
     """
 
     trace: Trace
@@ -80,6 +82,7 @@ class Analysis:
     failures: tuple[ExtensionFailure, ...] = ()
     executed: ExecutedWork | None = None
     graphs: GraphLinks | None = None
+    missing: tuple[Unanswered, ...] = ()
 
     @property
     def complete_steps(self) -> list[int]:
@@ -148,6 +151,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     )
     timeline = gpu_timeline(activity, span_ns)
     parent_category = _parent_categories(activity, readings)
+    seen = views(recorded_trace, activity, everything, timeline.window)
     frames = {
         "gpu_timeline": timeline.frame(),
         "ops_summary_by_category": tables.ops_summary_by_category(_with_unlinked(unique, unlinked)),
@@ -159,6 +163,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         "short_kernel_histogram": tables.short_kernel_histogram(compute),
         "short_kernels_summary": tables.short_kernels_summary(table, compute, timeline.total_ns),
         "steps": times.frame(int(table.start_ns.min())),
+        **seen.frames,
         **(_cpu_frames(recorded_trace, catalog) if options.cpu else {}),
     }
     return Analysis(
@@ -181,6 +186,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         if options.work is not None
         else None,
         graphs=graphs,
+        missing=seen.missing,
     )
 
 

@@ -66,3 +66,48 @@ def gaps_ns(start: Ints, end: Ints) -> Ints:
     s, e = start[order], np.maximum.accumulate(end[order])
     gaps = s[1:] - e[:-1]
     return gaps[gaps > 0]
+
+
+def idle_spans(start: Ints, end: Ints, first: int, last: int) -> tuple[Ints, Ints]:
+    """(starts, ends) of what ``[start, end)`` leave free of ``[first, last)``, in order; none of them is empty."""
+    order = np.argsort(start, kind="stable")
+    opens = np.concatenate(([first], np.maximum.accumulate(np.maximum(end[order], first))))
+    closes = np.minimum(np.concatenate((start[order], [last])), last)
+    free = closes > opens
+    return opens[free].astype(np.int64), closes[free].astype(np.int64)
+
+
+class Covered:
+    """The union of the intervals of each key (a thread, a stream): how much of any span of it they cover, exactly."""
+
+    def __init__(self, key: Ints, start: Ints, end: Ints) -> None:
+        order = np.lexsort((start, key))
+        self._unions: dict[int, tuple[Ints, Ints, Ints]] = {}
+        for part in np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else ():
+            e = np.maximum.accumulate(end[part])
+            s = np.maximum(start[part], np.concatenate((start[part[:1]], e[:-1])))
+            kept = e > s
+            s, e = s[kept], e[kept]
+            self._unions[int(key[part[0]])] = s, e, np.concatenate((np.zeros(1, np.int64), np.cumsum(e - s)))
+
+    def spans(self, key: int) -> tuple[Ints, Ints]:
+        """(starts, ends) of the parts of a key's union, in order; parts may touch."""
+        s, e, _ = self._unions.get(key, (np.zeros(0, np.int64),) * 3)
+        return s, e
+
+    def before(self, key: Ints, time: Ints) -> Ints:
+        """How much (ns) of each key's union lies before each time."""
+        result = np.zeros(len(time), np.int64)
+        for one in np.unique(key).tolist():
+            if one not in self._unions:
+                continue
+            s, e, total = self._unions[one]
+            at = np.flatnonzero(key == one)
+            begun = np.searchsorted(s, time[at], side="right")
+            still = np.where(begun > 0, np.maximum(np.append(e, 0)[begun - 1] - time[at], 0), 0)
+            result[at] = total[begun] - still
+        return result
+
+    def within(self, key: Ints, start: Ints, end: Ints) -> Ints:
+        """How much (ns) of ``[start, end)`` each key's union covers."""
+        return self.before(key, end) - self.before(key, start)

@@ -19,6 +19,7 @@ class Timeline:
 
     Communication is what runs NCCL, RCCL, DeepEP or custom collective kernels; memcpy is copies; computation is the
     rest, memset included. Time in which several ran counts for the first of computation, communication, memcpy.
+    ``start_ns``: where the window begins, in the trace's own clock.
     """
 
     total_ns: int
@@ -27,10 +28,16 @@ class Timeline:
     exposed_memcpy_ns: int
     total_comm_ns: int
     total_memcpy_ns: int
+    start_ns: int = 0
 
     @property
     def busy_ns(self) -> int:
         return self.computation_ns + self.exposed_comm_ns + self.exposed_memcpy_ns
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """(start, end) in ns."""
+        return self.start_ns, self.start_ns + self.total_ns
 
     @property
     def idle_ns(self) -> int:
@@ -82,4 +89,5 @@ def gpu_timeline(activity: DeviceActivity, span_ns: tuple[int, int] | None = Non
         exposed_memcpy_ns=busy - with_comm,
         total_comm_ns=union(comm),
         total_memcpy_ns=union(copies),
+        start_ns=first,
     )

@@ -417,4 +417,4 @@ def _cannot_answer(analysis: Analysis) -> tuple[Unanswered, ...]:
         missing.append(Unanswered(question="time per step", because="no ProfilerStep or iteration annotations"))
     if analysis.device is None:
         missing.append(Unanswered(question="distance from the roofline", because="the device was not recognized"))
-    return tuple(missing)
+    return (*missing, *analysis.missing)

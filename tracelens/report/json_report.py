@@ -7,11 +7,12 @@ Nothing in it depends on the day, the folder or the machine, and keys stand in a
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib import resources
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
@@ -28,6 +29,7 @@ from tracelens.analysis.summary import (
 )
 from tracelens.report.cells import Value, plain_values
 from tracelens.report.text import without_surrogates
+from tracelens.report.view_columns import VIEW_SETS
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 from tracelens.whole import whole_file
 
@@ -35,19 +37,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "tracelens.report/1"
+#: Rows that the document keeps of a view; the workbook has all.
+MAX_VIEW_ROWS = 50
+NO_VIEWS: Mapping[str, pd.DataFrame] = MappingProxyType({})
 
 Json: TypeAlias = dict[str, Any]
 
 
-def write_json(path: str | PathLike[str], summary: Summary, ops: pd.DataFrame | None) -> None:
+def write_json(
+    path: str | PathLike[str], summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS
+) -> None:
     """Writes ``path`` whole or not at all; InputError when the folder is not writable."""
     with whole_file(Path(path)) as file:
-        file.write(json_bytes(summary, ops))
+        file.write(json_bytes(summary, ops, views))
 
 
-def json_bytes(summary: Summary, ops: pd.DataFrame | None) -> bytes:
+def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS) -> bytes:
     """The document, indented by two, UTF-8, ending in a line feed. NaN and infinities are null."""
-    return orjson.dumps(document(summary, ops), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(document(summary, ops, views), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def schema() -> Json:
@@ -67,8 +74,8 @@ def is_report(path: Path) -> bool:
     return head.replace(b" ", b"").replace(b"\n", b"").startswith(b'{"schema":"tracelens.report/')
 
 
-def document(summary: Summary, ops: pd.DataFrame | None) -> Json:
-    """``ops``: the frame of ``unified_perf_summary``, by keys; None without device work."""
+def document(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS) -> Json:
+    """``ops``: the frame of ``unified_perf_summary``, by keys; None without device work. ``views``: by sheet name."""
     content = {
         "schema": SCHEMA,
         "input": _input(summary.input),
@@ -82,11 +89,18 @@ def document(summary: Summary, ops: pd.DataFrame | None) -> Json:
         "categories": [_category(row) for row in summary.categories],
         "findings": [_fields(finding) for finding in summary.findings],
         "ops": [] if ops is None else op_records(ops),
+        "views": {title: _records(views[title]) for title in VIEW_SETS if title in views},
         "cannot_answer": [_fields(missing) for missing in summary.cannot_answer],
         "warnings": [_warning(notice) for notice in summary.notices],
     }
     cleaned: Json = without_surrogates(content)
     return cleaned
+
+
+def _records(frame: pd.DataFrame) -> list[Json]:
+    shown = frame.iloc[:MAX_VIEW_ROWS]
+    columns = [plain_values(shown[key]) for key in shown.columns]
+    return [dict(zip(shown.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def op_records(ops: pd.DataFrame) -> list[Json]:

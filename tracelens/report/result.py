@@ -110,8 +110,8 @@ class Report:
         """The ``tracelens.report/1`` document as text; also written to ``path``, whole or not at all, when given."""
         ops = self._ops_frame()
         if path is not None:
-            write_json(path, self.summary, ops)
-        return json_bytes(self.summary, ops).decode()
+            write_json(path, self.summary, ops, self.result.frames)
+        return json_bytes(self.summary, ops, self.result.frames).decode()
 
     def to_csv(self, folder: str | PathLike[str]) -> Path:
         """Writes one CSV file per sheet."""
@@ -132,7 +132,7 @@ class Report:
             self.to_html(staging / HTML)
             if csv:
                 self.to_csv(staging / CSV)
-            write_json(staging / JSON, self.summary, self._ops_frame())
+            write_json(staging / JSON, self.summary, self._ops_frame(), self.result.frames)
         return folder
 
     def __repr__(self) -> str:

@@ -1,0 +1,90 @@
+"""Launch overhead and what two streams shared, on traces whose figures can be counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.analysis.conftest import Builder
+from tracelens.analysis.activity import device_activity
+from tracelens.analysis.launches import launch_overhead
+from tracelens.analysis.stream_overlap import stream_overlap
+from tracelens.analysis.trace import Trace
+from tracelens.trace.table import TraceTable
+
+Build = Callable[[], Builder]
+
+
+def overhead(builder: Builder) -> pd.DataFrame | None:
+    trace = builder.trace()
+    return launch_overhead(trace.table, trace.tree, device_activity(trace.table, trace.tree, ()))
+
+
+def shared(builder: Builder) -> pd.DataFrame | None:
+    trace = Trace.of(TraceTable.from_events(builder.events))
+    return stream_overlap(trace.table, device_activity(trace.table, trace.tree, ()))
+
+
+def test_queue_depth_counts_what_was_launched_and_not_finished(build: Build) -> None:
+    # at 1, 2 and 3 the first kernel (10 to 20) is still to run, with what was launched after it; at 40 all is done
+    builder = build().launch(0, "k", 10, 10).launch(1, "k", 20, 5).launch(2, "k", 25, 5).launch(40, "k", 46, 1)
+    frame = overhead(builder)
+    assert frame is not None
+    row = frame.iloc[0]
+    assert (row["launches"], row["depth_max"], row["depth_mean"]) == (4, 2, (0 + 1 + 2 + 0) / 4)
+    # two of four found an empty stream: their kernels began 10 and 6 us after the call did
+    assert (row["percent_launch_bound"], row["latency_us_median"], row["latency_us_max"]) == (50.0, 8.0, 10.0)
+    assert (row["host_us_sum"], row["host_us_mean"]) == (4 * 0.5, 0.5)
+
+
+def test_a_full_stream_does_not_fill_the_queue_of_another(build: Build) -> None:
+    frame = overhead(build().launch(0, "k", 10, 90, stream=1).launch(2, "k", 7, 1, stream=2))
+    assert frame is not None
+    assert frame.loc[0, "depth_max"] == 0
+
+
+def test_a_graph_launch_is_one_launch_of_many_kernels(build: Build) -> None:
+    builder = build().op("cudaGraphLaunch", 0, 8, cat="cuda_runtime", correlation=90)
+    builder.kernel("a", 5, 2, correlation=90).kernel("b", 7, 2, correlation=90).launch(20, "c", 26, 1)
+    frame = overhead(builder)
+    assert frame is not None
+    assert frame[["launch_call", "launches", "kernels"]].to_numpy().tolist() == [
+        ["cudaGraphLaunch", 1, 2], ["cudaLaunchKernel", 1, 1], ["all", 2, 3],
+    ]  # fmt: skip
+
+
+def test_without_launches_there_is_no_overhead_to_show(build: Build) -> None:
+    assert overhead(build().kernel("k", 0, 5)) is None
+
+
+def test_the_time_in_which_two_streams_were_busy(build: Build) -> None:
+    # 1: 0 to 10 and 20 to 30; 2: 5 to 25: both from 5 to 10 and from 20 to 25
+    builder = build().kernel("k", 0, 10, stream=1).kernel("k", 20, 10, stream=1).kernel("k", 5, 20, stream=2)
+    frame = shared(builder)
+    assert frame is not None
+    row = frame.iloc[0]
+    assert (row["stream_a"], row["stream_b"], row["both_us"]) == (1, 2, 10.0)
+    assert (row["percent_of_a"], row["percent_of_b"]) == (50.0, 50.0)
+
+
+def test_one_stream_overlaps_with_nothing(build: Build) -> None:
+    assert shared(build().kernel("k", 0, 5).kernel("k", 3, 5)) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(1, 3)), min_size=1, max_size=14))
+def test_shared_time_is_the_intersection_of_the_unions(spans: list[tuple[int, int, int]]) -> None:
+    builder = Builder()
+    busy: dict[int, set[int]] = {}
+    for start, duration, stream in spans:
+        builder.kernel("k", start, duration, stream=stream)
+        busy.setdefault(stream, set()).update(range(start, start + duration))
+    frame = shared(builder)
+    assert (frame is None) == (len(busy) < 2)
+    for row in [] if frame is None else frame.to_dict("records"):
+        a, b = busy[row["stream_a"]], busy[row["stream_b"]]
+        assert (row["busy_a_us"], row["busy_b_us"], row["both_us"]) == (len(a), len(b), len(a & b))
+        assert np.isclose(row["percent_of_a"], 100 * len(a & b) / max(len(a), 1e-3))

@@ -1,0 +1,84 @@
+"""What the host was doing: recorded calls, calls that wait for the device, data loading, communication."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.intervals import Covered, Ints
+from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.tree import OpTree
+
+Bools = npt.NDArray[np.bool_]
+
+# Calls that by their documentation return when work on the device is done: CUDA and HIP runtime and driver, Level Zero.
+_BLOCKING = re.compile(
+    r"Synchronize(?:_v\d+|_ptsz)?$|^(?:cuda|hip|cu)Memcpy(?:2D|3D|Peer|DtoH|HtoD|DtoD|DtoA|AtoD|ToSymbol|FromSymbol"
+    r"|WithStream)?(?:_v\d+|_ptds)?$|^urQueueFinish$"
+)
+# PyTorch: "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", torch/utils/data/dataloader.py; and what
+# people call a range of their own.
+_DATA_LOADING = re.compile(r"data[ _]?load", re.IGNORECASE)
+# Ops and annotations of torch.distributed: "c10d::allreduce_", "_c10d_functional::wait_tensor", "gloo:all_reduce".
+_COMMUNICATION = re.compile(r"^(?:_?c10d(?:_functional)?::|(?:nccl|rccl|gloo|mpi|ucc|xccl):|record_param_comms)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostCalls:
+    """Unions of the calls of each process, over all its threads, by code of the process (``process[lane]``).
+
+    ``calls``: recorded ops, runtime and driver calls. ``waits``: those that wait for the device, among them copies that
+    return when the copy is done. ``loads``: data loading. ``communicates``: ops of torch.distributed. ``blocking`` says
+    of each table row whether it is one of ``waits``.
+    """
+
+    process: Ints
+    calls: Covered
+    waits: Covered
+    loads: Covered
+    communicates: Covered
+    blocking: Bools
+
+
+def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
+    """The host's side of a trace. Names are looked at once each."""
+    codes = {pid: code for code, pid in enumerate(dict.fromkeys(pid for pid, _ in table.lanes))}
+    process = np.array([codes[pid] for pid, _ in table.lanes], np.int64)
+    kind = table.kind
+    is_launch = (kind == Kind.RUNTIME) | (kind == Kind.DRIVER)
+    is_range = (kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION)
+
+    def named(pattern: re.Pattern[str]) -> Bools:
+        found = np.array([pattern.search(name) is not None for name in table.names] or [False], bool)
+        return found[table.name] if len(table) else np.zeros(0, bool)
+
+    blocking = is_launch & named(_BLOCKING)
+    blocking[_outlasting(table, tree)] = True
+
+    def covered(rows: Bools) -> Covered:
+        at = np.flatnonzero(rows)
+        start = table.start_ns[at]
+        return Covered(process[table.lane[at]], start, start + table.duration_ns[at])
+
+    return HostCalls(
+        process=process,
+        calls=covered(((kind == Kind.CPU_OP) | is_launch) & (tree.op_parent < 0)),
+        waits=covered(blocking),
+        loads=covered((is_range | (kind == Kind.PYTHON_FUNCTION)) & named(_DATA_LOADING)),
+        communicates=covered(is_range & named(_COMMUNICATION)),
+        blocking=blocking,
+    )
+
+
+def _outlasting(table: TraceTable, tree: OpTree) -> Ints:
+    """Copy calls that were still running when their copy was done: copies to and from pageable memory wait for it."""
+    copies = np.flatnonzero(table.kind == Kind.MEMCPY)
+    copies = copies[tree.launch[copies] >= 0]
+    call = tree.launch[copies].astype(np.int64)
+    end = table.start_ns + table.duration_ns
+    is_launch = (table.kind[call] == Kind.RUNTIME) | (table.kind[call] == Kind.DRIVER)
+    waited: Ints = call[is_launch & (end[copies] <= end[call]) & (end[copies] > table.start_ns[call])]
+    return waited

@@ -1,0 +1,77 @@
+"""What launching costs: host time per launch, from launch to start, how full the queue was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.analysis.activity import DeviceActivity
+from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.tree import OpTree
+from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def launch_overhead(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd.DataFrame | None:
+    """One row per runtime or driver call that launches device work, and one for all; None without such calls.
+
+    Queue depth: device events of the same stream that had been launched and were not finished when the call began. At
+    depth 0 the stream was waiting for this launch: the call is *launch-bound*, and the time from the call's start to
+    the start of its first device event is the launch latency. Events that the recording knows no launch of count in no
+    queue.
+    """
+    import pandas as pd
+
+    launch = tree.launch[activity.rows].astype(np.int64)
+    is_call = np.isin(table.kind[np.maximum(launch, 0)], (Kind.RUNTIME, Kind.DRIVER)) & (launch >= 0)
+    if not is_call.any():
+        return None
+    launch, start, end = launch[is_call], activity.start[is_call], activity.end[is_call]
+    stream = np.stack((table.device[activity.rows[is_call]].astype(np.int64), activity.stream[is_call]))
+    _, lane = np.unique(stream, axis=1, return_inverse=True)
+    lane = lane.reshape(-1)
+    # One entry per call: its first device event; a graph launch has many
+    order = np.lexsort((activity.rows[is_call], start, launch))
+    first = order[np.concatenate(([True], np.diff(launch[order]) != 0))]
+    kernels = np.diff(np.append(np.flatnonzero(np.concatenate(([True], np.diff(launch[order]) != 0))), len(order)))
+    called = table.start_ns[launch[first]]
+    depth = np.zeros(len(first), np.int64)
+    for one in np.unique(lane[first]).tolist():
+        at, events = np.flatnonzero(lane[first] == one), np.flatnonzero(lane == one)
+        launched = np.searchsorted(np.sort(table.start_ns[launch[events]]), called[at])
+        depth[at] = np.maximum(launched - np.searchsorted(np.sort(end[events]), called[at], side="right"), 0)
+    calls = pd.DataFrame(
+        {
+            "launch_call": np.array(table.names, object)[table.name[launch[first]]],
+            "kernels": kernels,
+            "host_us": table.duration_ns[launch[first]] / NS_PER_US,
+            "latency_us": np.where(depth == 0, np.maximum(start[first] - called, 0) / NS_PER_US, np.nan),
+            "depth": depth,
+            "bound": depth == 0,
+        }
+    )
+    rows = [_row(str(name), part) for name, part in calls.groupby("launch_call", sort=True)]
+    rows.sort(key=lambda row: (-row["host_us_sum"], row["launch_call"]))
+    return pd.DataFrame([*rows, _row("all", calls)] if len(rows) > 1 else rows)
+
+
+def _row(name: str, calls: pd.DataFrame) -> dict[str, Any]:
+    latency = calls["latency_us"]
+    return {
+        "launch_call": name,
+        "launches": len(calls),
+        "kernels": int(calls["kernels"].sum()),
+        "host_us_sum": calls["host_us"].sum(),
+        "host_us_mean": calls["host_us"].mean(),
+        "host_us_median": calls["host_us"].median(),
+        "host_us_max": calls["host_us"].max(),
+        "latency_us_median": latency.median(),
+        "latency_us_mean": latency.mean(),
+        "latency_us_max": latency.max(),
+        "depth_mean": calls["depth"].mean(),
+        "depth_max": int(calls["depth"].max()),
+        "percent_launch_bound": 100 * float(calls["bound"].mean()),
+    }

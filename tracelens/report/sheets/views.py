@@ -1,0 +1,35 @@
+"""The sheets of the views: one function each, all of them a frame as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens.report.columns import Analyzed, sheet
+from tracelens.report.view_columns import VIEW_SETS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@sheet("idle_causes", columns=VIEW_SETS["idle_causes"], order=12)
+def idle_causes(result: Analyzed) -> pd.DataFrame | None:
+    """Idle time of the device by cause; together exactly the timeline's idle time."""
+    return result.frames.get("idle_causes")
+
+
+@sheet("idle_gaps", columns=VIEW_SETS["idle_gaps"], order=60)
+def idle_gaps(result: Analyzed) -> pd.DataFrame | None:
+    """The longest gaps in which the device stood idle, at most 500 of them."""
+    return result.frames.get("idle_gaps")
+
+
+@sheet("launch_overhead", columns=VIEW_SETS["launch_overhead"], order=62)
+def launch_overhead(result: Analyzed) -> pd.DataFrame | None:
+    """What launching cost the host, and how often the device had to wait for it, by runtime or driver call."""
+    return result.frames.get("launch_overhead")
+
+
+@sheet("stream_overlap", columns=VIEW_SETS["stream_overlap"], order=64)
+def stream_overlap(result: Analyzed) -> pd.DataFrame | None:
+    """Time in which two streams were busy at once, for every pair of streams."""
+    return result.frames.get("stream_overlap")

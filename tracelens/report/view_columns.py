@@ -1,0 +1,89 @@
+"""Columns of the views: idle causes, launch overhead, streams. What other sheets show too stands in ``columns``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracelens.report.columns import COUNT, IDENTIFIER, PERCENT, US, Column, ColumnSet, column_set
+
+
+def _us(key: str, header: str, meaning: str) -> Column:
+    return Column(key=key, header=header, meaning=meaning, unit="µs", number_format=US)
+
+
+def _percent(key: str, header: str, meaning: str) -> Column:
+    return Column(key=key, header=header, meaning=meaning, unit="%", number_format=PERCENT, look="share")
+
+
+def _number(key: str, header: str, meaning: str) -> Column:
+    return Column(key=key, header=header, meaning=meaning, number_format=COUNT)
+
+
+def _text(key: str, header: str, meaning: str, width: int = 46) -> Column:
+    return Column(key=key, header=header, meaning=meaning, width=width)
+
+
+def _identifier(key: str, header: str, meaning: str) -> Column:
+    return Column(key=key, header=header, meaning=meaning, number_format=IDENTIFIER)
+
+
+_START = "Time since the trace's first event."
+_CAUSE = _text(
+    "cause",
+    "cause",
+    "Why the device stood idle: of each gap exactly one. Launch-bound: the host was in ops and launches; host work "
+    "outside of ops: in code that recorded no op, mostly Python; synchronization: a call waited for the device, so "
+    "nothing was launched ahead; between queued kernels: the next kernel had been launched already; unknown: its "
+    "launch was not recorded.",
+    26,
+)
+_CALL = "From the start to the end of the call on the host."
+_LATENCY = "From the start of the call to the start of its first kernel, of calls whose stream had nothing left to do."
+_DEPTH = "Kernels of the same stream that were launched and not finished when the call began."
+
+#: Column set by sheet.
+VIEW_SETS: Mapping[str, ColumnSet] = {
+    "idle_causes": column_set(
+        _CAUSE,
+        _number("gaps", "gaps", "Gaps in which no stream of the device was busy."),
+        _us("idle_us", "idle (µs)", "Length of the gaps; the column adds up to idle_time of gpu_timeline."),
+        _us("mean_us", "mean (µs)", "Mean length of a gap."),
+        _us("max_us", "max (µs)", "The longest gap."),
+        _percent("percent_of_idle", "percent of idle (%)", "Share of all idle time."),
+        _percent("percent_of_window", "percent of window (%)", "Share of total_time of gpu_timeline."),
+    ),
+    "idle_gaps": column_set(
+        _us("start_us", "start (µs)", _START),
+        _us("idle_us", "idle (µs)", "Length of the gap."),
+        _CAUSE,
+        _text("kernel_before", "kernel before", "The device event that ended last.", 60),
+        _text("kernel_after", "kernel after", "The device event that ended the gap.", 60),
+        _text("op_after", "op after", "The op that launched it."),
+    ),
+    "launch_overhead": column_set(
+        _text("launch_call", "launch call", "Runtime or driver call; all: every call that launched device work.", 32),
+        _number("launches", "launches", "Number of calls that launched device work."),
+        _number("kernels", "kernels", "Kernels, copies and memsets that they launched."),
+        _us("host_us_sum", "host time (µs)_sum", _CALL),
+        _us("host_us_mean", "host time (µs)_mean", _CALL),
+        _us("host_us_median", "host time (µs)_median", _CALL),
+        _us("host_us_max", "host time (µs)_max", _CALL),
+        _us("latency_us_median", "launch latency (µs)_median", _LATENCY),
+        _us("latency_us_mean", "launch latency (µs)_mean", _LATENCY),
+        _us("latency_us_max", "launch latency (µs)_max", _LATENCY),
+        Column(key="depth_mean", header="queue depth_mean", meaning=_DEPTH, number_format="#,##0.0"),
+        _number("depth_max", "queue depth_max", _DEPTH),
+        _percent("percent_launch_bound", "launch-bound (%)", "Share of the calls at queue depth 0: the stream waited."),
+    ),
+    "stream_overlap": column_set(
+        _identifier("device_a", "device A", "Device of the first stream; -1 where not recorded."),
+        _identifier("stream_a", "stream A", "The first stream."),
+        _identifier("device_b", "device B", "Device of the second stream; -1 where not recorded."),
+        _identifier("stream_b", "stream B", "The second stream."),
+        _us("busy_a_us", "busy A (µs)", "Union of the device events of stream A."),
+        _us("busy_b_us", "busy B (µs)", "Union of the device events of stream B."),
+        _us("both_us", "both busy (µs)", "Time in which both streams were busy."),
+        _percent("percent_of_a", "percent of A (%)", "Both busy, as a share of busy A."),
+        _percent("percent_of_b", "percent of B (%)", "Both busy, as a share of busy B."),
+    ),
+}
