@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--recompute", choices=("none", "selective", "full"), default="none")
     add("--attention", choices=("flash", "unfused"), default="flash")
     add("--skew", metavar="zipf:1.1", default="uniform", help="load of experts, as in route; default: uniform")
-    add("--schedule", metavar="NAME", help="1f1b, interleaved, gpipe; default: 1f1b, interleaved with --vpp")
+    add("--schedule", metavar="NAME", help="1f1b, zb-v, ... (see the docs); default: 1f1b, interleaved with --vpp")
     add(
         "--backend",
         default=None,

@@ -2,89 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tracelens.errors import UsageError
-from tracelens.projection.schedules import Order, Task
+from tracelens.projection.schedules import Kind, Route, Task
+
+#: ``[rank][chunk]``.
+PerChunk: TypeAlias = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """What the ranks of a pipeline did. Times in microseconds from the first task's start.
 
-    ``busy_us`` of a rank is the time of its tasks, ``kept_bytes`` the most activations that it kept at once.
+    ``starts_us`` and ``ends_us`` of a rank are those of its tasks in order. ``busy_us`` of a rank is the time of its
+    tasks; ``transfer_us`` what it waited for transfers that were under way. ``kept_bytes``: the most activations that
+    it kept at once.
     """
 
     time_us: float
+    starts_us: tuple[tuple[float, ...], ...]
+    ends_us: tuple[tuple[float, ...], ...]
     busy_us: tuple[float, ...]
+    transfer_us: tuple[float, ...]
     kept_bytes: tuple[float, ...]
 
 
 def run(
-    order: Order,
+    tasks: Sequence[Sequence[Task]],
+    routes: Sequence[Route],
     *,
-    forward_us: Sequence[Sequence[float]],
-    backward_us: Sequence[Sequence[float]],
-    kept_bytes: Sequence[Sequence[float]],
-    transfer_us: float,
-    micro_batches: int,
+    times_us: Mapping[Kind, PerChunk],
+    kept_bytes: PerChunk,
+    later_bytes: PerChunk,
+    hops_us: Sequence[float],
 ) -> Pipeline:
-    """Runs ``order`` with times and bytes as ``[rank][chunk]``; ``transfer_us`` passes between neighbors, both ways.
+    """Runs what a schedule orders. ``hops_us[r]`` passes between rank r and the next, both ways; the last one and the
+    first are neighbors too.
 
-    A transfer keeps neither rank from its next task. UsageError when the schedule waits for itself.
+    A transfer keeps neither rank from its next task, but the next transfer the same way waits for it.
+    ``kept_bytes`` of a micro-batch live from its forward, ``later_bytes`` of them from the input's to the weights'
+    gradient. UsageError when the schedule waits for itself.
     """
-    ranks, chunks = len(forward_us), len(forward_us[0])
-    tasks = [order.tasks(r, ranks=ranks, chunks=chunks, micro_batches=micro_batches) for r in range(ranks)]
-    hop_us = transfer_us if ranks > 1 else 0.0
-    # When each part of the model, from first to last, has finished each micro-batch; None: not yet.
-    forward: list[list[float | None]] = [[None] * micro_batches for _ in range(ranks * chunks)]
-    backward: list[list[float | None]] = [[None] * micro_batches for _ in range(ranks * chunks)]
-    free, position = [0.0] * ranks, [0] * ranks
+    places = _Places(routes, hops_us)
+    ranks = len(tasks)
+    starts: list[list[float]] = [[] for _ in tasks]
+    ends: list[list[float]] = [[] for _ in tasks]
+    waited, free, position = [0.0] * ranks, [0.0] * ranks, [0] * ranks
+    arrived, sent = places.arrived, places.sent
     waiting = set(range(ranks))
     while waiting:
         advanced = False
         for rank in sorted(waiting):
             mine, at, now = tasks[rank], position[rank], free[rank]
-            first, end = at, len(mine)
-            while at < end:
-                task = mine[at]
-                part, m = task.chunk * ranks + rank, task.micro_batch
-                if task.kind == "F":
-                    arrived = forward[part - 1][m] if part else -hop_us
-                    ends, cost = forward, forward_us[rank][task.chunk]
-                else:
-                    # The last part turns round: its own forward's result does not travel.
-                    last = part + 1 == len(backward)
-                    arrived = forward[part][m] if last else backward[part + 1][m]
-                    arrived = arrived - hop_us if last and arrived is not None else arrived
-                    ends, cost = backward, backward_us[rank][task.chunk]
-                if arrived is None:
-                    break
-                now = max(now, arrived + hop_us) + cost
-                ends[part][m] = now
+            first, last = at, len(mine)
+            while at < last:
+                kind, m, chunk = mine[at]
+                due = now
+                if kind != "W":
+                    came = arrived.get(
+                        (kind == "F", rank, chunk, m), places.enters.get((rank, chunk)) if kind == "F" else None
+                    )
+                    if came is None:
+                        break
+                    if came > now:
+                        due = came
+                        waited[rank] += min(came - now, places.hop.get((kind == "F", rank, chunk), 0.0))
+                starts[rank].append(due)
+                now = due + times_us[kind][rank][chunk]
+                ends[rank].append(now)
                 at += 1
+                if kind == "W":
+                    continue
+                place = places.next_of.get((kind == "F", rank, chunk))
+                if place is None:
+                    if kind == "F":
+                        arrived[False, rank, chunk, m] = now
+                    continue
+                to, link, hop = place
+                leaves = max(now, sent[link])
+                sent[link] = leaves + hop
+                arrived[kind == "F", to[0], to[1], m] = leaves + hop
             advanced |= at > first
             position[rank], free[rank] = at, now
-            if at == end:
+            if at == last:
                 waiting.discard(rank)
         if not advanced:
             raise UsageError(f"the schedule waits for itself on ranks {sorted(waiting)}")
-    per_rank = [sum(f) + sum(b) for f, b in zip(forward_us, backward_us, strict=True)]
     return Pipeline(
         time_us=max(free),
-        busy_us=tuple(micro_batches * each for each in per_rank),
-        kept_bytes=tuple(_peak(mine, kept_bytes[rank]) for rank, mine in enumerate(tasks)),
+        starts_us=tuple(map(tuple, starts)),
+        ends_us=tuple(map(tuple, ends)),
+        busy_us=tuple(sum(times_us[task.kind][rank][task.chunk] for task in mine) for rank, mine in enumerate(tasks)),
+        transfer_us=tuple(waited),
+        kept_bytes=tuple(_peak(mine, kept_bytes[rank], later_bytes[rank]) for rank, mine in enumerate(tasks)),
     )
 
 
-def _peak(tasks: Sequence[Task], nbytes: Sequence[float]) -> float:
-    """Activations are kept from the start of a forward to the end of its backward."""
+class _Places:
+    """Where results go. Keys begin with whether the pass is forward; links are (from, to, whether to the next rank)."""
+
+    def __init__(self, routes: Sequence[Route], hops_us: Sequence[float]) -> None:
+        ranks = len(hops_us)
+        self.arrived: dict[tuple[bool, int, int, int], float] = {}
+        self.sent: dict[tuple[int, int, bool], float] = {}
+        self.enters = {route[0]: 0.0 for route in routes}
+        self.next_of: dict[tuple[bool, int, int], tuple[tuple[int, int], tuple[int, int, bool], float]] = {}
+        self.hop: dict[tuple[bool, int, int], float] = {}
+        for route in routes:
+            for here, there in itertools.pairwise(route):
+                self._join(True, here, there, ranks, hops_us)
+                self._join(False, there, here, ranks, hops_us)
+
+    def _join(
+        self, forward: bool, here: tuple[int, int], there: tuple[int, int], ranks: int, hops_us: Sequence[float]
+    ) -> None:
+        onward = there[0] == (here[0] + 1) % ranks
+        hop = 0.0 if here[0] == there[0] else hops_us[here[0] if onward else there[0]]
+        link = (here[0], there[0], forward)
+        self.sent.setdefault(link, 0.0)
+        self.next_of[forward, *here] = (there, link, hop)
+        self.hop[forward, *there] = hop
+
+
+def _peak(tasks: Sequence[Task], kept: Sequence[float], later: Sequence[float]) -> float:
     held = peak = 0.0
-    for task in tasks:
-        if task.kind == "F":
-            held += nbytes[task.chunk]
-            peak = max(peak, held)
+    for kind, _, chunk in tasks:
+        if kind == "F":
+            held += kept[chunk]
+        elif kind == "B":
+            held -= kept[chunk]
+        elif kind == "D":
+            held += later[chunk] - kept[chunk]
         else:
-            held -= nbytes[task.chunk]
+            held -= later[chunk]
+        peak = max(peak, held)
     return peak

@@ -107,14 +107,18 @@ def project(
     prices on the device.
     """
     priced_on, assumed = _completed(system)
-    name = schedule or ("interleaved" if parallel.vpp > 1 and parallel.pp > 1 else "1f1b")
+    name = schedule or ("interleaved" if parallel.vpp > 1 else "1f1b")
+    if parallel.pp == 1:
+        # Without a pipeline there is nothing to interleave.
+        name, parallel = "1f1b", replace(parallel, vpp=1)
+    order = schedules.load(name)
     step = _Step(
         model=model,
-        # Without a pipeline there is nothing to interleave.
-        parallel=parallel if parallel.pp > 1 else replace(parallel, vpp=1),
+        parallel=replace(parallel, vpp=order.chunks(parallel.vpp)),
         system=priced_on,
         sequence=sequence,
         schedule=name,
+        order=order,
         backend=_chain(backends),
         software=software,
     )
@@ -206,10 +210,18 @@ def layer_counts(layers: int, parts: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Times:
-    """Of one micro-batch through some layers, by part; exposed communication only."""
+    """Of one micro-batch through some layers, by part; exposed communication only.
+
+    ``dgrad`` is the backward without the weights' gradients.
+    """
 
     forward: Parts
-    backward: Parts
+    dgrad: Parts
+    wgrad: Parts
+
+    @property
+    def backward_us(self) -> float:
+        return sum(self.dgrad.values()) + sum(self.wgrad.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +239,7 @@ class _Step:
     system: System
     sequence: int
     schedule: str
+    order: schedules.Order
     backend: Backend
     software: Software
 
@@ -237,22 +250,16 @@ class _Step:
         priced, answered = self._priced(op for layers in built.values() for layer in layers for op in layer.ops)
         times = {name: self._times(layers, priced) for name, layers in built.items()}
         costs = [[self._chunk_times(chunk, times, built) for chunk in rank] for rank in chunks]
-        kept = [[self._kept(chunk) for chunk in rank] for rank in chunks]
-        ran = pipeline.run(
-            schedules.load(self.schedule),
-            forward_us=[[sum(c.forward.values()) for c in rank] for rank in costs],
-            backward_us=[[sum(c.backward.values()) for c in rank] for rank in costs],
-            kept_bytes=kept,
-            transfer_us=self._transfer_us(),
-            micro_batches=parallel.micro_batches,
-        )
+        ran = self._pipeline(chunks, costs, built)
         held = [self._held(rank, built) for rank in chunks]
         busiest = max(range(parallel.pp), key=lambda rank: ran.busy_us[rank])
+        passes = parallel.micro_batches // len(self._routes())
         breakdown: dict[str, float] = defaultdict(float)
         for cost in costs[busiest]:
-            for part, time_us in (*cost.forward.items(), *cost.backward.items()):
-                breakdown[part] += parallel.micro_batches * time_us
-        breakdown["pipeline bubble"] = max(0.0, ran.time_us - ran.busy_us[busiest])
+            for part, time_us in (*cost.forward.items(), *cost.dgrad.items(), *cost.wgrad.items()):
+                breakdown[part] += passes * time_us
+        breakdown["pp"] = ran.transfer_us[busiest]
+        breakdown["pipeline bubble"] = ran.time_us - ran.busy_us[busiest] - breakdown["pp"]
         breakdown["dp"] = max(self._data_parallel_us(layers, rank) for layers, rank in zip(held, costs, strict=True))
         breakdown["optimizer"] = max(self._optimizer_us(layers) for layers in held)
         step_us = ran.time_us + breakdown["dp"] + breakdown["optimizer"]
@@ -277,18 +284,50 @@ class _Step:
             answered_by=answered,
         )
 
+    def _routes(self) -> Sequence[schedules.Route]:
+        return self.order.routes(self.parallel.pp, self.parallel.vpp)
+
     def _chunks(self) -> list[list[_Chunk]]:
         """``[rank][chunk]``."""
         layers = self.model.layers
-        ranks, parts = self.parallel.pp, self.parallel.pp * self.parallel.vpp
-        counts = layer_counts(len(layers), parts)
-        made = []
-        at = 0
-        for part, count in enumerate(counts):
-            ends = (*(("embedding",) if part == 0 else ()), *(("head",) if part == parts - 1 else ()))
-            made.append(_Chunk(layers=Counter(layers[at : at + count]), ends=ends))
-            at += count
-        return [[made[chunk * ranks + rank] for chunk in range(self.parallel.vpp)] for rank in range(ranks)]
+        made: dict[tuple[int, int], _Chunk] = {}
+        for route in self._routes():
+            at = 0
+            for part, count in enumerate(layer_counts(len(layers), len(route))):
+                ends = (*(("embedding",) if part == 0 else ()), *(("head",) if part == len(route) - 1 else ()))
+                made[route[part]] = _Chunk(layers=Counter(layers[at : at + count]), ends=ends)
+                at += count
+        return [[made[rank, chunk] for chunk in range(self.parallel.vpp)] for rank in range(self.parallel.pp)]
+
+    def _pipeline(
+        self, chunks: Sequence[Sequence[_Chunk]], costs: Sequence[Sequence[_Times]], built: dict[str, list[RankLayer]]
+    ) -> pipeline.Pipeline:
+        parallel = self.parallel
+        times: dict[schedules.Kind, list[list[float]]] = {
+            "F": [[sum(c.forward.values()) for c in rank] for rank in costs],
+            "D": [[sum(c.dgrad.values()) for c in rank] for rank in costs],
+            "W": [[sum(c.wgrad.values()) for c in rank] for rank in costs],
+            "B": [[c.backward_us for c in rank] for rank in costs],
+        }
+        means = {kind: sum(map(sum, of_rank)) / parallel.pp / parallel.vpp for kind, of_rank in times.items()}
+        hop = self._transfer_us()
+        plan = schedules.Plan(
+            ranks=parallel.pp,
+            chunks=parallel.vpp,
+            micro_batches=parallel.micro_batches,
+            forward_us=means["F"],
+            dgrad_us=means["D"],
+            wgrad_us=means["W"],
+            transfer_us=hop,
+        )
+        return pipeline.run(
+            self.order.tasks(plan),
+            self._routes(),
+            times_us=times,
+            kept_bytes=[[self._kept(chunk) for chunk in rank] for rank in chunks],
+            later_bytes=[[self._later(chunk, built) for chunk in rank] for rank in chunks],
+            hops_us=[hop] * parallel.pp,
+        )
 
     def _build(self) -> dict[str, list[RankLayer]]:
         """The blocks of each distinct layer, and the ends."""
@@ -313,53 +352,56 @@ class _Step:
 
     def _times(self, layers: Sequence[RankLayer], priced: dict[PerfModel, float]) -> _Times:
         """One layer's, with recomputation, and what its collectives leave exposed."""
-        forward: Parts = defaultdict(float)
-        backward: Parts = defaultdict(float)
+        spent: dict[str, Parts] = {phase: defaultdict(float) for phase in ("forward", "dgrad", "wgrad")}
         repeated: Parts = defaultdict(float)
         for op in (op for layer in layers for op in layer.ops):
             time_us = priced[op.model] * self.software.of(op)
-            (forward if op.phase == "forward" else backward)[op.part] += time_us
+            spent[op.phase][op.part] += time_us
             if op.core:
                 repeated[op.part] += time_us
-        forward, backward = self._overlapped(forward), self._overlapped(backward)
+        forward, dgrad, wgrad = spent.values()
+        self._overlap(forward, forward["gemm"])
+        self._overlap(dgrad, dgrad["gemm"] + wgrad["gemm"])
         is_end = layers[0].letter in ("embedding", "head")
         if self.parallel.recompute == "full" and not is_end:
-            backward["recompute"] = sum(forward.values())
+            dgrad["recompute"] = sum(forward.values())
         elif self.parallel.recompute == "selective":
-            backward["recompute"] = sum(repeated.values())
+            dgrad["recompute"] = sum(repeated.values())
         if self.parallel.zero == 3:
             gather, scatter = self._shard_us(layers)
             forward["fsdp"] = float(exposed_us(gather, sum(forward.values())))
-            backward["fsdp"] = float(exposed_us(gather + scatter, sum(backward.values())))
-        return _Times(forward=forward, backward=backward)
+            dgrad["fsdp"] = float(exposed_us(gather + scatter, sum(dgrad.values()) + sum(wgrad.values())))
+        return _Times(forward=forward, dgrad=dgrad, wgrad=wgrad)
 
-    def _overlapped(self, parts: Parts) -> Parts:
+    def _overlap(self, parts: Parts, products_us: float) -> None:
         """Products in tp pieces, each beside the next piece's transfer: the first piece has nothing to hide behind, and
         products leave others only a part of their time.
         """
         tp = self.parallel.tp
         if self.parallel.tp_overlap and "tp" in parts:
             first = parts["tp"] / tp
-            parts["tp"] = first + max(0.0, parts["tp"] - first - TP_HIDDEN * parts["gemm"])
-        return parts
+            parts["tp"] = first + max(0.0, parts["tp"] - first - TP_HIDDEN * products_us)
 
     def _chunk_times(self, chunk: _Chunk, times: dict[str, _Times], built: dict[str, list[RankLayer]]) -> _Times:
         """The chunk's, and what the host needs longer to launch than the device to run it."""
-        total = _Times(forward=defaultdict(float), backward=defaultdict(float))
+        total = _Times(forward=defaultdict(float), dgrad=defaultdict(float), wgrad=defaultdict(float))
         forward_ops = backward_ops = 0
         for name, count in (*chunk.layers.items(), *((end, 1) for end in chunk.ends)):
             one = times[name]
-            for parts, added in ((total.forward, one.forward), (total.backward, one.backward)):
+            for parts, added in ((total.forward, one.forward), (total.dgrad, one.dgrad), (total.wgrad, one.wgrad)):
                 for part, time_us in added.items():
                     parts[part] += count * time_us
             ops = [op for layer in built[name] for op in layer.ops]
             launched = sum(op.phase == "forward" for op in ops)
             forward_ops += count * launched
             backward_ops += count * (len(ops) - launched + launched * (self.parallel.recompute == "full"))
-        for parts, launched in ((total.forward, forward_ops), (total.backward, backward_ops)):
-            host = launched * self.software.host_us_per_op - sum(parts.values())
-            if host > 0:
-                parts["host"] = host
+        host_us = self.software.host_us_per_op
+        for parts, late_us in (
+            (total.forward, forward_ops * host_us - sum(total.forward.values())),
+            (total.dgrad, backward_ops * host_us - total.backward_us),
+        ):
+            if late_us > 0:
+                parts["host"] = late_us
         return total
 
     def _kept(self, chunk: _Chunk) -> float:
@@ -369,6 +411,13 @@ class _Step:
             letter: memory.activation_bytes(*arguments, letter, self.sequence) for letter in set("".join(chunk.layers))
         }
         return sum(count * of_letter[letter] for layer, count in chunk.layers.items() for letter in layer)
+
+    def _later(self, chunk: _Chunk, built: dict[str, list[RankLayer]]) -> float:
+        """Of one micro-batch, what the weights' gradients read."""
+        return sum(
+            count * sum(memory.wgrad_bytes(layer, self.parallel) for layer in built[name])
+            for name, count in chunk.layers.items()
+        )
 
     def _held(self, rank: Sequence[_Chunk], built: dict[str, list[RankLayer]]) -> list[RankLayer]:
         held: list[RankLayer] = []
@@ -453,7 +502,7 @@ class _Step:
             if p.zero:
                 gathered += self._collective_us("all_gather", memory.WEIGHT_BYTES * count, group)
         forward = sum(sum(chunk.forward.values()) for chunk in rank)
-        backward = sum(sum(chunk.backward.values()) for chunk in rank)
+        backward = sum(chunk.backward_us for chunk in rank)
         # Divided gradients are reduced after every micro-batch: the next one's have nowhere to be added to.
         reductions = p.micro_batches if p.zero == 2 else 1
         reduced_us = reductions * last_bucket_us(reduced, backward, len(held))

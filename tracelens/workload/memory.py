@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from tracelens.perf_models import GEMM, GroupedGEMMVariableK
 from tracelens.workload.expert_traffic import expert_traffic
 from tracelens.workload.model_config import Experts, ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import RankLayer
+from tracelens.workload.rank_ops import COLUMN, RankLayer
 
 Bytes = TypeVar("Bytes")
 #: 16-bit weight, fp32 gradient, and Adam's fp32 master weight and two moments, per parameter.
@@ -97,6 +98,26 @@ def working_bytes(
         return 0.0
     shape = _Kept(config=config, parallel=parallel, sequence=sequence, dropout=dropout)
     return sum(shape.block(letter) for letter in layer)
+
+
+def wgrad_bytes(layer: RankLayer, parallel: ParallelConfig) -> float:
+    """What the weights' gradients of one micro-batch read, and a schedule that puts them off keeps: every product's
+    input, as it is stored, and its output's gradient.
+
+    32 s b h of a GPT layer, "M_W" of Qi et al., 2023 (arXiv 2401.10241, section 2).
+    """
+    elements = 0.0
+    for op in layer.ops:
+        if op.phase != "wgrad" or op.part not in ("gemm", "experts"):
+            continue
+        model = op.model
+        if isinstance(model, GroupedGEMMVariableK):
+            elements += model.m * (model.n + model.k)
+        elif isinstance(model, GEMM):
+            # Of k tokens, m of the input and n of the output's gradient
+            stored = parallel.row_share if op.name in COLUMN else 1
+            elements += model.b * model.k * (model.m / stored + model.n)
+    return elements * parallel.width.width_bytes
 
 
 def logits_bytes(config: ModelConfig, parallel: ParallelConfig, sequence: int) -> float:

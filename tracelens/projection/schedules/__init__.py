@@ -7,10 +7,10 @@ import pkgutil
 from functools import cache
 
 from tracelens.errors import UsageError
-from tracelens.projection.schedules.base import Order, Task, schedule
+from tracelens.projection.schedules.base import Kind, Order, Plan, Route, Task, schedule
 from tracelens.registry import Registry
 
-__all__ = ["Order", "Task", "load", "schedule", "schedules"]
+__all__ = ["Kind", "Order", "Plan", "Route", "Task", "load", "schedule", "schedules"]
 
 
 @cache

@@ -1,34 +1,81 @@
-"""What a pipeline schedule is: an ordered list of tasks per rank."""
+"""What a pipeline schedule is: where the parts of a model stand, and an ordered list of tasks per rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from tracelens.errors import UsageError
 from tracelens.registry import mark
 
 T = TypeVar("T")
+#: ``"F"`` forward, ``"B"`` the whole backward, ``"D"`` the gradient of the input alone, ``"W"`` that of the weights.
+Kind: TypeAlias = Literal["F", "B", "D", "W"]
+#: (rank, chunk) of each part of the model, from the first to the last.
+Route: TypeAlias = Sequence[tuple[int, int]]
 
 
 class Task(NamedTuple):
-    """One micro-batch through one chunk of a rank's layers: ``kind`` ``"F"`` forward, ``"B"`` backward.
+    """One micro-batch through one chunk of a rank's layers.
 
     A tuple, because a step of a large job has 100,000 of them, and a frozen dataclass takes 1.7 times as long.
     """
 
-    kind: str
+    kind: Kind
     micro_batch: int
     chunk: int
 
 
-class Order(Protocol):
-    """A schedule. Chunk c of rank r is the model's part ``c * ranks + r``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a schedule is made for. Times in microseconds are those of a chunk, the mean over all; a schedule may look
+    at them, and runs correctly with any others.
+    """
 
-    def tasks(self, rank: int, *, ranks: int, chunks: int, micro_batches: int) -> Sequence[Task]:
-        """What ``rank`` of ``ranks`` runs, in order. UsageError for numbers that the schedule cannot do."""
+    ranks: int
+    chunks: int
+    micro_batches: int
+    forward_us: float = 1.0
+    dgrad_us: float = 1.0
+    wgrad_us: float = 1.0
+    transfer_us: float = 0.0
+
+
+class Order(Protocol):
+    """A schedule."""
+
+    def chunks(self, asked: int) -> int:
+        """How many chunks a rank has where ``asked`` are configured. UsageError when the schedule cannot do that."""
+        ...
+
+    def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
+        """The ways of micro-batches through the ranks; each passes the whole model. No two share a chunk."""
+        ...
+
+    def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
+        """What each rank runs, in order. UsageError for numbers that the schedule cannot do."""
         ...
 
 
 def schedule(name: str) -> Callable[[T], T]:
     """Marks a class (called without arguments) as the schedule ``name``, e.g. ``"1f1b"``."""
     return mark("schedule", name)
+
+
+def round_and_round(ranks: int, chunks: int) -> list[Route]:
+    """Part i of the model stands on rank i mod p."""
+    return [[(part % ranks, part // ranks) for part in range(ranks * chunks)]]
+
+
+def there_and_back(ranks: int) -> list[Route]:
+    """A V: chunk 0 of the ranks in order, then chunk 1 in reverse, so the first rank has both ends of the model."""
+    return [[*((rank, 0) for rank in range(ranks)), *((rank, 1) for rank in reversed(range(ranks)))]]
+
+
+def exactly(name: str, chunks: int, asked: int) -> int:
+    """``chunks``. UsageError when something else was ``asked`` for; 1 leaves it to the schedule."""
+    if asked not in (1, chunks):
+        several = f"{chunks} chunk{'s' if chunks > 1 else ''} per rank"
+        raise UsageError(f"schedule {name} has {several}, not {asked}; interleaved and gpipe have any number")
+    return chunks

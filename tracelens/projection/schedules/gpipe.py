@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.projection.schedules.base import Task, schedule
+from tracelens.projection.schedules.base import Plan, Route, Task, round_and_round, schedule
 
 
 @schedule("gpipe")
 class GPipe:
     """Balanced stages take (m + p - 1)(F + B), and every stage keeps m micro-batches."""
 
-    def tasks(self, rank: int, *, ranks: int, chunks: int, micro_batches: int) -> Sequence[Task]:
-        forward = [Task("F", m, c) for c in range(chunks) for m in range(micro_batches)]
-        backward = [Task("B", m, c) for c in reversed(range(chunks)) for m in range(micro_batches)]
-        return forward + backward
+    def chunks(self, asked: int) -> int:
+        return asked
+
+    def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
+        return round_and_round(ranks, chunks)
+
+    def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
+        forward = [Task("F", m, c) for c in range(plan.chunks) for m in range(plan.micro_batches)]
+        backward = [Task("B", m, c) for c in reversed(range(plan.chunks)) for m in range(plan.micro_batches)]
+        return [forward + backward] * plan.ranks

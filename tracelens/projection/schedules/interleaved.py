@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.errors import UsageError
-from tracelens.projection.schedules.base import Task, schedule
+from tracelens.projection.schedules.base import Plan, Route, Task, round_and_round, schedule
 
 
 @schedule("interleaved")
@@ -15,12 +15,22 @@ class Interleaved:
     Micro-batches go in groups of p through each chunk in turn, so p must divide m.
     """
 
-    def tasks(self, rank: int, *, ranks: int, chunks: int, micro_batches: int) -> Sequence[Task]:
-        if micro_batches % ranks:
+    def chunks(self, asked: int) -> int:
+        return asked
+
+    def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
+        return round_and_round(ranks, chunks)
+
+    def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
+        if plan.micro_batches % plan.ranks:
             raise UsageError(
-                f"schedule interleaved: {ranks} pipeline ranks do not divide {micro_batches} micro-batches"
+                f"schedule interleaved: {plan.ranks} pipeline ranks do not divide {plan.micro_batches} micro-batches"
             )
-        total = micro_batches * chunks
+        return [self._of(rank, plan) for rank in range(plan.ranks)]
+
+    def _of(self, rank: int, plan: Plan) -> list[Task]:
+        ranks, chunks = plan.ranks, plan.chunks
+        total = plan.micro_batches * chunks
         forward = [self._at(i, ranks, chunks) for i in range(total)]
         ahead = min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, total)
         order = [Task("F", m, c) for m, c in forward[:ahead]]

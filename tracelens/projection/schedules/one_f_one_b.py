@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.errors import UsageError
-from tracelens.projection.schedules.base import Task, schedule
+from tracelens.projection.schedules.base import Plan, Route, Task, exactly, round_and_round, schedule
 
 
 @schedule("1f1b")
 class OneForwardOneBackward:
     """Balanced stages take (m + p - 1)(F + B); stage r keeps min(p - r, m) micro-batches."""
 
-    def tasks(self, rank: int, *, ranks: int, chunks: int, micro_batches: int) -> Sequence[Task]:
-        if chunks != 1:
-            raise UsageError(f"schedule 1f1b has one chunk per rank, not {chunks}; interleaved has several")
-        ahead = min(ranks - rank - 1, micro_batches)
-        order = [Task("F", m, 0) for m in range(ahead)]
-        for m in range(micro_batches - ahead):
-            order += [Task("F", ahead + m, 0), Task("B", m, 0)]
-        return order + [Task("B", m, 0) for m in range(micro_batches - ahead, micro_batches)]
+    def chunks(self, asked: int) -> int:
+        return exactly("1f1b", 1, asked)
+
+    def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
+        return round_and_round(ranks, chunks)
+
+    def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
+        return [self._of(rank, plan) for rank in range(plan.ranks)]
+
+    def _of(self, rank: int, plan: Plan) -> list[Task]:
+        m = plan.micro_batches
+        ahead = min(plan.ranks - rank - 1, m)
+        order = [Task("F", i, 0) for i in range(ahead)]
+        for i in range(m - ahead):
+            order += [Task("F", ahead + i, 0), Task("B", i, 0)]
+        return order + [Task("B", i, 0) for i in range(m - ahead, m)]
