@@ -29,6 +29,7 @@ from tracelens.analysis.graphs import GraphLinks, with_captured_ops
 from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.recorded_groups import expert_groups
+from tracelens.analysis.remote_share import RemoteShare, remote_share
 from tracelens.analysis.steps import StepTimes, device_steps, select_steps
 from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.timeline import Timeline, gpu_timeline
@@ -140,14 +141,19 @@ def analyze(trace: Trace, options: Options) -> Analysis:
 
     ep_size = options.ep_size or recorded_ep_size(table)
 
-    def expected(model: PerfModel, signature: OpSignature) -> float | None:
-        return expected_remote_bytes(model, signature, ep_size)
+    groups = expert_groups(table)
+    members = groups[0].ranks if len(groups) == 1 else ()
+
+    def remote(model: PerfModel, signature: OpSignature) -> RemoteShare | None:
+        if not isinstance(model, EPComm):
+            return None
+        return remote_share(model, signature, rank=table.rank, members=members, ep_size=ep_size)
 
     unique = tables.ops_unique_args(table, compute, readings, launching, direct)
-    unified = tables.modelled_table(table, compute, readings, unified_set, work, expected)
+    unified = tables.modelled_table(table, compute, readings, unified_set, work, remote)
     unlinked = tables.unlinked_rows(table, compute)
     nested = tables.modelled_table(
-        table, compute, readings, modelled_calls(compute, readings, events, ops), work, expected
+        table, compute, readings, modelled_calls(compute, readings, events, ops), work, remote
     )
     timeline = gpu_timeline(activity, span_ns)
     parent_category = _parent_categories(activity, readings)
@@ -199,17 +205,6 @@ def recognized(trace: Trace, options: Options) -> Recognition:
         return Recognition(device=options.device, candidates=(options.device.name,), how=CHOSEN, note=note)
     kernels = np.unique(trace.table.name[trace.table.kind == Kind.KERNEL]).tolist()
     return recognize(properties, kernel_names=(trace.table.names[code] for code in kernels))
-
-
-def expected_remote_bytes(model: PerfModel, signature: OpSignature, ep_size: int | None) -> float | None:
-    """For token exchanges: the bytes that leave the rank under uniform routing; None without a group size.
-
-    What the op itself recorded (``Group size``) wins over ``ep_size``.
-    """
-    if not isinstance(model, EPComm):
-        return None
-    recorded = signature.attribute("Group size")
-    return model.expected_wire_bytes(recorded if isinstance(recorded, int) and recorded > 0 else ep_size)
 
 
 def recorded_ep_size(table: TraceTable) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pandas as pd
 
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.recorded_groups import recorded_attributes
+from tracelens.analysis.remote_share import all_to_all_share
 from tracelens.analysis.tables import sorted_by
 from tracelens.backends import EstimateTable
 from tracelens.dtypes import DType
@@ -31,7 +33,7 @@ _ATTRIBUTES = {
     "in_split": "In split size",
     "out_split": "Out split size",
 }
-_KEYS = ("rank", *_ATTRIBUTES, "stream")
+_KEYS = ("rank", *_ATTRIBUTES, "stream", "remote_share", "remote_from")
 
 
 def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd.DataFrame:
@@ -45,6 +47,8 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
         row = int(activity.rows[i])
         attributes = recorded_attributes(table, tree, row)
         record: dict[str, Any] = {key: _plain(attributes.get(name)) for key, name in _ATTRIBUTES.items()}
+        share = all_to_all_share(attributes, table.rank) if _is_all_to_all(record["collective"]) else None
+        record |= {"remote_share": share and share.share, "remote_from": share and share.source}
         record |= {"rank": table.rank, "stream": int(activity.stream[i]), "us": activity.duration[i] / NS_PER_US}
         records.append(record)
     if not records:
@@ -62,6 +66,10 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
             count * dtype.width_bytes / BYTES_PER_MB if isinstance(count, int | float) and dtype is not None else None
             for count, dtype in zip(result[f"{side}_nelems"], widths, strict=True)
         ]
+    result["remote_mb"] = [
+        None if share is None or nbytes is None else share * nbytes
+        for share, nbytes in zip(result.pop("remote_share"), result["in_mb"], strict=True)
+    ]
     return sorted_by(result, "duration_us_sum")
 
 
@@ -103,6 +111,13 @@ def _stride(ranks: Any) -> int | None:
     inside = sorted(members)
     steps = {after - before for before, after in itertools.pairwise(inside)}
     return 1 if not steps else steps.pop() if len(steps) == 1 and min(steps) > 0 else None
+
+
+@functools.cache
+def _is_all_to_all(name: object) -> bool:
+    if not isinstance(name, str):
+        return False
+    return Collective(kind=name, elements_in=0, elements_out=0, ranks=None).word == "all_to_all"
 
 
 def _plain(value: Any) -> Any:

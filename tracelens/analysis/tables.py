@@ -16,6 +16,7 @@ import pandas as pd
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.calls import Calls, Launchers, OpReadings
 from tracelens.analysis.catalog import OTHER
+from tracelens.analysis.remote_share import RemoteShare
 from tracelens.backends.base import EstimateTable
 from tracelens.perf_models.columns import WorkColumns
 from tracelens.trace.table import TraceTable
@@ -247,7 +248,7 @@ def modelled_table(
     readings: OpReadings,
     calls: Calls,
     work: Work,
-    expected_remote_bytes: Callable[[Any, Any], float | None],
+    remote_share: Callable[[Any, Any], RemoteShare | None],
 ) -> pd.DataFrame:
     """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
 
@@ -292,10 +293,12 @@ def modelled_table(
         for c, kernel in zip(code.tolist(), calls.kernel_name[group.first].tolist(), strict=True)
     ]
     remote = [
-        None if m is None else expected_remote_bytes(m, table.signature_of(row))
+        None if m is None else remote_share(m, table.signature_of(row))
         for m, row in zip(models, group.example, strict=True)
     ]
-    frame["expected_remote_mb"] = np.array([np.nan if b is None else b for b in remote], float) / BYTES_PER_MB
+    shares = np.array([np.nan if r is None else r.share for r in remote], float)
+    frame["expected_remote_mb"] = shares * frame["wire_mb"]
+    frame["remote_from"] = np.array([r.source if r is not None else None for r in remote], object)
     gap = activity.gap_before[calls.first_event].astype(float)
     frame["launch_gap_us"] = pd.Series(np.where(gap < 0, np.nan, gap) / NS_PER_US).groupby(of_call).median()
     frame = pd.concat(parts, axis=1)

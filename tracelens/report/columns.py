@@ -302,9 +302,16 @@ WIRE = (
     Column(
         key="expected_remote_mb",
         header="Expected Remote Data (MB)",
-        meaning="Wire: the share of Interconnect Data (MB) that leaves the rank if tokens spread evenly.",
+        meaning="Wire: the share of Interconnect Data (MB) that leaves the rank.",
         unit="MB (1e6 bytes)",
         number_format=MB,
+        optional=True,
+    ),
+    Column(
+        key="remote_from",
+        header="Remote Data From",
+        meaning="Where that share comes from: recorded split sizes or token counts, else what was assumed.",
+        width=34,
         optional=True,
     ),
 )
@@ -406,7 +413,7 @@ def _first(column: Column) -> Column:
 
 FAMILY = column_set(
     NAME, _first(GFLOPS), _first(HBM_MB), _first(INTENSITY), HBM_RATE, COMPUTE_RATE,
-    _first(WIRE[0]), WIRE[1:-1], _first(WIRE[-1]), SPEC, ROOFLINE, ACHIEVABLE, KERNEL_TIME,
+    _first(WIRE[0]), WIRE[1:-2], *(_first(column) for column in WIRE[-2:]), SPEC, ROOFLINE, ACHIEVABLE, KERNEL_TIME,
     CALLS.renamed("name_count"), EXAMPLE.renamed("UID_first"),
     Column(
         key="nested",
@@ -481,6 +488,14 @@ COLLECTIVES = column_set(
     Column(
         key="out_mb", header="Out msg size (MB)_first", meaning="Wire: bytes this rank receives.",
         unit="MB (1e6 bytes)", number_format=MB,
+    ),
+    Column(
+        key="remote_mb", header="Remote Data (MB)", unit="MB (1e6 bytes)", number_format=MB, optional=True,
+        meaning="Wire: of an all-to-all's bytes, those for other ranks.",
+    ),
+    Column(
+        key="remote_from", header="Remote Data From", meaning="The split sizes that say so; even split: [].",
+        width=18, optional=True,
     ),
     statistics(
         ("sum", "mean", "std", "min", "max"), key="duration_us", header="dur_{}",

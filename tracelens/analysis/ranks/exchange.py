@@ -11,6 +11,7 @@ from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.ranks.matching import JobCalls
 from tracelens.analysis.ranks.summary import NOTIFY, ExchangeOp, RankSummary
 from tracelens.analysis.ranks.waits import Instances, waiting_ns
+from tracelens.analysis.remote_share import share_of_others
 from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 #: What ``local_from`` says where the tokens that stay on their rank were not recorded.
@@ -110,12 +111,9 @@ def _remote_bytes(
     # By the kernel, not by the op's name: the backward of a combine is a dispatch
     if word == _DISPATCH:
         sent_tokens[rank] = op.tokens
-    counts = op.counts
-    if counts and rank in members and len(counts) % len(members) == 0 and sum(counts) > 0:
-        each = len(counts) // len(members)
-        at = members.index(rank) * each
-        remote = op.wire_bytes * (1 - sum(counts[at : at + each]) / sum(counts))
-        return remote, remote, op.counts_from
+    share = share_of_others(op.counts, rank, members)
+    if share is not None:
+        return op.wire_bytes * share, op.wire_bytes * share, op.counts_from
     low = 0.0
     if word == _COMBINE and earlier is not None and op.row_bytes is not None:
         low = max(0, op.tokens - earlier) * op.row_bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +14,14 @@ from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.recorded_groups import expert_groups, recorded_attributes
+from tracelens.analysis.remote_share import SPLIT_SIZES, integers, recorded_counts, split_sizes
 from tracelens.analysis.steps import StepTimes, device_steps
 from tracelens.analysis.timeline import Timeline, gpu_timeline
 from tracelens.analysis.trace import Trace
 from tracelens.dtypes import DType
 from tracelens.perf_models.collective import Collective
 from tracelens.perf_models.ep_comm import EPComm
-from tracelens.signature import OpSignature, parse_literal
+from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
 
 Bools = npt.NDArray[np.bool_]
@@ -288,7 +288,7 @@ class _Reader:
                 return Message(word=_exchange_word(kernel), name=kernel, is_exchange=True, stream=stream)
         attributes = recorded_attributes(self._table, self._tree, int(activity.rows[i]))
         name = attributes.get("Collective name")
-        ranks = _ints(attributes.get("Process Group Ranks"))
+        ranks = integers(attributes.get("Process Group Ranks"))
         group = attributes.get("Process Group Name")
         recorded = self._groups.get(str(group)) if group is not None else None
         word = _word_of_kernel(kernel)
@@ -300,8 +300,8 @@ class _Reader:
             dtype=attributes["dtype"] if isinstance(attributes.get("dtype"), str) else None,
             elements_in=_int(attributes.get("In msg nelems")),
             elements_out=_int(attributes.get("Out msg nelems")),
-            in_split=_splits(attributes.get("In split size")),
-            out_split=_splits(attributes.get("Out split size")),
+            in_split=split_sizes(attributes.get("In split size")),
+            out_split=split_sizes(attributes.get("Out split size")),
             peer=_int(attributes.get("Dst Rank", attributes.get("Src Rank"))),
             stream=stream,
         )
@@ -344,9 +344,9 @@ class _Reader:
 
 def _exchange_op(signature: OpSignature, model: EPComm, split: tuple[int, ...] | None) -> ExchangeOp:
     width = None if model.dtype is None else model.dtype.width_bytes
-    own = _ints(signature.attribute("In split size"))
-    splits = own or split
-    counts = splits or _recorded_counts(signature)
+    counts, source = recorded_counts(signature)
+    if split and source != SPLIT_SIZES:
+        counts, source = split, SPLIT_SIZES
     return ExchangeOp(
         name=signature.name,
         tokens=model.tokens,
@@ -354,18 +354,8 @@ def _exchange_op(signature: OpSignature, model: EPComm, split: tuple[int, ...] |
         row_bytes=None if width is None else model.hidden * width,
         wire_bytes=model.wire_bytes(),
         counts=counts,
-        counts_from="split sizes" if splits else "token counts" if counts else "",
+        counts_from=source,
     )
-
-
-def _recorded_counts(signature: OpSignature) -> tuple[int, ...] | None:
-    """A recorded list of integers among the scalars: tokens per rank or per expert. None without exactly one."""
-    lists = [
-        found
-        for i, kind in enumerate(signature.dtypes or ())
-        if kind == "ScalarList" and (found := _ints(signature.literal(i))) and len(found) > 1
-    ]
-    return lists[0] if len(lists) == 1 else None
 
 
 def _message(
@@ -487,16 +477,3 @@ def _int(value: object) -> int | None:
     if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _splits(value: object) -> tuple[int, ...] | None:
-    """Recorded split sizes; () for an even split, which is recorded as an empty list."""
-    return () if value in ("[]", (), []) else _ints(value)
-
-
-def _ints(value: object) -> tuple[int, ...] | None:
-    """A list of integers, or its text; None for anything else, also for one that was cut short (``[0, 1, ...]``)."""
-    value = parse_literal(value) if isinstance(value, str) else value
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return None
-    return tuple(value) if value and all(isinstance(v, int) for v in value) else None
