@@ -24,6 +24,7 @@ from tracelens.analysis.catalog import Catalog, ExtensionFailure
 from tracelens.analysis.collectives import collective_rows, with_estimates
 from tracelens.analysis.coverage import coverage
 from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
+from tracelens.analysis.executed_work import ExecutedWork, executed_work
 from tracelens.analysis.families import families
 from tracelens.analysis.graphs import GraphLinks, with_captured_ops
 from tracelens.analysis.options import CLIP, Options, active_extensions
@@ -33,7 +34,6 @@ from tracelens.analysis.remote_share import RemoteShare, remote_share
 from tracelens.analysis.steps import StepTimes, device_steps, select_steps
 from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.timeline import Timeline, gpu_timeline
-from tracelens.analysis.utilization import ExecutedWork, executed_work
 from tracelens.analysis.views import views
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System

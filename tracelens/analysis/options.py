@@ -6,15 +6,38 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelens.errors import UsageError
 from tracelens.extensions import Extension, detect_bundled, load_extension
 
 if TYPE_CHECKING:
     from tracelens.analysis.trace import Trace
-    from tracelens.analysis.utilization import StepWork
     from tracelens.hardware import HardwareSpec
+    from tracelens.workload import ModelConfig
 
 #: ``Options.overlap``: device events of one stream that run into the next stay as recorded, or end where it starts.
 KEEP, CLIP = "keep", "clip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What the caller says about a step: the model, and as much about its tokens as the trace does not record.
+
+    ``tokens`` in one step, or ``batch`` sequences of ``sequence`` tokens. ``ranks``: among how many devices the work on
+    these tokens is divided; None where the caller did not say.
+    """
+
+    model: ModelConfig
+    tokens: int | None = None
+    batch: int | None = None
+    sequence: int | None = None
+    ranks: int | None = None
+
+    def __post_init__(self) -> None:
+        """UsageError for figures that contradict or miss one another."""
+        if self.batch is not None and self.tokens is not None:
+            raise UsageError("--tokens-per-step and --batch say the same thing; give one of them")
+        if self.batch is not None and self.sequence is None:
+            raise UsageError("--batch needs --sequence, the tokens of one sequence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

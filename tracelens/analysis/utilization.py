@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.calls import Calls, OpReadings
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.options import StepWork
 from tracelens.analysis.summary import Notice, StepUtilization, Utilization
-from tracelens.dtypes import DType
-from tracelens.errors import SignatureError, UsageError
-from tracelens.perf_models.sdpa import SDPA, SDPABackward
+from tracelens.errors import SignatureError
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 from tracelens.workload import ModelConfig
@@ -35,74 +32,12 @@ _SHARED_WORK = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepWork:
-    """What the caller says about a step: the model, and as much about its tokens as the trace does not record.
-
-    ``tokens`` in one step, or ``batch`` sequences of ``sequence`` tokens. ``ranks``: among how many devices the work on
-    these tokens is divided; None where the caller did not say.
-    """
-
-    model: ModelConfig
-    tokens: int | None = None
-    batch: int | None = None
-    sequence: int | None = None
-    ranks: int | None = None
-
-    def __post_init__(self) -> None:
-        """UsageError for figures that contradict or miss one another."""
-        if self.batch is not None and self.tokens is not None:
-            raise UsageError("--tokens-per-step and --batch say the same thing; give one of them")
-        if self.batch is not None and self.sequence is None:
-            raise UsageError("--batch needs --sequence, the tokens of one sequence")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Tokens:
     """Tokens of one step, the length of a sequence, and where both are from."""
 
     count: int
     sequence: int
     source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ExecutedWork:
-    """What the trace's calls with a perf model did: matrix FLOPs by step (one entry over all without steps).
-
-    ``dtype`` is the type that most of them are computed in. ``attention``: (table row, model) of forward attention.
-    """
-
-    flops_by_step: Floats
-    dtype: DType | None
-    attention: tuple[tuple[int, SDPA], ...]
-
-
-def executed_work(calls: Calls, readings: OpReadings, step_of_event: Ints, steps: int) -> ExecutedWork:
-    """Over calls that do not contain one another; ``step_of_event``: of the events that calls index, -1 for none."""
-    code = readings.code_of(calls.row)
-    models = [reading.model for reading in readings.readings]
-    matrix = [m if m is not None and m.engine == "matrix" else None for m in models]
-    flops = np.array([0.0, *((m.flops() or 0) if m is not None else 0 for m in matrix)])
-    modelled = np.where(calls.kernel_name < 0, code, -1)
-    step = step_of_event[calls.first_event] if steps else np.zeros(len(code), np.int64)
-    total = np.zeros(max(1, steps))
-    np.add.at(total, step[step >= 0], flops[modelled[step >= 0] + 1])
-    by_type: dict[DType, float] = {}
-    for index, count in enumerate(np.bincount(modelled + 1, minlength=len(flops))[1:].tolist()):
-        model = matrix[index]
-        if model is not None and model.compute_dtype is not None:
-            by_type[model.compute_dtype] = by_type.get(model.compute_dtype, 0.0) + count * flops[index + 1]
-    forward = np.array([isinstance(m, SDPA) and not isinstance(m, SDPABackward) for m in models] + [False], bool)
-    attention = np.flatnonzero(forward[modelled])
-    return ExecutedWork(
-        flops_by_step=total,
-        dtype=max(by_type, key=lambda d: (by_type[d], d.label)) if any(by_type.values()) else None,
-        attention=tuple(
-            (int(calls.row[call]), model)
-            for call in attention.tolist()
-            if isinstance(model := models[int(code[call])], SDPA)
-        ),
-    )
 
 
 def utilization(analysis: Analysis) -> tuple[Utilization | None, tuple[Notice, ...]]:

@@ -54,9 +54,8 @@ def report(
     range or an extension that does not fit.
     """
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.options import Options
+    from tracelens.analysis.options import Options, StepWork
     from tracelens.analysis.trace import Trace, load
-    from tracelens.analysis.utilization import StepWork
     from tracelens.analysis.verdict import summarize
     from tracelens.errors import UsageError
     from tracelens.extensions import load_extension
