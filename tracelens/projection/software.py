@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.backends.base import EstimateTable
 from tracelens.backends.system import System
 from tracelens.backends.tile import Tile
 from tracelens.dtypes import DType
@@ -56,6 +57,13 @@ class Software:
 
 #: Nothing fitted.
 PLAIN = Software()
+
+
+def sustained_us(found: EstimateTable, models: Sequence[PerfModel], system: System) -> npt.NDArray[np.float64]:
+    """Times of an estimate of ``models``, those of the tile model as a step holds them."""
+    by_tile = np.array([name == Tile.name for name in found.backend], bool)
+    times: npt.NDArray[np.float64] = found.time_us * np.where(by_tile, held(models, system), 1.0)
+    return times
 
 
 def held(models: Iterable[PerfModel], system: System) -> npt.NDArray[np.float64]:

@@ -21,7 +21,7 @@ from tracelens.network.topology import Topology
 from tracelens.perf_models import PerfModel, WorkColumns
 from tracelens.projection import pipeline, schedules
 from tracelens.projection.exposure import REDUCED_BYTES, exposed_us, hop_us, last_bucket_us
-from tracelens.projection.software import PLAIN, Software, held
+from tracelens.projection.software import PLAIN, Software, sustained_us
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, TERA_PER_S_IN_PER_US
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
@@ -106,7 +106,7 @@ def project(
     UsageError for degrees that do not divide the model, a schedule that cannot do them, an operation that nobody
     prices on the device.
     """
-    priced_on, assumed = _completed(system)
+    priced_on, assumed = completed(system)
     name = schedule or ("interleaved" if parallel.vpp > 1 else "1f1b")
     if parallel.pp == 1:
         # Without a pipeline there is nothing to interleave.
@@ -125,9 +125,9 @@ def project(
     return replace(step.projection(), system=system, notes=tuple(filter(None, (system.note, assumed))))
 
 
-def _completed(system: System) -> tuple[System, str | None]:
-    """With the count of compute units and the clock of the device that constants are carried over from, where the
-    device's file has none; and what was taken.
+def completed(system: System) -> tuple[System, str | None]:
+    """``system`` with the count of compute units and the clock of the device that constants are carried over from,
+    where the device's file has none; and what was taken.
     """
     device = system.device
     if device.calibrated_like is None:
@@ -346,8 +346,7 @@ class _Step:
         if len(unknown):
             raise UsageError(f"{names[models[unknown[0]]]}: no backend prices it on {self.system.device.name}")
         answered = Counter(name for name in found.backend if name is not None)
-        by_tile = np.array([name == "tile" for name in found.backend])
-        time_us = found.time_us * np.where(by_tile, held(models, self.system), 1.0)
+        time_us = sustained_us(found, models, self.system)
         return dict(zip(models, time_us.tolist(), strict=True)), dict(sorted(answered.items()))
 
     def _times(self, layers: Sequence[RankLayer], priced: dict[PerfModel, float]) -> _Times:

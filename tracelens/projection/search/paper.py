@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.projection.search.space import Candidates, Shape, Strategy
+from tracelens.projection.search.space import Candidates, Shape, Strategy, distinct
 
 Floats = npt.NDArray[np.float64]
 Repair = Literal["layernorm", "pipeline", "all_reduce"]
@@ -356,13 +356,8 @@ _LAYER_KEYS = ("m1", "m2", "micro_batch", "blocks", "near_m1", "near_m2")
 def layer_costs(rules: PaperRules, candidates: Candidates) -> LayerCost:
     """The layer of every candidate, evaluated once per distinct key."""
     columns = [getattr(candidates, name) for name in _LAYER_KEYS]
-    packed = np.zeros(len(candidates), np.int64)
-    for column in columns:
-        values, code = np.unique(column, return_inverse=True)
-        packed = packed * len(values) + code.reshape(-1)
-    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    first, inverse = distinct(columns)
     cost = rules.layer({name: column[first] for name, column in zip(_LAYER_KEYS, columns, strict=True)})
-    inverse = inverse.reshape(-1)
     return LayerCost(**{name: getattr(cost, name)[inverse] for name in LayerCost.__slots__})
 
 

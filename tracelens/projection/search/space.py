@@ -8,10 +8,10 @@ arXiv 2410.00273; it depends on the model's shape and the domain's size, not on 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -138,6 +138,16 @@ def _placements(degrees: tuple[int, int, int, int], domain: int) -> Ints:
         if degrees[3] % (d := domain // (a * b * c)) == 0 and a * b * c * d == domain
     ]
     return np.array(found, np.int64).reshape(-1, 4)
+
+
+def distinct(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Where each distinct row of ``columns`` occurs first, and which of them every row is."""
+    packed = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, code = np.unique(column, return_inverse=True)
+        packed = packed * len(values) + code.reshape(-1)
+    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    return first, inverse.reshape(-1)
 
 
 @cache

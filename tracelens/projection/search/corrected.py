@@ -1,0 +1,631 @@
+"""The rule set ``corrected``: a whole training step from this project's own op lists, perf models and backends.
+
+The same step as ``projection.step`` for arrays of configurations: embedding, head and optimizer included, operations
+priced at their size by the chosen backends, collectives over the links between the ranks of each group. Instead of
+running the pipeline event by event, its time is a closed form (``pipeline_us``) that tests hold against the events.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.backends.chain import chain
+from tracelens.backends.system import System
+from tracelens.errors import UsageError
+from tracelens.groups import Group
+from tracelens.network.algorithms import collective_us
+from tracelens.network.topology import Topology
+from tracelens.perf_models import Collective, EPComm, PerfModel, WorkColumns
+from tracelens.projection.exposure import REDUCED_BYTES, exposed_us, hop_us, last_bucket_us
+from tracelens.projection.search.space import Ints, Strategy, distinct
+from tracelens.projection.search.splits import RECOMPUTE, Space, Splits, placed
+from tracelens.projection.software import PLAIN, Software, sustained_us
+from tracelens.projection.step import BACKENDS, completed, layer_counts
+from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
+from tracelens.workload import memory, rank_ops
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig, Placement
+from tracelens.workload.rank_ops import RankLayer, RankOp
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+ENDS = ("embedding", "head")
+_US_PER_S = 1e6
+_FLOP_PER_TFLOP = 1e12
+#: Candidates per pass, so that a pass' columns fit into a few tens of MB.
+_CHUNK = 100_000
+_LAYER_KEY = ("m1", "m2", "micro_batch", "blocks", "ep", "precision")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageType:
+    """Pipeline ranks that hold the same layers. ``chunks``: how often each kind of layer, [chunk, kind].
+
+    ``first`` is the first such rank, which keeps the most activations, ``count`` how many there are, ``leading`` the
+    kind of its first layer.
+    """
+
+    chunks: Ints
+    first: int
+    count: int
+    leading: int
+
+    @property
+    def layers(self) -> Ints:
+        """[kind], all chunks together."""
+        total: Ints = self.chunks.sum(axis=0)
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerTimes:
+    """Microseconds of layers at distinct keys: [key, kind, forward or backward].
+
+    ``compute``: matrix products and attention; ``memory``: what streams memory. ``launched`` counts operations.
+    ``exchanged`` has the communication by part (``"tp"``), each with keys of its own.
+    """
+
+    key: npt.NDArray[np.intp]
+    compute: Floats
+    memory: Floats
+    launched: Floats
+    exchanged: Mapping[str, tuple[npt.NDArray[np.intp], Floats]]
+
+    def part(self, name: str, kind: int, phase: int, at: Any) -> Floats:
+        """One part of one kind of layer, for candidates ``at``."""
+        own = {"compute": self.compute, "memory": self.memory}
+        key, times = (self.key, own[name]) if name in own else self.exchanged[name]
+        found: Floats = times[key[at], kind, phase]
+        return found
+
+
+PARTS = ("compute", "memory", "tp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectedRules:
+    """Prices candidates of ``space`` on ``system``. ``headroom`` is the share of device memory that stays free."""
+
+    space: Space
+    system: System
+    backends: str = BACKENDS
+    software: Software = PLAIN
+    headroom: float = 0.0
+    cluster: str = ""
+    _built: dict[Any, dict[str, list[RankLayer]]] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.headroom < 1:
+            raise UsageError(f"memory headroom is a share from 0 to below 1, not {self.headroom}")
+
+    @property
+    def model(self) -> ModelConfig:
+        return self.space.model
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.space.strategy
+
+    @property
+    def topology(self) -> Topology:
+        """UsageError for a device alone."""
+        if self.system.topology is None:
+            raise UsageError(f"{self.system.device.name} stands alone: a search needs a cluster")
+        return self.system.topology
+
+    @property
+    def node(self) -> int:
+        """Ranks that the innermost links join."""
+        return self.topology.ranks_per_node or 1
+
+    @property
+    def capacity_gb(self) -> float:
+        """GB of a device that a step may fill; infinite where it is not known."""
+        hbm = self.system.device.hbm
+        nominal = None if hbm is None else hbm.nominal_gib
+        return np.inf if nominal is None else nominal * BYTES_PER_GIB / BYTES_PER_GB * (1 - self.headroom)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Distinct layers, and the ends."""
+        return (*dict.fromkeys(self.model.layers), *ENDS)
+
+    def candidates(self, gpu_counts: Iterable[int], *, global_batch: int) -> Splits:
+        """All configurations, before their placement."""
+        return self.space.splits(gpu_counts, global_batch=global_batch)
+
+    def placed(self, splits: Splits) -> Splits:
+        """In every way over the nodes."""
+        return placed(splits, self.node)
+
+    def parallel(self, splits: Splits, index: int, *, global_batch: int) -> ParallelConfig:
+        """The configuration at ``index``, as a projection takes it."""
+        one = {name: int(getattr(splits, name)[index]) for name in splits.__slots__}
+        place = None
+        if one["near_m1"]:
+            place = Placement(
+                node=self.node, tp=one["near_m1"], cp=one["near_m2"], dp=one["near_dp"], pp=one["near_pp"]
+            )
+        return replace(
+            self._layer_parallel(one),
+            dp=one["dp"],
+            pp=one["pp"],
+            vpp=one["vpp"],
+            micro_batches=global_batch // (one["dp"] * one["micro_batch"]),
+            zero=one["zero"],
+            recompute=RECOMPUTE[one["recompute"]],
+            placement=place,
+        )
+
+    def memory_gb(self, splits: Splits, *, global_batch: int) -> dict[str, Floats]:
+        """GB of the pipeline rank that needs most: weights, gradients, optimizer, activations, logits, other."""
+        result = {
+            name: np.zeros(len(splits)) for name in ("weights", "gradients", "optimizer", "activations", "logits")
+        }
+        worst = np.full(len(splits), -1.0)
+        for group, types in self._by_stages(splits):
+            part = splits.take(group)
+            kept, working, logits = self._activations(part)
+            dense, expert = self._parameters(part)
+            for stage in types:
+                one = self._stage_memory(part, stage, dense, expert, kept, working, logits, global_batch)
+                total = sum(one.values())
+                is_worst = total > worst[group]
+                worst[group] = np.where(is_worst, total, worst[group])
+                for name, value in one.items():
+                    result[name][group] = np.where(is_worst, value, result[name][group])
+        found = {name: value / BYTES_PER_GB for name, value in result.items()}
+        return {**found, "outside": np.full(len(splits), memory.OUTSIDE_BYTES / BYTES_PER_GB)}
+
+    def step_s(self, splits: Splits, *, global_batch: int) -> Floats:
+        """Seconds per step of placed candidates."""
+        return self.times(splits, global_batch=global_batch)["t"]
+
+    def times(self, splits: Splits, *, global_batch: int) -> dict[str, Floats]:
+        """Seconds per step, ``t``, and what it is made of on the busiest pipeline rank; they add up."""
+        layers = self._layer_times(splits)
+        sharded = self._sharded_us(splits)
+        found: dict[str, Floats] = {}
+        for group, types in self._by_stages(splits):
+            for start in range(0, len(group), _CHUNK):
+                at = group[start : start + _CHUNK]
+                for name, value in self._stage_times(splits, at, types, layers, sharded, global_batch).items():
+                    found.setdefault(name, np.zeros(len(splits)))[at] = value / _US_PER_S
+        return found or {name: np.zeros(0) for name in TIMES}
+
+    def tflop_per_gpu(self, splits: Splits, *, global_batch: int) -> Floats:
+        """TFLOP per device and step that the model asks for: causal attention, nothing twice."""
+        per_token = self.model.flops_per_token(self.space.sequence).training
+        return per_token * global_batch * self.space.sequence / splits.gpus / _FLOP_PER_TFLOP
+
+    def layers(self, parallel: ParallelConfig) -> dict[str, list[RankLayer]]:
+        """The blocks of each kind of layer on one rank of ``parallel``."""
+        arguments = (self.model, parallel)
+        sequence = self.space.sequence
+        letters = {letter: rank_ops.block(*arguments, letter, sequence) for letter in dict.fromkeys(self.model.blocks)}
+        built = {kind: [letters[letter] for letter in kind] for kind in self.kinds[: -len(ENDS)]}
+        built["embedding"] = [rank_ops.embedding(*arguments, sequence)]
+        built["head"] = [rank_ops.head(*arguments, sequence)]
+        return built
+
+    def priced(self, models: Iterable[PerfModel]) -> dict[PerfModel, float]:
+        """Microseconds of each distinct operation. UsageError for one that no backend prices."""
+        ops = tuple(dict.fromkeys(models))
+        system = completed(self.system)[0]
+        found = _chain(self.backends).estimate_many(WorkColumns.of(ops), system)
+        unknown = np.flatnonzero(np.isnan(found.time_us))
+        if len(unknown):
+            raise UsageError(f"{ops[unknown[0]]}: no backend prices it on {self.system.device.name}")
+        return dict(zip(ops, sustained_us(found, ops, system).tolist(), strict=True))
+
+    def _layer_parallel(self, one: Mapping[str, int]) -> ParallelConfig:
+        """What a layer's operations depend on; as many replicas as the experts need."""
+        return ParallelConfig(
+            tp=one["m1"],
+            sequence_parallel=one["m1"] > 1,
+            cp=one["m2"],
+            dp=one["ep"],
+            ep=one["ep"],
+            micro_batch=one["micro_batch"],
+            precision=self.space.precisions[one["precision"]],
+        )
+
+    def _by_stages(self, splits: Splits) -> Iterable[tuple[npt.NDArray[np.intp], tuple[StageType, ...]]]:
+        """Candidates with the same stages and chunks together, and what their ranks hold."""
+        first, inverse = distinct([splits.pp, splits.vpp])
+        order = np.argsort(inverse, kind="stable")
+        edges = np.searchsorted(inverse[order], np.arange(len(first) + 1))
+        for i, index in enumerate(first):
+            yield (
+                order[edges[i] : edges[i + 1]],
+                stage_types(self.model, int(splits.pp[index]), int(splits.vpp[index])),
+            )
+
+    def _stage_memory(
+        self, s: Splits, stage: StageType, dense: Floats, expert: Floats, kept: Floats, working: Floats,
+        logits: Floats, global_batch: int,
+    ) -> dict[str, Floats]:  # fmt: skip
+        held_dense, held_expert = dense @ stage.layers, expert @ stage.layers
+        shards = s.dp * s.m2
+        expert_shards = np.minimum(shards, s.m1 * s.m2 * s.dp // s.ep)
+        states = memory.divided_states(held_dense, held_expert, zero=s.zero, shards=shards, expert_shards=expert_shards)
+        present = stage.layers > 0
+        # The largest block or end is gathered beside the one that computes.
+        largest = (self._largest_block(s) * present).max(axis=1)
+        gathered = np.where(s.zero == 3, memory.GATHERED_LAYERS * memory.WEIGHT_BYTES * largest, 0.0)
+        passes = s.micro_batches(global_batch)
+        ahead = np.minimum(s.pp - stage.first, passes)
+        if s.vpp[0] > 1:
+            ahead = np.minimum(2 * (s.pp - stage.first - 1) + (s.vpp - 1) * s.pp + 1, passes * s.vpp) / s.vpp
+        return {
+            "weights": states.weights + gathered,
+            "gradients": states.gradients,
+            "optimizer": states.optimizer,
+            "activations": ahead * (kept @ stage.layers) + (working * present).max(axis=1),
+            "logits": logits if stage.layers[-1] else 0.0 * logits,
+        }
+
+    def _activations(self, s: Splits) -> tuple[Floats, Floats, Floats]:
+        """Bytes kept of a micro-batch by each kind of layer, needed to recompute one, and of logits."""
+        names = ("m1", "m2", "micro_batch", "recompute")
+        first, inverse = distinct([getattr(s, name) for name in names])
+        kept, working = np.zeros((len(first), len(self.kinds))), np.zeros((len(first), len(self.kinds)))
+        logits = np.zeros(len(first))
+        for i, index in enumerate(first):
+            one = {name: int(getattr(s, name)[index]) for name in (*names, "ep", "precision")} | {"ep": 1}
+            arguments = (
+                self.model,
+                replace(self._layer_parallel(one), recompute=RECOMPUTE[one["recompute"]]),
+            )
+            for k, kind in enumerate(self.kinds[: -len(ENDS)]):
+                kept[i, k] = sum(memory.activation_bytes(*arguments, letter, self.space.sequence) for letter in kind)
+                working[i, k] = memory.working_bytes(*arguments, kind, self.space.sequence)
+            logits[i] = memory.logits_bytes(*arguments, self.space.sequence)
+        return kept[inverse], working[inverse], logits[inverse]
+
+    def _parameters(self, s: Splits) -> tuple[Floats, Floats]:
+        """Dense and expert parameters of each kind of layer on a rank."""
+        first, inverse = distinct([s.m1, s.m2, s.ep, s.pp > 1])
+        dense, expert = np.zeros((len(first), len(self.kinds))), np.zeros((len(first), len(self.kinds)))
+        for i, index in enumerate(first):
+            for k, blocks in enumerate(self._weights_of(s, int(index)).values()):
+                dense[i, k] = sum(block.dense for block in blocks)
+                expert[i, k] = sum(block.expert for block in blocks)
+        return dense[inverse], expert[inverse]
+
+    def _largest_block(self, s: Splits) -> Floats:
+        """Parameters of the largest block of each kind of layer."""
+        first, inverse = distinct([s.m1, s.m2, s.ep, s.pp > 1])
+        largest = np.zeros((len(first), len(self.kinds)))
+        for i, index in enumerate(first):
+            built = self._weights_of(s, int(index)).values()
+            largest[i] = [max(block.dense + block.expert for block in blocks) for blocks in built]
+        return largest[inverse]
+
+    def _weights_of(self, s: Splits, index: int) -> dict[str, list[RankLayer]]:
+        """Layers of a single sequence: weights do not depend on the batch."""
+        one = {name: int(getattr(s, name)[index]) for name in ("m1", "m2", "ep", "blocks")}
+        key = (*one.values(), bool(s.pp[index] > 1))
+        if key not in self._built:
+            parallel = self._layer_parallel({**one, "micro_batch": 1, "precision": 0})
+            self._built[key] = self.layers(replace(parallel, pp=2 if key[-1] else 1))
+        return self._built[key]
+
+    def _layer_times(self, s: Splits) -> LayerTimes:
+        """Every distinct operation of every distinct layer is priced once, all in one call."""
+        first, key = distinct([getattr(s, name) for name in _LAYER_KEY])
+        keys = [{name: int(getattr(s, name)[index]) for name in _LAYER_KEY} for index in first]
+        built = [self.layers(self._layer_parallel(one)) for one in keys]
+        rows = [
+            (i, k, int(op.phase != "forward"), op)
+            for i, layers in enumerate(built)
+            for k, blocks in enumerate(layers.values())
+            for block in blocks
+            for op in block.ops
+        ]
+        local = [row for row in rows if part_of(row[3]) in ("compute", "memory")]
+        strides = dict(zip(("tp", "cp", "ep"), group_strides(s, self.node), strict=True))
+        exchanges: dict[str, tuple[npt.NDArray[np.intp], list[tuple[int, int, int, PerfModel, RankOp]]]] = {}
+        for part, stride in strides.items():
+            mine: dict[int, list[tuple[int, int, RankOp]]] = {}
+            for i, k, phase, op in rows:
+                if part_of(op) == part:
+                    mine.setdefault(i, []).append((k, phase, op))
+            where, inverse = distinct([key, stride])
+            exchanges[part] = (
+                inverse,
+                [
+                    (row, k, phase, _with_stride(op.model, int(stride[index])), op)
+                    for row, index in enumerate(where)
+                    for k, phase, op in mine.get(int(key[index]), ())
+                ],
+            )
+        priced = self.priced(
+            [row[3].model for row in local] + [row[3] for _, found in exchanges.values() for row in found]
+        )
+        shape = (len(keys), len(self.kinds), 2)
+        compute, streamed, launched = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        for i, k, phase, op in local:
+            table = compute if part_of(op) == "compute" else streamed
+            table[i, k, phase] += priced[op.model] * self.software.of(op)
+        for i, k, phase, _ in rows:
+            launched[i, k, phase] += 1
+        exchanged = {}
+        for part, (inverse, found) in exchanges.items():
+            times = np.zeros((int(inverse.max(initial=-1)) + 1, *shape[1:]))
+            for row, k, phase, model, op in found:
+                times[row, k, phase] += priced[model] * self.software.of(op)
+            exchanged[part] = (inverse, times)
+        return LayerTimes(key=key, compute=compute, memory=streamed, launched=launched, exchanged=exchanged)
+
+    def _sharded_us(self, s: Splits) -> tuple[Floats, Floats]:
+        """[candidate, kind]: gathering one layer's weights and scattering its gradients; 0 but for FSDP."""
+        gather, scatter = np.zeros((len(s), len(self.kinds))), np.zeros((len(s), len(self.kinds)))
+        at = np.flatnonzero(s.zero == 3)
+        if len(at):
+            part = s.take(at)
+            gather[at], scatter[at] = self._shared_us(part, *self._parameters(part))
+        return gather, scatter
+
+    def _shared_us(self, s: Splits, dense: Floats, expert: Floats) -> tuple[Floats, Floats]:
+        """Gathering so many parameters over the ranks that share them, and scattering their gradients.
+
+        [candidate, any number of messages].
+        """
+        dense_stride, expert_ranks, expert_stride = shared_groups(s, self.node)
+        ranks = s.dp * s.m2
+        expert_ranks = np.where(s.zero == 3, np.minimum(expert_ranks, ranks), expert_ranks)
+        first, inverse = distinct(
+            [s.m1, s.m2, s.ep, s.pp > 1, s.zero, ranks, dense_stride, expert_ranks, expert_stride]
+        )
+        wire = np.array([REDUCED_BYTES[zero] for zero in range(4)])[s.zero[first]][:, None]
+        gather, scatter = np.zeros(dense[first].shape), np.zeros(dense[first].shape)
+        for count, members, stride in ((dense, ranks, dense_stride), (expert, expert_ranks, expert_stride)):
+            group = (members[first], stride[first])
+            gather += self._collective_us("all_gather", memory.WEIGHT_BYTES * count[first], *group)
+            scatter += self._collective_us("reduce_scatter", wire * count[first], *group)
+        return gather[inverse], scatter[inverse]
+
+    def _collective_us(self, word: str, nbytes: Floats, ranks: Ints, stride: Ints) -> Floats:
+        """[row, kind], a group per row; 0 within one rank and for no bytes."""
+        result = np.zeros(nbytes.shape)
+        first, inverse = distinct([ranks, stride])
+        for i, index in enumerate(first):
+            if ranks[index] > 1:
+                at = inverse == i
+                group = Group(ranks=int(ranks[index]), stride=int(stride[index]))
+                sizes, where = np.unique(nbytes[at], return_inverse=True)
+                times = np.where(sizes > 0, collective_us(word, sizes, group, self.topology)[0], 0.0)
+                result[at] = times[where].reshape(nbytes[at].shape)
+        return result
+
+    def _stage_times(
+        self, s: Splits, at: npt.NDArray[np.intp], types: Sequence[StageType], layers: LayerTimes,
+        shared: tuple[Floats, Floats], global_batch: int,
+    ) -> dict[str, Floats]:  # fmt: skip
+        part = s.take(at)
+        passes = part.micro_batches(global_batch).astype(float)
+        is_sharded = part.zero == 3
+        sharded = shared[0][at], shared[1][at]
+        parts = {
+            (name, k, phase): layers.part(name, k, phase, at)
+            for name in PARTS
+            for k in range(len(self.kinds))
+            for phase in (0, 1)
+        }
+        nothing = np.zeros(len(part))
+        for k, kind in enumerate(self.kinds):
+            forward = sum((parts[name, k, 0] for name in PARTS), nothing)
+            again = forward * (np.array([word == "full" for word in RECOMPUTE])[part.recompute] & (kind not in ENDS))
+            parts["recompute", k, 0], parts["recompute", k, 1] = 0.0 * again, again
+            backward = sum((parts[name, k, 1] for name in (*PARTS, "recompute")), nothing)
+            gather, scatter = sharded[0][:, k], sharded[1][:, k]
+            parts["fsdp", k, 0] = np.asarray(exposed_us(gather, forward)) * is_sharded
+            parts["fsdp", k, 1] = np.asarray(exposed_us(gather + scatter, backward)) * is_sharded
+        names = (*PARTS, "recompute", "fsdp")
+        whole = {
+            (k, phase): sum((parts[name, k, phase] for name in names), nothing)
+            for k in range(len(self.kinds))
+            for phase in (0, 1)
+        }
+        launched = self._launched(layers, part, at)
+        forward_us, backward_us, host_us = [], [], []
+        for stage in types:
+            busy = [sum(n * whole[k, phase] for k, n in enumerate(stage.layers) if n) for phase in (0, 1)]
+            host = [self._host_us(stage, whole, launched, phase) for phase in (0, 1)]
+            forward_us.append(busy[0] + host[0])
+            backward_us.append(busy[1] + host[1])
+            host_us.append(host[0] + host[1])
+        each = np.stack([f + b for f, b in zip(forward_us, backward_us, strict=True)])
+        busiest = each.argmax(axis=0)
+        longest = each.max(axis=0)
+        rows = np.arange(len(part))
+        held = np.stack([stage.layers for stage in types])[busiest]
+        result = {
+            f"{name}": passes
+            * sum(held[:, k] * (parts[name, k, 0] + parts[name, k, 1]) for k in range(len(self.kinds)))
+            for name in names
+        }
+        once = np.array([stage.count for stage in types]) @ each
+        hop = self._hop_us(part)
+        ran, hops = pipeline_us(
+            longest=longest, once=once, hop=hop, stages=part.pp, chunks=part.vpp, micro_batches=passes
+        )
+        reduced = np.max(
+            [
+                self._data_parallel_us(part, stage, sharded, forward_us[i], backward_us[i], passes)
+                for i, stage in enumerate(types)
+            ],
+            axis=0,
+        )
+        optimizer = np.max([self._optimizer_us(part, stage) for stage in types], axis=0)
+        idle = ran - passes * longest - hops
+        return {
+            "t": ran + reduced + optimizer,
+            "t_comp": result["compute"],
+            "t_mem": result["memory"],
+            "t_tp_comm": result["tp"] + result["cp"],
+            "t_ep_comm": result["ep"],
+            "t_recompute": result["recompute"],
+            "t_host": passes * np.stack(host_us)[busiest, rows],
+            "t_pp_comm": hops,
+            "t_bubble": idle,
+            "t_dp_comm": result["fsdp"] + reduced,
+            "t_optimizer": optimizer,
+        }
+
+    def _launched(self, layers: LayerTimes, part: Splits, at: npt.NDArray[np.intp]) -> Floats:
+        """[candidate, kind, phase]; full recomputation launches the forward again."""
+        launched = layers.launched[layers.key[at]].copy()
+        launched[:, :, 1] += launched[:, :, 0] * (part.recompute == RECOMPUTE.index("full"))[:, None]
+        return launched
+
+    def _host_us(
+        self, stage: StageType, whole: Mapping[tuple[int, int], Floats], launched: Floats, phase: int
+    ) -> Floats:
+        """What the host needs longer to launch a chunk than the device to run it, all chunks together."""
+        total = np.zeros(len(launched))
+        for chunk, count in zip(*np.unique(stage.chunks, axis=0, return_counts=True), strict=True):
+            busy = sum((n * whole[k, phase] for k, n in enumerate(chunk) if n), np.zeros(len(launched)))
+            host = launched[:, :, phase] @ chunk * self.software.host_us_per_op
+            total += count * np.maximum(0.0, host - busy)
+        return total
+
+    def _hop_us(self, s: Splits) -> Floats:
+        first, inverse = distinct([s.m1, s.m2, s.micro_batch, s.pp, s.near_pp, s.precision])
+        result = np.zeros(len(first))
+        for i, index in enumerate(first):
+            stages = int(s.pp[index])
+            one = {name: int(getattr(s, name)[index]) for name in ("m1", "m2", "micro_batch", "precision")}
+            parallel = self._layer_parallel({**one, "ep": 1})
+            rows = parallel.micro_batch * self.space.sequence / (parallel.cp * parallel.row_share)
+            nbytes = parallel.width.width_bytes * rows * self.model.hidden
+            if stages > 1:
+                group = Placement(node=self.node).group(stages, int(s.near_pp[index]))
+                result[i] = np.max(hop_us(nbytes, group, self.topology))
+        return result[inverse]
+
+    def _data_parallel_us(
+        self, s: Splits, stage: StageType, sharded: tuple[Floats, Floats], forward_us: Floats, backward_us: Floats,
+        passes: Floats,
+    ) -> Floats:  # fmt: skip
+        """As ``projection.step`` has it: at the step's end and at the next one's start."""
+        dense, expert = (each @ stage.layers[:, None] for each in self._parameters(s))
+        gather, scatter = (each[:, 0] for each in self._shared_us(s, dense, expert))
+        buckets = float(stage.layers @ [len(kind) if kind not in ENDS else 1 for kind in self.kinds])
+        reductions = np.where(s.zero == 2, passes, 1.0)
+        reduced = reductions * last_bucket_us(scatter, backward_us, buckets)
+        gathered = last_bucket_us(gather, forward_us, buckets)
+        leading = passes * (sharded[0][:, stage.leading] + sharded[1][:, stage.leading])
+        return np.where(s.zero == 3, leading, reduced + gathered)
+
+    def _optimizer_us(self, s: Splits, stage: StageType) -> Floats:
+        """Adam over the rank's share of the parameters, and the gradients' norm."""
+        dense, expert = self._parameters(s)
+        shards = s.dp * s.m2
+        states = memory.divided_states(
+            dense @ stage.layers,
+            expert @ stage.layers,
+            zero=s.zero,
+            shards=shards,
+            expert_shards=np.minimum(shards, s.m1 * s.m2 * s.dp // s.ep),
+        )
+        elements = (states.optimizer / memory.OPTIMIZER_BYTES).astype(np.int64)
+        first, inverse = distinct([elements, s.gpus])
+        ops = [rank_ops.optimizer(float(elements[i]), ParallelConfig(dp=int(s.gpus[i]))) for i in first]
+        priced = self.priced(op.model for each in ops for op in each)
+        times = np.array([sum(priced[op.model] * self.software.of(op) for op in each) for each in ops])
+        return times[inverse]
+
+
+TIMES = (
+    "t", "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
+    "t_optimizer",
+)  # fmt: skip
+_chain = functools.cache(chain)
+
+
+def part_of(op: RankOp) -> str:
+    """Which part of ``PARTS`` an operation's time belongs to."""
+    if isinstance(op.model, EPComm):
+        return "ep"
+    if isinstance(op.model, Collective):
+        return "cp" if op.part == "cp" else "tp"
+    return "compute" if op.model.engine == "matrix" else "memory"
+
+
+def _with_stride(model: PerfModel, stride: int) -> PerfModel:
+    return replace(model, stride=stride) if isinstance(model, Collective | EPComm) else model
+
+
+def _stride(node: int, ranks: Ints, near: Ints) -> Ints:
+    """As ``Placement.group``."""
+    stride: Ints = np.maximum(1, node // np.maximum(1, np.minimum(near, ranks)))
+    return stride
+
+
+def group_strides(s: Splits, node: int) -> tuple[Ints, Ints, Ints]:
+    """Of the tensor-, context- and expert-parallel groups of placed candidates, as ``ParallelConfig`` has them."""
+    return _stride(node, s.m1, s.near_m1), _stride(node, s.m2, s.near_m2), _stride(node, s.ep, _near_experts(s))
+
+
+def _near_experts(s: Splits) -> Ints:
+    is_folded = (s.m2 * s.dp) % s.ep != 0
+    return np.asarray(s.near_dp * s.near_m2 * np.where(is_folded, s.near_m1, 1), np.int64)
+
+
+def shared_groups(s: Splits, node: int) -> tuple[Ints, Ints, Ints]:
+    """Stride of the ranks with the same dense weights; how many have the same experts', and their stride."""
+    dense = _stride(node, s.dp * s.m2, s.near_dp * s.near_m2)
+    ranks = s.m1 * s.m2 * s.dp // s.ep
+    stride = _stride(node, s.ep, _near_experts(s))
+    within = np.minimum(s.ep, np.maximum(1, node // stride))
+    return dense, ranks, _stride(node, ranks, s.near_m1 * s.near_m2 * s.near_dp // within)
+
+
+@functools.cache
+def stage_types(model: ModelConfig, pp: int, vpp: int) -> tuple[StageType, ...]:
+    """What the ranks of a pipeline hold, each distinct share once."""
+    kinds = (*dict.fromkeys(model.layers), *ENDS)
+    counts = np.zeros((pp * vpp, len(kinds)), np.int64)
+    leading = np.zeros(pp * vpp, np.int64)
+    at = 0
+    for part, count in enumerate(layer_counts(len(model.layers), pp * vpp)):
+        held = [kinds.index(layer) for layer in model.layers[at : at + count]]
+        np.add.at(counts[part], held, 1)
+        leading[part] = held[0] if held else len(kinds) - 1
+        at += count
+    counts[0, -2] += 1
+    counts[-1, -1] += 1
+    by_rank: dict[bytes, list[int]] = {}
+    for rank in range(pp):
+        by_rank.setdefault(counts[rank::pp].tobytes() + leading[rank].tobytes(), []).append(rank)
+    return tuple(
+        StageType(chunks=counts[ranks[0] :: pp], first=ranks[0], count=len(ranks), leading=int(leading[ranks[0]]))
+        for ranks in by_rank.values()
+    )
+
+
+def pipeline_us(
+    *, longest: Floats, once: Floats, hop: Floats, stages: Ints, chunks: Ints, micro_batches: Floats
+) -> tuple[Floats, Floats]:
+    """Time of 1F1B, or of interleaved 1F1B where there are chunks; and how much of it is transfers.
+
+    ``longest`` is a micro-batch's time on the busiest rank, ``once`` its time on all ranks together. 1F1B: one round
+    trip fills and drains the pipeline, the busiest rank paces the rest; as many micro-batches are under way as there
+    are stages, so each that many wait for a round trip where that takes longer, which transfers make it. Interleaved:
+    the other ranks' chunks once, and transfers only while filling and draining.
+    """
+    travel = 2 * (stages - 1) * hop
+    slack = stages * longest - once
+    waits = (micro_batches - 1) // stages * np.maximum(0.0, travel - slack)
+    plain = once + (micro_batches - 1) * longest + travel + waits
+    around = 2 * (chunks * stages - 1) * hop
+    interleaved = micro_batches * longest + (once - longest) / chunks + around
+    is_plain = chunks == 1
+    return np.where(is_plain, plain, interleaved), np.where(is_plain, travel + waits, around)
