@@ -95,6 +95,14 @@ def test_command_writes_and_prints(folder, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["schema"] == "tracelens.collectives/1"
 
 
+def test_command_writes_the_one_file_that_was_asked_for(folder, tmp_path, capsys):
+    for name, start in (("one.xlsx", b"PK"), ("one.json", b"{")):
+        out = tmp_path / name
+        assert main(["collectives", str(folder), "-o", str(out), "--executor", "serial"]) == 0
+        assert out.read_bytes().startswith(start)
+        assert capsys.readouterr().out.endswith(f" wrote {out}\n")
+
+
 def test_command_gives_the_exit_codes(folder, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()

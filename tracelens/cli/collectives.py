@@ -16,7 +16,7 @@ from pathlib import Path
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")
-    add("-o", "--output", type=Path, metavar="DIR", help="folder to write; default: NAME.report/ beside the traces")
+    add("-o", "--output", type=Path, metavar="PATH", help="folder, or FILE.xlsx, .json; default: beside the traces")
     add("--extension", action="append", default=[], metavar="NAME|FILE.py|none", help="as for report; repeatable")
     add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, where the traces have none")
     add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, where the traces do not say")
@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
     paths = find_traces(args.trace)
     source = source_of(args.trace, paths)
     output: Path = args.output or source.parent / f"{source.name}.report"
-    refuse_foreign(output)
+    is_file = output.suffix in (".xlsx", ".json")
+    if not is_file:
+        refuse_foreign(output)
     extensions = tuple(spec for spec in args.extension if spec != NONE)
     for spec in extensions:
         load_extension(spec)
@@ -49,12 +51,17 @@ def run(args: argparse.Namespace) -> int:
     with open_executor(args.executor, jobs=args.jobs) as executor:
         result = compare_ranks(paths, options, executor=executor, progress=progress, name=source.name)
     report = RankReport(result)
-    report.write(output, csv=args.csv)
+    if output.suffix == ".xlsx":
+        report.to_excel(output)
+    elif output.suffix == ".json":
+        report.to_json(output)
+    else:
+        report.write(output, csv=args.csv)
     if args.format == "json":
         sys.stdout.write(report.to_json())
     else:
         print(report.verdict())
-        print(f" wrote {output}/")
+        print(f" wrote {output}{'' if is_file else '/'}")
     return 0
 
 
