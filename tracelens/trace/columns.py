@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import re
+import struct
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
@@ -72,14 +72,14 @@ class Codes(Generic[Key]):
 
     def of(self, values: Sequence[Key]) -> list[int]:
         """The code of every value; a value not seen before gets the next one."""
-        codes = self._codes
+        code_of = self._codes.__getitem__
         try:
-            return [codes[value] for value in values]
+            return list(map(code_of, values))
         except KeyError:
             for value in dict.fromkeys(values):
-                if value not in codes:
+                if value not in self._codes:
                     self._add(value)
-            return [codes[value] for value in values]
+            return list(map(code_of, values))
 
     def values(self) -> list[Key]:
         """The values in the order of their codes."""
@@ -94,13 +94,41 @@ class Codes(Generic[Key]):
             codes[value] = codes.setdefault(self._overflow, self._limit)
 
 
+class Lanes:
+    """(pid, tid) -> code by first appearance; by two look-ups, as making a tuple per event takes as long as both."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Identifier, dict[Identifier, int]] = {}
+        self._lanes: list[tuple[Identifier, Identifier]] = []
+
+    def of(self, events: Sequence[AnyEvent]) -> list[int]:
+        """The code of every event's lane."""
+        codes = self._codes
+        try:
+            return [codes[e.pid][e.tid] for e in events]
+        except KeyError:
+            for lane in dict.fromkeys((e.pid, e.tid) for e in events):
+                self._add(*lane)
+            return [codes[e.pid][e.tid] for e in events]
+
+    def values(self) -> list[tuple[Identifier, Identifier]]:
+        """The lanes in the order of their codes."""
+        return list(self._lanes)
+
+    def _add(self, pid: Identifier, tid: Identifier) -> None:
+        of_process = self._codes.setdefault(pid, {})
+        if tid not in of_process:
+            of_process[tid] = len(self._lanes)
+            self._lanes.append((pid, tid))
+
+
 class TableBuilder:
     """Collects one array per piece and column; ``columns()`` joins them, dropping each piece as it goes."""
 
     def __init__(self) -> None:
         self.categories: Codes[str] = Codes(limit=_MOST_CATEGORIES, overflow=_MORE_CATEGORIES)
         self.names: Codes[str] = Codes()
-        self.lanes: Codes[tuple[Identifier, Identifier]] = Codes()
+        self.lanes = Lanes()
         self.signatures = SignatureStore()
         self.counts: Counter[str] = Counter()
         self.events_total = 0
@@ -132,12 +160,14 @@ class TableBuilder:
         first = self.events_total
         self.events_total += len(events)
         phases = [e.ph for e in events]
+        # Counting one phase is four times as fast as counting all of them, and mostly enough.
+        if phases.count("X") == len(events):
+            self.counts["X"] += len(events)
+            self._add_rows(events, np.arange(first, first + len(events)), text_times)
+            return
         counts = Counter(phases)
         self.no_events += counts.pop("", 0)
         self.counts.update(counts)
-        if counts["X"] == len(events):
-            self._add_rows(events, np.arange(first, first + len(events)), text_times)
-            return
         complete = [ph == "X" for ph in phases]
         index = np.flatnonzero(complete) + first
         if len(index):
@@ -172,13 +202,13 @@ class TableBuilder:
         self._append_rows(events, index, start, duration)
 
     def _append_rows(self, events: Sequence[AnyEvent], index: Array, start: Array, duration: Array) -> None:
-        category = np.array(self.categories.of([e.cat for e in events]), np.int16)
+        category = _array(self.categories.of([e.cat for e in events]), np.int16)
         kind = self._kinds()[category]
         row: dict[str, Array] = {
             "kind": kind,
             "category": category,
-            "name": np.array(self.names.of([e.name for e in events]), np.int32),
-            "lane": np.array(self.lanes.of([(e.pid, e.tid) for e in events]), np.int32),
+            "name": _array(self.names.of([e.name for e in events]), np.int32),
+            "lane": _array(self.lanes.of(events), np.int32),
             "start_ns": start,
             "duration_ns": duration,
             "file_index": index,
@@ -240,8 +270,8 @@ class TableBuilder:
 
     def _streams(self, values: list[int | str]) -> Array:
         try:
-            return np.array(values, np.int32)
-        except (ValueError, OverflowError):
+            return _array(values, np.int32)
+        except struct.error:
             return np.array([self._stream(value) for value in values], np.int32)
 
     def _stream(self, value: int | str) -> int:
@@ -264,20 +294,21 @@ class TableBuilder:
             events, time = list(compress(events, valid)), time[valid]
         row: dict[str, Array] = {
             "is_start": np.array([e.ph == "s" for e in events], np.bool_),
-            "category": np.array(self.categories.of([e.cat for e in events]), np.int16),
+            "category": _array(self.categories.of([e.cat for e in events]), np.int16),
             "id": self._ids([e.id for e in events]),
-            "lane": np.array(self.lanes.of([(e.pid, e.tid) for e in events]), np.int32),
+            "lane": _array(self.lanes.of(events), np.int32),
             "time_ns": time,
         }
         for key, column in row.items():
             self._flow_parts[key].append(column.astype(_FLOW_COLUMNS[key], copy=False))
 
     def _ids(self, values: list[int | str | None]) -> Array:
-        if all(type(value) is int for value in values):
-            with contextlib.suppress(OverflowError):
-                ids = np.array(values, np.int64)
-                if (ids >= 0).all():
-                    return ids
+        try:
+            ids = _array(values, np.int64)
+            if (ids >= 0).all():
+                return ids
+        except struct.error:
+            pass
         return np.array([self._flow_id(value) for value in values], np.int64)
 
     def _flow_id(self, value: int | str | None) -> int:
@@ -329,7 +360,7 @@ class TableBuilder:
 
 def needs_text_times(events: Sequence[AnyEvent]) -> bool:
     """Whether floats lose digits of these events' times: the piece is then decoded again as ``TextTimedEvent``."""
-    times = np.array([e.ts for e in events], np.float64)
+    times = _array([e.ts for e in events], np.float64)
     with np.errstate(invalid="ignore"):
         return bool((np.abs(times) >= FLOAT_TIME_LIMIT_US).any())
 
@@ -354,7 +385,7 @@ _MOST_TIME_DIGITS = 20
 
 def _starts_ns(events: Sequence[AnyEvent], text_times: bool) -> tuple[Array, npt.NDArray[np.bool_]]:
     if not text_times:
-        return _exact_ns(np.array([e.ts for e in events], np.float64))
+        return _exact_ns(_array([e.ts for e in events], np.float64))
     texts = [bytes(e.ts) for e in events if isinstance(e, TextTimedEvent)]
     return _text_times_ns(texts)
 
@@ -392,17 +423,28 @@ def _text_times_ns(texts: list[bytes]) -> tuple[Array, npt.NDArray[np.bool_]]:
 
 def _durations_ns(events: Sequence[AnyEvent]) -> tuple[Array, int]:
     """Durations in ns and how many were put right: negative and unusable ones are 0."""
-    duration, valid = _exact_ns(np.array([e.dur for e in events], np.float64))
+    duration, valid = _exact_ns(_array([e.dur for e in events], np.float64))
     wrong = ~valid | (duration < 0)
     if wrong.any():
         duration[wrong] = 0
     return duration, int(wrong.sum())
 
 
+_TYPE_CODES = {np.int16: "h", np.int32: "i", np.int64: "q", np.float64: "d"}
+
+
+def _array(values: Sequence[Any], dtype: type[np.generic]) -> Array:
+    """Numbers as a column; ``struct.error`` for anything else, and for one too large.
+
+    By way of ``struct``, which looks at each number once: a third of what ``np.array`` takes on a list.
+    """
+    return np.frombuffer(bytearray(struct.pack(f"{len(values)}{_TYPE_CODES[dtype]}", *values)), dtype)
+
+
 def _int64(values: list[int]) -> Array:
     try:
-        return np.array(values, np.int64)
-    except OverflowError:
+        return _array(values, np.int64)
+    except struct.error:
         return np.array([v if -(2**63) <= v < 2**63 else -1 for v in values], np.int64)
 
 

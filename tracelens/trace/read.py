@@ -120,6 +120,7 @@ class _Reading:
             builder.add(piece.events, piece.text_times)
             if self._progress is not None:
                 self._progress(self._stream.consumed, self._stream.size)
+            del piece
         self._stream.close()
         if not in_object and builder.events_total and not builder.counts:
             raise InputError(f"{self._source} is a JSON list without profiler events: {_ADVICE}")
