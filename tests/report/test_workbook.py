@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.report import workbook as workbook_module
+from tracelens.report import worksheet_rows
 from tracelens.report.about import about_lines
 from tracelens.report.assembly import assemble, make_sheet
 from tracelens.report.columns import KERNELS, UNIFIED
@@ -166,6 +166,17 @@ def test_missing_values_are_empty_and_numpy_scalars_are_numbers(summary):
     assert [[cell.value for cell in row] for row in ws.iter_rows(min_row=2)] == [["a", 2, None], [None, 3, 0.5]]
 
 
+def test_a_number_is_read_back_to_its_last_digit_and_a_text_with_its_markup_and_blanks(summary):
+    texts = [" a<b> & c ", "two\nlines", "]]>"]
+    frame = {"name": texts, "gflops": [0.1 + 0.2, 1e-300, -1.7976931348623157e308], "example_row": [2**53, -1, 0]}
+    ws = written([sheet_of(**frame)], summary)["t"]
+    assert [cell.value for cell in ws["A"][1:]] == texts
+    headers = [cell.value for cell in ws[1]]
+    rows = [dict(zip(headers, (cell.value for cell in row), strict=True)) for row in ws.iter_rows(min_row=2)]
+    assert [row["GFLOPS"] for row in rows] == [0.1 + 0.2, 1e-300, -1.7976931348623157e308]
+    assert [row["ex_UID"] for row in rows] == [2**53, -1, 0]
+
+
 def test_what_a_cell_cannot_hold_is_text(summary):
     ws = written([sheet_of(name=["x" * 40_000], gflops=[float("inf")], example_row=[2**60])], summary)["t"]
     cells = {ws.cell(1, c).value: ws.cell(2, c).value for c in range(1, 4)}
@@ -208,16 +219,16 @@ def test_an_exception_midway_leaves_the_old_file_and_nothing_else(analysis, summ
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    original = workbook_module._CellMaker.cell
+    original = worksheet_rows._CellText.of
     calls = []
 
-    def failing(self, value):
+    def failing(self, value, row):
         calls.append(value)
         if len(calls) == 20:
             raise RuntimeError("midway")
-        return original(self, value)
+        return original(self, value, row)
 
-    monkeypatch.setattr(workbook_module._CellMaker, "cell", failing)
+    monkeypatch.setattr(worksheet_rows._CellText, "of", failing)
     with pytest.raises(RuntimeError, match="midway"):
         write_workbook(target, assemble(analysis).sheets, summary)
     assert target.read_bytes() == b"old"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
@@ -25,10 +25,11 @@ from openpyxl.writer.excel import ExcelWriter
 from tracelens.analysis.summary import Summary
 from tracelens.report.about import Line, about_lines
 from tracelens.report.assembly import Sheet
-from tracelens.report.cells import LARGEST_EXACT, Value, plain_values
+from tracelens.report.cells import Value, plain_values
 from tracelens.report.charts import charted_columns, share_chart
 from tracelens.report.columns import Column
 from tracelens.report.text import is_formula_like, xml_text
+from tracelens.report.worksheet_rows import ColumnStyles, fitting, rows_xml
 from tracelens.whole import whole_file
 
 #: The stubs leave its functions untyped.
@@ -36,13 +37,13 @@ _rules: Any = rule
 
 #: Limits of the format.
 MAX_ROWS = 1_048_576
-MAX_TEXT = 32_767
 MAX_TITLE = 31
 
 ABOUT = "about"
 #: openpyxl writes the time of day into the document and every zip member; a report has no date.
 _EPOCH = datetime.datetime(1980, 1, 1)
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+_END_OF_ROWS = b"</sheetData>"
 
 _INK, _PALE, _LINE = "1F3A5F", "EEF2F7", "C9D3E0"
 _HEADER_FONT = Font(name="Calibri", size=10, bold=True, color="FFFFFF")
@@ -52,6 +53,7 @@ _HEADER_BORDER = Border(right=Side(style="thin", color="5B7391"))
 _TEXT_ALIGNMENT = Alignment(horizontal="left", indent=1)
 _BODY_FONT = Font(name="Calibri", size=10)
 _NAME_FONT = Font(name="Calibri", size=10, bold=True)
+_LINK_FONT = Font(name="Calibri", size=10, color="1155CC", underline="single")
 _TAB_FIXED, _TAB_FAMILY = _INK, "2E8B7A"
 _WIDEST_NUMBER, _NARROWEST, _PAGE_WIDTH = 24, 8, 200
 
@@ -74,11 +76,13 @@ def write_workbook_to(file: BinaryIO, sheets: Sequence[Sheet], summary: Summary,
     workbook.properties.creator = "tracelens"
     workbook.properties.title = xml_text(f"Trace report of {summary.input.file}")
     workbook.properties.created = workbook.properties.modified = _EPOCH
+    styles = _Styles()
+    rows: dict[str, Iterator[bytes]] = {}
     try:
-        _write_about(workbook, about_lines(summary, [(part.title, part.sheet) for part in parts]))
-        for part in parts:
-            _write_sheet(workbook, part)
-        with _DatelessZip(file, "w", ZIP_DEFLATED, allowZip64=True) as archive:
+        _write_about(workbook, about_lines(summary, [(part.title, part.sheet) for part in parts]), styles)
+        for number, part in enumerate(parts, 2):
+            rows[f"xl/worksheets/sheet{number}.xml"] = _write_sheet(workbook, part, styles)
+        with _ReportZip(file, rows) as archive:
             ExcelWriter(workbook, archive).write_data()
     except BaseException:
         _discard(workbook)
@@ -94,9 +98,20 @@ class _Part:
     start: int
     stop: int
 
+    def values(self, column: Column) -> list[Value]:
+        """The cells of a column."""
+        return plain_values(self.sheet.frame[column.key].iloc[self.start : self.stop])
 
-class _DatelessZip(ZipFile):
-    """A zip whose members all have one date and one mode, so that the same content gives the same bytes."""
+
+class _ReportZip(ZipFile):
+    """A zip whose members all have one date and one mode, so that the same content gives the same bytes.
+
+    ``rows``: by worksheet, what follows the header row.
+    """
+
+    def __init__(self, file: BinaryIO, rows: dict[str, Iterator[bytes]]) -> None:
+        super().__init__(file, "w", ZIP_DEFLATED, allowZip64=True)
+        self._rows = rows
 
     def writestr(self, zinfo_or_arcname: str | ZipInfo, data: Any, *_: Any, **__: Any) -> None:
         """As ``ZipFile.writestr``, without the current date."""
@@ -106,10 +121,17 @@ class _DatelessZip(ZipFile):
     def write(
         self, filename: str | PathLike[str], arcname: str | PathLike[str] | None = None, *_: Any, **__: Any
     ) -> None:
-        """As ``ZipFile.write``, without the file's date."""
-        with Path(filename).open("rb") as source, self.open(self._member(str(arcname or filename)), "w") as target:
-            while piece := source.read(1 << 20):
-                target.write(piece)
+        """As ``ZipFile.write``, without the file's date; a worksheet gets its rows."""
+        name = str(arcname or filename)
+        content = Path(filename).read_bytes()
+        with self.open(self._member(name), "w") as target:
+            if name in self._rows:
+                head, end, tail = content.rpartition(_END_OF_ROWS)
+                target.write(head)
+                for rows in self._rows[name]:
+                    target.write(rows)
+                content = end + tail
+            target.write(content)
 
     @staticmethod
     def _member(name: str) -> ZipInfo:
@@ -141,13 +163,45 @@ def _free_title(title: str, suffix: str, taken: set[str]) -> str:
     return candidate
 
 
-def _write_sheet(workbook: Workbook, part: _Part) -> None:
+class _Styles:
+    """Styles of cells, each made once: openpyxl compares every font and border with all that there are."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Any] = {}
+
+    def dress(self, cell: Any, key: Hashable, apply: Callable[[Any], None]) -> Any:
+        """``cell`` in the style of that key; ``apply`` sets it on the first cell that asks for it."""
+        if key in self._made:
+            cell._style = self._made[key]
+        else:
+            apply(cell)
+            self._made[key] = cell._style
+        return cell
+
+    def of_column(self, ws: Any, column: Column, *, is_first: bool) -> ColumnStyles:
+        """For the cells below a header."""
+        number_format = "General" if column.is_text else column.number_format
+
+        def index(kind: str) -> int:
+            def apply(cell: Any) -> None:
+                cell.font = _NAME_FONT if is_first else _BODY_FONT
+                if kind == "number":
+                    cell.number_format = number_format
+                elif not is_first:  # a text right of a number would touch it
+                    cell.alignment = _TEXT_ALIGNMENT
+                cell.quotePrefix = kind == "quoted"
+
+            key = (kind, is_first, number_format if kind == "number" else None)
+            return int(self.dress(WriteOnlyCell(ws), key, apply).style_id)
+
+        return ColumnStyles(number=index("number"), text=index("text"), quoted=index("quoted"))
+
+
+def _write_sheet(workbook: Workbook, part: _Part, styles: _Styles) -> Iterator[bytes]:
+    """Adds the sheet with its header; returns the rows that follow."""
     sheet = part.sheet
     columns = sheet.columns
-    values = [plain_values(sheet.frame[column.key].iloc[part.start : part.stop]) for column in columns]
-    widths = [
-        _width(column, cells, is_first=i == 0) for i, (column, cells) in enumerate(zip(columns, values, strict=True))
-    ]
+    widths = [_width(column, part.values(column), is_first=i == 0) for i, column in enumerate(columns)]
     ws = workbook.create_sheet(part.title)
     rows = part.stop - part.start
     ws.sheet_properties.tabColor = _TAB_FAMILY if sheet.is_family else _TAB_FIXED
@@ -164,10 +218,14 @@ def _write_sheet(workbook: Workbook, part: _Part) -> None:
         _mark_up(ws, column, f"{get_column_letter(index)}2:{get_column_letter(index)}{rows + 1}")
     if bars := charted_columns(columns):
         ws.add_chart(share_chart(ws, part.title, bars, rows), f"{get_column_letter(len(columns) + 2)}2")
-    ws.append([_header_cell(ws, column) for column in columns])
-    makers = [_CellMaker(ws, column, is_first=i == 0) for i, column in enumerate(columns)]
-    for row in zip(*values, strict=True):
-        ws.append([maker.cell(value) for maker, value in zip(makers, row, strict=True)])
+    ws.append([_header_cell(ws, column, styles) for column in columns])
+    column_styles = [styles.of_column(ws, column, is_first=i == 0) for i, column in enumerate(columns)]
+    return _rows(part, column_styles)
+
+
+def _rows(part: _Part, styles: Sequence[ColumnStyles]) -> Iterator[bytes]:
+    """The values are taken from the frame again when the sheet is written: one sheet's are in memory, not all."""
+    yield from rows_xml([part.values(column) for column in part.sheet.columns], styles, first_row=2)
 
 
 def _set_up_print(ws: Any, width: float) -> None:
@@ -201,74 +259,38 @@ def _mark_up(ws: Any, column: Column, cells: str) -> None:
         ws.conditional_formatting.add(cells, scale)
 
 
-def _header_cell(ws: Any, column: Column) -> Any:
-    cell = _text_cell(ws, column.header)
-    cell.font = _HEADER_FONT
-    cell.fill = _HEADER_FILL
-    cell.alignment = _HEADER_ALIGNMENT
-    cell.border = _HEADER_BORDER
+def _header_cell(ws: Any, column: Column, styles: _Styles) -> Any:
+    cell = styles.dress(_text_cell(ws, column.header), "header", _dress_header)
     note = column.note
     if note:
         cell.comment = Comment(note, "tracelens", height=28 + 18 * math.ceil(len(note) / 42), width=300)
     return cell
 
 
-class _CellMaker:
-    """Cells of one column. A write-only sheet writes each row at once, so a column needs one cell object per kind."""
-
-    def __init__(self, ws: Any, column: Column, *, is_first: bool) -> None:
-        font = _NAME_FONT if is_first else _BODY_FONT
-        self._number = WriteOnlyCell(ws)
-        self._number.number_format = "General" if column.is_text else column.number_format
-        self._text = _text_cell(ws, "")
-        self._quoted = _text_cell(ws, "")
-        self._quoted.quotePrefix = True
-        for cell in (self._number, self._text, self._quoted):
-            cell.font = font
-        if not is_first:  # a text right of a number would touch it
-            self._text.alignment = self._quoted.alignment = _TEXT_ALIGNMENT
-
-    def cell(self, value: Value) -> Any:
-        """The cell for ``value``, valid until the next call; None for an empty one."""
-        if value is None or value == "":
-            return None
-        if isinstance(value, str):
-            text = _fitting(xml_text(value))
-        elif _is_beyond_excel(value):
-            text = str(value)
-        else:
-            self._number.value = value
-            return self._number
-        cell = self._quoted if is_formula_like(text) else self._text
-        return _with_text(cell, text)
-
-
-def _is_beyond_excel(value: bool | int | float) -> bool:
-    """Whether Excel cannot hold the number: infinite, or whole and with more digits than a double has."""
-    return math.isinf(value) if isinstance(value, float) else abs(value) > LARGEST_EXACT
+def _dress_header(cell: Any) -> None:
+    cell.font = _HEADER_FONT
+    cell.fill = _HEADER_FILL
+    cell.alignment = _HEADER_ALIGNMENT
+    cell.border = _HEADER_BORDER
 
 
 def _text_cell(ws: Any, text: str) -> Any:
-    return _with_text(WriteOnlyCell(ws), _fitting(xml_text(text)))
-
-
-def _with_text(cell: Any, text: str) -> Any:
-    cell.value = text
+    cell = WriteOnlyCell(ws)
+    cell.value = fitting(text)
     cell.data_type = "s"  # openpyxl takes a leading "=" for a formula and "#N/A" for an error
     return cell
 
 
-def _fitting(text: str) -> str:
-    if len(text) <= MAX_TEXT:
-        return text
-    ending = f"… ({len(text):,} characters)"
-    return text[: MAX_TEXT - len(ending)] + ending
-
-
 def _width(column: Column, values: Sequence[Value], *, is_first: bool) -> float:
     """In characters: what the values need, capped; a header breaks into lines."""
-    longest = max((_printed_length(value, column) for value in values), default=0)
-    cap = column.width if any(isinstance(v, str) for v in values) else _WIDEST_NUMBER
+    texts = [len(value) for value in values if isinstance(value, str)]
+    numbers = [value for value in values if value is not None and not isinstance(value, str)]
+    longest = max(texts, default=0)
+    if numbers:
+        # Of numbers under one format the longest is the largest or the smallest.
+        extremes = numbers if column.number_format in _UNFORMATTED else (min(numbers), max(numbers))
+        longest = max(longest, *(_printed_length(value, column) for value in extremes))
+    cap = column.width if texts else _WIDEST_NUMBER
     word = max(len(word) for word in _header_words(column.header))
     width = max(min(longest, cap) + 1.5, min(word, 26) + 3.5, _NARROWEST)
     return round(max(width, 18.0) if is_first else width, 1)
@@ -290,14 +312,13 @@ def _header_lines(header: str, width: float) -> int:
     return lines
 
 
-def _printed_length(value: Value, column: Column) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, str):
-        return len(value)
+_UNFORMATTED = ("General", "@")
+
+
+def _printed_length(value: bool | int | float, column: Column) -> int:
     if isinstance(value, bool):
         return 5
-    if column.number_format in ("General", "@"):
+    if column.number_format in _UNFORMATTED:
         return min(12, len(str(value)))
     decimals = len(column.number_format.partition(".")[2])
     return len(f"{value:,.{decimals}f}")
@@ -306,7 +327,7 @@ def _printed_length(value: Value, column: Column) -> int:
 _ABOUT_WIDTHS = (34, 40, 30, 92)
 
 
-def _write_about(workbook: Workbook, lines: Iterable[Line]) -> None:
+def _write_about(workbook: Workbook, lines: Iterable[Line], styles: _Styles) -> None:
     ws = workbook.create_sheet(ABOUT)
     ws.sheet_properties.tabColor = "D9822B"
     ws.sheet_view.showGridLines = False
@@ -322,7 +343,7 @@ def _write_about(workbook: Workbook, lines: Iterable[Line]) -> None:
         elif tall := max(math.ceil(len(text) / (width * 1.2)) for text, width in _wrapped(line)):
             ws.row_dimensions[number].height = 14.5 * max(1, tall)
         cells = (*line.cells, *(None,) * (4 - len(line.cells)))
-        ws.append([_about_cell(ws, line, index, value) for index, value in enumerate(cells)])
+        ws.append([_about_cell(ws, line, index, value, styles) for index, value in enumerate(cells)])
 
 
 def _wrapped(line: Line) -> list[tuple[str, int]]:
@@ -330,28 +351,29 @@ def _wrapped(line: Line) -> list[tuple[str, int]]:
     return list(zip(texts[:4], _ABOUT_WIDTHS, strict=True))
 
 
-def _about_cell(ws: Any, line: Line, index: int, value: Value) -> Any:
-    if value is None:
-        return _blank(ws, line)
+def _about_cell(ws: Any, line: Line, index: int, value: Value, styles: _Styles) -> Any:
     if isinstance(value, str):
         cell = _text_cell(ws, value)
-        cell.quotePrefix = is_formula_like(value)
     else:
         cell = WriteOnlyCell(ws)
         cell.value = value
-        cell.number_format = line.number_format
-    _dress(cell, line, index)
-    if index == 0 and line.link:
-        cell.hyperlink = Hyperlink(
-            ref="", location=f"'{line.link.replace(chr(39), chr(39) * 2)}'!A1", display=line.link
-        )
-        cell.font = Font(name="Calibri", size=10, color="1155CC", underline="single")
-    return cell
+    is_number = value is not None and not isinstance(value, str)
+    is_quoted = isinstance(value, str) and is_formula_like(value)
+    is_link = index == 0 and bool(line.link)
 
+    def apply(cell: Any) -> None:
+        _dress(cell, line, index if value is not None else 1)
+        cell.quotePrefix = is_quoted
+        if is_number:
+            cell.number_format = line.number_format
+        if is_link:
+            cell.font = _LINK_FONT
 
-def _blank(ws: Any, line: Line) -> Any:
-    cell = WriteOnlyCell(ws)
-    _dress(cell, line, 1)
+    key = (line.kind, index == 0 and value is not None, is_quoted, line.number_format if is_number else None, is_link)
+    styles.dress(cell, ("about", *key), apply)
+    if is_link:
+        target = line.link.replace("'", "''")
+        cell.hyperlink = Hyperlink(ref="", location=f"'{target}'!A1", display=line.link)
     return cell
 
 
