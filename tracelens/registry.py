@@ -31,12 +31,17 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A marked object under one of its keys, and where it stands."""
+    """A marked object under one of its keys; ``source`` is the module, or the object itself, that it was given in."""
 
     key: str
     target: Any
     options: Mapping[str, Any]
-    origin: str
+    source: object
+
+    @property
+    def origin(self) -> str:
+        """Where the object stands, see ``origin_of``; looked up when asked, as few claims ever are."""
+        return origin_of(self.target, self.source)
 
 
 def mark(kind: str, *keys: str, **options: Any) -> Callable[[T], T]:
@@ -75,7 +80,7 @@ class Registry(Mapping[str, Claim]):
                     if found.kind != kind:
                         continue
                     for key in found.keys:
-                        claim = Claim(key=key, target=target, options=found.options, origin=origin_of(target, source))
+                        claim = Claim(key=key, target=target, options=found.options, source=source)
                         other = claims.setdefault(key, claim)
                         if other.target is not target:
                             raise UsageError(f"{kind} {key!r} is claimed by both {other.origin} and {claim.origin}")

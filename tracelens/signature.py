@@ -122,6 +122,7 @@ _WORDS: dict[str, Any] = {
 
 def freeze(value: Any) -> Any:
     """Lists, nested to any depth, as tuples: what a signature holds."""
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return tuple(freeze(v) for v in value)
-    return value
+    # Sizes and texts first: asking the abstract class takes ten times as long, and most values are no sequence.
+    if isinstance(value, int | str | bytes) or not isinstance(value, Sequence):
+        return value
+    return tuple([freeze(v) for v in value])

@@ -42,14 +42,19 @@ _TEXT_KEYS = (*IDENTITY, "kernel_name", "parent_op", "collective", "group_name",
 def sorted_by(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     """``key`` descending, ties broken on every text column there is; missing values last."""
     values = -frame[key].to_numpy(float)
-    keys = []
-    if len(np.unique(values)) < len(values):
-        text = [frame[column].tolist() for column in _TEXT_KEYS if column in frame.columns]
-        keys = [
-            np.unique([_LAST if v is None or v != v else str(v) for v in column], return_inverse=True)[1]
-            for column in text
-        ]
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    tied = np.flatnonzero(count[place] > 1)
+    keys = [_text_ranks(frame[column], tied) for column in _TEXT_KEYS if len(tied) and column in frame.columns]
     return frame.iloc[np.lexsort((*reversed(keys), values))].reset_index(drop=True)
+
+
+def _text_ranks(column: pd.Series, rows: Ints) -> Ints:
+    """The place of each of these rows' texts among them in order; 0 in all other rows."""
+    texts = [_LAST if v is None or v != v else str(v) for v in column.iloc[rows].tolist()]
+    rank = {text: number for number, text in enumerate(sorted(set(texts)))}
+    ranks = np.zeros(len(column), np.int64)
+    ranks[rows] = [rank[text] for text in texts]
+    return ranks
 
 
 #: Behind every text that a trace can hold.

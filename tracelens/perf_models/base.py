@@ -7,8 +7,10 @@ Letters used for dimensions: ``b`` batch, ``s`` sequence, ``m n k`` GEMM, ``h`` 
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from types import FunctionType
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from tracelens.dtypes import DType
@@ -98,8 +100,15 @@ def category_of(claim: Claim) -> str | None:
 
 def models_of(claim: Claim) -> tuple[type[PerfModel], ...]:
     """The perf models that a ``traced_as`` claim's binding says it returns."""
+    # A marked object of an extension may be of any class: only functions are sure to be hashable.
+    is_function = isinstance(claim.target, FunctionType)
+    return _models_returned_by(claim.target) if is_function else _models_returned_by.__wrapped__(claim.target)
+
+
+@functools.cache
+def _models_returned_by(binding: Callable[..., Any]) -> tuple[type[PerfModel], ...]:
     try:
-        returned = get_type_hints(claim.target).get("return")
+        returned = get_type_hints(binding).get("return")
     except (NameError, TypeError):
         return ()
     candidates = (returned, *get_args(returned))

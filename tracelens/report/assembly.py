@@ -79,7 +79,7 @@ def make_sheet(
     dimensions = [key for key in keys if key.startswith("param: ") and key not in columns]
     rest = [key for key in keys if key not in columns and key not in dimensions]
     ordered = [column_for(key, columns) for key in (*known[:1], *dimensions, *known[1:], *rest)]
-    shown = tuple(column for column in ordered if not _is_left_out(column, frame[column.key]))
+    shown = tuple(column for column in ordered if not (column.optional and _is_left_out(column, frame[column.key])))
     return Sheet(title=title, frame=frame[[c.key for c in shown]], columns=shown, text=text, is_family=is_family)
 
 
@@ -89,8 +89,6 @@ def by_title(sheets: Sequence[Sheet], title: str) -> Sheet | None:
 
 
 def _is_left_out(column: Column, values: pd.Series) -> bool:
-    if not column.optional:
-        return False
     if values.isna().all():
         return True
     return column.empty_at_zero and bool((values.fillna(0) == 0).all())

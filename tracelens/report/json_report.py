@@ -7,6 +7,7 @@ Nothing in it depends on the day, the folder or the machine, and keys stand in a
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib import resources
@@ -54,7 +55,13 @@ def write_json(
 
 def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS) -> bytes:
     """The document, indented by two, UTF-8, ending in a line feed. NaN and infinities are null."""
-    return orjson.dumps(document(summary, ops, views), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    content = _content(summary, ops, views)
+    try:
+        return orjson.dumps(content, option=option)
+    except orjson.JSONEncodeError:
+        # A lone surrogate: rare, and looking for one in every text takes longer than all the rest.
+        return orjson.dumps(without_surrogates(content), option=option)
 
 
 def schema() -> Json:
@@ -76,7 +83,12 @@ def is_report(path: Path) -> bool:
 
 def document(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS) -> Json:
     """``ops``: the frame of ``unified_perf_summary``, by keys; None without device work. ``views``: by sheet name."""
-    content = {
+    cleaned: Json = without_surrogates(_content(summary, ops, views))
+    return cleaned
+
+
+def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame]) -> Json:
+    return {
         "schema": SCHEMA,
         "input": _input(summary.input),
         "device": _device(summary.device),
@@ -93,8 +105,6 @@ def document(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "cannot_answer": [_fields(missing) for missing in summary.cannot_answer],
         "warnings": [_warning(notice) for notice in summary.notices],
     }
-    cleaned: Json = without_surrogates(content)
-    return cleaned
 
 
 def _records(frame: pd.DataFrame) -> list[Json]:
@@ -163,6 +173,7 @@ class _Columns:
         return plain_values(self._frame[key])
 
 
+@functools.lru_cache(maxsize=4096)
 def _recorded(text: Value) -> Any:
     """A frame's text of tuples or a dict as JSON lists or an object; null where nothing was recorded.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -109,12 +110,19 @@ def _compact(part: bytes) -> bytes:
 
 
 def _parsed(part: bytes) -> Any:
+    if not part:
+        return None
     try:
-        return json.loads(part.decode("utf-8", "replace"), strict=False) if part else None
+        return msgspec.json.decode(part)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return json.loads(part.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
         return None
 
 
+@functools.lru_cache(maxsize=4096)
 def _parsed_list(part: bytes) -> tuple[Any, ...] | None:
     value = _parsed(part)
     return freeze(value) if isinstance(value, list) else None
