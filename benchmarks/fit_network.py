@@ -27,6 +27,7 @@ from tracelens.network.deepep import (
     Phase,
     low_latency_us,
     normal_us,
+    notify_us,
 )
 from tracelens.network.deepep import bound_us as exchange_bound_us
 from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
@@ -173,27 +174,39 @@ NORMAL_ONE = (
     "token_ns_per_byte",
     "link_share",
 )
-NORMAL_MANY = ("step_us", "sm_gb_s")
-LOW_ONE = ("floor_us", "expert_ns", "link_share", "unit_gb_s")
+NORMAL_MANY = ("peer_us", "fill_us", "sm_gb_s")
+#: A combine's notification looks at every copy that it will send, a dispatch's waits for buffers; the fit finds no need
+#: of the other term.
+NOTIFY: dict[Phase, tuple[str, ...]] = {
+    "dispatch": ("notify_us", "notify_peer_us", "notify_fill_us"),
+    "combine": ("notify_us", "notify_peer_us", "notify_copy_ns"),
+}
+#: The fit drives a combine's time per token to 0, where it stays.
+LOW_ONE: dict[Phase, tuple[str, ...]] = {
+    "dispatch": ("floor_us", "expert_ns", "link_share", "unit_gb_s", "token_ns"),
+    "combine": ("floor_us", "expert_ns", "link_share", "unit_gb_s"),
+}
 LOW_MANY = ("nodes_us", "step_us", "nic_share")
 NORMAL_START: dict[Phase, Constants] = {
     "dispatch": {
         "floor_us": 26.0, "floor_us_per_khidden": 0.18, "token_ns": 254, "copy_ns": 80, "copy_ns_per_byte": 0.0314,
-        "token_ns_per_byte": 0.027, "link_share": 0.76, "step_us": 33.5, "sm_gb_s": 15,
+        "token_ns_per_byte": 0.027, "link_share": 0.76, "peer_us": 3.5, "fill_us": 20, "sm_gb_s": 15, "notify_us": 20,
+        "notify_peer_us": 10, "notify_fill_us": 10,
     },
     "combine": {
         "floor_us": 25.5, "floor_us_per_khidden": 3.0, "token_ns": 31, "copy_ns": 26, "copy_ns_per_byte": 0.029,
-        "token_ns_per_byte": 0.108, "link_share": 0.75, "step_us": 40.6, "sm_gb_s": 11,
+        "token_ns_per_byte": 0.108, "link_share": 0.75, "peer_us": 4.6, "fill_us": 30, "sm_gb_s": 12, "notify_us": 20,
+        "notify_peer_us": 10, "notify_copy_ns": 20,
     },
 }  # fmt: skip
 LOW_START: dict[Phase, Constants] = {
     "dispatch": {
-        "floor_us": 7.6, "expert_ns": 12.8, "link_share": 0.66, "unit_gb_s": 4.25, "nodes_us": 4.4, "step_us": 5.0,
-        "nic_share": 0.95,
+        "floor_us": 7.6, "expert_ns": 12.8, "link_share": 0.66, "unit_gb_s": 18, "token_ns": 1700, "nodes_us": 4.4,
+        "step_us": 5.0, "nic_share": 0.95,
     },
     "combine": {
-        "floor_us": 9.2, "expert_ns": 5.7, "link_share": 0.57, "unit_gb_s": 24.0, "nodes_us": 12.6, "step_us": 1.7,
-        "nic_share": 0.93,
+        "floor_us": 9.2, "expert_ns": 5.7, "link_share": 0.57, "unit_gb_s": 24.0, "nodes_us": 12.6,
+        "step_us": 1.7, "nic_share": 0.93,
     },
 }  # fmt: skip
 
@@ -215,6 +228,26 @@ def shape_halves(table: pd.DataFrame) -> list[Mask]:
     return [shape % 2 == 0, shape % 2 == 1]
 
 
+#: Buckets of the tables by size: tokens per rank, at least and below.
+SIZES = ((1, 17), (17, 129), (129, 1025), (1025, 1 << 30))
+
+
+def show_by_size(title: str, tokens: Floats, cells: Sequence[tuple[Floats, Mask]]) -> None:
+    """A line per size: the errors of each of ``cells`` on its rows."""
+    for least, below in SIZES:
+        band = (tokens >= least) & (tokens < below)
+        last = int(tokens[band].max(initial=0))
+        shown = " | ".join(summary(error[band & rows]) for error, rows in cells)
+        print(f"| {title} | {least}-{last} | {shown} |")
+    print(f"| {title} | all | " + " | ".join(summary(error[rows]) for error, rows in cells) + " |")
+
+
+def halves(values: npt.NDArray[np.int64]) -> list[Mask]:
+    """Every second of the distinct values, in order, and the others."""
+    odd = np.isin(values, np.unique(values)[::2])
+    return [odd, ~odd]
+
+
 def show_low_latency(data: Path, phase: Phase) -> Constants:
     table = pd.read_csv(data / "deepep_ll.csv")
     measured, nodes = table[f"{phase}_avg_t_us"].to_numpy(float), table["node_num"].to_numpy()
@@ -223,25 +256,28 @@ def show_low_latency(data: Path, phase: Phase) -> Constants:
     def model(c: Constants) -> Floats:
         return np.asarray(low_latency_us(given, HOPPER, LowLatencyConstants(**c, source="fit")))
 
-    by_shape = held_out(model, LOW_START[phase], LOW_ONE, measured, shape_halves(table), one)
-    found = fit(model, LOW_START[phase], LOW_ONE, measured, one)
-    experts = table["num_experts"].to_numpy() == 256
-    by_experts = held_out(model, found, LOW_MANY, measured, [experts, ~experts], ~one)
-    by_nodes = {n: held_out(model, found, LOW_MANY, measured, [nodes == n], ~one) for n in (2, 4)}
+    by_shape = held_out(model, LOW_START[phase], LOW_ONE[phase], measured, shape_halves(table), one)
+    found = fit(model, LOW_START[phase], LOW_ONE[phase], measured, one)
+    by_experts = held_out(model, found, LOW_MANY, measured, halves(table["num_experts"].to_numpy()), ~one)
+    by_nodes = held_out(model, found, LOW_MANY, measured, [nodes == 2, nodes == 4], ~one)
     found = fit(model, found, LOW_MANY, measured, ~one)
-    roofline = errors(np.asarray(exchange_bound_us(given, HOPPER)), measured)
-    print(
-        f"| low latency {phase} | {summary(by_shape[one])} | {summary(by_experts[~one])} (E 256/288) |"
-        f" {summary(by_nodes[4][nodes == 4])} | {summary(by_nodes[2][nodes == 2])} |"
-        f" {roofline[one].mean():.0f} one node, {roofline[~one].mean():.0f} several |"
+    show_by_size(
+        f"low latency {phase}",
+        table["num_token"].to_numpy(float),
+        [(by_shape, one), *((by_experts, nodes == n) for n in (2, 4)), *((by_nodes, nodes == n) for n in (2, 4))],
     )
+    few = one & (table["num_experts"].to_numpy() <= 16)
+    top = one & (table["num_topk"].to_numpy() <= 2)
+    roofline = errors(np.asarray(exchange_bound_us(given, HOPPER)), measured)
+    print(f"  at most 16 experts {summary(by_shape[few])}, top-1 and top-2 {summary(by_shape[top])}", end="; ")
+    print(f"roofline {roofline[one].mean():.0f} one node, {roofline[~one].mean():.0f} several")
     return found
 
 
 def show_normal(data: Path, phase: Phase, nic_share: float) -> Constants:
     table = pd.read_csv(data / "deepep_normal.csv")
-    measured = (table[f"{phase}_transmit_us"] + table[f"{phase}_notify_us"]).to_numpy(float)
-    nodes = table["node_num"].to_numpy()
+    measured = table[f"{phase}_transmit_us"].to_numpy(float)
+    nodes, sms = table["node_num"].to_numpy(), table[f"{phase}_sms"].to_numpy()
     given, one = exchanges(table, phase), nodes == 1
     start = NORMAL_START[phase] | {"nic_share": nic_share}
 
@@ -250,15 +286,38 @@ def show_normal(data: Path, phase: Phase, nic_share: float) -> Constants:
 
     by_shape = held_out(model, start, NORMAL_ONE, measured, shape_halves(table), one)
     found = fit(model, start, NORMAL_ONE, measured, one)
-    by_nodes = {n: held_out(model, found, NORMAL_MANY, measured, [nodes == n], ~one) for n in (2, 4)}
+    by_sms = held_out(model, found, NORMAL_MANY, measured, halves(sms), ~one)
+    by_nodes = held_out(model, found, NORMAL_MANY, measured, [nodes == 2, nodes == 4], ~one)
     found = fit(model, found, NORMAL_MANY, measured, ~one)
-    on_all, roofline = errors(model(found), measured), errors(np.asarray(exchange_bound_us(given, HOPPER)), measured)
-    print(
-        f"| normal {phase} | {summary(by_shape[one])} | {summary(on_all[~one])} (fitted) |"
-        f" {summary(by_nodes[4][nodes == 4])} | {summary(by_nodes[2][nodes == 2])} |"
-        f" {roofline[one].mean():.0f} one node, {roofline[~one].mean():.0f} several |"
+    show_by_size(
+        f"normal {phase}",
+        table["num_token"].to_numpy(float),
+        [(by_shape, one), *((by_sms, nodes == n) for n in (2, 4)), *((by_nodes, nodes == n) for n in (2, 4))],
     )
-    return found
+    roofline = errors(np.asarray(exchange_bound_us(given, HOPPER)), measured)
+    odd = (nodes == 2) & (sms == 12)
+    print(f"  2 nodes, 12 SMs {summary(by_sms[odd])}", end="; ")
+    print(f"roofline {roofline[one].mean():.0f} one node, {roofline[~one].mean():.0f} several")
+    return found | show_notify(table[~one], phase, found)
+
+
+def show_notify(table: pd.DataFrame, phase: Phase, found: Constants) -> Constants:
+    """The notification between nodes, apart."""
+    measured, given = table[f"{phase}_notify_us"].to_numpy(float), exchanges(table, phase)
+    nodes, sms = table["node_num"].to_numpy(), table[f"{phase}_sms"].to_numpy()
+
+    def model(c: Constants) -> Floats:
+        return np.asarray(notify_us(given, HOPPER, NormalConstants(**c, source="fit")))
+
+    everything = np.ones(len(table), dtype=bool)
+    by_sms = held_out(model, found, NOTIFY[phase], measured, halves(sms), everything)
+    by_nodes = held_out(model, found, NOTIFY[phase], measured, [nodes == 2, nodes == 4], everything)
+    show_by_size(
+        f"notify, {phase}",
+        table["num_token"].to_numpy(float),
+        [(by_sms, nodes < 0), *((by_sms, nodes == n) for n in (2, 4)), *((by_nodes, nodes == n) for n in (2, 4))],
+    )
+    return fit(model, found, NOTIFY[phase], measured, everything)
 
 
 def show_published(data: Path, low: Mapping[Phase, Constants]) -> None:
@@ -285,8 +344,9 @@ def main() -> None:
     )
     data = parser.parse_args().data
     show_nccl(data)
-    print("\n## DeepEP: mean/median/p90 of the error in %")
-    print("| kernels | one node, other half of shapes | several nodes | 4 nodes from 2 | 2 nodes from 4 | roofline |")
+    print("\n## DeepEP: mean/median/p90 of the error in %, on rows that were not fitted")
+    print("One node: the other half of the shapes; several: of the SMs (normal) or of the experts (low latency)")
+    print("| kernels | tokens | H200, 1 node | H100, 2 nodes | H100, 4 nodes | 2 nodes from 4 | 4 nodes from 2 |")
     low: dict[Phase, Constants] = {}
     found: dict[str, Constants] = {}
     for phase in ("dispatch", "combine"):

@@ -19,5 +19,14 @@ def shared_traces() -> Path:
 
 
 @pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Measured tables, which are not part of the repository either."""
+    path = REPOSITORY.parent / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip("../shared/data is not there: measured tables are not part of the repository")
+    return path
+
+
+@pytest.fixture(scope="session")
 def repository() -> Path:
     return REPOSITORY

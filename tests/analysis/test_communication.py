@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -111,3 +112,13 @@ def test_the_command_writes_tables_back(tmp_path, capsys):
 def test_the_command_asks_for_what_it_needs(capsys):
     assert main(["estimate", "collective", "--op", "all_reduce", "--device", "h200"]) == 2
     assert "--bytes is needed" in capsys.readouterr().err
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("phase", ["dispatch", "combine"])
+def test_deepeps_notification_is_apart(shared_data, phase):
+    table = pd.read_csv(shared_data / "deepep_normal.csv")
+    table = table[table["node_num"] > 1]
+    found = estimate_exchanges(table, device="h100-sxm")
+    error = np.abs(found[f"{phase}_notify_us_est"] / table[f"{phase}_notify_us"] - 1)
+    assert error.groupby(table["node_num"]).mean().max() < 0.21

@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import InputError, UsageError
-from tracelens.network.deepep import DeepEP, Exchanges, Fabric, _read, bound_us, distinct, low_latency_us, normal_us
+from tracelens.network.deepep import (
+    DeepEP,
+    Exchanges,
+    Fabric,
+    _read,
+    bound_us,
+    distinct,
+    low_latency_us,
+    normal_us,
+    notify_us,
+)
 
 HOPPER = Fabric(link_gb_s=450, nic_gb_s=50, ranks_per_node=8, compute_units=132)
 DEEPSEEK = Exchanges(phase="dispatch", tokens=4096.0, hidden=7168.0, topk=8.0, experts=256.0, nodes=1.0)
@@ -82,6 +92,11 @@ def test_more_sms_are_never_slower(shape, factor):
     assert normal_us(dataclasses.replace(shape, sms=shape.sms * factor), HOPPER) <= normal_us(shape, HOPPER) * (
         1 + 1e-12
     )
+
+
+@given(SHAPES)
+def test_a_notification_is_between_nodes_only(shape):
+    assert (notify_us(shape, HOPPER) > 0) == (shape.nodes > 1)
 
 
 @given(KERNELS, SHAPES, st.floats(1, 4), st.floats(1, 4))

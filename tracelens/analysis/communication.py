@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.backends.collectives import Collectives, Kernels, MessageColumns, exchange_us, fabric, message_us
+from tracelens.backends.collectives import (
+    Collectives,
+    Kernels,
+    MessageColumns,
+    exchange_us,
+    fabric,
+    message_us,
+    notification_us,
+)
 from tracelens.backends.system import System
 from tracelens.errors import InputError, UsageError
 from tracelens.groups import Group
@@ -66,7 +74,10 @@ def exchange_answers(
     system: System, *, tokens: int, hidden: int, topk: int, experts: int, ranks: int, kernels: Kernels = "normal",
     sms: int = DEFAULT_SMS,
 ) -> list[Message]:  # fmt: skip
-    """Dispatch and combine of ``tokens`` tokens per rank. UsageError without DeepEP figures, or for half nodes."""
+    """Dispatch and combine of ``tokens`` tokens per rank, normal kernels' notification between nodes before each.
+
+    UsageError without DeepEP figures, or for half nodes.
+    """
     per_node = _topology(system).ranks_per_node or ranks
     if ranks % per_node:
         raise UsageError(f"{ranks} ranks do not fill nodes of {per_node}")
@@ -78,13 +89,15 @@ def exchange_answers(
         )  # fmt: skip
         time = float(exchange_us(shape, kernels, system)[0])
         copies = float(shape.copies(per_node)) if kernels == "normal" else topk
-        answers.append(
-            Message(
-                system=system_name(system), operation=phase, time_us=time, by=f"deepep {kernels}", note=system.note,
-                peak_us=float(exchange_bound_us(shape, fabric(system))),
-                gb_s=tokens * copies * float(shape.token_bytes) / time / GB_PER_S_IN_BYTES_PER_US,
-            )
+        sent = Message(
+            system=system_name(system), operation=phase, time_us=time, by=f"deepep {kernels}", note=system.note,
+            peak_us=float(exchange_bound_us(shape, fabric(system))),
+            gb_s=tokens * copies * float(shape.token_bytes) / time / GB_PER_S_IN_BYTES_PER_US,
         )  # fmt: skip
+        if kernels == "normal" and ranks > per_node:
+            agreed = float(notification_us(shape, system)[0])
+            answers.append(replace(sent, operation=f"{phase} notify", time_us=agreed, peak_us=0.0, gb_s=0.0))
+        answers.append(sent)
     return answers
 
 
@@ -122,14 +135,16 @@ def estimate_collectives(
 def estimate_exchanges(
     table: pd.DataFrame, *, cluster: str | None = None, device: str | None = None, kernels: Kernels | None = None
 ) -> pd.DataFrame:
-    """``table`` with ``dispatch_us_est``, ``combine_us_est``, ``bound``, ``backend``, else a ``reason``.
+    """``table`` with ``dispatch_us_est``, ``combine_us_est``, ``bound``, ``backend``, else a ``reason``; apart from
+    them ``dispatch_notify_us_est`` and ``combine_notify_us_est``, what normal kernels need to agree on counts.
 
     Columns as in aiconfigurator's DeepEP tables: ``node_num`` nodes of 8 ranks, ``hidden_size``, ``num_token`` of each
     rank, ``num_topk``, ``num_experts``; ``dispatch_sms`` and ``combine_sms`` for the normal kernels. Which kernels is
     ``kernels``, else ``op_name`` (``normal`` or ``ll``), else normal. The cluster is as in ``estimate_collectives``.
     """
     _needed(table, "ep", _EXCHANGE)
-    found = table.assign(dispatch_us_est=np.nan, combine_us_est=np.nan, bound="", backend="", reason="")
+    times = {f"{phase}{part}_us_est": np.nan for part in ("", "_notify") for phase in _PHASES}
+    found = table.assign(**times, bound="", backend="", reason="")
 
     def answer(rows: pd.DataFrame, system: System) -> Mapping[str, Any]:
         nodes = rows["node_num"].to_numpy(np.float64) * EP_RANKS_PER_NODE / (_topology(system).ranks_per_node or 1)
@@ -147,6 +162,7 @@ def estimate_exchanges(
             result[f"{phase}_us_est"] = np.where(
                 low, exchange_us(shapes, "low_latency", system), exchange_us(shapes, "normal", system)
             )
+            result[f"{phase}_notify_us_est"] = np.where(low, 0.0, notification_us(shapes, system))
         return result
 
     return _answered(found, _EXCHANGE, answer, cluster, device)

@@ -14,7 +14,7 @@ from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.network.algorithms import bound_us, collective_us
-from tracelens.network.deepep import DEFAULT_SMS, Exchanges, Fabric, Phase, low_latency_us, normal_us
+from tracelens.network.deepep import DEFAULT_SMS, Exchanges, Fabric, Phase, low_latency_us, normal_us, notify_us
 from tracelens.network.deepep import bound_us as exchange_bound_us
 from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, EPComm, PerfModel
@@ -54,7 +54,7 @@ class Collectives:
         messages: dict[tuple[str, Group], list[tuple[int, float]]] = defaultdict(list)
         for index, model in enumerate(columns.models):
             if isinstance(model, EPComm) and (exchange := _exchange(model, system)) is not None:
-                time_us[index] = exchange_us(exchange, "normal", system)[0]
+                time_us[index] = (exchange_us(exchange, "normal", system) + notification_us(exchange, system))[0]
                 peak_us[index] = exchange_bound_us(exchange, fabric(system))
             elif (message := _message(model)) is not None:
                 word, nbytes, group = message
@@ -103,12 +103,16 @@ def message_us(columns: MessageColumns, system: System, algorithm: str | None = 
 
 
 def exchange_us(exchanges: Exchanges, kernels: Kernels, system: System) -> Floats:
-    """Time of every dispatch or combine by DeepEP's kernels, in microseconds.
-
-    UsageError for a system whose cluster is not known to run DeepEP.
+    """Time of every dispatch or combine by DeepEP's kernels, in microseconds; ``notification_us`` comes before normal
+    ones. UsageError for a system whose cluster is not known to run DeepEP.
     """
     priced = low_latency_us if kernels == "low_latency" else normal_us
     return np.atleast_1d(np.asarray(priced(exchanges, fabric(system)), dtype=np.float64))
+
+
+def notification_us(exchanges: Exchanges, system: System) -> Floats:
+    """What DeepEP's normal kernels need between nodes to agree on counts, in microseconds. UsageError as there."""
+    return np.atleast_1d(np.asarray(notify_us(exchanges, fabric(system)), dtype=np.float64))
 
 
 def _topology(system: System) -> Topology:

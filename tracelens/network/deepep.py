@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
@@ -25,6 +25,8 @@ C = TypeVar("C", "NormalConstants", "LowLatencyConstants")
 
 #: ``deep_ep.Buffer.num_sms``, what the library uses unless told otherwise.
 DEFAULT_SMS = 20
+#: Tokens by which half of ``NormalConstants.fill_us`` is spent; chosen with the measurements in view, not fitted.
+FILL_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +34,10 @@ class NormalConstants:
     """What the normal kernels cost in one phase. Shares are of the peak rates of the node's link and of a network card.
 
     ``floor_us`` + ``floor_us_per_khidden`` per 1024 of hidden: an exchange of no tokens. Of one SM's time a token takes
-    ``token_ns`` and ``token_ns_per_byte``, each of its copies ``copy_ns`` and ``copy_ns_per_byte``. Each doubling of
-    nodes adds ``step_us``, notification included; ``sm_gb_s`` is what an SM forwards between nodes.
+    ``token_ns`` and ``token_ns_per_byte``, each of its copies ``copy_ns`` and ``copy_ns_per_byte``. Between nodes each
+    other node adds ``peer_us``, filling the buffers of each node ``fill_us``; ``sm_gb_s`` is what an SM forwards. The
+    notification before it takes ``notify_us``, ``notify_peer_us`` per other node, ``notify_fill_us`` once there are
+    many tokens, and ``notify_copy_ns`` of one SM's time per copy.
     """
 
     floor_us: float
@@ -43,10 +47,15 @@ class NormalConstants:
     copy_ns_per_byte: float
     token_ns_per_byte: float
     link_share: float
-    step_us: float
+    peer_us: float
+    fill_us: float
     nic_share: float
     sm_gb_s: float
+    notify_us: float
+    notify_peer_us: float
     source: str
+    notify_fill_us: float = 0.0
+    notify_copy_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +63,8 @@ class LowLatencyConstants:
     """What the low-latency kernels cost in one phase. Shares are of the peak rates of link and network card.
 
     ``floor_us`` + ``expert_ns`` per expert: an exchange of no tokens; between nodes ``nodes_us`` + ``step_us`` per
-    doubling of nodes come on top. ``unit_gb_s`` is what one compute unit moves; one expert occupies one at most.
+    doubling of nodes come on top. One expert occupies one compute unit at most, which takes ``token_ns`` per token and
+    moves ``unit_gb_s``.
     """
 
     floor_us: float
@@ -65,6 +75,7 @@ class LowLatencyConstants:
     step_us: float
     nic_share: float
     source: str
+    token_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +153,12 @@ def distinct(places: Values, experts: Values, topk: Values) -> Values:
 
 
 def normal_us(given: Exchanges, fabric: Fabric, constants: NormalConstants | None = None) -> Values:
-    """The throughput kernels, notification included; constants of this package unless given.
+    """The throughput kernels, without the notification before them; constants of this package unless given.
 
-    t = floor + step log2 N + tokens * t1, with y bytes of a token, U distinct ranks and Un distinct nodes per token,
-    p8(a, b) = (a^8 + b^8)^(1/8). One node: t1 = p8((token + copy U + (token' + copy' U) y) / sms, U y / link). N nodes:
-    t1 = p8(Un (N-1)/N y / nic, U y / link, (Un (N-1)/N + U) y / (sms * SM rate)): a token crosses the network once per
-    node and is forwarded there over NVLink.
+    t = floor + peer (N-1) + [N > 1] fill N T / (T + 256) + T t1, with T tokens, y bytes of a token, U distinct ranks
+    and Un distinct nodes per token, p8(a, b) = (a^8 + b^8)^(1/8). One node: t1 = p8((token + copy U + (token' + copy'
+    U) y) / sms, U y / link). N nodes: t1 = p8(Un (N-1)/N y / nic, U y / link, (Un (N-1)/N + U) y / (sms * SM rate)): a
+    token crosses the network once per node and is forwarded there over NVLink.
     """
     c = constants or DeepEP.load().normal[given.phase]
     y, copies = given.token_bytes, given.copies(fabric.ranks_per_node)
@@ -158,8 +169,24 @@ def normal_us(given: Exchanges, fabric: Fabric, constants: NormalConstants | Non
     within = _smooth_max(8, issued / NS_PER_US / given.sms, over_link)
     forwarded = (remote + copies) * y / (c.sm_gb_s * GB_PER_S_IN_BYTES_PER_US * given.sms)
     between = _smooth_max(8, over_nic, over_link, forwarded)
-    floor = c.floor_us + c.floor_us_per_khidden * given.hidden / 1024 + c.step_us * np.log2(given.nodes)
-    result: npt.NDArray[np.float64] = floor + given.tokens * np.where(given.nodes == np.float64(1), within, between)
+    is_one = given.nodes == np.float64(1)
+    filled = np.where(is_one, 0.0, c.fill_us * given.nodes * given.tokens / (given.tokens + FILL_TOKENS))
+    floor = c.floor_us + c.floor_us_per_khidden * given.hidden / 1024 + c.peer_us * (given.nodes - 1) + filled
+    result: npt.NDArray[np.float64] = floor + given.tokens * np.where(is_one, within, between)
+    return result
+
+
+def notify_us(given: Exchanges, fabric: Fabric, constants: NormalConstants | None = None) -> Values:
+    """What the normal kernels need between nodes to agree on counts, before they send; 0 in one node.
+
+    t = notify + peer (N-1) + fill T / (T + 256) + copy T (Un (N-1)/N + U) / sms.
+    """
+    c = constants or DeepEP.load().normal[given.phase]
+    each = (given.remote_nodes + given.copies(fabric.ranks_per_node)) / given.sms
+    filled = c.notify_fill_us * given.tokens / (given.tokens + FILL_TOKENS)
+    counted = c.notify_us + c.notify_peer_us * (given.nodes - 1) + filled
+    counted = counted + c.notify_copy_ns / NS_PER_US * given.tokens * each
+    result: npt.NDArray[np.float64] = np.where(given.nodes == np.float64(1), 0.0, counted)
     return result
 
 
@@ -167,18 +194,19 @@ def low_latency_us(given: Exchanges, fabric: Fabric, constants: LowLatencyConsta
     """The low-latency kernels; constants of this package unless given.
 
     X = tokens * topk * bytes of a copy: one copy per expert, local ones included. floor + expert * E + [N > 1] (nodes +
-    step log2 N) + p6(max(X / link, X / (unit rate * min(E, units))), X (N-1)/N / nic), p6(a, b) = (a^6 + b^6)^(1/6).
-    Never below ``bound_us``, which it can touch where there are fewer experts than ranks.
+    step log2 N) + p6(X / link, (token * tokens + X / unit rate) / min(E, units), X (N-1)/N / nic), p6(a, b) = (a^6 +
+    b^6)^(1/6). Never below ``bound_us``, which it can touch where there are fewer experts than ranks.
     """
     c = constants or DeepEP.load().low_latency[given.phase]
     # a dispatched copy carries 16 bytes of source position beside the token
     sent = given.tokens * given.topk * (given.token_bytes + (16 if given.phase == "dispatch" else 0))
     over_link = sent / (c.link_share * fabric.link_gb_s * GB_PER_S_IN_BYTES_PER_US)
     over_nic = sent * given.remote_share / (c.nic_share * fabric.nic_gb_s * GB_PER_S_IN_BYTES_PER_US)
-    moved = sent / (c.unit_gb_s * GB_PER_S_IN_BYTES_PER_US * np.minimum(given.experts, fabric.compute_units))
+    of_one_unit = c.token_ns / NS_PER_US * given.tokens + sent / (c.unit_gb_s * GB_PER_S_IN_BYTES_PER_US)
+    issued = of_one_unit / np.minimum(given.experts, fabric.compute_units)
     between = np.where(given.nodes > np.float64(1), c.nodes_us + c.step_us * np.log2(given.nodes), 0.0)
     floor = c.floor_us + c.expert_ns / NS_PER_US * given.experts + between
-    modeled = floor + _smooth_max(6, np.maximum(over_link, moved), over_nic)
+    modeled = floor + _smooth_max(6, over_link, issued, over_nic)
     result: npt.NDArray[np.float64] = np.maximum(modeled, bound_us(given, fabric))
     return result
 
@@ -221,7 +249,9 @@ def _constants(root: Table, kernels: str, made: type[C]) -> dict[Phase, C]:
         if phase not in tables:
             raise root.error(kernels, f"must have the table {phase}")
         table = tables[phase]
-        numbers = {field.name: table.needed_number(field.name) for field in fields(made) if field.name != "source"}
-        found[phase] = made(**numbers, source=table.source("source"))
+        names = {field.name: field.default is MISSING for field in fields(made) if field.name != "source"}
+        numbers = {name: table.needed_number(name) if needed else table.number(name) for name, needed in names.items()}
+        known = {name: value for name, value in numbers.items() if value is not None}
+        found[phase] = made(**known, source=table.source("source"))
         table.finish()
     return found
