@@ -1,8 +1,13 @@
 """Transformer Engine: its GEMMs, fused attention, layer normalization, rotary embedding and cross entropy.
 
-Version 1 records each GEMM as ``tex_ts::te_gemm_ts``. Version 2 launches GEMMs straight from ``_Linear`` and
-``_LayerNormLinear`` and their backward ops, two GEMMs in one op: these have a category here and no model yet, because
-telling the kernels apart needs an op per kernel, which a later version inserts.
+Version 1 records each GEMM as ``tex_ts::te_gemm_ts``. Version 2 launches GEMMs straight from the autograd functions of
+its modules; here they become ops of their own, ``_Linear_yfwd_mm`` and so on, with shapes from the module's arguments:
+the forward's ``yfwd`` [t,in]x[in,out]; the backward's ``xgrad`` [t,out]x[out,in], then ``wgrad`` [out,t]x[t,in]. A call
+with another number of GEMM kernels stays whole, and the report says so.
+
+Slots follow ``transformer_engine/pytorch/module/*.py`` of version 2. FP8 operands are shown as e4m3 whichever format
+the recipe chose, which is not recorded; both have one byte. Tokens that user buffers gather inside a GEMM are not
+recorded either: with those the shapes are one rank's.
 """
 
 from __future__ import annotations
@@ -11,8 +16,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tracelens import GEMM, SDPA, CategoryOf, DType, Normalization, OpSignature, SignatureError, traced_as
-from tracelens.perf_models import CrossEntropy, FusedRoPE
+from tracelens import GEMM, SDPA, CategoryOf, DType, GroupedGEMM, Normalization, OpSignature, SignatureError, traced_as
+from tracelens.perf_models import (
+    BackwardOf,
+    CrossEntropy,
+    FusedRoPE,
+    InnerOp,
+    OpCall,
+    classify,
+    holds_ops,
+    kernel_patterns,
+)
 
 # NVTEDType of Transformer Engine 1 (transformer_engine.h), the only version that records te_gemm_ts.
 _NVTE_TYPES = {
@@ -51,7 +65,9 @@ def _te_gemm(op: OpSignature) -> GEMM:
 
 @traced_as(
     "_Linear_yfwd_mm", "_LayerNormLinear_yfwd_mm", "_LinearBackward_xgrad_mm", "_LinearBackward_wgrad_mm",
-    "_LayerNormLinearBackward_xgrad_mm", "_LayerNormLinearBackward_wgrad_mm",
+    "_LayerNormLinearBackward_xgrad_mm", "_LayerNormLinearBackward_wgrad_mm", "_LayerNormMLP_fc1_yfwd_mm",
+    "_LayerNormMLP_fc2_yfwd_mm", "_LayerNormMLPBackward_fc1_xgrad_mm", "_LayerNormMLPBackward_fc1_wgrad_mm",
+    "_LayerNormMLPBackward_fc2_xgrad_mm", "_LayerNormMLPBackward_fc2_wgrad_mm",
 )  # fmt: skip
 def _module_gemm(op: OpSignature) -> GEMM:
     """(A [m,k], B [k,n]): one GEMM of a version 2 module, under the name that tools insert for it; 16-bit result."""
@@ -59,6 +75,123 @@ def _module_gemm(op: OpSignature) -> GEMM:
     if k != k_b:
         raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
     return GEMM(m=m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1), dtype_out=DType.BF16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Module:
+    """Where a module's forward has its input, its weights and the FP8 flag, and what its GEMMs are called."""
+
+    input: int
+    weights: tuple[int, ...]
+    fp8: int
+    parts: tuple[str, ...] = ("",)
+
+
+_MODULES = {
+    "_Linear": _Module(input=1, weights=(0,), fp8=4),
+    "_LayerNormLinear": _Module(input=0, weights=(3,), fp8=7),
+    "_LayerNormMLP": _Module(input=0, weights=(3, 5), fp8=9, parts=("_fc1", "_fc2")),
+}
+
+
+@holds_ops("_Linear", "_LayerNormLinear", "_LayerNormMLP")
+def _forward_gemms(call: OpCall) -> list[InnerOp]:
+    """One GEMM per weight, in their order. A gathered input (sequence parallelism) has the all-gather's rows."""
+    op, module = call.signature, _MODULES[call.signature.name]
+    if any(below.name == "tex_ts::te_gemm_ts" for below in call.below):
+        return []
+    kernels = _gemm_kernels(call, len(module.weights))
+    tokens = max(_rows(op, module.input), _gathered_rows(call, op.shape(module.input)[-1]))
+    inner = []
+    for kernel, part, weight in zip(kernels, module.parts, module.weights, strict=True):
+        out, width = _weight(op, module, weight)
+        inner.append(_gemm(f"{op.name}{part}_yfwd_mm", kernel, (tokens, width), (width, out), _operand(op, module)))
+    return inner
+
+
+@holds_ops("_LinearBackward", "_LayerNormLinearBackward", "_LayerNormMLPBackward")
+def _backward_gemms(call: OpCall) -> list[InnerOp]:
+    """Of the last weight first, the gradient of its input and then of itself; shapes from the forward."""
+    name, op = call.signature.name, call.forward
+    module = _MODULES[name.removesuffix("Backward")]
+    if any(below.name == "tex_ts::te_gemm_ts" for below in call.below):
+        return []
+    if op is None:
+        raise SignatureError(f"{name}: its forward, which has the shapes, is not in the trace")
+    kernels = iter(_gemm_kernels(call, 2 * len(module.weights)))
+    tokens = max(_rows(op, module.input), _rows(call.signature, 0))
+    inner = []
+    for part, weight in reversed(list(zip(module.parts, module.weights, strict=True))):
+        out, width = _weight(op, module, weight)
+        dtype = _operand(op, module)
+        inner.append(_gemm(f"{name}{part}_xgrad_mm", next(kernels), (tokens, out), (out, width), dtype))
+        inner.append(_gemm(f"{name}{part}_wgrad_mm", next(kernels), (out, tokens), (tokens, width), dtype))
+    return inner
+
+
+def _gemm_kernels(call: OpCall, wanted: int) -> list[int]:
+    patterns = classify(call.kernels, kernel_patterns())
+    found = [
+        i
+        for i, (kernel, pattern) in enumerate(zip(call.kernels, patterns, strict=True))
+        if pattern is not None and pattern.category == GEMM.category and "reduce" not in kernel.lower()
+    ]
+    if len(found) != wanted:
+        raise SignatureError(f"{call.signature.name}: {len(found)} GEMM kernels instead of {wanted}")
+    return found
+
+
+def _weight(op: OpSignature, module: _Module, weight: int) -> tuple[int, int]:
+    """(out, in) of a weight; SignatureError where the arguments do not lie as in version 2."""
+    out, width = op.shape(weight, rank=2)
+    if weight == module.weights[0] and op.shape(module.input)[-1] != width:
+        raise SignatureError(f"{op.name}: inputs {module.input} and {weight} do not fit one another")
+    return out, width
+
+
+def _rows(op: OpSignature, tensor: int) -> int:
+    return math.prod(op.shape(tensor)[:-1])
+
+
+def _gathered_rows(call: OpCall, width: int) -> int:
+    """Rows that an all-gather within the call gave."""
+    for below in call.below:
+        elements = below.attribute("Out msg nelems")
+        if "gather" in str(below.attribute("Collective name")).lower() and isinstance(elements, int):
+            return elements // width
+    return 0
+
+
+def _operand(op: OpSignature, module: _Module) -> str:
+    """The type that a GEMM's operands have, as traces spell it."""
+    if op.literal(module.fp8) is True:
+        return DType.FP8_E4M3FN.traced
+    return op.dtype_text(module.weights[0]) or ""
+
+
+def _gemm(name: str, kernel: int, a: tuple[int, int], b: tuple[int, int], dtype: str) -> InnerOp:
+    strides = ((a[1], 1), (b[1], 1))
+    signature = OpSignature(name=name, shapes=(a, b), dtypes=(dtype, dtype), strides=strides, scalars=("", ""))
+    return InnerOp(kernel=kernel, signature=signature)
+
+
+OF_LINEAR = BackwardOf(forward="_Linear", names=("_LinearBackward",))
+OF_LAYER_NORM_LINEAR = BackwardOf(forward="_LayerNormLinear", names=("_LayerNormLinearBackward",))
+OF_LAYER_NORM_MLP = BackwardOf(forward="_LayerNormMLP", names=("_LayerNormMLPBackward",))
+OF_GROUPED_LINEAR = BackwardOf(forward="_GroupedLinear", names=("_GroupedLinearBackward",))
+
+
+@traced_as("_GroupedLinear")
+def _grouped_linear(op: OpSignature) -> GroupedGEMM:
+    """(x [t,in], .., a weight [out,in] per group, a bias per group): the split of the tokens is not recorded."""
+    *rows, k = op.shape(0)
+    weights = [op.shape(i) for i in range(1, len(op.shapes or ())) if op.has(i) and len(op.shape_or_scalar(i)) == 2]
+    if not weights or any(weight != weights[0] for weight in weights) or weights[0][1] != k:
+        raise SignatureError(f"{op.name}: no weights that fit an input of {k} columns were recorded")
+    at = next(i for i in range(1, len(op.shapes or ())) if op.has(i) and len(op.shape_or_scalar(i)) == 2)
+    return GroupedGEMM(
+        m=math.prod(rows), n=weights[0][0], k=k, groups=len(weights), dtype=op.dtype(0), dtype_b=op.dtype(at)
+    )
 
 
 def _te_dtype(op: OpSignature, tensor: int, number: int) -> DType | None:
@@ -173,8 +306,13 @@ def _cross_entropy(op: OpSignature) -> CrossEntropy:
 
 
 LINEAR = CategoryOf(
-    category="GEMM", names=("_Linear", "_LinearBackward", "_LayerNormLinear", "_LayerNormLinearBackward")
-)
+    category="GEMM",
+    names=(
+        "_Linear", "_LinearBackward", "_LayerNormLinear", "_LayerNormLinearBackward", "_LayerNormMLP",
+        "_LayerNormMLPBackward",
+    ),
+)  # fmt: skip
+GROUPED_LINEAR_BACKWARD = CategoryOf(category="GroupedGEMM_bwd", names=("_GroupedLinearBackward",))
 FUSED_ATTENTION_BACKWARD = CategoryOf(category="SDPA_bwd", names=("FusedAttnFuncBackward",))
 FUSED_ROPE_BACKWARD = CategoryOf(category="FusedRoPE", names=("FusedRoPEFuncBackward",))
 CROSS_ENTROPY_BACKWARD = CategoryOf(category="CrossEntropy_bwd", names=("CrossEntropyFunctionBackward",))

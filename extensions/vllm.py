@@ -20,15 +20,18 @@ from tracelens.perf_models import (
     GroupQuant,
     InferenceAttention,
     InferenceStep,
+    InnerOp,
     LinearAttention,
     MoEAux,
     MoEDown,
     MoEFused,
     MoEUp,
+    OpCall,
     RMSNorm,
     RoPE,
     UnaryElementwise,
     annotated_as,
+    holds_ops,
 )
 from tracelens.perf_models.collective import exchanged
 from tracelens.perf_models.elementwise import gated
@@ -39,6 +42,7 @@ from tracelens.perf_models.normalization import rms_norm
 from tracelens.perf_models.quantization import quantized
 from tracelens.perf_models.rope import rotated_heads
 
+_TRITON_PRODUCTS = ("pseudo_op::moe_triton_unfused_up", "pseudo_op::moe_triton_unfused_down")
 _SUMS = r"\(sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)\)"
 _DETAILED = re.compile(rf"execute_\d+_context_(\d+){_SUMS}_generation_(\d+){_SUMS}")
 _PLAIN = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
@@ -269,11 +273,53 @@ def _int4_experts(op: OpSignature) -> MoEUp | MoEDown:
     )
 
 
+@holds_ops("vllm::moe_forward")
+def _triton_experts(call: OpCall) -> list[InnerOp]:
+    """The two products of the Triton kernels that vLLM ships for gpt-oss, with MXFP4 weights.
+
+    The call records (x [t,h], router logits [t,e], ...). ``TopK`` in it says how many experts a token takes; the
+    weights, two values per byte, show in views: up [e,h/2,2f], then down [e,f/2,h].
+    """
+    op = call.signature
+    products = [i for i, kernel in enumerate(call.kernels) if kernel.startswith("_matmul_ogs")]
+    if not products:
+        return []
+    (tokens, hidden), (_, experts) = op.shape(0, rank=2), op.shape(1, rank=2)
+    chosen = next((below.literal(1) for below in call.below if below.name == "TopK"), None)
+    views = [
+        below.shape(0)
+        for below in call.below
+        if below.name == "aten::view" and below.dtype_text(0) == "unsigned char" and len(below.shape_or_scalar(0)) == 3
+    ]
+    if len(products) != 2 or not all("mxfp4" in call.kernels[i] for i in products) or not isinstance(chosen, int):
+        raise SignatureError(f"{op.name}: no pair of MXFP4 products after a routing that says its top-k")
+    if len(views) != 2 or views[0][:2] != (experts, hidden // 2) or views[1][::2] != (experts, hidden):
+        raise SignatureError(f"{op.name}: the shapes of the experts' weights were not recorded")
+    shapes = ((tokens, hidden), *views, (tokens, chosen))
+    dtypes = (op.dtype_text(0) or "", DType.FP4_E2M1.traced, DType.FP4_E2M1.traced, "int")
+    return [
+        InnerOp(kernel=kernel, signature=OpSignature(name=name, shapes=shapes, dtypes=dtypes))
+        for kernel, name in zip(products, _TRITON_PRODUCTS, strict=True)
+    ]
+
+
+@traced_as(*_TRITON_PRODUCTS)
+def _triton_product(op: OpSignature) -> MoEUp | MoEDown:
+    """(x [t,h], w1 [e,h/2,2f or f], w2 [e,f/2,h], chosen experts [t,k])."""
+    (tokens, hidden), (experts, packed, _) = op.shape(0, rank=2), op.shape(2, rank=3)
+    is_up = op.name.endswith("up")
+    return (MoEUp if is_up else MoEDown)(
+        tokens=tokens,
+        hidden=hidden,
+        ffn=2 * packed,
+        experts=experts,
+        top_k=op.shape(3, rank=2)[1],
+        gated=is_up and op.shape(1, rank=3)[2] == 4 * packed,
+        dtype=op.dtype(0),
+        dtype_weight=op.dtype(1),
+        dtype_out=op.dtype(0),
+    )
+
+
 #: A whole layer: neither the width of its experts nor its top-k is among the arguments.
-MOE_LAYER = CategoryOf(
-    category="MoE_unfused",
-    names=(
-        "vllm::moe_forward", "vllm::moe_forward_shared", "pseudo_op::moe_triton_unfused_up",
-        "pseudo_op::moe_triton_unfused_down",
-    ),
-)  # fmt: skip
+MOE_LAYER = CategoryOf(category="MoE_unfused", names=("vllm::moe_forward", "vllm::moe_forward_shared"))

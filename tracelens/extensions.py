@@ -38,6 +38,8 @@ NONE = "none"
 ExtensionSpec: TypeAlias = str | PathLike[str] | ModuleType | object
 
 _PACKAGE = "tracelens_extensions"
+# Kinds of marks whose keys are op names.
+_NAMED_BY = ("traced_as", "category", "holds_ops", "backward_of")
 _OLDER_HOOKS = ("perf_model_extension", "dict_cat2names_extension")
 _numbers = itertools.count(1)
 
@@ -77,7 +79,7 @@ class Extension:
                 dicts = {hook: _dict_names(vars(source)[hook]) for hook in older}
                 raise UsageError(_older_hook_answer(where, dicts))
             raise UsageError(_unmarked_answer(where))
-        claims = {key for kind in ("traced_as", "category") for key in Registry.collect(kind, [source])}
+        claims = {key for kind in _NAMED_BY for key in Registry.collect(kind, [source])}
         prefixes = (re.escape(prefix) for prefix in Registry.collect("annotated_as", [source]))
         patterns = tuple(sorted((*Registry.collect("traced_as_pattern", [source]), *prefixes)))
         names = tuple(sorted(claims))

@@ -242,6 +242,10 @@ MOE = [
          model="MoEDown", flops=DOWN, hbm=2 * (T * TOP * F + WEIGHTS_DOWN + T * HID)),
     call("pseudo_op::moe_gptq_awq_up", t(T, HID), t(E, 2 * F, HID // 2, of=BYTE), t(E, HID, F // 2, of=BYTE),
          t(T, TOP, of=FP32), IDS, model="MoEUp", flops=2 * UP, hbm=2 * T * HID + WEIGHTS_UP / 2 + 2 * T * TOP * F),
+    call("pseudo_op::moe_triton_unfused_up", t(T, HID), t(E, HID // 2, 2 * F, of=FP4), t(E, F // 2, HID, of=FP4), IDS,
+         model="MoEUp", flops=2 * UP, hbm=2 * T * HID + WEIGHTS_UP / 2 + 2 * T * TOP * F),
+    call("pseudo_op::moe_triton_unfused_down", t(T, HID), t(E, HID // 2, 2 * F, of=FP4), t(E, F // 2, HID, of=FP4), IDS,
+         model="MoEDown", flops=DOWN, hbm=2 * T * TOP * F + WEIGHTS_DOWN / 2 + 2 * T * HID),
     call("pseudo_op::moe_gptq_awq_down", t(T, HID), t(E, 2 * F, HID // 2, of=BYTE), t(E, HID, F // 2, of=BYTE),
          t(T, TOP, of=FP32), IDS, model="MoEDown", flops=DOWN, hbm=2 * T * TOP * F + WEIGHTS_DOWN / 2 + 2 * T * HID),
     call(under("aiter::", "moe_sorting_fwd mxfp4_moe_sort_hip biased_grouped_topk_hip topk_softplus"
@@ -289,6 +293,21 @@ REST = [
          model="GroupQuant", flops=2 * X, hbm=2 * X + X + 4 * X // 32),
     call("sglang_profiler::quant_dynamic_mxfp4_quant_6 sglang_profiler::fused_mxfp4_quant_fused_flatten_mxfp4_quant",
          t(M, K), model="GroupQuant", flops=2 * X, hbm=2 * X + X // 2 + X // 32),
+    # 9 tables of 1000 rows of 160 in all, of which 4 x 9 bags take 500 rows: the moments, one per row, give the width
+    call("fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function", t(0, of=FP32), t(9000 * 160, of="c10::Half"),
+         t(0, of="c10::Half"), NONE, t(9, of=INT32), t(9, of=INT64), t(10, of=INT32), NONE, NONE, t(10, of=INT64), NONE,
+         t(500, of=INT64), t(37, of=INT64), *[NONE] * 7, t(9000, of=FP32), t(0, of=FP32),
+         model="PooledLookup", flops=500 * 160, hbm=500 * 160 * 2 + 8 * (500 + 37) + 36 * 160 * 4),
+    call("fbgemm::permute_2D_sparse_data fbgemm::permute_sparse_features", t(30, of=INT32), t(20, 8, of=INT32),
+         t(700, of=INT32), NONE, NONE, model="Movement", flops=0, hbm=4 * (2 * 700 + 20 * 8 + 30 * 8)),
+    call("fbgemm::permute_1D_sparse_data", t(30, of=INT32), t(20, of=INT32), t(700, of=INT32), t(700, of=FP32), c(900),
+         model="Movement", flops=0, hbm=4 * (700 + 900 + 20 + 30 + 2 * 900)),
+    call("fbgemm::bounds_check_indices", t(9, of=INT64), t(500, of=INT64), t(37, of=INT64),
+         model="Movement", flops=0, hbm=8 * (9 + 500 + 37)),
+    call("fbgemm::asynchronous_complete_cumsum", t(36, of=INT32), model="Movement", flops=36, hbm=4 * (36 + 37)),
+    call("fbgemm::asynchronous_inclusive_cumsum", t(36, of=INT32), model="Movement", flops=36, hbm=4 * (36 + 36)),
+    call("fbgemm::FloatToHFP8Quantized", t(X, of=FP32), model="GroupQuant", flops=2 * X, hbm=4 * X + X),
+    call("fbgemm::HFP8QuantizedToFloat", t(X, of=BYTE), model="GroupQuant", flops=2 * X, hbm=X + 4 * X),
     call("fbgemm::FloatToFP8RowwiseQuantized", t(M, K, of=FP32), c("True"),
          model="GroupQuant", flops=2 * X, hbm=4 * X + X + 8 * M),
     call("fbgemm::FP8RowwiseQuantizedToFloat", t(M, K + 8, of=BYTE), c("True"),
@@ -423,7 +442,7 @@ def test_categories_of_the_table_are_the_ones_reports_use():
     assert {read(made.names[0], made).category for made in CALLS} == {
         "GEMM", "SDPA_fwd", "SDPA_bwd", "InferenceAttention", "RMSNorm", "NORM_fwd", "NORM_bwd", "CustomCollective",
         "MoE_fused", "MoE_unfused", "MoE_aux", "elementwise", "RoPE_fwd", "RoPE_bwd", "CrossEntropy_fwd", "GroupQuant",
-        "memory", "EP_Communication", "mHC", "SSM_fwd", "SSM_bwd", "CONV_fwd",
+        "memory", "EP_Communication", "mHC", "SSM_fwd", "SSM_bwd", "CONV_fwd", "index",
     }  # fmt: skip
 
 

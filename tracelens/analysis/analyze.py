@@ -17,7 +17,7 @@ from tracelens.analysis.calls import (
     grouped_calls,
     launchers,
     modelled_calls,
-    ops_above,
+    read_ops,
     unified_calls,
 )
 from tracelens.analysis.catalog import Catalog, ExtensionFailure
@@ -27,6 +27,7 @@ from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.executed_work import ExecutedWork, executed_work
 from tracelens.analysis.families import families
 from tracelens.analysis.graphs import GraphLinks, with_captured_ops
+from tracelens.analysis.inner_ops import with_inner_ops
 from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.recorded_groups import expert_groups
@@ -62,8 +63,8 @@ class Analysis:
 
     ``event_category``: of each device event of ``activity``, the category of the row that it is counted in.
     ``executed``: None where no model's utilization was asked for. ``graphs``: None without a trace of the capture; with
-    one, ``trace`` has the captured ops as rows of its own.
-    ``missing``: what a view was not recorded for.
+    one, ``trace`` has the captured ops as rows of its own. ``missing``: what a view was not recorded for.
+    ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole.
     """
 
     trace: Trace
@@ -84,6 +85,7 @@ class Analysis:
     executed: ExecutedWork | None = None
     graphs: GraphLinks | None = None
     missing: tuple[Unanswered, ...] = ()
+    whole_calls: tuple[tuple[str, int], ...] = ()
 
     @property
     def complete_steps(self) -> list[int]:
@@ -108,8 +110,9 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     if not table.has_device_events:
         return _cpu_only(trace, options, extensions, catalog)
     graphs = None
+    trace, whole_calls = with_inner_ops(trace, catalog)
     if options.capture is not None:
-        trace, graphs = with_captured_ops(trace, options.capture, catalog)
+        trace, graphs = with_captured_ops(trace, with_inner_ops(options.capture, catalog)[0], catalog)
     table, tree = trace.table, trace.tree
     recorded = device_activity(table, tree, catalog.kernel_patterns)
     overlaps = stream_overlaps(table, recorded, clip=options.overlap == CLIP)
@@ -130,8 +133,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
 
     compute = activity.select(~activity.collective)
-    events, ops = ops_above(tree, compute)
-    readings = OpReadings(table, catalog, np.unique(ops))
+    events, ops, readings = read_ops(trace, catalog, compute)
     launching = launchers(table, compute, events, ops)
     linked = np.flatnonzero(compute.op >= 0)
     direct = grouped_calls(compute, linked, compute.op[linked], np.full(len(linked), -1, np.int64))
@@ -193,6 +195,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         else None,
         graphs=graphs,
         missing=seen.missing,
+        whole_calls=tuple(whole_calls.most_common()),
     )
 
 

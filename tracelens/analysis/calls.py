@@ -11,6 +11,8 @@ NCCL and RCCL kernels stay out of all three: they have the collective sheets.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,9 +21,12 @@ import numpy.typing as npt
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.catalog import Catalog, Reading
 from tracelens.analysis.inference import inference_sums
+from tracelens.analysis.inner_ops import forward_rows
 from tracelens.analysis.intervals import overlapping, union_by_group
+from tracelens.analysis.trace import Trace
 from tracelens.perf_models.inference_attention import SUMS, AttentionSums
 from tracelens.signature import OpSignature
+from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import OpTree
 
@@ -34,7 +39,10 @@ class OpReadings:
     Ops whose binding reads its inference step (``traced_as(per_step=True)``) are told apart by step as well.
     """
 
-    def __init__(self, table: TraceTable, catalog: Catalog, rows: Ints) -> None:
+    def __init__(
+        self, table: TraceTable, catalog: Catalog, rows: Ints, forward: Mapping[int, int] | None = None
+    ) -> None:
+        """``forward``: rows that cost what the backward of another row's model says (``inherited_backward``)."""
         key = table.name[rows].astype(np.int64) << 32 | (table.signature[rows].astype(np.int64) + 1)
         step, sums = inference_sums(table, catalog, rows)
         if sums:
@@ -43,14 +51,21 @@ class OpReadings:
             per_step[codes] = [catalog.is_per_step(table.names[code]) for code in codes.tolist()]
             step[~per_step[table.name[rows]]] = -1
             key = np.unique(key, return_inverse=True)[1] * (len(sums) + 1) + step + 1
+        if forward:
+            ahead = np.array([forward.get(row, -1) for row in rows.tolist()], np.int64)
+            of_forward = table.name[ahead].astype(np.int64) << 32 | (table.signature[ahead].astype(np.int64) + 1)
+            both = np.stack((key, np.where(ahead >= 0, of_forward, -1)))
+            key = np.unique(both, axis=1, return_inverse=True)[1].reshape(-1)
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         self.rows = rows
         self.code = inverse.astype(np.int64)
         self.example = rows[first]
-        self.readings: list[Reading] = [
-            catalog.read(_in_step(table.signature_of(row), sums[s] if s >= 0 else None))
-            for row, s in zip(self.example.tolist(), step[first].tolist(), strict=True)
-        ]
+        self.readings: list[Reading] = []
+        for row, s in zip(self.example.tolist(), step[first].tolist(), strict=True):
+            signature = _in_step(table.signature_of(row), sums[s] if s >= 0 else None)
+            ahead_row = (forward or {}).get(row, -1)
+            inherited = catalog.read_backward(signature, table.signature_of(ahead_row)) if ahead_row >= 0 else None
+            self.readings.append(inherited or catalog.read(signature))
         self.modelled = np.array([r.model is not None for r in self.readings], bool)
         self.leaf_only = np.array([r.leaf_only for r in self.readings], bool)
         self._position = np.full(len(table), -1, np.int64)
@@ -60,6 +75,51 @@ class OpReadings:
         """Reading code of each row; -1 for a row that launched nothing."""
         position = np.where(rows >= 0, self._position[np.maximum(rows, 0)], -1)
         return np.where(position >= 0, self.code[np.maximum(position, 0)], -1) if len(self.code) else position
+
+
+def read_ops(trace: Trace, catalog: Catalog, activity: DeviceActivity) -> tuple[Ints, Ints, OpReadings]:
+    """(event, op) pairs of ``ops_above``, and the readings of these ops, backward ops by their forward included."""
+    table = trace.table
+    events, ops = ops_above(trace.tree, activity)
+    rows = np.unique(ops)
+    readings = OpReadings(table, catalog, rows)
+    inherited = _inherited_backward(trace, catalog, readings)
+    return events, ops, OpReadings(table, catalog, rows, inherited) if inherited else readings
+
+
+def _inherited_backward(trace: Trace, catalog: Catalog, readings: OpReadings) -> dict[int, int]:
+    """Backward row -> forward row, where the forward's model stands in for a binding that the backward op lacks.
+
+    Where an extension says that the op is the forward's backward. Elsewhere only where nothing at or below the op has a
+    model, and where the forward has no other such op.
+    """
+    table, tree = trace.table, trace.tree
+    forward = forward_rows(trace, catalog)
+    rows = readings.rows
+    unknown = ~readings.modelled[readings.code] if len(rows) else np.zeros(0, bool)
+    candidates = rows[unknown & (forward[rows] >= 0)].tolist()
+    if not candidates:
+        return {}
+    has_model = np.zeros(len(table), bool)
+    above = rows[~unknown]
+    while len(above := above[above >= 0]):
+        has_model[above] = True
+        above = np.unique(tree.op_parent[above].astype(np.int64))
+    found: dict[int, int] = {}
+    readable: dict[tuple[int, int, int, int], bool] = {}
+    for row in candidates:
+        ahead = int(forward[row])
+        name = table.name_of(row)
+        if (has_model[row] and not catalog.is_backward(name)) or name.startswith(ENGINE_PREFIX):
+            continue
+        key = (int(table.name[row]), int(table.signature[row]), int(table.name[ahead]), int(table.signature[ahead]))
+        if key not in readable:
+            readable[key] = catalog.read_backward(table.signature_of(row), table.signature_of(ahead)) is not None
+        if readable[key]:
+            found[row] = ahead
+    topmost = {row: ahead for row, ahead in found.items() if int(tree.op_parent[row]) not in found}
+    backwards = Counter(topmost.values())
+    return {row: ahead for row, ahead in topmost.items() if backwards[ahead] == 1}
 
 
 def _in_step(signature: OpSignature, sums: AttentionSums | None) -> OpSignature:

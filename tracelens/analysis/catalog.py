@@ -11,7 +11,9 @@ from tracelens import perf_models
 from tracelens.errors import SignatureError
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.gemm import GEMM, GEMMBackward
 from tracelens.perf_models.inference_attention import InferenceStep
+from tracelens.perf_models.inner_ops import InnerOp, OpCall
 from tracelens.perf_models.kernels import KernelPattern
 from tracelens.registry import Claim, Registry
 from tracelens.signature import OpSignature
@@ -56,6 +58,8 @@ class Catalog:
             *perf_models.kernel_patterns(),
         )
         self.annotation_readers = overlay(perf_models.annotation_readers(), extensions)
+        self.inner_ops = overlay(Registry("holds_ops", {}), extensions)
+        self._backward_of = overlay(Registry("backward_of", {}), extensions)
         self.failures: list[ExtensionFailure] = []
         self._readings: dict[OpSignature, Reading] = {}
         self._name_patterns = tuple((re.compile(key), claim) for key, claim in self.families.items())
@@ -66,6 +70,52 @@ class Catalog:
         if reading is None:
             reading = self._readings[signature] = self._read(signature)
         return reading
+
+    def read_backward(self, signature: OpSignature, forward: OpSignature) -> Reading | None:
+        """The reading of a backward op without a binding: what its forward's perf model says of the gradients.
+
+        None where the op has a binding of its own, or the forward no model that knows its backward.
+        """
+        if self.knows(signature.name):
+            return None
+        backward = getattr(self.read(forward).model, "backward", None)
+        model = backward() if callable(backward) else None
+        if isinstance(model, tuple) and len(model) == 2 and all(isinstance(part, GEMM) for part in model):
+            model = GEMMBackward(grad_a=model[0], grad_b=model[1])
+        if not isinstance(model, PerfModel):
+            return None
+        own = self.read(signature).category
+        return Reading(category=own or model.category, model=model, note=f"as the backward of {forward.name}")
+
+    def is_backward(self, name: str) -> bool:
+        """Whether ``BackwardOf`` marks this name."""
+        return name in self._backward_of
+
+    def backward_partners(self) -> dict[str, tuple[str, ...]]:
+        """Forward op -> the backward ops that ``BackwardOf`` marks as its own."""
+        names: dict[str, tuple[str, ...]] = {}
+        for name, claim in self._backward_of.items():
+            forward = claim.options["forward"]
+            names[forward] = (*names.get(forward, ()), name)
+        return names
+
+    def inner_ops_of(self, call: OpCall) -> tuple[InnerOp, ...] | str:
+        """What a call that ``holds_ops`` marks consists of, or why it stays whole."""
+        name = call.signature.name
+        claim = self.inner_ops[name]
+        try:
+            with time_limit(BINDING_LIMIT_S):
+                found = tuple(claim.target(call))
+                kernels = [op.kernel for op in found]
+                if len(set(kernels)) < len(kernels) or not set(kernels) <= set(range(len(call.kernels))):
+                    raise ValueError(f"gave kernels {kernels} of {len(call.kernels)}")
+                return found
+        except SignatureError as error:
+            return str(error)
+        except (Exception, TimeLimitError) as error:  # noqa: BLE001 - foreign code, as in _called
+            failure = ExtensionFailure(name=name, origin=claim.origin, error=f"{type(error).__name__}: {error}")
+            self.failures.append(failure)
+            return f"{name}: the extension failed"
 
     def knows(self, name: str) -> bool:
         """Whether a perf model is bound to this traced name."""

@@ -9,9 +9,10 @@ import numpy as np
 
 from tracelens.analysis.activity import device_activity
 from tracelens.analysis.analyze import recognized
-from tracelens.analysis.calls import OpReadings, ops_above, unified_calls
+from tracelens.analysis.calls import read_ops, unified_calls
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.coverage import coverage
+from tracelens.analysis.inner_ops import with_inner_ops
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.steps import find_steps
@@ -113,10 +114,11 @@ def health(trace: Trace, options: Options | None = None) -> Health:
 
 def _coverage(trace: Trace, catalog: Catalog) -> Coverage:
     """As in a report of the whole file, without its tables."""
+    trace, _ = with_inner_ops(trace, catalog)
     table, tree = trace.table, trace.tree
     activity = device_activity(table, tree, catalog.kernel_patterns)
     compute = activity.select(~activity.collective)
-    readings = OpReadings(table, catalog, np.unique(ops_above(tree, compute)[1]))
+    readings = read_ops(trace, catalog, compute)[2]
     calls = unified_calls(table, tree, compute, readings)
     return coverage(table, activity, calls, readings, category_of_calls(calls, compute, readings))
 

@@ -171,12 +171,16 @@ def _shorten(name: str, width: int = 48) -> str:
 
 
 def category_of_calls(calls: Calls, activity: DeviceActivity, readings: OpReadings) -> list[str]:
-    """The reading's category, else what the call's first kernel is, else ``other``."""
+    """The reading's category, else what the call's first kernel is, else ``other``.
+
+    Of the kernels that are left under a passed parent, each is first what its name says.
+    """
     code = readings.code_of(calls.row).tolist()
     by_kernel = activity.category[calls.first_event].tolist()
+    own = [readings.readings[c].category if c >= 0 else None for c in code]
     return [
-        (readings.readings[c].category if c >= 0 else None) or kernel or OTHER
-        for c, kernel in zip(code, by_kernel, strict=True)
+        (category if category and (not left or kernel == OTHER) else kernel) or OTHER
+        for category, kernel, left in zip(own, by_kernel, (calls.kernel_name >= 0).tolist(), strict=True)
     ]
 
 

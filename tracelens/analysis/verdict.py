@@ -325,6 +325,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
     graphs = _graph_share(analysis)
     if graphs is not None:
         notices.append(graphs)
+    notices += _whole_calls(analysis)
     if tree.overlaps:
         text = (
             f"{tree.overlaps:,} host events outlive their caller; they hang on the innermost event that contains them"
@@ -392,6 +393,12 @@ def _graph_share(analysis: Analysis) -> Notice | None:
     found = f"{int(behind.sum()):,} kernels ({share:.0%} of device time) came from graph launches"
     text = f"{found}: by kernel, no ops; --capture TRACE gives them"
     return Notice(id="graph_launches", count=int(behind.sum()), text=text)
+
+
+def _whole_calls(analysis: Analysis) -> Iterator[Notice]:
+    """Calls of ops that hold several operations which could not be told apart, by reason."""
+    for why, count in analysis.whole_calls:
+        yield Notice(id="whole_calls", count=count, text=f"{count:,} calls left whole: {why}")
 
 
 def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:

@@ -21,8 +21,9 @@ from tracelens.perf_models.columns import WorkColumns
 from tracelens.perf_models.conv import Conv, ConvBackward
 from tracelens.perf_models.cross_entropy import CrossEntropy, CrossEntropyBackward
 from tracelens.perf_models.elementwise import BinaryElementwise, Elementwise, Operand, UnaryElementwise
+from tracelens.perf_models.embedding import PooledLookup, PooledLookupBackward
 from tracelens.perf_models.ep_comm import EPComm
-from tracelens.perf_models.gemm import GEMM, DynamicQuantGEMM
+from tracelens.perf_models.gemm import GEMM, DynamicQuantGEMM, GEMMBackward
 from tracelens.perf_models.grouped_gemm import GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK
 from tracelens.perf_models.hyper_connection import (
     HyperConnectionCoefficients,
@@ -40,6 +41,7 @@ from tracelens.perf_models.inference_attention import (
     annotated_as,
     attention_sums,
 )
+from tracelens.perf_models.inner_ops import BackwardOf, InnerOp, OpCall, holds_ops
 from tracelens.perf_models.kernels import KernelPattern, classify, kernel_patterns
 from tracelens.perf_models.memory import Movement, Sort
 from tracelens.perf_models.moe import MoEAux, MoEDown, MoEFused, MoEUp
@@ -59,6 +61,7 @@ __all__ = [
     "SDPA",
     "AllReduceRMSNorm",
     "AttentionSums",
+    "BackwardOf",
     "BinaryElementwise",
     "CacheWrite",
     "CategoryOf",
@@ -74,6 +77,7 @@ __all__ = [
     "EPComm",
     "Elementwise",
     "FusedRoPE",
+    "GEMMBackward",
     "GroupQuant",
     "GroupedGEMM",
     "GroupedGEMMBackward",
@@ -84,6 +88,7 @@ __all__ = [
     "HyperConnectionPre",
     "InferenceAttention",
     "InferenceStep",
+    "InnerOp",
     "KernelPattern",
     "Like",
     "LinearAttention",
@@ -96,8 +101,11 @@ __all__ = [
     "MultiTensor",
     "Normalization",
     "NormalizationBackward",
+    "OpCall",
     "Operand",
     "PerfModel",
+    "PooledLookup",
+    "PooledLookupBackward",
     "Pooling",
     "PoolingBackward",
     "RMSNorm",
@@ -119,6 +127,7 @@ __all__ = [
     "categories",
     "category_of",
     "classify",
+    "holds_ops",
     "inverses",
     "kernel_patterns",
     "pattern_bindings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from tracelens.dtypes import DType
@@ -27,6 +27,10 @@ class CrossEntropy(PerfModel):
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes((2 * self.rows * self.vocabulary, self.dtype))
+
+    def backward(self) -> CrossEntropyBackward:
+        """Of the same logits."""
+        return CrossEntropyBackward(**{f.name: getattr(self, f.name) for f in fields(CrossEntropy)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,32 @@ class GEMM(PerfModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GEMMBackward(PerfModel):
+    """Both gradients of a GEMM in one op: flops and bytes of two GEMMs."""
+
+    category: ClassVar[str] = "GEMM"
+    engine: ClassVar[str] = "matrix"
+
+    grad_a: GEMM
+    grad_b: GEMM
+
+    def flops(self) -> int:
+        return self.grad_a.flops() + self.grad_b.flops()
+
+    def hbm_bytes(self) -> int | float | None:
+        parts = (self.grad_a.hbm_bytes(), self.grad_b.hbm_bytes())
+        return None if parts[0] is None or parts[1] is None else parts[0] + parts[1]
+
+    @property
+    def compute_dtype(self) -> DType | None:
+        return self.grad_a.compute_dtype
+
+    def parameters(self) -> dict[str, Any]:
+        """Those of the first; the second has the same letters in another order."""
+        return {**self.grad_a.parameters(), "backward": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicQuantGEMM(GEMM):
     """A GEMM that narrows A to B's type on the way in: A is read in its own type and computed in B's."""
 

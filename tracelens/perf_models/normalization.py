@@ -244,9 +244,11 @@ def _count(op: OpSignature, index: int) -> int:
     return value
 
 
-def _normalized(op: OpSignature, index: int) -> int:
-    """Elements of a recorded ``normalized_shape``."""
+def _normalized(op: OpSignature, index: int, weight: int) -> int:
+    """Elements of a recorded ``normalized_shape``, else those of the weight, which has that shape."""
     value = op.literal(index)
+    if value is None and op.has(weight):
+        return prod(op.shape(weight))
     if isinstance(value, int):
         return value
     if not isinstance(value, list | tuple) or not value:
@@ -330,7 +332,7 @@ def _instance_norm(op: OpSignature) -> Normalization:
 @traced_as(*(f"aten::{library}layer_norm" for library in ("", "native_", "miopen_", "cudnn_")))
 def _layer_norm(op: OpSignature) -> Normalization:
     """(x, normalized_shape, weight, bias, ...)."""
-    channels = _normalized(op, 1)
+    channels = _normalized(op, 1, 2)
     common = _common(op, 0, 2, 3)
     return Normalization(**common, channels=channels, statistics=prod(common["shape"]) // channels)
 
@@ -351,7 +353,7 @@ def _native_group_norm(op: OpSignature) -> Normalization:
 @traced_as("aten::_fused_rms_norm")
 def _fused_rms_norm(op: OpSignature) -> FusedRMSNorm:
     """(x, normalized_shape, weight, eps)."""
-    channels = _normalized(op, 1)
+    channels = _normalized(op, 1, 2)
     common = _common(op, 0, 2)
     return FusedRMSNorm(**common, channels=channels, statistics=prod(common["shape"]) // channels, saves=True)
 
@@ -396,7 +398,7 @@ def _library_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
 @traced_as(*(f"aten::{library}layer_norm_backward" for library in ("", "native_", "miopen_", "cudnn_")))
 def _layer_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(dy, x, normalized_shape, mean, rstd, weight, bias, output_mask)."""
-    channels, common = _normalized(op, 2), _common(op, 1, 5, 6)
+    channels, common = _normalized(op, 2, 5), _common(op, 1, 5, 6)
     rows = prod(common["shape"]) // channels
     return NormalizationBackward(
         **common, channels=channels, statistics=rows, dtype_out=op.dtype(0), output_mask=_mask(op, 7)
@@ -420,7 +422,7 @@ def _group_norm_backward(op: OpSignature) -> NormalizationBackward:
 )  # fmt: skip
 def _fused_rms_norm_backward(op: OpSignature) -> FusedRMSNormBackward:
     """(dy, x, normalized_shape, rstd, weight, output_mask)."""
-    channels, common = _normalized(op, 2), _common(op, 1, 4)
+    channels, common = _normalized(op, 2, 4), _common(op, 1, 4)
     rows = prod(common["shape"]) // channels
     return FusedRMSNormBackward(
         **common, channels=channels, statistics=rows, dtype_out=op.dtype(0), output_mask=_mask(op, 5)

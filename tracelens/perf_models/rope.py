@@ -64,6 +64,10 @@ class FusedRoPE(PerfModel):
     def hbm_bytes(self) -> int | float | None:
         return total_bytes((2 * self.elements, self.dtype))
 
+    def backward(self) -> FusedRoPE:
+        """The opposite rotation, at the same cost."""
+        return self
+
 
 def rotated(op: OpSignature, *tensors: int, share: float = 1.0) -> RoPE:
     """The ``tensors`` rotated in place, or ``share`` of each head of them."""

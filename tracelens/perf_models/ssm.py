@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from tracelens.dtypes import DType
@@ -31,6 +31,10 @@ class CausalConv1d(PerfModel):
     def hbm_bytes(self) -> int | float | None:
         weights = self.channels * (self.width + self.bias)
         return total_bytes((2 * self.b * self.channels * self.length + weights, self.dtype))
+
+    def backward(self) -> CausalConv1dBackward:
+        """Of the same call."""
+        return CausalConv1dBackward(**{f.name: getattr(self, f.name) for f in fields(CausalConv1d)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

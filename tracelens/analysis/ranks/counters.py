@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import device_activity
-from tracelens.analysis.calls import OpReadings, ops_above, unified_calls
+from tracelens.analysis.calls import read_ops, unified_calls
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options, active_extensions
@@ -40,7 +40,7 @@ def rank_counters(trace: Trace, summary: RankSummary, options: Options) -> tuple
         edges = np.array([first, first + width], np.int64)
 
     compute = activity.select(~activity.collective)
-    readings = OpReadings(table, catalog, np.unique(ops_above(tree, compute)[1]))
+    readings = read_ops(trace, catalog, compute)[2]
     calls = unified_calls(table, tree, compute, readings)
     flops_of_code = np.array([0 if r.model is None else r.model.flops() or 0 for r in readings.readings] or [0], float)
     code = readings.code_of(calls.row)

@@ -1,0 +1,66 @@
+"""Look-ups in large embedding tables, pooled into bags, and their gradient fused with the optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.perf_models.base import PerfModel, total_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledLookup(PerfModel):
+    """Rows of ``width`` elements, one per index of ``looked_up``, summed into ``bags``; ``weighted`` ones scaled first.
+
+    flops = one addition per element, two with weights. bytes = a row per index, the indices and where bags begin read,
+    the bags written. Rows that several indices name count each time, so with many of those it is an upper bound.
+    """
+
+    category: ClassVar[str] = "index"
+    family: ClassVar[str | None] = "Embedding"
+
+    looked_up: int
+    width: float
+    bags: int
+    weighted: bool = False
+    dtype: DType | None = DType.FP16
+    dtype_out: DType | None = DType.FP32
+    dtype_index: DType | None = DType.INT64
+    assumed: str = ""
+
+    def flops(self) -> float:
+        return (1 + self.weighted) * self.looked_up * self.width
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (self.looked_up * self.width, self.dtype),
+            (self.looked_up + self.bags + 1, self.dtype_index),
+            (self.looked_up * self.weighted, DType.FP32),
+            (self.bags * self.width, self.dtype_out),
+        )
+
+    def backward(self) -> PooledLookupBackward:
+        """The gradients of the same look-ups, applied to the rows."""
+        return PooledLookupBackward(**{f.name: getattr(self, f.name) for f in fields(PooledLookup)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledLookupBackward(PooledLookup):
+    """The gradient of every bag added up per row, and the row updated with one moment per row (row-wise Adagrad).
+
+    flops per looked-up element = 1 to add up, 2 for the sum of squares, 2 for the update; with weights 1 to scale and 2
+    for their own gradient. bytes = the bags' gradients and the indices read, every row and its moment read and written.
+    Sorting the indices, which implementations do first, is not counted.
+    """
+
+    def flops(self) -> float:
+        return (5 + 3 * self.weighted) * self.looked_up * self.width
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (2 * self.looked_up * self.width, self.dtype),
+            (self.looked_up + self.bags + 1, self.dtype_index),
+            ((2 + 2 * self.weighted) * self.looked_up, DType.FP32),
+            (self.bags * self.width, self.dtype_out),
+        )
