@@ -3,24 +3,75 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
+import tracelens
+from tracelens.analysis.trace import Trace
 from tracelens.extensions import bundled_extensions, bundled_names, load_extension, overlay
+from tracelens.perf_models import OpCall
 from tracelens.perf_models.base import PerfModel
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature
+from tracelens.trace.table import TraceTable
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extensions.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def test_there_are_three_examples():
-    assert len(EXAMPLES) == 3
+MEGATRON, MEGATRON_TEST, FIRST, CLASS, INNER, NOTEBOOK = range(6)
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
+def test_there_are_six_examples():
+    assert len(EXAMPLES) == 6
+
+
+def test_a_new_op_is_four_lines_and_its_test_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "my_megatron.py").write_text(EXAMPLES[MEGATRON], encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_megatron", raising=False)
+    lines = EXAMPLES[MEGATRON].partition("@")[2].strip().splitlines()
+    assert len(lines) == 4
+    test = tmp_path / "test_my_megatron.py"
+    test.write_text(EXAMPLES[MEGATRON_TEST], encoding="utf-8")
+    runpy.run_path(str(test))["test_a_dispatch_sends_every_token_once"]()
+    monkeypatch.delitem(sys.modules, "my_megatron")
+
+
+def test_the_new_op_is_in_a_report_of_a_trace_that_has_it(tmp_path: Path):
+    path = tmp_path / "my_megatron.py"
+    path.write_text(EXAMPLES[MEGATRON], encoding="utf-8")
+    args = {"Input Dims": [[4096, 7168]], "Input type": ["c10::BFloat16"], "Concrete Inputs": [""]}
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "DeepEPDispatch", "pid": 1, "tid": 1, "ts": 0, "dur": 20, "args": args},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 1, "dur": 1,
+         "args": {"correlation": 7}},
+        {"ph": "X", "cat": "kernel", "name": "deep_ep::intranode::dispatch", "pid": 0, "tid": 7, "ts": 30, "dur": 200,
+         "args": {"correlation": 7, "stream": 7}},
+    ]  # fmt: skip
+    trace = Trace.of(TraceTable.from_events(events))
+    sheet = tracelens.report(trace, extensions=[path], bundled=False)["EP_Communication"]
+    assert sheet["name"].tolist() == ["DeepEPDispatch"]
+
+
+def test_the_products_of_a_module_are_taken_apart(tmp_path: Path):
+    path = tmp_path / "my_ops.py"
+    path.write_text(EXAMPLES[INNER], encoding="utf-8")
+    extension = load_extension(path)
+    reader = overlay(Registry("holds_ops", {}), [extension])["my_lib::swiglu_mlp"].target
+    bindings = overlay(Registry("traced_as", {}), [extension])
+    signature = OpSignature(
+        name="my_lib::swiglu_mlp", shapes=((64, 32), (48, 32), (32, 48)), dtypes=("c10::BFloat16",) * 3
+    )
+    inner = reader(OpCall(signature=signature, kernels=("my_gemm_1", "silu", "my_gemm_2")))
+    assert [op.kernel for op in inner] == [0, 2]
+    assert [bindings[op.signature.name].target(op.signature).flops() for op in inner] == [2 * 64 * 48 * 32] * 2
+
+
+@pytest.mark.parametrize("number", [MEGATRON, FIRST, CLASS, INNER, NOTEBOOK])
 def test_each_example_is_an_extension(number: int, tmp_path: Path):
     path = tmp_path / f"example_{number}.py"
     path.write_text(EXAMPLES[number], encoding="utf-8")
@@ -29,7 +80,7 @@ def test_each_example_is_an_extension(number: int, tmp_path: Path):
 
 def test_the_first_example_reads_what_its_comments_say(tmp_path: Path):
     path = tmp_path / "my_ops.py"
-    path.write_text(EXAMPLES[0], encoding="utf-8")
+    path.write_text(EXAMPLES[FIRST], encoding="utf-8")
     extension = load_extension(path)
     bindings = overlay(Registry("traced_as", {}), [extension])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from tracelens.perf_models import (
     GEMM,
     SDPA,
     AttentionSums,
+    BinaryElementwise,
     CacheWrite,
     CausalConv1d,
     CausalConv1dBackward,
@@ -20,9 +21,13 @@ from tracelens.perf_models import (
     Conv,
     CrossEntropy,
     CrossEntropyBackward,
+    DynamicQuantGEMM,
+    Elementwise,
     EPComm,
     FusedRoPE,
+    GEMMBackward,
     GroupedGEMM,
+    GroupedGEMMVariableK,
     GroupQuant,
     HyperConnectionCoefficients,
     HyperConnectionPost,
@@ -31,19 +36,35 @@ from tracelens.perf_models import (
     InferenceAttention,
     LinearAttention,
     MambaChunkScan,
+    MoEAux,
     MoEDown,
     MoEFused,
     MoEUp,
+    Movement,
+    MultiTensor,
     Normalization,
+    Operand,
     PerfModel,
+    PooledLookup,
+    Pooling,
+    PoolingBackward,
     Reduce,
     RMSNorm,
     RoPE,
     Softmax,
+    Sort,
     SparseAttention,
+    UnaryElementwise,
 )
+from tracelens.perf_models.fused import FusedKernel
+from tracelens.perf_models.normalization import FusedRMSNorm, FusedRMSNormBackward
 
 Make = Callable[[int, DType | None], PerfModel]
+
+
+def _gemm_backward(forward: GEMM) -> GEMMBackward:
+    grad_a, grad_b = forward.backward()
+    return GEMMBackward(grad_a=grad_a, grad_b=grad_b)
 
 
 def _conv(b: int, dtype: DType | None) -> Conv:
@@ -91,9 +112,50 @@ FAMILIES: dict[str, tuple[Make, int]] = {
         sums=AttentionSums(c_sq=4 * b, c_sk=9 * b, c_sqsq=16 * b, c_sqsk=36 * b, g_sq=b, g_sk=7 * b, g_sqsq=b, g_sqsk=7 * b)), 0),
     "cache_write": (lambda b, d: CacheWrite(elements=16 * b, dtype=d), 0),
     "reduce": (lambda b, d: Reduce(elements=16 * b, results=b, kind="sum", dtype=d), 0),
+    "gemm_backward": (lambda b, d: _gemm_backward(GEMM(b=b, m=3, n=5, k=7, dtype=d)), 0),
+    "dynamic_quant_gemm": (lambda b, d: DynamicQuantGEMM(b=b, m=3, n=5, k=7, dtype=d, dtype_b=DType.FP4_E2M1), 0),
+    "grouped_gemm_variable_k": (lambda b, d: GroupedGEMMVariableK(m=3, n=5, k=b, groups=3, dtype=d), 0),
+    "layer_norm_backward": (lambda b, d: Normalization(shape=(b, 16), channels=16, statistics=b, weight=True,
+                                                       dtype=d).backward(), 0),
+    "fused_rms_norm": (lambda b, d: FusedRMSNorm(shape=(b, 16), channels=16, statistics=b, weight=True, dtype=d), 0),
+    "fused_rms_norm_backward": (lambda b, d: FusedRMSNormBackward(shape=(b, 16), channels=16, statistics=b, weight=True,
+                                                                  dtype=d, output_mask=(True, True)), 0),
+    "softmax_backward": (lambda b, d: Softmax(shape=(b, 16), dtype=d).backward(), 0),
+    "unary": (lambda b, d: UnaryElementwise(shape=(b, 16), inputs=(Operand(shape=(b, 16), dtype=d),),
+                                            outputs=(Operand(shape=(b, 16), dtype=d),), flops_per_element=3), 0),
+    "binary": (lambda b, d: BinaryElementwise(shape=(b, 16), inputs=(Operand(shape=(b, 16), dtype=d),) * 2,
+                                              outputs=(Operand(shape=(b, 16), dtype=d),)), 0),
+    "elementwise": (lambda b, d: Elementwise(shape=(b, 16), inputs=(Operand(shape=(b, 16), dtype=d),) * 3,
+                                             outputs=(Operand(shape=(b, 16), dtype=d),)), 0),
+    "movement": (lambda b, d: Movement(read=((16 * b, d),), written=((16 * b, d),), added=16 * b), 0),
+    "sort": (lambda b, d: Sort(shape=(b, 16), results=4 * b, dtype=d), 0),
+    "moe_aux": (lambda b, d: MoEAux(operands=((16 * b, d), (b, DType.INT32))), 0),
+    "multi_tensor": (lambda b, d: MultiTensor(tensors=3, elements=16 * b, flops_per_element=12, reads=4, writes=3,
+                                              dtype=d), 0),
+    "pooling": (lambda b, d: Pooling(x=(b, 3, 8, 8), out=(b, 3, 4, 4), window=4, dtype=d), 0),
+    "pooling_backward": (lambda b, d: PoolingBackward(x=(b, 3, 8, 8), out=(b, 3, 4, 4), window=4, dtype=d), 0),
+    "pooled_lookup": (lambda b, d: PooledLookup(looked_up=6 * b, width=16, bags=b, dtype=d), 0),
+    "pooled_lookup_backward": (lambda b, d: PooledLookup(looked_up=6 * b, width=16, bags=b, dtype=d).backward(), 0),
+    "compiled": (lambda b, d: FusedKernel(ops=("mul", "silu"), xnumel=16 * b, operands=((16 * b, d),) * 2, dtype=d), 0),
 }  # fmt: skip
+#: Models whose work is on the wire, which have laws of their own below.
+ON_THE_WIRE = {"Collective", "CustomCollective", "AllReduceRMSNorm", "EPComm"}
+#: Dimensions that other models share; no op is one.
+ABSTRACT = {"MoELayer", "HyperConnection"}
 BATCH = st.integers(1, 10_000)
 every_family = pytest.mark.parametrize(("make", "fixed"), FAMILIES.values(), ids=FAMILIES)
+
+
+def test_every_perf_model_of_the_core_obeys_the_laws() -> None:
+    covered = {type(make(3, DType.BF16)).__name__ for make, _ in FAMILIES.values()}
+    defined = {c.__name__ for c in _below(PerfModel) if c.__module__.startswith("tracelens.perf_models.")}
+    assert defined - covered - ON_THE_WIRE - ABSTRACT == set()
+
+
+def _below(model: type[PerfModel]) -> Iterator[type[PerfModel]]:
+    for found in model.__subclasses__():
+        yield found
+        yield from _below(found)
 
 
 @every_family
