@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
 from tracelens.projection import pipeline, schedules
-from tracelens.projection.schedules import Plan, Task
+from tracelens.projection.pipeline import Cost, Costs
+from tracelens.projection.schedules import Kind, Plan, Task
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
@@ -44,11 +45,15 @@ def run(
     return pipeline.run(
         tasks_of(name, p=p, m=m, v=v, f=f, d=d, w=w, hop=hop),
         schedules.load(name).routes(p, chunks),
-        times_us={kind: [[t / share] * chunks] * p for kind, t in (("F", f), ("D", d), ("W", w), ("B", d + w))},  # type: ignore[misc]
+        costs=costs_of({"F": f / share, "D": d / share, "W": w / share, "B": (d + w) / share}, p, chunks),
         kept_bytes=[[1 / share] * chunks] * p,
         later_bytes=[[later / share] * chunks] * p,
         hops_us=[hop] * p,
     )
+
+
+def costs_of(times: dict[Kind, float], p: int, chunks: int) -> Costs:
+    return Costs(of={kind: [[Cost(time_us)] * chunks] * p for kind, time_us in times.items()})
 
 
 def tasks_of(
@@ -177,7 +182,7 @@ def test_the_slowest_stage_paces_the_steady_state() -> None:
     found = pipeline.run(
         tasks_of("1f1b", p=2, m=10),
         schedules.load("1f1b").routes(2, 1),
-        times_us={"F": [[1.0], [2.0]], "B": [[1.0], [2.0]]},
+        costs=Costs(of={"F": [[Cost(1.0)], [Cost(2.0)]], "B": [[Cost(1.0)], [Cost(2.0)]]}),
         kept_bytes=[[1.0], [1.0]],
         later_bytes=[[1.0], [1.0]],
         hops_us=[0.0, 0.0],
@@ -272,6 +277,6 @@ def test_a_schedule_that_waits_for_itself_is_an_error() -> None:
     tasks = [[Task("B", 0, 0), Task("F", 0, 0)]] * 2
     with pytest.raises(UsageError, match=r"the schedule waits for itself on ranks \[0, 1\]"):
         pipeline.run(
-            tasks, schedules.load("1f1b").routes(2, 1), times_us={"F": [[1.0]] * 2, "B": [[1.0]] * 2},
+            tasks, schedules.load("1f1b").routes(2, 1), costs=costs_of({"F": 1.0, "B": 1.0}, 2, 1),
             kept_bytes=[[1.0]] * 2, later_bytes=[[1.0]] * 2, hops_us=[0.0] * 2,
         )  # fmt: skip

@@ -38,3 +38,18 @@ def hop_us(nbytes: Values, group: Group, topology: Topology) -> Values:
     if far and node is not None:
         total = total + far * collective_us("send", nbytes, Group(ranks=2, stride=node), topology)[0]
     return total / (group.ranks - 1)
+
+
+def hops_us(nbytes: float, group: Group, topology: Topology) -> list[float]:
+    """Of each rank of a pipeline of ``group`` to the next one, the last to the first: fast within a node, else slow."""
+    node = topology.ranks_per_node
+    found: dict[bool, float] = {}
+    hops = []
+    for rank in range(group.ranks):
+        here, there = rank * group.stride, (rank + 1) % group.ranks * group.stride
+        far = node is not None and here // node != there // node
+        if far not in found:
+            stride = max(group.stride, node) if far and node is not None else group.stride
+            found[far] = float(collective_us("send", nbytes, Group(ranks=2, stride=stride), topology)[0][0])
+        hops.append(found[far])
+    return hops

@@ -61,8 +61,10 @@ class ParallelConfig:
     ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
     per replica. ``recompute``: ``"selective"`` repeats the attention core, ``"full"`` every layer's forward.
     ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: tensor-parallel collectives run beside the
-    products that they feed. ``skew``: how unequal the experts are that tokens choose. ``placement``: which ranks share
-    a node, where it is not the order above. UsageError for degrees that do not fit each other.
+    products that they feed. ``ep_overlap``: experts' exchanges of one micro-batch's forward run beside the backward of
+    another, in schedules that have one after the other. ``skew``: how unequal the experts are that tokens choose.
+    ``placement``: which ranks share a node, where it is not the order above. UsageError for degrees that do not fit
+    each other.
     """
 
     tp: int = 1
@@ -81,6 +83,7 @@ class ParallelConfig:
     recompute: Recompute = "none"
     attention: Attention = "flash"
     tp_overlap: bool = False
+    ep_overlap: bool = False
     skew: Skew = UNIFORM
     placement: Placement | None = None
 
@@ -122,6 +125,7 @@ class ParallelConfig:
         recompute: Recompute = "none",
         attention: Attention = "flash",
         tp_overlap: bool = False,
+        ep_overlap: bool = False,
         skew: Skew = UNIFORM,
     ) -> ParallelConfig:
         """For ``ranks`` devices and ``global_batch`` sequences per step; ``dp`` None is what the ranks leave.
@@ -155,6 +159,7 @@ class ParallelConfig:
             recompute=recompute,
             attention=attention,
             tp_overlap=tp_overlap,
+            ep_overlap=ep_overlap,
             skew=skew,
         )
 

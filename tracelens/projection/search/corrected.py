@@ -23,10 +23,11 @@ from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, EPComm, PerfModel, WorkColumns
 from tracelens.projection.exposure import REDUCED_BYTES, exposed_us, hop_us, last_bucket_us
+from tracelens.projection.job import layer_counts
 from tracelens.projection.search.space import Ints, Strategy, distinct
 from tracelens.projection.search.splits import RECOMPUTE, Space, Splits, placed
 from tracelens.projection.software import PLAIN, Software, sustained_us
-from tracelens.projection.step import BACKENDS, completed, layer_counts
+from tracelens.projection.step import BACKENDS, completed
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig

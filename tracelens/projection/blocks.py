@@ -1,0 +1,144 @@
+"""The kernels of one layer's pass on one rank, in order on their streams, and what of them is exposed."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from tracelens.perf_models import Collective, EPComm
+from tracelens.projection.schedules import Kind
+from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.rank_ops import RankLayer, RankOp
+
+#: Time in us by what it is spent on.
+Parts: TypeAlias = dict[str, float]
+#: Of the products' time, what ring exchanges beside them hide behind.
+TP_HIDDEN = 0.6
+COMPUTE = "compute"
+
+
+class Kernel(NamedTuple):
+    """One operation on the device; ``again``: recomputed. A tuple, because a step has 100,000 of them."""
+
+    op: RankOp
+    start_us: float
+    time_us: float
+    stream: str
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Kernels, their times from the block's start in microseconds.
+
+    ``parts`` adds up to ``time_us``: computing, and of communication what stays exposed. ``lead_us``: the most that any
+    kernel's launch ends after the kernel's start when the host starts together with the block.
+    """
+
+    time_us: float
+    parts: Parts
+    kernels: tuple[Kernel, ...]
+    lead_us: float
+
+    def then(self, other: Block, host_us: float) -> Block:
+        """``other`` right after this."""
+        parts: Parts = defaultdict(float, self.parts)
+        for part, time_us in other.parts.items():
+            parts[part] += time_us
+        moved = (kernel._replace(start_us=kernel.start_us + self.time_us) for kernel in other.kernels)
+        return Block(
+            time_us=self.time_us + other.time_us,
+            parts=parts,
+            kernels=(*self.kernels, *moved),
+            lead_us=max(self.lead_us, len(self.kernels) * host_us + other.lead_us - self.time_us),
+        )
+
+
+EMPTY = Block(time_us=0.0, parts={}, kernels=(), lead_us=float("-inf"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """Makes blocks of operations that take ``price(op)``, launched every ``host_us``."""
+
+    parallel: ParallelConfig
+    price: Callable[[RankOp], float]
+    host_us: float
+
+    def layer(self, blocks: Sequence[RankLayer]) -> dict[Kind, Block]:
+        """Of one layer, or of an end of the model: a block for each kind of task."""
+        ops = [op for block in blocks for op in block.ops]
+        backward = list(itertools.chain.from_iterable(map(_backward, reversed(blocks))))
+        again = self._again(blocks, ops)
+        return {
+            "F": self.block(op for op in ops if op.phase == "forward"),
+            "B": again.then(self.block(backward), self.host_us),
+            "D": again.then(self.block(op for op in backward if op.phase == "dgrad"), self.host_us),
+            "W": self.block(op for op in backward if op.phase == "wgrad"),
+        }
+
+    def block(self, ops: Iterable[RankOp]) -> Block:
+        """``ops`` one after the other; tensor-parallel collectives beside products where the configuration says so."""
+        priced = [(op, self.price(op)) for op in ops]
+        exposed = self._exposed_share(priced)
+        parts: Parts = defaultdict(float)
+        kernels: list[Kernel] = []
+        now = beside = 0.0
+        lead = float("-inf")
+        for launched, (op, time_us) in enumerate(priced, start=1):
+            share = exposed if op.part == "tp" else 1.0
+            start = max(now, beside) if share < 1 else now
+            if share < 1:
+                beside = start + time_us
+            kernels.append(Kernel(op, start, time_us, _stream(op)))
+            lead = max(lead, launched * self.host_us - now)
+            parts[op.part] += share * time_us
+            now += share * time_us
+        return Block(time_us=now, parts=parts, kernels=tuple(kernels), lead_us=lead)
+
+    def _exposed_share(self, priced: Iterable[tuple[RankOp, float]]) -> float:
+        """Of tensor-parallel collectives. Products in tp pieces, each beside the next piece's transfer: the first piece
+        has nothing to hide behind, and products leave others only a part of their time.
+        """
+        if not self.parallel.tp_overlap:
+            return 1.0
+        moved = sum(time_us for op, time_us in priced if op.part == "tp")
+        products = sum(time_us for op, time_us in priced if op.part == "gemm")
+        first = moved / self.parallel.tp
+        return (first + max(0.0, moved - first - TP_HIDDEN * products)) / moved if moved else 1.0
+
+    def _again(self, blocks: Sequence[RankLayer], ops: Iterable[RankOp]) -> Block:
+        """What recomputation runs before the backward."""
+        recompute = self.parallel.recompute
+        if recompute == "full" and blocks[0].letter not in ("embedding", "head"):
+            made = self.block(op for op in ops if op.phase == "forward")
+        elif recompute == "selective":
+            made = self.block(op for op in ops if op.core)
+        else:
+            return EMPTY
+        return Block(
+            time_us=made.time_us,
+            parts={"recompute": made.time_us} if made.time_us else {},
+            kernels=tuple(kernel._replace(again=True) for kernel in made.kernels),
+            lead_us=made.lead_us,
+        )
+
+
+def _backward(block: RankLayer) -> Iterable[RankOp]:
+    """A forward's operations in reverse; what belongs to one of them stays in its order."""
+    runs = [list(run) for _, run in itertools.groupby(block.ops, key=_base)]
+    return (op for run in reversed(runs) for op in run if op.phase != "forward")
+
+
+def _base(op: RankOp) -> str:
+    """The name of the operation that this is a part of: its product's of a quantization."""
+    return op.name.rpartition(".")[0] if op.part in ("tp", "cp", "quantize") else op.name
+
+
+def _stream(op: RankOp) -> str:
+    if op.part in ("tp", "cp", "ep"):
+        return op.part
+    return "tp" if isinstance(op.model, Collective | EPComm) else COMPUTE

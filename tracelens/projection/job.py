@@ -1,0 +1,543 @@
+"""The event graph of a step: which blocks each pipeline rank runs in which order, what runs beside them, and when."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tracelens.backends.base import Backend
+from tracelens.backends.system import System
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.groups import Group
+from tracelens.network.algorithms import collective_us
+from tracelens.network.topology import Topology
+from tracelens.perf_models import Collective, PerfModel, WorkColumns
+from tracelens.projection import pipeline, schedules
+from tracelens.projection.blocks import Block, Builder, Parts
+from tracelens.projection.exposure import REDUCED_BYTES, hops_us
+from tracelens.projection.options import NO_OPTIONS, Options
+from tracelens.projection.passes import Beside, Pass, Transfer, fixed, merged, passed
+from tracelens.projection.pipeline import Cost, Costs
+from tracelens.projection.schedules import Kind, Task
+from tracelens.projection.software import Software, sustained_us
+from tracelens.units import BYTES_PER_GIB, NS_PER_US
+from tracelens.workload import memory, rank_ops
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.rank_ops import RankLayer, RankOp
+
+ENDS = ("embedding", "head")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """What one rank holds of one part of the model: layers in order, between the ends that belong to them."""
+
+    names: tuple[str, ...]
+
+    @property
+    def layers(self) -> Counter[str]:
+        return Counter(name for name in self.names if name not in ENDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """A rank's part of the step after its last micro-batch, times in us from the step's start.
+
+    Gradients are reduced until ``reduced_us``, then come the gradients' norm, its sum over all ranks at ``summed_us``,
+    and the optimizer until ``end_us``. ``ops`` are the three with their times.
+    """
+
+    reduced_us: float
+    summed_us: float
+    end_us: float
+    ops: tuple[tuple[RankOp, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A step that ran. ``passes[rank]`` are those of the rank's tasks in order."""
+
+    chunks: Sequence[Sequence[Chunk]]
+    tasks: Sequence[Sequence[Task]]
+    passes: Sequence[Sequence[Pass]]
+    pipeline: pipeline.Pipeline
+    finish: Sequence[Finish]
+
+    @property
+    def step_us(self) -> float:
+        return max(finish.end_us for finish in self.finish)
+
+    @property
+    def busiest(self) -> int:
+        return max(range(len(self.tasks)), key=lambda rank: (self.pipeline.busy_us[rank], -rank))
+
+    def breakdown(self, rank: int) -> Parts:
+        """What ``rank`` spends the step on, us; communication is what stays exposed. Adds up to the step."""
+        ran, finish = self.pipeline, self.finish[rank]
+        parts: Parts = defaultdict(float)
+        by_id = {id(each): each for each in self.passes[rank]}
+        for key, count in Counter(map(id, self.passes[rank])).items():
+            for part, time_us in by_id[key].parts.items():
+                parts[part] += count * time_us
+        parts["host"] = max(0.0, ran.busy_us[rank] - sum(parts.values()))
+        parts["pp"] = ran.transfer_us[rank]
+        last = ran.ends_us[rank][-1]
+        parts["dp"] += max(0.0, finish.reduced_us - last)
+        parts["optimizer"] = sum(time_us for _, time_us in finish.ops)
+        parts["pipeline bubble"] = 0.0
+        parts["pipeline bubble"] = self.step_us - sum(parts.values())
+        return {part: time_us for part, time_us in parts.items() if abs(time_us) > 1e-6}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """One step of a model on a system, ready to run.
+
+    The schedule and its number of chunks are settled: ``parallel.vpp`` is ``order.chunks(...)``.
+    """
+
+    model: ModelConfig
+    parallel: ParallelConfig
+    system: System
+    sequence: int
+    order: schedules.Order
+    backend: Backend
+    software: Software
+    options: Options = NO_OPTIONS
+    _made: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def run(self) -> Run:
+        """UsageError for what the schedule cannot do, and for an operation that nobody prices."""
+        parallel = self.parallel
+        tasks, routes = self.order.tasks(self._plan()), self.routes
+        lasts = _Ends(self, tasks)
+        ran = pipeline.run(
+            tasks,
+            routes,
+            costs=Costs(
+                of={kind: self._costs(kind) for kind in sorted({task.kind for mine in tasks for task in mine})},
+                late=lasts.costs(),
+                pairs=self._pair if parallel.ep_overlap and parallel.ep > 1 and parallel.zero != 3 else None,
+            ),
+            kept_bytes=[[self._kept(chunk) for chunk in rank] for rank in self.chunks],
+            later_bytes=[[self._later(chunk) for chunk in rank] for rank in self.chunks],
+            hops_us=self.hops_us,
+        )
+        passes = [
+            [self._pass_at(rank, at, mine, ran, lasts) for at in range(len(mine))] for rank, mine in enumerate(tasks)
+        ]
+        return Run(chunks=self.chunks, tasks=tasks, passes=passes, pipeline=ran, finish=self._finish(ran, lasts))
+
+    @functools.cached_property
+    def routes(self) -> Sequence[schedules.Route]:
+        return self.order.routes(self.parallel.pp, self.parallel.vpp)
+
+    @functools.cached_property
+    def chunks(self) -> list[list[Chunk]]:
+        """``[rank][chunk]``."""
+        layers = self.model.layers
+        made: dict[tuple[int, int], Chunk] = {}
+        for route in self.routes:
+            at = 0
+            for part, count in enumerate(layer_counts(len(layers), len(route))):
+                first, last = part == 0, part == len(route) - 1
+                names = (*ENDS[:1] * first, *layers[at : at + count], *ENDS[1:] * last)
+                made[route[part]] = Chunk(names=names)
+                at += count
+        return [[made[rank, chunk] for chunk in range(self.parallel.vpp)] for rank in range(self.parallel.pp)]
+
+    @functools.cached_property
+    def built(self) -> dict[str, list[RankLayer]]:
+        """The blocks of each distinct layer, and the ends."""
+        arguments = (self.model, self.parallel)
+        letters = {letter: rank_ops.block(*arguments, letter, self.sequence) for letter in set(self.model.blocks)}
+        built = {layer: [letters[letter] for letter in layer] for layer in set(self.model.layers)}
+        built["embedding"] = [rank_ops.embedding(*arguments, self.sequence)]
+        built["head"] = [rank_ops.head(*arguments, self.sequence)]
+        return built
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What ``make`` makes, the first time."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
+
+    @functools.cached_property
+    def _prices(self) -> tuple[dict[PerfModel, float], Counter[str]]:
+        return self._priced(op for layers in self.built.values() for layer in layers for op in layer.ops)
+
+    @property
+    def answered_by(self) -> dict[str, int]:
+        """Distinct operations that each backend priced."""
+        return dict(sorted(self._prices[1].items()))
+
+    def _priced(self, ops: Iterable[RankOp]) -> tuple[dict[PerfModel, float], Counter[str]]:
+        """Time of each, and how many each backend priced."""
+        names = {op.model: op.name for op in ops}
+        models = list(names)
+        found = self.backend.estimate_many(WorkColumns.of(models), self.system)
+        unknown = np.flatnonzero(np.isnan(found.time_us))
+        if len(unknown):
+            raise UsageError(f"{names[models[unknown[0]]]}: no backend prices it on {self.system.device.name}")
+        answered = Counter(name for name in found.backend if name is not None)
+        time_us = sustained_us(found, models, self.system)
+        return dict(zip(models, time_us.tolist(), strict=True)), answered
+
+    def _price(self, op: RankOp, factor: float) -> float:
+        """Of a rank whose device computes ``factor`` times as long."""
+        time_us = self._prices[0][op.model] * self.software.of(op)
+        if op.part not in ("tp", "cp", "ep") and not isinstance(op.model, Collective):
+            time_us *= factor
+        return _whole_ns(time_us)
+
+    def _blocks(self, factor: float) -> dict[str, dict[Kind, Block]]:
+        return self._once(("blocks", factor), lambda: self._built_blocks(factor))
+
+    def _built_blocks(self, factor: float) -> dict[str, dict[Kind, Block]]:
+        builder = Builder(
+            parallel=self.parallel,
+            price=lambda op: self._price(op, factor),
+            host_us=self.software.host_us_per_op,
+        )
+        return {name: builder.layer(layers) for name, layers in self.built.items()}
+
+    def _factor(self, rank: int) -> float:
+        straggler = self.options.straggler
+        return straggler.factor if straggler is not None and straggler.stage == rank else 1.0
+
+    def blocks(self, rank: int, chunk: int, kind: Kind) -> list[Block]:
+        """In the order in which they run."""
+        of_name = self._blocks(self._factor(rank))
+        return [of_name[name][kind] for name in self.in_order(rank, chunk, kind)]
+
+    def in_order(self, rank: int, chunk: int, kind: Kind) -> tuple[str, ...]:
+        names = self.chunks[rank][chunk].names
+        return names if kind == "F" else names[::-1]
+
+    def pass_of(self, rank: int, chunk: int, kind: Kind) -> Pass:
+        """Of any micro-batch but the ones that begin or end a step."""
+        names, factor = self.in_order(rank, chunk, kind), self._factor(rank)
+        return self._once(("pass", names, factor, kind), lambda: self._pass(names, factor, kind))
+
+    def _pass(self, names: tuple[str, ...], factor: float, kind: Kind) -> Pass:
+        blocks = [self._blocks(factor)[name][kind] for name in names]
+        host_us = self.software.host_us_per_op
+        if self.parallel.zero == 3:
+            return self._beside(blocks, self._sharded(names, kind), kind)
+        if self.parallel.zero == 2 and kind in "BW":
+            return passed(blocks, host_us, self._reduced_each(names))
+        return passed(blocks, host_us)
+
+    def _beside(self, blocks: Sequence[Block], sharded: Beside, kind: Kind) -> Pass:
+        """FSDP's transfers as the timeline has them, or as fixed shares say."""
+        hidden, host_us = self.options.fsdp_hidden, self.software.host_us_per_op
+        if hidden is None:
+            return passed(blocks, host_us, sharded)
+        gather = hidden.forward_gather if kind == "F" else hidden.backward_gather
+        return fixed(blocks, host_us, sharded, {"gather": gather, "scatter": hidden.scatter, "reduce": 0.0})
+
+    def _sharded(self, names: tuple[str, ...], kind: Kind, *, replicas: bool = False) -> Beside:
+        """FSDP: a layer's weights gathered while the one before it runs, gradients scattered beside the next one, and
+        with ``replicas`` summed over the replicas of shards.
+        """
+        gathers = [self._transfers("gather", name, i) if kind != "W" else [] for i, name in enumerate(names)]
+        scatters = [self._transfers("scatter", name, i) if kind in "BW" else [] for i, name in enumerate(names)]
+        if replicas:
+            scatters = [[*each, *self._transfers("reduce", names[i], i)] for i, each in enumerate(scatters)]
+        last = len(names) - 1
+        return Beside(
+            part="fsdp",
+            first=gathers[0] if names else [],
+            with_block={
+                i: [*(gathers[i + 1] if i < last else []), *(scatters[i - 1] if i else [])] for i in range(len(names))
+            },
+            last=scatters[last] if names else [],
+            needed={i: ("gather", i) for i, transfers in enumerate(gathers) if transfers},
+            waits=True,
+        )
+
+    def _reduced_each(self, names: tuple[str, ...]) -> Beside:
+        """Divided gradients, which are reduced after every micro-batch: the next one's have nowhere to be added to.
+
+        The last layer's of a pass runs beside the next one's first.
+        """
+        each = [self._transfers("reduce", name, i) for i, name in enumerate(names)]
+        return Beside(part="dp", with_block={i: each[i - 1] for i in range(len(names))}, waits=True)
+
+    def closing(self, rank: int, task: Task, busy_us: float) -> Pass:
+        """Of a chunk's last micro-batch, with gradients summed, a layer's beside the next one.
+
+        The stream of the sums is taken until ``busy_us`` from the pass's start.
+        """
+        names, blocks = self.in_order(rank, task.chunk, task.kind), self.blocks(rank, task.chunk, task.kind)
+        if self.parallel.zero == 3:
+            return self._beside(blocks, self._sharded(names, task.kind, replicas=True), task.kind)
+        each = [self._transfers("reduce", name, i) for i, name in enumerate(names)]
+        beside = Beside(
+            part="dp",
+            with_block={i + 1: transfers for i, transfers in enumerate(each[:-1])},
+            last=each[-1] if each else [],
+            busy_us=busy_us,
+        )
+        return passed(blocks, self.software.host_us_per_op, beside)
+
+    def opening(self, rank: int, task: Task, first_us: float) -> Pass:
+        """Of a chunk's first micro-batch, whose weights the last step's optimizer left divided: gathered from
+        ``first_us`` on from the pass's start; each layer waits for its own.
+        """
+        names, blocks = self.in_order(rank, task.chunk, task.kind), self.blocks(rank, task.chunk, task.kind)
+        each = [self._transfers("gather", name, i) for i, name in enumerate(names)]
+        beside = Beside(
+            part="dp",
+            first=[transfer for transfers in each for transfer in transfers],
+            first_us=first_us,
+            needed={i: ("gather", i) for i, transfers in enumerate(each) if transfers},
+        )
+        return passed(blocks, self.software.host_us_per_op, beside)
+
+    def gather_us(self, names: tuple[str, ...]) -> float:
+        """Of all of them, one after the other."""
+        return sum(transfer.time_us for name in names for transfer in self._transfers("gather", name, 0))
+
+    def _transfers(self, what: str, name: str, index: int) -> list[Transfer]:
+        return [
+            Transfer((what, index), model, time_us)
+            for model, time_us in self._once(("weights", what, name), lambda: self._weights(what, name))
+        ]
+
+    def _weights(self, what: str, name: str) -> list[tuple[Collective, float]]:
+        """Collectives of one layer's weights or gradients, the dense ones and then the experts'."""
+        p, layers = self.parallel, self.built[name]
+        dense, expert = (float(sum(getattr(layer, kind) for layer in layers)) for kind in ("dense", "expert"))
+        copies = len(self.routes)
+        shards = Group(ranks=min(p.expert_dp_group.ranks, p.shard_group.ranks), stride=p.expert_dp_group.stride)
+        if p.zero == 3 and what != "reduce":
+            groups = ((dense, p.shard_group), (expert, shards))
+        elif p.zero == 3:
+            # Replicas of shards, the dense ones and the experts' alike
+            groups = (((dense + expert) / p.shard_group.ranks, p.replica_group), (0.0, p.replica_group))
+        else:
+            groups = ((dense, _copied(p.dp_group, copies)), (expert, _copied(p.expert_dp_group, copies)))
+        kind = {"gather": "all_gather", "scatter": "reduce_scatter"}.get(what)
+        if kind is None:
+            kind = "all_reduce" if p.zero in (0, 3) else "reduce_scatter"
+        width = memory.WEIGHT_BYTES if what == "gather" else REDUCED_BYTES[p.zero]
+        made = []
+        for count, group in groups:
+            if count and group.ranks > 1:
+                whole, part = round(count), round(count / group.ranks)
+                model = Collective(
+                    kind=kind,
+                    elements_in=part if kind == "all_gather" else whole,
+                    elements_out=part if kind == "reduce_scatter" else whole,
+                    ranks=group.ranks,
+                    stride=group.stride,
+                    dtype=DType.BF16 if width == DType.BF16.width_bytes else DType.FP32,
+                )
+                time_us = float(collective_us(kind, width * count, group, self.topology(group.ranks))[0][0])
+                made.append((model, _whole_ns(time_us)))
+        return made
+
+    def topology(self, ranks: int) -> Topology:
+        """UsageError for a system without links."""
+        if self.system.topology is None:
+            raise UsageError(f"{self.system.device.name} stands alone: {ranks} ranks need a cluster")
+        return self.system.topology
+
+    @functools.cached_property
+    def hops_us(self) -> list[float]:
+        """Activations, or their gradients, to the next pipeline rank."""
+        p = self.parallel
+        if p.pp == 1:
+            return [0.0]
+        nbytes = p.width.width_bytes * p.micro_batch * self.sequence * self.model.hidden / (p.cp * p.row_share)
+        return [_whole_ns(hop) for hop in hops_us(nbytes, p.pp_group, self.topology(p.pp))]
+
+    def _plan(self) -> schedules.Plan:
+        parallel = self.parallel
+        means = {
+            kind: sum(cost.time_us for rank in self._costs(kind) for cost in rank) / parallel.pp / parallel.vpp
+            for kind in ("F", "D", "W")
+        }
+        return schedules.Plan(
+            ranks=parallel.pp,
+            chunks=parallel.vpp,
+            micro_batches=parallel.micro_batches,
+            forward_us=means["F"],
+            dgrad_us=means["D"],
+            wgrad_us=means["W"],
+            transfer_us=max(self.hops_us),
+        )
+
+    def _costs(self, kind: Kind) -> list[list[Cost]]:
+        return [
+            [cost_of(self.pass_of(rank, chunk, kind)) for chunk in range(self.parallel.vpp)]
+            for rank in range(self.parallel.pp)
+        ]
+
+    def _pair(self, rank: int, forward: Task, backward: Task) -> tuple[Cost, Cost] | None:
+        found = self._merged(rank, forward.chunk, backward.kind, backward.chunk)
+        return None if found is None else (cost_of(found[0]), cost_of(found[1]))
+
+    def _merged(self, rank: int, forward: int, kind: Kind, backward: int) -> tuple[Pass, Pass] | None:
+        ahead, back = self.pass_of(rank, forward, "F"), self.pass_of(rank, backward, kind)
+        return self._once(("merged", id(ahead), id(back)), lambda: merged(ahead, back))
+
+    def _pass_at(self, rank: int, at: int, mine: Sequence[Task], ran: pipeline.Pipeline, lasts: _Ends) -> Pass:
+        late = lasts.passes.get((rank, at))
+        if late is not None:
+            return late
+        pairs = ran.pairs[rank]
+        first = at if at in pairs else at - 1 if at - 1 in pairs else None
+        if first is not None:
+            found = self._merged(rank, mine[first].chunk, mine[first + 1].kind, mine[first + 1].chunk)
+            if found is not None:
+                return found[at - first]
+        return self.pass_of(rank, mine[at].chunk, mine[at].kind)
+
+    def held(self, rank: int) -> list[RankLayer]:
+        """Every block that a rank holds."""
+        return [layer for chunk in self.chunks[rank] for name in chunk.names for layer in self.built[name]]
+
+    def _finish(self, ran: pipeline.Pipeline, lasts: _Ends) -> list[Finish]:
+        """The optimizer, after the gradients of all ranks: their norm is a sum over the job."""
+        reduced = [max(ran.ends_us[rank][-1], lasts.busy_until[rank]) for rank in range(self.parallel.pp)]
+        ops = [self._optimizer(rank) for rank in range(self.parallel.pp)]
+        ready = max(at + norm for at, ((_, norm), *_) in zip(reduced, ops, strict=True))
+        return [
+            Finish(reduced_us=at, summed_us=ready + mine[1][1], end_us=ready + mine[1][1] + mine[2][1], ops=tuple(mine))
+            for at, mine in zip(reduced, ops, strict=True)
+        ]
+
+    def _optimizer(self, rank: int) -> list[tuple[RankOp, float]]:
+        """The gradients' norm, its sum over ranks, Adam over the rank's share of the parameters."""
+        layers = self.held(rank)
+        state = memory.states(
+            sum(layer.dense for layer in layers), sum(layer.expert for layer in layers), self.parallel
+        )
+        copies = len(self.routes) if self.parallel.zero else 1
+        ops = rank_ops.optimizer(state.optimizer / memory.OPTIMIZER_BYTES / copies, self.parallel)
+        priced, _ = self._priced(ops)
+        return [(op, _whole_ns(priced[op.model] * self.software.of(op) * self._factor(rank))) for op in ops]
+
+    def memory(self, ran: pipeline.Pipeline, rank: int) -> memory.StageMemory:
+        """Peak of one pipeline rank."""
+        arguments = (self.model, self.parallel)
+        chunks = self.chunks[rank]
+        layers = {layer for chunk in chunks for layer in chunk.layers}
+        working = max((memory.working_bytes(*arguments, layer, self.sequence) for layer in layers), default=0.0)
+        hbm = self.system.device.hbm
+        found = memory.stage_memory(
+            stage=rank,
+            layers=self.held(rank),
+            parallel=self.parallel,
+            kept_bytes=ran.kept_bytes[rank] + working,
+            logits=memory.logits_bytes(*arguments, self.sequence) if any("head" in c.names for c in chunks) else 0.0,
+            capacity=None if hbm is None or hbm.nominal_gib is None else hbm.nominal_gib * BYTES_PER_GIB,
+        )
+        # Where two ranks hold the same weights they also share the optimizer's state
+        copies = len(self.routes) if self.parallel.zero else 1
+        return replace(found, optimizer=found.optimizer / copies)
+
+    def _kept(self, chunk: Chunk) -> float:
+        """Activations of one micro-batch."""
+        arguments = (self.model, self.parallel)
+        of_letter = {
+            letter: memory.activation_bytes(*arguments, letter, self.sequence) for letter in set("".join(chunk.layers))
+        }
+        return sum(count * of_letter[letter] for layer, count in chunk.layers.items() for letter in layer)
+
+    def _later(self, chunk: Chunk) -> float:
+        """Of one micro-batch, what the weights' gradients read."""
+        return sum(
+            count * sum(memory.wgrad_bytes(layer, self.parallel) for layer in self.built[name])
+            for name, count in chunk.layers.items()
+        )
+
+
+class _Ends:
+    """The passes that begin and end a step: the first forward of each chunk waits for weights that the last step's
+    optimizer left divided, beside the last weights' gradients replicas sum them.
+
+    ``busy_until``: when a rank's last transfer is over.
+    """
+
+    def __init__(self, job: Job, tasks: Sequence[Sequence[Task]]) -> None:
+        self.job, self.tasks = job, tasks
+        self.passes: dict[tuple[int, int], Pass] = {}
+        self.busy_until = [0.0] * len(tasks)
+
+    def costs(self) -> dict[tuple[int, int], pipeline.LateCost]:
+        zero = self.job.parallel.zero
+        made: dict[tuple[int, int], pipeline.LateCost] = {}
+        for rank, mine in enumerate(self.tasks):
+            first: dict[int, int] = {}
+            last: dict[int, int] = {}
+            for at, task in enumerate(mine):
+                if task.kind == "F":
+                    first.setdefault(task.chunk, at)
+                elif task.kind in "BW":
+                    last[task.chunk] = at
+            gathers = 0.0
+            for chunk, at in sorted(first.items()) if zero in (1, 2) else ():
+                names = self.job.chunks[rank][chunk].names
+                mine_us = self.job.gather_us(names)
+                if mine_us:
+                    made[rank, at] = functools.partial(self._opening, rank, at, gathers)
+                gathers += mine_us
+            for at in last.values() if zero < 3 or self.job.parallel.replica_group.ranks > 1 else ():
+                made[rank, at] = functools.partial(self._closing, rank, at)
+        return made
+
+    def _opening(self, rank: int, at: int, gathers_us: float, start_us: float) -> Cost:
+        return self._keep(rank, at, self.job.opening(rank, self.tasks[rank][at], gathers_us - start_us))
+
+    def _closing(self, rank: int, at: int, start_us: float) -> Cost:
+        made = self.job.closing(rank, self.tasks[rank][at], self.busy_until[rank] - start_us)
+        if made.transfers:
+            self.busy_until[rank] = start_us + made.beside_us
+        return self._keep(rank, at, made)
+
+    def _keep(self, rank: int, at: int, made: Pass) -> Cost:
+        self.passes[rank, at] = made
+        return cost_of(made)
+
+
+def cost_of(one: Pass) -> Cost:
+    return Cost(one.time_us, one.host_us, one.launch_us)
+
+
+def layer_counts(layers: int, parts: int) -> tuple[int, ...]:
+    """Layers of each of ``parts`` parts of the model, in order.
+
+    Even where it comes out; else embedding and head count as a layer each where that comes out; else the longer parts
+    stand in the middle. UsageError for a part with nothing in it.
+    """
+    each, more = divmod(layers, parts)
+    if not more:
+        return (each,) * parts
+    if (layers + 2) % parts == 0:
+        even = (layers + 2) // parts
+        return (even - 1, *(even,) * (parts - 2), even - 1)
+    if not each:
+        raise UsageError(f"{layers} layers cannot be divided into {parts} parts (pp * vpp)")
+    first = (parts - more + 1) // 2
+    return tuple(each + (first <= part < first + more) for part in range(parts))
+
+
+def _copied(group: Group, copies: int) -> Group:
+    """A schedule that holds weights ``copies`` times has as many more ranks that share them."""
+    return Group(ranks=group.ranks * copies, stride=group.stride)
+
+
+def _whole_ns(time_us: float) -> float:
+    return round(time_us * NS_PER_US) / NS_PER_US
