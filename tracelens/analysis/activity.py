@@ -45,8 +45,8 @@ class DeviceActivity:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def select(self, mask: Bools) -> DeviceActivity:
-        """The events where ``mask`` is true."""
+    def select(self, mask: Bools | Ints) -> DeviceActivity:
+        """The events where ``mask`` is true, or at these positions."""
         return DeviceActivity(**{key: getattr(self, key)[mask] for key in self.__slots__})
 
 

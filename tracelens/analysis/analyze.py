@@ -32,7 +32,7 @@ from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.recorded_groups import expert_groups
 from tracelens.analysis.remote_share import RemoteShare, remote_share
-from tracelens.analysis.steps import StepTimes, device_steps, select_steps
+from tracelens.analysis.steps import StepTimes, complete_steps, device_steps, select_steps
 from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.timeline import Timeline, gpu_timeline
 from tracelens.analysis.views import views
@@ -90,8 +90,7 @@ class Analysis:
     @property
     def complete_steps(self) -> list[int]:
         """Positions of the analyzed steps that were recorded whole; all analyzed ones where none was."""
-        chosen = list(self.selected_steps) or list(range(len(self.step_times)))
-        return [i for i in chosen if self.step_times.complete[i]] or chosen
+        return complete_steps(self.step_times, self.selected_steps)
 
     @property
     def device(self) -> HardwareSpec | None:
@@ -159,7 +158,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     )
     timeline = gpu_timeline(activity, span_ns)
     parent_category = _parent_categories(activity, readings)
-    seen = views(recorded_trace, activity, everything, timeline.window)
+    seen = views(recorded_trace, activity, everything, timeline.window, times, selected)
     frames = {
         "gpu_timeline": timeline.frame(),
         "ops_summary_by_category": tables.ops_summary_by_category(_with_unlinked(unique, unlinked)),

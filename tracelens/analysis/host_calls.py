@@ -32,7 +32,7 @@ class HostCalls:
 
     ``calls``: recorded ops, runtime and driver calls. ``waits``: those that wait for the device, among them copies that
     return when the copy is done. ``loads``: data loading. ``communicates``: ops of torch.distributed. ``blocking`` says
-    of each table row whether it is one of ``waits``.
+    of each table row whether it is one of ``waits``; ``outermost`` are the rows of ``calls`` that lie in no other call.
     """
 
     process: Ints
@@ -41,6 +41,7 @@ class HostCalls:
     loads: Covered
     communicates: Covered
     blocking: Bools
+    outermost: Ints
 
 
 def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
@@ -56,6 +57,7 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
         return found[table.name] if len(table) else np.zeros(0, bool)
 
     blocking = is_launch & named(_BLOCKING)
+    outermost = ((kind == Kind.CPU_OP) | is_launch) & (tree.op_parent < 0)
     blocking[_outlasting(table, tree)] = True
 
     def covered(rows: Bools) -> Covered:
@@ -65,11 +67,12 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
 
     return HostCalls(
         process=process,
-        calls=covered(((kind == Kind.CPU_OP) | is_launch) & (tree.op_parent < 0)),
+        calls=covered(outermost),
         waits=covered(blocking),
         loads=covered((is_range | (kind == Kind.PYTHON_FUNCTION)) & named(_DATA_LOADING)),
         communicates=covered(is_range & named(_COMMUNICATION)),
         blocking=blocking,
+        outermost=np.flatnonzero(outermost),
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.steps import typical_step
 
 MAX_RECTS = 4000
 #: Width of a merged rectangle, as a share of the window, with which merging begins; doubled until few enough are left.
@@ -84,9 +85,7 @@ def _window(analysis: Analysis) -> tuple[int | None, int, int, Ints]:
     """(number of the step, start, end, its events)."""
     times, activity = analysis.step_times, analysis.activity
     if candidates := analysis.complete_steps:
-        duration = times.end_ns - times.start_ns
-        median = np.median(duration[candidates])
-        step = min(candidates, key=lambda i: (abs(duration[i] - median), i))
+        step = typical_step(times, candidates)
         first, last = int(times.start_ns[step]), int(times.end_ns[step])
         inside = np.flatnonzero((activity.start < last) & ((activity.end > first) | (activity.start >= first)))
         if len(inside):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -146,6 +147,19 @@ def device_steps(table: TraceTable, tree: OpTree, rows: Ints) -> tuple[str, Step
     launch_ns = np.where(launch >= 0, table.start_ns[np.maximum(launch, 0)], start)
     step_of = step_of_device_rows(steps, launch_ns) if steps else np.full(len(rows), -1, np.int64)
     return stem, StepTimes.of(steps, step_of, start, start + table.duration_ns[rows]), step_of
+
+
+def complete_steps(times: StepTimes, selected: Sequence[int] = ()) -> list[int]:
+    """Positions of the ``selected`` steps (none: of all) that were recorded whole; all of those where none was."""
+    chosen = list(selected) or list(range(len(times)))
+    return [i for i in chosen if times.complete[i]] or chosen
+
+
+def typical_step(times: StepTimes, candidates: Sequence[int]) -> int:
+    """The one of ``candidates`` whose duration is nearest their median, the first of equals."""
+    duration = times.end_ns - times.start_ns
+    median = np.median(duration[list(candidates)])
+    return min(candidates, key=lambda i: (abs(duration[i] - median), i))
 
 
 def select_steps(wanted: str, times: StepTimes) -> list[int]:

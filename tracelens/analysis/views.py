@@ -1,14 +1,17 @@
-"""The views of a trace beside its ops: why it idled, what launching cost, what ran at once. None needs a perf model."""
+"""The views of a trace beside its ops: idle time, the critical path, launches, streams."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.critical_path import MAX_EVENTS, critical_path
 from tracelens.analysis.host_calls import host_calls
 from tracelens.analysis.idle import idle_gaps
 from tracelens.analysis.launches import launch_overhead
+from tracelens.analysis.steps import StepTimes, complete_steps, typical_step
 from tracelens.analysis.stream_overlap import stream_overlap
 from tracelens.analysis.summary import Unanswered
 from tracelens.analysis.trace import Trace
@@ -25,20 +28,48 @@ class Views:
     missing: tuple[Unanswered, ...]
 
 
-def views(trace: Trace, activity: DeviceActivity, everything: DeviceActivity, window: tuple[int, int]) -> Views:
-    """All views of the device events of ``window`` (start, end in ns); ``everything`` are those of the whole file."""
+def views(
+    trace: Trace,
+    activity: DeviceActivity,
+    everything: DeviceActivity,
+    window: tuple[int, int],
+    times: StepTimes,
+    selected: Sequence[int],
+) -> Views:
+    """All views of ``activity``, the device events of ``window`` (start, end in ns).
+
+    ``everything``: those of the whole file. The critical path is that of the typical one of the ``selected`` steps
+    (none: of all), or of the window where there are none.
+    """
     table, tree = trace.table, trace.tree
     host = host_calls(table, tree)
     gaps = idle_gaps(table, tree, host, activity, everything, window)
+    path_window, step = window, None
+    if candidates := complete_steps(times, selected):
+        at = typical_step(times, candidates)
+        path_window, step = (int(times.start_ns[at]), int(times.end_ns[at])), times.steps[at].number
+    path = critical_path(table, tree, host, everything, path_window, step)
     found = {
         "idle_causes": gaps.by_cause(),
         "idle_gaps": gaps.longest(table, tree),
+        "critical_path": None if path is None else path.by_kind(),
+        "critical_path_segments": None if path is None else path.segments(table),
         "launch_overhead": launch_overhead(table, tree, activity),
         "stream_overlap": stream_overlap(table, activity),
     }
     missing = []
     if found["launch_overhead"] is None:
         missing.append(
-            Unanswered(question="launch overhead", because="no runtime calls were recorded (activities lacked the CPU)")
+            Unanswered(
+                question="launch overhead",
+                because="no runtime calls were recorded: add ProfilerActivity.CPU to activities",
+            )
+        )
+    if path is None:
+        missing.append(
+            Unanswered(
+                question="the critical path",
+                because=f"no step with 1 to {MAX_EVENTS:,} device events: call profiler.step() once per iteration",
+            )
         )
     return Views(frames={name: frame for name, frame in found.items() if frame is not None}, missing=tuple(missing))

@@ -37,6 +37,13 @@ _CAUSE = _text(
     "launch was not recorded.",
     26,
 )
+_KIND = _text(
+    "kind",
+    "kind",
+    "What the path went through. Wait for another stream, launch latency, return of a synchronization, between queued "
+    "kernels: no longer than what is ready usually takes to start; what is longer is not on the path.",
+    30,
+)
 _CALL = "From the start to the end of the call on the host."
 _LATENCY = "From the start of the call to the start of its first kernel, of calls whose stream had nothing left to do."
 _DEPTH = "Kernels of the same stream that were launched and not finished when the call began."
@@ -59,6 +66,21 @@ VIEW_SETS: Mapping[str, ColumnSet] = {
         _text("kernel_before", "kernel before", "The device event that ended last.", 60),
         _text("kernel_after", "kernel after", "The device event that ended the gap.", 60),
         _text("op_after", "op after", "The op that launched it."),
+    ),
+    "critical_path": column_set(
+        _KIND,
+        _identifier("step", "step", "The typical step, whose path it is; empty: the whole window."),
+        _number("segments", "segments", "Parts of the path that are of this kind."),
+        _us("time_us", "time (µs)", "Time on the path; with the time not on the path, the column adds up to the step."),
+        _percent("percent_of_path", "percent of path (%)", "Share of the path's length."),
+        _percent("percent_of_step", "percent of step (%)", "Share of the step's time."),
+    ),
+    "critical_path_segments": column_set(
+        _us("start_us", "start (µs)", _START),
+        _us("time_us", "time (µs)", "Length of the segment."),
+        _KIND,
+        _text("name", "name", "The kernel that ran, or was to run; of host work the op that it led to.", 60),
+        _identifier("stream", "stream", "Stream of the kernel; empty for host work."),
     ),
     "launch_overhead": column_set(
         _text("launch_call", "launch call", "Runtime or driver call; all: every call that launched device work.", 32),

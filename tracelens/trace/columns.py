@@ -26,7 +26,7 @@ from tracelens.trace.decode import (
     whole_number,
 )
 from tracelens.trace.signatures import SEPARATOR, SignatureStore
-from tracelens.trace.table import DEVICE_KINDS, Flows, Identifier, Kind, kind_of_category
+from tracelens.trace.table import DEVICE_KINDS, Allocations, EventWaits, Flows, Identifier, Kind, kind_of_category
 
 Key = TypeVar("Key", bound=Hashable)
 Array = npt.NDArray[Any]
@@ -54,6 +54,13 @@ _COLUMNS: dict[str, Any] = {
 _FLOW_COLUMNS: dict[str, Any] = {
     "is_start": np.bool_, "category": np.int16, "id": np.int64, "lane": np.int32, "time_ns": np.int64,
 }  # fmt: skip
+_WAIT_COLUMNS: dict[str, Any] = {"correlation": np.int64, "stream": np.int64, "record": np.int64}
+_ALLOCATION_COLUMNS: dict[str, Any] = {
+    "lane": np.int32, "time_ns": np.int64, "bytes": np.int64, "allocated": np.int64, "reserved": np.int64,
+    "device_type": np.int32, "device": np.int32,
+}  # fmt: skip
+#: How PyTorch's profiler names what its caching allocators do.
+ALLOCATION = "[memory]"
 
 _NO_ARGS = Args()
 _signature_parts = operator.attrgetter(*SIGNATURE_FIELDS)
@@ -147,6 +154,8 @@ class TableBuilder:
         self._parts: dict[str, list[Array]] = {key: [] for key in _COLUMNS}
         self._small_parts = 0
         self._flow_parts: dict[str, list[Array]] = {key: [] for key in _FLOW_COLUMNS}
+        self._wait_parts: dict[str, list[Array]] = {key: [] for key in _WAIT_COLUMNS}
+        self._allocation_parts: dict[str, list[Array]] = {key: [] for key in _ALLOCATION_COLUMNS}
 
     @property
     def unmatched_pairs(self) -> int:
@@ -174,6 +183,8 @@ class TableBuilder:
             self._add_rows(list(compress(events, complete)), index, text_times)
         if counts["s"] or counts["f"]:
             self._add_flows([e for e in events if e.ph == "s" or e.ph == "f"], text_times)
+        if counts["i"]:
+            self._add_allocations([e for e in events if e.ph == "i" and e.name == ALLOCATION], text_times)
         if counts["M"]:
             for event in events:
                 if event.ph == "M":
@@ -191,6 +202,12 @@ class TableBuilder:
 
     def flows(self) -> Flows:
         return Flows(**_joined(self._flow_parts, _FLOW_COLUMNS))
+
+    def event_waits(self) -> EventWaits:
+        return EventWaits(**_joined(self._wait_parts, _WAIT_COLUMNS))
+
+    def allocations(self) -> Allocations:
+        return Allocations(**_joined(self._allocation_parts, _ALLOCATION_COLUMNS))
 
     def _add_rows(self, events: Sequence[AnyEvent], index: Array, text_times: bool) -> None:
         start, valid = _starts_ns(events, text_times)
@@ -220,6 +237,7 @@ class TableBuilder:
             row[key] = values if len(rows) == len(events) else np.full(len(events), -1, values.dtype)
             row[key][rows] = values
         self._fill_streams(row["stream"], kind, events)
+        self._add_waits([events[i].args for i in np.flatnonzero(kind == Kind.SYNC).tolist()])
         for key, column in row.items():
             self._parts[key].append(column.astype(_COLUMNS[key], copy=False))
         self._small_parts += 1
@@ -301,6 +319,33 @@ class TableBuilder:
         }
         for key, column in row.items():
             self._flow_parts[key].append(column.astype(_FLOW_COLUMNS[key], copy=False))
+
+    def _add_waits(self, args: list[Args | None]) -> None:
+        recorded = [a for a in args if a is not None and a.wait_on_record > 0]
+        if recorded:
+            self._wait_parts["correlation"].append(_int64([a.correlation for a in recorded]))
+            self._wait_parts["stream"].append(_int64([a.wait_on_stream for a in recorded]))
+            self._wait_parts["record"].append(_int64([a.wait_on_record for a in recorded]))
+
+    def _add_allocations(self, events: Sequence[AnyEvent], text_times: bool) -> None:
+        if not events:
+            return
+        time, valid = _starts_ns(events, text_times)
+        if not valid.all():
+            self.untimed_events += int((~valid).sum())
+            events, time = list(compress(events, valid)), time[valid]
+        args = [e.args or _NO_ARGS for e in events]
+        row: dict[str, Array] = {
+            "lane": np.array(self.lanes.of([(e.pid, e.tid) for e in events]), np.int32),
+            "time_ns": time,
+            "bytes": _int64([a.bytes for a in args]),
+            "allocated": _int64([a.allocated for a in args]),
+            "reserved": _int64([a.reserved for a in args]),
+            "device_type": self._streams([a.device_type for a in args]),
+            "device": self._streams([a.device_id for a in args]),
+        }
+        for key, column in row.items():
+            self._allocation_parts[key].append(column)
 
     def _ids(self, values: list[int | str | None]) -> Array:
         try:

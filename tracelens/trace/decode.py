@@ -45,6 +45,15 @@ class Args(Struct, gc=False):
     kernel_flop: Raw = ABSENT
     kernel_num_gb: Raw = ABSENT
     old_dims: Raw = field(default=ABSENT, name="Input dims")
+    # Of synchronization records: the stream waited for, and the call that recorded the event waited for.
+    wait_on_stream: int = -1
+    wait_on_record: int = field(default=-1, name="wait_on_cuda_event_record_corr_id")
+    # Of allocator events (phase i).
+    bytes: int = field(default=0, name="Bytes")
+    allocated: int = field(default=-1, name="Total Allocated")
+    reserved: int = field(default=-1, name="Total Reserved")
+    device_type: int = field(default=-1, name="Device Type")
+    device_id: int = field(default=-1, name="Device Id")
     # Of metadata events (phase M).
     name: Raw = ABSENT
     labels: Raw = ABSENT

@@ -138,6 +138,8 @@ class _Reading:
             lanes=builder.lanes.values(),
             signatures=builder.signatures,
             flows=builder.flows(),
+            event_waits=builder.event_waits(),
+            allocations=builder.allocations(),
             lookup=index,
             metadata=around.values,
             process_names=builder.process_names,

@@ -121,6 +121,39 @@ class Flows:
         return len(self.id)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class EventWaits:
+    """Columns of the recorded waits for an event: the waiting call's correlation, the stream on which the event was
+    recorded, and the correlation of the call that recorded it."""
+
+    correlation: npt.NDArray[np.int64]
+    stream: npt.NDArray[np.int64]
+    record: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.correlation)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Allocations:
+    """Columns of the allocator's events (``[memory]``), in file order.
+
+    ``bytes``: of one allocation, negative for a release. ``allocated``, ``reserved``: of the device after it, -1 where
+    not recorded. ``device_type``: as ``c10::DeviceType`` counts (0 is the CPU).
+    """
+
+    lane: npt.NDArray[np.int32]
+    time_ns: npt.NDArray[np.int64]
+    bytes: npt.NDArray[np.int64]
+    allocated: npt.NDArray[np.int64]
+    reserved: npt.NDArray[np.int64]
+    device_type: npt.NDArray[np.int32]
+    device: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
 class EventLookup(Protocol):
     """Where a table reads whole events from when someone asks."""
 
@@ -155,6 +188,8 @@ class TraceTable:
     lanes: list[tuple[Identifier, Identifier]]
     signatures: SignatureStore
     flows: Flows
+    event_waits: EventWaits
+    allocations: Allocations
     lookup: EventLookup
     metadata: dict[str, Any] = field(default_factory=dict)
     process_names: dict[Identifier, str] = field(default_factory=dict)

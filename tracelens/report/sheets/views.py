@@ -23,6 +23,18 @@ def idle_gaps(result: Analyzed) -> pd.DataFrame | None:
     return result.frames.get("idle_gaps")
 
 
+@sheet("critical_path", columns=VIEW_SETS["critical_path"], order=14)
+def critical_path(result: Analyzed) -> pd.DataFrame | None:
+    """The longest chain of work and launches that led to the end of the typical step, by kind of work."""
+    return result.frames.get("critical_path")
+
+
+@sheet("critical_path_segments", columns=VIEW_SETS["critical_path_segments"], order=61)
+def critical_path_segments(result: Analyzed) -> pd.DataFrame | None:
+    """The segments of the critical path in order of time; at most the 2000 longest."""
+    return result.frames.get("critical_path_segments")
+
+
 @sheet("launch_overhead", columns=VIEW_SETS["launch_overhead"], order=62)
 def launch_overhead(result: Analyzed) -> pd.DataFrame | None:
     """What launching cost the host, and how often the device had to wait for it, by runtime or driver call."""

@@ -1,0 +1,210 @@
+"""The critical path: what it goes through, that it is no longer than the step and no shorter than the busiest stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.analysis.conftest import Builder
+from tracelens.analysis.activity import device_activity
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.critical_path import KINDS, CriticalPath, critical_path
+from tracelens.analysis.host_calls import host_calls
+from tracelens.analysis.intervals import union_ns
+from tracelens.analysis.options import Options
+from tracelens.analysis.timeline import gpu_timeline
+from tracelens.analysis.trace import Trace, load
+
+Build = Callable[[], Builder]
+
+
+def path_of(trace: Trace) -> CriticalPath:
+    activity = device_activity(trace.table, trace.tree, Catalog(()).kernel_patterns)
+    host = host_calls(trace.table, trace.tree)
+    found = critical_path(trace.table, trace.tree, host, activity, gpu_timeline(activity).window, None)
+    assert found is not None
+    return found
+
+
+def segments(builder: Builder) -> list[tuple[str, str, float]]:
+    """(kind, name, length in us) along the path."""
+    trace = builder.trace()
+    frame = path_of(trace).segments(trace.table)
+    return list(zip(frame["kind"], frame["name"], frame["time_us"], strict=True))
+
+
+def recorded(builder: Builder, name: str, at: float, correlation: int) -> None:
+    builder.op(name, at, 0.5, cat="cuda_runtime", correlation=correlation)
+
+
+def sync(builder: Builder, name: str, at: float, stream: int, correlation: int, on: int, record: int) -> None:
+    """What CUPTI records of a wait: which stream waits for which event of which other one."""
+    waited = {"wait_on_stream": on, "wait_on_cuda_event_record_corr_id": record}
+    builder.op(name, at, 1, cat="cuda_sync", stream=stream, device=0, correlation=correlation, **waited)
+
+
+def test_a_full_queue_leaves_the_path_on_the_device(build: Build) -> None:
+    # the host is done at 3.5; the kernels follow one another, 1 us apart, which is what launches take here: 1 us
+    builder = build().launch(0, "a", 1, 9).launch(1, "b", 11, 9).launch(3, "c", 21, 9)
+    assert segments(builder) == [
+        ("computation", "a", 9), ("between queued kernels", "b", 1), ("computation", "b", 9),
+        ("between queued kernels", "c", 1), ("computation", "c", 9),
+    ]  # fmt: skip
+
+
+def test_late_launches_take_the_path_to_the_host(build: Build) -> None:
+    # window 4 to 46. The second op runs from 20 to 40 and calls the launch at 36; its kernel starts 4 us later
+    builder = build().op("aten::a", 0, 10).launch(0, "a", 4, 2).op("aten::b", 20, 20).launch(36, "b", 40, 6)
+    assert segments(builder) == [
+        # from 4 to 36: 6 us in aten::a, 16 in aten::b, and between them 10 in nothing recorded
+        ("host ops and launches", "aten::b", 6 + 16), ("host work outside of ops", "aten::b", 10),
+        ("launch latency", "b", 4), ("computation", "b", 6),
+    ]  # fmt: skip
+
+
+def test_a_synchronization_leads_from_the_device_to_the_host(build: Build) -> None:
+    builder = build().launch(0, "a", 4, 20)
+    builder.op("cudaDeviceSynchronize", 2, 25, cat="cuda_runtime", correlation=90)  # until 27, 3 us after the kernel
+    builder.op("aten::b", 27, 10).launch(30, "b", 34, 5)
+    assert segments(builder) == [
+        ("computation", "a", 20), ("return of a synchronization", "cudaDeviceSynchronize", 3),
+        ("host ops and launches", "aten::b", 3), ("launch latency", "b", 4), ("computation", "b", 5),
+    ]  # fmt: skip
+
+
+def test_a_recorded_event_joins_two_streams(build: Build) -> None:
+    # stream 8 waits for the event that stream 7 records behind kernel a (4 to 24); both launches take 4 us
+    builder = build().launch(0, "a", 4, 20, stream=7)
+    recorded(builder, "cudaEventRecord", 1, 80)
+    recorded(builder, "cudaStreamWaitEvent", 2, 81)
+    sync(builder, "Stream Wait Event", 2, stream=8, correlation=81, on=7, record=80)
+    builder.launch(3, "other", 7, 1, stream=9).launch(4, "b", 26, 10, stream=8)
+    assert segments(builder) == [
+        ("computation", "a", 20), ("wait for another stream", "b", 2), ("computation", "b", 10),
+    ]  # fmt: skip
+
+
+def test_without_records_a_late_start_waits_for_the_stream_that_ended_last(build: Build) -> None:
+    builder = build().launch(0, "a", 4, 20, stream=7).launch(1, "c", 5, 3, stream=9).launch(3, "b", 26, 10, stream=8)
+    assert [(kind, name) for kind, name, _ in segments(builder)] == [
+        ("computation", "a"), ("wait for another stream", "b"), ("computation", "b"),
+    ]  # fmt: skip
+
+
+def test_a_wait_longer_than_usual_is_not_on_the_path(build: Build) -> None:
+    # window 2 to 70. From 2 to 12 nothing is recorded; launches take 2 us; c, launched at 13, waits from 20 to 60
+    builder = build().launch(0, "a", 2, 8).launch(12, "b", 14, 6).launch(13, "c", 60, 10)
+    path = path_of(builder.trace())
+    assert path.length_ns == (10 + 2 + 6 + 2 + 10) * 1000
+    frame = path.by_kind().set_index("kind")
+    assert frame.loc["not on the path", "time_us"] == (70 - 2) - 30
+    assert frame["time_us"].sum() == 68
+
+
+def test_the_path_changes_threads_where_the_next_call_is_anothers(build: Build) -> None:
+    # forward on thread 1 until 10, backward on thread 2 from 12; nobody works in between but the host itself
+    builder = build().op("aten::a", 0, 10, tid=1).launch(0, "a", 4, 2, tid=1)
+    builder.op("aten::b", 12, 20, tid=2).launch(30, "b", 34, 6, tid=2)
+    assert segments(builder) == [
+        ("host ops and launches", "aten::a", 6), ("host work outside of ops", "aten::b", 2),
+        ("host ops and launches", "aten::b", 18), ("launch latency", "b", 4), ("computation", "b", 6),
+    ]  # fmt: skip
+
+
+def test_the_path_is_that_of_the_typical_step(build: Build) -> None:
+    builder = build()
+    for number, length in enumerate((40, 50, 60)):
+        start = 100 * number
+        builder.op(f"ProfilerStep#{number}", start, 90, cat="user_annotation").launch(
+            start + 1, "k", start + 10, length
+        )
+    frame = analyze(builder.trace(), Options()).frames["critical_path"]
+    # steps last from kernel to kernel, 100 us, the last to the end of its annotation, 80: the typical one is the first
+    assert frame["step"].tolist() == [0] * len(frame)
+    assert frame["time_us"].sum() == 100
+
+
+def test_a_step_with_too_many_events_is_said_to_have_no_path(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracelens.analysis.critical_path.MAX_EVENTS", 2)
+    analysis = analyze(build().launch(0, "a", 4, 2).launch(1, "b", 6, 2).launch(2, "c", 8, 2).trace(), Options())
+    assert "critical_path" not in analysis.frames
+    assert [missing.question for missing in analysis.missing] == ["the critical path"]
+
+
+times = st.integers(0, 200)
+short = st.integers(0, 40)
+
+
+@given(
+    st.lists(st.tuples(times, short, st.integers(1, 3), short, st.integers(1, 2), st.booleans()), min_size=1, max_size=14),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["aten::mm", "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMemcpy"]),
+            times, short, st.integers(1, 2),
+        ),
+        max_size=8,
+    ),
+    st.lists(st.tuples(times, st.integers(1, 3), st.integers(1, 3), st.integers(1, 14)), max_size=4),
+)  # fmt: skip
+def test_the_path_is_at_most_the_step_and_at_least_the_busiest_stream(
+    kernels: list[tuple[int, int, int, int, int, bool]],
+    host: list[tuple[str, int, int, int]],
+    waits: list[tuple[int, int, int, int]],
+) -> None:
+    builder = Builder()
+    for start, duration, stream, lead, thread, linked in kernels:
+        if linked:
+            builder.launch(start - lead, "k", start, duration, stream=stream, tid=thread)
+        else:
+            builder.kernel("k", start, duration, stream=stream)
+    for number, (name, start, duration, thread) in enumerate(host):
+        cat = "cuda_runtime" if name.startswith("cuda") else "cpu_op"
+        builder.op(name, start, duration, tid=thread, cat=cat, correlation=1000 + number)
+    for number, (at, stream, on, record) in enumerate(waits):
+        recorded(builder, "cudaStreamWaitEvent", at, 2000 + number)
+        sync(builder, "Stream Wait Event", at, stream=stream, correlation=2000 + number, on=on, record=record)
+    builder.kernel("k", 0, 1, stream=1)
+    trace = builder.trace()
+    activity = device_activity(trace.table, trace.tree, ())
+    path = path_of(trace)
+    busy = [union_ns(activity.start[activity.stream == s], activity.end[activity.stream == s]) for s in (1, 2, 3)]
+    assert path.busiest_stream_ns == max(busy)
+    assert max(busy) <= path.length_ns <= path.window[1] - path.window[0]
+    assert (path.length > 0).all()
+    assert (path.start >= path.window[0]).all()
+    assert (path.start + path.length <= path.window[1]).all()
+    assert (np.diff(path.start) >= 0).all()
+    # the segments do not overlap: together they are as long as their union
+    assert union_ns(path.start, path.start + path.length) == path.length_ns
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("folder", ["hta/critical_path", "."])
+def test_the_bounds_hold_on_real_traces(shared_traces: Path, folder: str) -> None:
+    checked = 0
+    for file in sorted((shared_traces / folder).rglob("*.json.gz")):
+        trace = load(file)
+        if not trace.table.has_device_events:
+            continue
+        path = path_of(trace)
+        assert path.busiest_stream_ns <= path.length_ns <= path.window[1] - path.window[0], file.name
+        checked += 1
+    assert checked >= (5 if folder == "hta/critical_path" else 20)
+
+
+@pytest.mark.shared
+def test_a_stream_of_hta_waits_for_the_event_that_was_recorded(shared_traces: Path) -> None:
+    file = shared_traces / "hta/critical_path/cuda_event_sync_multi_stream/event_sync_trace.json.gz"
+    trace = load(file)
+    # "Stream Wait Event": stream 24 waits for the event that call 1385 recorded on stream 20
+    waits = trace.table.event_waits
+    assert (1385, 20) in list(zip(waits.record.tolist(), waits.stream.tolist(), strict=True))
+    path = path_of(trace)
+    assert KINDS[path.kind[-1]] == "computation"
+    assert trace.table.stream[path.row[-1]] == 24
