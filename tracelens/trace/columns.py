@@ -336,7 +336,7 @@ class TableBuilder:
             events, time = list(compress(events, valid)), time[valid]
         args = [e.args or _NO_ARGS for e in events]
         row: dict[str, Array] = {
-            "lane": np.array(self.lanes.of([(e.pid, e.tid) for e in events]), np.int32),
+            "lane": _array(self.lanes.of(events), np.int32),
             "time_ns": time,
             "bytes": _int64([a.bytes for a in args]),
             "allocated": _int64([a.allocated for a in args]),
