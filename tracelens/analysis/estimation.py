@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Draws whose mean stands for the expectation of a random distribution, with fixed seeds.
 DRAWS = 8
-_PRECISIONS = {
+PRECISIONS = {
     "bfloat16": "bf16", "bf16": "bf16", "float16": "bf16", "fp16": "bf16",
     "fp8": "fp8", "fp8_e4m3fn": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
 }  # fmt: skip
@@ -50,7 +50,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class Kind:
     """How a table of one kind is read: its columns, the one that names the type, and rows to a store."""
 
     needed: tuple[str, ...]
@@ -79,9 +79,9 @@ def estimate(
         return _COMMUNICATION[what](
             table, cluster=cluster, device=device if isinstance(device, str | None) else device.name
         )
-    kind = _KINDS.get(what)
+    kind = KINDS.get(what)
     if kind is None:
-        raise UsageError.unknown("kind of table", what, [*_KINDS, *_COMMUNICATION])
+        raise UsageError.unknown("kind of table", what, [*KINDS, *_COMMUNICATION])
     missing = [name for name in kind.needed if name not in table]
     if missing:
         raise UsageError(f"a table for {what} needs the column {missing[0]!r}; it has {', '.join(map(str, table))}")
@@ -90,7 +90,7 @@ def estimate(
     answers = chain(backend)
     time, bound, who = np.full(len(table), np.nan), np.full(len(table), "", object), np.full(len(table), "", object)
     reason = np.full(len(table), "", object)
-    usable = _usable(table, kind)
+    usable = usable_rows(table, kind)
     reason[~usable] = "a size is missing, not a number or below its least"
     names = table["device"].astype(str).to_numpy() if "device" in table else np.full(len(table), "")
     types = table[kind.dtype].astype(str).to_numpy() if kind.dtype in table else np.full(len(table), "bf16")
@@ -98,7 +98,7 @@ def estimate(
         spec = _device(name, device)
         for dtype in sorted(set(types[names == name].tolist())):
             at = np.flatnonzero((names == name) & (types == dtype) & usable)
-            precision = _PRECISIONS.get(dtype.lower())
+            precision = PRECISIONS.get(dtype.lower())
             if spec is None or precision is None:
                 reason[at] = f"no device named {name!r}" if spec is None else f"no estimates for type {dtype!r}"
                 continue
@@ -127,7 +127,8 @@ def _device(name: str, given: HardwareSpec | str | None) -> HardwareSpec | None:
         return None
 
 
-def _usable(table: pd.DataFrame, kind: _Kind) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def usable_rows(table: pd.DataFrame, kind: Kind) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Rows whose every size is a number and at least its least."""
     import pandas as pd
 
     good = np.ones(len(table), bool)
@@ -196,11 +197,11 @@ def moe_columns(table: pd.DataFrame, precision: str) -> MoEColumns:
     )
 
 
-_KINDS: Mapping[str, _Kind] = {
-    "gemm": _Kind(needed=("m", "n", "k"), dtype="gemm_dtype", columns=_gemm_columns),
-    "context-attention": _Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
-    "generation-attention": _Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
-    "moe": _Kind(needed=_MOE, dtype="moe_dtype", columns=moe_columns),
+KINDS: Mapping[str, Kind] = {
+    "gemm": Kind(needed=("m", "n", "k"), dtype="gemm_dtype", columns=_gemm_columns),
+    "context-attention": Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
+    "generation-attention": Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
+    "moe": Kind(needed=_MOE, dtype="moe_dtype", columns=moe_columns),
 }
 
 
@@ -222,9 +223,9 @@ def operation_answers(
 ) -> list[Answer]:
     """One kernel, and with ``backward`` its gradients each apart. UsageError for a size or type that is missing."""
     spec = HardwareSpec.load(device)
-    precision = _PRECISIONS.get(dtype.lower())
+    precision = PRECISIONS.get(dtype.lower())
     if precision is None:
-        raise UsageError.unknown("type with estimates", dtype, _PRECISIONS)
+        raise UsageError.unknown("type with estimates", dtype, PRECISIONS)
     makers = {"gemm": _gemms, "grouped-gemm": _grouped_gemms, "sdpa": _sdpas, "moe": _moes}
     if what not in makers:
         raise UsageError.unknown("operation", what, makers)

@@ -1,4 +1,4 @@
-"""Fitting positive constants to measured times: least absolute error of the logarithm, within bounds."""
+"""Fitting positive constants to measured times: least mean of |estimate / measured - 1|, within bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIMPLEX = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Constants, the mean absolute log error with them, and those that the data do not determine.
+    """Constants, the mean of |estimate / measured - 1| with them, and those that the data do not determine.
 
     ``undetermined``: a change by 10 % moves the mean error by less than 0.02 %, or the constant sits on its bound.
     """
@@ -35,19 +35,24 @@ def fitted(
     *,
     evaluations: int = 300,
 ) -> Fit:
-    """``bounds``: name -> (start, least, most), all above 0. Damped Gauss-Newton on logs with weights 1/|error|, a
-    simplex search from there (ceilings make the error rough), Gauss-Newton again.
+    """``bounds``: name -> (start, least, most), all above 0. Damped Gauss-Newton with weights 1/|error|, first on logs
+    (which also see by how much an estimate is too small), a simplex search from there (ceilings make the error rough),
+    Gauss-Newton again.
     """
     names = list(bounds)
     low, high = (np.log([bounds[name][side] for name in names]) for side in (1, 2))
     start = np.log([bounds[name][0] for name in names])
     target = np.log(measured)
 
-    def residual(x: Floats) -> Floats:
+    def logarithm(x: Floats) -> Floats:
         found = estimate(dict(zip(names, np.exp(x).tolist(), strict=True)))
         return np.log(found) - target
 
-    x, error = _gauss_newton(residual, start, low, high)
+    def residual(x: Floats) -> Floats:
+        off: Floats = np.expm1(logarithm(x))
+        return off
+
+    x, error = _gauss_newton(logarithm, start, low, high)
     x, error = _simplex(lambda z: float(np.abs(residual(np.clip(z, low, high))).mean()), x, evaluations)
     x, error = _gauss_newton(residual, np.clip(x, low, high), low, high)
     return Fit(

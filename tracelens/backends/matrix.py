@@ -73,6 +73,7 @@ def _priced(
     byte_us = 1 / (constants["hbm_efficiency"] * hbm)
     unit_us = units * byte_us / constants.get("unit_ratio", UNLIMITED)
     l2_us = 1 / (constants.get("l2_ratio", UNLIMITED) * hbm * clock)
+    store_us = units / (constants.get("store_efficiency", UNLIMITED) * hbm)
     pad, split_us = constants.get("k_overhead", 0.0), constants.get("split_us", 0.0)
 
     unique, flops = c.hbm_bytes(), c.flops()
@@ -82,11 +83,14 @@ def _priced(
     per_group = c.m / c.groups
     heights = {tm for tm, _, _ in kernel.tiles}
     high = {tm: c.b * (c.groups * np.ceil(per_group / tm) if c.blocks is None else c.blocks[tm]) for tm in heights}
+    depths = {split: c.k if split == 1 else np.ceil(c.k / split) for split in kernel.splits}
+    padded = {split: (k + pad) ** 1.5 for split, k in depths.items()}
     across = {tn: np.ceil(c.n / tn) for tn in {tn for _, tn, _ in kernel.tiles}}
     for tm, tn, most_rows in kernel.tiles:
         tiles = high[tm] * across[tn]
         area = 2 * tm * tn * flop_us
         loads, stores = w * (tm + tn), OUTPUT_BYTES * tm * tn
+        writing = (stores * store_us) ** 1.5
         offered = np.flatnonzero(c.m <= most_rows) if most_rows < UNLIMITED else None
         for split in kernel.splits:
             if split > 1:
@@ -95,24 +99,26 @@ def _priced(
             if offered is not None and not len(offered):
                 continue
             at = slice(None) if offered is None else offered
-            t, k = tiles[at] * split, c.k[at] if split == 1 else np.ceil(c.k[at] / split)
+            t, k = tiles[at] * split, depths[split][at]
             waves = np.ceil(t / units)
-            compute = waves * (area * (k + pad))
-            per_unit = waves * ((loads * k + stores) * unit_us)
-            chip = np.maximum(compute, np.maximum(per_unit, t * k * (loads * l2_us)))
+            # A tile's products and its stores: the norm of order 1.5, here to the third power.
+            turns = area**1.5 * padded[split][at] + writing
+            busy = waves * waves * waves * (turns * turns)
+            loading = np.maximum(waves * ((loads * k + stores) * unit_us), t * k * (loads * l2_us))
             traffic = memory[at]
             if split > 1:
                 traffic = traffic + 2 * 4 * split * (c.b * c.m * c.n)[at] * byte_us
             # Roots cost as much as the rest: they are taken once, of the least.
             best = whole if split == 1 else parted
-            best[at] = np.minimum(best[at], chip * chip * chip + traffic * traffic * traffic)
-            computing[at] = np.minimum(computing[at], compute)
+            chip = np.maximum(busy, loading * loading * loading)
+            best[at] = np.minimum(best[at], chip + traffic * traffic * traffic)
+            computing[at] = np.minimum(computing[at], busy)
     times = np.minimum(np.cbrt(whole), np.cbrt(parted) + split_us)
     times = times + constants.get("launch_us", 0.0)
     if c.as_layer:
         times = _with_host(c, times + _quantizing(c, constants), constants)
     least = np.maximum(flops / peak, unique / hbm)
-    return Priced(time_us=np.maximum(times, least), compute_us=computing, memory_us=memory, peak_us=least)
+    return Priced(time_us=np.maximum(times, least), compute_us=np.cbrt(computing), memory_us=memory, peak_us=least)
 
 
 def _quantizing(c: GEMMColumns, constants: Calibration) -> Floats:

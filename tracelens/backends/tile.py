@@ -112,6 +112,8 @@ def price(columns: Columns, device: HardwareSpec, *, backward: bool = False) -> 
     if columns.value_in_key:
         decoding = device.calibration("latent", columns.precision) or decoding
     single = columns.s == 1
+    if single.all():
+        return None if decoding is None else attention.decode(columns, device, decoding)
     if prefill is None or (decoding is None and single.any()):
         return None
     forward = attention.forward(columns, device, prefill)

@@ -23,6 +23,7 @@ CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "hbm_efficiency": "fraction of the HBM peak",
             "launch_us": "launch, first loads, last stores",
             "k_overhead": "prologue and epilogue of a tile, as elements of k",
+            "store_efficiency": "fraction of the HBM peak at which finished tiles are written",
             "l2_ratio": "L2 rate over HBM rate",
             "unit_ratio": "the HBM rate of one compute unit over its even share",
             "split_us": "the reduction kernel of a split k",

@@ -223,6 +223,12 @@ class HardwareSpec:
             raise UsageError.unknown("device", name, [*cls.names(), *by_alias]) from None
 
     @classmethod
+    def file_text(cls, name: str | os.PathLike[str]) -> str:
+        """The text of the file that ``load(name)`` reads."""
+        named = isinstance(name, os.PathLike) or str(name).endswith(".toml")
+        return (Path(name) if named else FOLDER / f"{cls.load(name).name}.toml").read_text(encoding="utf-8")
+
+    @classmethod
     def names(cls) -> tuple[str, ...]:
         """Names of the devices of this package, sorted. Reads the folder, not the files."""
         return _names()

@@ -1,0 +1,89 @@
+"""Fit a device's constants on measured times: traces, report.json files, tables of microbenchmarks.
+
+tracelens calibrate trace.json.gz gemm.csv --device mi300x -o my_mi300x.toml
+tracelens report other.json.gz --device my_mi300x.toml --backend tile
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracelens.analysis.calibration import Measured, Outcome
+    from tracelens.hardware import HardwareSpec
+
+_HEADER = ("family", "precision", "calls", "groups", "before", "after", "unseen")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("files", metavar="FILE", nargs="+", help="a trace, a report.json, or a .csv or .parquet table with times")
+    add("--device", required=True, metavar="NAME|FILE.toml", help="the device they were measured on")
+    add("-o", "--output", type=Path, required=True, metavar="FILE.toml", help="the device's file with fitted constants")
+    add("--extension", action="append", default=[], metavar="NAME|FILE.py", help="ops of a framework, for traces")
+
+
+def run(args: argparse.Namespace) -> int:
+    from tracelens.analysis.calibration import calibrate, device_file, joined
+    from tracelens.errors import NothingToAnalyzeError, UsageError
+    from tracelens.hardware import HardwareSpec
+    from tracelens.whole import whole_file
+
+    if args.output.suffix != ".toml":
+        raise UsageError(f"-o names a device file, which ends in .toml; got {args.output}")
+    device = HardwareSpec.load(args.device)
+    read = [(Path(file), _measured(Path(file), device, args.extension)) for file in args.files]
+    outcomes = []
+    for measured in joined([each for _, some in read for each in some]):
+        key = (measured.family, measured.precision)
+        names = [path.name for path, some in read if key in [(each.family, each.precision) for each in some]]
+        outcomes.append(calibrate(measured, device, ", ".join(names)))
+    _print(outcomes)
+    found = [outcome.calibration for outcome in outcomes if outcome.calibration is not None]
+    if not found:
+        raise NothingToAnalyzeError("nothing in these files determines a constant: no device file was written")
+    based_on = device.based_on or (device.name if device.name in HardwareSpec.names() else None)
+    text = device_file(HardwareSpec.file_text(args.device), found, based_on=based_on)
+    with whole_file(args.output) as file:
+        file.write(text.encode())
+    HardwareSpec.load(args.output)
+    print(f"wrote {args.output}: {len(found)} rows of constants; use it as --device {args.output}")
+    return 0
+
+
+def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[Measured]:
+    """What a file holds, by what it is."""
+    import tracelens
+    from tracelens.analysis.analyze import analyze
+    from tracelens.analysis.estimation import read_table
+    from tracelens.analysis.measurements import analysis_measured, report_measured, table_measured
+    from tracelens.analysis.options import Options
+    from tracelens.extensions import load_extension
+    from tracelens.report.json_report import is_report
+
+    if path.suffix in (".csv", ".parquet"):
+        return table_measured(read_table(path), device, path.name)
+    if is_report(path):
+        found, named = report_measured(path)
+        if named is not None and named not in (device.name, device.based_on):
+            print(f"note: {path.name} says {named}, not {device.name}")
+        return found
+    loaded = tuple(load_extension(spec) for spec in extensions)
+    return analysis_measured(analyze(tracelens.load(path), Options(device=device, extensions=loaded)))
+
+
+def _print(outcomes: list[Outcome]) -> None:
+    rows: list[tuple[str, ...]] = [_HEADER]
+    for each in outcomes:
+        errors = ("-" if error is None else f"{error:.1f} %" for error in (each.before, each.after, each.unseen))
+        rows.append((each.family, each.precision, str(each.rows), str(each.groups), *errors))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    for row in rows:
+        cells = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        print("  ".join(cells).rstrip())
+    print("mean error: before with the device's constants, after with the fitted ones, unseen: shape groups not fitted")
+    for each in outcomes:
+        for warning in each.warnings:
+            print(f"warning: {each.family} {each.precision}: {warning}")
