@@ -1,9 +1,10 @@
 """Fits the constants of the tile model on half of each measured table and reports the error on the other half.
 
-    python benchmarks/fit_silicon.py FOLDER [--family gemm|prefill|decode|moe] [--device NAME ...] [--write]
+    python benchmarks/fit_silicon.py FOLDER [--family gemm|prefill|decode|moe|latent] [--device NAME ...] [--write]
 
 FOLDER holds gemm.parquet, context_attention.parquet, generation_attention.parquet and moe.parquet (reading them takes
-pyarrow). Halves are split by shape group, never by row: by (n, k), by (heads, key heads, head dimension, window), by
+pyarrow); for latent attention, FOLDER is ``systems/data`` of the package aiconfigurator-core. Halves are split by shape
+group, never by row: by (n, k), by (heads, key heads, head dimension, window), by heads, by
 (hidden, ffn, experts, top k). Errors are |estimate / measured - 1| in percent, mean / median / 90th percentile, each
 half by the constants of the other; roofline is max(flops, bytes) at the data sheet's rates. ``--write`` puts constants
 refitted on all groups into the device files of the package. All of it is ``tracelens.analysis.calibration``, which
@@ -30,7 +31,13 @@ from tracelens.hardware.calibration import Calibration
 from tracelens.hardware.spec import FOLDER
 
 FILES = {"gemm": "gemm", "prefill": "context_attention", "decode": "generation_attention", "moe": "moe"}
-WHAT = {"gemm": "gemm", "prefill": "context-attention", "decode": "generation-attention", "moe": "moe"}
+LATENT = {"latent": "*/mla/trtllm/*/generation_mla_perf.parquet"}
+#: Where kernels for latent attention were measured; on others a general one is slower.
+LATENT_SYSTEMS = ("h100_sxm", "h200_sxm", "b200_sxm", "gb200")
+WHAT = {
+    "gemm": "gemm", "prefill": "context-attention", "decode": "generation-attention", "moe": "moe",
+    "latent": "generation-mla",
+}  # fmt: skip
 # Nine groups only: dealt by hand, so that both halves have small and large experts.
 FIRST_EXPERTS = {"2048/512/256/8", "2688/1856/128/6", "4096/1024/512/10", "4096/14336/8/2"}
 
@@ -85,11 +92,23 @@ def cases(family: str, table: pd.DataFrame, wanted: set[str]) -> Iterator[Case]:
             continue
         own = table[table["device"] == name]
         dtype = KINDS[WHAT[family]].dtype
-        parts = {each.precision: each for each in table_measured(own, device, FILES[family])}
+        parts = {each.precision: each for each in table_measured(own, device, family)}
         for precision, measured in sorted(parts.items()):
             spelled = "bfloat16" if precision == "bf16" else precision
             rows = own[own[dtype] == spelled].reset_index(drop=True)
             yield Case(device=device, measured=measured, rows=rows)
+
+
+def read(folder: Path, family: str) -> pd.DataFrame:
+    """The measured table; of latent attention one per device of the package, in a folder of its name."""
+    if family in FILES:
+        return pd.read_parquet(folder / f"{FILES[family]}.parquet")
+    tables = []
+    for path in sorted(folder.glob(LATENT[family])):
+        name = path.relative_to(folder).parts[0]
+        if name in LATENT_SYSTEMS:
+            tables.append(pd.read_parquet(path).assign(device=name))
+    return pd.concat(tables, ignore_index=True)
 
 
 def errors(estimated: Floats, measured: Floats) -> Floats:
@@ -119,7 +138,7 @@ def report(case: Case) -> tuple[Floats, Calibration]:
         flush=True,
     )
     fitted_on = (
-        f"aiconfigurator measured tables (Apache-2.0), {FILES[measured.family]}: {len(unseen)} rows, all shape groups; "
+        f"aiconfigurator measured tables (Apache-2.0), {WHAT[measured.family]}: {len(unseen)} rows, all shape groups; "
         "benchmarks/fit_silicon.py"
     )
     everything = case.fit(case.everything, case.limits)
@@ -150,7 +169,7 @@ def carried(case: Case, sister: HardwareSpec) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--family", choices=list(FILES), action="append")
+    parser.add_argument("--family", choices=list(WHAT), action="append")
     parser.add_argument("--device", action="append", help="name; default: all")
     parser.add_argument("--ablate", action="store_true", help="what each constant is worth: refitted without it")
     parser.add_argument("--carry", metavar="NAME", help="errors with this device's shipped constants, nothing refitted")
@@ -159,7 +178,7 @@ def main() -> None:
     wanted = {HardwareSpec.load(name).name for name in args.device or []}
     made: dict[str, list[Calibration]] = {}
     for family in args.family or FILES:
-        table = pd.read_parquet(args.folder / f"{FILES[family]}.parquet")
+        table = read(args.folder, family)
         print(f"\n{family}: error in percent, mean / median / p90\n")
         print("| device | precision | rows | not fitted | half A | half B | roofline | below roofline % |")
         print("|-|-|-|-|-|-|-|-|")

@@ -152,6 +152,8 @@ def kernel(family: str, precision: str, device: HardwareSpec) -> str | None:
         kernels = {(9, 0): "flash-attention-3", (8, 9): "ada"}
         name = "trtllm-gen" if major == 10 else kernels.get((major, minor), "flash-attention-2")
         return name + ("-fp8" if fp8 and name != "flash-attention-2" else "")
+    if family == "latent":
+        return None if amd else "trtllm-gen-mla" if major == 10 else "flash-mla"
     if family == "moe":
         padded = major == 10 or (major == 9 and precision != "bf16")
         return "replayed" if (major, minor) == (8, 0) else "padded" if padded and not amd else "plain"

@@ -31,6 +31,10 @@ PRECISIONS = {
     "fp8": "fp8", "fp8_e4m3fn": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
 }  # fmt: skip
 _ATTENTION = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step")
+_MLA = ("batch_size", "isl", "num_heads", "step")
+#: DeepSeek-V3's latent attention, whose tables name no sizes: 128 + 64 and 128 per head for new tokens; absorbed into
+#: the projections around it, rows of 512 + 64 of which 512 are the value.
+_MLA_HEAD, _MLA_ROW = (192.0, 128.0), (576.0, 512.0)
 _MOE = (
     "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "distribution",
 )  # fmt: skip
@@ -69,9 +73,9 @@ def estimate(
 ) -> pd.DataFrame:
     """``table`` with ``time_us``, ``bound``, ``backend`` and, where no backend can answer, a ``reason``.
 
-    ``what``: ``gemm``, ``context-attention``, ``generation-attention`` or ``moe``, with the column names of
-    aiconfigurator's tables (``docs/estimation.md``). Rows are an inference engine's layers, as measured there. The
-    device is each row's ``device`` column, else ``device``. UsageError for columns that are missing.
+    ``what``: ``gemm``, ``context-attention``, ``generation-attention``, ``context-mla``, ``generation-mla`` or ``moe``,
+    with the column names of aiconfigurator's tables (``docs/estimation.md``). Rows are an inference engine's layers, as
+    measured there. The device is each row's ``device`` column, else ``device``. UsageError where a column is missing.
 
     ``collective`` and ``ep`` are priced on a cluster's links (``docs/network.md``), at the data sheets' clocks.
     """
@@ -159,6 +163,15 @@ def attention_columns(table: pd.DataFrame, precision: str) -> AttentionColumns:
     )  # fmt: skip
 
 
+def _latent_columns(table: pd.DataFrame, precision: str, *, absorbed: bool) -> AttentionColumns:
+    b, s, heads, past = _numbers(table, *_MLA)
+    one, (d_qk, d_v) = np.ones(len(table)), _MLA_ROW if absorbed else _MLA_HEAD
+    return AttentionColumns(
+        precision=precision, b=b, s=s, past=past, q_heads=heads, kv_heads=one if absorbed else heads, d_qk=d_qk * one,
+        d_v=d_v * one, window=one * np.inf, causal=one, as_layer=True, value_in_key=absorbed,
+    )  # fmt: skip
+
+
 @functools.cache
 def rank_load(distribution: str, tokens: int, experts: int, topk: int, ranks: int) -> tuple[float, ...]:
     """(rows, active experts, blocks of each of ``moe.BLOCKS``) of the most loaded rank, mean over draws."""
@@ -201,6 +214,12 @@ KINDS: Mapping[str, Kind] = {
     "gemm": Kind(needed=("m", "n", "k"), dtype="gemm_dtype", columns=_gemm_columns),
     "context-attention": Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
     "generation-attention": Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
+    "context-mla": Kind(
+        needed=_MLA, dtype="kv_cache_dtype", columns=functools.partial(_latent_columns, absorbed=False)
+    ),
+    "generation-mla": Kind(
+        needed=_MLA, dtype="kv_cache_dtype", columns=functools.partial(_latent_columns, absorbed=True)
+    ),
     "moe": Kind(needed=_MOE, dtype="moe_dtype", columns=moe_columns),
 }
 

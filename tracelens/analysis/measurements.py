@@ -51,9 +51,14 @@ GROUPS = {
     "gemm": ("n", "k"),
     "context-attention": ("num_heads", "num_key_value_heads", "head_dim", "window_size"),
     "generation-attention": ("num_heads", "num_key_value_heads", "head_dim", "window_size"),
+    "context-mla": ("num_heads",),
+    "generation-mla": ("num_heads",),
     "moe": ("hidden_size", "inter_size", "num_experts", "topk"),
 }
-_FAMILIES = {"gemm": "gemm", "context-attention": "prefill", "generation-attention": "decode", "moe": "moe"}
+_FAMILIES = {
+    "gemm": "gemm", "context-attention": "prefill", "generation-attention": "decode", "context-mla": "prefill",
+    "generation-mla": "latent", "moe": "moe",
+}  # fmt: skip
 
 
 def table_kind(table: pd.DataFrame, name: str) -> str:
@@ -64,9 +69,8 @@ def table_kind(table: pd.DataFrame, name: str) -> str:
             f"{name}: a table to calibrate on has the columns of a table for estimate --batch, and a time: "
             f"{', '.join(TIMES)}; it has {', '.join(map(str, table))}"
         )
-    if found == "context-attention" and bool((table["isl"] == 1).all()):
-        return "generation-attention"
-    return found
+    decodes = found.startswith("context") and bool((table["isl"] == 1).all())
+    return found.replace("context", "generation") if decodes else found
 
 
 def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list[Measured]:

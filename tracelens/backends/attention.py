@@ -74,6 +74,14 @@ KERNELS: dict[str, Kernel] = {
     "flash-attention-2": Kernel(
         rows=(128, 128, 128), keys=(64, 64, 64), packs=True, decode_keys=(64, 64, 64), least_tiles=2,
     ),
+    "flash-mla": Kernel(
+        rows=(128, 128, 128), keys=(128, 128, 80), packs=True, decode_keys=(64, 64, 64), cached=False,
+        fp8_products=True,
+    ),
+    "trtllm-gen-mla": Kernel(
+        rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128), decode_heads=128,
+        fp8_products=True,
+    ),
     "composable-kernel": Kernel(
         rows=(128, 128, 128), keys=(64, 64, 64), packs=False, decode_keys=(64, 64, 64), least_tiles=2,
     ),

@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _sizes(moe, "tokens hidden ffn experts topk", ep=1, tp=1)
     moe.add_argument("--distribution", default="balanced", metavar="balanced|power_law_A")
     moe.add_argument("--no-gate", action="store_true", help="two matrices per expert instead of three")
-    for name in ("context-attention", "generation-attention"):
+    for name in ("context-attention", "generation-attention", "context-mla", "generation-mla"):
         _kind(kinds, name, "a table of an inference engine's attention layers (--batch)")
     message = _communication(kinds, "collective", "a collective over a cluster's links")
     message.add_argument("--op", metavar="NAME", help="all_reduce, all_gather, reduce_scatter, all_to_all, send ...")
@@ -171,7 +171,7 @@ def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
     sizes["causal"] = not getattr(args, "no_causal", False)
     sizes["latent"] = getattr(args, "latent", False)
     sizes["gated"] = not getattr(args, "no_gate", False)
-    if args.what.endswith("-attention"):
+    if args.what.endswith(("-attention", "-mla")):
         raise UsageError(f"{args.what} is for tables: give --batch FILE; one operation is `tracelens estimate sdpa`")
     return operation_answers(
         args.what, sizes, device=device, dtype=args.dtype, backend=args.backend,

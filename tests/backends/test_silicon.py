@@ -1,0 +1,147 @@
+"""Published tables of measured times, in a package folder with aiconfigurator's layout."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tracelens.backends import System, silicon
+from tracelens.backends.chain import chain
+from tracelens.backends.columns import AttentionColumns, GEMMColumns
+from tracelens.backends.silicon import Silicon
+from tracelens.errors import InputError
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models import GEMM, SDPA
+from tracelens.perf_models.columns import WorkColumns
+
+H100 = System(device=HardwareSpec.load("h100-sxm"))
+
+
+def cube(*, factor: float = 1.0) -> pd.DataFrame:
+    """m, n and k of 1024 and 4096, 1 ms at the smallest, four times as long per step of any."""
+    sizes = [(m, n, k) for m in (1024, 4096) for n in (1024, 4096) for k in (1024, 4096)]
+    frame = pd.DataFrame(sizes, columns=["m", "n", "k"])
+    return frame.assign(gemm_dtype="bfloat16", latency=frame.prod(axis=1) / 1024**3 * factor)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed ``aiconfigurator_core``; returns the H100's folder."""
+    system = tmp_path / "aiconfigurator_core" / "systems" / "data" / "h100_sxm"
+    system.mkdir(parents=True)
+    (tmp_path / "aiconfigurator_core" / "__init__.py").write_text("raise AssertionError('never imported')\n")
+    (system.parent / "nobody_knows").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    silicon._grids.cache_clear()
+    yield system
+    silicon._grids.cache_clear()
+
+
+def write(system: Path, place: str, frame: pd.DataFrame) -> None:
+    path = system / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False)
+
+
+def gemm_ms(m: int, n: int, k: int, system: System = H100) -> float | None:
+    found = Silicon().estimate(GEMM(m=m, n=n, k=k), system)
+    return None if found is None else found.time_us / 1e3
+
+
+def test_a_measured_point_is_its_time_and_between_points_logarithms_are_linear(package):
+    write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube())
+    assert gemm_ms(1024, 1024, 1024) == pytest.approx(1)
+    assert gemm_ms(4096, 1024, 4096) == pytest.approx(16)
+    # Twice a size is half way to four times: a factor 2 of 4.
+    assert gemm_ms(2048, 1024, 4096) == pytest.approx(8)
+
+
+def test_outside_of_what_was_measured_there_is_no_answer(package):
+    write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube())
+    assert gemm_ms(512, 1024, 1024) is None
+    assert gemm_ms(1024, 1024, 8192) is None
+    assert gemm_ms(1024, 1024, 1024, System(device=HardwareSpec.load("h200"))) is None
+    assert gemm_ms(1024, 1024, 1024, H100.at_clock(1000)) is None
+    assert Silicon().estimate(GEMM(m=1024, n=1024, k=1024, b=2), H100) is None
+
+
+def test_a_corner_that_was_not_measured_leaves_its_cell_without_an_answer(package):
+    write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube().iloc[:-1])
+    assert gemm_ms(2048, 2048, 2048) is None
+    assert gemm_ms(2048, 2048, 1024) == pytest.approx(4)
+
+
+def test_the_newest_version_of_each_framework_counts_and_the_fastest_of_them(package):
+    write(package, "gemm/vllm/0.9.0/gemm_perf.txt", cube(factor=0.5))
+    write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube())
+    assert gemm_ms(1024, 1024, 1024) == pytest.approx(1)
+    silicon._grids.cache_clear()
+    # Without a folder per family, as before version 0.10.
+    write(package, "trtllm/1.0.0/gemm_perf.txt", cube(factor=0.8))
+    assert gemm_ms(1024, 1024, 1024) == pytest.approx(0.8)
+
+
+def test_no_time_beats_the_data_sheet(package):
+    write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube(factor=1e-6))
+    found = Silicon().estimate(GEMM(m=4096, n=4096, k=4096), H100)
+    assert found.time_us == found.peak_us == pytest.approx(2 * 4096**3 / 989.4e6)
+
+
+def test_attention_is_answered_as_the_layer_that_was_measured(package):
+    rows = [(b, s, 4.0 * b * s / 1024) for b in (1, 4) for s in (1024, 4096)]
+    context = pd.DataFrame(rows, columns=["batch_size", "isl", "latency"]).assign(
+        num_heads=32, num_key_value_heads=8, head_dim=128, window_size=0, step=0, kv_cache_dtype="bfloat16"
+    )
+    write(package, "attention/trtllm/1.0.0/context_attention_perf.txt", context)
+    one = {
+        "b": 1, "s": 2048, "past": 0, "q_heads": 32, "kv_heads": 8, "d_qk": 128, "d_v": 128, "window": math.inf,
+        "causal": 1,
+    }  # fmt: skip
+    arrays = {name: np.array([float(value)]) for name, value in one.items()}
+    layer = AttentionColumns(precision="bf16", as_layer=True, **arrays)
+    assert Silicon().estimate_many(layer, H100).time_us[0] == pytest.approx(8e3)
+    kernel = AttentionColumns(precision="bf16", **arrays)
+    assert np.isnan(Silicon().estimate_many(kernel, H100).time_us[0])
+
+
+def test_a_chain_asks_the_next_where_nothing_was_measured(package):
+    write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube())
+    attention = SDPA(b=1, s_q=4096, s_kv=4096, q_heads=16, kv_heads=16, d_qk=128, d_v=128)
+    ops = [GEMM(m=1024, n=2048, k=1024), GEMM(m=64, n=64, k=64), attention]
+    table = chain("silicon,tile").estimate_many(WorkColumns.of(ops), H100)
+    assert list(table.backend) == ["silicon", "tile", "tile"]
+
+
+def test_quantizing_layers_are_not_products_alone(package):
+    write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube().assign(gemm_dtype="fp8"))
+    sizes = (np.array([1024.0]),) * 3
+    layer = Silicon().estimate_many(GEMMColumns.of("fp8", *sizes, as_layer=True), H100)
+    alone = Silicon().estimate_many(GEMMColumns.of("fp8", *sizes), H100)
+    assert layer.time_us[0] == pytest.approx(1e3)
+    assert np.isnan(alone.time_us[0])
+
+
+def test_a_file_that_is_no_such_table_is_named(package):
+    write(package, "gemm/vllm/0.24.0/gemm_perf.txt", pd.DataFrame({"m": [1]}))
+    with pytest.raises(InputError, match=r"gemm_perf\.txt is not a table of aiconfigurator"):
+        gemm_ms(1024, 1024, 1024)
+
+
+def test_an_absent_package_is_no_answer_and_named(monkeypatch):
+    monkeypatch.setattr(silicon, "PACKAGES", ("no_such_package_as_this",))
+    assert silicon.absence() == "aiconfigurator is not installed"
+    assert gemm_ms(1024, 1024, 1024) is None
+
+
+def test_a_package_without_tables_is_named(tmp_path, monkeypatch):
+    (tmp_path / "aiconfigurator_core").mkdir()
+    (tmp_path / "aiconfigurator_core" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "aiconfigurator_core", raising=False)
+    monkeypatch.setattr(silicon, "PACKAGES", ("aiconfigurator_core",))
+    assert silicon.absence() == "the installed aiconfigurator has no folder systems/data"
