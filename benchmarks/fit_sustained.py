@@ -1,6 +1,6 @@
 """Measures how much longer than the tile model says the longest measured products take, as device files hold it.
 
-    python benchmarks/fit_sustained.py FOLDER [--flops 1e13]
+    python benchmarks/fit_sustained.py FOLDER [--flops 1e13] [--write]
 
 FOLDER holds gemm.parquet (reading it takes pyarrow). The tile model's constants rest on thousands of products, most of
 them done before the device's power limit lowered its clock. A training step never gives it that rest, so projections
@@ -15,9 +15,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from tracelens.analysis.calibration import device_file
 from tracelens.backends.columns import GEMMColumns
 from tracelens.backends.tile import price
 from tracelens.hardware import HardwareSpec
+from tracelens.hardware.calibration import Calibration
+from tracelens.hardware.spec import FOLDER
 
 PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
 
@@ -26,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--flops", type=float, default=1e13, help="what counts as long")
+    parser.add_argument("--write", action="store_true", help="put it into the device files of the package")
     args = parser.parse_args()
     table = pd.read_parquet(args.folder / "gemm.parquet")
     table = table[(2 * table.m * table.n * table.k > args.flops) & table.gemm_dtype.isin(list(PRECISION))]
@@ -37,12 +41,19 @@ def main() -> None:
         if found is None:
             continue
         ratios = rows.latency_ms.to_numpy() * 1e3 / found.time_us
-        print(f"# {device.name}: quartiles {np.percentile(ratios, 25):.2f} to {np.percentile(ratios, 75):.2f}")
-        print(f"[calibrated.sustained.{precision}]\nslowdown = {np.median(ratios):.3g}")
         print(
-            f'fitted_on = "aiconfigurator measured tables (Apache-2.0), gemm: the {len(rows)} products above '
-            f'{args.flops / 1e12:.0f} TFLOP, median over the constants above; benchmarks/fit_sustained.py"\n'
+            f"{device.name} {precision}: {np.median(ratios):.3g}, quartiles {np.percentile(ratios, 25):.2f} to "
+            f"{np.percentile(ratios, 75):.2f}"
         )
+        fitted_on = (
+            f"aiconfigurator measured tables (Apache-2.0), gemm: the {len(rows)} products above "
+            f"{args.flops / 1e12:.0f} TFLOP, median over the constants above; benchmarks/fit_sustained.py"
+        )
+        slowdown = {"slowdown": float(np.median(ratios))}
+        made = Calibration(family="sustained", precision=precision, constants=slowdown, fitted_on=fitted_on)
+        if args.write:
+            file = FOLDER / f"{device.name}.toml"
+            file.write_text(device_file(file.read_text(encoding="utf-8"), [made]), encoding="utf-8")
 
 
 if __name__ == "__main__":
