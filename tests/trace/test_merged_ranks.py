@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import tracelens
+from tracelens.errors import UsageError
+from tracelens.trace.merged import merged_ranks
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 
@@ -66,3 +70,80 @@ def test_one_process_may_repeat_its_ids() -> None:
     tree = OpTree(TraceTable.from_events(rank(100, 0, [1, 1])))
     assert tree.ambiguous == 0
     assert len(tree.unlinked) == 0
+
+
+def named(pid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+
+
+def kernel_names(events: list[dict[str, Any]], **options: Any) -> tuple[list[str], str]:
+    """Kernels of the report, and what it says about the ranks."""
+    table = TraceTable.from_events(events)
+    report = tracelens.report(tracelens.Trace.of(table), **options)
+    (notice,) = [n.text for n in report.summary.notices if n.id == "several_processes"]
+    return sorted(report.kernels["Kernel name"]), notice
+
+
+def test_the_first_rank_is_reported_and_the_others_are_named() -> None:
+    events = rank(100, 0, [1, 2]) + rank(200, 1, [11, 12])
+    names, notice = kernel_names(events)
+    assert names == ["kernel of 100"]
+    assert notice == (
+        "2 ranks in one file (0: process 100, 1: process 200, numbered in order of their processes): "
+        "this is rank 0 alone, --rank N another"
+    )
+    assert kernel_names(events, rank=1)[0] == ["kernel of 200"]
+
+
+def test_numbers_in_process_names_are_the_ranks_numbers() -> None:
+    events = [
+        named(100, "rank 3 \u00b7 CPU"),
+        named(0, "rank 3 \u00b7 GPU 3"),
+        named(200, "[rank5]: python"),
+        *rank(100, 0, [1, 2]),
+        *rank(200, 1, [11, 12]),
+    ]
+    names, notice = kernel_names(events, rank=5)
+    assert names == ["kernel of 200"]
+    assert "(3: rank 3 \u00b7 CPU 100, 5: [rank5]: python 200): this is rank 5 alone" in notice
+    with pytest.raises(UsageError, match=r"holds the ranks 3, 5, not 0"):
+        kernel_names(events, rank=0)
+
+
+def test_ranks_of_two_nodes_share_a_device_process_and_are_told_apart_by_their_launches() -> None:
+    """Device 0 of two nodes: one process of the file. The kernel of launch 99 is of either and in no rank's figures."""
+    events = rank(100, 0, [1, 2]) + rank(200, 0, [11, 12])
+    events += [{**rank(300, 0, [99])[2], "ts": 50}]
+    table = TraceTable.from_events(events)
+    ranks = merged_ranks(table, tracelens.Trace.of(table).tree)
+    assert ranks is not None
+    assert ranks.ambiguous == 1
+    names, notice = kernel_names(events, rank=1)
+    assert names == ["kernel of 200"]
+    assert "1 device events could be of several of them and are left out" in notice
+
+
+def test_one_rank_is_no_merged_file_also_with_a_second_process_that_launches_nothing() -> None:
+    loader = {"ph": "X", "cat": "cpu_op", "name": "aten::stack", "pid": 101, "tid": 1, "ts": 0, "dur": 2}
+    table = TraceTable.from_events([*rank(100, 0, [1, 2]), loader])
+    trace = tracelens.Trace.of(table)
+    assert merged_ranks(table, trace.tree) is None
+    with pytest.raises(UsageError, match="one rank, or nothing in it tells its ranks apart"):
+        tracelens.report(trace, rank=3)
+
+
+def test_the_ranks_of_a_fused_file_report_as_their_own_files_do(repository: Any, tmp_path: Any) -> None:
+    from tracelens.cli import main
+
+    files = [repository / "example_traces" / "moe_ep8" / f"rank{number}.json.gz" for number in (0, 5)]
+    for file in files:
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert main(["fuse", str(tmp_path), "-o", str(tmp_path / "fused.json.gz")]) == 0
+    fused = tracelens.load(tmp_path / "fused.json.gz")
+    for number, file in zip((0, 5), files, strict=True):
+        alone, part = tracelens.report(file), tracelens.report(fused, rank=number)
+        assert part.summary.input.ranks == (number,)
+        columns = list(alone.kernels.columns[:5])
+        assert part.kernels[columns].equals(alone.kernels[columns])
+        timelines = [report["gpu_timeline"].round(6).to_dict("list") for report in (part, alone)]
+        assert timelines[0] == timelines[1]

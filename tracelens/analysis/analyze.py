@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,12 +38,13 @@ from tracelens.analysis.timeline import Timeline, gpu_timeline
 from tracelens.analysis.views import views
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
-from tracelens.errors import NothingToAnalyzeError
+from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
 from tracelens.perf_models import EPComm
 from tracelens.perf_models.base import PerfModel
 from tracelens.signature import OpSignature
+from tracelens.trace.merged import MergedRanks, merged_ranks
 from tracelens.trace.table import Kind, TraceTable
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Analysis:
     ``event_category``: of each device event of ``activity``, the category of the row that it is counted in.
     ``executed``: None where no model's utilization was asked for. ``graphs``: None without a trace of the capture; with
     one, ``trace`` has the captured ops as rows of its own. ``missing``: what a view was not recorded for.
-    ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole.
+    ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the ranks of a file
+    with several.
     """
 
     trace: Trace
@@ -86,6 +88,7 @@ class Analysis:
     graphs: GraphLinks | None = None
     missing: tuple[Unanswered, ...] = ()
     whole_calls: tuple[tuple[str, int], ...] = ()
+    merged: MergedRanks | None = None
 
     @property
     def complete_steps(self) -> list[int]:
@@ -99,7 +102,8 @@ class Analysis:
 
 
 def analyze(trace: Trace, options: Options) -> Analysis:
-    """All frames of one trace. NothingToAnalyzeError when it has no device events."""
+    """All frames of one trace, or of one rank of it. NothingToAnalyzeError when it has no device events."""
+    trace, merged = of_one_rank(trace, options.rank)
     recorded_trace, table = trace, trace.table
     if not table.has_device_events and not (options.cpu and _cpu_ops(trace)):
         raise no_device_events(trace)
@@ -107,7 +111,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     extensions = active_extensions((*table.names, *captured), options)
     catalog = Catalog(extensions)
     if not table.has_device_events:
-        return _cpu_only(trace, options, extensions, catalog)
+        return replace(_cpu_only(trace, options, extensions, catalog), merged=merged)
     graphs = None
     trace, whole_calls = with_inner_ops(trace, catalog)
     if options.capture is not None:
@@ -195,7 +199,23 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         graphs=graphs,
         missing=seen.missing,
         whole_calls=tuple(whole_calls.most_common()),
+        merged=merged,
     )
+
+
+def of_one_rank(trace: Trace, number: int | None) -> tuple[Trace, MergedRanks | None]:
+    """The rank asked for, or the first, of a file in which several were merged; else the trace as it is, and None.
+
+    UsageError for a number that the file does not hold, or that its events do not tell.
+    """
+    ranks = merged_ranks(trace.table, trace.tree)
+    if ranks is None:
+        if number is not None and number != trace.table.rank:
+            source = trace.table.source
+            raise UsageError(f"{source} holds one rank, or nothing in it tells its ranks apart: leave --rank out")
+        return trace, None
+    number = ranks.numbers[0] if number is None else number
+    return type(trace).of(ranks.table(trace.table, number)), replace(ranks, chosen=number)
 
 
 def recognized(trace: Trace, options: Options) -> Recognition:

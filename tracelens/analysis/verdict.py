@@ -27,6 +27,7 @@ from tracelens.analysis.summary import (
 from tracelens.analysis.utilization import utilization
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
+from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 
@@ -362,7 +363,9 @@ def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
 
 
 def _process_notice(analysis: Analysis) -> Notice | None:
-    """Ranks whose traces were merged: figures would be taken for those of one."""
+    """Ranks whose traces were merged: which one this is, or that figures are of several together."""
+    if analysis.merged is not None:
+        return _chosen_rank(analysis.merged)
     table, ambiguous = analysis.trace.table, analysis.trace.tree.ambiguous
     lanes = np.unique(table.lane[np.isin(table.kind, (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))]).tolist()
     processes = list(dict.fromkeys(table.lanes[lane][0] for lane in lanes))
@@ -374,6 +377,18 @@ def _process_notice(analysis: Analysis) -> Notice | None:
     if ambiguous:
         text += f"; {ambiguous:,} device events could be of several of them and are left unlinked"
     return Notice(id="several_processes", count=len(processes), text=text)
+
+
+def _chosen_rank(ranks: MergedRanks) -> Notice:
+    shown = ", ".join(f"{number}: {label}" for number, label in list(zip(ranks.numbers, ranks.labels, strict=True))[:4])
+    shown += ", ..." if len(ranks.numbers) > 4 else ""
+    order = "" if ranks.is_named else ", numbered in order of their processes"
+    text = (
+        f"{len(ranks.numbers)} ranks in one file ({shown}{order}): this is rank {ranks.chosen} alone, --rank N another"
+    )
+    if ranks.ambiguous:
+        text += f"; {ranks.ambiguous:,} device events could be of several of them and are left out"
+    return Notice(id="several_processes", count=len(ranks.numbers), text=text)
 
 
 def _above_peak(analysis: Analysis) -> int:

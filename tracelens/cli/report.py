@@ -30,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "bundled ones switch themselves on, `none` stops that",
     )  # fmt: skip
     add("--steps", metavar="3|3-5|steady", help="only these steps; default: the whole file")
+    add("--rank", type=_rank, metavar="N", help="of a file with several ranks merged, this one; default: the first")
     add("--ep-size", type=_positive, metavar="RANKS", help="expert-parallel group size, where the trace has none")
     add("--backend", default="roofline", metavar="CHAIN", help="what is achievable: tile, gemm=origami,sdpa=tile ...")
     add("--gpu-clock-mhz", type=float, metavar="MHZ", help="the clock of estimates; default: the data sheet's")
@@ -76,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         extensions=[spec for spec in args.extension if spec != NONE],
         bundled=NONE not in args.extension,
         steps=args.steps,
+        rank=args.rank,
         ep_size=args.ep_size,
         backend=args.backend,
         gpu_clock_mhz=args.gpu_clock_mhz,
@@ -124,6 +126,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+def _rank(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
     return value
 
 

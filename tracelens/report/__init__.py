@@ -33,6 +33,7 @@ def report(
     sequence: int | None = None,
     ranks: int | None = None,
     capture: Trace | str | PathLike[str] | None = None,
+    rank: int | None = None,
 ) -> Report:
     """The report of a trace: a path, or what ``load`` returned.
 
@@ -49,6 +50,7 @@ def report(
     read from the trace where it is recorded, else given: ``tokens_per_step``, or ``batch`` sequences of ``sequence``
     tokens; ``ranks``: among how many devices this work is divided.
     capture: the trace in which the graphs were captured that this one replays: their kernels get its ops.
+    rank: of a file in which several ranks were merged, the one to report; None is the first.
 
     InputError for an unreadable file, NothingToAnalyzeError for one without GPU work, UsageError for a name, a step
     range or an extension that does not fit.
@@ -74,6 +76,7 @@ def report(
         extensions=tuple(load_extension(spec) for spec in extensions),
         bundled=bundled,
         steps=steps,
+        rank=rank,
         ep_size=ep_size,
         overlap=overlap,
         cpu=cpu,

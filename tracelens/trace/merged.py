@@ -1,0 +1,131 @@
+"""A file in which the traces of several ranks were merged: which event is of which rank, and one rank on its own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.errors import UsageError
+from tracelens.trace.table import DEVICE_KINDS, Flows, Identifier, Kind, TraceTable
+from tracelens.trace.tree import OpTree
+
+Ints = npt.NDArray[np.int64]
+
+# What whoever merged the traces called the processes: "rank 3 · GPU 3", "[rank3]: python".
+_RANK_OF_PROCESS = re.compile(r"\brank[\s_\-:\[]*(\d{1,6})", re.IGNORECASE)
+# Events that may be of any rank (of processes without a launch) and events that may be of several, left out of all.
+_OF_ALL, _OF_NONE = -1, -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MergedRanks:
+    """The ranks of one file. ``numbers`` are those in the processes' names (``is_named``), else 0, 1, ... by first
+    appearance of their host process; ``labels``: what each one's first process is called.
+
+    ``rank_of_row``: position in ``numbers`` per table row, -1 for rows of every rank, -2 for device events that could
+    be of several; ``ambiguous`` is how many of those there are. ``chosen``: the number that is looked at.
+    """
+
+    numbers: tuple[int, ...]
+    labels: tuple[str, ...]
+    is_named: bool
+    rank_of_row: npt.NDArray[np.int32]
+    ambiguous: int
+    chosen: int | None = None
+
+    def table(self, table: TraceTable, number: int) -> TraceTable:
+        """The rows of one rank; UsageError, naming all, when it is none of them."""
+        if number not in self.numbers:
+            known = ", ".join(map(str, self.numbers))
+            raise UsageError(f"{table.source} holds the ranks {known}, not {number}")
+        position = self.numbers.index(number)
+        rows = np.flatnonzero((self.rank_of_row == position) | (self.rank_of_row == _OF_ALL))
+        foreign = np.unique(table.lane[self.rank_of_row >= 0])
+        own = np.unique(table.lane[rows])
+        flows = table.flows
+        # A lane that only other ranks have events on: its arrows are theirs.
+        kept = ~np.isin(flows.lane, np.setdiff1d(foreign, own))
+        info = table.metadata.get("distributedInfo")
+        metadata = dict(table.metadata)
+        metadata["distributedInfo"] = {**(info if isinstance(info, dict) else {}), "rank": number}
+        if not self.is_named:
+            metadata["distributedInfo"].pop("rank")
+        columns = {name: getattr(table, name)[rows] for name in _ROW_COLUMNS}
+        return replace(
+            table,
+            **columns,
+            flows=Flows(**{field.name: getattr(flows, field.name)[kept] for field in fields(Flows)}),
+            metadata=metadata,
+        )
+
+
+_ROW_COLUMNS = (
+    "kind", "category", "name", "lane", "start_ns", "duration_ns", "stream", "correlation", "external_id",
+    "sequence_number", "signature", "device", "file_index",
+)  # fmt: skip
+
+
+def merged_ranks(table: TraceTable, tree: OpTree) -> MergedRanks | None:
+    """How the file divides into ranks; None when it holds one, or when nothing tells them apart.
+
+    A process is of the rank in its name. Where names say nothing, every host process that launched device work is a
+    rank. A device event is of the rank of its process, else of its launch's, else of the one rank that its process
+    serves otherwise.
+    """
+    by_pid = _named_ranks(table)
+    is_named = len(set(by_pid.values())) > 1
+    if not is_named:
+        by_pid = {pid: number for number, pid in enumerate(_launching_processes(table, tree))}
+    numbers = tuple(sorted(set(by_pid.values())))
+    if len(numbers) < 2:
+        return None
+    position = {number: place for place, number in enumerate(numbers)}
+    of_lane = np.array([position.get(by_pid.get(pid, -1), _OF_ALL) for pid, _ in table.lanes], np.int32)
+    rank = of_lane[table.lane]
+    device = np.flatnonzero(np.isin(table.kind, (*DEVICE_KINDS, Kind.GPU_USER_ANNOTATION)) & (rank == _OF_ALL))
+    launch = tree.launch[device]
+    rank[device] = np.where(launch >= 0, of_lane[table.lane[launch]], _OF_NONE)
+    _settle(table, device, rank)
+    return MergedRanks(
+        numbers=numbers,
+        labels=tuple(_label(table, [pid for pid in by_pid if by_pid[pid] == number]) for number in numbers),
+        is_named=is_named,
+        rank_of_row=rank,
+        ambiguous=int((rank == _OF_NONE).sum()),
+    )
+
+
+def _named_ranks(table: TraceTable) -> dict[Identifier, int]:
+    found = {}
+    for pid in dict.fromkeys(pid for pid, _ in table.lanes):
+        text = f"{table.process_names.get(pid, '')}\n{table.process_labels.get(pid, '')}"
+        if match := _RANK_OF_PROCESS.search(text):
+            found[pid] = int(match[1])
+    return found
+
+
+def _launching_processes(table: TraceTable, tree: OpTree) -> list[Identifier]:
+    """Host processes that launched what a device ran, by first appearance."""
+    lanes = np.flatnonzero(np.bincount(table.lane[tree.launch[tree.launch >= 0]]))
+    return list(dict.fromkeys(table.lanes[lane][0] for lane in lanes.tolist()))
+
+
+def _settle(table: TraceTable, device: Ints, rank: npt.NDArray[np.int32]) -> None:
+    """Device events without a launch are of the rank that their process serves, when that is one only."""
+    pids = [pid for pid, _ in table.lanes]
+    served: dict[Identifier, set[int]] = {}
+    for lane, position in set(zip(table.lane[device].tolist(), rank[device].tolist(), strict=True)):
+        if position >= 0:
+            served.setdefault(pids[lane], set()).add(position)
+    single = {pid: min(found) for pid, found in served.items() if len(found) == 1}
+    only = np.array([single.get(pid, _OF_NONE) for pid in pids], np.int32)
+    free = device[rank[device] < 0]
+    rank[free] = only[table.lane[free]]
+
+
+def _label(table: TraceTable, pids: list[Identifier]) -> str:
+    pid = pids[0]
+    return f"{table.process_names.get(pid, 'process')} {pid}"
