@@ -65,8 +65,8 @@ class Analysis:
     ``event_category``: of each device event of ``activity``, the category of the row that it is counted in.
     ``executed``: None where no model's utilization was asked for. ``graphs``: None without a trace of the capture; with
     one, ``trace`` has the captured ops as rows of its own. ``missing``: what a view was not recorded for.
-    ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the ranks of a file
-    with several.
+    ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the ranks of a
+    file with several.
     """
 
     trace: Trace
