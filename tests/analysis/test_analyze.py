@@ -184,3 +184,24 @@ def test_launch_gap_is_the_idle_time_of_the_stream_before_the_call(build: Build)
     gaps = analyze(b.trace(), Options()).frames["unified_perf_summary"].set_index("input_dims")["launch_gap_us"]
     assert gaps["((32, 32), (32, 32))"] == 7.0
     assert math.isnan(gaps["((64, 64), (64, 64))"])
+
+
+def compiled(build: Build, **more: Any) -> Any:
+    """A user's Triton kernel in a compiled region, as Inductor records it: x, y, out and the number of elements."""
+    b = build()
+    args = {"Input Dims": [[16], [16], [16], []], "Input type": ["float"] * 3 + ["Scalar"]}
+    b.op("add_kernel_0", 0, 20, **args, **{"Concrete Inputs": ["", "", "", "16"]}, **more)
+    return b.launch(1, "add_kernel_0", 30, 5).trace()
+
+
+def test_a_users_triton_kernel_has_bytes_and_is_named_for_its_missing_flops(build: Build) -> None:
+    found = analyze(compiled(build, kernel_backend="triton"), Options())
+    row = found.frames["unified_perf_summary"].iloc[0]
+    assert row["category"] == "triton"
+    assert row["hbm_mb"] * 1e6 == pytest.approx(3 * 16 * 4)
+    notice = next(n for n in summarize(found).notices if n.id == "compiled_kernels")
+    assert notice.text == "1 Triton kernels (100% of their time) without FLOPs or without bytes: add_kernel_0"
+
+
+def test_a_kernel_that_no_compiler_is_recorded_for_has_no_model(build: Build) -> None:
+    assert analyze(compiled(build), Options()).frames["unified_perf_summary"].iloc[0]["note"] == "no perf model"

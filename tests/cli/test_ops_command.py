@@ -42,4 +42,4 @@ def test_patterns_and_names_without_a_model_are_marked(tmp_path: Path, capsys: p
     rows = {row[0]: row[1:3] for row in listed(capsys, "--extension", str(path)) if len(row) > 2}
     assert rows["my_lib::gemm"] == ["GEMM", "GEMM"]
     assert rows["my_lib::sort"] == ["-", "MoE_aux"]
-    assert rows["/^triton_(poi|red|per)_fused/"] == ["FusedKernel", "triton"]
+    assert rows["/^triton_(poi|red|per|for)_fused/"] == ["FusedKernel", "triton"]

@@ -11,6 +11,7 @@ from tracelens import perf_models
 from tracelens.errors import SignatureError
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.fused import BACKEND, TRITON, compiled_kernel
 from tracelens.perf_models.gemm import GEMM, GEMMBackward
 from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.perf_models.inner_ops import InnerOp, OpCall
@@ -42,6 +43,9 @@ class ExtensionFailure:
     name: str
     origin: str
     error: str
+
+
+_COMPILED = Claim(key=TRITON, target=compiled_kernel, options={}, source=compiled_kernel)
 
 
 class Catalog:
@@ -145,6 +149,8 @@ class Catalog:
     def _read(self, signature: OpSignature) -> Reading:
         claim = self._claim(signature.name)
         category = self.categories[signature.name].options["category"] if signature.name in self.categories else None
+        if claim is None and signature.attribute(BACKEND) == TRITON:
+            claim = _COMPILED
         if claim is None:
             return Reading(category=category, note="no perf model")
         category = perf_models.category_of(claim) or category

@@ -28,6 +28,7 @@ from tracelens.analysis.utilization import utilization
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.trace.merged import MergedRanks
+from tracelens.perf_models.fused import FusedKernel
 from tracelens.trace.table import DEVICE_KINDS, Kind
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 
@@ -326,7 +327,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
     graphs = _graph_share(analysis)
     if graphs is not None:
         notices.append(graphs)
-    notices += _whole_calls(analysis)
+    notices += [*_whole_calls(analysis), *_compiled_without_work(analysis)]
     if tree.overlaps:
         text = (
             f"{tree.overlaps:,} host events outlive their caller; they hang on the innermost event that contains them"
@@ -414,6 +415,20 @@ def _whole_calls(analysis: Analysis) -> Iterator[Notice]:
     """Calls of ops that hold several operations which could not be told apart, by reason."""
     for why, count in analysis.whole_calls:
         yield Notice(id="whole_calls", count=count, text=f"{count:,} calls left whole: {why}")
+
+
+def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
+    """Triton kernels whose FLOPs or bytes no recorded argument and no name says."""
+    rows = analysis.frames["unified_perf_summary"]
+    rows = rows[rows["category"] == FusedKernel.category]
+    unknown = rows[rows["gflops"].isna() | rows["hbm_mb"].isna()]
+    if len(unknown):
+        share = unknown["kernel_us_sum"].sum() / max(1e-9, rows["kernel_us_sum"].sum())
+        names = list(dict.fromkeys(unknown["name"].astype(str)))
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        calls = int(unknown["operation_count"].sum())
+        text = f"{calls:,} Triton kernels ({share:.0%} of their time) without FLOPs or without bytes: {shown}"
+        yield Notice(id="compiled_kernels", count=calls, text=text)
 
 
 def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:
