@@ -27,8 +27,8 @@ from tracelens.analysis.summary import (
 from tracelens.analysis.utilization import utilization
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
-from tracelens.trace.merged import MergedRanks
 from tracelens.perf_models.fused import FusedKernel
+from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 
