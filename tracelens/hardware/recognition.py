@@ -81,6 +81,19 @@ def recognize(
     )
 
 
+def recorded_properties(device: HardwareSpec) -> DeviceProperties:
+    """What a trace of ``device`` would record, for traces that are generated."""
+    hbm, match = device.hbm, device.match
+    return DeviceProperties(
+        name=match.names[0] if match and match.names else device.label,
+        memory_bytes=None if hbm is None or hbm.nominal_gib is None else round(hbm.nominal_gib * BYTES_PER_GIB),
+        compute_major=match.compute_major if match else None,
+        compute_minor=match.compute_minor if match else None,
+        compute_units=device.compute_units,
+        warp_size=64 if device.vendor == "amd" else 32,
+    )
+
+
 def contradiction(device: HardwareSpec, properties: DeviceProperties | None) -> str | None:
     """Why ``properties`` cannot be of ``device`` (a chosen device that does not fit its trace), or None."""
     if properties is None:

@@ -55,6 +55,7 @@ from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.perf_models.softmax import Softmax, SoftmaxBackward
 from tracelens.perf_models.ssm import CausalConv1d, CausalConv1dBackward, MambaChunkScan
 from tracelens.registry import Registry
+from tracelens.signature import OpSignature
 
 __all__ = [
     "GEMM",
@@ -132,9 +133,16 @@ __all__ = [
     "kernel_patterns",
     "pattern_bindings",
     "recorded_as",
+    "recorded_signature",
     "total_bytes",
     "traced_as",
 ]
+
+_CALLED: dict[type[PerfModel], str] = {
+    GEMM: "aten::mm",
+    SDPA: "aten::_scaled_dot_product_flash_attention",
+    SDPABackward: "aten::_scaled_dot_product_flash_attention_backward",
+}
 
 
 @cache
@@ -159,6 +167,17 @@ def annotation_readers() -> Registry:
 def inverses() -> Registry:
     """Traced name -> function from a perf model to the signature that a trace would record."""
     return Registry.collect("recorded_as", _modules())
+
+
+def recorded_signature(model: PerfModel) -> OpSignature | None:
+    """What a trace would record of ``model`` as PyTorch calls it; None where no inverse is of its kind."""
+    name = _CALLED.get(type(model))
+    if name is None:
+        return None
+    if name == "aten::mm" and getattr(model, "b", 1) > 1:
+        name = "aten::bmm"
+    signature: OpSignature = inverses()[name].target(model)
+    return signature
 
 
 @cache

@@ -32,7 +32,7 @@ class Projection:
     ``tflops_gpu`` counts the model's own work (causal, nothing twice), ``mfu`` is its share of the data sheet's dense
     rate in the precision that weights' products are computed in. ``answered_by`` counts priced operations per
     backend. ``bubble_share`` is what the busiest rank idles of the pipeline's time. ``notes``: what was assumed of the
-    system.
+    system. ``job``: what can be run again, for the timeline of every rank.
     """
 
     model: ModelConfig
@@ -46,8 +46,9 @@ class Projection:
     tflops_gpu: float
     mfu: float | None
     bubble_share: float
-    answered_by: dict[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    answered_by: dict[str, int]
+    notes: tuple[str, ...]
+    job: Job = field(repr=False, compare=False)
 
     @property
     def tokens_s_gpu(self) -> float:
@@ -131,6 +132,7 @@ def project(
         bubble_share=breakdown.get("pipeline bubble", 0.0) / ran.pipeline.time_us,
         answered_by=job.answered_by,
         notes=tuple(filter(None, (system.note, assumed))),
+        job=job,
     )
 
 

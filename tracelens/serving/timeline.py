@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracelens.device_properties import DeviceProperties
-from tracelens.perf_models import GEMM, SDPA, PerfModel, inverses
+from tracelens.hardware.recognition import recorded_properties
+from tracelens.perf_models import PerfModel, recorded_signature
 from tracelens.serving.costs import Exchange, StepCost
 from tracelens.serving.replica import Step
 from tracelens.signature import OpSignature
 from tracelens.trace.writer import HostThread, RecordedKernel, RecordedLaunch, RecordedOp, RecordedTrace, write_trace
 
 FS_PER_NS = 1_000_000
-_RECORDED_AS = {GEMM: "aten::mm", SDPA: "aten::_scaled_dot_product_flash_attention"}
 
 
 class Timeline:
@@ -40,20 +39,10 @@ class Timeline:
 
     def write(self, path: Path) -> Path:
         """OutputError when the file cannot be written; UsageError without a step."""
-        device = self._cost.system.device
-        hbm = device.hbm
-        properties = DeviceProperties(
-            name=device.match.names[0] if device.match and device.match.names else device.label,
-            memory_bytes=None if hbm is None or hbm.nominal_gib is None else round(hbm.nominal_gib * (1 << 30)),
-            compute_major=device.match.compute_major if device.match else None,
-            compute_minor=device.match.compute_minor if device.match else None,
-            compute_units=device.compute_units,
-            warp_size=64 if device.vendor == "amd" else 32,
-        )
         calls = tuple(self._step(number, step) for number, step in enumerate(self._steps))
         trace = RecordedTrace(
             threads=(HostThread(thread_id=1, calls=calls, name="server"),),
-            devices=(properties,),
+            devices=(recorded_properties(self._cost.system.device),),
             labels=(("generated_by", "tracelens serve: a simulation, no device ran this"),),
         )
         return write_trace(trace, path)
@@ -96,8 +85,7 @@ class Timeline:
 
 
 def _op(name: str, model: PerfModel, start: int, end: int) -> RecordedOp:
-    inverse = inverses().get(_RECORDED_AS.get(type(model), ""))
-    signature = inverse.target(model) if inverse is not None else OpSignature(name=f"serve::{name}")
+    signature = recorded_signature(model) or OpSignature(name=f"serve::{name}")
     return _launched(signature, name, start, end)
 
 
