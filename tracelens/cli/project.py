@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tracelens.projection.options import Options
     from tracelens.projection.software import Software
     from tracelens.projection.step import Lever, Projection
 
@@ -42,6 +43,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--shard", type=_positive, metavar="RANKS", help="ranks that share states (HSDP); default: all replicas")
     add("--no-sequence-parallel", action="store_true", help="with --tp: norms on every rank's tokens in full")
     add("--tp-overlap", action="store_true", help="tensor-parallel collectives run beside products")
+    add("--ep-overlap", action="store_true", help="experts' exchanges run beside another micro-batch's backward")
+    add(
+        "--fsdp-overlap",
+        metavar="SHARE",
+        help="fixed hidden shares of FSDP's transfers, 0.93 or 90,24,34 (forward gather, backward gather, scatter); "
+        "default: from the timeline",
+    )
+    add("--straggler", metavar="[STAGE:]FACTOR", help="one device computes that much longer, e.g. 1.15 or 3:1.15")
     add("--precision", choices=PRECISIONS, default="bf16")
     add("--recompute", choices=("none", "selective", "full"), default="none")
     add("--attention", choices=("flash", "unfused"), default="flash")
@@ -57,6 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--host-us", type=float, metavar="US", help="host time per launched operation; default: 5")
     for name in ("products", "attention", "memory"):
         add(f"--{name}-factor", type=float, metavar="X", help=f"what the time of {name} is multiplied with; default: 1")
+    add("--trace", type=Path, metavar="FOLDER", help="write the step as traces that report and Perfetto read")
+    add("--trace-ranks", default="all", metavar="0,8", help="ranks to write; default: one per distinct rank")
     add("--batch", type=Path, metavar="POINTS.csv", help="project every row of a table instead")
     add("-o", "--output", type=Path, metavar="FILE.csv", help="with --batch: the table with estimates and reasons")
 
@@ -68,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_one(args: argparse.Namespace) -> int:
     from tracelens.backends.system import System
     from tracelens.errors import UsageError
+    from tracelens.projection.recorded import write_traces
     from tracelens.projection.step import BACKENDS, levers, project
     from tracelens.workload.model_config import ModelConfig
     from tracelens.workload.parallel_config import ParallelConfig
@@ -100,15 +112,19 @@ def _run_one(args: argparse.Namespace) -> int:
         recompute=args.recompute,
         attention=args.attention,
         tp_overlap=args.tp_overlap,
+        ep_overlap=args.ep_overlap,
         skew=Skew.parse(args.skew),
     )
     backends = args.backend or BACKENDS
     software = _software(args)
     found = project(
         model, parallel, system,
-        sequence=args.sequence, schedule=args.schedule, backends=backends, software=software,
+        sequence=args.sequence, schedule=args.schedule, backends=backends, software=software, options=_options(args),
     )  # fmt: skip
-    print(_text(found, levers(found, backends=backends, software=software)))
+    print(_text(found, levers(found)))
+    if args.trace:
+        files = write_traces(found.job, found.job.run(), args.trace, _ranks(args.trace_ranks))
+        print(f"wrote {len(files)} traces to {args.trace}")
     return DOES_NOT_FIT if found.infeasible else 0
 
 
@@ -122,6 +138,26 @@ def _software(args: argparse.Namespace) -> Software:
         "host_us_per_op": args.host_us,
     }
     return replace(PLAIN, **{name: value for name, value in given.items() if value is not None})
+
+
+def _options(args: argparse.Namespace) -> Options:
+    from tracelens.projection.options import Hidden, Options, Straggler
+
+    return Options(
+        fsdp_hidden=Hidden.parse(args.fsdp_overlap) if args.fsdp_overlap else None,
+        straggler=Straggler.parse(args.straggler) if args.straggler else None,
+    )
+
+
+def _ranks(text: str) -> list[int] | None:
+    """None for one per distinct rank."""
+    from tracelens.errors import UsageError
+
+    if text == "all":
+        return None
+    if not all(part.strip().isdecimal() for part in text.split(",")):
+        raise UsageError(f"--trace-ranks takes all, or numbers of ranks like 0,8; got {text!r}")
+    return [int(part) for part in text.split(",")]
 
 
 def _run_batch(args: argparse.Namespace) -> int:

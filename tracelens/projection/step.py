@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tracelens.backends.chain import chain
@@ -48,6 +48,7 @@ class Projection:
     bubble_share: float
     answered_by: dict[str, int]
     notes: tuple[str, ...]
+    backends: str
     job: Job = field(repr=False, compare=False)
 
     @property
@@ -120,7 +121,7 @@ def project(
     rate = priced_on.device.rate("matrix", parallel.computed_in)
     return Projection(
         model=model,
-        parallel=job.parallel,
+        parallel=parallel,
         system=system,
         sequence=sequence,
         schedule=name,
@@ -132,6 +133,7 @@ def project(
         bubble_share=breakdown.get("pipeline bubble", 0.0) / ran.pipeline.time_us,
         answered_by=job.answered_by,
         notes=tuple(filter(None, (system.note, assumed))),
+        backends=backends,
         job=job,
     )
 
@@ -152,16 +154,16 @@ def completed(system: System) -> tuple[System, str | None]:
     return replace(system, device=completed), f"{named} of {like.label}: those of {device.label} are not in its file"
 
 
-def levers(
-    found: Projection, *, backends: str = BACKENDS, software: Software = PLAIN, most: int = 3
-) -> tuple[Lever, ...]:
+def levers(found: Projection, *, most: int = 3) -> tuple[Lever, ...]:
     """The changes of the configuration that save most, each projected on its own and fitting in memory."""
     gains = []
-    for change, parallel in _changes(found.parallel):
+    job = found.job
+    for change, parallel, schedule in _changes(found):
         try:
             other = project(
                 found.model, parallel, found.system,
-                sequence=found.sequence, backends=backends, software=software,
+                sequence=found.sequence, schedule=schedule, backends=found.backends, software=job.software,
+                options=job.options,
             )  # fmt: skip
         except TracelensError:
             continue
@@ -171,25 +173,31 @@ def levers(
     return tuple(sorted(gains, key=lambda lever: (-lever.gain, lever.change))[:most])
 
 
-def _changes(parallel: ParallelConfig) -> Iterable[tuple[str, ParallelConfig]]:
-    """Neighbors of a configuration on the same ranks with the same global batch."""
-    p = parallel
+def _changes(found: Projection) -> Iterator[tuple[str, ParallelConfig, str | None]]:
+    """Neighbors of a configuration on the same ranks with the same global batch, and their schedule."""
+    p = found.parallel
+    schedule = found.schedule if p.pp > 1 else None
     if p.recompute != "none":
-        yield "no recomputation", replace(p, recompute="none")
+        yield "no recomputation", replace(p, recompute="none"), schedule
     if p.tp > 1 and not p.tp_overlap:
-        yield "overlap tensor-parallel collectives with products", replace(p, tp_overlap=True)
+        yield "overlap tensor-parallel collectives with products", replace(p, tp_overlap=True), schedule
     if p.tp > 1 and not p.sequence_parallel:
-        yield "sequence parallelism", replace(p, sequence_parallel=True)
+        yield "sequence parallelism", replace(p, sequence_parallel=True), schedule
     if p.attention == "unfused":
-        yield "flash attention", replace(p, attention="flash")
+        yield "flash attention", replace(p, attention="flash"), schedule
+    if p.ep > 1 and p.pp > 1 and not p.ep_overlap:
+        yield "overlap expert exchanges with another micro-batch", replace(p, ep_overlap=True), schedule
     if p.micro_batches % 2 == 0:
-        changed = replace(p, micro_batch=2 * p.micro_batch, micro_batches=p.micro_batches // 2)
-        yield f"micro-batch {changed.micro_batch}", changed
+        size, number = 2 * p.micro_batch, p.micro_batches // 2
+        yield f"micro-batch {size}", replace(p, micro_batch=size, micro_batches=number), schedule
     if p.micro_batch % 2 == 0:
-        changed = replace(p, micro_batch=p.micro_batch // 2, micro_batches=2 * p.micro_batches)
-        yield f"micro-batch {changed.micro_batch}", changed
+        size, number = p.micro_batch // 2, 2 * p.micro_batches
+        yield f"micro-batch {size}", replace(p, micro_batch=size, micro_batches=number), schedule
     if p.pp > 1:
-        yield f"{2 * p.vpp} chunks per pipeline rank", replace(p, vpp=2 * p.vpp)
+        yield f"{2 * p.vpp} chunks per pipeline rank", replace(p, vpp=2 * p.vpp), None
+        for other in ("zb-h1", "zb-v"):
+            if found.schedule != other:
+                yield f"schedule {other}", replace(p, vpp=1), other
     for degree in ("tp", "pp", "cp"):
         value = getattr(p, degree)
         if value % 2 == 0 and p.micro_batches % 2 == 0 and (2 * p.dp * p.cp) % (p.shard or 1) == 0:
@@ -198,4 +206,4 @@ def _changes(parallel: ParallelConfig) -> Iterable[tuple[str, ParallelConfig]]:
                 changed = replace(p, dp=2 * p.dp, micro_batches=p.micro_batches // 2, **halved)  # type: ignore[arg-type]
             except UsageError:
                 continue
-            yield f"{degree} {value // 2}, dp {changed.dp}", changed
+            yield f"{degree} {value // 2}, dp {changed.dp}", changed, schedule
