@@ -30,7 +30,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.fused import FusedKernel
 from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
-from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.units import NS_PER_MS, NS_PER_S, NS_PER_US, TERA_PER_S_IN_PER_US
 
 SHORT_KERNEL_US = 5.0
 #: Share of the window below which a possible gain is not worth a line.
@@ -270,7 +270,10 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
         gaps = gaps_ns(activity.start, activity.end)
         why = f"device idle {timeline.idle_ns / timeline.total_ns:.0%}: {len(gaps):,} gaps"
         if len(gaps):
-            why += f", the longest {gaps.max() / NS_PER_US:,.0f} µs"
+            why += f", the longest {_duration(int(gaps.max()))}"
+        causes = analysis.frames.get("idle_causes")
+        if causes is not None and len(causes):
+            why += f"; {causes['percent_of_idle'].iloc[0]:.0f} % {causes['cause'].iloc[0]}"
         findings.append(
             Finding(
                 id="idle",
@@ -293,6 +296,14 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
         )
     findings.sort(key=lambda f: (-(f.gain_us or 0.0), f.id, f.op or "", f.why))
     return tuple(findings[:10])
+
+
+def _duration(ns: int) -> str:
+    """A length of time in the unit that reads well: microseconds below 10 ms, milliseconds below 10 s, seconds."""
+    for unit, name in ((NS_PER_US, "µs"), (NS_PER_MS, "ms")):
+        if ns < 10_000 * unit:
+            return f"{ns / unit:,.0f} {name}"
+    return f"{ns / NS_PER_S:,.1f} s"
 
 
 def _dims(analysis: Analysis, row: pd.Series) -> str:
