@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.fitting import fitted
+from tracelens.analysis.fitting import fitted, logarithmic
 from tracelens.groups import Group
 from tracelens.network.algorithms import bound_us, collective_us
 from tracelens.network.deepep import (
@@ -47,7 +47,7 @@ def fit(
     bounds = {
         name: (start[name], start[name] / 10, 1.0 if name.endswith("share") else start[name] * 10) for name in free
     }
-    found = fitted(lambda c: model(start | c)[use], measured[use], bounds, evaluations=1000)
+    found = fitted(lambda c: model(start | c)[use], measured[use], bounds, error_of=logarithmic, evaluations=1000)
     if found.undetermined:
         print(f"  not determined: {', '.join(found.undetermined)}")
     return start | found.constants

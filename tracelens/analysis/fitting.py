@@ -1,4 +1,4 @@
-"""Fitting positive constants to measured times: least mean of |estimate / measured - 1|, within bounds."""
+"""Fitting positive constants to measured times: least mean error, within bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIMPLEX = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Constants, the mean of |estimate / measured - 1| with them, and those that the data do not determine.
+    """Constants, the mean error with them, and those that the data do not determine.
 
     ``undetermined``: a change by 10 % moves the mean error by less than 0.02 %, or the constant sits on its bound.
     """
@@ -28,14 +28,28 @@ class Fit:
     undetermined: tuple[str, ...] = ()
 
 
+def relative(logarithm: Floats) -> Floats:
+    """``|estimate / measured - 1|``, of which reports print the mean."""
+    off: Floats = np.expm1(logarithm)
+    return off
+
+
+def logarithmic(logarithm: Floats) -> Floats:
+    """``|ln(estimate / measured)|``: half as much weighs as much as twice."""
+    return logarithm
+
+
 def fitted(
     estimate: Callable[[dict[str, float]], Floats],
     measured: Floats,
     bounds: Mapping[str, tuple[float, float, float]],
     *,
+    error_of: Callable[[Floats], Floats] = relative,
     evaluations: int = 300,
 ) -> Fit:
-    """``bounds``: name -> (start, least, most), all above 0. Damped Gauss-Newton with weights 1/|error|, first on logs
+    """``bounds``: name -> (start, least, most), all above 0; ``error_of`` says what is minimized.
+
+    Damped Gauss-Newton with weights 1/|error|, first on logs
     (which also see by how much an estimate is too small), a simplex search from there (ceilings make the error rough),
     Gauss-Newton again.
     """
@@ -49,8 +63,7 @@ def fitted(
         return np.log(found) - target
 
     def residual(x: Floats) -> Floats:
-        off: Floats = np.expm1(logarithm(x))
-        return off
+        return error_of(logarithm(x))
 
     x, error = _gauss_newton(logarithm, start, low, high)
     x, error = _simplex(lambda z: float(np.abs(residual(np.clip(z, low, high))).mean()), x, evaluations)
