@@ -181,18 +181,20 @@ def decode(c: AttentionColumns, device: HardwareSpec, constants: Calibration) ->
     if "matrix_efficiency" in constants.constants:
         products = 2 * np.minimum(heads, kernel.decode_heads) * keys * (c.d_qk + c.d_v)
         tile = np.maximum(tile, products / (constants["matrix_efficiency"] * peak / units))
-    steps = tiles / parts + kernel.step_tiles * (tiles > 1)
-    compute = np.maximum(1, groups * parts / units) * (constants.get("group_us", 0.0) + steps * tile)
+    start = constants.get("group_us", 0.0) + kernel.step_tiles * (tiles > 1) * tile
+    split = np.maximum(1, groups * parts / units) * (start + tiles / parts * tile)
+    whole_us = np.maximum(1, groups / units) * (start + tiles * tile)
     cache = c.b * c.kv_heads * c.cache_width * width * read
     missed = np.ones(len(c))
     if kernel.cached and device.l2_mib is not None:
         missed = np.clip((cache / (device.l2_mib * 2**20) - 0.8) / 0.5, 0, 1)
     hit = np.maximum(constants.get("l2_efficiency", 1.0), constants["hbm_efficiency"])
     memory = cache / hbm * (missed / constants["hbm_efficiency"] + (1 - missed) / hit)
-    combine = constants.get("combine_us", 0.0) * np.clip(parts - 1, 0, 1)
+    compute = np.minimum(whole_us, split)
     moved = c.q_heads * (c.d_qk + c.d_v) + c.kv_heads * c.cache_width
     rows = OUTPUT_BYTES * c.b * moved / constants.get("q_efficiency", 1.0) / hbm
-    time = (constants["launch_us"] if c.as_layer else KERNEL_START_US) + np.maximum(compute, memory) + combine + rows
+    time = (constants["launch_us"] if c.as_layer else KERNEL_START_US) + rows
+    time += np.minimum(np.maximum(whole_us, memory), np.maximum(split, memory) + constants.get("combine_us", 0.0))
     least = np.maximum(c.flops() / peak, c.hbm_bytes() / hbm)
     return Priced(time_us=np.maximum(time, least), compute_us=compute, memory_us=memory, peak_us=least)
 

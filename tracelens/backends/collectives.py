@@ -138,7 +138,9 @@ def fabric(system: System) -> Fabric:
 
 
 def _runs_deepep(system: System) -> bool:
-    return system.cluster is not None and system.cluster.ep_library == "deepep"
+    """Whether it is known to, and has the count of units that its kernels are priced by."""
+    known = system.cluster is not None and system.cluster.ep_library == "deepep"
+    return known and system.device.compute_units is not None
 
 
 def _exchange(model: EPComm, system: System) -> Exchanges | None:
