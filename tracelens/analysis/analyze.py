@@ -162,7 +162,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     )
     timeline = gpu_timeline(activity, span_ns)
     parent_category = _parent_categories(activity, readings)
-    seen = views(recorded_trace, activity, everything, timeline.window, times, selected)
+    seen = views(recorded_trace, trace, activity, everything, timeline.window, times, selected, stem)
     frames = {
         "gpu_timeline": timeline.frame(),
         "ops_summary_by_category": tables.ops_summary_by_category(_with_unlinked(unique, unlinked)),

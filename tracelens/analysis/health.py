@@ -16,8 +16,9 @@ from tracelens.analysis.inner_ops import with_inner_ops
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.steps import find_steps
-from tracelens.analysis.summary import Coverage
+from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.tables import category_of_calls
+from tracelens.analysis.views import not_recorded
 from tracelens.perf_models import EPComm
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
@@ -47,6 +48,7 @@ class Health:
     ``categories``: (category as recorded, complete events), most first. ``linked``: (how, device events) for each way
     of linking that occurs. ``with_shapes``: share of CPU ops with recorded shapes; None without CPU ops. ``damage``:
     what could not be used of the file. ``violations``: invariants of the op tree that do not hold; none in a sound one.
+    ``lacks``: views of a report that were not recorded, and what to set for them.
     ``token_exchanges``: (op name, calls) of expert-parallel exchanges. ``coverage``: None without device events.
     """
 
@@ -73,6 +75,7 @@ class Health:
     damage: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
     coverage: Coverage | None = field(default=None)
+    lacks: tuple[Unanswered, ...] = ()
 
 
 def health(trace: Trace, options: Options | None = None) -> Health:
@@ -109,6 +112,7 @@ def health(trace: Trace, options: Options | None = None) -> Health:
         damage=_damage(table),
         violations=tuple(tree.self_check()),
         coverage=_coverage(trace, catalog) if len(device) else None,
+        lacks=not_recorded(table),
     )
 
 

@@ -10,10 +10,11 @@ import numpy.typing as npt
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.cpu import self_ns
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.scopes import levels, positions
 from tracelens.analysis.steps import is_step_annotation
 from tracelens.analysis.tables import UNLINKED_NAME
 from tracelens.trace.nesting import nearest
-from tracelens.trace.table import Kind, RowColumn
+from tracelens.trace.table import Kind
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 
 MAX_NODES = 3000
@@ -87,7 +88,7 @@ def _shown_positions(analysis: Analysis) -> tuple[Bools, Bools]:
 def _parents(tree: OpTree, shown: Bools, is_module: Bools) -> Ints:
     """The position of the level above each position, -1 at the top."""
     order, start = tree.order, tree.table.start_ns
-    parent = _positions(tree, tree.parent[order])
+    parent = positions(tree, tree.parent[order])
     above = nearest(parent, shown)
     top = np.flatnonzero((above < 0) & (tree.forward[order] >= 0))
     if len(top) and is_module.any():
@@ -100,13 +101,9 @@ def _parents(tree: OpTree, shown: Bools, is_module: Bools) -> Ints:
     return above
 
 
-def _positions(tree: OpTree, rows: RowColumn) -> Ints:
-    return np.where(rows >= 0, tree.position[np.maximum(rows, 0)], -1).astype(np.int64)
-
-
 def _add_kernels(builder: _Builder, analysis: Analysis, shown: Bools, above: Ints) -> None:
     activity, tree = analysis.activity, analysis.trace.tree
-    at = _positions(tree, tree.launch[activity.rows])
+    at = positions(tree, tree.launch[activity.rows])
     linked = at >= 0
     owner = np.where(linked & ~shown[at], above[at], at) if len(shown) else at
     builder.add_paths(np.unique(owner[owner >= 0]), above)
@@ -134,7 +131,7 @@ class _Builder:
 
     def add_paths(self, at: Ints, above: Ints) -> None:
         """Nodes for the rows at these positions and all that is above them."""
-        for rows in _levels(at, above):
+        for rows in levels(at, above):
             parent = np.where(above[rows] >= 0, self.node_of[above[rows]], 0)
             kinds = self._table.kind[self._tree.order[rows]]
             names = self._table.name[self._tree.order[rows]].astype(np.int64)
@@ -198,22 +195,3 @@ class _Builder:
 
 
 _KINDS = {Kind.CPU_OP: OP, Kind.PYTHON_FUNCTION: MODULE, Kind.USER_ANNOTATION: ANNOTATION}
-
-
-def _levels(at: Ints, above: Ints) -> list[Ints]:
-    """These positions and all above them, by depth: the top first."""
-    seen = np.zeros(len(above), bool)
-    frontier = np.unique(at)
-    while len(frontier):
-        seen[frontier] = True
-        frontier = np.unique(above[frontier])
-        frontier = frontier[(frontier >= 0)]
-        frontier = frontier[~seen[frontier]]
-    rows = np.flatnonzero(seen)
-    depth = np.zeros(len(rows), np.int64)
-    up = above[rows]
-    while (going := up >= 0).any():
-        depth += going
-        up = np.where(going, above[np.maximum(up, 0)], -1)
-    order = np.argsort(depth, kind="stable")
-    return np.split(rows[order], np.cumsum(np.bincount(depth))[:-1]) if len(rows) else []

@@ -1,4 +1,4 @@
-"""The views of a trace beside its ops: idle time, the critical path, launches, streams."""
+"""The views of a trace beside its ops: idle time, the critical path, launches, streams, modules, stacks, memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.call_stacks import call_stacks
 from tracelens.analysis.critical_path import MAX_EVENTS, critical_path
+from tracelens.analysis.device_memory import memory_summary, memory_timeline
 from tracelens.analysis.host_calls import host_calls
 from tracelens.analysis.idle import idle_gaps
 from tracelens.analysis.launches import launch_overhead
+from tracelens.analysis.modules import modules
+from tracelens.analysis.recompute import phases
 from tracelens.analysis.steps import StepTimes, complete_steps, typical_step
 from tracelens.analysis.stream_overlap import stream_overlap
 from tracelens.analysis.summary import Unanswered
 from tracelens.analysis.trace import Trace
+from tracelens.trace.table import Kind, TraceTable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
+    """The views that a trace lacks the events for, and what to set when it is recorded again."""
+    missing = []
+    if not table.has_stacks and not (table.kind == Kind.USER_ANNOTATION).any():
+        because = "neither modules nor record_function ranges were recorded: pass with_stack=True to the profiler"
+        missing.append(Unanswered(question="time per nn.Module", because=because))
+    if not len(table.allocations):
+        because = "no allocator events were recorded: pass profile_memory=True to the profiler"
+        missing.append(Unanswered(question="memory over time", because=because))
+    return tuple(missing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,16 +47,18 @@ class Views:
 
 def views(
     trace: Trace,
+    opened: Trace,
     activity: DeviceActivity,
     everything: DeviceActivity,
     window: tuple[int, int],
     times: StepTimes,
     selected: Sequence[int],
+    step_stem: str,
 ) -> Views:
     """All views of ``activity``, the device events of ``window`` (start, end in ns).
 
     ``everything``: those of the whole file. The critical path is that of the typical one of the ``selected`` steps
-    (none: of all), or of the window where there are none.
+    (none: of all), or of the window where there are none. ``opened``: ``trace`` with the ops of captured graphs.
     """
     table, tree = trace.table, trace.tree
     host = host_calls(table, tree)
@@ -49,6 +68,7 @@ def views(
         at = typical_step(times, candidates)
         path_window, step = (int(times.start_ns[at]), int(times.end_ns[at])), times.steps[at].number
     path = critical_path(table, tree, host, everything, path_window, step)
+    phase = phases(opened.table, opened.tree, activity)
     found = {
         "idle_causes": gaps.by_cause(),
         "idle_gaps": gaps.longest(table, tree),
@@ -56,8 +76,14 @@ def views(
         "critical_path_segments": None if path is None else path.segments(table),
         "launch_overhead": launch_overhead(table, tree, activity),
         "stream_overlap": stream_overlap(table, activity),
+        "phases": phase.frame(activity) if phase.has_backward else None,
+        "recompute": phase.by_op(opened.table, activity) if phase.has_recompute else None,
+        "modules": modules(opened.table, opened.tree, activity, phase, step_stem),
+        "call_stacks": call_stacks(opened.table, opened.tree, activity),
+        "memory": memory_summary(table, tree),
+        "memory_timeline": memory_timeline(table, tree),
     }
-    missing = []
+    missing = list(not_recorded(table))
     if found["launch_overhead"] is None:
         missing.append(
             Unanswered(

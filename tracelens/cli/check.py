@@ -59,6 +59,7 @@ def _lines(state: Health) -> list[str]:
     lines += [_line("device", state.device_note or state.device or "not recognized")]
     if state.coverage is not None:
         lines += [_line("coverage", _coverage(state.coverage))]
+    lines += [_line("lacks", f"{missing.question}: {missing.because}") for missing in state.lacks]
     lines += [_line("extensions", ", ".join(state.extensions) or "none would switch on")]
     if state.token_exchanges:
         lines += [_line("exchanges", ", ".join(f"{name} {count:,}" for name, count in state.token_exchanges))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracelens.report.columns import COUNT, IDENTIFIER, PERCENT, US, Column, ColumnSet, column_set
+from tracelens.report.columns import COUNT, IDENTIFIER, MB, PERCENT, US, Column, ColumnSet, column_set
 
 
 def _us(key: str, header: str, meaning: str) -> Column:
@@ -47,6 +47,14 @@ _KIND = _text(
 _CALL = "From the start to the end of the call on the host."
 _LATENCY = "From the start of the call to the start of its first kernel, of calls whose stream had nothing left to do."
 _DEPTH = "Kernels of the same stream that were launched and not finished when the call began."
+
+_KERNELS = "Durations of the device events, added up."
+_MB_HELD = "In use, as the allocator says of the whole device."
+
+
+def _mb(key: str, header: str, meaning: str) -> Column:
+    return Column(key=key, header=header, meaning=meaning, unit="1e6 bytes", number_format=MB)
+
 
 #: Column set by sheet.
 VIEW_SETS: Mapping[str, ColumnSet] = {
@@ -107,5 +115,80 @@ VIEW_SETS: Mapping[str, ColumnSet] = {
         _us("both_us", "both busy (µs)", "Time in which both streams were busy."),
         _percent("percent_of_a", "percent of A (%)", "Both busy, as a share of busy A."),
         _percent("percent_of_b", "percent of B (%)", "Both busy, as a share of busy B."),
+    ),
+    "phases": column_set(
+        _text(
+            "phase",
+            "phase",
+            "By where the work was launched: backward, what autograd's engine runs; recompute, the forward ops that "
+            "checkpointing repeats there; optimizer, inside Optimizer.step; forward, all else.",
+            22,
+        ),
+        _number("kernels", "kernels", "Device events of the phase; each is in exactly one."),
+        _us("kernel_us", "kernel time (µs)", _KERNELS),
+        _us("busy_us", "busy (µs)", "Union of the device events."),
+        _percent("percent", "percent (%)", "Share of all kernel time."),
+        _percent("percent_of_forward", "percent of forward (%)", "Share of first runs and repeated ones together."),
+    ),
+    "recompute": column_set(
+        _text("name", "name", "The op that launched the work."),
+        _number("first_calls", "first runs", "Calls in the forward pass."),
+        _us("first_us", "first runs (µs)", _KERNELS),
+        _number("recompute_calls", "repeated runs", "Calls that checkpointing repeated during the backward pass."),
+        _us("recompute_us", "repeated runs (µs)", _KERNELS),
+    ),
+    "modules": column_set(
+        _text(
+            "module",
+            "module",
+            "Classes of the modules from the outside in, their instances taken together; annotated ranges where no "
+            "modules were recorded.",
+            70,
+        ),
+        _text("class", "class", "The innermost of them.", 28),
+        _identifier("depth", "depth", "How many are around it."),
+        _number("instances", "instances", "Distinct modules of the row."),
+        _number("calls", "calls", "Calls of them."),
+        _us("host_us", "host time (µs)", "From start to end of the calls on the host."),
+        _us("kernel_us", "kernel time (µs)", "Of all that they launched, of modules in them too, backward included."),
+        _us("self_us", "self kernel time (µs)", "Without the modules in them; the column adds up to all kernel time."),
+        _us("forward_us", "forward (µs)", "Of kernel time: first runs of the forward pass."),
+        _us("recompute_us", "recompute (µs)", "Of kernel time: forward repeated by checkpointing."),
+        _us("backward_us", "backward (µs)", "Of kernel time: backward ops of what ran in them."),
+        _percent("percent", "percent (%)", "Kernel time as a share of all kernel time."),
+    ),
+    "call_stacks": column_set(
+        _text("line", "line", "The innermost frame that is not the framework's.", 56),
+        _text("stack", "stack", "Python frames, the innermost first; backward work has those of its forward op.", 90),
+        _number("kernels", "kernels", "Device events launched from there."),
+        _us("kernel_us", "kernel time (µs)", _KERNELS),
+        _percent("percent", "percent (%)", "Share of all kernel time."),
+    ),
+    "memory": column_set(
+        _text("device", "device", "As torch.device calls it; devices of ROCm are cuda too.", 14),
+        _number("allocations", "allocations", "Recorded allocations."),
+        _number("releases", "releases", "Recorded releases."),
+        _mb("allocated_mb", "allocated in all (MB)", "Sizes of the allocations, added up."),
+        _mb("first_mb", "at start (MB)", _MB_HELD),
+        _mb("peak_mb", "peak (MB)", _MB_HELD),
+        _mb("last_mb", "at end (MB)", _MB_HELD),
+        _mb("peak_reserved_mb", "peak reserved (MB)", "Taken from the device by the allocator, used or not."),
+        _us("peak_at_us", "peak at (µs)", _START),
+        _text("peak_op", "peak op", "The innermost op that was open when the peak was reached."),
+        Column(
+            key="counts_from_start",
+            header="counts from start",
+            meaning="TRUE: totals were not recorded; amounts add up the recorded events from 0.",
+            number_format="General",
+            width=10,
+        ),
+    ),
+    "memory_timeline": column_set(
+        _text("device", "device", "As torch.device calls it.", 14),
+        _us("time_us", "time (µs)", _START),
+        _mb("allocated_mb", "allocated (MB)", _MB_HELD),
+        _mb("reserved_mb", "reserved (MB)", "Taken from the device by the allocator, used or not."),
+        _mb("change_mb", "change (MB)", "Size of the allocation; negative for a release."),
+        _text("op", "op", "The innermost op that was open on the thread."),
     ),
 }

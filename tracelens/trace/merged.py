@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.trace.table import DEVICE_KINDS, Flows, Identifier, Kind, TraceTable
+from tracelens.trace.table import DEVICE_KINDS, Allocations, Flows, Identifier, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 
 Ints = npt.NDArray[np.int64]
@@ -48,6 +48,8 @@ class MergedRanks:
         flows = table.flows
         # A lane that only other ranks have events on: its arrows are theirs.
         kept = ~np.isin(flows.lane, np.setdiff1d(foreign, own))
+        allocations = table.allocations
+        allocated = ~np.isin(allocations.lane, np.setdiff1d(foreign, own))
         info = table.metadata.get("distributedInfo")
         metadata = dict(table.metadata)
         metadata["distributedInfo"] = {**(info if isinstance(info, dict) else {}), "rank": number}
@@ -58,6 +60,9 @@ class MergedRanks:
             table,
             **columns,
             flows=Flows(**{field.name: getattr(flows, field.name)[kept] for field in fields(Flows)}),
+            allocations=Allocations(
+                **{field.name: getattr(allocations, field.name)[allocated] for field in fields(Allocations)}
+            ),
             metadata=metadata,
         )
 

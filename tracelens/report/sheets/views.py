@@ -45,3 +45,39 @@ def launch_overhead(result: Analyzed) -> pd.DataFrame | None:
 def stream_overlap(result: Analyzed) -> pd.DataFrame | None:
     """Time in which two streams were busy at once, for every pair of streams."""
     return result.frames.get("stream_overlap")
+
+
+@sheet("phases", columns=VIEW_SETS["phases"], order=16)
+def phases(result: Analyzed) -> pd.DataFrame | None:
+    """Device time of the forward pass, its repetition by checkpointing, the backward pass and the optimizer."""
+    return result.frames.get("phases")
+
+
+@sheet("recompute", columns=VIEW_SETS["recompute"], order=65)
+def recompute(result: Analyzed) -> pd.DataFrame | None:
+    """Ops that checkpointing ran again: first runs beside repeated ones."""
+    return result.frames.get("recompute")
+
+
+@sheet("modules", columns=VIEW_SETS["modules"], order=44)
+def modules(result: Analyzed) -> pd.DataFrame | None:
+    """Time per path of nn.Module classes, parents before what is in them."""
+    return result.frames.get("modules")
+
+
+@sheet("call_stacks", columns=VIEW_SETS["call_stacks"], order=66)
+def call_stacks(result: Analyzed) -> pd.DataFrame | None:
+    """Device time per Python call stack; the 500 with most of it, then the rest."""
+    return result.frames.get("call_stacks")
+
+
+@sheet("memory", columns=VIEW_SETS["memory"], order=67)
+def memory(result: Analyzed) -> pd.DataFrame | None:
+    """What the allocators handed out, by device: the peak, when it was and in which op."""
+    return result.frames.get("memory")
+
+
+@sheet("memory_timeline", columns=VIEW_SETS["memory_timeline"], order=68)
+def memory_timeline(result: Analyzed) -> pd.DataFrame | None:
+    """Memory over time, at most 1000 points per device: of every stretch of events the highest."""
+    return result.frames.get("memory_timeline")
