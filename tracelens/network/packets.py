@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.errors import UsageError
-from tracelens.network.traffic import Traffic
+from tracelens.network.traffic import Floats, Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +43,15 @@ class MeshRules:
 
     def __post_init__(self) -> None:
         for name in ("links", "packet_bytes", "packets_per_turn", "link_bytes_per_ms"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} must be above 0, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise UsageError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
         for name in ("packet_delay_ms", "round_delay_ms", "initial_delay_ms"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise UsageError(f"{name} must be 0 or more, got {getattr(self, name)}")
+                raise UsageError(f"{name} must be 0 or more and finite, got {getattr(self, name)}")
         if not self.overlap >= 1:
             raise UsageError(f"overlap must be at least 1 (nothing overlaps), got {self.overlap}")
-        if self.inter_bytes_per_ms is not None and not self.inter_bytes_per_ms > 0:
-            raise UsageError(f"inter_bytes_per_ms must be above 0, got {self.inter_bytes_per_ms}")
+        if self.inter_bytes_per_ms is not None and not 0 < self.inter_bytes_per_ms < math.inf:
+            raise UsageError(f"inter_bytes_per_ms must be above 0 and finite, got {self.inter_bytes_per_ms}")
         if not self.packet_bytes <= self.nic_bytes_per_round:
             raise UsageError(
                 f"a packet of {self.packet_bytes} bytes passes no NIC of {self.nic_bytes_per_round:g} bytes per round"
@@ -71,6 +72,11 @@ class MeshRules:
         node = np.arange(ranks) // self.ranks_per_node
         rates[node[:, None] != node[None, :]] = self.inter_bytes_per_ms
         return rates
+
+    def busy_ms(self, packets: Floats, nbytes: Floats, rate: Floats) -> Floats:
+        """How long links of ``rate`` prepare and transfer so many packets of so many bytes in all."""
+        prepare, transfer = packets * self.packet_delay_ms, nbytes / rate
+        return np.maximum(np.maximum(prepare, transfer), (prepare + transfer) / self.overlap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,20 +128,23 @@ def simulate(traffic: Traffic, rules: MeshRules) -> PacketTimes:
     link its turn. Send and receive limits count apart.
     """
     mesh = _Mesh(traffic, rules)
-    times: list[float] = []
+    links_ms: list[float] = []
     rounds = 0
-    steady: list[_Round] = []
-    while mesh.rest.any():
-        times += (repeated := mesh.skip(steady)).times_ms
-        rounds += repeated.rounds
-        played = mesh.play(backwards=rounds % 2 == 1)
-        times.append(played.time_ms)
+    last: list[_Round] = []
+    while mesh.is_bound():
+        if times := mesh.skip(last):
+            links_ms += [times * each.links_ms for each in last]
+            rounds += 2 * times
+        last = [*last[-1:], mesh.play(backwards=rounds % 2 == 1)]
+        links_ms.append(last[-1].links_ms)
         rounds += 1
-        steady = [*steady[-1:], played]
+    free = _FreePairs(mesh)
+    links_ms.append(free.play(backwards=rounds % 2 == 1))
+    rounds += free.rounds
     return PacketTimes(
-        time_ms=rules.initial_delay_ms + math.fsum(times),
+        time_ms=rules.initial_delay_ms + rounds * rules.round_delay_ms + math.fsum(links_ms),
         rounds=rounds,
-        packets=mesh.packets,
+        packets=mesh.packets + free.packets,
         moved_bytes=mesh.moved_bytes,
         local_bytes=traffic.local_bytes,
     )
@@ -143,141 +152,254 @@ def simulate(traffic: Traffic, rules: MeshRules) -> PacketTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """One round: what each pair moved, and whether every pair that had anything had more than it could move."""
+    """One round of the whole mesh: its slowest link's time, its packets, and what each pair moved."""
 
-    time_ms: float
+    links_ms: float
     packets: int
-    moved: NDArray[np.float64]
-    active: NDArray[np.bool_]
-    is_saturated: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Repeated:
-    rounds: int = 0
-    times_ms: tuple[float, ...] = ()
+    moved: Floats
 
 
 class _Mesh:
-    """What is left to send, flat by (source, destination), and the rounds that send it."""
+    """What is left to send, by step and source, and the rounds in which a NIC's limit may bind.
+
+    Row s-1 holds what every source i owes destination i+s. Each half of the steps has one direction of every pair.
+    """
 
     def __init__(self, traffic: Traffic, rules: MeshRules) -> None:
         n = traffic.ranks
         self.ranks, self.rules = n, rules
-        self.rest = np.ceil(traffic.remote).ravel()
-        self.rate = rules.link_rates(n).ravel()
-        self.capacity = rules.links * self.rate
+        source, step = np.arange(n), np.arange(1, n)[:, None]
+        self.target = (source + step) % n
+        #: Where the way back stands in flat order: the row of step n-s, at the destination.
+        self.back = (n - 1 - step) * n + self.target
+        self.rest = np.ceil(traffic.wire_bytes[source, self.target].astype(np.float64))
+        self.rate = rules.link_rates(n)[source, self.target]
         self.moved_bytes = float(self.rest.sum())
         self.packets = 0
-        source = np.arange(n)
-        self.steps = [(source, (source + step) % n) for step in range(1, n) if 2 * step != n]
-        if n % 2 == 0 and n > 1:
-            # Step n/2 would put both directions of a link in one step.
-            low, high = source[: n // 2], source[n // 2 :]
-            self.steps[n // 2 - 1 : n // 2 - 1] = [(low, high), (high, low)]
-        half = len(self.steps) // 2
-        self.directions = [
-            tuple(np.concatenate(part) for part in zip(*steps, strict=True))
-            for steps in (self.steps[:half], self.steps[half:])
-            if steps
-        ]
+        # Of step n/2, source i < n/2 has one direction and its destination the other.
+        self.is_early = (step < n / 2) | ((2 * step == n) & (source < n // 2))
+        self.early, self.late = slice(n // 2), slice((n - 1) // 2, None)
+
+    def is_bound(self) -> bool:
+        """Whether a rank could send or receive more in a round than its NIC lets through."""
+        most = np.minimum(self.rest, self.rules.links * self.rate)
+        received = np.bincount(self.target.ravel(), weights=most.ravel(), minlength=self.ranks)
+        return bool(max(most.sum(axis=0).max(), received.max()) > self.rules.nic_bytes_per_round)
 
     def play(self, *, backwards: bool) -> _Round:
-        """One round. Where no NIC limit can bind, all turns of one direction are taken together: pairs do not meet."""
-        n, rules = self.ranks, self.rules
+        """One round: passes over all pairs until none can send any more."""
+        links, size, limit = self.rules.links, self.rules.packet_bytes, float(self.rules.nic_bytes_per_round)
         before = self.rest.copy()
-        most = np.minimum(before, self.capacity).reshape(n, n)
-        is_bound = max(most.sum(axis=0).max(), most.sum(axis=1).max()) > rules.nic_bytes_per_round
-        steps = self.steps if is_bound else self.directions
-        steps = steps[::-1] if backwards else steps
-        self.used = np.zeros((rules.links, n * n))
-        self.count = np.zeros((rules.links, n * n))
-        self.sent, self.received = np.zeros(n), np.zeros(n)
+        used, count = np.zeros((links, *before.shape)), np.zeros((links, *before.shape))
+        to_send, to_receive = np.full(self.ranks, limit), np.full(self.ranks, limit)
+        halves = [(self.early, self.is_early), (self.late, ~self.is_early)]
         moving = True
         while moving:
             moving = False
-            for source, target in steps:
-                # most turns of a bound round are refused: asking first takes a fifth of a turn's time
-                if is_bound and not self._is_open(source, target):
+            for rows, own in halves[::-1] if backwards else halves:
+                rest, target = self.rest[rows], self.target[rows]
+                # what a NIC refuses once it refuses for the rest of the round
+                room = np.minimum(to_send, to_receive[target])
+                is_open = own[rows] & (rest > 0) & (np.minimum(rest, size) <= room)
+                if not is_open.any():
                     continue
-                moving |= self._turn(source, target, is_bound=is_bound)
-        packets = int(self.count.sum())
+                is_mine = is_open & (count.reshape(links, -1)[:, self.back[rows]] == 0)
+                turn = _Turn(rest, self.rate[rows], used[:, rows], count[:, rows], is_mine=is_mine, rules=self.rules)
+                self._let_through(turn, target, to_send, to_receive, backwards=backwards)
+                moving |= turn.take()
+        packets = int(count.sum())
         self.packets += packets
-        prepare, transfer = self.count * rules.packet_delay_ms, self.used / self.rate
-        both = np.maximum(np.maximum(prepare, transfer), (prepare + transfer) / rules.overlap)
-        active = before > 0
         return _Round(
-            time_ms=rules.round_delay_ms + float(both.max()),
+            links_ms=float(self.rules.busy_ms(count, used, self.rate).max()),
             packets=packets,
             moved=before - self.rest,
-            active=active,
-            is_saturated=bool((before >= self.capacity + rules.packet_bytes)[active].all()),
         )
 
-    def skip(self, last: list[_Round]) -> _Repeated:
-        """Takes off at once the rounds that would repeat the last two, both directions of every link once.
+    def skip(self, last: list[_Round]) -> int:
+        """Takes off at once the rounds that would repeat the last two, a link's directions once each; how often."""
+        if len(last) < 2:
+            return 0
+        first, second = last
+        times = int(_repetitions(self.rest, first.moved + second.moved, self.rules).min())
+        self.rest -= times * (first.moved + second.moved)
+        self.packets += times * (first.packets + second.packets)
+        return times
 
-        A round depends on what is left only where a pair could run out: as long as none could, it repeats.
+    def _let_through(
+        self, turn: _Turn, target: NDArray[np.intp], to_send: Floats, to_receive: Floats, *, backwards: bool
+    ) -> None:
+        """Step by step, leaves of the turns what the NICs have room for."""
+        size = self.rules.packet_bytes
+        least = turn.tail.min(where=turn.tail > 0, initial=size) if turn.has_tail else size
+        wants = turn.packets + turn.tail if turn.has_tail else turn.packets
+        rows = np.flatnonzero(wants.any(axis=1))
+        rows = rows[::-1] if backwards else rows
+        for done, row in enumerate(rows.tolist()):
+            if to_send.max() < least:
+                turn.packets[rows[done:]] = turn.tail[rows[done:]] = 0
+                return
+            wanted, there = turn.packets[row], target[row]
+            room = np.minimum(to_send, to_receive[there])
+            sent = np.minimum(wanted, np.floor(room / size))
+            moved = sent * size
+            if turn.has_tail:
+                turn.tail[row] *= (sent == wanted) & (room - moved >= turn.tail[row])
+                moved += turn.tail[row]
+            turn.packets[row] = sent
+            to_send -= moved
+            to_receive[there] -= moved
+
+
+class _FreePairs:
+    """What is left once no NIC limit can bind: pairs do not meet any more, and each runs through its rounds by itself.
+
+    ``[2, pairs]``: first the early direction.
+    """
+
+    def __init__(self, mesh: _Mesh) -> None:
+        self.rules = mesh.rules
+        early = np.flatnonzero(mesh.is_early)
+        self.rest = mesh.rest.ravel()[np.stack((early, mesh.back.ravel()[early]))]
+        self.rate = mesh.rate.ravel()[early]
+        self.packets = self.rounds = 0
+
+    def play(self, *, backwards: bool) -> float:
+        """All rounds; the sum of their slowest links' times. ``backwards``: the late direction begins.
+
+        A pair repeats two rounds, each direction's turn to be first, until one of the directions is about to run out.
         """
-        if len(last) < 2 or not all(r.is_saturated for r in last):
-            return _Repeated()
-        active = self.rest > 0
-        if not all(np.array_equal(r.active, active) for r in last):
-            return _Repeated()
-        both = last[0].moved + last[1].moved
-        moving = both > 0
-        spare = self.rest - self.capacity - self.rules.packet_bytes
-        if (spare[active] < 0).any():
-            return _Repeated()
-        times = int((spare[moving] // both[moving]).min())
-        self.rest -= times * both
-        self.packets += times * (last[0].packets + last[1].packets)
-        return _Repeated(rounds=2 * times, times_ms=(times * last[0].time_ms, times * last[1].time_ms))
+        spans = _Spans()
+        at = np.zeros(len(self.rate), np.int64)
+        last: tuple[Floats, Floats, Floats] | None = None
+        while (left := self.rest.any(axis=0)).any():
+            self.rest, self.rate, at = self.rest[:, left], self.rate[left], at[left]
+            moved, count, busy = self._round(backwards=backwards)
+            spans.add(at, np.ones_like(at), busy)
+            at = at + 1
+            self.packets += int(count.sum())
+            if last is not None:
+                before, counted, was_busy = (each[..., left] for each in last)
+                times = _repetitions(self.rest, before + moved, self.rules).min(axis=0).astype(np.int64)
+                self.rest -= times * (before + moved)
+                self.packets += int((times * (counted + count)).sum())
+                spans.add(at, times, was_busy)
+                spans.add(at + 1, times, busy)
+                at = at + 2 * times
+            self.rounds = max(self.rounds, int(at.max()))
+            last = moved, count, busy
+            backwards = not backwards
+        return spans.total()
 
-    def _is_open(self, source: NDArray[np.intp], target: NDArray[np.intp]) -> bool:
-        """Whether a NIC limit lets any of these sources send a packet."""
-        needed = np.minimum(self.rest[source * self.ranks + target], self.rules.packet_bytes)
-        room = self.rules.nic_bytes_per_round - np.maximum(self.sent[source], self.received[target])
-        return bool(((needed > 0) & (needed <= room)).any())
+    def _round(self, *, backwards: bool) -> tuple[Floats, Floats, Floats]:
+        """One round of every pair: bytes moved in each direction, packets, the slowest link's time."""
+        before = self.rest.copy()
+        used, count = (np.zeros((2, self.rules.links, len(self.rate))) for _ in range(2))
+        moving = True
+        while moving:
+            moving = False
+            for way in (1, 0) if backwards else (0, 1):
+                turn = _Turn(
+                    self.rest[way], self.rate, used[way], count[way], is_mine=count[1 - way] == 0, rules=self.rules
+                )
+                moving |= turn.take()
+        busy = self.rules.busy_ms(count, used, self.rate).max(axis=(0, 1))
+        return before - self.rest, count.sum(axis=(0, 1)), busy
 
-    def _turn(self, source: NDArray[np.intp], target: NDArray[np.intp], *, is_bound: bool) -> bool:
-        """Every source sends to its target at most the packets of one turn; whether anything moved.
 
-        Full packets go to the lowest link with room, then the next; the last, smaller one to the lowest it fits.
-        """
-        n, rules, size = self.ranks, self.rules, self.rules.packet_bytes
-        pair, back = source * n + target, target * n + source
-        rest, rate = self.rest[pair], self.rate[pair]
-        whole = np.floor(rest / size)
-        wanted = np.minimum(whole, rules.packets_per_turn)
-        nic = None
-        if is_bound:
-            nic = rules.nic_bytes_per_round - np.maximum(self.sent[source], self.received[target])
-            wanted = np.minimum(wanted, np.floor(nic / size))
-        packets = np.zeros(len(pair))
-        is_mine = self.count[:, back] == 0
-        for link in range(rules.links):
-            used = self.used[link, pair]
-            taken = np.minimum(wanted - packets, np.floor((rate - used) / size)) * is_mine[link]
-            self.used[link, pair] = used + taken * size
-            self.count[link, pair] += taken
-            packets += taken
-        moved = packets * size
-        tail = rest - whole * size
-        ends = (tail > 0) & (packets == whole) & (packets < rules.packets_per_turn)
-        if nic is not None:
-            ends &= nic - moved >= tail
-        if ends.any():
-            for link in range(rules.links):
-                fits = ends & is_mine[link] & (self.used[link, pair] + tail <= rate)
-                self.used[link, pair] += tail * fits
-                self.count[link, pair] += fits
-                moved += tail * fits
-                ends &= ~fits
-        if not moved.any():
-            return False
-        self.rest[pair] = rest - moved
-        if is_bound:
-            self.sent[source] += moved
-            self.received[target] += moved
-        return True
+class _Turn:
+    """One turn of many pairs: full ``packets`` and then a smaller last one of ``tail`` bytes, as far as links go.
+
+    Full packets go to the lowest link with room, then the next; the last one to the lowest that it fits. Of links
+    ``[links, ...]``: bytes ``used`` and packets ``count`` of this direction, and whether it may send on them.
+    """
+
+    def __init__(
+        self, rest: Floats, rate: Floats, used: Floats, count: Floats, *, is_mine: NDArray[np.bool_], rules: MeshRules
+    ) -> None:
+        self.rest, self.rate, self.used, self.count = rest, rate, used, count
+        self.is_mine, self.rules = is_mine, rules
+        whole = np.floor(rest / rules.packet_bytes)
+        free = np.floor((rate - used) / rules.packet_bytes) * is_mine
+        free = free[0] if len(free) == 1 else free.sum(axis=0)
+        self.packets: Floats = np.minimum(np.minimum(whole, rules.packets_per_turn), free)
+        tail = rest - whole * rules.packet_bytes
+        self.tail: Floats = tail * ((self.packets == whole) & (whole < rules.packets_per_turn))
+        self.has_tail = bool(self.tail.any())
+        if self.has_tail:
+            placed = used + self._placed() * rules.packet_bytes
+            self.tail *= (is_mine & (placed + self.tail <= rate)).any(axis=0)
+
+    def take(self) -> bool:
+        """Sends ``packets`` and ``tail``; whether there were any."""
+        placed = self._placed()
+        self.used += placed * self.rules.packet_bytes
+        self.count += placed
+        moved = self.packets * self.rules.packet_bytes
+        if self.has_tail:
+            moved += self.tail
+            left = self.tail.copy()
+            for link in range(self.rules.links):
+                fits = (left > 0) & self.is_mine[link] & (self.used[link] + left <= self.rate)
+                self.used[link] += left * fits
+                self.count[link] += fits
+                left[fits] = 0
+        self.rest -= moved
+        return bool(moved.any())
+
+    def _placed(self) -> Floats:
+        """Full packets on each link."""
+        if len(self.used) == 1:
+            return self.packets[None]
+        placed = np.zeros_like(self.used)
+        left = self.packets.copy()
+        for link in range(self.rules.links):
+            free = np.floor((self.rate - self.used[link]) / self.rules.packet_bytes) * self.is_mine[link]
+            placed[link] = np.minimum(left, free)
+            left -= placed[link]
+        return placed
+
+
+class _Spans:
+    """Times of links over every second round of a span; the sum over all rounds of the longest."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[NDArray[np.int64], NDArray[np.int64], Floats]] = []
+
+    def add(self, start: NDArray[np.int64], times: NDArray[np.int64], value: Floats) -> None:
+        """Rounds start, start + 2 ..., as many as ``times``, take ``value``."""
+        known = times > 0
+        self._parts.append((start[known], times[known], value[known]))
+
+    def total(self) -> float:
+        """0 without spans."""
+        parts = [np.concatenate(each) for each in zip(*self._parts, strict=True)]
+        return sum(self._of(parts, parity) for parity in (0, 1)) if parts else 0.0
+
+    def _of(self, parts: list[NDArray[Any]], parity: int) -> float:
+        """Over the even or the odd rounds: each span covered by two blocks of a power of two, handed down by halves."""
+        start, times, value = (each[parts[0] % 2 == parity] for each in parts)
+        begin, end = start // 2, start // 2 + times
+        edges = np.unique(np.concatenate((begin, end)))
+        if not len(edges):
+            return 0.0
+        first, beyond = np.searchsorted(edges, begin), np.searchsorted(edges, end)
+        level = np.frexp(beyond - first)[1] - 1
+        longest = np.zeros((int(level.max()) + 1, len(edges)))
+        np.maximum.at(longest, (level, first), value)
+        np.maximum.at(longest, (level, beyond - (1 << level)), value)
+        for upper in range(len(longest) - 1, 0, -1):
+            half = 1 << (upper - 1)
+            lower = longest[upper - 1]
+            np.maximum(lower, longest[upper], out=lower)
+            np.maximum(lower[half:], longest[upper, :-half], out=lower[half:])
+        return float(longest[0, :-1] @ np.diff(edges))
+
+
+def _repetitions(rest: Floats, moved: Floats, rules: MeshRules) -> Floats:
+    """How often a period of rounds that ``moved`` these bytes and left ``rest`` will come again, pair by pair.
+
+    A turn depends on what is left only where that is less than a whole turn. Endless for a pair that moved nothing.
+    """
+    spare = rest - rules.packets_per_turn * rules.packet_bytes
+    often = np.floor(np.maximum(spare, 0.0) / np.where(moved > 0, moved, 1.0))
+    return np.where(moved > 0, often, np.inf)

@@ -140,6 +140,8 @@ def _replicated(weights: NDArray[np.float64], slots: int) -> tuple[NDArray[np.in
 
 
 def _per_rank(experts: int, ranks: int) -> int:
-    if ranks < 1 or experts % ranks:
+    if ranks < 1 or experts < 1:
+        raise UsageError(f"experts and ranks are at least 1, got {experts} and {ranks}")
+    if experts % ranks:
         raise UsageError(f"{experts} experts do not divide over {ranks} ranks; give a map of experts to ranks")
     return experts // ranks

@@ -275,15 +275,19 @@ def group_limited_top_k(
 ) -> Assignment:
     """DeepSeek's gate: top-k among the experts of the ``best_groups`` best of ``groups`` groups.
 
-    A group's score is the sum of its ``best_in_group`` best experts: 2 in DeepSeek-V3, 1 in V2 (the maximum).
+    A group's score is the sum of its ``best_in_group`` best experts (all of a smaller group): 2 in DeepSeek-V3, 1 in V2
+    (the maximum).
     ``scores`` are sigmoid(logits) + bias there. UsageError when groups or experts do not fit.
     """
     tokens, experts = scores.shape
     if groups < 1 or experts % groups:
         raise UsageError(f"{experts} experts do not divide into {groups} groups")
     size = experts // groups
-    if not 1 <= best_groups <= groups or not 1 <= best_in_group <= size or topk > best_groups * size:
+    if not 1 <= best_groups <= groups:
+        raise UsageError(f"of {groups} groups a token may choose from 1 to {groups}, not {best_groups}")
+    if topk > best_groups * size:
         raise UsageError(f"top-k {topk} does not fit the best {best_groups} of {groups} groups of {size} experts")
+    best_in_group = min(best_in_group, size)
     by_group = scores.reshape(tokens, groups, size)
     best = np.partition(by_group, size - best_in_group, axis=2)[:, :, size - best_in_group :].sum(axis=2)
     kept = np.argsort(-best, axis=1, kind="stable")[:, :best_groups]
