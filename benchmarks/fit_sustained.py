@@ -4,7 +4,8 @@
 
 FOLDER holds gemm.parquet (reading it takes pyarrow). The tile model's constants rest on thousands of products, most of
 them done before the device's power limit lowered its clock. A training step never gives it that rest, so projections
-slow their products down as the median of the longest ones is. The estimate is the table's layer, quantizing included.
+slow their products down as the median of the longest ones, of all precisions together: a clock is the same for all.
+The estimate is the table's layer, quantizing included.
 """
 
 from __future__ import annotations
@@ -33,27 +34,28 @@ def main() -> None:
     args = parser.parse_args()
     table = pd.read_parquet(args.folder / "gemm.parquet")
     table = table[(2 * table.m * table.n * table.k > args.flops) & table.gemm_dtype.isin(list(PRECISION))]
-    for (name, dtype), rows in table.groupby(["device", "gemm_dtype"]):
-        device, precision = HardwareSpec.load(str(name)), PRECISION[str(dtype)]
-        m, n, k = (rows[column].to_numpy(np.float64) for column in "mnk")
-        columns = GEMMColumns.of(precision, m, n, k, np.ones(len(rows)), as_layer=True)
-        found = price(columns, device)
-        if found is None:
-            continue
-        ratios = rows.latency_ms.to_numpy() * 1e3 / found.time_us
-        print(
-            f"{device.name} {precision}: {np.median(ratios):.3g}, quartiles {np.percentile(ratios, 25):.2f} to "
-            f"{np.percentile(ratios, 75):.2f}"
-        )
+    for name, rows in table.groupby("device"):
+        device = HardwareSpec.load(str(name))
+        each = [longer(device, PRECISION[str(dtype)], some) for dtype, some in rows.groupby("gemm_dtype")]
+        ratios = np.concatenate(each)
+        low, high = np.percentile(ratios, [25, 75])
+        print(f"{device.name}: {np.median(ratios):.3g}, quartiles {low:.2f} to {high:.2f}")
         fitted_on = (
-            f"aiconfigurator measured tables (Apache-2.0), gemm: the {len(rows)} products above "
+            f"aiconfigurator measured tables (Apache-2.0), gemm: the {len(ratios)} products above "
             f"{args.flops / 1e12:.0f} TFLOP, median over the constants above; benchmarks/fit_sustained.py"
         )
         slowdown = {"slowdown": float(np.median(ratios))}
-        made = Calibration(family="sustained", precision=precision, constants=slowdown, fitted_on=fitted_on)
+        made = Calibration(family="sustained", precision="products", constants=slowdown, fitted_on=fitted_on)
         if args.write:
             file = FOLDER / f"{device.name}.toml"
             file.write_text(device_file(file.read_text(encoding="utf-8"), [made]), encoding="utf-8")
+
+
+def longer(device: HardwareSpec, precision: str, rows: pd.DataFrame) -> np.ndarray:
+    """Measured over estimated times; nothing where the device has no constants."""
+    m, n, k = (rows[column].to_numpy(np.float64) for column in "mnk")
+    found = price(GEMMColumns.of(precision, m, n, k, np.ones(len(rows)), as_layer=True), device)
+    return np.empty(0) if found is None else rows.latency_ms.to_numpy() * 1e3 / found.time_us
 
 
 if __name__ == "__main__":

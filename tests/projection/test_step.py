@@ -82,9 +82,35 @@ def test_a_model_that_does_not_fit_says_which_stage_needs_what(hopper: System) -
 
 
 def test_small_steps_are_bound_by_the_host(hopper: System) -> None:
-    found = step(NODE, hopper, software=Software(host_us_per_op=1000.0))
+    slow, none = Software(host_us_per_op=1000.0), Software(host_us_per_op=0.0)
+    found = step(NODE, hopper, software=slow)
     assert found.breakdown_us["host"] > found.step_us / 2
-    assert "host" not in step(NODE, hopper, software=Software(host_us_per_op=0.0)).breakdown_us
+    assert "host" not in step(NODE, hopper, software=none).breakdown_us
+    graphed = [
+        step(replace(NODE, graphs=graphs), hopper, software=slow).step_us for graphs in ("none", "partial", "full")
+    ]
+    assert graphed[0] > graphed[1] > graphed[2] == pytest.approx(step(NODE, hopper, software=none).step_us)
+
+
+def test_reading_token_counts_back_costs_the_host_a_time_per_block_of_experts(hopper: System) -> None:
+    """16 passes of 48 blocks each way, and nothing else to wait for."""
+    p, model = ParallelConfig(dp=16, ep=8, micro_batches=16), ModelConfig.load("qwen3-30b-a3b")
+    slow = Software(host_us_per_op=0.0, experts_us=1e6)
+    found = step(p, hopper, model, software=slow)
+    assert found.step_us == pytest.approx(16 * 48 * 2 * 1e6, rel=0.01)
+
+
+def test_modules_are_recomputed_alone(hopper: System) -> None:
+    """The feed-forward blocks' forward once more: their products, their norms, their collectives."""
+    none, some, full = (
+        step(replace(NODE, recompute=kind, recompute_modules=("mlp",)), hopper)
+        for kind in ("none", "selective", "full")
+    )
+    again = some.breakdown_us["recompute"]
+    assert 0.5 < again / full.breakdown_us["recompute"] < 0.8
+    assert none.step_us < some.step_us < full.step_us
+    with pytest.raises(UsageError, match="no module to recompute named 'mpl'; did you mean mlp"):
+        replace(NODE, recompute_modules=("mpl",))
 
 
 def test_factors_multiply_their_own_part_of_the_step(hopper: System) -> None:
@@ -130,8 +156,10 @@ def test_what_a_schedule_cannot_do_is_an_error_of_the_step(hopper: System) -> No
         (8, 4, (2, 2, 2, 2)),
         (126, 16, (7, *(8,) * 14, 7)),
         (126, 128, (0, *(1,) * 126, 0)),
-        (63, 4, (15, 16, 16, 16)),
-        (61, 4, (15, 15, 16, 15)),
+        # the head, and what predicts further tokens, stand on the last part
+        (63, 4, (16, 16, 16, 15)),
+        (61, 16, (*(4,) * 15, 1)),
+        (17, 5, (4, 4, 4, 4, 1)),
     ],
 )
 def test_layers_are_divided_evenly_or_with_the_ends_as_layers(
@@ -193,6 +221,19 @@ def test_a_row_that_is_not_projected_has_a_reason(changed: dict[str, str], reaso
     point = project_row(ROW | changed)
     assert point.projection is None
     assert (point.reason or "").startswith(reason)
+
+
+def test_a_recipe_is_what_the_scripts_of_its_release_set() -> None:
+    row = ROW | {
+        "model": "Qwen3_30B_a3B", "kind": "moe", "gpu": "GB200", "ep": "8.0", "precision": "MXFP8", "recompute": "recipe",
+        "framework": "Megatron-Bridge 26.04 NeMo Container",
+    }  # fmt: skip
+    before, after = project_row(row), project_row(row | {"framework": "Megatron-Bridge 26.06 NeMo Container"})
+    assert before.projection is not None
+    assert after.projection is not None
+    assert (before.projection.parallel.graphs, after.projection.parallel.graphs) == ("partial", "full")
+    assert after.projection.step_us < before.projection.step_us
+    assert after.assumptions[0].startswith("recipe: no recomputation, graphs of the whole step, exchanges overlapped (")
 
 
 def test_a_row_says_what_was_assumed() -> None:

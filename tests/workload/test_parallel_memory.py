@@ -82,3 +82,20 @@ def test_a_sharded_rank_also_holds_the_gathered_layers() -> None:
     found = memory.stage_memory(stage=0, layers=[layer] * 4, parallel=p, kept_bytes=0, logits=0, capacity=1e9)
     assert found.weights == pytest.approx(2 * layer.dense * (4 / 8 + 2))
     assert not found.fits
+
+
+def test_recomputed_modules_keep_their_inputs() -> None:
+    """DeepSeek-V3, one token: up-projected queries, keys and values; the activation of 8 experts; a block's norms."""
+    model = ModelConfig.load("deepseek-v3")
+
+    def saved(module: str, letter: str) -> float:
+        none = memory.activation_bytes(model, ParallelConfig(), letter, 1)
+        p = ParallelConfig(recompute="selective", recompute_modules=(module,))
+        return none - memory.activation_bytes(model, p, letter, 1)
+
+    assert saved("mla_up_proj", "*") == 2 * 128 * (2 * 192 + 128)
+    assert saved("moe_act", "E") == 2 * 8 * 2048
+    assert saved("layernorm", "*") == 2 * 7168
+    assert saved("shared_experts", "E") == 2 * 3 * 2048
+    assert saved("mlp", "-") == 2 * 7168 + 2 * 3 * 18432
+    assert saved("moe_act", "*") == 0

@@ -103,13 +103,35 @@ def test_experts_get_the_rows_of_their_ranks_tokens() -> None:
 def test_exchanged_tokens_are_divided_by_tp_and_cp() -> None:
     def rows(p: ParallelConfig) -> int:
         layer = rank_ops.block(DEEPSEEK, p, "E", S)
-        return next(op.model.tokens for op in layer.ops if isinstance(op.model, EPComm))
+        sent = next(op.model for op in layer.ops if isinstance(op.model, EPComm))
+        return round(sent.wire_bytes() / 7168 / 2 * p.ep / (p.ep - 1))
 
     one = rows(ParallelConfig(dp=32, ep=8))
     # 8 (1 - C(224, 8) / C(256, 8)) = 5.296 distinct ranks per token
     assert one == round(S * 8 * (1 - comb(224, 8) / comb(256, 8)))
     assert rows(ParallelConfig(tp=2, sequence_parallel=True, dp=32, ep=8)) == pytest.approx(one / 2, abs=1)
     assert rows(ParallelConfig(tp=2, sequence_parallel=True, cp=4, dp=32, ep=8)) == pytest.approx(one / 8, abs=1)
+
+
+def test_a_plain_dispatcher_sends_a_copy_per_chosen_expert() -> None:
+    """8 of them, of which 7/8 leave the rank; DeepEP's kernels get the rank's own tokens."""
+    sent = {}
+    for dispatcher in ("alltoall", "deepep"):
+        p = replace(ParallelConfig(dp=32, ep=8), dispatcher=dispatcher)
+        sent[dispatcher] = next(
+            op.model for op in rank_ops.block(DEEPSEEK, p, "E", S).ops if isinstance(op.model, EPComm)
+        )
+    assert sent["alltoall"].wire_bytes() == S * 8 * 7168 * 2 * 7 / 8
+    assert (sent["deepep"].tokens, sent["deepep"].phase, sent["deepep"].topk) == (S, "dispatch", 8)
+
+
+def test_experts_one_by_one_do_the_same_work_in_as_many_products() -> None:
+    p = ParallelConfig(dp=64, ep=64)
+    grouped, alone = (rank_ops.block(DEEPSEEK, replace(p, grouped=g), "E", S) for g in (True, False))
+    products = [op.model for op in alone.ops if op.name == "experts.up"]
+    assert len(products) == 4 * 3
+    assert {(g.m, g.n, g.k) for g in products} == {(8192, 4096, 7168), (8192, 7168, 4096), (7168, 4096, 8192)}
+    assert matrix_flops(alone) == matrix_flops(grouped)
 
 
 def test_a_skew_loads_the_busiest_rank_and_its_links() -> None:

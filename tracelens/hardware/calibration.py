@@ -82,7 +82,7 @@ CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "combine_passes": "passes over all tokens in the weighted sum",
         },
         "sustained": {
-            "slowdown": "how much longer than the gemm row says products take at the clock that a step's power allows",
+            "slowdown": "how much longer than the gemm rows say products take at the clock that a step's power allows",
         },
         "memory_bound": {
             "hbm_efficiency": "fraction of the HBM peak",
@@ -92,6 +92,7 @@ CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )  # fmt: skip
 #: Rows of ``[calibrated.memory_bound.*]``: what the op does with its bytes.
 STREAMS = frozenset({"stream", "permute", "optimizer"})
+_ROWS = {"memory_bound": STREAMS, "sustained": frozenset({"products"})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,7 @@ def read(root: Table) -> tuple[dict[tuple[str, str], Calibration], str | None]:
         return {}, None
     found: dict[tuple[str, str], Calibration] = {}
     for family, names in CONSTANTS.items():
-        rows = STREAMS if family == "memory_bound" else PRECISIONS
+        rows = _ROWS.get(family, PRECISIONS)
         for precision, row in table.tables(family, rows).items():
             constants = {name: value for name in names if (value := row.number(name)) is not None}
             for name, value in constants.items():

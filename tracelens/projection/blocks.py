@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from tracelens.perf_models import Collective, EPComm
 from tracelens.projection.schedules import Kind
 from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import RankLayer, RankOp
+from tracelens.workload.rank_ops import RankLayer, RankOp, is_repeated
 
 #: Time in us by what it is spent on.
 Parts: TypeAlias = dict[str, float]
@@ -72,7 +72,7 @@ class Builder:
         """Of one layer, or of an end of the model: a block for each kind of task."""
         ops = [op for block in blocks for op in block.ops]
         backward = list(itertools.chain.from_iterable(map(_backward, reversed(blocks))))
-        again = self._again(blocks, ops)
+        again = self._again(blocks)
         return {
             "F": self.block(op for op in ops if op.phase == "forward"),
             "B": again.then(self.block(backward), self.host_us),
@@ -110,15 +110,12 @@ class Builder:
         first = moved / self.parallel.tp
         return (first + max(0.0, moved - first - TP_HIDDEN * products)) / moved if moved else 1.0
 
-    def _again(self, blocks: Sequence[RankLayer], ops: Iterable[RankOp]) -> Block:
+    def _again(self, blocks: Sequence[RankLayer]) -> Block:
         """What recomputation runs before the backward."""
-        recompute = self.parallel.recompute
-        if recompute == "full" and blocks[0].letter not in ("embedding", "head"):
-            made = self.block(op for op in ops if op.phase == "forward")
-        elif recompute == "selective":
-            made = self.block(op for op in ops if op.core)
-        else:
+        ops = [op for block in blocks for op in block.ops if is_repeated(op, block.letter, self.parallel)]
+        if not ops:
             return EMPTY
+        made = self.block(ops)
         return Block(
             time_us=made.time_us,
             parts={"recompute": made.time_us} if made.time_us else {},

@@ -25,7 +25,7 @@ from tracelens.projection.options import NO_OPTIONS, Options
 from tracelens.projection.passes import Beside, Pass, Transfer, fixed, merged, passed
 from tracelens.projection.pipeline import Cost, Costs
 from tracelens.projection.schedules import Kind, Task
-from tracelens.projection.software import Software, sustained_us
+from tracelens.projection.software import Software, later_us, sustained_us
 from tracelens.units import BYTES_PER_GIB, NS_PER_US
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
@@ -87,7 +87,7 @@ class Run:
         for key, count in Counter(map(id, self.passes[rank])).items():
             for part, time_us in by_id[key].parts.items():
                 parts[part] += count * time_us
-        parts["host"] = max(0.0, ran.busy_us[rank] - sum(parts.values()))
+        parts["host"] += max(0.0, ran.busy_us[rank] - sum(parts.values()))
         parts["pp"] = ran.transfer_us[rank]
         last = ran.ends_us[rank][-1]
         parts["dp"] += max(0.0, finish.reduced_us - last)
@@ -135,6 +135,10 @@ class Job:
             [self._pass_at(rank, at, mine, ran, lasts) for at in range(len(mine))] for rank, mine in enumerate(tasks)
         ]
         return Run(chunks=self.chunks, tasks=tasks, passes=passes, pipeline=ran, finish=self._finish(ran, lasts))
+
+    @functools.cached_property
+    def _host(self) -> Software:
+        return self.software.left(self.parallel.graphs)
 
     @functools.cached_property
     def routes(self) -> Sequence[schedules.Route]:
@@ -206,7 +210,7 @@ class Job:
         builder = Builder(
             parallel=self.parallel,
             price=lambda op: self._price(op, factor),
-            host_us=self.software.host_us_per_op,
+            host_us=self._host.host_us_per_op,
         )
         return {name: builder.layer(layers) for name, layers in self.built.items()}
 
@@ -226,11 +230,26 @@ class Job:
     def pass_of(self, rank: int, chunk: int, kind: Kind) -> Pass:
         """Of any micro-batch but the ones that begin or end a step."""
         names, factor = self.in_order(rank, chunk, kind), self._factor(rank)
+        return self._once(
+            ("hosted", names, factor, kind), lambda: self._hosted(self._unhosted(names, factor, kind), kind, names)
+        )
+
+    def _unhosted(self, names: tuple[str, ...], factor: float, kind: Kind) -> Pass:
+        """As long as the device and what runs beside it need."""
         return self._once(("pass", names, factor, kind), lambda: self._pass(names, factor, kind))
+
+    def _hosted(self, one: Pass, kind: Kind, names: tuple[str, ...]) -> Pass:
+        """With what the host makes it take longer, at its end."""
+        return one.later(_whole_ns(later_us(one.time_us, one.launch_us + self._experts_us(kind, names))))
+
+    def _experts_us(self, kind: Kind, names: tuple[str, ...]) -> float:
+        """The host's time for blocks of experts; gradients of weights need nothing from it."""
+        experts = sum(layer.letter == "E" for name in names for layer in self.built[name])
+        return 0.0 if kind == "W" else experts * self._host.experts_us
 
     def _pass(self, names: tuple[str, ...], factor: float, kind: Kind) -> Pass:
         blocks = [self._blocks(factor)[name][kind] for name in names]
-        host_us = self.software.host_us_per_op
+        host_us = self._host.host_us_per_op
         if self.parallel.zero == 3:
             return self._beside(blocks, self._sharded(names, kind), kind)
         if self.parallel.zero == 2 and kind in "BW":
@@ -239,7 +258,7 @@ class Job:
 
     def _beside(self, blocks: Sequence[Block], sharded: Beside, kind: Kind) -> Pass:
         """FSDP's transfers as the timeline has them, or as fixed shares say."""
-        hidden, host_us = self.options.fsdp_hidden, self.software.host_us_per_op
+        hidden, host_us = self.options.fsdp_hidden, self._host.host_us_per_op
         if hidden is None:
             return passed(blocks, host_us, sharded)
         gather = hidden.forward_gather if kind == "F" else hidden.backward_gather
@@ -280,7 +299,8 @@ class Job:
         """
         names, blocks = self.in_order(rank, task.chunk, task.kind), self.blocks(rank, task.chunk, task.kind)
         if self.parallel.zero == 3:
-            return self._beside(blocks, self._sharded(names, task.kind, replicas=True), task.kind)
+            made = self._beside(blocks, self._sharded(names, task.kind, replicas=True), task.kind)
+            return self._hosted(made, task.kind, names)
         each = [self._transfers("reduce", name, i) for i, name in enumerate(names)]
         beside = Beside(
             part="dp",
@@ -288,7 +308,7 @@ class Job:
             last=each[-1] if each else [],
             busy_us=busy_us,
         )
-        return passed(blocks, self.software.host_us_per_op, beside)
+        return self._hosted(passed(blocks, self._host.host_us_per_op, beside), task.kind, names)
 
     def opening(self, rank: int, task: Task, first_us: float) -> Pass:
         """Of a chunk's first micro-batch, whose weights the last step's optimizer left divided: gathered from
@@ -302,7 +322,7 @@ class Job:
             first_us=first_us,
             needed={i: ("gather", i) for i, transfers in enumerate(each) if transfers},
         )
-        return passed(blocks, self.software.host_us_per_op, beside)
+        return self._hosted(passed(blocks, self._host.host_us_per_op, beside), task.kind, names)
 
     def gather_us(self, names: tuple[str, ...]) -> float:
         """Of all of them, one after the other."""
@@ -389,8 +409,21 @@ class Job:
         return None if found is None else (cost_of(found[0]), cost_of(found[1]))
 
     def _merged(self, rank: int, forward: int, kind: Kind, backward: int) -> tuple[Pass, Pass] | None:
-        ahead, back = self.pass_of(rank, forward, "F"), self.pass_of(rank, backward, kind)
-        return self._once(("merged", id(ahead), id(back)), lambda: merged(ahead, back))
+        first, second = self.in_order(rank, forward, "F"), self.in_order(rank, backward, kind)
+        factor = self._factor(rank)
+        ahead, back = self._unhosted(first, factor, "F"), self._unhosted(second, factor, kind)
+        late = self._experts_us("F", first) + self._experts_us(kind, second)
+        return self._once(("merged", id(ahead), id(back)), lambda: self._both(ahead, back, late))
+
+    def _both(self, ahead: Pass, back: Pass, experts_us: float) -> tuple[Pass, Pass] | None:
+        """Beside each other; the host is late for whichever ends last."""
+        found = merged(ahead, back)
+        if found is None:
+            return None
+        first, second = found
+        device_us = max(first.time_us, second.time_us)
+        late = _whole_ns(later_us(device_us, first.launch_us + second.launch_us + experts_us))
+        return (first.later(late), second) if first.time_us > second.time_us else (first, second.later(late))
 
     def _pass_at(self, rank: int, at: int, mine: Sequence[Task], ran: pipeline.Pipeline, lasts: _Ends) -> Pass:
         late = lasts.passes.get((rank, at))
@@ -519,8 +552,8 @@ def cost_of(one: Pass) -> Cost:
 def layer_counts(layers: int, parts: int) -> tuple[int, ...]:
     """Layers of each of ``parts`` parts of the model, in order.
 
-    Even where it comes out; else embedding and head count as a layer each where that comes out; else the longer parts
-    stand in the middle. UsageError for a part with nothing in it.
+    Even where it comes out; else embedding and head count as a layer each where that comes out; else the last parts,
+    where the head is, are short. UsageError for a part with nothing in it.
     """
     each, more = divmod(layers, parts)
     if not more:
@@ -530,8 +563,12 @@ def layer_counts(layers: int, parts: int) -> tuple[int, ...]:
         return (even - 1, *(even,) * (parts - 2), even - 1)
     if not each:
         raise UsageError(f"{layers} layers cannot be divided into {parts} parts (pp * vpp)")
-    first = (parts - more + 1) // 2
-    return tuple(each + (first <= part < first + more) for part in range(parts))
+    short, counts = parts * (each + 1) - layers, [each + 1] * parts
+    for part in reversed(range(parts)):
+        taken = min(short, each)
+        counts[part] -= taken
+        short -= taken
+    return tuple(counts)
 
 
 def _copied(group: Group, copies: int) -> Group:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tracelens.perf_models import Collective
@@ -62,6 +62,14 @@ class Pass:
     blocks: tuple[Placed, ...]
     transfers: tuple[Placed, ...] = ()
     beside_us: float = 0.0
+
+    def later(self, host_us: float) -> Pass:
+        """The device idle for ``host_us`` more, waiting for its host."""
+        if not host_us:
+            return self
+        parts = defaultdict(float, self.parts)
+        parts["host"] += host_us
+        return replace(self, time_us=self.time_us + host_us, parts=parts)
 
     def kernels(self) -> Iterator[Kernel]:
         """Every kernel but the transfers', in the order of their launches."""

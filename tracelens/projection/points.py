@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
+from tracelens.projection.recipes import recipe_of
 from tracelens.projection.software import PLAIN, Software
 from tracelens.projection.step import BACKENDS, Projection, project
 from tracelens.workload.model_config import ModelConfig
@@ -101,31 +102,32 @@ def configuration(row: Mapping[str, str]) -> tuple[ParallelConfig, tuple[str, ..
     recompute = _RECOMPUTE[row["recompute"].lower()]
     tp = _whole(row, "tp")
     sharded, shard = _sharding(row)
-    assumptions = [ASSUMED] if row["recompute"] == "recipe" else []
+    recipe = recipe_of(row) if row["recompute"] == "recipe" else None
+    assumptions = []
+    if row["recompute"] == "recipe":
+        assumptions.append(f"recipe: {recipe}" if recipe is not None else ASSUMED)
     if row.get("fsdp_shard", "") == "" and _whole(row, "dp") > 1:
         assumptions.append("optimizer state divided among data-parallel ranks")
-    return (
-        ParallelConfig.of(
-            ranks=_whole(row, "n_gpus"),
-            global_batch=_whole(row, "gbs"),
-            tp=tp,
-            sequence_parallel=tp > 1 and (stack.sequence_parallel or row["recompute"].lower().endswith("+sp")),
-            pp=_whole(row, "pp"),
-            vpp=_whole(row, "vp", 1),
-            cp=_whole(row, "cp"),
-            dp=_whole(row, "dp"),
-            ep=_whole(row, "ep", 1),
-            etp=_whole(row, "etp", 1),
-            zero=3 if sharded else 1,
-            shard=shard,
-            micro_batch=_whole(row, "mbs"),
-            precision=_PRECISIONS[_spelling(row["precision"])],
-            recompute=recompute,
-            attention=stack.attention,
-            tp_overlap=stack.tp_overlap and tp > 1,
-        ),
-        tuple(assumptions),
+    parallel = ParallelConfig.of(
+        ranks=_whole(row, "n_gpus"),
+        global_batch=_whole(row, "gbs"),
+        tp=tp,
+        sequence_parallel=tp > 1 and (stack.sequence_parallel or row["recompute"].lower().endswith("+sp")),
+        pp=_whole(row, "pp"),
+        vpp=_whole(row, "vp", 1),
+        cp=_whole(row, "cp"),
+        dp=_whole(row, "dp"),
+        ep=_whole(row, "ep", 1),
+        etp=_whole(row, "etp", 1),
+        zero=3 if sharded else 1,
+        shard=shard,
+        micro_batch=_whole(row, "mbs"),
+        precision=_PRECISIONS[_spelling(row["precision"])],
+        recompute=recompute,
+        attention=stack.attention,
+        tp_overlap=stack.tp_overlap and tp > 1,
     )
+    return recipe.of(parallel) if recipe is not None else parallel, tuple(assumptions)
 
 
 def _not_modeled(row: Mapping[str, str]) -> str | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, Collective, GroupedGEMM, PerfModel
 from tracelens.units import TERA_PER_S_IN_PER_US
+from tracelens.workload.parallel_config import Graphs
 from tracelens.workload.rank_ops import RankOp
 
 #: Side of the square product that stands for those which published sustained rates were measured on.
@@ -26,33 +28,48 @@ _PRODUCTS = {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp4": DType.FP4_E2M1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """How a framework's kernels and host differ from what backends price: five constants, the defaults not fitted.
+    """How a framework's kernels and host differ from what backends price: six constants, the defaults not fitted.
 
-    ``products``, ``attention``, ``memory`` and ``routing`` multiply the times of matrix products, of attention, of
-    everything that streams memory, and of moving tokens to experts and back. ``host_us_per_op`` is the host's time per
-    launched operation: a kernel takes 3-5 us, and an operation is at least one.
+    ``products``, ``attention`` and ``memory`` multiply the times of matrix products, of attention, and of everything
+    that streams memory. ``host_us_per_op`` is the host's time per launched operation: a kernel takes 3-5 us, and an
+    operation is at least one. ``experts_us``: what it takes longer in a pass over a block of experts, whose token
+    counts it reads back. ``graphed``: the share of all this that partial graphs leave; of the whole step, nothing.
     """
 
     products: float = 1.0
     attention: float = 1.0
     memory: float = 1.0
-    routing: float = 1.0
     host_us_per_op: float = 5.0
+    experts_us: float = 0.0
+    graphed: float = 0.6
 
     def __post_init__(self) -> None:
-        for name in ("products", "attention", "memory", "routing"):
+        for name in ("products", "attention", "memory"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
-        if self.host_us_per_op < 0:
-            raise UsageError(f"host_us_per_op must not be negative, not {self.host_us_per_op}")
+        for name in ("host_us_per_op", "experts_us", "graphed"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
 
     def of(self, op: RankOp) -> float:
         """What the time of ``op`` is multiplied with; 1 for communication."""
-        if op.part in ("attention", "routing"):
-            return self.attention if op.part == "attention" else self.routing
+        if op.part == "attention":
+            return self.attention
         if op.part in ("tp", "cp", "ep") or isinstance(op.model, Collective):
             return 1.0
         return self.products if op.model.engine == "matrix" else self.memory
+
+    def left(self, graphs: Graphs) -> Software:
+        """What graphs leave to the host."""
+        share = {"none": 1.0, "partial": self.graphed, "full": 0.0}[graphs]
+        return replace(self, host_us_per_op=share * self.host_us_per_op, experts_us=share * self.experts_us)
+
+
+def later_us(device_us: float, host_us: float) -> float:
+    """What a pass takes longer than the device needs: the cubic norm of both, between maximum and sum, since now one
+    is ahead and now the other.
+    """
+    return math.cbrt(device_us**3 + host_us**3) - device_us
 
 
 #: Nothing fitted.
@@ -83,10 +100,10 @@ def _rate(model: PerfModel) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def slowdown(key: str, device: HardwareSpec) -> float:
-    """Of products in ``key`` (``"bf16"``, ``"fp8"``, ``"fp4"``) over what the tile model says: as its longest measured
-    products, else until a large one runs at the published sustained rate. 1 where neither is known.
+    """Of products in ``key`` (``"bf16"``, ``"fp8"``, ``"fp4"``) over what the tile model says: as the device's longest
+    measured products, else until a large one runs at the published sustained rate. 1 where neither is known.
     """
-    measured = device.calibrated.get(("sustained", "nvfp4" if key == "fp4" else key))
+    measured = device.calibrated.get(("sustained", "products"))
     if measured is not None:
         return measured["slowdown"]
     published = sustained_tflops_s(key, device)

@@ -170,7 +170,9 @@ class _Kept:
     def block(self, letter: str) -> float:
         config, tp = self.config, self.parallel.tp
         # The norm's input and its output, and the mask of the dropout after the block.
-        around = self.rows * config.hidden * (2 + 2 + self.dropout)
+        around = self.rows * config.hidden * (2 + 2 * (not self.repeats("layernorm")) + self.dropout)
+        if (letter == "-" and self.repeats("mlp")) or (letter == "E" and self.repeats("moe")):
+            return self.rows * config.hidden * (2.0 + self.dropout)
         if letter in "*w":
             return around + self.tokens * self._attention(letter) / tp
         if letter == "M" and config.mamba is not None:
@@ -181,18 +183,22 @@ class _Kept:
             return around + self._experts(config.experts)
         return around + 2 * self.tokens * (config.ffn or 0) * (2 + config.gated) / tp
 
+    def repeats(self, module: str) -> bool:
+        """Whether the backward makes this module's tensors again."""
+        return self.parallel.recompute == "selective" and module in self.parallel.recompute_modules
+
     def _attention(self, letter: str) -> float:
         """Per token, all tensor ranks' together."""
         config, parallel = self.config, self.parallel
         projected = 2 * (config.q_heads * config.d_qk + config.kv_heads * (config.d_qk + config.d_v))
         latent = config.latent_attention
         if latent is not None:
-            projected = 2 * (2 * config.q_heads * config.d_qk + config.q_heads * config.d_v)
-            projected += 2 * ((latent.q_rank or 0) + latent.kv_rank + latent.d_rope)
+            up = 0 if self.repeats("mla_up_proj") else 2 * config.q_heads * config.d_qk + config.q_heads * config.d_v
+            projected = 2 * (up + (latent.q_rank or 0) + latent.kv_rank + latent.d_rope)
         result = 2 * config.q_heads * config.d_v
         if parallel.attention == "flash":
             return projected + result + 4 * config.q_heads
-        if parallel.recompute == "selective":
+        if self.repeats("core_attn"):
             return projected + result
         keys = min(self.sequence, config.window or self.sequence) if letter == "w" else self.sequence
         # Softmax and, with dropout, its mask and its result.
@@ -203,6 +209,7 @@ class _Kept:
         width = experts.latent or config.hidden
         traffic = expert_traffic(parallel.skew, experts=experts.count, topk=experts.top_k, ranks=parallel.ep)
         copies = self.rows * experts.top_k * traffic.rows_imbalance
-        routed = 2 * copies * (2 * width + experts.ffn * (2 + config.gated))
-        shared = 2 * self.tokens * experts.shared_ffn * (2 + config.gated) / parallel.tp
+        routed = 2 * copies * (2 * width + experts.ffn * (1 + config.gated + (not self.repeats("moe_act"))))
+        kept = 0 if self.repeats("shared_experts") else 2 + config.gated
+        shared = 2 * self.tokens * experts.shared_ffn * kept / parallel.tp
         return routed + shared

@@ -13,6 +13,12 @@ from tracelens.workload.routing import UNIFORM, Skew
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 Attention: TypeAlias = Literal["flash", "unfused"]
+#: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the whole step.
+Graphs: TypeAlias = Literal["none", "partial", "full"]
+#: How tokens reach experts: a copy per chosen expert, or one per rank, and over the network one per node.
+Dispatcher: TypeAlias = Literal["alltoall", "deepep"]
+#: What selective recomputation runs again, as Megatron-LM's ``--recompute-modules`` names it.
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 
 #: What weights' products are computed in. Attention and logits stay in 16 bits.
 COMPUTED_IN: dict[str, DType] = {
@@ -59,12 +65,13 @@ class ParallelConfig:
     ``ep`` ranks share the experts, each expert divided among ``etp``; both are taken from the ranks of a stage,
     tp * cp * dp. ``zero``: 0 replicas, 1 divides the optimizer's state, 2 gradients too, 3 weights too (FSDP), among
     ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
-    per replica. ``recompute``: ``"selective"`` repeats the attention core, ``"full"`` every layer's forward.
+    per replica. ``recompute``: ``"selective"`` repeats ``recompute_modules``, ``"full"`` every layer's forward.
     ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: tensor-parallel collectives run beside the
     products that they feed. ``ep_overlap``: experts' exchanges of one micro-batch's forward run beside the backward of
-    another, in schedules that have one after the other. ``skew``: how unequal the experts are that tokens choose.
-    ``placement``: which ranks share a node, where it is not the order above. UsageError for degrees that do not fit
-    each other.
+    another, in schedules that have one after the other. ``dispatcher``: how many copies of a token travel. ``grouped``
+    False: experts' products one by one. ``graphs``: what the host need not launch. ``skew``: how unequal the experts
+    are that tokens choose. ``placement``: which ranks share a node, where it is not the order above. UsageError for
+    degrees that do not fit each other.
     """
 
     tp: int = 1
@@ -81,9 +88,13 @@ class ParallelConfig:
     micro_batches: int = 1
     precision: Precision = "bf16"
     recompute: Recompute = "none"
+    recompute_modules: tuple[str, ...] = ("core_attn",)
     attention: Attention = "flash"
     tp_overlap: bool = False
     ep_overlap: bool = False
+    dispatcher: Dispatcher = "deepep"
+    grouped: bool = True
+    graphs: Graphs = "none"
     skew: Skew = UNIFORM
     placement: Placement | None = None
 
@@ -94,6 +105,9 @@ class ParallelConfig:
                 raise UsageError(f"{name} must be at least 1, not {value}")
         if self.zero not in (0, 1, 2, 3):
             raise UsageError(f"zero must be 0, 1, 2 or 3, not {self.zero}")
+        for module in self.recompute_modules:
+            if module not in MODULES:
+                raise UsageError.unknown("module to recompute", module, MODULES)
         if self.precision not in COMPUTED_IN:
             raise UsageError.unknown("precision", self.precision, COMPUTED_IN)
         if self.stage_ranks % (self.ep * self.etp):

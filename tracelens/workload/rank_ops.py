@@ -33,6 +33,7 @@ from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic
 from tracelens.workload.layers import LayerOp, forward_ops, further_token_ops
 from tracelens.workload.model_config import Experts, ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.routing import UNIFORM
 
 #: ``dgrad`` is what the stage before waits for, ``wgrad`` what only the optimizer does.
 Pass: TypeAlias = Literal["forward", "dgrad", "wgrad"]
@@ -50,8 +51,8 @@ _NARROW = ("fp8", "mxfp8", "nvfp4")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOp:
-    """One operation of a rank. ``core``: of the attention's forward between its projections, which selective
-    recomputation runs again.
+    """One operation of a rank. ``core``: of the attention's forward between its projections, where scores go through
+    memory: what flash attention's backward does by itself.
     """
 
     name: str
@@ -81,6 +82,29 @@ def block(config: ModelConfig, parallel: ParallelConfig, letter: str, sequence: 
     ops = forward_ops(alone, batch=parallel.micro_batch, sequence=_own(sequence, parallel))
     shape = _Rank(config=config, parallel=parallel, sequence=sequence)
     return shape.layer(letter, [op for op in ops if op.name not in _ENDS])
+
+
+def is_repeated(op: RankOp, letter: str, parallel: ParallelConfig) -> bool:
+    """Whether the backward runs this operation of a block of ``letter`` again, by ``parallel.recompute``."""
+    if op.phase != "forward" or parallel.recompute == "none" or letter in ("embedding", "head"):
+        return False
+    return parallel.recompute == "full" or any(_repeats(each, op, letter) for each in parallel.recompute_modules)
+
+
+def _repeats(module: str, op: RankOp, letter: str) -> bool:
+    """As Megatron-LM's modules are: ``moe`` is the whole block with its exchanges, ``mlp`` the dense one."""
+    name = op.name.removesuffix(".quantize")
+    if module == "core_attn":
+        return op.core
+    if module == "layernorm":
+        return name.endswith(".norm") and op.part == "memory"
+    if module == "moe_act":
+        return name == "experts.activation"
+    if module == "shared_experts":
+        return name.startswith(("experts.shared.", "shared."))
+    if module == "mla_up_proj":
+        return name in ("attention.q_up", "attention.kv_up", "attention.rope") and letter in "*w"
+    return letter == {"mlp": "-", "moe": "E"}[module]
 
 
 def embedding(config: ModelConfig, parallel: ParallelConfig, sequence: int) -> RankLayer:
@@ -218,13 +242,24 @@ class _Rank:
         rows = self.expert_rows
         n, k = (model.n // parallel.etp, model.k) if name.endswith("up") else (model.n, model.k // parallel.etp)
         dtype = parallel.computed_in
-        made = GroupedGEMM(m=rows, n=n, k=k, groups=groups, dtype=dtype, dtype_out=self.width)
         if parallel.precision in _NARROW:
             yield from self.narrowing(name, rows * k, rows * n)
+        if not parallel.grouped:
+            yield from self.one_by_one(name, GEMM(m=-(-rows // groups), n=n, k=k, dtype=dtype), groups)
+            return
+        made = GroupedGEMM(m=rows, n=n, k=k, groups=groups, dtype=dtype, dtype_out=self.width)
         yield RankOp(name=name, phase="forward", part="experts", model=made)
         yield RankOp(name=name, phase="dgrad", part="experts", model=replace(made, n=k, k=n))
         wgrad = GroupedGEMMVariableK(m=rows, n=n, k=k, groups=groups, dtype=dtype, dtype_out=DType.FP32)
         yield RankOp(name=name, phase="wgrad", part="experts", model=wgrad)
+
+    def one_by_one(self, name: str, model: GEMM, experts: int) -> Iterator[RankOp]:
+        """A product per expert and pass."""
+        dgrad, wgrad = (replace(each, dtype=model.dtype, dtype_b=model.dtype) for each in model.backward())
+        for _ in range(experts):
+            yield RankOp(name=name, phase="forward", part="experts", model=replace(model, dtype_out=self.width))
+            yield RankOp(name=name, phase="dgrad", part="experts", model=replace(dgrad, dtype_out=self.width))
+            yield RankOp(name=name, phase="wgrad", part="experts", model=replace(wgrad, dtype_out=DType.FP32))
 
     @property
     def expert_rows(self) -> int:
@@ -398,29 +433,37 @@ class _Rank:
     def exchange(self, phase: str) -> Iterator[RankOp]:
         """Permutation, and the all-to-all when experts are on several ranks; the gradient goes the other way.
 
-        A token travels once to each distinct rank that holds some of its experts; the busiest rank's copies count.
+        By ``dispatcher`` a copy travels per chosen expert, or one to each distinct rank that holds some of them (and
+        over the network one per node, where DeepEP's kernels run); the busiest rank's copies count.
         """
         experts, parallel = self.config.experts, self.parallel
         if experts is None:
             return
         hidden = experts.latent or self.config.hidden
-        moved = self.rows * hidden * (1 + experts.top_k)
-        permute = Movement(read=((moved // 2, self.width),), written=((moved - moved // 2, self.width),), permutes=True)
+        # Once where tokens are copied, and once where what has arrived is sorted by expert; or back.
+        one, copies = self.rows * hidden, self.rows * hidden * experts.top_k
+        permute = Movement(
+            read=((one + copies // 2, self.width),), written=((copies + copies // 2, self.width),), permutes=True
+        )
         passes: tuple[Pass, ...] = ("forward", "dgrad")
         for each in passes:
             yield RankOp(name=f"experts.{phase}.permute", phase=each, part="routing", model=permute)
             if parallel.ep == 1:
                 continue
             group = parallel.ep_group
+            rows = EPComm(tokens=self.rows, hidden=hidden, dtype=self.width, ranks=group.ranks, stride=group.stride)
             traffic = self.traffic(experts)
-            sent = EPComm(
-                tokens=round(self.rows * traffic.rank_copies * traffic.copies_imbalance),
-                hidden=hidden,
-                dtype=self.width,
-                remote_share=traffic.remote_share,
-                ranks=group.ranks,
-                stride=group.stride,
-            )
+            if parallel.dispatcher == "alltoall":
+                copies = experts.top_k * traffic.rows_imbalance
+                sent = replace(rows, tokens=round(self.rows * copies), remote_share=traffic.remote_share)
+            elif parallel.skew != UNIFORM:
+                copies = traffic.rank_copies * traffic.copies_imbalance
+                sent = replace(rows, tokens=round(self.rows * copies), remote_share=traffic.remote_share)
+            else:
+                # A router's exchange counts the rank's own tokens: a share above 1 is copies.
+                share = traffic.rank_copies * traffic.remote_share
+                way = phase if each == "forward" else ("combine" if phase == "dispatch" else "dispatch")
+                sent = replace(rows, remote_share=share, phase=way, experts=experts.count, topk=experts.top_k)
             yield RankOp(name=f"experts.{phase}", phase=each, part="ep", model=sent)
 
     def embedding(self) -> RankLayer:

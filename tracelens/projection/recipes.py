@@ -1,0 +1,128 @@
+"""What a published table calls "recipe": the settings of launch scripts that its rows do not repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tracelens.workload.parallel_config import Dispatcher, Graphs, ParallelConfig
+
+#: Commits of Megatron-Bridge at which its scripts and recipes were read.
+_SOURCE = "Megatron-Bridge scripts/performance/configs at "
+_DEEPSEEK = _SOURCE + "0426418 (deepseek_workload_base_configs.py)"
+_KIMI = _SOURCE + "013180a (kimi_workload_base_configs.py)"
+_QWEN = _SOURCE + "01b2977 (qwen3_workload_base_configs.py), recipes/qwen/gb200/qwen3_moe.py at 4ff5766"
+_GPT_OSS = _SOURCE + "07eea52 (gpt_oss_workload_base_configs.py)"
+_NEMOTRON = _SOURCE + "nemotron_3_workload_base_configs.py, the version with Nemotron 3 Ultra"
+_LLAMA = _SOURCE + "00919dc and 0013c9a (llama3_, llama31_workload_base_configs.py)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Settings of one model's script, for ``gpus`` and ``precisions`` (empty: all) from release ``since`` on.
+
+    The releases at which a script changed are those between which its rows became faster at equal degrees: the
+    repository's branches were not read one by one. ``modules`` empty: nothing is recomputed.
+    """
+
+    model: str
+    gpus: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    since: str = ""
+    graphs: Graphs = "none"
+    modules: tuple[str, ...] = ()
+    ep_overlap: bool = False
+    dispatcher: Dispatcher = "deepep"
+    source: str
+
+    def of(self, parallel: ParallelConfig) -> ParallelConfig:
+        """``parallel`` with these settings."""
+        return replace(
+            parallel,
+            recompute="selective" if self.modules else "none",
+            recompute_modules=self.modules or parallel.recompute_modules,
+            graphs=self.graphs,
+            ep_overlap=self.ep_overlap,
+            dispatcher=self.dispatcher,
+            grouped=self.graphs == "full",
+        )
+
+    def __str__(self) -> str:
+        parts = [f"{' and '.join(self.modules)} recomputed" if self.modules else "no recomputation"]
+        parts.append(
+            {"none": "no graphs", "partial": "partial graphs", "full": "graphs of the whole step"}[self.graphs]
+        )
+        parts += ["exchanges overlapped"] if self.ep_overlap else []
+        return f"{', '.join(parts)} ({self.source})"
+
+
+_UP = ("mla_up_proj",)
+_NORMS = ("layernorm", "moe_act")
+#: The last that fits counts.
+RECIPES = (
+    Recipe(model="DeepSeek", graphs="partial", modules=_UP, source=_DEEPSEEK),
+    Recipe(model="DeepSeek", gpus=("GB300",), modules=_UP, source=_DEEPSEEK),
+    Recipe(
+        model="DeepSeek", gpus=("GB300",), precisions=("BF16",), graphs="partial", modules=("moe_act",),
+        source=_DEEPSEEK,
+    ),
+    Recipe(model="DeepSeek", gpus=("B200",), modules=_UP, source=_DEEPSEEK),
+    Recipe(model="DeepSeek", gpus=("H100",), modules=("mla_up_proj", "mlp"), source=_DEEPSEEK),
+    Recipe(
+        model="DeepSeek", gpus=("GB200",), precisions=("MXFP8",), since="26.06", graphs="full", modules=_UP,
+        ep_overlap=True, source=_DEEPSEEK,
+    ),
+    Recipe(
+        model="DeepSeek", gpus=("GB300",), precisions=("MXFP8",), since="26.06", graphs="full", ep_overlap=True,
+        source=_DEEPSEEK,
+    ),
+    Recipe(model="Kimi", modules=_UP, source=_KIMI),
+    Recipe(model="Qwen3_235B", graphs="partial", source=_QWEN),
+    Recipe(model="Qwen3_235B", gpus=("B300", "B200"), dispatcher="alltoall", source=_QWEN),
+    Recipe(model="Qwen3_235B", gpus=("H100",), dispatcher="alltoall", ep_overlap=True, source=_QWEN),
+    Recipe(model="Qwen3_30B", graphs="partial", source=_QWEN),
+    Recipe(model="Qwen3_30B", gpus=("H100",), source=_QWEN),
+    Recipe(
+        model="Qwen3", gpus=("GB200", "GB300"), precisions=("MXFP8",), since="26.06", graphs="full", ep_overlap=True,
+        source=_QWEN,
+    ),
+    Recipe(model="GPT OSS", graphs="partial", source=_GPT_OSS),
+    Recipe(
+        model="GPT OSS", gpus=("GB200", "B200", "H100"), modules=_NORMS, source=_GPT_OSS,
+    ),
+    Recipe(model="GPT OSS", gpus=("GB200",), modules=_NORMS, since="26.04", ep_overlap=True, source=_GPT_OSS),
+    Recipe(
+        model="GPT OSS", gpus=("GB300",), precisions=("MXFP8",), since="26.06", graphs="full", ep_overlap=True,
+        source=_GPT_OSS,
+    ),
+    Recipe(
+        model="GPT OSS", gpus=("GB200",), precisions=("MXFP8",), since="26.08", graphs="full", ep_overlap=True,
+        source=_GPT_OSS,
+    ),
+    Recipe(
+        model="GPT OSS", gpus=("B300",), precisions=("MXFP8",), since="26.06", graphs="partial", ep_overlap=True,
+        source=_GPT_OSS,
+    ),
+    Recipe(model="Nemotron", graphs="partial", source=_NEMOTRON),
+    Recipe(
+        model="Nemotron_3_Nano", gpus=("H100",), graphs="partial", modules=("moe", "layernorm"), source=_NEMOTRON
+    ),
+    Recipe(model="Nemotron_3_Super", gpus=("B200",), precisions=("MXFP8",), modules=_NORMS, source=_NEMOTRON),
+    Recipe(model="Nemotron_3_Ultra", modules=("moe_act",), source=_NEMOTRON),
+    Recipe(model="LLAMA", source=_LLAMA),
+    Recipe(model="LLAMA3_8B", gpus=("GB300", "GB200", "B300", "B200"), graphs="full", source=_LLAMA),
+)  # fmt: skip
+
+
+def recipe_of(row: Mapping[str, str]) -> Recipe | None:
+    """The recipe of a Megatron-Bridge row; None for a model that none was read of."""
+    if not row["framework"].startswith("Megatron-Bridge "):
+        return None
+    release = row["framework"].removeprefix("Megatron-Bridge ").split(" ")[0]
+    found = None
+    for recipe in RECIPES:
+        fits_gpu = not recipe.gpus or row["gpu"].split("-")[0] in recipe.gpus
+        fits_precision = not recipe.precisions or row["precision"] in recipe.precisions
+        if row["model"].startswith(recipe.model) and fits_gpu and fits_precision and release >= recipe.since:
+            found = recipe
+    return found
