@@ -454,11 +454,11 @@ class _Rank:
             rows = EPComm(tokens=self.rows, hidden=hidden, dtype=self.width, ranks=group.ranks, stride=group.stride)
             traffic = self.traffic(experts)
             if parallel.dispatcher == "alltoall":
-                copies = experts.top_k * traffic.rows_imbalance
-                sent = replace(rows, tokens=round(self.rows * copies), remote_share=traffic.remote_share)
+                tokens = round(self.rows * experts.top_k * traffic.rows_imbalance)
+                sent = replace(rows, tokens=tokens, remote_share=traffic.remote_share)
             elif parallel.skew != UNIFORM:
-                copies = traffic.rank_copies * traffic.copies_imbalance
-                sent = replace(rows, tokens=round(self.rows * copies), remote_share=traffic.remote_share)
+                tokens = round(self.rows * traffic.rank_copies * traffic.copies_imbalance)
+                sent = replace(rows, tokens=tokens, remote_share=traffic.remote_share)
             else:
                 # A router's exchange counts the rank's own tokens: a share above 1 is copies.
                 share = traffic.rank_copies * traffic.remote_share
