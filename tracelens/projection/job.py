@@ -63,13 +63,16 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A step that ran. ``passes[rank]`` are those of the rank's tasks in order."""
+    """A step that ran. ``pass_at(rank, position)`` is what a rank ran as the task at that position of its order."""
 
-    chunks: Sequence[Sequence[Chunk]]
     tasks: Sequence[Sequence[Task]]
-    passes: Sequence[Sequence[Pass]]
+    pass_at: Callable[[int, int], Pass]
     pipeline: pipeline.Pipeline
     finish: Sequence[Finish]
+
+    def passes(self, rank: int) -> list[Pass]:
+        """Those of a rank's tasks, in order."""
+        return [self.pass_at(rank, at) for at in range(len(self.tasks[rank]))]
 
     @property
     def step_us(self) -> float:
@@ -83,8 +86,9 @@ class Run:
         """What ``rank`` spends the step on, us; communication is what stays exposed. Adds up to the step."""
         ran, finish = self.pipeline, self.finish[rank]
         parts: Parts = defaultdict(float)
-        by_id = {id(each): each for each in self.passes[rank]}
-        for key, count in Counter(map(id, self.passes[rank])).items():
+        passes = self.passes(rank)
+        by_id = {id(each): each for each in passes}
+        for key, count in Counter(map(id, passes)).items():
             for part, time_us in by_id[key].parts.items():
                 parts[part] += count * time_us
         parts["host"] += max(0.0, ran.busy_us[rank] - sum(parts.values()))
@@ -131,10 +135,12 @@ class Job:
             later_bytes=[[self._later(chunk) for chunk in rank] for rank in self.chunks],
             hops_us=self.hops_us,
         )
-        passes = [
-            [self._pass_at(rank, at, mine, ran, lasts) for at in range(len(mine))] for rank, mine in enumerate(tasks)
-        ]
-        return Run(chunks=self.chunks, tasks=tasks, passes=passes, pipeline=ran, finish=self._finish(ran, lasts))
+        return Run(
+            tasks=tasks,
+            pass_at=lambda rank, at: self._pass_at(rank, at, tasks[rank], ran, lasts),
+            pipeline=ran,
+            finish=self._finish(ran, lasts),
+        )
 
     @functools.cached_property
     def _host(self) -> Software:

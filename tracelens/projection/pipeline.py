@@ -46,22 +46,48 @@ class Pipeline:
     """What the ranks of a pipeline did. Times in microseconds from the first task's start.
 
     ``starts_us``, ``ends_us`` and ``launches_us`` (when the host began) of a rank are those of its tasks in order.
-    ``received_us``: when what a task needs left its sender, and came; ``sent_us``: when its result left and came.
     ``busy_us`` of a rank is the time of its tasks; ``transfer_us`` what it waited for transfers that were under way.
     ``kept_bytes``: the most activations that it kept at once. ``pairs``: positions of forwards that ran beside the
-    backward after them.
+    backward after them. ``ports`` by rank, kind and chunk: when results came in and went out.
     """
 
     time_us: float
-    starts_us: tuple[tuple[float, ...], ...]
-    ends_us: tuple[tuple[float, ...], ...]
-    launches_us: tuple[tuple[float, ...], ...]
-    received_us: tuple[tuple[tuple[float, float] | None, ...], ...]
-    sent_us: tuple[tuple[tuple[float, float] | None, ...], ...]
+    starts_us: Sequence[Sequence[float]]
+    ends_us: Sequence[Sequence[float]]
+    launches_us: Sequence[Sequence[float]]
     busy_us: tuple[float, ...]
     transfer_us: tuple[float, ...]
     kept_bytes: tuple[float, ...]
     pairs: tuple[frozenset[int], ...]
+    ports: Sequence[Mapping[Kind, Sequence[Port]]]
+
+    def received_us(self, rank: int, task: Task) -> tuple[float, float] | None:
+        """When what a task needs left its sender, and came; None for what needs nothing from another rank."""
+        port = self.ports[rank][task.kind][task.chunk]
+        return _travel(port.source, task.micro_batch, port.hop_in_us)
+
+    def sent_us(self, rank: int, task: Task) -> tuple[float, float] | None:
+        """When a task's result left, and came where it is needed; None for what no other rank needs."""
+        port = self.ports[rank][task.kind][task.chunk]
+        return _travel(port.target, task.micro_batch, port.hop_out_us)
+
+
+def _travel(came: Sequence[float | None] | None, micro_batch: int, hop_us: float) -> tuple[float, float] | None:
+    due = came[micro_batch] if came is not None and hop_us else None
+    return None if due is None else (due - hop_us, due)
+
+
+class Port(NamedTuple):
+    """Where tasks of one kind and chunk take what they need from, and put their result: when it is there, by
+    micro-batch, None until then. ``link``: until when transfers the same way are under way.
+    """
+
+    source: list[float | None] | None
+    hop_in_us: float
+    target: list[float | None] | None
+    hop_out_us: float
+    link: list[float]
+    cost: Cost
 
 
 def run(
@@ -80,8 +106,8 @@ def run(
     for what a task receives, and else runs ahead of the device. ``kept_bytes`` of a micro-batch live from its forward,
     ``later_bytes`` of them from the input's to the weights' gradient. UsageError when the schedule waits for itself.
     """
-    wires = _Wires(routes, hops_us)
-    ranks = [_Rank(rank, mine, costs, wires) for rank, mine in enumerate(tasks)]
+    ports = _ports(tasks, routes, costs, hops_us)
+    ranks = [_Rank(rank, mine, costs, ports[rank]) for rank, mine in enumerate(tasks)]
     waiting = ranks
     while waiting:
         advanced = [rank.advance() for rank in waiting]
@@ -90,131 +116,135 @@ def run(
         waiting = [rank for rank in waiting if rank.position < len(rank.tasks)]
     return Pipeline(
         time_us=max(rank.free for rank in ranks),
-        starts_us=tuple(tuple(rank.starts) for rank in ranks),
-        ends_us=tuple(tuple(rank.ends) for rank in ranks),
-        launches_us=tuple(tuple(rank.launches) for rank in ranks),
-        received_us=tuple(tuple(rank.received) for rank in ranks),
-        sent_us=tuple(tuple(rank.sent) for rank in ranks),
+        starts_us=[rank.starts for rank in ranks],
+        ends_us=[rank.ends for rank in ranks],
+        launches_us=[rank.launches for rank in ranks],
         busy_us=tuple(rank.busy for rank in ranks),
         transfer_us=tuple(rank.waited for rank in ranks),
         kept_bytes=tuple(_peak(mine, kept_bytes[rank], later_bytes[rank]) for rank, mine in enumerate(tasks)),
         pairs=tuple(frozenset(rank.pairs) for rank in ranks),
+        ports=ports,
     )
 
 
-class _Wires:
-    """What arrived where and when. Keys begin with whether the pass is forward; a link joins two ranks one way."""
+def _ports(
+    tasks: Sequence[Sequence[Task]], routes: Sequence[Route], costs: Costs, hops_us: Sequence[float]
+) -> list[dict[Kind, list[Port]]]:
+    """Of every rank; both backwards receive and send alike, and weights' gradients do neither."""
+    ranks, chunks = len(tasks), sum(len(route) for route in routes) // len(tasks)
+    micro_batches = 1 + max(task.micro_batch for task in tasks[0])
+    links: dict[tuple[int, int, bool], list[float]] = {}
+    source: dict[tuple[bool, int, int], tuple[list[float | None], float]] = {}
+    target: dict[tuple[bool, int, int], tuple[list[float | None], float, list[float]]] = {}
+    for route in routes:
+        turn: list[float | None] = [None] * micro_batches
+        target[True, *route[-1]] = turn, 0.0, [0.0]
+        source[False, *route[-1]] = turn, 0.0
+        for here, there in itertools.pairwise(route):
+            for forward, sender, receiver in ((True, here, there), (False, there, here)):
+                onward = receiver[0] == (sender[0] + 1) % ranks
+                hop = 0.0 if sender[0] == receiver[0] else hops_us[sender[0] if onward else receiver[0]]
+                came: list[float | None] = [None] * micro_batches
+                link = links.setdefault((sender[0], receiver[0], forward), [0.0])
+                target[forward, *sender] = came, hop, link
+                source[forward, *receiver] = came, hop
 
-    def __init__(self, routes: Sequence[Route], hops_us: Sequence[float]) -> None:
-        ranks = len(hops_us)
-        self.arrived: dict[tuple[bool, int, int, int], tuple[float, float]] = {}
-        self.free: dict[tuple[int, int, bool], float] = {}
-        self.enters = {route[0] for route in routes}
-        self.next_of: dict[tuple[bool, int, int], tuple[tuple[int, int], tuple[int, int, bool], float]] = {}
-        for route in routes:
-            for here, there in itertools.pairwise(route):
-                for forward, source, target in ((True, here, there), (False, there, here)):
-                    onward = target[0] == (source[0] + 1) % ranks
-                    hop = 0.0 if source[0] == target[0] else hops_us[source[0] if onward else target[0]]
-                    link = (source[0], target[0], forward)
-                    self.free[link] = 0.0
-                    self.next_of[forward, *source] = (target, link, hop)
+    def port(kind: Kind, rank: int, chunk: int) -> Port:
+        key = (kind == "F", rank, chunk)
+        came, hop_in = source.get(key, (None, 0.0)) if kind != "W" else (None, 0.0)
+        goes, hop_out, link = target.get(key, (None, 0.0, [0.0])) if kind != "W" else (None, 0.0, [0.0])
+        return Port(came, hop_in, goes, hop_out, link, costs.of[kind][rank][chunk])
 
-    def send(self, forward: bool, rank: int, chunk: int, micro_batch: int, at_us: float) -> tuple[float, float] | None:
-        """Passes a result on, and says when it left and came; the last part of the model turns round."""
-        onward = self.next_of.get((forward, rank, chunk))
-        if onward is None:
-            if forward:
-                self.arrived[False, rank, chunk, micro_batch] = (at_us, at_us)
-            return None
-        (to, place), link, hop = onward
-        leaves = max(at_us, self.free[link])
-        self.free[link] = leaves + hop
-        self.arrived[forward, to, place, micro_batch] = (leaves, leaves + hop)
-        return (leaves, leaves + hop) if to != rank else None
+    return [{kind: [port(kind, rank, chunk) for chunk in range(chunks)] for kind in costs.of} for rank in range(ranks)]
 
 
 class _Rank:
     """One rank's progress."""
 
-    def __init__(self, index: int, tasks: Sequence[Task], costs: Costs, wires: _Wires) -> None:
-        self.index, self.tasks, self.costs, self.wires = index, tasks, costs, wires
+    def __init__(self, index: int, tasks: Sequence[Task], costs: Costs, ports: Mapping[Kind, Sequence[Port]]) -> None:
+        self.index, self.tasks, self.ports, self.beside = index, tasks, ports, costs.pairs
+        self.late = {at: cost for (rank, at), cost in costs.late.items() if rank == index}
         self.position = 0
         self.free = self.host = self.busy = self.waited = 0.0
         self.starts: list[float] = []
         self.ends: list[float] = []
         self.launches: list[float] = []
-        self.received: list[tuple[float, float] | None] = []
-        self.sent: list[tuple[float, float] | None] = []
         self.pairs: set[int] = set()
 
     def advance(self) -> bool:
         """Runs what it can; whether that was anything."""
-        first, tasks = self.position, self.tasks
-        while self.position < len(tasks):
-            task = tasks[self.position]
-            came = self._came(task)
-            if came is None:
-                break
-            pair = self._pair(task)
-            if pair is None:
-                self._wait(came)
-                self._run(task, self._cost(task), came)
-                self.free = self.ends[-1]
+        first, tasks, ports, late = self.position, self.tasks, self.ports, self.late
+        for at in range(first, len(tasks)):
+            # A pair has run the task after its forward too
+            if at < self.position:
                 continue
-            other = self._came(tasks[self.position + 1])
-            if other is None:
+            kind, micro_batch, chunk = tasks[at]
+            port = ports[kind][chunk]
+            due = 0.0 if port.source is None else port.source[micro_batch]
+            if due is None:
                 break
-            self._wait(max(came, other, key=lambda times: times[1]))
-            start, self.pairs = self.free, self.pairs | {self.position}
-            for each, cost, times in zip(tasks[self.position : self.position + 2], pair, (came, other), strict=True):
-                self.free = start
-                self._run(each, cost, times)
-            self.free = max(self.ends[-2:])
-            self.busy -= sum(end - start for end in self.ends[-2:]) - (self.free - start)
+            pair = None if self.beside is None else self._pair(at)
+            if pair is not None:
+                if not self._run_pair(at, pair):
+                    break
+                continue
+            start = self.free
+            if due > start:
+                self.waited += min(due - start, port.hop_in_us)
+                start = due
+            cost = late[at](start) if at in late else port.cost
+            self.free = self._run(micro_batch, port, cost, start, due)
+            self.busy += self.free - start
         return self.position > first
 
-    def _came(self, task: Task) -> tuple[float, float] | None:
-        """When what the task needs left its sender, and came."""
-        kind, micro_batch, chunk = task
-        if kind == "W" or (kind == "F" and (self.index, chunk) in self.wires.enters):
-            return (0.0, 0.0)
-        return self.wires.arrived.get((kind == "F", self.index, chunk, micro_batch))
-
-    def _wait(self, came: tuple[float, float]) -> None:
-        left, due = came
-        if due > self.free:
-            self.waited += min(due - self.free, due - left)
-            self.free = due
-
-    def _pair(self, task: Task) -> tuple[Cost, Cost] | None:
-        at, pairs = self.position, self.costs.pairs
-        if pairs is None or task.kind != "F" or at + 1 == len(self.tasks):
-            return None
-        after, late = self.tasks[at + 1], self.costs.late
-        if after.kind not in "BD" or after.micro_batch == task.micro_batch:
-            return None
-        return None if (self.index, at) in late or (self.index, at + 1) in late else pairs(self.index, task, after)
-
-    def _cost(self, task: Task) -> Cost:
-        late = self.costs.late.get((self.index, self.position))
-        return self.costs.of[task.kind][self.index][task.chunk] if late is None else late(self.free)
-
-    def _run(self, task: Task, cost: Cost, came: tuple[float, float]) -> None:
-        kind, micro_batch, chunk = task
-        left, due = came
-        travelled = due > left
-        launch = max(self.host, due) if travelled else self.host
-        start = self.free
-        end = max(start + cost.time_us, launch + cost.host_us)
-        self.host = launch + cost.launch_us
-        self.busy += end - start
+    def _run(self, micro_batch: int, port: Port, cost: Cost, start: float, due: float) -> float:
+        """When the task ends."""
+        time_us, host_us, launch_us = cost
+        launch = due if port.hop_in_us and due > self.host else self.host
+        end = max(start + time_us, launch + host_us)
+        self.host = launch + launch_us
         self.starts.append(start)
         self.ends.append(end)
         self.launches.append(launch)
-        self.received.append(came if travelled else None)
-        self.sent.append(None if kind == "W" else self.wires.send(kind == "F", self.index, chunk, micro_batch, end))
         self.position += 1
+        if port.target is not None:
+            came = end
+            if port.hop_out_us:
+                came = max(end, port.link[0]) + port.hop_out_us
+                port.link[0] = came
+            port.target[micro_batch] = came
+        return end
+
+    def _pair(self, at: int) -> tuple[Cost, Cost] | None:
+        """What a forward and the backward after it take beside each other."""
+        task, late = self.tasks[at], self.late
+        if self.beside is None or task.kind != "F" or at + 1 == len(self.tasks):
+            return None
+        after = self.tasks[at + 1]
+        if after.kind not in "BD" or after.micro_batch == task.micro_batch or at in late or at + 1 in late:
+            return None
+        return self.beside(self.index, task, after)
+
+    def _run_pair(self, at: int, costs: tuple[Cost, Cost]) -> bool:
+        """Both start when both can; whether they could."""
+        both = self.tasks[at : at + 2]
+        ports = [self.ports[task.kind][task.chunk] for task in both]
+        dues = []
+        for task, port in zip(both, ports, strict=True):
+            due = 0.0 if port.source is None else port.source[task.micro_batch]
+            if due is None:
+                return False
+            dues.append(due)
+        start = max(self.free, *dues)
+        if start > self.free:
+            self.waited += min(start - self.free, ports[dues.index(start)].hop_in_us)
+        self.pairs.add(at)
+        self.free = max(
+            self._run(task.micro_batch, port, cost, start, due)
+            for task, port, cost, due in zip(both, ports, costs, dues, strict=True)
+        )
+        self.busy += self.free - start
+        return True
 
 
 def _peak(tasks: Sequence[Task], kept: Sequence[float], later: Sequence[float]) -> float:

@@ -108,7 +108,7 @@ def _tasks(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
     """Kernels of the rank's tasks, no earlier than the host launched them, and the transfers beside them."""
     pipeline = ran.pipeline
     for task, one, start_us, launch_us in zip(
-        ran.tasks[rank], ran.passes[rank], pipeline.starts_us[rank], pipeline.launches_us[rank], strict=True
+        ran.tasks[rank], ran.passes(rank), pipeline.starts_us[rank], pipeline.launches_us[rank], strict=True
     ):
         label = f"{_WORDS[task.kind]} of micro-batch {task.micro_batch}, chunk {task.chunk}"
         yield from _launched(job, one, start_us, launch_us, label)
@@ -150,7 +150,7 @@ def _hops(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
     free = 0.0
     for at, task in enumerate(ran.tasks[rank]):
         way = "forward" if task.kind == "F" else "backward"
-        received, sent = pipeline.received_us[rank][at], pipeline.sent_us[rank][at]
+        received, sent = pipeline.received_us(rank, task), pipeline.sent_us(rank, task)
         if received is not None:
             left, came = received
             start = min(free, left) if came > free else left

@@ -26,22 +26,21 @@ class Interleaved:
             raise UsageError(
                 f"schedule interleaved: {plan.ranks} pipeline ranks do not divide {plan.micro_batches} micro-batches"
             )
-        return [self._of(rank, plan) for rank in range(plan.ranks)]
+        # In groups of p micro-batches through each chunk in turn
+        forward = [
+            (group + m, c)
+            for group in range(0, plan.micro_batches, plan.ranks)
+            for c in range(plan.chunks)
+            for m in range(plan.ranks)
+        ]
+        forwards = [Task("F", m, c) for m, c in forward]
+        backwards = [Task("B", m, plan.chunks - 1 - c) for m, c in forward]
+        return [self._of(rank, plan, forwards, backwards) for rank in range(plan.ranks)]
 
-    def _of(self, rank: int, plan: Plan) -> list[Task]:
-        ranks, chunks = plan.ranks, plan.chunks
-        total = plan.micro_batches * chunks
-        forward = [self._at(i, ranks, chunks) for i in range(total)]
-        ahead = min(2 * (ranks - rank - 1) + (chunks - 1) * ranks, total)
-        order = [Task("F", m, c) for m, c in forward[:ahead]]
-        backward = [Task("B", m, chunks - 1 - c) for m, c in forward]
-        for i in range(total - ahead):
-            m, c = forward[ahead + i]
-            order += [Task("F", m, c), backward[i]]
-        return order + backward[total - ahead :]
-
-    def _at(self, index: int, ranks: int, chunks: int) -> tuple[int, int]:
-        """Micro-batch and chunk of the ``index``-th forward."""
-        group, inside = divmod(index, ranks * chunks)
-        chunk, micro_batch = divmod(inside, ranks)
-        return group * ranks + micro_batch, chunk
+    def _of(self, rank: int, plan: Plan, forwards: Sequence[Task], backwards: Sequence[Task]) -> list[Task]:
+        total = len(forwards)
+        ahead = min(2 * (plan.ranks - rank - 1) + (plan.chunks - 1) * plan.ranks, total)
+        order = list(forwards[:ahead])
+        for pair in zip(forwards[ahead:], backwards, strict=False):
+            order += pair
+        return [*order, *backwards[total - ahead :]]
