@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from tracelens.backends.system import System
 from tracelens.projection.search.corrected import CorrectedRules
+from tracelens.projection.search.rules import Wanted
 from tracelens.projection.search.space import Strategy
-from tracelens.projection.search.splits import Space, Splits, placements
+from tracelens.projection.search.splits import Space, placements
 from tracelens.projection.step import project
 from tracelens.workload.model_config import ModelConfig
 
@@ -25,15 +24,9 @@ CASES: dict[str, tuple[str, str, Strategy, int, int, int]] = {
 }
 
 
-def rules(model: str, cluster: str, strategy: Strategy, sequence: int, **more: Any) -> CorrectedRules:
+def rules(model: str, cluster: str, strategy: Strategy, sequence: int) -> CorrectedRules:
     space = Space(model=ModelConfig.load(model), strategy=strategy, sequence=sequence)
-    return CorrectedRules(space=space, system=System.load(cluster), **more)
-
-
-def fitting(priced: CorrectedRules, gpus: list[int], batch: int) -> Splits:
-    space = priced.candidates(gpus, global_batch=batch)
-    needed = sum(priced.memory_gb(space, global_batch=batch).values())
-    return priced.placed(space.take(needed <= priced.capacity_gb))
+    return CorrectedRules(space=space, system=System.load(cluster))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -43,9 +36,8 @@ def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case:
     """
     model, cluster, strategy, sequence, gpus, batch = CASES[case]
     priced = rules(model, cluster, strategy, sequence)
-    space = fitting(priced, [gpus], batch)
-    step_s = priced.step_s(space, global_batch=batch)
-    needed = sum(priced.memory_gb(space, global_batch=batch).values())
+    found = priced.feasible([gpus], global_batch=batch)
+    space, step_s, needed = found.candidates, found.step_s, found.memory_gb
     chosen = [int(step_s.argmin()), *np.random.default_rng(3).choice(len(space), 12, replace=False).tolist()]
     for i in chosen:
         parallel = priced.parallel(space, i, global_batch=batch)
@@ -58,13 +50,14 @@ def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case:
 
 def test_the_parts_of_a_step_add_up() -> None:
     priced = rules("llama3.1-8b", "dgx-h100", "1d", 4096)
-    times = priced.times(fitting(priced, [16], 64), global_batch=64)
+    times = priced.times(priced.feasible([16], global_batch=64).candidates, global_batch=64)
     assert sum(value for name, value in times.items() if name != "t") == pytest.approx(times["t"], rel=1e-12)
     assert min(value.min() for value in times.values()) > -1e-12
 
 
 def test_less_free_memory_leaves_fewer_configurations() -> None:
-    half, full = (len(fitting(rules("llama3.1-70b", "dgx-h100", "1d", 4096, headroom=h), [64], 64)) for h in (0.5, 0))
+    priced = rules("llama3.1-70b", "dgx-h100", "1d", 4096)
+    half, full = (len(priced.feasible([64], global_batch=64, wanted=Wanted(headroom=h)).step_s) for h in (0.5, 0))
     assert 0 < half < full
 
 

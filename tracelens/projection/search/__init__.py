@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelens.projection.search.paper import LayerCost, PaperRules, layer_costs, memory_gb, step_times
-from tracelens.projection.search.space import Candidates, enumerate_candidates
+from tracelens.projection.search.rules import ANYTHING, Feasible, Floats, Rules, Wanted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Columns of a result, named as the published tables name them.
+#: Columns of a result, named as the published tables name them; a rule set's further ones come after.
 COLUMNS = (
     "model", "gpu", "nvs", "strategy", "n_gpus", "global_batch", "rank", "throughput", "dp", "tp", "tp1", "tp2", "pp",
     "mbs", "nb", "nv_tp1", "nv_tp2", "nv_dp", "nv_pp", "t", "mem", "t_comp", "t_mem", "t_tp_comm", "t_dp_comm",
@@ -22,63 +23,73 @@ COLUMNS = (
 
 
 def search(
-    rules: PaperRules, gpu_counts: Iterable[int], *, global_batch: int, top: int = 10, model: str = ""
-) -> pd.DataFrame:
+    rules: Rules[Any], gpu_counts: Iterable[int], *, global_batch: int, top: int = 10, model: str = "",
+    wanted: Wanted = ANYTHING,
+) -> pd.DataFrame:  # fmt: skip
     """The ``top`` fastest configurations that fit, per device count; no row where none fits.
 
-    Columns as in ``COLUMNS``: t s, mem and *_mem GB, throughput samples/s, flops_per_gpu TFLOP per step.
-    Ties are broken on the integer columns, smallest first.
+    Columns as in ``COLUMNS``: t s, mem and *_mem GB, throughput samples/s, flops_per_gpu TFLOP per step. Ties are
+    broken on the integer columns, smallest first. Where ``wanted`` is one configuration, it has a row that fits or not.
     """
     counts = sorted(set(gpu_counts))
-    space = enumerate_candidates(
-        rules.shape, rules.strategy, counts, global_batch=global_batch, domain=rules.system.domain
-    )
-    cost = layer_costs(rules, space)
-    memory = sum(memory_gb(rules, space, cost, global_batch).values())
-    fits = np.flatnonzero(memory <= rules.system.hbm_gb)
-    space, cost = space.take(fits), _at(cost, fits)
-    time_s = step_times(rules, space, cost, global_batch)["t"]
-    chosen = np.concatenate([_fastest(space, time_s, n, top) for n in counts] or [np.empty(0, np.intp)])
-    return evaluate(rules, space.take(chosen), global_batch=global_batch, model=model)
+    found = rules.feasible(counts, global_batch=global_batch, wanted=wanted)
+    return _rows(rules, found, fastest(found, counts, top), global_batch, model)
 
 
-def evaluate(rules: PaperRules, candidates: Candidates, *, global_batch: int, model: str = "") -> pd.DataFrame:
+def front(
+    rules: Rules[Any], gpu_counts: Iterable[int], *, global_batch: int, model: str = "", wanted: Wanted = ANYTHING
+) -> pd.DataFrame:
+    """Configurations that no other beats in time, devices and memory at once, fewest devices first."""
+    found = rules.feasible(sorted(set(gpu_counts)), global_batch=global_batch, wanted=wanted)
+    return _rows(rules, found, pareto(found), global_batch, model)
+
+
+def evaluate(rules: Rules[Any], candidates: Any, *, global_batch: int, model: str = "") -> pd.DataFrame:
     """The full breakdown of given candidates, in their order; ``rank`` counts within one device count."""
     import pandas as pd
 
-    cost = layer_costs(rules, candidates)
-    memory = memory_gb(rules, candidates, cost, global_batch)
-    times = step_times(rules, candidates, cost, global_batch)
-    c = candidates
-    frame = pd.DataFrame(
-        {
-            "model": model,
-            "gpu": rules.system.name,
-            "nvs": rules.system.domain,
-            "strategy": rules.strategy,
-            "n_gpus": c.gpus,
-            "global_batch": global_batch,
-            "rank": pd.Series(c.gpus).groupby(c.gpus).cumcount(),
-            "throughput": global_batch / times["t"],
-            "dp": c.dp, "tp": c.m1 * c.m2, "tp1": c.m1, "tp2": c.m2, "pp": c.pp, "mbs": c.micro_batch,
-            "nb": np.where(rules.strategy == "2d", c.blocks, np.nan),
-            "nv_tp1": c.near_m1, "nv_tp2": c.near_m2, "nv_dp": c.near_dp, "nv_pp": c.near_pp,
-            "mem": sum(memory.values()),
-            **times,
-            **memory,
-        }
-    )  # fmt: skip
-    return frame[list(COLUMNS)]
+    columns = rules.table(candidates, global_batch=global_batch)
+    given = {"model": model, "strategy": rules.strategy, "global_batch": global_batch}
+    columns |= {
+        "rank": pd.Series(candidates.gpus).groupby(candidates.gpus).cumcount(),
+        "throughput": global_batch / columns["t"],
+    }
+    frame = pd.DataFrame({**columns, **given})
+    return frame[[*COLUMNS, *(name for name in columns if name not in COLUMNS)]]
 
 
-def _fastest(space: Candidates, time_s: Any, gpus: int, top: int) -> Any:
+def fastest(found: Feasible[Any], gpu_counts: Iterable[int], top: int) -> npt.NDArray[np.intp]:
+    """Positions of the ``top`` fastest of each device count, fastest first."""
+    chosen = [_fastest(found.candidates, found.step_s, n, top) for n in gpu_counts]
+    return np.concatenate([np.empty(0, np.intp), *chosen])
+
+
+def pareto(found: Feasible[Any]) -> npt.NDArray[np.intp]:
+    """Positions of those that no other equals or beats in time, devices and memory, fewest devices first."""
+    front: list[int] = []
+    for n in np.unique(found.candidates.gpus):
+        index = np.flatnonzero(found.candidates.gpus == n)
+        order = index[np.lexsort((found.memory_gb[index], found.step_s[index]))]
+        memory = found.memory_gb[order]
+        least = np.concatenate([[np.inf], np.minimum.accumulate(memory)[:-1]])
+        for i in order[memory < least].tolist():
+            at = (found.step_s[i], found.memory_gb[i])
+            if not any(found.step_s[j] <= at[0] and found.memory_gb[j] <= at[1] for j in front):
+                front.append(i)
+    return np.array(front, np.intp)
+
+
+def _rows(
+    rules: Rules[Any], found: Feasible[Any], chosen: npt.NDArray[np.intp], global_batch: int, model: str
+) -> pd.DataFrame:
+    return evaluate(rules, found.candidates.take(chosen), global_batch=global_batch, model=model)
+
+
+def _fastest(space: Any, time_s: Floats, gpus: int, top: int) -> npt.NDArray[np.intp]:
     index = np.flatnonzero(space.gpus == gpus)
     if len(index) > 4 * top:
         limit = np.partition(time_s[index], top - 1)[top - 1]
         index = index[time_s[index] <= limit]
-    ties: Sequence[Any] = [getattr(space, name)[index] for name in reversed(Candidates.__slots__)]
-    return index[np.lexsort((*ties, time_s[index]))[:top]]
-
-
-def _at(cost: LayerCost, index: Any) -> LayerCost:
-    return LayerCost(**{name: getattr(cost, name)[index] for name in LayerCost.__slots__})
+    ties = [getattr(space, field.name)[index] for field in reversed(fields(space))]
+    order: npt.NDArray[np.intp] = index[np.lexsort((*ties, time_s[index]))[:top]]
+    return order

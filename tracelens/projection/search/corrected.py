@@ -8,6 +8,7 @@ running the pipeline event by event, its time is a closed form (``pipeline_us``)
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, EPComm, PerfModel, WorkColumns
 from tracelens.projection.exposure import REDUCED_BYTES, exposed_us, hop_us, last_bucket_us
 from tracelens.projection.job import layer_counts
+from tracelens.projection.search.rules import ANYTHING, PLACES, Feasible, Wanted
 from tracelens.projection.search.space import Ints, Strategy, distinct
 from tracelens.projection.search.splits import RECOMPUTE, Space, Splits, placed
 from tracelens.projection.software import PLAIN, Software, sustained_us
@@ -85,24 +87,31 @@ class LayerTimes:
         return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EndTimes:
+    """Microseconds of what a rank does once per step with all that it holds: its messages, and the optimizer."""
+
+    gather: Floats
+    scatter: Floats
+    optimizer: Floats
+
+    def take(self, index: Any) -> EndTimes:
+        """Some of the candidates."""
+        return EndTimes(gather=self.gather[index], scatter=self.scatter[index], optimizer=self.optimizer[index])
+
+
 PARTS = ("compute", "memory", "tp", "cp", "ep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectedRules:
-    """Prices candidates of ``space`` on ``system``. ``headroom`` is the share of device memory that stays free."""
+    """Prices candidates of ``space`` on ``system``."""
 
     space: Space
     system: System
     backends: str = BACKENDS
     software: Software = PLAIN
-    headroom: float = 0.0
-    cluster: str = ""
     _built: dict[Any, dict[str, list[RankLayer]]] = field(default_factory=dict, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.headroom < 1:
-            raise UsageError(f"memory headroom is a share from 0 to below 1, not {self.headroom}")
 
     @property
     def model(self) -> ModelConfig:
@@ -126,23 +135,70 @@ class CorrectedRules:
 
     @property
     def capacity_gb(self) -> float:
-        """GB of a device that a step may fill; infinite where it is not known."""
+        """GB per device; infinite where it is not known."""
         hbm = self.system.device.hbm
         nominal = None if hbm is None else hbm.nominal_gib
-        return np.inf if nominal is None else nominal * BYTES_PER_GIB / BYTES_PER_GB * (1 - self.headroom)
+        return np.inf if nominal is None else nominal * BYTES_PER_GIB / BYTES_PER_GB
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Distinct layers, and the ends."""
         return (*dict.fromkeys(self.model.layers), *ENDS)
 
-    def candidates(self, gpu_counts: Iterable[int], *, global_batch: int) -> Splits:
-        """All configurations, before their placement."""
-        return self.space.splits(gpu_counts, global_batch=global_batch)
+    @property
+    def tokens_per_sample(self) -> int:
+        """Length of a sequence."""
+        return self.space.sequence
 
-    def placed(self, splits: Splits) -> Splits:
-        """In every way over the nodes."""
-        return placed(splits, self.node)
+    def feasible(self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Wanted = ANYTHING) -> Feasible[Splits]:
+        """All configurations that hold what is wanted: memory first, which does not depend on where ranks stand."""
+        splits = self.space.splits(gpu_counts, global_batch=global_batch)
+        if wanted.fixed or wanted.forbidden:
+            names = [name for name in self.degrees(splits) if name not in PLACES]
+            splits = splits.take(wanted.allows(self.degrees(splits), only=names))
+        needed = sum(self.memory_gb(splits, global_batch=global_batch).values(), np.zeros(len(splits)))
+        if not wanted.is_one_configuration:
+            fits = needed <= self.capacity_gb * (1 - wanted.headroom)
+            splits, needed = splits.take(fits), needed[fits]
+        spread, source = placed(splits, self.node)
+        if wanted.fixed or wanted.forbidden:
+            allowed = wanted.allows(self.degrees(spread), only=PLACES)
+            spread, source = spread.take(allowed), source[allowed]
+        return Feasible(
+            candidates=spread, step_s=self.times(spread, global_batch=global_batch)["t"], memory_gb=needed[source]
+        )
+
+    def table(self, candidates: Splits, *, global_batch: int) -> dict[str, Any]:
+        """The full breakdown, by column name."""
+        needed = self.memory_gb(candidates, global_batch=global_batch)
+        degrees = self.degrees(candidates)
+        first = {name: degrees.pop(name) for name in FURTHER}
+        if self.strategy != "2d":
+            degrees["nb"] = np.full(len(candidates), np.nan)
+        return {
+            "gpu": self.system.device.name,
+            "nvs": self.node,
+            **degrees,
+            "mem": sum(needed.values()),
+            **self.times(candidates, global_batch=global_batch),
+            "wts_mem": needed["weights"],
+            "wts_grad_mem": needed["gradients"],
+            "wts_optimizer_states_mem": needed["optimizer"],
+            "acts_mem": needed["activations"],
+            "flops_per_gpu": self.tflop_per_gpu(candidates, global_batch=global_batch),
+            **first,
+            "logits_mem": needed["logits"],
+            "other_mem": needed["outside"],
+        }
+
+    def degrees(self, s: Splits) -> dict[str, Any]:
+        """What may be fixed or forbidden, by column name."""
+        return {
+            "n_gpus": s.gpus, "dp": s.dp, "tp": s.m1 * s.m2, "tp1": s.m1, "tp2": s.m2, "pp": s.pp,
+            "mbs": s.micro_batch, "nb": s.blocks, "nv_tp1": s.near_m1, "nv_tp2": s.near_m2, "nv_dp": s.near_dp,
+            "nv_pp": s.near_pp, "vpp": s.vpp, "ep": s.ep, "zero": s.zero,
+            "recompute": np.array(RECOMPUTE)[s.recompute], "precision": np.array(self.space.precisions)[s.precision],
+        }  # fmt: skip
 
     def parallel(self, splits: Splits, index: int, *, global_batch: int) -> ParallelConfig:
         """The configuration at ``index``, as a projection takes it."""
@@ -183,21 +239,19 @@ class CorrectedRules:
         found = {name: value / BYTES_PER_GB for name, value in result.items()}
         return {**found, "outside": np.full(len(splits), memory.OUTSIDE_BYTES / BYTES_PER_GB)}
 
-    def step_s(self, splits: Splits, *, global_batch: int) -> Floats:
-        """Seconds per step of placed candidates."""
-        return self.times(splits, global_batch=global_batch)["t"]
-
     def times(self, splits: Splits, *, global_batch: int) -> dict[str, Floats]:
         """Seconds per step, ``t``, and what it is made of on the busiest pipeline rank; they add up."""
-        layers = self._layer_times(splits)
-        sharded = self._sharded_us(splits)
-        found: dict[str, Floats] = {}
-        for group, types in self._by_stages(splits):
+        layers, sharded, hop = self._layer_times(splits), self._sharded_us(splits), self._hop_us(splits)
+        groups = list(self._by_stages(splits))
+        found = {name: np.zeros(len(splits)) for name in TIMES}
+        for (group, types), ends in zip(groups, self._ends_us(splits, groups), strict=True):
             for start in range(0, len(group), _CHUNK):
-                at = group[start : start + _CHUNK]
-                for name, value in self._stage_times(splits, at, types, layers, sharded, global_batch).items():
-                    found.setdefault(name, np.zeros(len(splits)))[at] = value / _US_PER_S
-        return found or {name: np.zeros(0) for name in TIMES}
+                part = slice(start, start + _CHUNK)
+                once = [each.take(part) for each in ends]
+                made = self._stage_times(splits, group[part], types, layers, sharded, once, hop, global_batch)
+                for name, value in made.items():
+                    found[name][group[part]] = value / _US_PER_S
+        return found
 
     def tflop_per_gpu(self, splits: Splits, *, global_batch: int) -> Floats:
         """TFLOP per device and step that the model asks for: causal attention, nothing twice."""
@@ -369,8 +423,11 @@ class CorrectedRules:
         gather, scatter = np.zeros((len(s), len(self.kinds))), np.zeros((len(s), len(self.kinds)))
         at = np.flatnonzero(s.zero == 3)
         if len(at):
-            part = s.take(at)
-            gather[at], scatter[at] = self._shared_us(part, *self._parameters(part))
+            names = ("m1", "m2", "dp", "ep", "near_m1", "near_m2", "near_dp")
+            first, inverse = distinct([*(getattr(s, name)[at] for name in names), s.pp[at] > 1])
+            part = s.take(at[first])
+            once = self._shared_us(part, *self._parameters(part))
+            gather[at], scatter[at] = once[0][inverse], once[1][inverse]
         return gather, scatter
 
     def _shared_us(self, s: Splits, dense: Floats, expert: Floats) -> tuple[Floats, Floats]:
@@ -381,16 +438,38 @@ class CorrectedRules:
         dense_stride, expert_ranks, expert_stride = shared_groups(s, self.node)
         ranks = s.dp * s.m2
         expert_ranks = np.where(s.zero == 3, np.minimum(expert_ranks, ranks), expert_ranks)
-        first, inverse = distinct(
-            [s.m1, s.m2, s.ep, s.pp > 1, s.zero, ranks, dense_stride, expert_ranks, expert_stride]
-        )
-        wire = np.array([REDUCED_BYTES[zero] for zero in range(4)])[s.zero[first]][:, None]
-        gather, scatter = np.zeros(dense[first].shape), np.zeros(dense[first].shape)
+        wire = np.array([REDUCED_BYTES[zero] for zero in range(4)])[s.zero][:, None]
+        gather, scatter = np.zeros(dense.shape), np.zeros(dense.shape)
         for count, members, stride in ((dense, ranks, dense_stride), (expert, expert_ranks, expert_stride)):
-            group = (members[first], stride[first])
-            gather += self._collective_us("all_gather", memory.WEIGHT_BYTES * count[first], *group)
-            scatter += self._collective_us("reduce_scatter", wire * count[first], *group)
-        return gather[inverse], scatter[inverse]
+            gather += self._collective_us("all_gather", memory.WEIGHT_BYTES * count, members, stride)
+            scatter += self._collective_us("reduce_scatter", wire * count, members, stride)
+        return gather, scatter
+
+    def _ends_us(
+        self, s: Splits, groups: Sequence[tuple[npt.NDArray[np.intp], tuple[StageType, ...]]]
+    ) -> list[list[EndTimes]]:
+        """Of each group's candidates and stage types. Distinct messages and optimizer steps are priced together."""
+        names = ("gpus", "m1", "m2", "dp", "ep", "zero", "near_m1", "near_m2", "near_dp")
+        where: list[npt.NDArray[np.intp]] = []
+        counts: list[Floats] = []
+        inverses: list[npt.NDArray[np.intp]] = []
+        for group, types in groups:
+            first, inverse = distinct([getattr(s, name)[group] for name in names])
+            dense, expert = self._parameters(s.take(group[first]))
+            inverses.append(inverse)
+            where += [group[first]] * len(types)
+            counts += [np.stack([dense @ stage.layers, expert @ stage.layers], axis=1) for stage in types]
+        if not where:
+            return []
+        rows, held = s.take(np.concatenate(where)), np.concatenate(counts)
+        gather, scatter = self._shared_us(rows, held[:, :1], held[:, 1:])
+        optimizer = self._optimizer_us(rows, held[:, 0], held[:, 1])
+        every = EndTimes(gather=gather[:, 0], scatter=scatter[:, 0], optimizer=optimizer)
+        edges = np.concatenate([[0], np.cumsum([len(each) for each in where])]).tolist()
+        parts = iter([every.take(slice(a, b)) for a, b in itertools.pairwise(edges)])
+        return [
+            [next(parts).take(inverse) for _ in types] for (_, types), inverse in zip(groups, inverses, strict=True)
+        ]
 
     def _collective_us(self, word: str, nbytes: Floats, ranks: Ints, stride: Ints) -> Floats:
         """[row, kind], a group per row; 0 within one rank and for no bytes."""
@@ -407,7 +486,7 @@ class CorrectedRules:
 
     def _stage_times(
         self, s: Splits, at: npt.NDArray[np.intp], types: Sequence[StageType], layers: LayerTimes,
-        shared: tuple[Floats, Floats], global_batch: int,
+        shared: tuple[Floats, Floats], ends: Sequence[EndTimes], hop: Floats, global_batch: int,
     ) -> dict[str, Floats]:  # fmt: skip
         part = s.take(at)
         passes = part.micro_batches(global_batch).astype(float)
@@ -453,18 +532,17 @@ class CorrectedRules:
             for name in names
         }
         once = np.array([stage.count for stage in types]) @ each
-        hop = self._hop_us(part)
         ran, hops = pipeline_us(
-            longest=longest, once=once, hop=hop, stages=part.pp, chunks=part.vpp, micro_batches=passes
+            longest=longest, once=once, hop=hop[at], stages=part.pp, chunks=part.vpp, micro_batches=passes
         )
         reduced = np.max(
             [
-                self._data_parallel_us(part, stage, sharded, forward_us[i], backward_us[i], passes)
+                self._data_parallel_us(part, stage, sharded, ends[i], forward_us[i], backward_us[i], passes)
                 for i, stage in enumerate(types)
             ],
             axis=0,
         )
-        optimizer = np.max([self._optimizer_us(part, stage) for stage in types], axis=0)
+        optimizer = np.max([each.optimizer for each in ends], axis=0)
         idle = ran - passes * longest - hops
         return {
             "t": ran + reduced + optimizer,
@@ -497,44 +575,37 @@ class CorrectedRules:
             total += count * np.maximum(0.0, host - busy)
         return total
 
-    def _hop_us(self, s: Splits) -> Floats:
-        first, inverse = distinct([s.m1, s.m2, s.micro_batch, s.pp, s.near_pp, s.precision])
-        result = np.zeros(len(first))
-        for i, index in enumerate(first):
-            stages = int(s.pp[index])
-            one = {name: int(getattr(s, name)[index]) for name in ("m1", "m2", "micro_batch", "precision")}
-            parallel = self._layer_parallel({**one, "ep": 1})
-            rows = parallel.micro_batch * self.space.sequence / (parallel.cp * parallel.row_share)
-            nbytes = parallel.width.width_bytes * rows * self.model.hidden
-            if stages > 1:
-                group = Placement(node=self.node).group(stages, int(s.near_pp[index]))
-                result[i] = np.max(hop_us(nbytes, group, self.topology))
-        return result[inverse]
-
     def _data_parallel_us(
-        self, s: Splits, stage: StageType, sharded: tuple[Floats, Floats], forward_us: Floats, backward_us: Floats,
-        passes: Floats,
+        self, s: Splits, stage: StageType, sharded: tuple[Floats, Floats], end: EndTimes, forward_us: Floats,
+        backward_us: Floats, passes: Floats,
     ) -> Floats:  # fmt: skip
         """As ``projection.step`` has it: at the step's end and at the next one's start."""
-        dense, expert = (each @ stage.layers[:, None] for each in self._parameters(s))
-        gather, scatter = (each[:, 0] for each in self._shared_us(s, dense, expert))
         buckets = float(stage.layers @ [len(kind) if kind not in ENDS else 1 for kind in self.kinds])
         reductions = np.where(s.zero == 2, passes, 1.0)
-        reduced = reductions * last_bucket_us(scatter, backward_us, buckets)
-        gathered = last_bucket_us(gather, forward_us, buckets)
+        reduced = reductions * last_bucket_us(end.scatter, backward_us, buckets)
+        gathered = last_bucket_us(end.gather, forward_us, buckets)
         leading = passes * (sharded[0][:, stage.leading] + sharded[1][:, stage.leading])
         return np.where(s.zero == 3, leading, reduced + gathered)
 
-    def _optimizer_us(self, s: Splits, stage: StageType) -> Floats:
-        """Adam over the rank's share of the parameters, and the gradients' norm."""
-        dense, expert = self._parameters(s)
+    def _hop_us(self, s: Splits) -> Floats:
+        """Between neighboring stages, the mean of hops inside and between nodes."""
+        rows = s.micro_batch * self.space.sequence / (s.m1 * s.m2)
+        nbytes = ParallelConfig().width.width_bytes * self.model.hidden * rows
+        result = np.zeros(len(s))
+        first, inverse = distinct([s.pp, s.near_pp])
+        for i, index in enumerate(first):
+            group = Placement(node=self.node).group(int(s.pp[index]), int(s.near_pp[index]))
+            if group.ranks > 1:
+                at = inverse == i
+                sizes, which = np.unique(nbytes[at], return_inverse=True)
+                result[at] = np.asarray(hop_us(sizes, group, self.topology))[which]
+        return result
+
+    def _optimizer_us(self, s: Splits, dense: Floats, expert: Floats) -> Floats:
+        """Adam over the rank's share of so many parameters, and the gradients' norm."""
         shards = s.dp * s.m2
         states = memory.divided_states(
-            dense @ stage.layers,
-            expert @ stage.layers,
-            zero=s.zero,
-            shards=shards,
-            expert_shards=np.minimum(shards, s.m1 * s.m2 * s.dp // s.ep),
+            dense, expert, zero=s.zero, shards=shards, expert_shards=np.minimum(shards, s.m1 * s.m2 * s.dp // s.ep)
         )
         elements = (states.optimizer / memory.OPTIMIZER_BYTES).astype(np.int64)
         first, inverse = distinct([elements, s.gpus])
@@ -544,6 +615,8 @@ class CorrectedRules:
         return times[inverse]
 
 
+#: Dimensions that the published tables do not have.
+FURTHER = ("vpp", "ep", "zero", "recompute", "precision")
 TIMES = (
     "t", "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
     "t_optimizer",

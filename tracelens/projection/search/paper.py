@@ -14,17 +14,24 @@ There is no causal mask, embedding, head, optimizer step or recompute in this mo
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.projection.search.space import Candidates, Shape, Strategy, distinct
+from tracelens.projection.search.rules import Feasible, Wanted
+from tracelens.projection.search.space import (
+    Candidates,
+    Shape,
+    Strategy,
+    distinct,
+    enumerate_candidates,
+)
 
 Floats = npt.NDArray[np.float64]
 Repair = Literal["layernorm", "pipeline", "all_reduce"]
@@ -36,6 +43,10 @@ TFLOP = 1e-12
 LAUNCH_S = 20e-6  # per op and pass
 COMPUTE_EFFICIENCY = 0.8
 OPTIMIZER_BYTES_PER_WEIGHT_BYTE = 6  # 12 bytes of state per 2-byte weight
+
+
+#: What a layer's cost depends on.
+LAYER_KEYS = ("m1", "m2", "micro_batch", "blocks", "near_m1", "near_m2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +135,22 @@ class LayerCost:
     transfer_gb: Floats
 
 
+class Message(NamedTuple):
+    """A collective: ``axis`` is the group, ``m1`` or ``m2``."""
+
+    kind: str
+    axis: str
+    volume_gb: Any
+
+
 @dataclass(slots=True, kw_only=True)
 class _Pass:
-    """Work of one pass of one op: TFLOP, GB through HBM, seconds of communication."""
+    """Work of one pass of one op: TFLOP, GB through HBM, collectives; of a SUMMA product, those of each block."""
 
     tflop: Any
     hbm_gb: Any
-    communication_s: Any = 0.0
+    messages: tuple[Message, ...] = ()
     blocks: Any = None
-    set_s: Any = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,6 +172,90 @@ class PaperRules:
     system: PaperSystem
     repairs: frozenset[Repair] = field(default_factory=frozenset)
 
+    @property
+    def capacity_gb(self) -> float:
+        """GB per device."""
+        return self.system.hbm_gb
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Length of a sequence."""
+        return self.shape.sequence
+
+    def feasible(self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Wanted) -> Feasible[Candidates]:
+        """All configurations that hold what is wanted: memory first, then time."""
+        space = enumerate_candidates(
+            self.shape, self.strategy, gpu_counts, global_batch=global_batch, domain=self.system.domain
+        )
+        if wanted.fixed or wanted.forbidden:
+            space = space.take(wanted.allows(self._degrees(space)))
+        cost = layer_costs(self, space)
+        needed = sum(memory_gb(self, space, cost, global_batch).values(), np.zeros(len(space)))
+        if not wanted.is_one_configuration:
+            fits = np.flatnonzero(needed <= self.system.hbm_gb * (1 - wanted.headroom))
+            space, needed = space.take(fits), needed[fits]
+            cost = LayerCost(**{name: getattr(cost, name)[fits] for name in LayerCost.__slots__})
+        return Feasible(candidates=space, step_s=step_times(self, space, cost, global_batch)["t"], memory_gb=needed)
+
+    def table(self, candidates: Candidates, *, global_batch: int) -> dict[str, Any]:
+        """The full breakdown, by column name."""
+        cost = layer_costs(self, candidates)
+        memory = memory_gb(self, candidates, cost, global_batch)
+        return {
+            "gpu": self.system.name,
+            "nvs": self.system.domain,
+            **self._degrees(candidates),
+            "nb": np.where(self.strategy == "2d", candidates.blocks, np.nan),
+            "mem": sum(memory.values()),
+            **step_times(self, candidates, cost, global_batch),
+            **memory,
+        }
+
+    def explained(self, candidates: Candidates, *, global_batch: int) -> list[dict[str, Any]]:
+        """The first candidate, an operation per row; ``forward_s`` and ``backward_s`` add up to the step."""
+        one = candidates.take(np.array([0]))
+        keys = {name: getattr(one, name) for name in LAYER_KEYS}
+        times = {
+            name: float(value[0])
+            for name, value in self.table(one, global_batch=global_batch).items()
+            if name in ("t_pp_comm", "t_bubble", "t_dp_comm")
+        }
+        layers = self.shape.depth // int(one.pp[0])
+        repeats = layers * (global_batch // int(one.dp[0]) // int(one.micro_batch[0]))
+        rows = []
+        for op in self._ops(keys):
+            row: dict[str, Any] = {"op": op.name, "times": repeats}
+            for side in ("forward", "backward"):
+                work: _Pass = getattr(op, side)
+                messages = [m for m in work.messages if keys[m.axis][0] > 1 and np.max(m.volume_gb) > 0]
+                axis = messages[0].axis if messages else ""
+                row |= {
+                    f"{side}_tflop": _first(work.tflop) * repeats,
+                    f"{side}_hbm_gb": _first(work.hbm_gb) * repeats,
+                    f"{side}_comm": " + ".join(m.kind for m in messages),
+                    f"{side}_group": f"{int(keys[axis][0])} ({int(keys[f'near_{axis}'][0])} per node)" if axis else "",
+                    f"{side}_volume_gb": sum(_first(m.volume_gb) for m in messages)
+                    * repeats
+                    * (1 if work.blocks is None else _first(work.blocks)),
+                    f"{side}_s": _first(sum(self._timed(op, work, keys))) * repeats,
+                }
+            kept = _first(op.stored_gb) * layers * min(int(one.pp[0]), repeats // layers)
+            rows.append({**row, "weights_gb": _first(op.weights_gb) * layers, "activations_gb": kept})
+        pipeline = times["t_pp_comm"] / 2
+        return [
+            *rows,
+            {"op": "transfers between stages", "forward_s": pipeline, "backward_s": pipeline},
+            {"op": "pipeline bubble", "forward_s": times["t_bubble"], "backward_s": 0.0},
+            {"op": "gradients and weights between replicas", "forward_s": 0.0, "backward_s": times["t_dp_comm"]},
+        ]
+
+    def _degrees(self, c: Candidates) -> dict[str, Any]:
+        return {
+            "n_gpus": c.gpus, "dp": c.dp, "tp": c.m1 * c.m2, "tp1": c.m1, "tp2": c.m2, "pp": c.pp,
+            "mbs": c.micro_batch, "nb": c.blocks, "nv_tp1": c.near_m1, "nv_tp2": c.near_m2, "nv_dp": c.near_dp,
+            "nv_pp": c.near_pp,
+        }  # fmt: skip
+
     def layer(self, keys: Mapping[str, Any]) -> LayerCost:
         """One layer for arrays ``m1 m2 micro_batch blocks near_m1 near_m2``."""
         ops = self._ops(keys)
@@ -161,7 +263,7 @@ class PaperRules:
         for op in ops:
             for side in ("forward", "backward"):
                 one: _Pass = getattr(op, side)
-                compute, exposed, communication = self._timed(op, one)
+                compute, exposed, communication = self._timed(op, one, keys)
                 totals[f"{side}_s"] += compute + exposed + communication
                 totals["compute_s"] += compute
                 totals["exposed_memory_s"] += exposed
@@ -188,15 +290,17 @@ class PaperRules:
         time = np.where(np.asarray(near) == 1, all_slow, np.where(nodes == 1, all_fast, mixed))
         return np.where((ranks == 1) | (np.asarray(volume_gb) == 0), 0.0, time)
 
-    def _timed(self, op: _Op, one: _Pass) -> tuple[Any, Any, Any]:
+    def _timed(self, op: _Op, one: _Pass, keys: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         """Seconds of compute, of memory traffic beyond it, and of communication."""
         rate = self.system.matrix_tflops_s if op.is_matrix else self.system.vector_tflops_s
         compute = LAUNCH_S + one.tflop / (COMPUTE_EFFICIENCY * rate)
         exposed = np.maximum(one.hbm_gb / self.system.hbm_gb_s - compute, 0.0)
-        communication = one.communication_s
+        communication: Any = 0.0
+        for kind, axis, volume_gb in one.messages:
+            communication = communication + self.collective_s(volume_gb, keys[axis], keys[f"near_{axis}"], kind)
         if one.blocks is not None:
             # SUMMA: one set of broadcasts up front, the rest hidden behind the products as far as they last.
-            communication = one.set_s + np.maximum(one.blocks * one.set_s - (compute + exposed), 0.0)
+            communication += np.maximum(one.blocks * communication - (compute + exposed), 0.0)
         return compute, exposed, communication
 
     def _ops(self, keys: Mapping[str, Any]) -> list[_Op]:
@@ -205,7 +309,6 @@ class PaperRules:
         seq, e = shape.sequence, shape.hidden
         f, rows_each = 4 * e, seq // m2
         x = b * rows_each
-        group = (m1, keys["near_m1"])
         linear = self._summa if is_2d else self._linear
 
         def product(name: str, width_in: int, width_out: int, *, split: str) -> _Op:
@@ -217,12 +320,12 @@ class PaperRules:
         norm_width: Any
         if is_2d:
             norm_rows, norm_width = x, (e if "layernorm" in self.repairs else seq) // m1
-            gather = self.collective_s(2 * x * ELEMENT_GB, *group, "all_reduce")
-            scatter = self.collective_s(((2 * e) // m1 + (2 * b * seq) // m2) * ELEMENT_GB, *group, "all_reduce")
+            gather = Message("all_reduce", "m1", 2 * x * ELEMENT_GB)
+            scatter = Message("all_reduce", "m1", ((2 * e) // m1 + (2 * b * seq) // m2) * ELEMENT_GB)
         else:
             norm_rows, norm_width = b * (rows_each // m1), e
-            gather = self.collective_s(x * e * ELEMENT_GB, *group, "all_gather")
-            scatter = self.collective_s(x * e * ELEMENT_GB, *group, "reduce_scatter")
+            gather = Message("all_gather", "m1", x * e * ELEMENT_GB)
+            scatter = Message("reduce_scatter", "m1", x * e * ELEMENT_GB)
         fc2_bias = {"1d": (x, e), "2d-seqp": (b * (rows_each // m1), e), "2d": (x, e // m1)}[self.strategy]
         vproj_bias = (x, e) if self.strategy == "1d" else (x, e // m1)
         return [
@@ -251,8 +354,8 @@ class PaperRules:
         """``[x, width_in] @ [width_in, width_out]`` with rows or columns of the weight split over m1."""
         m1 = keys["m1"]
         e, f = (width_in, width_out // m1) if split == "columns" else (width_in // m1, width_out)
-        forward_gb = x * width_out * ELEMENT_GB if split == "rows" else 0.0
-        backward_gb = x * width_in * ELEMENT_GB if split == "columns" else 0.0
+        is_rows = split == "rows"
+        summed = Message("reduce_scatter", "m1", x * (width_out if is_rows else width_in) * ELEMENT_GB)
         return _Op(
             name=name,
             is_matrix=True,
@@ -261,12 +364,12 @@ class PaperRules:
             forward=_Pass(
                 tflop=x * f * (2 * e - 1) * TFLOP,
                 hbm_gb=(x * e + x * f + e * f) * ELEMENT_GB,
-                communication_s=self.collective_s(forward_gb, m1, keys["near_m1"], "reduce_scatter"),
+                messages=(summed,) if is_rows else (),
             ),
             backward=_Pass(
                 tflop=(x * e * (2 * f - 1) + e * f * (2 * x - 1)) * TFLOP,
                 hbm_gb=(2 * e * f + 2 * x * e + 2 * x * f) * ELEMENT_GB,
-                communication_s=self.collective_s(backward_gb, m1, keys["near_m1"], "reduce_scatter"),
+                messages=() if is_rows else (summed,),
             ),
         )
 
@@ -276,8 +379,11 @@ class PaperRules:
         """The same product on the m1 x m2 grid, in ``blocks`` broadcasts of both operands (SUMMA, 1997)."""
         m1, m2 = keys["m1"], keys["m2"]
         f = width_out // m1
-        one_set = self.collective_s(x * width_in * ELEMENT_GB / blocks, m1, keys["near_m1"], "broadcast")
-        one_set = one_set + self.collective_s(width_in * f * ELEMENT_GB / blocks, m2, keys["near_m2"], "broadcast")
+        sets = (
+            Message("broadcast", "m1", x * width_in * ELEMENT_GB / blocks),
+            Message("broadcast", "m2", width_in * f * ELEMENT_GB / blocks),
+        )
+        reductions = tuple(Message("reduce", axis, volume) for _, axis, volume in sets)
         hbm_gb = (x * width_in + width_in * f + x * f * blocks) * ELEMENT_GB
         backward_tflop = (x * width_in * (2 * f - 1) + width_in * f * (2 * x - 1)) * TFLOP
         return _Op(
@@ -285,8 +391,8 @@ class PaperRules:
             is_matrix=True,
             weights_gb=(width_in // m2) * f * ELEMENT_GB,
             stored_gb=x * (width_in // m1) * ELEMENT_GB,
-            forward=_Pass(tflop=2 * x * f * width_in * TFLOP, hbm_gb=hbm_gb, blocks=blocks, set_s=one_set),
-            backward=_Pass(tflop=backward_tflop, hbm_gb=2 * hbm_gb, blocks=blocks, set_s=2 * one_set),
+            forward=_Pass(tflop=2 * x * f * width_in * TFLOP, hbm_gb=hbm_gb, blocks=blocks, messages=sets),
+            backward=_Pass(tflop=backward_tflop, hbm_gb=2 * hbm_gb, blocks=blocks, messages=sets + reductions),
         )
 
     def _attention(self, keys: Mapping[str, Any]) -> _Op:
@@ -304,8 +410,7 @@ class PaperRules:
         scores, values, keys_values = x * seq * (2 * q - 1), x * q * (2 * seq - 1), y * q * (2 * rows - 1)
         stored = 4 * x * q + 2 * x
         volume_gb = np.where(m2 > 1, 2 * b * heads * seq * q * ELEMENT_GB, 0.0)
-        gather = self.collective_s(volume_gb, m2, keys["near_m2"], "all_gather")
-        scatter = self.collective_s(volume_gb, m2, keys["near_m2"], "reduce_scatter")
+        gather, scatter = (Message(kind, "m2", volume_gb) for kind in ("all_gather", "reduce_scatter"))
         return _Op(
             name="attention",
             is_matrix=True,
@@ -313,14 +418,18 @@ class PaperRules:
             forward=_Pass(
                 tflop=(scores + softmax + dropout + values) * TFLOP,
                 hbm_gb=(2 * x * q + 2 * y * q + x) * ELEMENT_GB,
-                communication_s=gather,
+                messages=(gather,),
             ),
             backward=_Pass(
                 tflop=(2 * scores + values + 2 * keys_values + softmax + softmax_backward + 2 * dropout) * TFLOP,
                 hbm_gb=(2 * y * q + 2 * x * q + stored) * ELEMENT_GB,
-                communication_s=gather + scatter,
+                messages=(gather, scatter),
             ),
         )
+
+
+def _first(value: Any) -> float:
+    return float(np.asarray(value, float).reshape(-1)[0])
 
 
 def _vector(flops: Any, elements: Any) -> _Pass:
@@ -337,27 +446,24 @@ def _dropout(name: str, elements: Any) -> _Op:
     return _Op(name=name, is_matrix=False, forward=one, backward=one, stored_gb=elements * MASK_GB)
 
 
-def _layernorm(name: str, rows: Any, width: Any, gather_s: Any, scatter_s: Any) -> _Op:
+def _layernorm(name: str, rows: Any, width: Any, gather: Message, scatter: Message) -> _Op:
     x = rows * width
     forward, backward = (
         _vector(9 * x, 2 * x + 2 * rows + 2 * width),
         _vector(8 * x + 4 * rows * (width - 1), 5 * x + 2 * width),
     )
-    forward.communication_s, backward.communication_s = gather_s, scatter_s
+    forward.messages, backward.messages = (gather,), (scatter,)
     return _Op(
         name=name, is_matrix=False, forward=forward, backward=backward,
         weights_gb=2 * width * ELEMENT_GB, stored_gb=x * ELEMENT_GB,
     )  # fmt: skip
 
 
-_LAYER_KEYS = ("m1", "m2", "micro_batch", "blocks", "near_m1", "near_m2")
-
-
 def layer_costs(rules: PaperRules, candidates: Candidates) -> LayerCost:
     """The layer of every candidate, evaluated once per distinct key."""
-    columns = [getattr(candidates, name) for name in _LAYER_KEYS]
+    columns = [getattr(candidates, name) for name in LAYER_KEYS]
     first, inverse = distinct(columns)
-    cost = rules.layer({name: column[first] for name, column in zip(_LAYER_KEYS, columns, strict=True)})
+    cost = rules.layer({name: column[first] for name, column in zip(LAYER_KEYS, columns, strict=True)})
     return LayerCost(**{name: getattr(cost, name)[inverse] for name in LayerCost.__slots__})
 
 

@@ -24,6 +24,7 @@ STRATEGIES: tuple[Strategy, ...] = ("1d", "2d", "2d-seqp")
 #: Below these widths a shard is too thin for a matrix engine to be worth splitting further (the paper's choice).
 MIN_SHARD = 128
 MIN_BLOCK = 512
+_ROOM = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +142,17 @@ def _placements(degrees: tuple[int, int, int, int], domain: int) -> Ints:
 
 
 def distinct(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Where each distinct row of ``columns`` occurs first, and which of them every row is."""
+    """Where each distinct row of ``columns`` (none below 0) occurs first, and which of them every row is."""
     packed = np.zeros(len(columns[0]), np.int64)
+    span = 1
     for column in columns:
-        values, code = np.unique(column, return_inverse=True)
-        packed = packed * len(values) + code.reshape(-1)
+        # Sorting each column costs more than all the rest: whole numbers are packed as they are while they have room.
+        code, values = column.astype(np.int64), int(column.max(initial=0)) + 1
+        if span * values >= _ROOM:
+            packed, span = np.unique(packed, return_inverse=True)[1].reshape(-1), len(packed) + 1
+        if span * values >= _ROOM or column.dtype.kind == "f":
+            code, values = np.unique(column, return_inverse=True)[1].reshape(-1), len(column) + 1
+        packed, span = packed * values + code, span * values
     _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
     return first, inverse.reshape(-1)
 

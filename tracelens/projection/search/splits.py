@@ -153,8 +153,8 @@ class Space:
         return divisors(math.gcd(experts.count, stage_ranks))
 
 
-def placed(splits: Splits, node: int) -> Splits:
-    """Each split in every way that fills nodes of ``node`` ranks with members of its groups as far as they go."""
+def placed(splits: Splits, node: int) -> tuple[Splits, npt.NDArray[np.intp]]:
+    """Each split in every way that fills nodes of ``node`` ranks as far as its groups go; and which split each is."""
     degrees = np.stack([splits.m1, splits.m2, splits.dp, splits.pp])
     kinds, which = np.unique(degrees, axis=1, return_inverse=True)
     places = [placements(tuple(kinds[:, i].tolist()), node) for i in range(kinds.shape[1])]
@@ -167,7 +167,7 @@ def placed(splits: Splits, node: int) -> Splits:
     inside = np.arange(len(repeated)) - np.repeat(ends - counts[which], counts[which])
     chosen = all_places[np.repeat(starts, counts[which]) + inside]
     columns = {name: getattr(splits, name)[repeated] for name in _WITHOUT_PLACE}
-    return Splits(**columns, **{name: chosen[:, i].copy() for i, name in enumerate(NAMES[-4:])})
+    return Splits(**columns, **{name: chosen[:, i].copy() for i, name in enumerate(NAMES[-4:])}), repeated
 
 
 @cache
