@@ -66,7 +66,8 @@ def forward_ops(config: ModelConfig, *, batch: int, sequence: int) -> tuple[Laye
     ops = [*shape.embedding()]
     for letter, count in Counter(config.blocks).items():
         ops += [replace(op, count=op.count * count) for op in shape.block(letter)]
-    return (*ops, shape.norm("final_norm"), shape.logits(tied=config.tied_embeddings))
+    ops.append(shape.norm("final_norm"))
+    return (*ops, shape.logits(tied=config.tied_embeddings)) if config.vocab else tuple(ops)
 
 
 def further_token_ops(config: ModelConfig, *, batch: int, sequence: int) -> tuple[LayerOp, ...]:
@@ -179,7 +180,7 @@ class _Shape:
                 kv_heads=config.kv_heads,
                 d_qk=config.d_qk,
                 d_v=config.d_v,
-                mask="top_left",
+                mask="none" if config.bidirectional else "top_left",
                 window=window,
                 flash=True,
                 dtype=self.dtype,

@@ -105,7 +105,9 @@ class ModelConfig:
 
     ``head_dim`` is None where ``latent_attention`` says the head's sizes. ``gated``: a gate projection beside each
     feed-forward's up projection. ``positions``: rows of a learned position table, 0 for none. ``mtp_layers``: how many
-    further tokens are predicted in training, each by ``mtp_blocks``. ``notes``: what a reader of figures must know.
+    further tokens are predicted in training, each by ``mtp_blocks``. ``bidirectional``: attention has no causal mask.
+    ``vocab`` 0: the model's tokens are no words, embedding and logits are left out. ``notes``: what a reader of figures
+    must know.
     """
 
     name: str
@@ -130,6 +132,7 @@ class ModelConfig:
     norm: Norm = "rms"
     norm_bias: bool = False
     tied_embeddings: bool = False
+    bidirectional: bool = False
     positions: int = 0
     dtype: DType | None = None
     mtp_layers: int = 0
@@ -282,7 +285,7 @@ def _from_toml(path: Path) -> ModelConfig:
         notes=root.texts("notes"),
         blocks=letters,
         hidden=_needed(root, "hidden"),
-        vocab=_needed(root, "vocab"),
+        vocab=_needed(root, "vocab", least=0),
         ffn=root.whole("ffn"),
         gated=root.flag("gated"),
         q_heads=_needed(root, "q_heads"),
@@ -297,6 +300,7 @@ def _from_toml(path: Path) -> ModelConfig:
         norm="layer" if norm == "layer" else "rms",
         norm_bias=root.flag("norm_bias"),
         tied_embeddings=root.flag("tied_embeddings"),
+        bidirectional=root.flag("bidirectional"),
         positions=root.whole("positions") or 0,
         dtype=DType.parse(dtype),
         mtp_layers=root.whole("mtp_layers") or 0,
@@ -309,10 +313,10 @@ def _from_toml(path: Path) -> ModelConfig:
     return model
 
 
-def _needed(table: Table, name: str) -> int:
-    value = table.whole(name)
+def _needed(table: Table, name: str, *, least: int = 1) -> int:
+    value = table.whole(name, least=least)
     if value is None:
-        raise table.error(name, "must be a whole number, at least 1")
+        raise table.error(name, f"must be a whole number, at least {least}")
     return value
 
 

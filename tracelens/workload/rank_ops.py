@@ -134,6 +134,14 @@ def optimizer(parameters: float, parallel: ParallelConfig) -> tuple[RankOp, ...]
     )
 
 
+def weights(config: ModelConfig, parallel: ParallelConfig, letter: str, sequence: int) -> dict[str, int]:
+    """Parameters that this rank holds of each operation of a block, by the operation's name."""
+    alone = replace(config, blocks=letter, mtp_layers=0)
+    shape = _Rank(config=config, parallel=parallel, sequence=sequence)
+    ops = forward_ops(alone, batch=1, sequence=_own(sequence, parallel))
+    return {op.name: shape.weights(op) for op in ops if op.name not in _ENDS}
+
+
 def _own(sequence: int, parallel: ParallelConfig) -> int:
     if sequence % parallel.cp:
         raise UsageError(f"cp {parallel.cp} does not divide the sequence of {sequence}")
@@ -282,10 +290,10 @@ class _Rank:
         made = replace(
             model,
             s_q=own,
-            s_kv=(self.sequence + own) // 2,
+            s_kv=self.sequence if self.config.bidirectional else (self.sequence + own) // 2,
             q_heads=heads,
             kv_heads=max(model.kv_heads // parallel.tp, 1),
-            mask="bottom_right",
+            mask="none" if self.config.bidirectional else "bottom_right",
             dtype=self.width,
         )
         if parallel.attention == "flash":
@@ -468,6 +476,8 @@ class _Rank:
 
     def embedding(self) -> RankLayer:
         config, parallel = self.config, self.parallel
+        if not config.vocab:
+            return RankLayer(letter="embedding", ops=(), dense=config.positions * config.hidden)
         elements = self.tokens * config.hidden
         forward = Movement(read=((elements, self.width),), written=((elements, self.width),))
         backward = Movement(read=((2 * elements, self.width),), written=((elements, self.width),), added=elements)
@@ -488,7 +498,7 @@ class _Rank:
         alone = replace(config, blocks="*" if config.attention_blocks else config.blocks[0])
         ops = forward_ops(alone, batch=parallel.micro_batch, sequence=_own(self.sequence, parallel))
         made = [each for op in ops if op.name == "final_norm" for each in self.op(op)]
-        made += [*self.gather("logits"), *self.logits("logits")]
+        made += [*self.gather("logits"), *self.logits("logits")] if config.vocab else []
         vocab = config.vocab * config.hidden // parallel.tp
         # A tied table is stored again where the last stage is not the first.
         dense = config.hidden + (0 if config.tied_embeddings and parallel.pp == 1 else vocab)

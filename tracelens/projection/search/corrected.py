@@ -191,8 +191,70 @@ class CorrectedRules:
             "other_mem": needed["outside"],
         }
 
-    def degrees(self, s: Splits) -> dict[str, Any]:
+    def explained(self, candidates: Splits, *, global_batch: int) -> list[dict[str, Any]]:
+        """The first candidate, an operation per row, on the busiest pipeline rank; times add up to the step."""
+        one = candidates.take(np.array([0]))
+        times, first = self._times(one, global_batch)
+        whole = {name: float(value[0]) for name, value in times.items()}
+        parallel = self.parallel(one, 0, global_batch=global_batch)
+        stage = next(s for s in stage_types(self.model, parallel.pp, parallel.vpp) if s.first == first[0])
+        kept = float(_under_way(one, stage, one.micro_batches(global_batch))[0])
+        rows: list[dict[str, Any]] = []
+        again = 0.0
+        for kind, blocks, count in zip(self.kinds, self.layers(parallel).values(), stage.layers.tolist(), strict=True):
+            made = [row for block in blocks if count for row in self._op_rows(kind, block, parallel, count, kept)]
+            again += sum(row["forward_s"] for row in made) * (parallel.recompute == "full" and kind not in ENDS)
+            rows += made
+        return [
+            *rows,
+            {"op": "recomputation", "backward_s": again},
+            {"op": "host, late to launch", "backward_s": whole["t_host"]},
+            {"op": "transfers between stages", "backward_s": whole["t_pp_comm"]},
+            {"op": "pipeline bubble", "backward_s": whole["t_bubble"]},
+            {"op": "gradients and weights between replicas", "backward_s": whole["t_dp_comm"]},
+            {"op": "optimizer", "backward_s": whole["t_optimizer"]},
+        ]
+
+    def _op_rows(
+        self, kind: str, block: RankLayer, parallel: ParallelConfig, count: int, under_way: float
+    ) -> list[dict[str, Any]]:
+        """Of ``count`` blocks, all micro-batches of a step; weights and activations as they are held."""
+        arguments = (self.model, parallel, block.letter, self.space.sequence)
+        is_end = kind in ENDS
+        weights = {} if is_end else rank_ops.weights(*arguments)
+        priced = self.priced(op.model for op in block.ops)
+        times = count * parallel.micro_batches
+        rows: dict[str, dict[str, Any]] = {}
+        for op in block.ops:
+            side = "forward" if op.phase == "forward" else "backward"
+            name = op.name if is_end else f"{kind} {op.name}"
+            row = rows.setdefault(name, {"op": name, "times": times, "forward_s": 0.0, "backward_s": 0.0})
+            row[f"{side}_s"] += priced[op.model] * self.software.of(op) * times / _US_PER_S
+            for column, value, unit in (
+                ("tflop", op.model.flops(), _FLOP_PER_TFLOP), ("hbm_gb", op.model.hbm_bytes(), BYTES_PER_GB),
+            ):  # fmt: skip
+                row[f"{side}_{column}"] = row.get(f"{side}_{column}", 0.0) + (value or 0) * times / unit
+            if isinstance(op.model, Collective | EPComm) and op.model.ranks:
+                word = "all_to_all" if isinstance(op.model, EPComm) else op.model.word or ""
+                near = Group(ranks=op.model.ranks, stride=op.model.stride).within(self.node)
+                before = row.get(f"{side}_comm")
+                row[f"{side}_comm"] = f"{before} + {word}" if before else word
+                row[f"{side}_group"] = f"{op.model.ranks} ({near} per node)"
+                sent = (op.model.wire_bytes() or 0) * times / BYTES_PER_GB
+                row[f"{side}_volume_gb"] = row.get(f"{side}_volume_gb", 0.0) + sent
+            if op.name in weights:
+                row["weights_gb"] = weights[op.name] * count * memory.WEIGHT_BYTES / BYTES_PER_GB
+        first = next(iter(rows.values()), None)
+        if first is not None and is_end:
+            first["weights_gb"] = block.dense * memory.WEIGHT_BYTES / BYTES_PER_GB
+        elif first is not None:
+            # What a block keeps is known for all of it.
+            first["activations_gb"] = memory.activation_bytes(*arguments) * count * under_way / BYTES_PER_GB
+        return list(rows.values())
+
+    def degrees(self, candidates: Splits) -> dict[str, Any]:
         """What may be fixed or forbidden, by column name."""
+        s = candidates
         return {
             "n_gpus": s.gpus, "dp": s.dp, "tp": s.m1 * s.m2, "tp1": s.m1, "tp2": s.m2, "pp": s.pp,
             "mbs": s.micro_batch, "nb": s.blocks, "nv_tp1": s.near_m1, "nv_tp2": s.near_m2, "nv_dp": s.near_dp,
@@ -241,6 +303,11 @@ class CorrectedRules:
 
     def times(self, splits: Splits, *, global_batch: int) -> dict[str, Floats]:
         """Seconds per step, ``t``, and what it is made of on the busiest pipeline rank; they add up."""
+        return self._times(splits, global_batch)[0]
+
+    def _times(self, splits: Splits, global_batch: int) -> tuple[dict[str, Floats], Floats]:
+        """``times``, and the first of the busiest pipeline ranks."""
+        stage = np.zeros(len(splits))
         layers, sharded, hop = self._layer_times(splits), self._sharded_us(splits), self._hop_us(splits)
         groups = list(self._by_stages(splits))
         found = {name: np.zeros(len(splits)) for name in TIMES}
@@ -249,9 +316,10 @@ class CorrectedRules:
                 part = slice(start, start + _CHUNK)
                 once = [each.take(part) for each in ends]
                 made = self._stage_times(splits, group[part], types, layers, sharded, once, hop, global_batch)
+                stage[group[part]] = made.pop("stage")
                 for name, value in made.items():
                     found[name][group[part]] = value / _US_PER_S
-        return found
+        return found, stage
 
     def tflop_per_gpu(self, splits: Splits, *, global_batch: int) -> Floats:
         """TFLOP per device and step that the model asks for: causal attention, nothing twice."""
@@ -313,15 +381,12 @@ class CorrectedRules:
         # The largest block or end is gathered beside the one that computes.
         largest = (self._largest_block(s) * present).max(axis=1)
         gathered = np.where(s.zero == 3, memory.GATHERED_LAYERS * memory.WEIGHT_BYTES * largest, 0.0)
-        passes = s.micro_batches(global_batch)
-        ahead = np.minimum(s.pp - stage.first, passes)
-        if s.vpp[0] > 1:
-            ahead = np.minimum(2 * (s.pp - stage.first - 1) + (s.vpp - 1) * s.pp + 1, passes * s.vpp) / s.vpp
         return {
             "weights": states.weights + gathered,
             "gradients": states.gradients,
             "optimizer": states.optimizer,
-            "activations": ahead * (kept @ stage.layers) + (working * present).max(axis=1),
+            "activations": _under_way(s, stage, s.micro_batches(global_batch)) * (kept @ stage.layers)
+            + (working * present).max(axis=1),
             "logits": logits if stage.layers[-1] else 0.0 * logits,
         }
 
@@ -556,6 +621,7 @@ class CorrectedRules:
             "t_bubble": idle,
             "t_dp_comm": result["fsdp"] + reduced,
             "t_optimizer": optimizer,
+            "stage": np.array([stage.first for stage in types], float)[busiest],
         }
 
     def _launched(self, layers: LayerTimes, part: Splits, at: npt.NDArray[np.intp]) -> Floats:
@@ -622,6 +688,14 @@ TIMES = (
     "t_optimizer",
 )  # fmt: skip
 _chain = functools.cache(chain)
+
+
+def _under_way(s: Splits, stage: StageType, passes: Ints) -> Floats:
+    """Micro-batches whose activations the first rank of ``stage`` keeps at once; all of ``s`` have as many chunks."""
+    if s.vpp[0] == 1:
+        return np.minimum(s.pp - stage.first, passes).astype(float)
+    chunks: Floats = np.minimum(2 * (s.pp - stage.first - 1) + (s.vpp - 1) * s.pp + 1, passes * s.vpp) / s.vpp
+    return chunks
 
 
 def part_of(op: RankOp) -> str:

@@ -87,11 +87,16 @@ class PaperSystem:
         return cls(name=found, domain=domain, fast=fast, slow=slow, **figures)
 
 
+def system_names() -> tuple[str, ...]:
+    """The paper's systems, in small letters."""
+    return tuple(name.lower() for name in _data()["systems"])
+
+
 def load_shape(name: str) -> Shape:
     """The shape of ``gpt3``, ``gpt3_1T`` or ``vit_era5``, or of ``l=2048,e=25600,h=160,depth=128``."""
     models: Mapping[str, Any] = _data()["models"]
     if "=" in name:
-        return _given_shape(name)
+        return given_shape(name)
     for key, entry in models.items():
         if name.lower() in (key.lower(), *entry["aliases"]):
             return Shape(**{k: v for k, v in entry.items() if k != "aliases"})
@@ -100,7 +105,8 @@ def load_shape(name: str) -> Shape:
     )
 
 
-def _given_shape(text: str) -> Shape:
+def given_shape(text: str) -> Shape:
+    """The shape of ``l=2048,e=25600,h=160,depth=128``. UsageError for anything else."""
     letters = {"l": "sequence", "e": "hidden", "h": "heads", "depth": "depth"}
     try:
         given = {letters[key.strip()]: int(value) for key, value in (part.split("=") for part in text.split(","))}
@@ -188,7 +194,7 @@ class PaperRules:
             self.shape, self.strategy, gpu_counts, global_batch=global_batch, domain=self.system.domain
         )
         if wanted.fixed or wanted.forbidden:
-            space = space.take(wanted.allows(self._degrees(space)))
+            space = space.take(wanted.allows(self.degrees(space)))
         cost = layer_costs(self, space)
         needed = sum(memory_gb(self, space, cost, global_batch).values(), np.zeros(len(space)))
         if not wanted.is_one_configuration:
@@ -204,7 +210,7 @@ class PaperRules:
         return {
             "gpu": self.system.name,
             "nvs": self.system.domain,
-            **self._degrees(candidates),
+            **self.degrees(candidates),
             "nb": np.where(self.strategy == "2d", candidates.blocks, np.nan),
             "mem": sum(memory.values()),
             **step_times(self, candidates, cost, global_batch),
@@ -249,7 +255,9 @@ class PaperRules:
             {"op": "gradients and weights between replicas", "forward_s": 0.0, "backward_s": times["t_dp_comm"]},
         ]
 
-    def _degrees(self, c: Candidates) -> dict[str, Any]:
+    def degrees(self, candidates: Candidates) -> dict[str, Any]:
+        """What may be fixed or forbidden, by column name."""
+        c = candidates
         return {
             "n_gpus": c.gpus, "dp": c.dp, "tp": c.m1 * c.m2, "tp1": c.m1, "tp2": c.m2, "pp": c.pp,
             "mbs": c.micro_batch, "nb": c.blocks, "nv_tp1": c.near_m1, "nv_tp2": c.near_m2, "nv_dp": c.near_dp,

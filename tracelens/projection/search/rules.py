@@ -95,6 +95,10 @@ class Rules(Protocol[C]):
         """The full breakdown, by column name."""
         ...
 
+    def degrees(self, candidates: C) -> dict[str, Any]:
+        """What may be fixed or forbidden, by column name."""
+        ...
+
     def explained(self, candidates: C, *, global_batch: int) -> list[dict[str, Any]]:
         """The first candidate, an operation per row; ``forward_s`` and ``backward_s`` add up to the step."""
         ...

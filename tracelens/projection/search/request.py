@@ -1,0 +1,288 @@
+"""A search by names: what a user asks for, and the answer with its winner, reasons and re-check."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from tracelens.errors import UsageError
+from tracelens.projection.search import evaluate, fastest, pareto
+from tracelens.projection.search.corrected import CorrectedRules
+from tracelens.projection.search.paper import REPAIRS, PaperRules
+from tracelens.projection.search.rules import ANYTHING, Feasible, Rules, Wanted
+from tracelens.projection.search.space import STRATEGIES, Strategy
+from tracelens.projection.search.splits import Space, Splits
+from tracelens.projection.search.systems import (
+    AS_THEY_ARE,
+    Figures,
+    load_model,
+    load_system,
+    paper_shape,
+    paper_system,
+)
+from tracelens.projection.step import BACKENDS, Projection, project
+from tracelens.workload.parallel_config import Precision
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RuleSet: TypeAlias = Literal["corrected", "paper", "repaired"]
+Objective: TypeAlias = Literal["time", "cost", "energy"]
+OBJECTIVES: Mapping[Objective, str] = {"time": "t", "cost": "usd_per_mtoken", "energy": "j_per_token"}
+_SECONDS_PER_HOUR = 3600
+_MILLION = 1e6
+#: Dimensions whose alternatives say why a configuration wins.
+_COMPARED = ("tp1", "tp2", "pp", "vpp", "mbs", "ep", "zero", "recompute", "precision", "nb", "nv_tp1", "nv_dp")
+#: Parts of a step, in seconds; a rule set has some of them.
+PARTS = (
+    "t_comp", "t_mem", "t_tp_comm", "t_ep_comm", "t_recompute", "t_host", "t_pp_comm", "t_bubble", "t_dp_comm",
+    "t_optimizer",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to search. ``model`` and ``cluster`` are names as in ``systems``; ``gpus`` device counts.
+
+    ``sequence`` None: the model's own. ``figures`` replace the system's. ``price_per_gpu_hour`` in dollars. UsageError
+    for an unknown word, a count below 1, or a cost without a price.
+    """
+
+    model: str
+    cluster: str
+    gpus: tuple[int, ...]
+    global_batch: int
+    strategies: tuple[Strategy, ...] = STRATEGIES
+    rules: RuleSet = "corrected"
+    top: int = 10
+    sequence: int | None = None
+    precisions: tuple[Precision, ...] = ("bf16",)
+    backends: str = BACKENDS
+    wanted: Wanted = ANYTHING
+    figures: Figures = AS_THEY_ARE
+    objective: Objective = "time"
+    price_per_gpu_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        for what, given, known in (
+            *(("strategy", each, STRATEGIES) for each in self.strategies),
+            ("rule set", self.rules, get_args(RuleSet)),
+            ("objective", self.objective, OBJECTIVES),
+        ):
+            if given not in known:
+                raise UsageError.unknown(what, given, known)
+        if not self.gpus or min(*self.gpus, self.global_batch, self.top) < 1:
+            raise UsageError("a search needs device counts, a global batch and a number of results, all at least 1")
+        if self.objective == "cost" and self.price_per_gpu_hour is None:
+            raise UsageError("the objective cost needs --price-per-gpu-hour")
+
+    def rule_sets(self) -> list[Rules[Any]]:
+        """One per strategy."""
+        if self.rules == "corrected":
+            model, sequence = load_model(self.model, self.sequence)
+            system = load_system(self.cluster, self.figures)
+            return [
+                CorrectedRules(
+                    space=Space(model=model, strategy=strategy, sequence=sequence, precisions=self.precisions),
+                    system=system,
+                    backends=self.backends,
+                )
+                for strategy in self.strategies
+            ]
+        repairs = frozenset(REPAIRS if self.rules == "repaired" else ())
+        shape, priced_on = paper_shape(self.model, self.sequence), paper_system(self.cluster, self.figures)
+        return [
+            PaperRules(shape=shape, strategy=strategy, system=priced_on, repairs=repairs)
+            for strategy in self.strategies
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """The best configuration that differs in ``dimension``: ``slower`` by that share, most of it in ``part``."""
+
+    dimension: str
+    value: Any
+    other: Any
+    slower: float
+    part: str
+    part_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answer:
+    """What was found. Methods that take ``place`` mean the row of ``best`` with that number, 0 the winner."""
+
+    request: Request
+    rule_sets: list[Rules[Any]]
+    found: list[Feasible[Any]]
+    table: pd.DataFrame
+    #: Of each row of the table, which rule set it is from and where among its candidates.
+    origin: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def fits(self) -> pd.DataFrame:
+        """``table`` without configurations that need more memory than there is."""
+        return self.table[self.table["mem"] <= self._capacity()]
+
+    @property
+    def best(self) -> pd.DataFrame:
+        """``table`` by the objective, best first; what does not fit comes last."""
+        order = np.lexsort((self.table[OBJECTIVES[self.request.objective]], self.table["mem"] > self._capacity()))
+        return self.table.iloc[order]
+
+    def front(self) -> pd.DataFrame:
+        """Configurations that none of the same strategy beats in time, devices and memory at once."""
+        return self._evaluated([(i, at) for i, found in enumerate(self.found) for at in pareto(found).tolist()])
+
+    def explained(self, place: int = 0) -> pd.DataFrame:
+        """An operation per row; ``forward_s`` and ``backward_s`` of all rows add up to the step."""
+        import pandas as pd
+
+        rules, one = self._at(place)
+        frame = pd.DataFrame(rules.explained(one, global_batch=self.request.global_batch))
+        numbers = [name for name in EXPLAINED if name.endswith(("_s", "_gb", "_tflop", "times"))]
+        frame = frame.reindex(columns=EXPLAINED)
+        frame[numbers] = frame[numbers].fillna(0.0)
+        return frame.fillna("")
+
+    def reasons(self, place: int = 0) -> list[Reason]:
+        """What each dimension's best alternative costs, on as many devices with the same strategy; dearest first."""
+        which, at = self._origin(place)
+        rules, found = self.rule_sets[which], self.found[which]
+        same = np.flatnonzero(found.candidates.gpus == found.candidates.gpus[at])
+        degrees = {
+            name: column for name, column in rules.degrees(found.candidates.take(same)).items() if name in _COMPARED
+        }
+        here = int(np.flatnonzero(same == at)[0])
+        others = {}
+        for name, column in degrees.items():
+            different = np.flatnonzero(column != column[here])
+            if len(different):
+                others[name] = int(different[found.step_s[same][different].argmin()])
+        if not others:
+            return []
+        rows = found.candidates.take(same[[here, *others.values()]])
+        table = evaluate(rules, rows, global_batch=self.request.global_batch)
+        parts = [name for name in PARTS if name in table]
+        reasons = []
+        for row, (name, other) in enumerate(others.items(), 1):
+            change = (table.loc[row, parts] - table.loc[0, parts]).astype(float)
+            part = str(change.idxmax())
+            reasons.append(
+                Reason(
+                    dimension=name, value=degrees[name][here], other=degrees[name][other],
+                    slower=float(table.loc[row, "t"] / table.loc[0, "t"] - 1), part=part, part_s=float(change[part]),
+                )
+            )  # fmt: skip
+        return sorted(reasons, key=lambda reason: (-reason.slower, reason.dimension))
+
+    def rechecked(self, place: int = 0) -> Projection | None:
+        """The same step as the event graph has it; None for rules that it does not share a model with."""
+        rules, one = self._at(place)
+        if not isinstance(rules, CorrectedRules) or not isinstance(one, Splits):
+            return None
+        parallel = rules.parallel(one, 0, global_batch=self.request.global_batch)
+        return project(rules.model, parallel, rules.system, sequence=rules.tokens_per_sample, backends=rules.backends)
+
+    def _capacity(self) -> float:
+        return self.rule_sets[0].capacity_gb * (1 - self.request.wanted.headroom)
+
+    def _origin(self, place: int) -> tuple[int, int]:
+        if not 0 <= place < len(self.table):
+            raise UsageError(f"there is no row {place}; the table has {len(self.table)}, counted from 0")
+        return self.origin[int(self.best.index[place])]
+
+    def _at(self, place: int) -> tuple[Rules[Any], Any]:
+        which, at = self._origin(place)
+        return self.rule_sets[which], self.found[which].candidates.take(np.array([at]))
+
+    def _evaluated(self, origin: Sequence[tuple[int, int]]) -> pd.DataFrame:
+        return _evaluated(self.request, self.rule_sets, self.found, origin)
+
+
+EXPLAINED = [
+    "op", "times",
+    *(f"{side}_{what}" for side in ("forward", "backward") for what in ("tflop", "hbm_gb", "comm", "group", "volume_gb", "s")),
+    "weights_gb", "activations_gb",
+]  # fmt: skip
+
+
+def answer(request: Request) -> Answer:
+    """Runs the search. UsageError for names that are not known and dimensions that do not exist."""
+    rule_sets = request.rule_sets()
+    counts = sorted(set(request.gpus))
+    found = [rules.feasible(counts, global_batch=request.global_batch, wanted=request.wanted) for rules in rule_sets]
+    origin = [(i, at) for i, each in enumerate(found) for at in fastest(each, counts, request.top).tolist()]
+    table = _evaluated(request, rule_sets, found, origin)
+    return Answer(request=request, rule_sets=rule_sets, found=found, table=table, origin=origin)
+
+
+def search(
+    model: str,
+    cluster: str,
+    gpus: int | Collection[int],
+    global_batch: int,
+    *,
+    strategy: Strategy | Literal["all"] = "all",
+    rules: RuleSet = "corrected",
+    top: int = 10,
+    sequence: int | None = None,
+    precision: Collection[Precision] = ("bf16",),
+    backend: str = BACKENDS,
+    fix: Mapping[str, Any] | None = None,
+    forbid: Collection[str] = (),
+    memory_headroom: float = 0.0,
+    objective: Objective = "time",
+    price_per_gpu_hour: float | None = None,
+) -> pd.DataFrame:
+    """The ``top`` configurations per device count and strategy that fit, best by ``objective`` first.
+
+    >>> tl.search("gpt3-1t", "b200-nvs8", [512, 1024], 4096, strategy="1d")                       # doctest: +SKIP
+
+    Columns as ``tracelens search -o`` writes them: t in s, mem and *_mem in GB, throughput in samples/s. UsageError for
+    names that are not known and dimensions that do not exist.
+    """
+    request = Request(
+        model=model,
+        cluster=cluster,
+        gpus=(gpus,) if isinstance(gpus, int) else tuple(gpus),
+        global_batch=global_batch,
+        strategies=STRATEGIES if strategy == "all" else (strategy,),
+        rules=rules,
+        top=top,
+        sequence=sequence,
+        precisions=tuple(precision),
+        backends=backend,
+        wanted=Wanted(fixed=dict(fix or {}), forbidden=frozenset(forbid), headroom=memory_headroom),
+        objective=objective,
+        price_per_gpu_hour=price_per_gpu_hour,
+    )
+    return answer(request).best.reset_index(drop=True)
+
+
+def _evaluated(
+    request: Request, rule_sets: Sequence[Rules[Any]], found: Sequence[Feasible[Any]], origin: Sequence[tuple[int, int]]
+) -> pd.DataFrame:
+    import pandas as pd
+
+    frames = []
+    for i, (rules, each) in enumerate(zip(rule_sets, found, strict=True)):
+        chosen = np.array([at for which, at in origin if which == i], np.intp)
+        frame = evaluate(rules, each.candidates.take(chosen), global_batch=request.global_batch, model=request.model)
+        tokens = request.global_batch * rules.tokens_per_sample
+        device_s = frame["t"] * frame["n_gpus"]
+        if request.price_per_gpu_hour is not None:
+            dollars = device_s / _SECONDS_PER_HOUR * request.price_per_gpu_hour
+            frame["usd_per_mtoken"] = dollars / tokens * _MILLION
+        watts = rules.system.device.tdp_w if isinstance(rules, CorrectedRules) else None
+        if watts is not None:
+            frame["j_per_token"] = device_s * watts / tokens
+        elif request.objective == "energy":
+            raise UsageError(f"{request.cluster}: the device's power is not known to these rules, so energy is neither")
+        frames.append(frame)
+    kept = [frame for frame in frames if len(frame)] or frames[:1]
+    return pd.concat(kept, ignore_index=True)

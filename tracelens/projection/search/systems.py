@@ -1,0 +1,282 @@
+"""Systems and models of a search by name: this project's, the paper's, and either with other figures.
+
+``b200-nvs8`` is the paper's B200 with 8 devices in a fast domain, with the paper's figures whatever the rules; any
+other cluster or device can have another domain size the same way: ``dgx-b200-nvs72``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from tracelens.backends.system import System
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.hardware.spec import HardwareSpec, Hbm, Link, Rate
+from tracelens.network.topology import Link as TierLink
+from tracelens.network.topology import Protocol, Rates, Tier, Topology
+from tracelens.projection.search.paper import LinkTier, PaperSystem, given_shape, load_shape, system_names
+from tracelens.projection.search.space import Shape
+from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
+from tracelens.workload.model_config import ModelConfig
+
+_NODE = re.compile(r"(.+)-nvs(\d{1,6})", re.IGNORECASE)
+#: Whose kernels' efficiencies the paper's devices have under the corrected rules.
+_LIKE = {"A100": "a100-sxm-80gb", "H200": "h200-sxm", "B200": "b200", "B200-next": "b200"}
+_SOURCE = "arXiv 2410.00273 (transformer-perf-estimates config-*.json)"
+_ALGORITHMS = (
+    "all_gather/ring", "reduce_scatter/ring", "all_reduce/ring", "broadcast/ring", "reduce/ring", "all_to_all/direct",
+    "send/p2p",
+)  # fmt: skip
+_US_PER_S = 1e6
+#: Where a model does not say how long its sequences are, as ``tracelens project`` has it.
+SEQUENCE = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Figures to put in place of a system's own; None leaves them.
+
+    ``flops``: TFLOP/s of 16-bit matrix products, every other compute rate scales along. ``hbm_gb_s`` and ``hbm_gb`` of
+    device memory. ``nvs``: devices in a fast domain.
+    """
+
+    flops: float | None = None
+    hbm_gb: float | None = None
+    hbm_gb_s: float | None = None
+    nvs: int | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{each.name} must be above 0, not {value}")
+
+    def of(self, system: PaperSystem) -> PaperSystem:
+        """The system with these figures."""
+        scale = 1.0 if self.flops is None else self.flops / system.matrix_tflops_s
+        return replace(
+            system,
+            matrix_tflops_s=system.matrix_tflops_s * scale,
+            vector_tflops_s=system.vector_tflops_s * scale,
+            hbm_gb_s=self.hbm_gb_s or system.hbm_gb_s,
+            hbm_gb=self.hbm_gb or system.hbm_gb,
+            domain=self.nvs or system.domain,
+        )
+
+
+AS_THEY_ARE = Figures()
+
+
+def paper_system(name: str, figures: Figures = AS_THEY_ARE) -> PaperSystem:
+    """A system of the paper (``b200-nvs8``), or any cluster with its data sheet's peaks, as its rules take one.
+
+    UsageError for an unknown name, and for a cluster that lacks a figure.
+    """
+    base, domain = _split(name)
+    if base in system_names():
+        if domain is None:
+            raise UsageError(f"{name!r} needs the size of its fast domain, like {name}-nvs8")
+        return figures.of(PaperSystem.load(base, domain=domain))
+    return figures.of(_as_paper(load_system(name)))
+
+
+def load_system(name: str, figures: Figures = AS_THEY_ARE) -> System:
+    """A cluster or device by name or file, or a system of the paper. UsageError for an unknown name."""
+    base, domain = _split(name)
+    if base in system_names():
+        return _from_paper(paper_system(name, figures))
+    if domain is None or name.endswith(".toml"):
+        return _with(System.load(name), figures)
+    return _with(System.load(base), replace(figures, nvs=figures.nvs or domain))
+
+
+def load_model(name: str, sequence: int | None = None) -> tuple[ModelConfig, int]:
+    """A model, and how long its sequences are: ``sequence``, else its positions, else 4096 tokens.
+
+    ``l=2048,e=25600,h=160,depth=128`` is a GPT of that shape; without ``vocab=51200`` it has no embedding, no logits.
+    """
+    if "=" not in name:
+        model = ModelConfig.load(name)
+        return model, sequence or model.positions or SEQUENCE
+    vocab = re.search(r"(?:^|,)\s*vocab\s*=\s*(\d+)\s*(?=,|$)", name)
+    shape = given_shape(name if vocab is None else name.replace(vocab[0], "").strip(","))
+    model = ModelConfig(
+        name=name,
+        label=name,
+        source="given shape",
+        blocks="*-" * shape.depth,
+        hidden=shape.hidden,
+        vocab=0 if vocab is None else int(vocab[1]),
+        ffn=4 * shape.hidden,
+        q_heads=shape.heads,
+        kv_heads=shape.heads,
+        head_dim=shape.hidden // shape.heads,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        norm="layer",
+        norm_bias=True,
+        positions=shape.sequence,
+    )
+    return model, sequence or shape.sequence
+
+
+def paper_shape(name: str, sequence: int | None = None) -> Shape:
+    """The shape of a model for the paper's rules. UsageError for a model that they do not describe."""
+    try:
+        shape = load_shape(name)
+    except UsageError:
+        if "=" in name:
+            raise
+        model, length = load_model(name, sequence)
+        if (
+            set(model.layers) != {"*-"}
+            or model.gated
+            or model.ffn != 4 * model.hidden
+            or model.kv_heads != model.q_heads
+        ):
+            raise UsageError(
+                f"the paper's rules know dense models with a plain feed-forward of 4 times the hidden size and as many "
+                f"key as query heads; {model.name} is another kind, --rules corrected knows it"
+            ) from None
+        return Shape(sequence=length, hidden=model.hidden, heads=model.q_heads, depth=len(model.layers))
+    return shape if sequence is None else replace(shape, sequence=sequence)
+
+
+def _split(name: str) -> tuple[str, int | None]:
+    found = _NODE.fullmatch(name)
+    if found is None:
+        return name.lower(), None
+    if int(found[2]) < 1:
+        raise UsageError(f"{name!r}: a fast domain has at least one device")
+    return found[1].lower(), int(found[2])
+
+
+def _from_paper(paper: PaperSystem) -> System:
+    """The paper's figures; efficiencies by size are those fitted on the device of the same name."""
+    like = HardwareSpec.load(_LIKE[paper.name])
+    device = replace(
+        _scaled(like, paper.matrix_tflops_s),
+        name=f"{paper.name.lower()}-of-the-paper",
+        label=f"{paper.name} of arXiv 2410.00273",
+        aliases=(),
+        hbm=Hbm(
+            peak_tb_s=paper.hbm_gb_s / 1000,
+            visible_gib=paper.hbm_gb * BYTES_PER_GB / BYTES_PER_GIB,
+            source=_SOURCE,
+            visible_source=_SOURCE,
+        ),
+        link=Link(
+            gb_s=paper.fast.gb_s, achievable_gb_s=paper.fast.effective_gb_s, source=_SOURCE, achievable_source=_SOURCE
+        ),
+        busbw=None,
+        calibrated_like=like.name,
+    )
+    topology = Topology(
+        tiers=(
+            Tier(ranks=paper.domain, link=_link(paper.fast)),
+            Tier(ranks=None, link=_link(paper.slow), cards=paper.domain),
+        ),
+        algorithms=_ALGORITHMS,
+    )
+    return System(
+        device=device, topology=topology, note=f"figures of {device.label}, efficiencies fitted on {like.label}"
+    )
+
+
+def _link(tier: LinkTier) -> TierLink:
+    hop = tier.latency_s * _US_PER_S
+    return TierLink(
+        rates=Rates(peak_gb_s=tier.gb_s, all_gather_gb_s=tier.effective_gb_s),
+        protocols=(Protocol(name="simple", base_us=0.0, hop_us=hop, tree_hop_us=hop, rate_share=1.0),),
+    )
+
+
+def _as_paper(system: System) -> PaperSystem:
+    device, topology = system.device, system.topology
+    matrix = device.rate("matrix", DType.FP16) or device.rate("matrix", DType.BF16)
+    vector = next(filter(None, (device.rate("vector", t) for t in (DType.FP16, DType.BF16, DType.FP32))), None)
+    hbm = device.hbm
+    missing = [
+        what
+        for what, figure in (
+            ("a 16-bit matrix rate", matrix), ("a vector rate", vector), ("an HBM rate", hbm and hbm.peak_tb_s),
+            ("a memory capacity", hbm and hbm.nominal_gib), ("links", topology and topology.ranks_per_node),
+        )
+        if not figure
+    ]  # fmt: skip
+    if missing or matrix is None or vector is None or hbm is None or topology is None:
+        raise UsageError(f"{device.name}: the paper's rules need {', '.join(missing)}, which is not known")
+    fast, slow = topology.tiers[0], topology.tiers[-1]
+    node = topology.ranks_per_node or 1
+    return PaperSystem(
+        name=device.name,
+        matrix_tflops_s=matrix.peak_tflops_s,
+        vector_tflops_s=vector.peak_tflops_s,
+        hbm_gb_s=(hbm.peak_tb_s or 0) * 1000,
+        hbm_gb=(hbm.nominal_gib or 0) * BYTES_PER_GIB / BYTES_PER_GB,
+        fast=_tier(fast.link, 1.0),
+        slow=_tier(slow.link, slow.cards / node),
+        domain=node,
+    )
+
+
+def _tier(link: TierLink, share: float) -> LinkTier:
+    """``share`` of a network card per device; the latency of the protocol for long messages."""
+    rates = link.rates
+    return LinkTier(
+        gb_s=rates.peak_gb_s * share,
+        efficiency=rates.of("all_gather") / rates.peak_gb_s,
+        latency_s=link.protocols[-1].hop_us / _US_PER_S,
+    )
+
+
+def _with(system: System, figures: Figures) -> System:
+    device, hbm = system.device, system.device.hbm
+    if figures.flops is not None:
+        device = _scaled(device, figures.flops)
+    if figures.hbm_gb is not None or figures.hbm_gb_s is not None:
+        hbm = hbm or Hbm()
+        if figures.hbm_gb_s is not None:
+            share = (hbm.achievable_tb_s or 0) / hbm.peak_tb_s if hbm.peak_tb_s else 0
+            peak = figures.hbm_gb_s / 1000
+            hbm = replace(hbm, peak_tb_s=peak, achievable_tb_s=share * peak or None)
+        if figures.hbm_gb is not None:
+            hbm = replace(hbm, visible_gib=figures.hbm_gb * BYTES_PER_GB / BYTES_PER_GIB)
+        device = replace(device, hbm=hbm)
+    if device is not system.device:
+        system = replace(system, device=replace(device, name=f"{device.name}-changed"))
+    return system if figures.nvs is None else _with_node(system, figures.nvs)
+
+
+def _with_node(system: System, ranks: int) -> System:
+    """Nodes of ``ranks`` devices with as many network cards per device as before."""
+    topology = system.topology
+    if topology is None or topology.ranks_per_node is None or len(topology.tiers) < 2:
+        raise UsageError(f"{system.device.name} has no nodes whose size could change")
+    node, network = topology.tiers[:2]
+    cards = max(1, round(network.cards * ranks / topology.ranks_per_node))
+    tiers = (replace(node, ranks=ranks), replace(network, cards=cards), *topology.tiers[2:])
+    return replace(system, topology=replace(topology, tiers=tiers))
+
+
+def _scaled(device: HardwareSpec, matrix_tflops_s: float) -> HardwareSpec:
+    """All compute rates in proportion to the 16-bit matrix rate."""
+    rate = device.rate("matrix", DType.BF16) or device.rate("matrix", DType.FP16)
+    if rate is None:
+        raise UsageError(f"{device.name}: its 16-bit matrix rate is not known")
+    scale = matrix_tflops_s / rate.peak_tflops_s
+    return replace(device, matrix=_rates(device.matrix, scale), vector=_rates(device.vector, scale))
+
+
+def _rates(rates: Mapping[str, Rate], scale: float) -> dict[str, Rate]:
+    return {
+        key: replace(
+            rate,
+            peak_tflops_s=rate.peak_tflops_s * scale,
+            achievable_tflops_s=None if rate.achievable_tflops_s is None else rate.achievable_tflops_s * scale,
+        )
+        for key, rate in rates.items()
+    }
