@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tracelens.perf_models.base import traced_as as traced_as
     from tracelens.perf_models.base import traced_as_pattern as traced_as_pattern
     from tracelens.perf_models.kernels import KernelPattern as KernelPattern
+    from tracelens.projection.search.request import search as search
     from tracelens.report import report as report
     from tracelens.report.columns import sheet as sheet
     from tracelens.serving.experiment import serve as serve
@@ -70,6 +71,7 @@ _MODULE_OF = {
     "recorded_as": "tracelens.perf_models.base",
     "report": "tracelens.report",
     "route": "tracelens.analysis.route",
+    "search": "tracelens.projection.search.request",
     "serve": "tracelens.serving.experiment",
     "sheet": "tracelens.report.columns",
     "traced_as": "tracelens.perf_models.base",

@@ -1,31 +1,87 @@
-"""``tracelens search`` prints the published winner."""
+"""``tracelens search``: tables, reasons, constraints, files; the published winner under the paper's rules."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import openpyxl
+import orjson
 import pandas as pd
 import pytest
 
 from tracelens.cli import main
+from tracelens.projection.search import COLUMNS
 
 GPT3 = ["search", "--model", "gpt3-175b", "--cluster", "a100-nvs4", "--strategy", "1d", "--global-batch", "1024"]
+PAPER = [*GPT3, "--rules", "paper"]
+SMALL = ["search", "--model", "llama3.1-8b", "--cluster", "dgx-h100", "--strategy", "1d", "--global-batch", "64"]
 
 
 def test_the_table_is_written_with_the_published_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*GPT3, "--gpus", "512", "--top", "3", "-o", str(tmp_path / "out.csv")]) == 0
+    assert main([*PAPER, "--gpus", "512", "--top", "3", "-o", str(tmp_path / "out.csv")]) == 0
     table = pd.read_csv(tmp_path / "out.csv")
+    assert tuple(table.columns) == COLUMNS
     assert len(table) == 3
     assert round(table["t"].iloc[0], 3) == 22.469
     assert "22.469" in capsys.readouterr().out
 
 
 def test_nothing_that_fits_is_exit_3_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*GPT3, "--gpus", "4..8"]) == 3
+    assert main([*PAPER, "--gpus", "4..8"]) == 3
     assert "no feasible configuration on 4, 8 devices" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("wrong", [["--gpus", "many"], ["--gpus", "512", "--cluster", "a100"], ["--gpus", "0"]])
+def test_the_winner_its_reasons_and_its_recheck_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--gpus", "8,16", "--top", "3", "--pareto"]) == 0
+    out = capsys.readouterr().out
+    assert "why the winner wins" in out
+    assert "re-checked by the event graph" in out
+    assert "samples/s   highest     lowest" in out
+    assert "nothing beats these" in out
+
+
+def test_one_configuration_that_does_not_fit_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    fixed = ["--fix", "tp=1,pp=1,mbs=8", "--fix", "recompute=none", "--gpus", "8", "--explain", "0"]
+    assert main([*SMALL, *fixed]) == 3
+    out = capsys.readouterr().out
+    assert "does not fit: needs" in out
+    assert "attention.sdpa" in out
+
+
+def test_devices_are_limited_and_dimensions_forbidden(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    flags = ["--max-gpus", "16", "--forbid", "pp", "--forbid", "zero", "-o", str(out)]
+    assert main([*SMALL, *flags]) == 0
+    rows = orjson.loads(out.read_bytes())["rows"]
+    assert {row["n_gpus"] for row in rows} <= {1, 2, 4, 8, 16}
+    assert {(row["pp"], row["zero"]) for row in rows} == {(1, 1)}
+
+
+def test_a_workbook_has_a_row_per_configuration(tmp_path: Path) -> None:
+    out = tmp_path / "out.xlsx"
+    assert main([*SMALL, "--gpus", "8", "--top", "4", "-o", str(out)]) == 0
+    rows = list(openpyxl.load_workbook(out).active.values)
+    assert rows[0][:3] == ("model", "gpu", "nvs")
+    assert len(rows) == 5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--gpus", "many"],
+        ["--gpus", "512", "--cluster", "a100-nvs"],
+        ["--gpus", "512", "--rules", "paper", "--cluster", "a100"],
+        ["--gpus", "0"],
+        [],
+        ["--gpus", "8", "--fix", "tp"],
+        ["--gpus", "8", "--fix", "tpp=1"],
+        ["--gpus", "8", "--precision", "bf17"],
+        ["--gpus", "8", "--memory-headroom", "2"],
+        ["--gpus", "8", "--objective", "cost"],
+        ["--gpus", "8", "-o", "out.pdf"],
+        ["--gpus", "512", "--explain", "99"],
+    ],
+)
 def test_bad_parameters_are_one_sentence(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GPT3, *wrong]) == 2
-    assert capsys.readouterr().err.startswith("error: --")
+    assert capsys.readouterr().err.startswith("error: ")

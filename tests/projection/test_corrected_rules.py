@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tracelens.backends.system import System
+from tracelens.projection.search import fastest
 from tracelens.projection.search.corrected import CorrectedRules
 from tracelens.projection.search.rules import Wanted
 from tracelens.projection.search.space import Strategy
@@ -31,19 +32,17 @@ def rules(model: str, cluster: str, strategy: Strategy, sequence: int) -> Correc
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case: str) -> None:
-    """5 % is asked of the winner; the rest shows that it is no accident. Where FSDP meets several chunks per rank the
-    event graph exposes each chunk's first gather, which the closed form counts once per micro-batch.
-    """
+    """5 % is asked of the winner; the rest shows that it is no accident."""
     model, cluster, strategy, sequence, gpus, batch = CASES[case]
     priced = rules(model, cluster, strategy, sequence)
     found = priced.feasible([gpus], global_batch=batch)
     space, step_s, needed = found.candidates, found.step_s, found.memory_gb
-    chosen = [int(step_s.argmin()), *np.random.default_rng(3).choice(len(space), 12, replace=False).tolist()]
-    for i in chosen:
+    best, *others = fastest(found, [gpus], 3).tolist()
+    others += np.random.default_rng(3).choice(len(space), 6, replace=False).tolist()
+    for i in (best, *others):
         parallel = priced.parallel(space, i, global_batch=batch)
         again = project(priced.model, parallel, priced.system, sequence=sequence)
-        allowed = 0.05 if i == chosen[0] else 0.35 if parallel.zero == 3 else 0.15
-        assert step_s[i] == pytest.approx(again.step_us / 1e6, rel=allowed), parallel
+        assert step_s[i] == pytest.approx(again.step_us / 1e6, rel=0.05 if i == best else 0.1), parallel
         assert needed[i] == pytest.approx(again.peak_memory.peak / 1e9, rel=0.02), parallel
         assert again.infeasible is None
 

@@ -1,117 +1,200 @@
-"""Find the best way to split a model over devices, by the analytic model of arXiv 2410.00273.
+"""Find the best way to split a model over devices: degrees, micro-batch, schedule, memory savings, placement.
 
-Prints the fastest configurations that fit, per device count. The rule set `paper` reproduces the published rows
-exactly; `repaired` mends its three defects (docs/search.md).
+Prints the fastest configurations that fit, per device count, why the winner wins, and the winner's step as the event
+graph has it. The default rules price a whole step by this project's backends; `--rules paper` is the published model
+of arXiv 2410.00273, exactly (docs/search.md).
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.projection.search.request import Answer, Request
+
 NOTHING_FITS = 3
 _SHOWN = (
-    "n_gpus",
-    "strategy",
-    "throughput",
-    "t",
-    "mem",
-    "tp1",
-    "tp2",
-    "pp",
-    "dp",
-    "mbs",
-    "nv_tp1",
-    "nv_tp2",
-    "nv_dp",
-    "nv_pp",
-)
+    "strategy", "n_gpus", "throughput", "t", "mem", "tp1", "tp2", "pp", "vpp", "dp", "ep", "mbs", "zero", "recompute",
+    "precision", "nb", "nv_tp1", "nv_tp2", "nv_dp", "nv_pp", "usd_per_mtoken", "j_per_token",
+)  # fmt: skip
+#: Shown only where some row differs from this.
+_USUAL: dict[str, Any] = {"tp2": 1, "vpp": 1, "ep": 1, "precision": "bf16", "nv_tp2": 1, "recompute": "none"}
+_PARTS = {
+    "t_comp": "computing", "t_mem": "memory-bound operations", "t_tp_comm": "tensor and context communication",
+    "t_ep_comm": "expert exchanges", "t_recompute": "recomputation", "t_host": "the host",
+    "t_pp_comm": "transfers between stages", "t_bubble": "the pipeline bubble", "t_dp_comm": "weights and gradients",
+    "t_optimizer": "the optimizer",
+}  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", required=True, help="gpt3-175b, gpt3-1t, vit-era5, or l=2048,e=25600,h=160,depth=128")
+    add("--model", required=True, help="a bundled model, config.json, model file, or l=2048,e=25600,h=160,depth=128")
     add(
         "--cluster",
         required=True,
-        metavar="GPU-nvsN",
-        help="the paper's systems: a100|h200|b200|b200-next with -nvs4, -nvs8, -nvs64 ...",
+        help="a cluster, a device, or a system of the paper (b200-nvs8); X-nvsN: domain of N",
     )
-    add("--strategy", choices=("1d", "2d", "2d-seqp", "all"), default="all")
-    add("--gpus", required=True, metavar="N|N..M|N,M", help="device counts; N..M doubles from N")
-    add("--global-batch", type=int, required=True, metavar="SAMPLES")
-    add("--top", type=int, default=10, metavar="N")
-    add("--rules", choices=("paper", "repaired"), default="paper")
-    add("-o", "--output", type=Path, metavar="FILE.csv", help="write the table with all columns")
+    add("--strategy", choices=("1d", "2d", "2d-seqp", "all"), default="all", help="default: all")
+    add("--gpus", metavar="N|N..M|N,M", help="device counts; N..M doubles from N")
+    add("--max-gpus", type=_positive, metavar="N", help="no more devices; alone: 1, 2, 4 ... N")
+    add("--global-batch", type=_positive, required=True, metavar="SAMPLES")
+    add("--sequence", type=_positive, metavar="TOKENS", help="default: the model's own, else 4096")
+    add("--precision", default="bf16", metavar="P,P", help="bf16, fp16, fp8, mxfp8, nvfp4; several are searched")
+    add("--rules", choices=("corrected", "paper", "repaired"), default="corrected", help="default: %(default)s")
+    add("--backend", metavar="NAME|FAMILY=NAME,...", help="who prices operations; default: tile,collectives")
+    add("--top", type=_positive, default=10, metavar="N", help="per device count and strategy; default: %(default)s")
+    add(
+        "--fix", action="append", default=[], metavar="NAME=VALUE", help="e.g. tp=8, zero=1, recompute=none; repeatable"
+    )
+    add("--forbid", action="append", default=[], metavar="NAME", help="keep a dimension at 1, e.g. pp; repeatable")
+    add("--memory-headroom", type=float, default=0.0, metavar="SHARE", help="of device memory to leave free")
+    add("--objective", choices=("time", "cost", "energy"), default="time", help="what the winner is best in")
+    add("--price-per-gpu-hour", type=float, metavar="USD")
+    add("--pareto", action="store_true", help="also print what nothing beats in time, devices and memory")
+    add("--explain", type=int, metavar="RANK", help="list every operation of the RANK-th best, 0 the winner")
+    add("-o", "--output", type=Path, metavar="FILE", help="all columns as .csv, .json or .xlsx")
 
 
 def run(args: argparse.Namespace) -> int:
-    import pandas as pd
+    from tracelens.projection.search.request import answer
+    from tracelens.report.frame_files import refuse_unknown, write_frame
 
-    from tracelens.projection.search import search
-    from tracelens.projection.search.paper import REPAIRS, PaperRules, PaperSystem, load_shape
-    from tracelens.projection.search.space import STRATEGIES
-    from tracelens.whole import whole_file
-
-    device, domain = _system(args.cluster)
-    shape, counts = load_shape(args.model), _counts(args.gpus)
-    frames = [
-        search(
-            PaperRules(
-                shape=shape,
-                strategy=strategy,
-                system=PaperSystem.load(device, domain=domain),
-                repairs=frozenset(REPAIRS if args.rules == "repaired" else ()),
-            ),
-            counts,
-            global_batch=args.global_batch,
-            top=args.top,
-            model=args.model,
+    if args.output is not None:
+        refuse_unknown(args.output)
+    request = request_of(args)
+    found = answer(request)
+    if args.output is not None:
+        write_frame(
+            args.output, found.fits, {"model": request.model, "cluster": request.cluster, "rules": request.rules}
         )
-        for strategy in (STRATEGIES if args.strategy == "all" else (args.strategy,))
-    ]
-    table = pd.concat(frames, ignore_index=True)
-    if args.output:
-        with whole_file(args.output) as file:
-            file.write(table.to_csv(index=False).encode())
-    print(_text(table, counts))
-    return 0 if len(table) else NOTHING_FITS
+    print("\n".join(_text(found, args)))
+    return 0 if len(found.fits) else NOTHING_FITS
 
 
-def _text(table: pd.DataFrame, counts: list[int]) -> str:
-    best = table.sort_values(["n_gpus", "throughput"], ascending=[True, False], kind="stable")
-    lines = [best[list(_SHOWN)].to_string(index=False, float_format=lambda v: f"{v:.3f}")] if len(best) else []
-    absent = [str(n) for n in counts if n not in set(table["n_gpus"])]
+def request_of(args: argparse.Namespace) -> Request:
+    """What the flags ask for. UsageError where they do not fit."""
+    from tracelens.projection.search.request import Request
+    from tracelens.projection.search.rules import Wanted
+    from tracelens.projection.search.space import STRATEGIES
+    from tracelens.projection.step import BACKENDS
+
+    return Request(
+        model=args.model,
+        cluster=args.cluster,
+        gpus=tuple(_counts(args.gpus, args.max_gpus)),
+        global_batch=args.global_batch,
+        strategies=STRATEGIES if args.strategy == "all" else (args.strategy,),
+        rules=args.rules,
+        top=args.top,
+        sequence=args.sequence,
+        precisions=tuple(args.precision.split(",")),
+        backends=args.backend or BACKENDS,
+        wanted=Wanted(fixed=_fixed(args.fix), forbidden=frozenset(args.forbid), headroom=args.memory_headroom),
+        objective=args.objective,
+        price_per_gpu_hour=args.price_per_gpu_hour,
+    )
+
+
+def _text(found: Answer, args: argparse.Namespace) -> list[str]:
+    lines: list[str] = []
+    if len(found.table):
+        lines += [_table(found.best.sort_values("n_gpus", kind="stable")), ""]
+        lines += _spread(found.fits)
+    absent = [str(n) for n in sorted(set(found.request.gpus)) if n not in set(found.fits["n_gpus"])]
     if absent:
         lines.append(f"no feasible configuration on {', '.join(absent)} devices")
-    return "\n".join(lines)
+    if len(found.fits):
+        lines += ["", *_winner(found)]
+    elif len(found.table):
+        need, have = found.best["mem"].iloc[0], found.rule_sets[0].capacity_gb
+        lines.append(f"does not fit: needs {need:.1f} GB per device, the device has {have:.1f}")
+    if args.pareto and len(found.fits):
+        lines += ["", "nothing beats these in time, devices and memory at once", _table(found.front())]
+    if args.explain is not None:
+        rows = found.explained(args.explain)
+        lines += [
+            "",
+            f"operations of row {args.explain}, seconds per step",
+            rows.to_string(index=False, float_format=_short),
+        ]
+    return lines
 
 
-def _system(text: str) -> tuple[str, int]:
+def _table(rows: pd.DataFrame) -> str:
+    shown = [name for name in _SHOWN if name in rows and not rows[name].isna().all()]
+    shown = [name for name in shown if name not in _USUAL or (rows[name] != _USUAL[name]).any()]
+    return rows[shown].to_string(index=False, float_format=lambda value: f"{value:.3f}")
+
+
+def _short(value: float) -> str:
+    return "" if value == 0 else f"{value:.4g}"
+
+
+def _spread(rows: pd.DataFrame) -> list[str]:
+    lines = ["throughput of these, samples/s   highest     lowest"]
+    for n, each in rows.groupby("n_gpus")["throughput"]:
+        lines.append(f"  {n:>8} devices          {each.max():10.3f} {each.min():10.3f}")
+    return lines
+
+
+def _winner(found: Answer) -> list[str]:
+    best = found.best.iloc[0]
+    t = float(best["t"])
+    lines = [f"why the winner wins: {t:.3f} s per step on {best['n_gpus']} devices, {best['mem']:.1f} GB of each"]
+    parts = sorted(((float(best[name]), word) for name, word in _PARTS.items() if name in best), reverse=True)
+    lines.append("  " + ", ".join(f"{value / t:.1%} {word}" for value, word in parts if value / t >= 0.005))
+    for reason in found.reasons():
+        most = f", {_PARTS[reason.part]} +{reason.part_s:.3f} s" if reason.part_s > 0 else ""
+        change = f"{reason.dimension} {reason.value} and not {reason.other}"
+        lines.append(f"  {change}: that is {reason.slower:.1%} slower at best{most}")
+    again = found.rechecked()
+    if again is not None:
+        step_s = again.step_us / 1e6
+        lines.append(f"re-checked by the event graph (tracelens project): {step_s:.3f} s, {step_s / t - 1:+.1%}")
+    return lines
+
+
+def _fixed(given: list[str]) -> dict[str, Any]:
     from tracelens.errors import UsageError
 
-    device, separator, domain = text.lower().rpartition("-nvs")
-    if not separator or not domain.isdecimal() or int(domain) < 1:
-        raise UsageError(f"--cluster takes a system of the paper and its domain size, like b200-nvs8; got {text!r}")
-    return device, int(domain)
+    fixed: dict[str, Any] = {}
+    for item in (part for text in given for part in text.split(",")):
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or not name or not value:
+            raise UsageError(f"--fix takes NAME=VALUE, like tp=8; got {item!r}")
+        fixed[name] = int(value) if value.isdecimal() else value
+    return fixed
 
 
-def _counts(text: str) -> list[int]:
+def _counts(text: str | None, most: int | None) -> list[int]:
     from tracelens.errors import UsageError
 
+    if text is None:
+        if most is None:
+            raise UsageError("--gpus or --max-gpus says how many devices")
+        text = f"1..{most}"
     try:
         first, dots, last = text.partition("..")
         counts = [int(n) for n in text.split(",")] if not dots else []
         n = int(first) if dots else 0
-        while dots and n <= int(last):
+        while dots and 0 < n <= int(last):
             counts.append(n)
             n *= 2
     except ValueError:
         counts = []
+    counts = [n for n in counts if most is None or n <= most]
     if not counts or min(counts) < 1:
         raise UsageError(f"--gpus takes 512, 512,1024 or 4..16384 (doubling), all at least 1; got {text!r}")
     return counts
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value

@@ -15,14 +15,9 @@ REDUCED_BYTES = {0: 4, 1: 4, 2: 4, 3: 2}
 
 
 def exposed_us(transfer_us: Values, compute_us: Values) -> Values:
-    """What a transfer beside computing adds to it: the rest of the transfer, and the slowdown while both run."""
-    return np.maximum(0.0, transfer_us - compute_us) + OVERLAP_COST * np.minimum(transfer_us, compute_us)
-
-
-def last_bucket_us(transfer_us: Values, compute_us: Values, buckets: Values) -> Values:
-    """What a transfer in ``buckets`` beside computing adds: the last bucket in full, and what the rest exposes."""
-    last = transfer_us / buckets
-    return last + exposed_us(transfer_us - last, compute_us)
+    """What a transfer beside computing adds to it: the slowdown while both run, and the rest of the transfer."""
+    slow = 1 + OVERLAP_COST
+    return np.maximum(transfer_us - compute_us, np.minimum(transfer_us, slow * compute_us) * (1 - 1 / slow))
 
 
 def hop_us(nbytes: Values, group: Group, topology: Topology) -> Values:

@@ -8,10 +8,10 @@ running the pipeline event by event, its time is a closed form (``pipeline_us``)
 from __future__ import annotations
 
 import functools
-import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, EPComm, PerfModel, WorkColumns
-from tracelens.projection.exposure import REDUCED_BYTES, exposed_us, hop_us, last_bucket_us
+from tracelens.projection.exposure import OVERLAP_COST, REDUCED_BYTES, exposed_us, hop_us
 from tracelens.projection.job import layer_counts
 from tracelens.projection.search.rules import ANYTHING, PLACES, Feasible, Wanted
 from tracelens.projection.search.space import Ints, Strategy, distinct
@@ -45,18 +45,26 @@ _CHUNK = 100_000
 _LAYER_KEY = ("m1", "m2", "micro_batch", "blocks", "ep", "precision")
 
 
+class Neighbors(NamedTuple):
+    """A layer of a chunk between the one before it and the one after it, as kinds; None at the chunk's ends."""
+
+    before: int | None
+    kind: int
+    after: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageType:
     """Pipeline ranks that hold the same layers. ``chunks``: how often each kind of layer, [chunk, kind].
 
-    ``first`` is the first such rank, which keeps the most activations, ``count`` how many there are, ``leading`` the
-    kind of its first layer.
+    ``first`` is the first such rank, which keeps the most activations, ``count`` how many there are. ``neighbors``: how
+    often layers of each kind stand between which others.
     """
 
     chunks: Ints
     first: int
     count: int
-    leading: int
+    neighbors: Mapping[Neighbors, int]
 
     @property
     def layers(self) -> Ints:
@@ -85,19 +93,6 @@ class LayerTimes:
         key, times = (self.key, own[name]) if name in own else self.exchanged[name]
         found: Floats = times[key[at], kind, phase]
         return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EndTimes:
-    """Microseconds of what a rank does once per step with all that it holds: its messages, and the optimizer."""
-
-    gather: Floats
-    scatter: Floats
-    optimizer: Floats
-
-    def take(self, index: Any) -> EndTimes:
-        """Some of the candidates."""
-        return EndTimes(gather=self.gather[index], scatter=self.scatter[index], optimizer=self.optimizer[index])
 
 
 PARTS = ("compute", "memory", "tp", "cp", "ep")
@@ -307,18 +302,18 @@ class CorrectedRules:
 
     def _times(self, splits: Splits, global_batch: int) -> tuple[dict[str, Floats], Floats]:
         """``times``, and the first of the busiest pipeline ranks."""
-        stage = np.zeros(len(splits))
-        layers, sharded, hop = self._layer_times(splits), self._sharded_us(splits), self._hop_us(splits)
+        layers, shared, hop = self._layer_times(splits), self._shared_us(splits), self._hop_us(splits)
         groups = list(self._by_stages(splits))
-        found = {name: np.zeros(len(splits)) for name in TIMES}
-        for (group, types), ends in zip(groups, self._ends_us(splits, groups), strict=True):
+        found, stage = {name: np.zeros(len(splits)) for name in TIMES}, np.zeros(len(splits))
+        for (group, types), optimizer in zip(groups, self._optimizers_us(splits, groups), strict=True):
             for start in range(0, len(group), _CHUNK):
                 part = slice(start, start + _CHUNK)
-                once = [each.take(part) for each in ends]
-                made = self._stage_times(splits, group[part], types, layers, sharded, once, hop, global_batch)
-                stage[group[part]] = made.pop("stage")
+                at = group[part]
+                costs = (layers, (shared[0][at], shared[1][at]), hop[at], optimizer[part])
+                made = self._stage_times(splits, at, types, *costs, global_batch)
+                stage[at] = made.pop("stage")
                 for name, value in made.items():
-                    found[name][group[part]] = value / _US_PER_S
+                    found[name][at] = value / _US_PER_S
         return found, stage
 
     def tflop_per_gpu(self, splits: Splits, *, global_batch: int) -> Floats:
@@ -483,38 +478,27 @@ class CorrectedRules:
             exchanged[part] = (inverse, times)
         return LayerTimes(key=key, compute=compute, memory=streamed, launched=launched, exchanged=exchanged)
 
-    def _sharded_us(self, s: Splits) -> tuple[Floats, Floats]:
-        """[candidate, kind]: gathering one layer's weights and scattering its gradients; 0 but for FSDP."""
-        gather, scatter = np.zeros((len(s), len(self.kinds))), np.zeros((len(s), len(self.kinds)))
-        at = np.flatnonzero(s.zero == 3)
-        if len(at):
-            names = ("m1", "m2", "dp", "ep", "near_m1", "near_m2", "near_dp")
-            first, inverse = distinct([*(getattr(s, name)[at] for name in names), s.pp[at] > 1])
-            part = s.take(at[first])
-            once = self._shared_us(part, *self._parameters(part))
-            gather[at], scatter[at] = once[0][inverse], once[1][inverse]
-        return gather, scatter
-
-    def _shared_us(self, s: Splits, dense: Floats, expert: Floats) -> tuple[Floats, Floats]:
-        """Gathering so many parameters over the ranks that share them, and scattering their gradients.
-
-        [candidate, any number of messages].
-        """
-        dense_stride, expert_ranks, expert_stride = shared_groups(s, self.node)
-        ranks = s.dp * s.m2
-        expert_ranks = np.where(s.zero == 3, np.minimum(expert_ranks, ranks), expert_ranks)
-        wire = np.array([REDUCED_BYTES[zero] for zero in range(4)])[s.zero][:, None]
+    def _shared_us(self, s: Splits) -> tuple[Floats, Floats]:
+        """[candidate, kind]: gathering one layer's weights, and scattering or reducing its gradients."""
+        names = ("m1", "m2", "dp", "ep", "zero", "near_m1", "near_m2", "near_dp")
+        first, inverse = distinct([*(getattr(s, name) for name in names), s.pp > 1])
+        one = s.take(first)
+        dense_stride, expert_ranks, expert_stride = shared_groups(one, self.node)
+        ranks = one.dp * one.m2
+        expert_ranks = np.where(one.zero == 3, np.minimum(expert_ranks, ranks), expert_ranks)
+        wire = np.array([REDUCED_BYTES[zero] for zero in range(4)])[one.zero][:, None]
+        dense, expert = self._parameters(one)
         gather, scatter = np.zeros(dense.shape), np.zeros(dense.shape)
         for count, members, stride in ((dense, ranks, dense_stride), (expert, expert_ranks, expert_stride)):
             gather += self._collective_us("all_gather", memory.WEIGHT_BYTES * count, members, stride)
             scatter += self._collective_us("reduce_scatter", wire * count, members, stride)
-        return gather, scatter
+        return gather[inverse], scatter[inverse]
 
-    def _ends_us(
+    def _optimizers_us(
         self, s: Splits, groups: Sequence[tuple[npt.NDArray[np.intp], tuple[StageType, ...]]]
-    ) -> list[list[EndTimes]]:
-        """Of each group's candidates and stage types. Distinct messages and optimizer steps are priced together."""
-        names = ("gpus", "m1", "m2", "dp", "ep", "zero", "near_m1", "near_m2", "near_dp")
+    ) -> list[Floats]:
+        """Of each group's candidates, on the rank that holds most. Distinct steps are priced together."""
+        names = ("gpus", "m1", "m2", "dp", "ep", "zero")
         where: list[npt.NDArray[np.intp]] = []
         counts: list[Floats] = []
         inverses: list[npt.NDArray[np.intp]] = []
@@ -526,14 +510,12 @@ class CorrectedRules:
             counts += [np.stack([dense @ stage.layers, expert @ stage.layers], axis=1) for stage in types]
         if not where:
             return []
-        rows, held = s.take(np.concatenate(where)), np.concatenate(counts)
-        gather, scatter = self._shared_us(rows, held[:, :1], held[:, 1:])
-        optimizer = self._optimizer_us(rows, held[:, 0], held[:, 1])
-        every = EndTimes(gather=gather[:, 0], scatter=scatter[:, 0], optimizer=optimizer)
-        edges = np.concatenate([[0], np.cumsum([len(each) for each in where])]).tolist()
-        parts = iter([every.take(slice(a, b)) for a, b in itertools.pairwise(edges)])
+        held = np.concatenate(counts)
+        every = self._optimizer_us(s.take(np.concatenate(where)), held[:, 0], held[:, 1])
+        parts = iter(np.split(every, np.cumsum([len(each) for each in where])[:-1]))
         return [
-            [next(parts).take(inverse) for _ in types] for (_, types), inverse in zip(groups, inverses, strict=True)
+            np.max([next(parts) for _ in types], axis=0)[inverse]
+            for (_, types), inverse in zip(groups, inverses, strict=True)
         ]
 
     def _collective_us(self, word: str, nbytes: Floats, ranks: Ints, stride: Ints) -> Floats:
@@ -551,12 +533,10 @@ class CorrectedRules:
 
     def _stage_times(
         self, s: Splits, at: npt.NDArray[np.intp], types: Sequence[StageType], layers: LayerTimes,
-        shared: tuple[Floats, Floats], ends: Sequence[EndTimes], hop: Floats, global_batch: int,
+        shared: tuple[Floats, Floats], hop: Floats, optimizer: Floats, global_batch: int,
     ) -> dict[str, Floats]:  # fmt: skip
         part = s.take(at)
         passes = part.micro_batches(global_batch).astype(float)
-        is_sharded = part.zero == 3
-        sharded = shared[0][at], shared[1][at]
         parts = {
             (name, k, phase): layers.part(name, k, phase, at)
             for name in PARTS
@@ -568,23 +548,21 @@ class CorrectedRules:
             forward = sum((parts[name, k, 0] for name in PARTS), nothing)
             again = forward * (np.array([word == "full" for word in RECOMPUTE])[part.recompute] & (kind not in ENDS))
             parts["recompute", k, 0], parts["recompute", k, 1] = 0.0 * again, again
-            backward = sum((parts[name, k, 1] for name in (*PARTS, "recompute")), nothing)
-            gather, scatter = sharded[0][:, k], sharded[1][:, k]
-            parts["fsdp", k, 0] = np.asarray(exposed_us(gather, forward)) * is_sharded
-            parts["fsdp", k, 1] = np.asarray(exposed_us(gather + scatter, backward)) * is_sharded
-        names = (*PARTS, "recompute", "fsdp")
+        names = (*PARTS, "recompute")
         whole = {
             (k, phase): sum((parts[name, k, phase] for name in names), nothing)
             for k in range(len(self.kinds))
             for phase in (0, 1)
         }
         launched = self._launched(layers, part, at)
-        forward_us, backward_us, host_us = [], [], []
+        forward_us, backward_us, beside_us, host_us = [], [], [], []
         for stage in types:
-            busy = [sum(n * whole[k, phase] for k, n in enumerate(stage.layers) if n) for phase in (0, 1)]
+            busy = [sum((n * whole[k, phase] for k, n in enumerate(stage.layers) if n), nothing) for phase in (0, 1)]
             host = [self._host_us(stage, whole, launched, phase) for phase in (0, 1)]
-            forward_us.append(busy[0] + host[0])
-            backward_us.append(busy[1] + host[1])
+            beside = self._beside_us(part, stage, whole, shared)
+            forward_us.append(busy[0] + host[0] + beside[0])
+            backward_us.append(busy[1] + host[1] + beside[1])
+            beside_us.append(beside[0] + beside[1])
             host_us.append(host[0] + host[1])
         each = np.stack([f + b for f, b in zip(forward_us, backward_us, strict=True)])
         busiest = each.argmax(axis=0)
@@ -598,19 +576,12 @@ class CorrectedRules:
         }
         once = np.array([stage.count for stage in types]) @ each
         ran, hops = pipeline_us(
-            longest=longest, once=once, hop=hop[at], stages=part.pp, chunks=part.vpp, micro_batches=passes
+            longest=longest, once=once, hop=hop, stages=part.pp, chunks=part.vpp, micro_batches=passes
         )
-        reduced = np.max(
-            [
-                self._data_parallel_us(part, stage, sharded, ends[i], forward_us[i], backward_us[i], passes)
-                for i, stage in enumerate(types)
-            ],
-            axis=0,
-        )
-        optimizer = np.max([each.optimizer for each in ends], axis=0)
+        replicas = self._replicas_us(part, types, shared, forward_us, backward_us)
         idle = ran - passes * longest - hops
         return {
-            "t": ran + reduced + optimizer,
+            "t": ran + replicas + optimizer,
             "t_comp": result["compute"],
             "t_mem": result["memory"],
             "t_tp_comm": result["tp"] + result["cp"],
@@ -619,7 +590,7 @@ class CorrectedRules:
             "t_host": passes * np.stack(host_us)[busiest, rows],
             "t_pp_comm": hops,
             "t_bubble": idle,
-            "t_dp_comm": result["fsdp"] + reduced,
+            "t_dp_comm": passes * np.stack(beside_us)[busiest, rows] + replicas,
             "t_optimizer": optimizer,
             "stage": np.array([stage.first for stage in types], float)[busiest],
         }
@@ -641,17 +612,66 @@ class CorrectedRules:
             total += count * np.maximum(0.0, host - busy)
         return total
 
-    def _data_parallel_us(
-        self, s: Splits, stage: StageType, sharded: tuple[Floats, Floats], end: EndTimes, forward_us: Floats,
-        backward_us: Floats, passes: Floats,
+    def _beside_us(
+        self, s: Splits, stage: StageType, whole: Mapping[tuple[int, int], Floats], shared: tuple[Floats, Floats]
+    ) -> tuple[Floats, Floats]:
+        """What weights and gradients of divided layers add to a forward and to a backward.
+
+        FSDP gathers a layer's weights beside the layer before it and scatters its gradients beside the one after it;
+        the first gather and the last scatter have nothing beside them. Gradients that are divided without the weights
+        are reduced one after the other beside the whole chunk.
+        """
+        gather, scatter = shared
+        nothing = np.zeros(len(s))
+        forward, backward, reduced = nothing, nothing, nothing
+        for chunk, count in zip(*np.unique(stage.chunks, axis=0, return_counts=True), strict=True):
+            busy = sum((n * whole[k, 1] for k, n in enumerate(chunk) if n), nothing)
+            reduced = reduced + count * exposed_us(scatter @ chunk, busy)
+        for (before, k, after), count in stage.neighbors.items():
+            ahead = nothing if after is None else gather[:, after]
+            back = nothing if before is None else gather[:, before]
+            behind = nothing if after is None else scatter[:, after]
+            forward = forward + count * (exposed_us(ahead, whole[k, 0]) + (gather[:, k] if before is None else 0.0))
+            beside = exposed_us(back + behind, whole[k, 1])
+            alone = (gather[:, k] if after is None else 0.0) + (scatter[:, k] if before is None else 0.0)
+            backward = backward + count * (beside + alone)
+        is_sharded = s.zero == 3
+        return forward * is_sharded, np.where(is_sharded, backward, reduced * (s.zero == 2))
+
+    def _replicas_us(
+        self, s: Splits, types: Sequence[StageType], shared: tuple[Floats, Floats], forward_us: Sequence[Floats],
+        backward_us: Sequence[Floats],
     ) -> Floats:  # fmt: skip
-        """As ``projection.step`` has it: at the step's end and at the next one's start."""
-        buckets = float(stage.layers @ [len(kind) if kind not in ENDS else 1 for kind in self.kinds])
-        reductions = np.where(s.zero == 2, passes, 1.0)
-        reduced = reductions * last_bucket_us(end.scatter, backward_us, buckets)
-        gathered = last_bucket_us(end.gather, forward_us, buckets)
-        leading = passes * (sharded[0][:, stage.leading] + sharded[1][:, stage.leading])
-        return np.where(s.zero == 3, leading, reduced + gathered)
+        """Weights gathered as the step begins, gradients reduced as it ends, each layer's beside another one.
+
+        The first rank begins first and ends last; a later one has the time in between to hide more. What a rank's
+        transfers slow, the last micro-batch meets on every rank.
+        """
+        gather, scatter = shared
+        gathered, reduced, slowed = np.zeros(len(s)), np.zeros(len(s)), np.zeros(len(s))
+        for stage, forward, backward in zip(types, forward_us, backward_us, strict=True):
+            gathered = np.maximum(gathered, self._late_us(s, stage, gather, forward, forward_us[0]))
+            reduced = np.maximum(reduced, self._late_us(s, stage, scatter, backward, backward_us[0]))
+            slowed = slowed + stage.count * _slowed_us(scatter @ stage.layers, backward) / s.vpp
+        first = types[0].layers
+        slowed = slowed + _slowed_us(gather @ first, forward_us[0])
+        slowed = slowed + _slowed_us(scatter @ first, backward_us[0]) * (1 - 1 / s.vpp)
+        return np.where(s.zero == 3, 0.0, gathered + reduced + slowed)
+
+    def _late_us(self, s: Splits, stage: StageType, each: Floats, busy_us: Floats, lag_us: Floats) -> Floats:
+        """How long the transfers of a rank's layers outlast its computing; ``lag_us`` is between neighboring ranks.
+
+        A chunk's transfers run beside that chunk, all of them beside the chunks of all micro-batches under way. The
+        first layer's have nothing to hide behind.
+        """
+        leading = [k for before, k, _ in stage.neighbors if before is None]
+        embedding = len(self.kinds) - len(ENDS)
+        alone = each[:, embedding if embedding in leading else leading[0]]
+        total = each @ stage.layers - alone
+        beside = (1 + OVERLAP_COST) * busy_us / s.vpp
+        rest = np.maximum(total / s.vpp - beside, total - beside * (1 + (s.vpp - 1) * s.pp))
+        late: Floats = alone + np.maximum(0.0, rest) - stage.first * lag_us / s.vpp
+        return late
 
     def _hop_us(self, s: Splits) -> Floats:
         """Between neighboring stages, the mean of hops inside and between nodes."""
@@ -688,6 +708,11 @@ TIMES = (
     "t_optimizer",
 )  # fmt: skip
 _chain = functools.cache(chain)
+
+
+def _slowed_us(transfer_us: Floats, compute_us: Floats) -> Floats:
+    """What a transfer slows computing, without what is left of it afterwards."""
+    return np.asarray(np.minimum(exposed_us(transfer_us, compute_us), OVERLAP_COST * compute_us))
 
 
 def _under_way(s: Splits, stage: StageType, passes: Ints) -> Floats:
@@ -740,22 +765,28 @@ def shared_groups(s: Splits, node: int) -> tuple[Ints, Ints, Ints]:
 def stage_types(model: ModelConfig, pp: int, vpp: int) -> tuple[StageType, ...]:
     """What the ranks of a pipeline hold, each distinct share once."""
     kinds = (*dict.fromkeys(model.layers), *ENDS)
-    counts = np.zeros((pp * vpp, len(kinds)), np.int64)
-    leading = np.zeros(pp * vpp, np.int64)
+    parts: list[list[int]] = []
     at = 0
-    for part, count in enumerate(layer_counts(len(model.layers), pp * vpp)):
-        held = [kinds.index(layer) for layer in model.layers[at : at + count]]
-        np.add.at(counts[part], held, 1)
-        leading[part] = held[0] if held else len(kinds) - 1
+    for count in layer_counts(len(model.layers), pp * vpp):
+        parts.append([kinds.index(layer) for layer in model.layers[at : at + count]])
         at += count
-    counts[0, -2] += 1
-    counts[-1, -1] += 1
-    by_rank: dict[bytes, list[int]] = {}
+    parts[0].insert(0, len(kinds) - 2)
+    parts[-1].append(len(kinds) - 1)
+    by_rank: dict[tuple[tuple[int, ...], ...], list[int]] = {}
     for rank in range(pp):
-        by_rank.setdefault(counts[rank::pp].tobytes() + leading[rank].tobytes(), []).append(rank)
+        by_rank.setdefault(tuple(tuple(part) for part in parts[rank::pp]), []).append(rank)
     return tuple(
-        StageType(chunks=counts[ranks[0] :: pp], first=ranks[0], count=len(ranks), leading=int(leading[ranks[0]]))
-        for ranks in by_rank.values()
+        StageType(
+            chunks=np.array([np.bincount(chunk, minlength=len(kinds)) for chunk in chunks]),
+            first=ranks[0],
+            count=len(ranks),
+            neighbors=Counter(
+                Neighbors(*each)
+                for chunk in chunks
+                for each in zip((None, *chunk), chunk, (*chunk[1:], None), strict=False)
+            ),
+        )
+        for chunks, ranks in by_rank.items()
     )
 
 

@@ -146,8 +146,10 @@ class Answer:
         frame = pd.DataFrame(rules.explained(one, global_batch=self.request.global_batch))
         numbers = [name for name in EXPLAINED if name.endswith(("_s", "_gb", "_tflop", "times"))]
         frame = frame.reindex(columns=EXPLAINED)
+        words = [name for name in EXPLAINED if name not in numbers]
         frame[numbers] = frame[numbers].fillna(0.0)
-        return frame.fillna("")
+        frame[words] = frame[words].astype(object).fillna("")
+        return frame
 
     def reasons(self, place: int = 0) -> list[Reason]:
         """What each dimension's best alternative costs, on as many devices with the same strategy; dearest first."""
@@ -167,15 +169,16 @@ class Answer:
             return []
         rows = found.candidates.take(same[[here, *others.values()]])
         table = evaluate(rules, rows, global_batch=self.request.global_batch)
+        step_s = table["t"].to_numpy(float)
         parts = [name for name in PARTS if name in table]
+        change = table[parts].to_numpy(float) - table[parts].to_numpy(float)[0]
         reasons = []
         for row, (name, other) in enumerate(others.items(), 1):
-            change = (table.loc[row, parts] - table.loc[0, parts]).astype(float)
-            part = str(change.idxmax())
+            most = int(change[row].argmax())
             reasons.append(
                 Reason(
-                    dimension=name, value=degrees[name][here], other=degrees[name][other],
-                    slower=float(table.loc[row, "t"] / table.loc[0, "t"] - 1), part=part, part_s=float(change[part]),
+                    dimension=name, value=degrees[name][here].item(), other=degrees[name][other].item(),
+                    slower=float(step_s[row] / step_s[0] - 1), part=parts[most], part_s=float(change[row, most]),
                 )
             )  # fmt: skip
         return sorted(reasons, key=lambda reason: (-reason.slower, reason.dimension))
@@ -204,9 +207,10 @@ class Answer:
         return _evaluated(self.request, self.rule_sets, self.found, origin)
 
 
+_OF_A_SIDE = ("tflop", "hbm_gb", "comm", "group", "volume_gb", "s")
+#: Columns of ``Answer.explained``. ``volume_gb`` is what one device sends, or a rule set's message.
 EXPLAINED = [
-    "op", "times",
-    *(f"{side}_{what}" for side in ("forward", "backward") for what in ("tflop", "hbm_gb", "comm", "group", "volume_gb", "s")),
+    "op", "times", *(f"forward_{what}" for what in _OF_A_SIDE), *(f"backward_{what}" for what in _OF_A_SIDE),
     "weights_gb", "activations_gb",
 ]  # fmt: skip
 
@@ -231,7 +235,7 @@ def search(
     rules: RuleSet = "corrected",
     top: int = 10,
     sequence: int | None = None,
-    precision: Collection[Precision] = ("bf16",),
+    precision: Sequence[Precision] = ("bf16",),
     backend: str = BACKENDS,
     fix: Mapping[str, Any] | None = None,
     forbid: Collection[str] = (),

@@ -1,0 +1,159 @@
+"""A search by names: constraints, objectives, reasons, explanations that add up, and the re-check of the winner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracelens as tl
+from tracelens.errors import UsageError
+from tracelens.projection.search import COLUMNS
+from tracelens.projection.search.request import Answer, Request, answer
+from tracelens.projection.search.rules import Wanted
+from tracelens.projection.search.systems import Figures, load_model, load_system, paper_shape, paper_system
+
+SMALL = Request(
+    model="l=2048,e=4096,h=32,depth=32", cluster="b200-nvs8", gpus=(16, 32), global_batch=128, strategies=("1d",), top=5
+)
+PAPER = replace(SMALL, rules="paper")
+
+
+@pytest.fixture(scope="module")
+def small() -> Answer:
+    return answer(SMALL)
+
+
+@pytest.mark.parametrize(
+    "request_", [SMALL, PAPER, replace(PAPER, strategies=("2d",)), replace(SMALL, model="mixtral-8x7b", gpus=(64,))]
+)
+def test_an_explanation_adds_up_to_its_row(request_: Request) -> None:
+    found = answer(request_)
+    for place in range(3):
+        rows = found.explained(place)
+        total = rows["forward_s"].sum() + rows["backward_s"].sum()
+        assert total == pytest.approx(found.best["t"].iloc[place], rel=1e-12)
+        assert (rows["forward_tflop"].sum(), rows["forward_volume_gb"].sum()) > (0, 0)
+
+
+def test_an_explanation_by_the_papers_rules_adds_up_to_work_and_memory() -> None:
+    found = answer(PAPER)
+    rows, row = found.explained(), found.best.iloc[0]
+    assert rows["forward_tflop"].sum() + rows["backward_tflop"].sum() == pytest.approx(row["flops_per_gpu"])
+    assert rows["weights_gb"].sum() == pytest.approx(row["wts_mem"])
+    assert rows["activations_gb"].sum() == pytest.approx(row["acts_mem"])
+
+
+def test_what_is_fixed_stays_and_what_is_forbidden_is_one(small: Answer) -> None:
+    held = answer(
+        replace(SMALL, wanted=Wanted(fixed={"tp": 2, "zero": 1}, forbidden=frozenset({"pp", "recompute"})))
+    ).table
+    assert set(held["tp"]) == {2}
+    assert set(held["pp"]) == {1}
+    assert set(held["recompute"]) == {"none"}
+    assert held["t"].min() >= small.table["t"].min()
+
+
+def test_free_memory_is_left(small: Answer) -> None:
+    capacity = small.rule_sets[0].capacity_gb
+    held = answer(replace(SMALL, wanted=Wanted(headroom=0.8))).table
+    assert held["mem"].max() <= 0.2 * capacity < small.table["mem"].max()
+
+
+@pytest.mark.parametrize("rules", ["paper", "corrected"])
+def test_one_configuration_is_evaluated_although_it_does_not_fit(rules: Any) -> None:
+    wanted = Wanted(fixed={"tp": 1, "pp": 1, "mbs": 4})
+    found = answer(replace(SMALL, model="gpt3-1t", rules=rules, gpus=(16,), wanted=wanted))
+    assert len(found.fits) == 0
+    assert found.best["mem"].iloc[0] > 192
+    assert len(found.explained()) > 10
+
+
+def test_a_dimension_that_there_is_not_is_named() -> None:
+    with pytest.raises(UsageError, match="no dimension of the search named 'tpp'; did you mean tp"):
+        answer(replace(SMALL, wanted=Wanted(fixed={"tpp": 2})))
+
+
+def test_the_cheapest_uses_fewer_devices_than_the_fastest(small: Answer) -> None:
+    """2 dollars per hour and device: dollars per million tokens are 2 * devices * seconds / 3600 / tokens * 1e6."""
+    cheap = answer(replace(SMALL, objective="cost", price_per_gpu_hour=2.0)).best.iloc[0]
+    assert (cheap["n_gpus"], small.best["n_gpus"].iloc[0]) == (16, 32)
+    assert cheap["usd_per_mtoken"] == pytest.approx(2 * 16 * cheap["t"] / 3600 / (128 * 2048) * 1e6)
+    with pytest.raises(UsageError, match="needs --price-per-gpu-hour"):
+        replace(SMALL, objective="cost")
+
+
+def test_energy_is_power_times_time_where_the_power_is_known(small: Answer) -> None:
+    """1000 W per B200."""
+    row = answer(replace(SMALL, objective="energy")).best.iloc[0]
+    assert row["j_per_token"] == pytest.approx(1000 * row["n_gpus"] * row["t"] / (128 * 2048))
+    with pytest.raises(UsageError, match="power is not known"):
+        answer(replace(PAPER, objective="energy"))
+
+
+def test_nothing_beats_a_point_of_the_front_in_everything(small: Answer) -> None:
+    front = small.front()[["t", "n_gpus", "mem"]].to_numpy()
+    found = small.found[0]
+    everything = np.stack([found.step_s, found.candidates.gpus, found.memory_gb], axis=1)
+    for point in front:
+        assert not ((everything <= point + 1e-9).all(axis=1) & (everything < point - 1e-9).any(axis=1)).any()
+    assert len(front) > 2
+
+
+def test_every_reason_is_an_alternative_that_is_no_faster(small: Answer) -> None:
+    reasons = small.reasons()
+    assert {"tp1", "pp", "mbs"} <= {reason.dimension for reason in reasons}
+    assert min(reason.slower for reason in reasons) >= 0
+    assert all(reason.value != reason.other for reason in reasons)
+
+
+def test_the_winner_is_rechecked_by_the_event_graph(small: Answer) -> None:
+    again = small.rechecked()
+    assert again is not None
+    assert again.step_us / 1e6 == pytest.approx(small.best["t"].iloc[0], rel=0.05)
+    assert answer(PAPER).rechecked() is None
+
+
+def test_search_from_python_gives_the_published_columns_first() -> None:
+    table = tl.search("l=2048,e=4096,h=32,depth=32", "b200-nvs8", 16, 128, strategy="1d", top=3, forbid=["pp"])
+    assert tuple(table.columns[: len(COLUMNS)]) == COLUMNS
+    assert len(table) == 3
+    assert table["t"].is_monotonic_increasing
+
+
+def test_systems_of_the_paper_have_its_figures_under_either_rules() -> None:
+    """B200-next: 3750 TFLOP/s, 16 TB/s, 384 GB, 64 devices in a domain."""
+    system = load_system("b200-next-nvs64")
+    assert system.device.matrix["bf16"].peak_tflops_s == 3750
+    assert system.device.hbm is not None
+    assert system.device.hbm.peak_tb_s == 16
+    assert system.topology is not None
+    assert system.topology.ranks_per_node == 64
+    assert system.note is not None
+    assert "arXiv 2410.00273" in system.note
+    assert paper_system("b200-next-nvs64").domain == 64
+
+
+def test_any_cluster_can_have_another_domain_and_other_figures() -> None:
+    wide = load_system("dgx-b200-nvs64", Figures(flops=4500, hbm_gb=100))
+    assert wide.topology is not None
+    assert (wide.topology.tiers[0].ranks, wide.topology.tiers[1].cards) == (64, 64)
+    assert wide.device.matrix["bf16"].peak_tflops_s == 4500
+    assert wide.device.matrix["fp8"].peak_tflops_s == 9000
+    assert answer(replace(SMALL, figures=Figures(hbm_gb=20))).table["mem"].max() <= 20
+
+
+def test_the_papers_rules_take_any_system_and_any_plain_gpt() -> None:
+    assert paper_system("dgx-h100").matrix_tflops_s == 989.4
+    assert paper_shape("megatron-22b").depth == 48
+    with pytest.raises(UsageError, match="--rules corrected knows it"):
+        paper_shape("mixtral-8x7b")
+
+
+def test_a_shape_may_say_its_vocabulary() -> None:
+    model, sequence = load_model("l=2048,e=4096,h=32,depth=2,vocab=32000")
+    assert (model.vocab, sequence, model.ffn) == (32000, 2048, 16384)
+    assert load_model("vit-era5")[0].vocab == 0
+    assert load_model("vit-era5")[1] == 64800
