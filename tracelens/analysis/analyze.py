@@ -27,12 +27,13 @@ from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.executed_work import ExecutedWork, executed_work
 from tracelens.analysis.families import families
 from tracelens.analysis.graphs import GraphLinks, with_captured_ops
+from tracelens.analysis.inference import STEM, InferenceSteps, by_phase, inference_steps, iterations, steady_steps
 from tracelens.analysis.inner_ops import with_inner_ops
 from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.recorded_groups import expert_groups
 from tracelens.analysis.remote_share import RemoteShare, remote_share
-from tracelens.analysis.steps import StepTimes, complete_steps, device_steps, select_steps
+from tracelens.analysis.steps import StepTimes, complete_steps, device_steps, find_steps, select_steps
 from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.timeline import Timeline, gpu_timeline
 from tracelens.analysis.views import views
@@ -120,13 +121,20 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     recorded = device_activity(table, tree, catalog.kernel_patterns)
     overlaps = stream_overlaps(table, recorded, clip=options.overlap == CLIP)
     everything = with_clipped(recorded, overlaps)
-    stem, times, step_of = device_steps(table, tree, everything.rows)
+    served = inference_steps(table, catalog)
+    steps = find_steps(table)
+    stem, times, step_of = device_steps(
+        table, tree, everything.rows, (STEM, served.steps) if not steps[0] and len(served) > 1 else steps
+    )
+    served_times, served_of = times, step_of
+    if stem != STEM and len(served):
+        _, served_times, served_of = device_steps(table, tree, everything.rows, (STEM, served.steps))
     selected: list[int] = []
     activity, span_ns = everything, None
     if options.steps is not None:
-        selected = select_steps(options.steps, times)
+        selected = select_steps(options.steps, times, steady_steps(served, times) if stem == STEM else ())
         in_steps = np.isin(step_of, selected)
-        activity, step_of = everything.select(in_steps), step_of[in_steps]
+        activity, step_of, served_of = everything.select(in_steps), step_of[in_steps], served_of[in_steps]
         span_ns = (int(times.start_ns[selected[0]]), int(times.end_ns[selected[-1]]))
         if not len(activity):
             raise NothingToAnalyzeError(f"{table.source}: no GPU work was launched in steps {options.steps}")
@@ -163,6 +171,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     timeline = gpu_timeline(activity, span_ns)
     parent_category = _parent_categories(activity, readings)
     seen = views(recorded_trace, trace, activity, everything, timeline.window, times, selected, stem)
+    event_category = _event_categories(activity, unified_set, unified_category)
     frames = {
         "gpu_timeline": timeline.frame(),
         "ops_summary_by_category": tables.ops_summary_by_category(_with_unlinked(unique, unlinked)),
@@ -174,6 +183,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         "short_kernel_histogram": tables.short_kernel_histogram(compute),
         "short_kernels_summary": tables.short_kernels_summary(table, compute, timeline.total_ns),
         "steps": times.frame(int(table.start_ns.min())),
+        **(_inference_frames(served, served_times, served_of, activity, event_category) if len(served) else {}),
         **seen.frames,
         **(_cpu_frames(recorded_trace, catalog) if options.cpu else {}),
     }
@@ -187,7 +197,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         coverage=coverage(table, activity, unified_set, readings, unified_category),
         timeline=timeline,
         activity=activity,
-        event_category=_event_categories(activity, unified_set, unified_category),
+        event_category=event_category,
         overlaps=overlaps,
         step_stem=stem,
         step_times=times,
@@ -250,6 +260,18 @@ def no_device_events(trace: Trace) -> NothingToAnalyzeError:
 
 def _cpu_ops(trace: Trace) -> int:
     return int((trace.table.kind == Kind.CPU_OP).sum())
+
+
+def _inference_frames(
+    served: InferenceSteps,
+    times: StepTimes,
+    step_of: npt.NDArray[np.int64],
+    activity: DeviceActivity,
+    category: npt.NDArray[np.object_],
+) -> dict[str, pd.DataFrame]:
+    frame = iterations(served, times, step_of, activity, category)
+    frame = frame[np.isin(np.arange(len(served)), step_of)]
+    return {"inference_iterations": frame, "inference_phases": by_phase(frame)}
 
 
 def _cpu_frames(trace: Trace, catalog: Catalog) -> dict[str, pd.DataFrame]:

@@ -136,12 +136,15 @@ class StepTimes:
         )
 
 
-def device_steps(table: TraceTable, tree: OpTree, rows: Ints) -> tuple[str, StepTimes, Ints]:
+def device_steps(
+    table: TraceTable, tree: OpTree, rows: Ints, found: tuple[str, list[Step]] | None = None
+) -> tuple[str, StepTimes, Ints]:
     """The steps of a trace (annotation stem, times) and the step of each device event in ``rows``, -1 outside of them.
 
     A device event belongs to the step in which it was launched; one without a launch, to that in which it started.
+    ``found``: the steps, where they are not those of ``find_steps``.
     """
-    stem, steps = find_steps(table)
+    stem, steps = found or find_steps(table)
     start = table.start_ns[rows]
     launch = tree.launch[rows]
     launch_ns = np.where(launch >= 0, table.start_ns[np.maximum(launch, 0)], start)
@@ -162,15 +165,19 @@ def typical_step(times: StepTimes, candidates: Sequence[int]) -> int:
     return min(candidates, key=lambda i: (abs(duration[i] - median), i))
 
 
-def select_steps(wanted: str, times: StepTimes) -> list[int]:
+def select_steps(wanted: str, times: StepTimes, steady: Sequence[int] = ()) -> list[int]:
     """Positions of the steps that ``3``, ``3-5`` or ``steady`` names.
 
-    ``steady``: complete steps without the first one (warm-up), as long as that leaves any. UsageError for a range that
-    is not in the trace.
+    ``steady``: these positions, else complete steps without the first one (warm-up), as long as that leaves any.
+    UsageError for a range that is not in the trace.
     """
     numbers = [s.number for s in times.steps]
     if not numbers:
-        raise UsageError("--steps needs a trace with ProfilerStep or numbered iteration annotations; this one has none")
+        raise UsageError(
+            "--steps needs ProfilerStep, numbered iteration or inference step annotations; the trace has none"
+        )
+    if wanted == "steady" and steady:
+        return list(steady)
     if wanted == "steady":
         positions = [i for i, complete in enumerate(times.complete.tolist()) if complete]
         return positions[1:] or positions or [0]

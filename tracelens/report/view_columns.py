@@ -44,6 +44,7 @@ _KIND = _text(
     "kernels: no longer than what is ready usually takes to start; what is longer is not on the path.",
     30,
 )
+_STEP_DURATION = "From the step's first device event to the next step's; the last one to its own end."
 _CALL = "From the start to the end of the call on the host."
 _LATENCY = "From the start of the call to the start of its first kernel, of calls whose stream had nothing left to do."
 _DEPTH = "Kernels of the same stream that were launched and not finished when the call began."
@@ -58,6 +59,50 @@ def _mb(key: str, header: str, meaning: str) -> Column:
 
 #: Column set by sheet.
 VIEW_SETS: Mapping[str, ColumnSet] = {
+    "inference_phases": column_set(
+        _text("phase", "phase", "Of the complete steps; the steady window once more by itself.", 18),
+        _number("steps", "steps", "Engine steps of the phase."),
+        _identifier("first_step", "first step", "Number of the first of them."),
+        _identifier("last_step", "last step", "Number of the last of them."),
+        _number("requests_mean", "requests_mean", "Requests in a step."),
+        _number("tokens_mean", "tokens_mean", "New tokens in a step."),
+        _us("duration_us_median", "duration_median (µs)", _STEP_DURATION),
+        _us("duration_us_min", "duration_min (µs)", _STEP_DURATION),
+        _us("duration_us_max", "duration_max (µs)", _STEP_DURATION),
+        _percent("busy_percent", "busy (%)", "Share of the steps' time in which the device did anything."),
+        _percent("attention_percent", "attention (%)", "Share of the busy time in attention over the cache."),
+        _number("tokens_s", "tokens/s", "New tokens over the steps' time: of a decode, tokens generated."),
+    ),
+    "inference_iterations": column_set(
+        _identifier("step", "step", "Engine steps are numbered from 0, as --steps takes them."),
+        _text("phase", "phase", "By the requests that the step's annotation tells.", 10),
+        _number("context_requests", "context requests", "Requests whose prompt is read."),
+        _number("context_tokens", "context tokens", "New tokens of those."),
+        _number("generation_requests", "generation requests", "Requests that generate."),
+        _number("generation_tokens", "generation tokens", "New tokens of those."),
+        _number("padded_requests", "padded requests", "The batch size of the captured graph that ran."),
+        _number("past_tokens", "past tokens", "Keys in the cache before the step, of all requests."),
+        _us("duration_us", "duration (µs)", _STEP_DURATION),
+        _us("busy_us", "busy (µs)", "Union of its device events."),
+        _us("attention_us", "attention (µs)", "Union of its attention over the cache, writes to the cache included."),
+        _us("communication_us", "communication (µs)", "Union of its communication."),
+        _number("tokens_s", "tokens/s", "New tokens over its duration."),
+        _number("device_events", "device events", "Kernels and copies."),
+        Column(
+            key="complete",
+            header="complete",
+            meaning="FALSE: the recording ended inside it.",
+            number_format="General",
+            width=10,
+        ),
+        Column(
+            key="steady",
+            header="steady",
+            meaning="TRUE: in the steady window, which --steps steady takes.",
+            number_format="General",
+            width=10,
+        ),
+    ),
     "idle_causes": column_set(
         _CAUSE,
         _number("gaps", "gaps", "Gaps in which no stream of the device was busy."),

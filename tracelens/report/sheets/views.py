@@ -81,3 +81,15 @@ def memory(result: Analyzed) -> pd.DataFrame | None:
 def memory_timeline(result: Analyzed) -> pd.DataFrame | None:
     """Memory over time, at most 1000 points per device: of every stretch of events the highest."""
     return result.frames.get("memory_timeline")
+
+
+@sheet("inference_phases", columns=VIEW_SETS["inference_phases"], order=15)
+def inference_phases(result: Analyzed) -> pd.DataFrame | None:
+    """Prefill, decode and mixed steps of a serving engine, and its steady window."""
+    return result.frames.get("inference_phases")
+
+
+@sheet("inference_iterations", columns=VIEW_SETS["inference_iterations"], order=59)
+def inference_iterations(result: Analyzed) -> pd.DataFrame | None:
+    """Every step of a serving engine: requests, tokens and time."""
+    return result.frames.get("inference_iterations")
