@@ -173,9 +173,7 @@ def select_steps(wanted: str, times: StepTimes, steady: Sequence[int] = ()) -> l
     """
     numbers = [s.number for s in times.steps]
     if not numbers:
-        raise UsageError(
-            "--steps needs ProfilerStep, numbered iteration or inference step annotations; the trace has none"
-        )
+        raise UsageError("--steps needs annotations of profiler, iteration or inference steps; the trace has none")
     if wanted == "steady" and steady:
         return list(steady)
     if wanted == "steady":
