@@ -134,7 +134,7 @@ def test_a_step_with_too_many_events_is_said_to_have_no_path(build: Build, monke
     monkeypatch.setattr("tracelens.analysis.critical_path.MAX_EVENTS", 2)
     analysis = analyze(build().launch(0, "a", 4, 2).launch(1, "b", 6, 2).launch(2, "c", 8, 2).trace(), Options())
     assert "critical_path" not in analysis.frames
-    assert [missing.question for missing in analysis.missing] == ["the critical path"]
+    assert "the critical path" in [missing.question for missing in analysis.missing]
 
 
 times = st.integers(0, 200)

@@ -79,6 +79,15 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
     )
 
 
+def streams_of(table: TraceTable, activity: DeviceActivity) -> tuple[Ints, Ints]:
+    """((device, stream) per distinct stream, which of them each event ran on)."""
+    device = table.device[activity.rows].astype(np.int64)
+    # Streams are from -1 up: a lower half of its own
+    keys, lane = np.unique((device << 32) + activity.stream + 1, return_inverse=True)
+    distinct = np.stack((keys >> 32, (keys & 0xFFFFFFFF) - 1), axis=1)
+    return distinct, lane.reshape(-1).astype(np.int64)
+
+
 def _gap_before(device: Ints, stream: Ints, start: Ints, end: Ints) -> Ints:
     gap = np.full(len(start), -1, np.int64)
     order = np.lexsort((end, start, stream, device))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.activity import DeviceActivity
-from tracelens.analysis.scopes import Paths, enclosing, positions
-from tracelens.trace.nesting import nearest
+from tracelens.analysis.scopes import Paths, Scopes, around_launches
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.units import NS_PER_US
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Stacks that are shown, by device time; the row of the rest adds them up.
-MAX_STACKS = 500
+MAX_STACKS = 200
 #: Frames of a stack that are shown, the innermost first.
 MAX_FRAMES = 40
 OTHER_STACKS, NO_STACK = "(other stacks)", "(no Python frames)"
@@ -44,13 +43,12 @@ def call_stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd
     is_frame = (table.kind[order] == Kind.PYTHON_FUNCTION) & named[table.name[order]]
     if not is_frame.any():
         return None
-    launch = positions(tree, tree.launch[activity.rows])
-    frame = enclosing(tree, launch, is_frame)
-    above = nearest(positions(tree, tree.parent[order]), is_frame)
+    frames = Scopes(tree, is_frame)
+    frame = around_launches(tree, frames, tree.launch[activity.rows])
     paths = Paths()
     texts: dict[str, int] = {}
     code_of = np.array([texts.setdefault(_ADDRESS.sub("", name), len(texts)) for name in table.names], np.int64)
-    path = paths.of(frame[frame >= 0], above, code_of[table.name[order]])
+    path = paths.of(frame[frame >= 0], frames.above, code_of[table.name[frames.rows]])
     names = list(texts)
     owner = np.where(frame >= 0, path[frame], 0)
     total = np.zeros(len(paths), np.int64)
@@ -62,9 +60,9 @@ def call_stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd
     shown, small = shown[:MAX_STACKS], shown[MAX_STACKS:]
     rows = []
     for i in shown.tolist():
-        frames = [names[code] for code in paths.codes_of(i)]
-        own = next((text for text in frames if not _FRAMEWORK.match(text)), None)
-        rows.append((own, " <- ".join(frames[:MAX_FRAMES]), int(kernels[i]), int(total[i])))
+        stack = [names[code] for code in paths.codes_of(i)]
+        own = next((text for text in stack if not _FRAMEWORK.match(text)), None)
+        rows.append((own, " <- ".join(stack[:MAX_FRAMES]), int(kernels[i]), int(total[i])))
     rows.sort(key=lambda row: (-row[3], row[1]))
     if len(small):
         rows.append((None, OTHER_STACKS, int(kernels[small].sum()), int(total[small].sum())))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.activity import Bools, DeviceActivity
+from tracelens.analysis.activity import Bools, DeviceActivity, streams_of
 from tracelens.analysis.host_calls import HostCalls
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
@@ -39,7 +39,7 @@ REST = "not on the path"
 #: Device events of a step beyond which no path is looked for: the search visits them one by one.
 MAX_EVENTS = 50_000
 #: Segments that the sheet lists; the kinds count all of them.
-MAX_SEGMENTS = 2000
+MAX_SEGMENTS = 500
 
 _NEVER, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -144,9 +144,7 @@ class _Device:
     """
 
     def __init__(self, table: TraceTable, tree: OpTree, events: DeviceActivity, window: tuple[int, int]) -> None:
-        device = table.device[events.rows].astype(np.int64)
-        streams, lane = np.unique(np.stack((device, events.stream), axis=1), axis=0, return_inverse=True)
-        lane = lane.reshape(-1).astype(np.int64)
+        streams, lane = streams_of(table, events)
         order = np.lexsort((events.rows, events.end, events.start, lane))
         events, self.lane = events.select(order), lane[order]
         self.rows = events.rows

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.activity import DeviceActivity, streams_of
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
@@ -30,9 +30,7 @@ def launch_overhead(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     if not is_call.any():
         return None
     launch, start, end = launch[is_call], activity.start[is_call], activity.end[is_call]
-    stream = np.stack((table.device[activity.rows[is_call]].astype(np.int64), activity.stream[is_call]))
-    _, lane = np.unique(stream, axis=1, return_inverse=True)
-    lane = lane.reshape(-1)
+    lane = streams_of(table, activity)[1][is_call]
     # One entry per call: its first device event; a graph launch has many
     order = np.lexsort((activity.rows[is_call], start, launch))
     first = order[np.concatenate(([True], np.diff(launch[order]) != 0))]

@@ -10,9 +10,8 @@ import numpy as np
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.recompute import BACKWARD, FORWARD, PHASES, RECOMPUTE, Phases
-from tracelens.analysis.scopes import Paths, enclosing, positions
+from tracelens.analysis.scopes import Paths, Scopes, around_launches
 from tracelens.analysis.steps import is_step_annotation
-from tracelens.trace.nesting import nearest
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.units import NS_PER_US
@@ -43,32 +42,32 @@ def modules(
     if not is_scope.any():
         step = np.array([is_step_annotation(name, step_stem) for name in table.names] or [False], bool)
         is_scope = (kind == Kind.USER_ANNOTATION) & ~step[table.name[order]]
-    at = np.flatnonzero(is_scope)
-    if not len(at):
+    if not is_scope.any():
         return None
-    above = nearest(positions(tree, tree.parent[order]), is_scope)
+    scopes = Scopes(tree, is_scope)
+    name = table.name[scopes.rows]
     classes: dict[str, int] = {}
     class_of = np.array(
         [
             classes.setdefault(_INSTANCE.sub("", name.removeprefix(MODULE_PREFIX)), len(classes)) if scope else -1
-            for name, scope in zip(table.names, _used(table, order[at]), strict=True)
+            for name, scope in zip(table.names, _used(table, scopes.rows), strict=True)
         ],
         np.int64,
     )
     paths = Paths()
-    path = paths.of(at, above, class_of[table.name[order]])
+    path = paths.of(np.arange(len(scopes)), scopes.above, class_of[name])
     n, parent = len(paths), np.array(paths.parent)
-    scope = enclosing(tree, positions(tree, tree.launch[activity.rows]), is_scope)
+    scope = around_launches(tree, scopes, tree.launch[activity.rows])
     owner = np.where(scope >= 0, path[scope], 0)
     own = np.zeros((len(PHASES), n), np.int64)
     np.add.at(own, (phases.phase, owner), activity.duration)
     total = own.copy()
     for child in range(n - 1, 0, -1):
         total[:, parent[child]] += total[:, child]
-    calls = np.bincount(path[at], minlength=n)
+    calls = np.bincount(path, minlength=n)
     host = np.zeros(n, np.int64)
-    np.add.at(host, path[at], table.duration_ns[order[at]])
-    instances = np.bincount(np.unique(np.stack((path[at], table.name[order[at]])), axis=1)[0], minlength=n)
+    np.add.at(host, path, table.duration_ns[scopes.rows])
+    instances = np.bincount(np.unique(path << 32 | name) >> 32, minlength=n)
     names = list(classes)
     depth = [len(paths.codes_of(i)) - 1 for i in range(n)]
     texts = ["/".join(names[code] for code in reversed(paths.codes_of(i))) for i in range(n)]

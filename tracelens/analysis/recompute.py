@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,8 @@ import numpy as np
 
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.intervals import Ints, union_by_group
-from tracelens.analysis.scopes import Bools, positions
+from tracelens.analysis.scopes import Bools, Scopes
 from tracelens.trace.links import ENGINE_PREFIX
-from tracelens.trace.nesting import nearest
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
@@ -87,7 +87,7 @@ class Phases:
             at = np.searchsorted(repeated, name[here])
             total = np.zeros(len(repeated), np.int64)
             np.add.at(total, at, activity.duration[here])
-            calls = np.unique(np.stack((at, activity.op[here])), axis=1)[0]
+            calls = np.unique(at << 32 | activity.op[here]) >> 32
             columns[f"{key}_calls"] = np.bincount(calls, minlength=len(repeated)).tolist()
             columns[f"{key}_us"] = (total / NS_PER_US).tolist()
         frame = pd.DataFrame(columns)
@@ -104,38 +104,41 @@ def phases(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> Phases:
     """
     order = tree.order
     name, kind = table.name[order], table.kind[order]
-    parent = positions(tree, tree.parent[order])
 
-    def named(pattern: re.Pattern[str]) -> Bools:
-        return np.array([pattern.search(text) is not None for text in table.names] or [False], bool)[name]
+    def named(fits: Callable[[str], object]) -> Bools:
+        return np.array([bool(fits(text)) for text in table.names] or [False], bool)[name]
 
     is_op = kind == Kind.CPU_OP
-    engine = is_op & np.array([text.startswith(ENGINE_PREFIX) for text in table.names] or [False], bool)[name]
-    repeats = (kind == Kind.PYTHON_FUNCTION) & named(_RECOMPUTE_FRAME)
-    repeats |= is_op & np.array([text == _CHECKPOINT_BACKWARD for text in table.names] or [False], bool)[name]
-    repeats |= _repeated_forwards(table, tree, engine, nearest(parent, engine))
-    decides = engine | repeats
-    at = positions(tree, tree.launch[activity.rows])
-    if not len(order):
-        return Phases(phase=np.full(len(activity), PHASES.index(UNLINKED)))
-    decider = np.where(decides[at], at, nearest(parent, decides)[at])
-    step = (kind == Kind.USER_ANNOTATION) & named(_OPTIMIZER_STEP)
+    engine = is_op & named(lambda text: text.startswith(ENGINE_PREFIX))
+    repeats = (kind == Kind.PYTHON_FUNCTION) & named(_RECOMPUTE_FRAME.search)
+    repeats |= is_op & named(lambda text: text == _CHECKPOINT_BACKWARD)
+    repeats |= _repeated_forwards(table, tree, engine)
+    launch = tree.launch[activity.rows]
+    deciders = Scopes(tree, engine | repeats)
+    decider = deciders.around(launch)
+    is_repeat = np.append(repeats[tree.position[deciders.rows]], False)
+    steps = Scopes(tree, (kind == Kind.USER_ANNOTATION) & named(_OPTIMIZER_STEP.search))
     phase = np.select(
-        [at < 0, (decider >= 0) & repeats[decider], decider >= 0, nearest(parent, step)[at] >= 0],
+        [launch < 0, is_repeat[decider], decider >= 0, steps.around(launch) >= 0],
         [PHASES.index(p) for p in (UNLINKED, RECOMPUTE, BACKWARD, OPTIMIZER)],
         PHASES.index(FORWARD),
     )
     return Phases(phase=phase.astype(np.int64))
 
 
-def _repeated_forwards(table: TraceTable, tree: OpTree, engine: Bools, above: Ints) -> Bools:
-    """``above``: position of the nearest op of the engine."""
+def _repeated_forwards(table: TraceTable, tree: OpTree, engine: Bools) -> Bools:
+    result = np.zeros(len(engine), bool)
+    scopes = Scopes(tree, engine)
     order = tree.order
-    number = table.sequence_number[order]
-    outside = order[(above < 0) & ~engine & (table.kind[order] == Kind.CPU_OP)]
-    candidates = np.flatnonzero((above >= 0) & (number >= 0) & ~engine & (tree.forward[order] < 0))
-    candidates = candidates[number[candidates] != number[above[candidates]]]
-    key = table.name.astype(np.int64) << 32 | (table.signature.astype(np.int64) + 1)
-    result = np.zeros(len(order), bool)
-    result[candidates[np.isin(key[order[candidates]], key[outside])]] = True
+    numbered = np.flatnonzero((table.sequence_number[order] >= 0) & ~engine & (tree.forward[order] < 0))
+    above = scopes.around(order[numbered])
+    numbered, above = numbered[above >= 0], above[above >= 0]
+    rows = order[numbered]
+    own = table.sequence_number[rows] != table.sequence_number[scopes.rows[above]]
+    numbered, rows = numbered[own], rows[own]
+    if len(rows):
+        ops = np.flatnonzero((table.kind == Kind.CPU_OP) & np.isin(table.name, np.unique(table.name[rows])))
+        outside = ops[scopes.around(ops) < 0]
+        key = table.name.astype(np.int64) << 32 | (table.signature.astype(np.int64) + 1)
+        result[numbered[np.isin(key[rows], key[outside])]] = True
     return result

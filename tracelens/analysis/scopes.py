@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
-from tracelens.trace.nesting import nearest
 from tracelens.trace.tree import OpTree
 
 Bools = npt.NDArray[np.bool_]
@@ -36,25 +35,53 @@ def levels(at: Ints, above: Ints) -> list[Ints]:
     return np.split(rows[order], np.cumsum(np.bincount(depth))[:-1]) if len(rows) else []
 
 
-def enclosing(tree: OpTree, at: Ints, wanted: Bools) -> Ints:
-    """For each position the nearest ``wanted`` one at or above it, else at or above its forward op; -1 without any.
+class Scopes:
+    """Some host events, and which of them is round which: ``rows`` of the table in preorder.
+
+    ``above``: index of the innermost other one round each, -1 without one.
+    """
+
+    def __init__(self, tree: OpTree, wanted: Bools) -> None:
+        """``wanted``: which positions in preorder."""
+        self._tree = tree
+        self._at = np.flatnonzero(wanted)
+        self.rows: Ints = tree.order[self._at]
+        self._last = tree.last[self.rows]
+        self.above = np.arange(-1, len(self.rows) - 1)
+        active = np.flatnonzero(self._is_past(self.above, self._at))
+        # What lies between two of them has ended when the second begins: so the first's candidate is the second's
+        while len(active):
+            self.above[active] = self.above[self.above[active]]
+            active = active[self._is_past(self.above[active], self._at[active])]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def around(self, rows: npt.NDArray[np.integer]) -> Ints:
+        """Index of the innermost one at or above each host row; -1 without one, and for rows that are -1."""
+        at = positions(self._tree, rows)
+        found = np.searchsorted(self._at, at, side="right") - 1
+        while (past := self._is_past(found, at)).any():
+            found[past] = self.above[found[past]]
+        return found
+
+    def _is_past(self, scope: Ints, at: Ints) -> Bools:
+        ended: Bools = (scope >= 0) & (np.append(self._last, 0)[scope] <= at)
+        return ended
+
+
+def around_launches(tree: OpTree, scopes: Scopes, launches: npt.NDArray[np.integer]) -> Ints:
+    """The scope of each launch, else that of its forward op; -1 without one.
 
     What a thread of autograd's engine runs has no frames of its own: it is the forward op's.
     """
-    if not len(wanted):
-        return np.full(len(at), -1, np.int64)
-    parent = positions(tree, tree.parent[tree.order])
-
-    def at_or_above(place: Ints, marked: Bools, above: Ints) -> Ints:
-        return np.where((place >= 0) & ~marked[place], above[place], place)
-
-    found = at_or_above(at, wanted, (around := nearest(parent, wanted)))
-    free = np.flatnonzero((found < 0) & (at >= 0))
+    found = scopes.around(launches)
+    free = np.flatnonzero((found < 0) & (launches >= 0))
     if len(free):
-        has_forward = tree.forward[tree.order] >= 0
-        backward = at_or_above(at[free], has_forward, nearest(parent, has_forward))
-        forward = np.where(backward >= 0, positions(tree, tree.forward[tree.order])[backward], -1)
-        found[free] = at_or_above(forward, wanted, around)
+        backward = Scopes(tree, tree.forward[tree.order] >= 0)
+        op = backward.around(launches[free])
+        forward = np.where(op >= 0, tree.forward[np.append(backward.rows, 0)[op]], -1)
+        found[free] = scopes.around(forward)
     return found
 
 
@@ -66,14 +93,14 @@ class Paths:
         self.code: list[int] = [-1]
 
     def of(self, at: Ints, above: Ints, code: Ints) -> Ints:
-        """The path of every position (0 for those not asked for), which are ``at`` and what is above them."""
+        """The path of ``at`` and of what is above them, by place; 0 for other places."""
         result = np.zeros(len(above), np.int64)
         for places in levels(at, above):
             parent = np.where(above[places] >= 0, result[above[places]], 0)
-            pairs, inverse = np.unique(np.stack((parent, code[places]), axis=1), axis=0, return_inverse=True)
+            _, first, inverse = np.unique(parent << 32 | code[places], return_index=True, return_inverse=True)
             result[places] = len(self.parent) + inverse.reshape(-1)
-            self.parent += pairs[:, 0].tolist()
-            self.code += pairs[:, 1].tolist()
+            self.parent += parent[first].tolist()
+            self.code += code[places][first].tolist()
         return result
 
     def codes_of(self, path: int) -> list[int]:

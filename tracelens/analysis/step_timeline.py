@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracelens.analysis.activity import streams_of
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.steps import typical_step
@@ -56,9 +57,7 @@ def step_timeline(analysis: Analysis, *, max_rects: int = MAX_RECTS) -> StepTime
     if not len(activity):
         return None
     step, first, last, inside = _window(analysis)
-    device = analysis.trace.table.device[activity.rows[inside]].astype(np.int64)
-    found, lane = np.unique(np.stack((device, activity.stream[inside]), axis=1), axis=0, return_inverse=True)
-    lane = lane.reshape(-1).astype(np.int64)
+    found, lane = streams_of(analysis.trace.table, activity.select(inside))
     order = np.lexsort((activity.end[inside], activity.start[inside], lane))
     events, lane = inside[order], lane[order]
     start = np.maximum(activity.start[events] - first, 0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.activity import DeviceActivity, streams_of
 from tracelens.analysis.intervals import Covered
 from tracelens.trace.table import TraceTable
 from tracelens.units import NS_PER_US
@@ -26,11 +26,10 @@ def stream_overlap(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame 
     """
     import pandas as pd
 
-    device = table.device[activity.rows].astype(np.int64)
-    streams, key = np.unique(np.stack((device, activity.stream), axis=1), axis=0, return_inverse=True)
+    streams, lane = streams_of(table, activity)
     if len(streams) < 2:
         return None
-    covered = Covered(key.reshape(-1).astype(np.int64), activity.start, activity.end)
+    covered = Covered(lane, activity.start, activity.end)
     busy = np.array([int((e - s).sum()) for s, e in map(covered.spans, range(len(streams)))], np.int64)
     kept = np.sort(np.lexsort((np.arange(len(streams)), -busy))[:MAX_STREAMS]).tolist()
     rows = []
