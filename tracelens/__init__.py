@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tracelens.perf_models.base import traced_as as traced_as
     from tracelens.perf_models.base import traced_as_pattern as traced_as_pattern
     from tracelens.perf_models.kernels import KernelPattern as KernelPattern
+    from tracelens.projection.result import project as project
     from tracelens.projection.search.request import search as search
     from tracelens.report import report as report
     from tracelens.report.columns import sheet as sheet
@@ -68,6 +69,7 @@ _MODULE_OF = {
     "backend": "tracelens.backends.base",
     "estimate": "tracelens.analysis.estimation",
     "load": "tracelens.analysis.trace",
+    "project": "tracelens.projection.result",
     "recorded_as": "tracelens.perf_models.base",
     "report": "tracelens.report",
     "route": "tracelens.analysis.route",

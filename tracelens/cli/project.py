@@ -1,21 +1,22 @@
 """Project a training step: time, throughput, MFU, memory per stage, where the time goes, the largest levers.
 
-One configuration, or with --batch a CSV file of them (columns as in docs/projection.md), answered row by row.
+One configuration; with --sweep every combination of some values; or with --batch a CSV file of configurations (columns
+as in docs/projection.md), answered row by row.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tracelens.projection.options import Options
+    from tracelens.projection.result import Result
     from tracelens.projection.software import Software
-    from tracelens.projection.step import Lever, Projection
+    from tracelens.projection.step import Projection
 
 DOES_NOT_FIT = 3
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
@@ -53,6 +54,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--straggler", metavar="[STAGE:]FACTOR", help="one device computes that much longer, e.g. 1.15 or 3:1.15")
     add("--precision", choices=PRECISIONS, default="bf16")
     add("--recompute", choices=("none", "selective", "full"), default="none")
+    add(
+        "--recompute-modules",
+        default="core_attn",
+        metavar="A,B",
+        help="what selective recomputation repeats: core_attn layernorm mla_up_proj mlp moe moe_act shared_experts",
+    )
+    add("--graphs", choices=("none", "partial", "full"), default="none", help="launches that graphs replay")
+    add("--dispatcher", choices=("deepep", "alltoall"), default="deepep", help="how tokens reach experts")
+    add("--sequential-experts", action="store_true", help="a product per expert instead of a grouped one")
     add("--attention", choices=("flash", "unfused"), default="flash")
     add("--skew", metavar="zipf:1.1", default="uniform", help="load of experts, as in route; default: uniform")
     add("--schedule", metavar="NAME", help="1f1b, zb-v, ... (see the docs); default: 1f1b, interleaved with --vpp")
@@ -69,37 +79,53 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--trace", type=Path, metavar="FOLDER", help="write the step as traces that report and Perfetto read")
     add("--trace-ranks", default="all", metavar="0,8", help="ranks to write; default: one per distinct rank")
     add("--batch", type=Path, metavar="POINTS.csv", help="project every row of a table instead")
-    add("-o", "--output", type=Path, metavar="FILE.csv", help="with --batch: the table with estimates and reasons")
+    add("--sweep", action="append", metavar="tp=1,2,4", help="project every value; several: every combination")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="one step: FILE.json, or its operations as .csv or .xlsx; --sweep: the table, and beside it its plot as "
+        ".svg; --batch: FILE.csv",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    return _run_batch(args) if args.batch else _run_one(args)
+    from tracelens.errors import UsageError
+
+    if args.batch:
+        return _run_batch(args)
+    if not args.model or not args.cluster:
+        raise UsageError("project takes --model and --cluster, or --batch")
+    return _run_sweep(args) if args.sweep else _run_one(args)
 
 
 def _run_one(args: argparse.Namespace) -> int:
-    from tracelens.backends.system import System
-    from tracelens.errors import UsageError
-    from tracelens.projection.recorded import write_traces
-    from tracelens.projection.step import BACKENDS, levers, project
-    from tracelens.workload.model_config import ModelConfig
-    from tracelens.workload.parallel_config import ParallelConfig
-    from tracelens.workload.routing import Skew
+    found = _project(args)
+    print(_text(found))
+    if args.trace:
+        files = found.write_traces(args.trace, _ranks(args.trace_ranks))
+        print(f"wrote {len(files)} traces to {args.trace}")
+    if args.output:
+        _write(found, args.output)
+        print(f"wrote {args.output}")
+    return DOES_NOT_FIT if found.projection.infeasible else 0
 
-    if not args.model or not args.cluster:
-        raise UsageError("project takes --model and --cluster, or --batch")
-    model, system = ModelConfig.load(args.model), System.load(args.cluster).at_clock(args.gpu_clock_mhz)
-    per_node = system.topology.ranks_per_node if system.topology is not None else None
-    if (args.nodes is None) == (args.gpus is None):
-        raise UsageError("project takes either --nodes or --gpus")
-    if args.gpus is None and per_node is None:
-        raise UsageError(f"{args.cluster}: how many devices a node has is not known; give --gpus")
-    ranks = args.gpus or args.nodes * (per_node or 1)
-    replicas = max(ranks // (args.tp * args.pp * args.cp), 1)
-    parallel = ParallelConfig.of(
-        ranks=ranks,
-        global_batch=args.global_batch or 8 * args.micro_batch * replicas,
+
+def _project(args: argparse.Namespace) -> Result:
+    from tracelens.projection.result import project
+    from tracelens.projection.step import BACKENDS
+
+    return project(
+        args.model,
+        args.cluster,
+        nodes=args.nodes,
+        gpus=args.gpus,
+        sequence=args.sequence,
+        global_batch=args.global_batch,
+        micro_batch=args.micro_batch,
         tp=args.tp,
-        sequence_parallel=args.tp > 1 and not args.no_sequence_parallel,
+        sequence_parallel=not args.no_sequence_parallel,
         pp=args.pp,
         vpp=args.vpp,
         cp=args.cp,
@@ -107,25 +133,96 @@ def _run_one(args: argparse.Namespace) -> int:
         etp=args.etp,
         zero=args.zero,
         shard=args.shard,
-        micro_batch=args.micro_batch,
         precision=args.precision,
         recompute=args.recompute,
+        recompute_modules=args.recompute_modules.split(","),
         attention=args.attention,
         tp_overlap=args.tp_overlap,
         ep_overlap=args.ep_overlap,
-        skew=Skew.parse(args.skew),
+        dispatcher=args.dispatcher,
+        sequential_experts=args.sequential_experts,
+        graphs=args.graphs,
+        skew=args.skew,
+        schedule=args.schedule,
+        backend=args.backend or BACKENDS,
+        software=_software(args),
+        fsdp_overlap=args.fsdp_overlap,
+        straggler=args.straggler,
+        gpu_clock_mhz=args.gpu_clock_mhz,
     )
-    backends = args.backend or BACKENDS
-    software = _software(args)
-    found = project(
-        model, parallel, system,
-        sequence=args.sequence, schedule=args.schedule, backends=backends, software=software, options=_options(args),
-    )  # fmt: skip
-    print(_text(found, levers(found)))
-    if args.trace:
-        files = write_traces(found.job, found.job.run(), args.trace, _ranks(args.trace_ranks))
-        print(f"wrote {len(files)} traces to {args.trace}")
-    return DOES_NOT_FIT if found.infeasible else 0
+
+
+def _write(found: Result, path: Path) -> None:
+    from tracelens.report.frame_files import refuse_unknown, write_frame
+    from tracelens.whole import whole_file
+
+    if refuse_unknown(path) != ".json":
+        write_frame(path, found.ops(found.run.busiest), {})
+        return
+    with whole_file(path) as file:
+        file.write(found.to_json().encode())
+
+
+def _run_sweep(args: argparse.Namespace) -> int:
+    import pandas as pd
+
+    from tracelens.errors import TracelensError
+    from tracelens.report.frame_files import refuse_unknown, write_frame
+    from tracelens.report.sweep_chart import sweep_chart
+    from tracelens.whole import whole_file
+
+    if args.output:
+        refuse_unknown(args.output)
+    names, points = _points(args.sweep)
+    rows = []
+    for values in points:
+        asked = argparse.Namespace(**{**vars(args), **dict(zip(names, values, strict=True))})
+        try:
+            summary = _project(asked).summary
+        except TracelensError as error:
+            summary = {"reason": str(error)}
+        rows.append({**dict(zip(names, values, strict=True)), **{name: summary.get(name) for name in SWEPT}})
+    table = pd.DataFrame(rows, columns=[*names, *SWEPT])
+    shown = table.assign(reason=table["reason"].fillna(table["does_not_fit"])).drop(columns="does_not_fit")
+    print(shown.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.4g}"))
+    if args.output:
+        write_frame(args.output, table, {"schema": "tracelens.project.sweep/1", "model": args.model})
+        plot = args.output.with_suffix(".svg")
+        with whole_file(plot) as file:
+            file.write(sweep_chart(table, names, f"{args.model} on {args.cluster}").encode())
+        print(f"wrote {args.output} and {plot}")
+    return 0 if table["step_time_s"].notna().any() else DOES_NOT_FIT
+
+
+SWEPT = ("step_time_s", "tokens_s_gpu", "tflops_gpu", "mfu", "memory_gb", "does_not_fit", "reason")
+
+
+def _points(asked: list[str]) -> tuple[list[str], Iterator[tuple[object, ...]]]:
+    """The swept options as ``args`` names them, and every combination of their values, read as the options are."""
+    from tracelens.errors import UsageError
+
+    parser = argparse.ArgumentParser(prog="tracelens project --sweep")
+    configure(parser)
+    known = {action.dest: action for action in parser._actions}
+    swept: dict[str, list[object]] = {}
+    for text in asked:
+        option, separator, listed = text.partition("=")
+        name = option.strip().lstrip("-").replace("-", "_")
+        action = known.get(name)
+        if not separator or not listed or action is None or name in NOT_SWEPT:
+            raise UsageError(f"--sweep takes an option and its values, like tp=1,2,4; got {text!r}")
+        values = listed.split(",")
+        if action.nargs == 0:
+            if not set(values) <= {"0", "1"}:
+                raise UsageError(f"--sweep {option}: a switch is 0 or 1, got {listed!r}")
+            swept[name] = [value == "1" for value in values]
+        else:
+            read = [parser.parse_args([action.option_strings[0], value]) for value in values]
+            swept[name] = [getattr(each, name) for each in read]
+    return list(swept), itertools.product(*swept.values())
+
+
+NOT_SWEPT = ("sweep", "batch", "output", "trace", "trace_ranks", "help")
 
 
 def _software(args: argparse.Namespace) -> Software:
@@ -138,15 +235,6 @@ def _software(args: argparse.Namespace) -> Software:
         "host_us_per_op": args.host_us,
     }
     return replace(PLAIN, **{name: value for name, value in given.items() if value is not None})
-
-
-def _options(args: argparse.Namespace) -> Options:
-    from tracelens.projection.options import Hidden, Options, Straggler
-
-    return Options(
-        fsdp_hidden=Hidden.parse(args.fsdp_overlap) if args.fsdp_overlap else None,
-        straggler=Straggler.parse(args.straggler) if args.straggler else None,
-    )
 
 
 def _ranks(text: str) -> list[int] | None:
@@ -212,7 +300,8 @@ def _estimates(found: Projection) -> dict[str, str]:
     }
 
 
-def _text(found: Projection, levers: Iterable[Lever]) -> str:
+def _text(result: Result) -> str:
+    found = result.projection
     p = found.parallel
     mfu = "" if found.mfu is None else f", MFU {found.mfu:.1%} of the {p.computed_in.label} data sheet rate"
     backends = ", ".join(f"{name} {count}" for name, count in found.answered_by.items())
@@ -231,6 +320,16 @@ def _text(found: Projection, levers: Iterable[Lever]) -> str:
     ]
     for part, time_us in sorted(found.breakdown_us.items(), key=lambda item: -item[1]):
         lines.append(f"  {part:16} {time_us / 1e3:12.1f} ms {time_us / found.step_us:7.1%}")
+    communication = result.communication
+    if len(communication):
+        lines += ["", "communication, ms       runs    exposed"]
+        for stream, time_us, _, exposed_us in communication.itertuples(index=False):
+            lines.append(f"  {stream:16} {time_us / 1e3:10.1f} {exposed_us / 1e3:10.1f}")
+    work = result.experts
+    if work is not None:
+        rows = f"{work.local_experts} per rank, {work.rows_per_expert:.0f} rows each, h {work.hidden}, f {work.ffn}"
+        sent = f"{work.tokens} tokens per rank, {work.copies:.0f} copies leave it"
+        lines += ["", f"experts: {rows}, {work.mode}; {sent}"]
     lines += ["", "memory, GB       weights  grads  optim  activ  logits  other   peak"]
     stages = found.stages if len(found.stages) <= 8 else (*found.stages[:3], *found.stages[-3:])
     for stage in stages:
@@ -240,7 +339,9 @@ def _text(found: Projection, levers: Iterable[Lever]) -> str:
     if found.infeasible:
         lines.append(f"  does not fit: {found.infeasible}")
     lines += ["", "largest levers, each on its own"]
-    lines += [f"  {lever.change:52} -{lever.gain:.1%}" for lever in levers] or ["  none of the changes tried helps"]
+    lines += [f"  {lever.change:52} -{lever.gain:.1%}" for lever in result.levers] or [
+        "  none of the changes tried helps"
+    ]
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)
 

@@ -74,6 +74,12 @@ class Run:
         """Those of a rank's tasks, in order."""
         return [self.pass_at(rank, at) for at in range(len(self.tasks[rank]))]
 
+    def counted(self, rank: int) -> list[tuple[Pass, int]]:
+        """The distinct ones, and how often each."""
+        passes = self.passes(rank)
+        by_id = {id(each): each for each in passes}
+        return [(by_id[key], count) for key, count in Counter(map(id, passes)).items()]
+
     @property
     def step_us(self) -> float:
         return max(finish.end_us for finish in self.finish)
@@ -86,10 +92,8 @@ class Run:
         """What ``rank`` spends the step on, us; communication is what stays exposed. Adds up to the step."""
         ran, finish = self.pipeline, self.finish[rank]
         parts: Parts = defaultdict(float)
-        passes = self.passes(rank)
-        by_id = {id(each): each for each in passes}
-        for key, count in Counter(map(id, passes)).items():
-            for part, time_us in by_id[key].parts.items():
+        for each, count in self.counted(rank):
+            for part, time_us in each.parts.items():
                 parts[part] += count * time_us
         parts["host"] += max(0.0, ran.busy_us[rank] - sum(parts.values()))
         parts["pp"] = ran.transfer_us[rank]
