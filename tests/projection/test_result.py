@@ -38,7 +38,7 @@ def test_communication_is_exposed_at_most_as_long_as_it_runs(experts) -> None:
     assert (table["exposed_us"] <= table["time_us"] * (1 + 1e-9)).all()
     beside = tl.project("qwen3-30b-a3b", "dgx-h100", nodes=2, pp=2, vpp=2, ep=8, sequence=2048, ep_overlap=True)
     hidden = beside.communication.set_index("stream")
-    assert hidden.loc["ep", "exposed_us"] < hidden.loc["ep", "time_us"] / 2
+    assert hidden.loc["ep", "exposed_us"] < 0.7 * hidden.loc["ep", "time_us"]
 
 
 def test_experts_are_what_a_rank_has(experts) -> None:
