@@ -20,6 +20,7 @@ CASES: dict[str, tuple[str, str, Strategy, int, int, int]] = {
     "llama-8b": ("llama3.1-8b", "dgx-h100", "1d", 4096, 64, 128),
     "llama-70b with context ranks": ("llama3.1-70b", "dgx-h100", "2d-seqp", 8192, 128, 128),
     "llama-405b, 126 layers": ("llama3.1-405b", "gb200-nvl72", "1d", 8192, 1024, 512),
+    "llama-70b by SUMMA": ("llama3.1-70b", "dgx-h100", "2d", 4096, 64, 64),
     "mixtral": ("mixtral-8x7b", "mi300x", "1d", 4096, 64, 256),
     "deepseek, 61 layers of two kinds": ("deepseek-v3-without-mtp", "dgx-b200", "1d", 4096, 512, 1024),
 }

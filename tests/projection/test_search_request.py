@@ -27,7 +27,14 @@ def small() -> Answer:
 
 
 @pytest.mark.parametrize(
-    "request_", [SMALL, PAPER, replace(PAPER, strategies=("2d",)), replace(SMALL, model="mixtral-8x7b", gpus=(64,))]
+    "request_",
+    [
+        SMALL,
+        PAPER,
+        replace(PAPER, strategies=("2d",)),
+        replace(SMALL, strategies=("2d",)),
+        replace(SMALL, model="mixtral-8x7b", gpus=(64,)),
+    ],
 )
 def test_an_explanation_adds_up_to_its_row(request_: Request) -> None:
     found = answer(request_)
@@ -157,3 +164,20 @@ def test_a_shape_may_say_its_vocabulary() -> None:
     assert (model.vocab, sequence, model.ffn) == (32000, 2048, 16384)
     assert load_model("vit-era5")[0].vocab == 0
     assert load_model("vit-era5")[1] == 64800
+
+
+def test_summa_moves_what_the_paper_says_and_divides_all_weights() -> None:
+    """On a 2 x 4 grid, per block of nb: X k / nb along a row, k n / nb along a column, 2 bytes each."""
+    fixed = Wanted(fixed={"tp1": 2, "tp2": 4, "pp": 1, "mbs": 1, "nb": 8, "recompute": "none", "zero": 1})
+    found = answer(replace(SMALL, strategies=("2d",), gpus=(16,), wanted=fixed))
+    rows = found.explained().set_index("op")
+    x, e, f, passes, layers = 2048 // 4, 4096, 4 * 4096 // 2, 128 // 2, 32
+    row = rows.loc["*- mlp.up.along_row"]
+    assert (row["forward_group"], row["forward_comm"], row["backward_comm"]) == (
+        "2 (2 per node)",
+        "broadcast",
+        "broadcast + broadcast",
+    )
+    assert row["forward_volume_gb"] == pytest.approx(2 * x * e * passes * layers / 1e9)
+    assert rows.loc["*- mlp.up.along_column"]["forward_volume_gb"] == pytest.approx(2 * e * f * passes * layers / 1e9)
+    assert rows.loc["*- mlp.up"]["weights_gb"] == pytest.approx(2 * (4 * e * e + 4 * e) / 8 * layers / 1e9, rel=1e-3)

@@ -6,7 +6,9 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from tracelens.perf_models import Collective, EPComm
 from tracelens.projection.schedules import Kind
@@ -103,12 +105,14 @@ class Builder:
         """Of tensor-parallel collectives. Products in tp pieces, each beside the next piece's transfer: the first piece
         has nothing to hide behind, and products leave others only a part of their time.
         """
-        if not self.parallel.tp_overlap:
+        p = self.parallel
+        if not p.tp_overlap and p.summa_blocks is None:
             return 1.0
         moved = sum(time_us for op, time_us in priced if op.part == "tp")
         products = sum(time_us for op, time_us in priced if op.part == "gemm")
-        first = moved / self.parallel.tp
-        return (first + max(0.0, moved - first - TP_HIDDEN * products)) / moved if moved else 1.0
+        if p.summa_blocks is not None:
+            return float(exposed_share(moved, products, p.summa_blocks, 1.0))
+        return float(exposed_share(moved, products, p.tp, TP_HIDDEN))
 
     def _again(self, blocks: Sequence[RankLayer]) -> Block:
         """What recomputation runs before the backward."""
@@ -122,6 +126,15 @@ class Builder:
             kernels=tuple(kernel._replace(again=True) for kernel in made.kernels),
             lead_us=made.lead_us,
         )
+
+
+def exposed_share(moved_us: Any, products_us: Any, pieces: Any, hidden: float) -> Any:
+    """Of transfers in ``pieces`` beside products: the first piece, and what a share ``hidden`` of the products' time
+    does not cover of the rest. Numbers or arrays.
+    """
+    first = moved_us / pieces
+    exposed = first + np.maximum(0.0, moved_us - first - hidden * products_us)
+    return np.where(moved_us > 0, exposed / np.where(moved_us > 0, moved_us, 1.0), 1.0)
 
 
 def _backward(block: RankLayer) -> Iterable[RankOp]:

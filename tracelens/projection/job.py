@@ -211,7 +211,7 @@ class Job:
         time_us = self._prices[0][op.model] * self.software.of(op)
         if op.part not in ("tp", "cp", "ep") and not isinstance(op.model, Collective):
             time_us *= factor
-        return _whole_ns(time_us)
+        return _whole_ns(op.count * time_us)
 
     def _blocks(self, factor: float) -> dict[str, dict[Kind, Block]]:
         return self._once(("blocks", factor), lambda: self._built_blocks(factor))

@@ -67,11 +67,13 @@ class ParallelConfig:
     ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
     per replica. ``recompute``: ``"selective"`` repeats ``recompute_modules``, ``"full"`` every layer's forward.
     ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: tensor-parallel collectives run beside the
-    products that they feed. ``ep_overlap``: experts' exchanges of one micro-batch's forward run beside the backward of
-    another, in schedules that have one after the other. ``dispatcher``: how many copies of a token travel. ``grouped``
-    False: experts' products one by one. ``graphs``: what the host need not launch. ``skew``: how unequal the experts
-    are that tokens choose. ``placement``: which ranks share a node, where it is not the order above. UsageError for
-    degrees that do not fit each other.
+    products that they feed. ``summa_blocks``: products run on the grid of tp * cp ranks, which share all weights out,
+    in so many blocks whose operands are broadcast along rows and columns (SUMMA, van de Geijn and Watts, 1997); None:
+    context ranks hold the same weights. ``ep_overlap``: experts' exchanges of one micro-batch's forward run beside the
+    backward of another, in schedules that have one after the other. ``dispatcher``: how many copies of a token
+    travel. ``grouped`` False: experts' products one by one. ``graphs``: what the host need not launch. ``skew``:
+    how unequal the experts are that tokens choose. ``placement``: which ranks share a node, where it is not the
+    order above. UsageError for degrees that do not fit each other.
     """
 
     tp: int = 1
@@ -97,6 +99,7 @@ class ParallelConfig:
     graphs: Graphs = "none"
     skew: Skew = UNIFORM
     placement: Placement | None = None
+    summa_blocks: int | None = None
 
     def __post_init__(self) -> None:
         for name in _DEGREES:
@@ -115,8 +118,10 @@ class ParallelConfig:
                 f"ep {self.ep} * etp {self.etp} = {self.ep * self.etp} does not divide "
                 f"tp {self.tp} * cp {self.cp} * dp {self.dp} = {self.stage_ranks} ranks of a stage"
             )
-        if self.shard is not None and (self.shard < 1 or (self.dp * self.cp) % self.shard):
+        if self.shard is not None and (self.shard < 1 or self.copies % self.shard):
             raise UsageError(f"shard {self.shard} does not divide dp {self.dp} * cp {self.cp} = {self.dp * self.cp}")
+        if self.summa_blocks is not None and (self.summa_blocks < 1 or self.ep * self.etp > 1):
+            raise UsageError("SUMMA has at least one block, and no experts")
 
     @classmethod
     def of(
@@ -188,6 +193,11 @@ class ParallelConfig:
         return self.tp * self.cp * self.dp
 
     @property
+    def copies(self) -> int:
+        """Ranks with the same dense weights."""
+        return self.dp * (self.cp if self.summa_blocks is None else 1)
+
+    @property
     def global_batch(self) -> int:
         """Sequences per step."""
         return self.micro_batch * self.micro_batches * self.dp
@@ -219,20 +229,22 @@ class ParallelConfig:
 
     @property
     def dp_group(self) -> Group:
-        """Ranks with the same dense weights: data- and context-parallel ones."""
-        placed, ranks = self.placement, self.dp * self.cp
-        return Group(ranks=ranks, stride=self.tp) if placed is None else placed.group(ranks, placed.dp * placed.cp)
+        """Ranks with the same dense weights: data- and, but for SUMMA, context-parallel ones."""
+        placed, is_grid = self.placement, self.summa_blocks is not None
+        if placed is None:
+            return Group(ranks=self.copies, stride=self.tp * (self.cp if is_grid else 1))
+        return placed.group(self.copies, placed.dp * (1 if is_grid else placed.cp))
 
     @property
     def shard_group(self) -> Group:
         """Ranks among which states are divided."""
-        return Group(ranks=self.shard or self.dp * self.cp, stride=self.dp_group.stride)
+        return Group(ranks=self.shard or self.copies, stride=self.dp_group.stride)
 
     @property
     def replica_group(self) -> Group:
         """Ranks with the same shard; more than one in HSDP only."""
         shard = self.shard_group
-        return Group(ranks=self.dp * self.cp // shard.ranks, stride=shard.stride * shard.ranks)
+        return Group(ranks=self.copies // shard.ranks, stride=shard.stride * shard.ranks)
 
     @property
     def ep_group(self) -> Group:

@@ -6,7 +6,7 @@ reduction of biases' gradients, masks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -45,6 +45,8 @@ COLUMN = frozenset(
     ("attention.qkv", "attention.q", "attention.q_up", "attention.kv_up", "mlp.up", "experts.shared.up", "mamba.in")
 )
 ROW = frozenset(("attention.out", "mlp.down", "experts.shared.down", "mamba.out"))
+#: How the name of a SUMMA transfer ends that runs along a column of the grid, between context ranks.
+COLUMNS = "along_column"
 _ENDS = ("embedding", "positions", "final_norm", "logits")
 _NARROW = ("fp8", "mxfp8", "nvfp4")
 
@@ -52,7 +54,7 @@ _NARROW = ("fp8", "mxfp8", "nvfp4")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOp:
     """One operation of a rank. ``core``: of the attention's forward between its projections, where scores go through
-    memory: what flash attention's backward does by itself.
+    memory: what flash attention's backward does by itself. ``count``: how often it runs in a row.
     """
 
     name: str
@@ -60,6 +62,7 @@ class RankOp:
     part: Part
     model: PerfModel
     core: bool = False
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +171,11 @@ class _Rank:
     def width(self) -> DType:
         return self.parallel.width
 
+    @property
+    def weight_share(self) -> int:
+        """By how many ranks the weights of products and the table of tokens are divided."""
+        return self.parallel.tp * (1 if self.parallel.summa_blocks is None else self.parallel.cp)
+
     def layer(self, letter: str, ops: list[LayerOp]) -> RankLayer:
         """Forward and backward of the whole block, in the order of the forward."""
         made: list[RankOp] = []
@@ -195,6 +203,8 @@ class _Rank:
         if attention and self.parallel.cp > 1:
             made += self.context()
         made += self.residual()
+        if self.parallel.summa_blocks is not None:
+            made = [*self.on_grid(made), *self.sums()]
         return RankLayer(letter=letter, ops=tuple(made), dense=dense, expert=expert)
 
     def weights(self, op: LayerOp) -> int:
@@ -202,7 +212,62 @@ class _Rank:
         parallel = self.parallel
         if isinstance(op.model, GroupedGEMM):
             return op.weights // (parallel.ep * parallel.etp)
-        return op.weights // parallel.tp if self._divided(op.name) else op.weights
+        return op.weights // self.weight_share if self._divided(op.name) else op.weights
+
+    def on_grid(self, ops: Iterable[RankOp]) -> Iterator[RankOp]:
+        """Products in blocks with broadcasts along rows and columns, instead of whole ones between gathers.
+
+        The local product has this rank's rows and columns of the result and all of k. A row-parallel one, which had a
+        part of k and all columns, changes sides. Backward, one operand is broadcast and one result summed per product.
+        """
+        blocks, tp = self.parallel.summa_blocks or 1, self.parallel.tp
+        for op in ops:
+            if op.part == "tp":
+                continue
+            if op.part != "gemm" or not isinstance(op.model, GEMM) or op.name not in COLUMN | ROW:
+                yield op
+                continue
+            m, n, k = op.model.m, op.model.n, op.model.k
+            wide, deep = (1, 1) if op.name in COLUMN else (tp, tp)
+            if op.phase == "forward":
+                inner, outer = k * deep, n // wide
+                model = replace(op.model, b=blocks, n=outer, k=inner // blocks)
+            elif op.phase == "dgrad":
+                inner, outer = n * deep, k // wide
+                model = replace(op.model, b=blocks, n=inner // blocks, k=outer)
+            else:
+                inner, outer = m * deep, n // wide
+                model = replace(op.model, b=blocks, m=inner // blocks, n=outer)
+            yield replace(op, model=model)
+            yield from self.broadcasts(op, inner // blocks, outer)
+
+    def broadcasts(self, op: RankOp, inner: int, outer: int) -> Iterator[RankOp]:
+        """Of one block: this row's part of A along the row, this column's part of B; backward, of gradients."""
+        parallel = self.parallel
+        second = "broadcast" if op.phase == "forward" else "reduce"
+        sides = ((parallel.tp_group, self.tokens * inner), (parallel.cp_group, inner * outer))
+        for kind, side, (group, elements) in zip(("broadcast", second), ("along_row", COLUMNS), sides, strict=True):
+            if group.ranks > 1:
+                model = Collective(
+                    kind=kind, elements_in=elements, elements_out=elements, ranks=group.ranks, stride=group.stride,
+                    dtype=self.width,
+                )  # fmt: skip
+                name = f"{op.name}.{side}"
+                yield RankOp(name=name, phase=op.phase, part="tp", model=model, count=parallel.summa_blocks or 1)
+
+    def sums(self) -> Iterator[RankOp]:
+        """Norms over rows that lie on several ranks: two numbers per row, backward also the weights' gradients."""
+        group = self.parallel.tp_group
+        passes: tuple[tuple[Pass, int], ...] = (
+            ("forward", 2 * self.tokens),
+            ("dgrad", 2 * self.tokens + 2 * self.config.hidden // self.parallel.tp),
+        )
+        for phase, elements in passes if group.ranks > 1 else ():
+            model = Collective(
+                kind="all_reduce", elements_in=elements, elements_out=elements, ranks=group.ranks, stride=group.stride,
+                dtype=self.width,
+            )  # fmt: skip
+            yield RankOp(name="norm.all_reduce", phase=phase, part="tp", model=model)
 
     def op(self, op: LayerOp) -> Iterator[RankOp]:
         """Forward, dgrad and wgrad of one of the model's operations."""
@@ -490,7 +555,7 @@ class _Rank:
             ops.append(self.collective("embedding", "forward", kind))
             if parallel.sequence_parallel:
                 ops.append(self.collective("embedding", "dgrad", "all_gather"))
-        weights = config.vocab * config.hidden // parallel.tp + config.positions * config.hidden
+        weights = config.vocab * config.hidden // self.weight_share + config.positions * config.hidden
         return RankLayer(letter="embedding", ops=tuple(ops), dense=weights)
 
     def head(self) -> RankLayer:
@@ -499,7 +564,7 @@ class _Rank:
         ops = forward_ops(alone, batch=parallel.micro_batch, sequence=_own(self.sequence, parallel))
         made = [each for op in ops if op.name == "final_norm" for each in self.op(op)]
         made += [*self.gather("logits"), *self.logits("logits")] if config.vocab else []
-        vocab = config.vocab * config.hidden // parallel.tp
+        vocab = config.vocab * config.hidden // self.weight_share
         # A tied table is stored again where the last stage is not the first.
         dense = config.hidden + (0 if config.tied_embeddings and parallel.pp == 1 else vocab)
         expert = 0

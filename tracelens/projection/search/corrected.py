@@ -23,6 +23,7 @@ from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, EPComm, PerfModel, WorkColumns
+from tracelens.projection.blocks import exposed_share
 from tracelens.projection.exposure import OVERLAP_COST, REDUCED_BYTES, exposed_us, hop_us
 from tracelens.projection.job import layer_counts
 from tracelens.projection.search.rules import ANYTHING, PLACES, Feasible, Wanted
@@ -78,12 +79,14 @@ class LayerTimes:
     """Microseconds of layers at distinct keys: [key, kind, forward or backward].
 
     ``compute``: matrix products and attention; ``memory``: what streams memory. ``launched`` counts operations.
+    ``products`` is the part of ``compute`` that SUMMA's broadcasts run beside.
     ``exchanged`` has the communication by part (``"tp"``), each with keys of its own.
     """
 
     key: npt.NDArray[np.intp]
     compute: Floats
     memory: Floats
+    products: Floats
     launched: Floats
     exchanged: Mapping[str, tuple[npt.NDArray[np.intp], Floats]]
 
@@ -95,7 +98,8 @@ class LayerTimes:
         return found
 
 
-PARTS = ("compute", "memory", "tp", "cp", "ep")
+#: ``grid``: SUMMA's transfers between context ranks.
+PARTS = ("compute", "memory", "tp", "cp", "ep", "grid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +201,10 @@ class CorrectedRules:
         rows: list[dict[str, Any]] = []
         again = 0.0
         for kind, blocks, count in zip(self.kinds, self.layers(parallel).values(), stage.layers.tolist(), strict=True):
-            made = [row for block in blocks if count for row in self._op_rows(kind, block, parallel, count, kept)]
+            shares = self._shares(blocks, parallel)
+            made = [
+                row for block in blocks if count for row in self._op_rows(kind, block, parallel, count, kept, shares)
+            ]
             again += sum(row["forward_s"] for row in made) * (parallel.recompute == "full" and kind not in ENDS)
             rows += made
         return [
@@ -210,9 +217,26 @@ class CorrectedRules:
             {"op": "optimizer", "backward_s": whole["t_optimizer"]},
         ]
 
+    def _shares(self, blocks: Sequence[RankLayer], parallel: ParallelConfig) -> dict[str, float]:
+        """Of tensor-parallel transfers of one layer, what products beside them leave exposed."""
+        if parallel.summa_blocks is None:
+            return {"forward": 1.0, "backward": 1.0}
+        ops = [op for block in blocks for op in block.ops]
+        priced = self.priced(op.model for op in ops)
+        shares = {}
+        for side in ("forward", "backward"):
+            mine = [op for op in ops if (op.phase == "forward") == (side == "forward")]
+            moved, products = (
+                sum(op.count * priced[op.model] * self.software.of(op) for op in mine if belongs(op))
+                for belongs in (lambda op: part_of(op) in ("tp", "grid"), lambda op: op.part == "gemm")
+            )
+            shares[side] = float(exposed_share(moved, products, parallel.summa_blocks, 1.0))
+        return shares
+
     def _op_rows(
-        self, kind: str, block: RankLayer, parallel: ParallelConfig, count: int, under_way: float
-    ) -> list[dict[str, Any]]:
+        self, kind: str, block: RankLayer, parallel: ParallelConfig, count: int, under_way: float,
+        shares: Mapping[str, float],
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Of ``count`` blocks, all micro-batches of a step; weights and activations as they are held."""
         arguments = (self.model, parallel, block.letter, self.space.sequence)
         is_end = kind in ENDS
@@ -224,7 +248,8 @@ class CorrectedRules:
             side = "forward" if op.phase == "forward" else "backward"
             name = op.name if is_end else f"{kind} {op.name}"
             row = rows.setdefault(name, {"op": name, "times": times, "forward_s": 0.0, "backward_s": 0.0})
-            row[f"{side}_s"] += priced[op.model] * self.software.of(op) * times / _US_PER_S
+            share = shares[side] if part_of(op) in ("tp", "grid") else 1.0
+            row[f"{side}_s"] += share * op.count * priced[op.model] * self.software.of(op) * times / _US_PER_S
             for column, value, unit in (
                 ("tflop", op.model.flops(), _FLOP_PER_TFLOP), ("hbm_gb", op.model.hbm_bytes(), BYTES_PER_GB),
             ):  # fmt: skip
@@ -235,7 +260,7 @@ class CorrectedRules:
                 before = row.get(f"{side}_comm")
                 row[f"{side}_comm"] = f"{before} + {word}" if before else word
                 row[f"{side}_group"] = f"{op.model.ranks} ({near} per node)"
-                sent = (op.model.wire_bytes() or 0) * times / BYTES_PER_GB
+                sent = (op.model.wire_bytes() or 0) * op.count * times / BYTES_PER_GB
                 row[f"{side}_volume_gb"] = row.get(f"{side}_volume_gb", 0.0) + sent
             if op.name in weights:
                 row["weights_gb"] = weights[op.name] * count * memory.WEIGHT_BYTES / BYTES_PER_GB
@@ -351,7 +376,12 @@ class CorrectedRules:
             ep=one["ep"],
             micro_batch=one["micro_batch"],
             precision=self.space.precisions[one["precision"]],
+            summa_blocks=one["blocks"] if self.strategy == "2d" else None,
         )
+
+    def _copies(self, s: Splits) -> Ints:
+        """Ranks with the same dense weights."""
+        return s.dp if self.strategy == "2d" else s.dp * s.m2
 
     def _by_stages(self, splits: Splits) -> Iterable[tuple[npt.NDArray[np.intp], tuple[StageType, ...]]]:
         """Candidates with the same stages and chunks together, and what their ranks hold."""
@@ -369,7 +399,7 @@ class CorrectedRules:
         logits: Floats, global_batch: int,
     ) -> dict[str, Floats]:  # fmt: skip
         held_dense, held_expert = dense @ stage.layers, expert @ stage.layers
-        shards = s.dp * s.m2
+        shards = self._copies(s)
         expert_shards = np.minimum(shards, s.m1 * s.m2 * s.dp // s.ep)
         states = memory.divided_states(held_dense, held_expert, zero=s.zero, shards=shards, expert_shards=expert_shards)
         present = stage.layers > 0
@@ -392,7 +422,7 @@ class CorrectedRules:
         kept, working = np.zeros((len(first), len(self.kinds))), np.zeros((len(first), len(self.kinds)))
         logits = np.zeros(len(first))
         for i, index in enumerate(first):
-            one = {name: int(getattr(s, name)[index]) for name in (*names, "ep", "precision")} | {"ep": 1}
+            one = {name: int(getattr(s, name)[index]) for name in (*names, "ep", "precision", "blocks")} | {"ep": 1}
             arguments = (
                 self.model,
                 replace(self._layer_parallel(one), recompute=RECOMPUTE[one["recompute"]]),
@@ -445,6 +475,7 @@ class CorrectedRules:
         ]
         local = [row for row in rows if part_of(row[3]) in ("compute", "memory")]
         strides = dict(zip(("tp", "cp", "ep"), group_strides(s, self.node), strict=True))
+        strides["grid"] = strides["cp"]
         exchanges: dict[str, tuple[npt.NDArray[np.intp], list[tuple[int, int, int, PerfModel, RankOp]]]] = {}
         for part, stride in strides.items():
             mine: dict[int, list[tuple[int, int, RankOp]]] = {}
@@ -464,27 +495,31 @@ class CorrectedRules:
             [row[3].model for row in local] + [row[3] for _, found in exchanges.values() for row in found]
         )
         shape = (len(keys), len(self.kinds), 2)
-        compute, streamed, launched = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        compute, streamed, products, launched = (np.zeros(shape) for _ in range(4))
         for i, k, phase, op in local:
             table = compute if part_of(op) == "compute" else streamed
             table[i, k, phase] += priced[op.model] * self.software.of(op)
+            if op.part == "gemm":
+                products[i, k, phase] += priced[op.model] * self.software.of(op)
         for i, k, phase, _ in rows:
             launched[i, k, phase] += 1
         exchanged = {}
         for part, (inverse, found) in exchanges.items():
             times = np.zeros((int(inverse.max(initial=-1)) + 1, *shape[1:]))
             for row, k, phase, model, op in found:
-                times[row, k, phase] += priced[model] * self.software.of(op)
+                times[row, k, phase] += op.count * priced[model] * self.software.of(op)
             exchanged[part] = (inverse, times)
-        return LayerTimes(key=key, compute=compute, memory=streamed, launched=launched, exchanged=exchanged)
+        return LayerTimes(
+            key=key, compute=compute, memory=streamed, products=products, launched=launched, exchanged=exchanged
+        )
 
     def _shared_us(self, s: Splits) -> tuple[Floats, Floats]:
         """[candidate, kind]: gathering one layer's weights, and scattering or reducing its gradients."""
         names = ("m1", "m2", "dp", "ep", "zero", "near_m1", "near_m2", "near_dp")
         first, inverse = distinct([*(getattr(s, name) for name in names), s.pp > 1])
         one = s.take(first)
-        dense_stride, expert_ranks, expert_stride = shared_groups(one, self.node)
-        ranks = one.dp * one.m2
+        dense_stride, expert_ranks, expert_stride = shared_groups(one, self.node, is_grid=self.strategy == "2d")
+        ranks = self._copies(one)
         expert_ranks = np.where(one.zero == 3, np.minimum(expert_ranks, ranks), expert_ranks)
         wire = np.array([REDUCED_BYTES[zero] for zero in range(4)])[one.zero][:, None]
         dense, expert = self._parameters(one)
@@ -545,6 +580,11 @@ class CorrectedRules:
         }
         nothing = np.zeros(len(part))
         for k, kind in enumerate(self.kinds):
+            for phase in (0, 1) if self.strategy == "2d" else ():
+                products = layers.products[layers.key[at], k, phase]
+                moved = parts["tp", k, phase] + parts["grid", k, phase]
+                parts["tp", k, phase] = moved * _exposed_share(part, moved, products)
+                parts["grid", k, phase] = nothing
             forward = sum((parts[name, k, 0] for name in PARTS), nothing)
             again = forward * (np.array([word == "full" for word in RECOMPUTE])[part.recompute] & (kind not in ENDS))
             parts["recompute", k, 0], parts["recompute", k, 1] = 0.0 * again, again
@@ -689,7 +729,7 @@ class CorrectedRules:
 
     def _optimizer_us(self, s: Splits, dense: Floats, expert: Floats) -> Floats:
         """Adam over the rank's share of so many parameters, and the gradients' norm."""
-        shards = s.dp * s.m2
+        shards = self._copies(s)
         states = memory.divided_states(
             dense, expert, zero=s.zero, shards=shards, expert_shards=np.minimum(shards, s.m1 * s.m2 * s.dp // s.ep)
         )
@@ -710,6 +750,11 @@ TIMES = (
 _chain = functools.cache(chain)
 
 
+def _exposed_share(s: Splits, moved_us: Floats, products_us: Floats) -> Floats:
+    """Of SUMMA's transfers, as ``projection.blocks`` has it."""
+    return np.asarray(exposed_share(moved_us, products_us, s.blocks, 1.0))
+
+
 def _slowed_us(transfer_us: Floats, compute_us: Floats) -> Floats:
     """What a transfer slows computing, without what is left of it afterwards."""
     return np.asarray(np.minimum(exposed_us(transfer_us, compute_us), OVERLAP_COST * compute_us))
@@ -727,6 +772,8 @@ def part_of(op: RankOp) -> str:
     """Which part of ``PARTS`` an operation's time belongs to."""
     if isinstance(op.model, EPComm):
         return "ep"
+    if op.name.endswith(rank_ops.COLUMNS):
+        return "grid"
     if isinstance(op.model, Collective):
         return "cp" if op.part == "cp" else "tp"
     return "compute" if op.model.engine == "matrix" else "memory"
@@ -752,9 +799,9 @@ def _near_experts(s: Splits) -> Ints:
     return np.asarray(s.near_dp * s.near_m2 * np.where(is_folded, s.near_m1, 1), np.int64)
 
 
-def shared_groups(s: Splits, node: int) -> tuple[Ints, Ints, Ints]:
+def shared_groups(s: Splits, node: int, *, is_grid: bool) -> tuple[Ints, Ints, Ints]:
     """Stride of the ranks with the same dense weights; how many have the same experts', and their stride."""
-    dense = _stride(node, s.dp * s.m2, s.near_dp * s.near_m2)
+    dense = _stride(node, s.dp, s.near_dp) if is_grid else _stride(node, s.dp * s.m2, s.near_dp * s.near_m2)
     ranks = s.m1 * s.m2 * s.dp // s.ep
     stride = _stride(node, s.ep, _near_experts(s))
     within = np.minimum(s.ep, np.maximum(1, node // stride))

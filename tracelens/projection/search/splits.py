@@ -124,6 +124,8 @@ class Space:
         return rows
 
     def _grids(self, n: int) -> Iterator[tuple[int, int]]:
+        if self.strategy == "2d" and set(self.model.blocks) - set("*w-"):
+            return
         for m1 in divisors(n):
             if not self._divides(m1) or self.model.hidden // m1 < MIN_SHARD:
                 continue
