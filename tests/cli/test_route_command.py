@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 
+import pandas as pd
 import pytest
 from openpyxl import load_workbook
 
+from tracelens.analysis.route import MeshScenario, Routing, route_mesh
 from tracelens.cli import main
+from tracelens.report.route_files import write_route
 
 PRODUCTION = """NUM_EXPERTS = 128
 SEQLEN = 1024
@@ -72,6 +76,12 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
     assert "GB/s a rank: effective" in out
     assert load_workbook(files[0]).sheetnames == ["summary", "phases", "ranks", "experts", "traffic_bytes"]
     assert files[1].read_text().count("<title>") == 16 * 16
+    summary = load_workbook(files[0])["summary"]
+    assert all(
+        row[2]
+        for row in summary.iter_rows(min_row=2, values_only=True)
+        if row[0] not in ("experts", "ranks", "ranks_per_node")
+    )
     assert json.loads(files[2].read_text())["summary"]["ranks"] == 16
     first = files[0].read_bytes()
     assert main(command) == 0
@@ -116,3 +126,27 @@ def test_a_map_places_experts_that_do_not_divide(tmp_path, capsys):
     ranks = json.loads(capsys.readouterr().out)["ranks"]
     assert 30 <= ranks[0]["routings"] <= 50
     assert sum(r["routings"] for r in ranks) == 60
+
+
+def test_measured_exchanges_are_shown_op_by_op_and_never_as_formulas(tmp_path, capsys, repository):
+    path = tmp_path / "c.xlsx"
+    command = ["route", *words({"experts": 64, "topk": 4, "ranks": 8, "tokens": 8192, "cluster": "mi300x"})]
+    assert main([*command, "--compare", str(repository / "example_traces" / "moe_ep8"), "-o", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "DeepEPDispatch: 48 calls in 8 traces, measured" in out
+    cells = [cell for row in load_workbook(path)["comparison"].iter_rows() for cell in row]
+    assert {cell.data_type for cell in cells} == {"s", "n"}
+
+
+def test_traces_of_another_group_are_not_compared(capsys, repository):
+    command = ["route", *words({"experts": 64, "topk": 4, "ranks": 16, "tokens": 8192, "cluster": "mi300x"})]
+    assert main([*command, "--compare", str(repository / "example_traces" / "moe_ep8")]) == 2
+    assert "its expert-parallel group has 8 ranks, the prediction 16" in capsys.readouterr().err
+
+
+def test_an_op_named_like_a_formula_stays_text(tmp_path):
+    result = route_mesh(MeshScenario(routing=Routing(tokens=64, experts=16, topk=2, ranks=4)))
+    frames = {"comparison": pd.DataFrame({"op": ["=1+1"], "calls": [3]})}
+    write_route(dataclasses.replace(result, frames={**result.frames, **frames}), tmp_path / "r.xlsx")
+    cell = load_workbook(tmp_path / "r.xlsx")["comparison"]["A2"]
+    assert (cell.value, cell.data_type) == ("=1+1", "s")

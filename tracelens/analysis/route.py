@@ -115,10 +115,10 @@ class RouteResult:
     """
 
     summary: dict[str, Any]
-    frames: dict[str, pd.DataFrame]
-    traffic: Traffic
-    table: RoutingTable
-    log: str | None = None
+    frames: dict[str, pd.DataFrame] = field(repr=False)
+    traffic: Traffic = field(repr=False)
+    table: RoutingTable = field(repr=False)
+    log: str | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--format json`` prints."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tracelens.analysis.analyze import analyze
+from tracelens.analysis.analyze import analyze, recorded_ep_size
 from tracelens.analysis.options import Options
 from tracelens.analysis.route import RouteResult
 from tracelens.analysis.trace import load
@@ -23,7 +23,7 @@ def compared(result: RouteResult, folder: Path) -> RouteResult:
     The predicted time is the phase's, scaled by the op's bytes over the phase's bytes of one rank: a
     dispatch has its rank's tokens, a combine the copies that its rank received; the backward of one is the other. A
     measured time holds the wait for the slowest rank. InputError without traces, NothingToAnalyzeError without
-    exchanges in them, UsageError for a mesh result.
+    exchanges in them, UsageError for a mesh result, or where the traces recorded a group of another size.
     """
     phases = result.frames["phases"].set_index("phase")
     if "time_us" not in phases:
@@ -35,7 +35,11 @@ def compared(result: RouteResult, folder: Path) -> RouteResult:
     rows = {"dispatch": result.summary["tokens"] / ranks, "combine": result.frames["ranks"].tokens_received.mean()}
     measured = []
     for path in paths:
-        ops = analyze(load(path), Options(cpu=True)).frames.get("unified_perf_summary")
+        trace = load(path)
+        recorded = recorded_ep_size(trace.table)
+        if recorded not in (None, ranks):
+            raise UsageError(f"{path}: its expert-parallel group has {recorded} ranks, the prediction {ranks}")
+        ops = analyze(trace, Options(cpu=True)).frames.get("unified_perf_summary")
         if ops is None:
             continue
         for op in ops[ops.category == _CATEGORY].to_dict(orient="records"):

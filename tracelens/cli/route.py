@@ -282,15 +282,28 @@ def _lines(result: RouteResult) -> list[str]:
         if row.get("collective_us"):
             lines.append(f"         all-to-all ({row['collective']}): {row['collective_us']:,.1f} us")
     lines.append(f"imbalance costs {s['imbalance_us']:,.1f} us of the two")
+    gain = s["eplb_gain_us"]
     lines.append(
-        f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x, gains "
-        f"{s['eplb_gain_us']:,.1f} us"
+        f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x, "
+        f"{'gains' if gain >= 0 else 'costs'} {abs(gain):,.1f} us"
     )
     if "layers_us" in s:
         lines.append(f"all layers and steps {s['layers_us']:,.1f} us")
     if "comparison" in result.frames:
-        lines += [
-            f"{row['op']}: measured {row['measured_us']:,.1f} us, predicted {row['predicted_us']:,.1f} us"
-            for row in result.frames["comparison"].to_dict(orient="records")
-        ]
+        lines += _compared_lines(result)
+    return lines
+
+
+def _compared_lines(result: RouteResult) -> list[str]:
+    """One line per op: the mean over its calls in all traces."""
+    from tracelens.report.text import terminal_text
+
+    lines = []
+    for op, rows in result.frames["comparison"].groupby("op", sort=True):
+        calls = rows.calls.sum()
+        measured, predicted = ((rows[f"{name}_us"] * rows.calls).sum() / calls for name in ("measured", "predicted"))
+        lines.append(
+            f"{terminal_text(str(op))}: {calls} calls in {rows.trace.nunique()} traces, measured {measured:,.1f} us "
+            f"(waiting included), predicted {predicted:,.1f} us, {measured / predicted:.2f} x"
+        )
     return lines

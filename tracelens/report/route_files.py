@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import html
 import io
 import zipfile
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
 import pandas as pd
 from openpyxl import Workbook
-from openpyxl.styles import Font
+from openpyxl.comments import Comment
+from openpyxl.styles import Font, PatternFill
 from openpyxl.utils import get_column_letter
 
 from tracelens.analysis.route import RouteResult
 from tracelens.errors import UsageError
+from tracelens.report.cells import plain_values
+from tracelens.report.route_picture import MOST_CELLS, picture
+from tracelens.report.text import is_formula_like
+from tracelens.report.worksheet_rows import fitting
 from tracelens.whole import whole_file
 
-#: A matrix of more ranks is joined to blocks before it is drawn or written.
-_MOST_CELLS = 128
+#: Of a larger traffic matrix as many pairs are written.
+_MOST_PAIRS = 10_000
 _EPOCH = datetime(1980, 1, 1)
 
 
@@ -51,28 +56,16 @@ def _json(result: RouteResult) -> bytes:
 
 def _xlsx(result: RouteResult) -> bytes:
     """One sheet per frame, the summary first, the traffic last; no date inside, so equal results are equal files."""
-    summary = pd.DataFrame({"figure": list(result.summary), "value": list(result.summary.values())})
-    matrix = result.traffic.wire_bytes
-    if len(matrix) <= _MOST_CELLS:
-        traffic = pd.DataFrame(matrix, columns=[f"to {rank}" for rank in range(len(matrix))])
-        traffic.insert(0, "from", [f"rank {rank}" for rank in range(len(matrix))])
-    else:
-        source, target = np.nonzero(matrix >= np.partition(matrix.ravel(), -10_000)[-10_000])
-        traffic = pd.DataFrame({"from": source, "to": target, "bytes": matrix[source, target]})
+    keys = list(result.summary)
+    summary = pd.DataFrame(
+        {"figure": keys, "value": [result.summary[key] for key in keys], "meaning": [_meaning(key) for key in keys]}
+    )
     workbook = Workbook()
     workbook.remove(workbook.worksheets[0])
     workbook.properties.creator = "tracelens"
     workbook.properties.created = workbook.properties.modified = _EPOCH
-    for title, frame in {"summary": summary, **result.frames, "traffic_bytes": traffic}.items():
-        sheet = workbook.create_sheet(title)
-        sheet.append(list(frame.columns))
-        for row in frame.itertuples(index=False):
-            sheet.append([value.item() if isinstance(value, np.generic) else value for value in row])
-        for cell in sheet[1]:
-            cell.font = Font(bold=True)
-        for number, name in enumerate(frame.columns, 1):
-            sheet.column_dimensions[get_column_letter(number)].width = max(12, len(str(name)) + 2)
-        sheet.freeze_panes = "B2"
+    for title, frame in {"summary": summary, **result.frames, "traffic_bytes": _traffic_frame(result)}.items():
+        _write_sheet(workbook.create_sheet(title), frame)
     raw, dateless = io.BytesIO(), io.BytesIO()
     workbook.save(raw)
     with zipfile.ZipFile(raw) as source_zip, zipfile.ZipFile(dateless, "w", zipfile.ZIP_DEFLATED) as target_zip:
@@ -82,6 +75,37 @@ def _xlsx(result: RouteResult) -> bytes:
                 content = _without_time(content)
             target_zip.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return dateless.getvalue()
+
+
+def _traffic_frame(result: RouteResult) -> pd.DataFrame:
+    """The matrix; of more than ``MOST_CELLS`` ranks the pairs with most bytes."""
+    matrix = result.traffic.wire_bytes
+    if len(matrix) <= MOST_CELLS:
+        traffic = pd.DataFrame(matrix, columns=[f"to {rank}" for rank in range(len(matrix))])
+        traffic.insert(0, "from", [f"rank {rank}" for rank in range(len(matrix))])
+        return traffic
+    source, target = np.nonzero(matrix >= np.partition(matrix.ravel(), -_MOST_PAIRS)[-_MOST_PAIRS])
+    return pd.DataFrame({"from": source, "to": target, "bytes": matrix[source, target]})
+
+
+def _write_sheet(sheet: Any, frame: pd.DataFrame) -> None:
+    sheet.freeze_panes = "B2"
+    for number, name in enumerate(frame.columns, 1):
+        values = plain_values(frame[name])
+        header = sheet.cell(1, number, str(name))
+        header.font, header.fill = Font(bold=True, color="FFFFFF"), PatternFill("solid", fgColor="1F3A5F")
+        if meaning := _meaning(str(name)):
+            header.comment = Comment(meaning, "tracelens", height=80, width=300)
+        for row, value in enumerate(values, 2):
+            cell = sheet.cell(row, number)
+            if isinstance(value, str):
+                cell.value = fitting(value)
+                cell.data_type, cell.quotePrefix = "s", is_formula_like(value)
+            else:
+                cell.value = value
+                cell.number_format = "#,##0.###" if isinstance(value, float) else "#,##0"
+        longest = max((len(value) for value in values if isinstance(value, str)), default=0)
+        sheet.column_dimensions[get_column_letter(number)].width = min(80, max(12, longest + 2, len(str(name)) + 2))
 
 
 def _without_time(core: bytes) -> bytes:
@@ -94,44 +118,66 @@ def _without_time(core: bytes) -> bytes:
 
 
 def _svg(result: RouteResult) -> bytes:
-    """Traffic from rank to rank as a heat map, what each rank receives as bars beside it."""
-    matrix = result.traffic.wire_bytes
-    step = -(-len(matrix) // _MOST_CELLS)
-    edges = np.arange(0, len(matrix), step)
-    blocks = np.add.reduceat(np.add.reduceat(matrix, edges, axis=0), edges, axis=1)
-    received = np.add.reduceat(result.frames["ranks"].routings.to_numpy(float), edges)
-    n, side = len(blocks), 480.0
-    cell = side / n
-    top = float(blocks.max()) or 1.0
-    parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 600" font-family="sans-serif" font-size="13">',
-        '<rect width="900" height="600" fill="white"/>',
-        f'<text x="60" y="30" font-size="16">{html.escape(_title(result))}</text>',
-        '<text x="60" y="52" fill="#555">dispatch bytes, from rank (down) to rank (right)</text>',
-        '<text x="580" y="52" fill="#555">routings per rank; line: mean</text>',
-    ]
-    for row in range(n):
-        for column in range(n):
-            depth = int(255 - 200 * blocks[row, column] / top)
-            x, y = 60 + column * cell, 64 + row * cell
-            parts.append(
-                f'<rect x="{x:.2f}" y="{y:.2f}" width="{cell:.2f}" height="{cell:.2f}" fill="rgb({depth},{depth},255)">'
-                f"<title>{row * step} to {column * step}: {blocks[row, column]:,.0f} bytes</title></rect>"
-            )
-    longest = float(received.max()) or 1.0
-    for row in range(n):
-        width = 290 * received[row] / longest
-        y = 64 + row * cell
-        parts.append(f'<rect x="580" y="{y:.2f}" width="{width:.2f}" height="{0.85 * cell:.2f}" fill="#3b6ea5"/>')
-    mean = 580 + 290 * float(received.mean()) / longest
-    parts.append(f'<line x1="{mean:.1f}" x2="{mean:.1f}" y1="60" y2="{64 + side:.0f}" stroke="#c0392b"/>')
-    parts.append(f'<text x="60" y="570" fill="#555">{step} rank(s) per cell; darkest {top:,.0f} bytes</text></svg>')
-    return "\n".join(parts).encode()
+    return picture(result).encode()
 
 
-def _title(result: RouteResult) -> str:
-    s = result.summary
-    return f"{s['tokens']:,} tokens, top {s['topk']} of {s['experts']} experts, {s['ranks']} ranks"
+def _meaning(key: str) -> str:
+    """What a figure or a column is; empty for one that says so itself."""
+    return MEANINGS.get(key, "")
 
+
+#: Figures and columns of a routing result. Times in the unit of their key, rates per rank in GB/s (1e9 bytes).
+MEANINGS = {
+    "tokens": "Tokens of all ranks.",
+    "topk": "Experts that each token goes to.",
+    "dropped_share": "Share of the routings that full experts refused (--capacity).",
+    "expert_imbalance": "Routings of the busiest expert over the mean.",
+    "busiest_tenth_share": "Share of all routings that the busiest tenth of the experts gets.",
+    "mean_ranks": "Distinct ranks that a token goes to, its own included.",
+    "mean_nodes": "Distinct nodes that a token goes to, its own included.",
+    "remote_share": "Share of the dispatched bytes that leaves its rank.",
+    "rank_imbalance": "Routings of the busiest rank over the mean: what its experts multiply.",
+    "received_imbalance": "Copies (mesh: bytes) that arrive at the busiest rank over the mean: what its links carry.",
+    "dispatch_us": "Time until the last packet of the dispatch has arrived.",
+    "combine_us": "Time until the last packet of the combine has arrived.",
+    "even_us": "Bottleneck of both phases if the same copies were spread evenly.",
+    "imbalance_us": "Bottleneck of both phases less that of an even load.",
+    "hottest": "The port that has most to do: its kind, and the number of its rank or card.",
+    "hottest_us": "How long that port is busy at its full rate.",
+    "eplb_slots": "Physical experts after EPLB's replication.",
+    "eplb_rank_imbalance": "Routings of the busiest rank over the mean with EPLB's placement.",
+    "eplb_us": "Bottleneck of both phases with EPLB's placement.",
+    "eplb_gain_us": "Bottleneck of both phases less eplb_us; below 0 EPLB costs time.",
+    "way": "hierarchical: a copy per destination node, forwarded there; direct: a copy per destination rank.",
+    "layers_us": "Bottlenecks of all layers and steps, both phases.",
+    "layers_ms": "Time of all layers, both phases.",
+    "time_ms": "Time until the last packet has arrived.",
+    "time_us": "Time until the last packet has arrived.",
+    "even_ms": "Time of an even load of as many bytes.",
+    "imbalance_ms": "time_ms less even_ms.",
+    "combine_ms": "Time of the combine.",
+    "rounds": "Rounds of the mesh.",
+    "packets": "Packets sent.",
+    "packet_bytes": "Largest packet.",
+    "moved_bytes": "Bytes that left their rank.",
+    "local_bytes": "Bytes that stayed on their rank.",
+    "copy_bytes": "Bytes of one copy of a token: elements, scales, metadata.",
+    "bottleneck_us": "The busiest port at its full rate, and one hop: a lower bound of the time.",
+    "logical_effective_gb_s": "All copies, local ones included, over the time.",
+    "remote_effective_gb_s": "Copies that left their rank, over the time.",
+    "logical_true_gb_s": "All copies, local ones included, over the busiest port's own time.",
+    "remote_true_gb_s": "Copies that left their rank, over the busiest port's own time.",
+    "collective_us": "An even all-to-all of the busiest sender's bytes by the cluster's collective algorithms.",
+    "routings": "Choices of tokens that fall on it.",
+    "routings_eplb": "The same with EPLB's placement.",
+    "tokens_received": "Copies that arrive, one per token and rank.",
+    "sent_bytes": "Bytes to other ranks.",
+    "received_bytes": "Bytes from other ranks.",
+    "replicas_eplb": "Slots that EPLB gives the expert.",
+    "calls": "Calls of the op in the trace.",
+    "wire_mb": "Rows that the op was given, 1e6 bytes.",
+    "measured_us": "Mean time of the op's kernels, waiting for the slowest rank included.",
+    "predicted_us": "The phase's time, scaled by the op's bytes over those of a rank in the phase.",
+}
 
 _WRITERS: dict[str, Callable[[RouteResult], bytes]] = {".json": _json, ".xlsx": _xlsx, ".svg": _svg}

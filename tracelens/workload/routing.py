@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -367,8 +368,10 @@ def read_routing(path: Path, *, topk: int | None, tokens: int | None = None, see
         try:
             with np.load(path, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
-        except (OSError, ValueError) as error:
-            raise InputError(f"cannot read {path}: {error}") from error
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        except (ValueError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path} is no .npz of numbers") from error
     else:
         matrix = read_numbers(path)
         arrays = {"counts": matrix[:, 0]} if matrix.shape[1] == 1 else {"experts": matrix}
@@ -391,6 +394,8 @@ def read_routing(path: Path, *, topk: int | None, tokens: int | None = None, see
         if tokens is None and topk is None:
             raise UsageError(f"{path} holds routings per expert: say how many experts a token takes (top-k)")
         rows = tokens if tokens is not None else int(counts.sum()) // max(1, topk or 1)
+        if topk is not None and tokens is None and counts.sum() % topk:
+            raise UsageError(f"{path}: {int(counts.sum()):,} routings are no multiple of top-k {topk}")
         return from_counts(counts.astype(np.int64), tokens=rows, seed=seed), len(counts)
     raise InputError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; expected logits, experts or counts")
 
