@@ -145,3 +145,11 @@ def test_it_never_exceeds_24_lines_of_80_columns(summary, written):
     lines = verdict(summary, seconds=1.0, written=written).split("\n")
     assert len(lines) <= 24
     assert max(map(display_width, lines)) <= 80
+
+
+def test_idle_time_worth_a_line_names_its_causes(summary: Summary) -> None:
+    causes = (("launch-bound", 0.07), ("synchronization", 0.0118), ("unknown", 0.0002))
+    text = verdict(replace(summary, busy=replace(summary.busy, idle_causes=causes)))
+    assert "\n     idle: launch-bound 7.0 + synchronization 1.2\n" in text
+    little = replace(summary.busy, idle=0.009, idle_causes=causes)
+    assert "idle:" not in verdict(replace(summary, busy=little))

@@ -62,13 +62,17 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
-    """Shares of the window: compute + exposed_comm + memcpy + idle = 1. ``total_us`` is the window's length."""
+    """Shares of the window: compute + exposed_comm + memcpy + idle = 1. ``total_us`` is the window's length.
+
+    ``idle_causes``: (cause, share of the window), the largest first; together ``idle``.
+    """
 
     compute: float
     exposed_comm: float
     memcpy: float
     idle: float
     total_us: float | None = None
+    idle_causes: tuple[tuple[str, float], ...] = ()
 
     @property
     def busy(self) -> float:

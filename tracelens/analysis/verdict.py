@@ -149,7 +149,7 @@ def _roofline_figures(device: HardwareSpec) -> Iterator[Figure]:
 
 
 def _busy(analysis: Analysis) -> Busy:
-    timeline = analysis.timeline
+    timeline, causes = analysis.timeline, analysis.frames["idle_causes"]
     total = timeline.total_ns or 1
     return Busy(
         compute=timeline.computation_ns / total,
@@ -157,6 +157,10 @@ def _busy(analysis: Analysis) -> Busy:
         memcpy=timeline.exposed_memcpy_ns / total,
         idle=timeline.idle_ns / total,
         total_us=timeline.total_ns / NS_PER_US,
+        idle_causes=tuple(
+            (str(cause), float(percent) / 100)
+            for cause, percent in zip(causes["cause"], causes["percent_of_window"], strict=True)
+        ),
     )
 
 

@@ -78,7 +78,7 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: L
         if table is not None
     }
     colors = color_classes([row.name for row in summary.categories])
-    body = _sections(summary, tables, pictures, ops, colors)
+    body = _sections(summary, sheets, tables, pictures, colors)
     script, style = _asset("page.js"), _asset("page.css")
     page = Template(_asset("page.html")).substitute(
         policy=_policy(script, style),
@@ -94,15 +94,16 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: L
 
 def _sections(
     summary: Summary,
+    sheets: Sequence[Sheet],
     tables: dict[str, PageTable],
     pictures: Pictures,
-    ops: Sheet | None,
     colors: dict[str, str],
 ) -> list[tuple[str, str, Markup]]:
     """(id, title, markup), top to bottom, of what there is."""
+    ops = by_title(sheets, "unified_perf_summary")
     made = (
         ("verdict", "Verdict", sections.verdict(summary)),
-        ("time", "Where time goes", sections.where_time_goes(summary, colors)),
+        ("time", "Where time goes", sections.where_time_goes(summary, colors, by_title(sheets, "critical_path"))),
         ("first", "Look here first", sections.look_here_first(summary)),
         ("roofline", "Roofline", sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
         ("timeline", "Timeline", sections.timeline(pictures.timeline)),

@@ -42,6 +42,14 @@ _WINDOW_TEXT = (
     "window. Exposed communication is communication during which no computation ran, exposed copies are copies during "
     "which neither ran."
 )
+_IDLE_TEXT = (
+    "Idle time: of each gap exactly one cause, by the launch of the kernel that ended it and by what the host was "
+    "doing until then; together exactly the window's idle time."
+)
+_PATH_TEXT = (
+    "The critical path: the longest chain of host work, launches and kernels that led to the end of the typical step. "
+    "Where the chain only waited is not on the path."
+)
 CPU_TEXT = "CPU ops by distinct call. Self time leaves out the ops called on the same thread."
 
 
@@ -159,8 +167,8 @@ def _notice_line(summary: Summary) -> Markup | None:
     return tag("ul", items, class_="notices")
 
 
-def where_time_goes(summary: Summary, colors: Mapping[str, str]) -> Markup | None:
-    """The window and the categories as bars, and the categories as a table."""
+def where_time_goes(summary: Summary, colors: Mapping[str, str], path: Sheet | None = None) -> Markup | None:
+    """The window and the categories as bars, the categories, idle causes and the critical ``path`` as tables."""
     if not summary.categories and summary.busy is None:
         return None
     per = "per step" if summary.steps else "in the window"
@@ -170,12 +178,16 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str]) -> Markup | Non
         _window_bar(summary),
         _category_bar(summary.categories, colors, unit) if summary.categories else None,
         _category_table(summary, colors, per, unit) if summary.categories else None,
+        _idle_table(summary),
+        _path_table(path),
         _how(
             _WINDOW_TEXT if summary.busy is not None else None,
             f"The categories: {unit} time of each category over that of all; streams overlap, so their times may add "
             "up to more than the window's busy time.",
             "Rates are over the category's own time. HBM is traffic of device memory, counted once per operand; link "
             "is what may have left the device, an upper bound. Of roofline: estimated over measured time.",
+            _IDLE_TEXT if summary.busy is not None and summary.busy.idle_causes else None,
+            _PATH_TEXT if path is not None else None,
         ),
     )  # fmt: skip
 
@@ -210,6 +222,35 @@ def _category_bar(rows: Sequence[CategoryRow], colors: Mapping[str, str], unit: 
     key = legend([(f"{part.label} {shown_share(part.share)}", part.color) for part in parts])
     caption = f"{unit[0].upper()}{unit[1:]} time by category"
     return tag("figure", tag("figcaption", caption), stacked_bar(parts, caption), key)
+
+
+def _idle_table(summary: Summary) -> Markup | None:
+    busy = summary.busy
+    if busy is None or not busy.idle_causes:
+        return None
+    rows = [
+        (cause, "-" if busy.total_us is None else shown_ms(share * busy.total_us), f"{100 * share:.1f}")
+        for cause, share in busy.idle_causes
+    ]
+    return _small_table("Why the device stood idle", ("cause", "ms", "% of the window"), rows)
+
+
+def _path_table(path: Sheet | None) -> Markup | None:
+    if path is None:
+        return None
+    columns = (plain_values(path.frame[key]) for key in ("kind", "time_us", "percent_of_step"))
+    rows = [(str(kind), shown_ms(float(us or 0)), f"{percent:.1f}") for kind, us, percent in zip(*columns, strict=True)]
+    return _small_table("The critical path through a step", ("kind", "ms", "% of the step"), rows)
+
+
+def _small_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Markup:
+    cells = [
+        tag("tr", tag("th", first, scope="row"), [tag("td", text, class_="n") for text in rest])
+        for first, *rest in rows
+    ]
+    head = [tag("th", text, scope="col", class_="n" if i else None) for i, text in enumerate(heads)]
+    table = tag("table", tag("thead", tag("tr", head)), tag("tbody", cells), class_="categories")
+    return joined(tag("h3", title), tag("div", table, class_="scroll"))
 
 
 def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit: str) -> Markup:

@@ -223,7 +223,9 @@ def _step(steps: Steps | None) -> Json | None:
 
 
 def _busy(busy: Busy | None) -> Json | None:
-    return None if busy is None else _fields(busy)
+    if busy is None:
+        return None
+    return _fields(busy) | {"idle_causes": [{"cause": cause, "share": share} for cause, share in busy.idle_causes]}
 
 
 def _utilization(used: Utilization | None) -> Json | None:

@@ -16,6 +16,8 @@ MAX_LINES = 24
 WIDTH = 80
 _BOLD, _DIM, _YELLOW, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
 _FINDINGS, _CATEGORIES = 3, 8
+#: Share of the window from which idle time is worth a line, and from which a cause of it shows as a tenth of a percent.
+_MUCH_IDLE, _LEAST_CAUSE = 0.01, 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,9 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
             text=f" GPU busy {shown_percent(busy.busy)}  = compute {100 * busy.compute:.1f} + exposed comm "
             f"{100 * busy.exposed_comm:.1f} + memcpy {100 * busy.memcpy:.1f}; idle {shown_percent(busy.idle)}"
         )
+        if busy.idle >= _MUCH_IDLE and busy.idle_causes:
+            causes = (f"{cause} {100 * share:.1f}" for cause, share in busy.idle_causes if share >= _LEAST_CAUSE)
+            yield _Row(text=f"     idle: {' + '.join(causes)}")
 
 
 def _time(summary: Summary) -> Iterator[str]:
