@@ -13,6 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tracelens.trace.table import DEVICE_KINDS, kind_of_category
+
 #: (start in ns, name) of a complete event: what of it can be looked for in what was read.
 Row = tuple[int, str]
 
@@ -39,12 +41,16 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The text of a trace, where each of its events stands in it, and the rows that the whole ones of them are."""
+    """The text of a trace, where each of its events stands in it, and the rows that the whole ones of them are.
+
+    ``kernels``: which of them keep a device busy.
+    """
 
     name: str
     text: bytes
     spans: tuple[tuple[int, int], ...]
     rows: tuple[Row | None, ...]
+    kernels: tuple[bool, ...]
 
     @property
     def list_end(self) -> int:
@@ -59,6 +65,16 @@ class Sample:
 
     def readable(self, edits: Sequence[Edit]) -> Counter[Row]:
         """The rows that no edit can have hurt: neither in the event, nor at its border to a neighbor."""
+        hurt = self._hurt(edits)
+        return Counter(row for i, row in enumerate(self.rows) if row is not None and i not in hurt)
+
+    def readable_kernels(self, edits: Sequence[Edit]) -> Counter[str]:
+        """How often each kernel (copy, memset) is among those rows."""
+        hurt = self._hurt(edits)
+        rows = zip(self.rows, self.kernels, strict=True)
+        return Counter(row[1] for i, (row, kernel) in enumerate(rows) if row and kernel and i not in hurt)
+
+    def _hurt(self, edits: Sequence[Edit]) -> set[int]:
         hurt: set[int] = set()
         starts = [start for start, _ in self.spans]
         for edit in edits:
@@ -66,7 +82,7 @@ class Sample:
             first = bisect_right(starts, edit.start) - 1
             last = bisect_right(starts, max(edit.stop - 1, edit.start)) - 1
             hurt.update(range(first - 1, last + 2))
-        return Counter(row for i, row in enumerate(self.rows) if row is not None and i not in hurt)
+        return hurt
 
 
 def sampled(path: Path, random: Random) -> Sample:
@@ -75,8 +91,8 @@ def sampled(path: Path, random: Random) -> Sample:
     trace = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     events: list[dict[str, Any]] = trace.pop("traceEvents")
     correlated = [e for e in events if e.get("ph") == "X" and "correlation" in e.get("args", ())]
-    kernels = [e for e in correlated if "runtime" not in e["cat"]]
-    wanted = {e["args"]["correlation"] for e in random.sample(kernels, min(_KERNELS, len(kernels)))}
+    launched = [e for e in correlated if "runtime" not in e["cat"]]
+    wanted = {e["args"]["correlation"] for e in random.sample(launched, min(_KERNELS, len(launched)))}
     linked = [e for e in correlated if e["args"]["correlation"] in wanted]
     lanes = {(e["pid"], e["tid"]) for e in linked}
     around = [e for e in events if e.get("ph") == "X" and (e["pid"], e["tid"]) in lanes]
@@ -98,7 +114,11 @@ def sampled(path: Path, random: Random) -> Sample:
         text += line
     text += f"]{tail}".encode()
     rows = tuple((round(Decimal(str(e["ts"])) * 1000), e["name"]) if e.get("ph") == "X" else None for e in kept)
-    return Sample(name=path.name, text=bytes(text), spans=tuple(spans), rows=rows)
+    kernels = tuple(
+        row is not None and kind_of_category(e.get("cat", "")) in DEVICE_KINDS
+        for row, e in zip(rows, kept, strict=True)
+    )
+    return Sample(name=path.name, text=bytes(text), spans=tuple(spans), rows=rows, kernels=kernels)
 
 
 def _is_above(event: dict[str, Any], launch: dict[str, Any]) -> bool:

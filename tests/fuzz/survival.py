@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import re
@@ -17,6 +18,7 @@ import pytest
 
 from tests.fuzz.mutation import Row
 from tracelens.cli import main
+from tracelens.report.text import xml_text
 from tracelens.trace.read import read_trace
 from tracelens.trace.table import TraceTable
 
@@ -29,30 +31,34 @@ _SUPERFLUOUS = re.compile(rb"[\s\x00]*,(?:[\s\x00]*,)+|[\v\x00]+")
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Fails the test instead of letting it hang."""
+    """Fails the test instead of letting it hang; CPU seconds, as a busy machine is no hang."""
 
     def too_long(*_: Any) -> None:
-        raise TimeoutError(f"not done after {seconds} s")
+        raise TimeoutError(f"not done after {seconds} CPU s")
 
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, too_long)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def rows_of(table: TraceTable) -> Counter[Row]:
     return Counter((start, table.name_of(i)) for i, start in enumerate(table.start_ns.tolist()))
 
 
-def reported(content: bytes, folder: Path, capsys: pytest.CaptureFixture[str], *, workbook: bool) -> int:
-    """Runs ``tracelens report`` on the bytes; returns its exit code. Fails on anything but the codes allowed."""
+def reported(content: bytes, kernels: Counter[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> int:
+    """Runs ``tracelens report`` on the bytes, with all it writes; returns its exit code.
+
+    Fails on anything but the codes allowed, when a loss is not stated, and when ``kernels``, how often each must be
+    there, are not in the report.
+    """
     path = folder / ("t.json.gz" if content.startswith(b"\x1f\x8b") else "t.json")
     path.write_bytes(content)
-    output = folder / ("out" if workbook else "out.json")
-    code = main(["report", str(path), "-o", str(output), "--cpu"])
+    output = folder / "out"
+    code = main(["report", str(path), "-o", str(output), "--cpu", "--csv"])
     shown = capsys.readouterr()
     assert code in EXIT_CODES, (code, shown.err)
     assert "Traceback" not in shown.err
@@ -60,13 +66,27 @@ def reported(content: bytes, folder: Path, capsys: pytest.CaptureFixture[str], *
         assert shown.err.startswith("error: t.json"), shown.err
         assert len(shown.err.splitlines()) == 1, shown.err
         return code
-    document = json.loads((output / "report.json" if workbook else output).read_text())
+    document = json.loads((output / "report.json").read_text())
     losses = read_trace(path).losses
     warned = [w["text"] for w in document["warnings"] if w["id"] == "damaged_input"]
     assert warned == list(losses.notes)
     if losses.notes:
         assert losses.notes[0].split()[0] in shown.out
+    if not any("ranks in one file" in w["text"] for w in document["warnings"]):
+        found = kernel_counts(output / "csv" / "kernel_summary.csv")
+        missing = {name: count for name, count in kernels.items() if found[xml_text(name)] < count}
+        assert not missing, f"readable kernels are not in the report: {missing}, it has {found}"
     return code
+
+
+def kernel_counts(path: Path) -> Counter[str]:
+    """How often each kernel occurs, by its sheet; empty where there is none."""
+    counts: Counter[str] = Counter()
+    if path.exists():
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            for row in csv.DictReader(file):
+                counts[row["Kernel name"]] += int(float(row["Kernel duration (µs)_count"]))
+    return counts
 
 
 def survives(content: bytes, readable: Counter[Row], folder: Path) -> TraceTable:

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from tests.fuzz.mutation import Sample, byte_edits, sampled
 from tests.fuzz.survival import TIME_LIMIT_S, reported, survives, time_limit, zipped
 from tracelens.errors import InputError
+from tracelens.trace.tree import OpTree
 
 SAMPLE_SEED = 20_26
 BYTES_FAST, BYTES_ALL, BATCH = 300, 4000, 100
 FIELDS_FAST, FIELDS_ALL, FIELDS_BATCH = 25, 1000, 125
-#: All are read; of the mutated bytes, one in this many goes through the whole command, and of those one in ten makes a
-#: workbook as well.
-REPORTED_FAST, REPORTED_ALL = 20, 4
+#: All are read; one in this many goes through the whole command, which takes fifty times as long.
+REPORTED_FAST, REPORTED_ALL, REPORTED_FIELDS = 20, 16, 5
 #: Numbers that once failed: they stay.
 REGRESSIONS = (1979, 2247, 2560, 3385, 4074, 7244)
 
@@ -59,7 +59,7 @@ def check(
                 if all(edit.start >= head for edit in edits):
                     raise
             if number % every == 0:
-                reported(content, folder, capsys, workbook=number % (10 * every) == 0)
+                reported(content, sample.readable_kernels(edits), folder, capsys)
     except BaseException as error:
         error.add_note(f"mutation {number} of {sample.name}: {[(e.start, e.stop, e.new[:60]) for e in edits]}")
         raise
@@ -162,8 +162,10 @@ def check_fields(
     def example(which: int, changes: Any, metadata: Any) -> None:
         with time_limit(TIME_LIMIT_S):
             content = changed(samples[which % len(samples)], changes, metadata)
-            survives(content, Counter(), folder)
-            reported(content, folder, capsys, workbook=False)
+            table = survives(content, Counter(), folder)
+            assert OpTree(table).self_check() == []
+            if which % REPORTED_FIELDS == 0:
+                reported(content, Counter(), folder, capsys)
 
     example()
 

@@ -132,6 +132,13 @@ def test_one_rank_is_no_merged_file_also_with_a_second_process_that_launches_not
         tracelens.report(trace, rank=3)
 
 
+def test_a_process_that_launched_little_is_no_rank() -> None:
+    """One launch of nine has another process id: damage, or a helper; a rank of its own would hide eight kernels."""
+    events = rank(100, 0, list(range(1, 9))) + rank(101, 0, [9], start=100)
+    table = TraceTable.from_events(events)
+    assert merged_ranks(table, tracelens.Trace.of(table).tree) is None
+
+
 def test_the_ranks_of_a_fused_file_report_as_their_own_files_do(repository: Any, tmp_path: Any) -> None:
     from tracelens.cli import main
 

@@ -10,10 +10,9 @@ import numpy.typing as npt
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.cpu import self_ns
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.scopes import levels, positions
+from tracelens.analysis.scopes import Scopes, levels
 from tracelens.analysis.steps import is_step_annotation
 from tracelens.analysis.tables import UNLINKED_NAME
-from tracelens.trace.nesting import nearest
 from tracelens.trace.table import Kind
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 
@@ -60,15 +59,17 @@ def icicle(analysis: Analysis, *, max_nodes: int = MAX_NODES) -> Icicle | None:
     if not len(tree) and is_cpu:
         return None
     shown, is_module = _shown_positions(analysis)
-    above = _parents(tree, shown, is_module)
-    builder = _Builder(analysis, shown)
+    scopes = Scopes(tree, shown)
+    above = _above(tree, scopes, is_module)
     if is_cpu:
-        own = self_ns(analysis.trace)[tree.order]
-        at = np.flatnonzero(analysis.trace.table.kind[tree.order] == Kind.CPU_OP)
-        builder.add_paths(at, above)
-        builder.add_time(builder.node_of[at], own[at], np.zeros(len(at), np.int64))
+        at = np.flatnonzero(analysis.trace.table.kind[scopes.rows] == Kind.CPU_OP)
+        builder = _Builder(analysis, scopes.rows, above, at)
+        own = self_ns(analysis.trace)[scopes.rows[at]]
+        builder.add_time(builder.node_of[at], own, np.zeros(len(at), np.int64))
     else:
-        _add_kernels(builder, analysis, shown, above)
+        owner = scopes.around(tree.launch[analysis.activity.rows])
+        builder = _Builder(analysis, scopes.rows, above, np.unique(owner[owner >= 0]))
+        _add_kernels(builder, analysis, owner)
     return builder.result(max_nodes, is_cpu=is_cpu)
 
 
@@ -85,29 +86,26 @@ def _shown_positions(analysis: Analysis) -> tuple[Bools, Bools]:
     return (kind == Kind.CPU_OP) | is_module | is_annotation, is_module
 
 
-def _parents(tree: OpTree, shown: Bools, is_module: Bools) -> Ints:
-    """The position of the level above each position, -1 at the top."""
-    order, start = tree.order, tree.table.start_ns
-    parent = positions(tree, tree.parent[order])
-    above = nearest(parent, shown)
-    top = np.flatnonzero((above < 0) & (tree.forward[order] >= 0))
+def _above(tree: OpTree, scopes: Scopes, is_module: Bools) -> Ints:
+    """The level above each of ``scopes``, -1 at the top."""
+    above, rows, start = scopes.above, scopes.rows, tree.table.start_ns
+    top = np.flatnonzero((above < 0) & (tree.forward[rows] >= 0))
     if len(top) and is_module.any():
-        module = parent[tree.position[tree.forward[order[top]]]]
-        while len(further := np.flatnonzero((module >= 0) & ~is_module[module])):
-            module[further] = parent[module[further]]
+        modules = Scopes(tree, is_module)
+        found = modules.around(tree.parent[tree.forward[rows[top]]])
+        module = np.where(found >= 0, modules.rows[found], -1)
         # What starts later cannot be above: the links stay free of circles, whatever a file says
-        earlier = (module >= 0) & (start[order[np.maximum(module, 0)]] < start[order[top]])
-        above[top[earlier]] = module[earlier]
+        earlier = (module >= 0) & (start[module] < start[rows[top]])
+        above[top[earlier]] = scopes.around(module[earlier])
     return above
 
 
-def _add_kernels(builder: _Builder, analysis: Analysis, shown: Bools, above: Ints) -> None:
+def _add_kernels(builder: _Builder, analysis: Analysis, owner: Ints) -> None:
+    """``owner``: the level at or above each event's launch."""
     activity, tree = analysis.activity, analysis.trace.tree
-    at = positions(tree, tree.launch[activity.rows])
-    linked = at >= 0
-    owner = np.where(linked & ~shown[at], above[at], at) if len(shown) else at
-    builder.add_paths(np.unique(owner[owner >= 0]), above)
-    parent = np.where(owner >= 0, builder.node_of[owner], 0) if len(shown) else np.zeros(len(owner), np.int64)
+    linked = tree.launch[activity.rows] >= 0
+    parent = np.zeros(len(owner), np.int64)
+    parent[owner >= 0] = builder.node_of[owner[owner >= 0]]
     if not linked.all():
         parent[~linked] = builder.add_node(UNLINKED_NAME, ANNOTATION, calls=int((~linked).sum()))
     node = builder.add_children(parent, activity.name, KERNEL)
@@ -119,23 +117,20 @@ def _add_kernels(builder: _Builder, analysis: Analysis, shown: Bools, above: Int
 class _Builder:
     """Nodes as growing columns: every level's rows are grouped by (node above, name) at once."""
 
-    def __init__(self, analysis: Analysis, shown: Bools) -> None:
-        self._table, self._tree = analysis.trace.table, analysis.trace.tree
-        self.node_of = np.full(len(shown), -1, np.int64)
+    def __init__(self, analysis: Analysis, rows: Ints, above: Ints, at: Ints) -> None:
+        """With nodes for ``at`` and what is above them: indices into ``rows``, as ``above`` is."""
+        table = self._table = analysis.trace.table
         self.categories: list[str] = []
         self._parent: list[int] = [-1]
-        self._name: list[str] = [self._table.source]
+        self._name: list[str] = [table.source]
         self._kind: list[str] = [ALL]
         self._calls: list[int] = [1]
         self._time: list[tuple[Ints, Ints, Ints]] = []
-
-    def add_paths(self, at: Ints, above: Ints) -> None:
-        """Nodes for the rows at these positions and all that is above them."""
-        for rows in levels(at, above):
-            parent = np.where(above[rows] >= 0, self.node_of[above[rows]], 0)
-            kinds = self._table.kind[self._tree.order[rows]]
-            names = self._table.name[self._tree.order[rows]].astype(np.int64)
-            self.node_of[rows] = self.add_children(parent, names, kinds)
+        self.node_of = np.full(len(rows), -1, np.int64)
+        for places in levels(at, above):
+            parent = np.where(above[places] >= 0, self.node_of[above[places]], 0)
+            names = table.name[rows[places]].astype(np.int64)
+            self.node_of[places] = self.add_children(parent, names, table.kind[rows[places]])
 
     def add_children(self, parent: Ints, name: Ints, kind: str | npt.NDArray[np.uint8]) -> Ints:
         """The node of each (parent node, name code), made where it is new."""

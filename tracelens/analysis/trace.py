@@ -8,6 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.steps import device_steps
+from tracelens.trace.memory import give_back_freed
 from tracelens.trace.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
@@ -29,7 +30,9 @@ class Trace:
     @classmethod
     def of(cls, table: TraceTable) -> Trace:
         """With the tree built over a table."""
-        return cls(table=table, tree=OpTree(table))
+        tree = OpTree(table)
+        give_back_freed()
+        return cls(table=table, tree=tree)
 
     def ops(self) -> pd.DataFrame:
         """One row per recorded CPU op: name, shapes as text, start_us, duration_us, kernel_us of all kernels below."""

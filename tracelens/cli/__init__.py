@@ -60,7 +60,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="VERB", required=True)
     chosen = next((a for a in arguments if not a.startswith("-")), None)
-    for verb in verbs():
+    known = verbs()
+    for verb in known:
         if verb == chosen:
             module = importlib.import_module(f"{__name__}.{verb}")
             command = commands.add_parser(
@@ -71,7 +72,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             )
             _configure(module, command)
         else:
-            commands.add_parser(verb, help=_summary(_docstring(verb)))
+            # Their first lines are only read where they are shown: reading them takes as long as the arguments.
+            commands.add_parser(verb, help=None if chosen in known else _summary(_docstring(verb)))
     return parser
 
 

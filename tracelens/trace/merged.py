@@ -18,6 +18,9 @@ Ints = npt.NDArray[np.int64]
 _RANK_OF_PROCESS = re.compile(r"\brank[\s_\-:\[]*(\d{1,6})", re.IGNORECASE)
 # Events that may be of any rank (of processes without a launch) and events that may be of several, left out of all.
 _OF_ALL, _OF_NONE = -1, -2
+# Ranks of one job launch alike: a process with less than this share of the busiest one's launches is a helper, or a
+# damaged process id.
+_LEAST_OF_BUSIEST = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,8 +79,8 @@ _ROW_COLUMNS = (
 def merged_ranks(table: TraceTable, tree: OpTree) -> MergedRanks | None:
     """How the file divides into ranks; None when it holds one, or when nothing tells them apart.
 
-    A process is of the rank in its name. Where names say nothing, every host process that launched device work is a
-    rank. A device event is of the rank of its process, else of its launch's, else of the one rank that its process
+    A process is of the rank in its name. Where names say nothing, every host process that launched much device work is
+    a rank. A device event is of the rank of its process, else of its launch's, else of the one rank that its process
     serves otherwise.
     """
     by_pid = _named_ranks(table)
@@ -113,9 +116,14 @@ def _named_ranks(table: TraceTable) -> dict[Identifier, int]:
 
 
 def _launching_processes(table: TraceTable, tree: OpTree) -> list[Identifier]:
-    """Host processes that launched what a device ran, by first appearance."""
-    lanes = np.flatnonzero(np.bincount(table.lane[tree.launch[tree.launch >= 0]]))
-    return list(dict.fromkeys(table.lanes[lane][0] for lane in lanes.tolist()))
+    """Host processes that launched what a device ran, by first appearance; without those that launched little."""
+    launched: dict[Identifier, int] = {}
+    for lane, count in enumerate(np.bincount(table.lane[tree.launch[tree.launch >= 0]]).tolist()):
+        if count:
+            pid = table.lanes[lane][0]
+            launched[pid] = launched.get(pid, 0) + count
+    enough = max(launched.values(), default=0) * _LEAST_OF_BUSIEST
+    return [pid for pid, count in launched.items() if count >= enough]
 
 
 def _settle(table: TraceTable, device: Ints, rank: npt.NDArray[np.int32]) -> None:

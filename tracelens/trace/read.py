@@ -13,7 +13,7 @@ from tracelens.trace import metadata
 from tracelens.trace.bytestream import GZIP_MAGIC, ByteStream, GzipFile, MemoryStream, PlainFile
 from tracelens.trace.columns import TableBuilder
 from tracelens.trace.lookup import PieceIndex
-from tracelens.trace.memory import MemoryLimit
+from tracelens.trace.memory import MemoryLimit, give_back_freed
 from tracelens.trace.pieces import Pieces
 from tracelens.trace.table import Losses, TraceTable
 
@@ -59,7 +59,9 @@ def read_trace(
     try:
         with file:
             stream = _stream(path, file, MemoryLimit.of_gb(max_memory_gb))
-            return _Reading(stream, path.name, piece_bytes, progress).table()
+            table = _Reading(stream, path.name, piece_bytes, progress).table()
+            give_back_freed()
+            return table
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
