@@ -14,11 +14,22 @@ from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.network.algorithms import bound_us, collective_us
-from tracelens.network.deepep import DEFAULT_SMS, Exchanges, Fabric, Phase, low_latency_us, normal_us, notify_us
+from tracelens.network.algorithms.pipelined import forwarded_us
+from tracelens.network.deepep import (
+    DEFAULT_SMS,
+    Exchanges,
+    Fabric,
+    Phase,
+    distinct,
+    low_latency_us,
+    normal_us,
+    notify_us,
+)
 from tracelens.network.deepep import bound_us as exchange_bound_us
 from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, EPComm, PerfModel
 from tracelens.perf_models.columns import WorkColumns
+from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 Kernels: TypeAlias = Literal["normal", "low_latency"]
 
@@ -40,7 +51,8 @@ class Collectives:
     """The fastest algorithm of the cluster's library, over its links; DeepEP's kernels where the cluster runs them.
 
     Answers ``Collective`` with a recorded group and ``EPComm`` with a known group size, on a system with a topology. An
-    exchange without router dimensions, or on a cluster without DeepEP, is priced as an all-to-all of its rows. Custom
+    exchange without router dimensions is priced as an all-to-all of its rows; with them, on a cluster without DeepEP, a
+    token crosses the network once per distinct node (PXN). Custom
     all-reduce kernels are not answered. Nothing else runs on the links at the time, and every rank arrives at once.
     """
 
@@ -56,6 +68,8 @@ class Collectives:
             if isinstance(model, EPComm) and (exchange := _exchange(model, system)) is not None:
                 time_us[index] = (exchange_us(exchange, "normal", system) + notification_us(exchange, system))[0]
                 peak_us[index] = exchange_bound_us(exchange, fabric(system))
+            elif isinstance(model, EPComm) and (forwarded := _forwarded_us(model, system.topology)) is not None:
+                time_us[index], peak_us[index] = forwarded
             elif (message := _message(model)) is not None:
                 word, nbytes, group = message
                 messages[word, group].append((index, nbytes))
@@ -156,6 +170,29 @@ def _exchange(model: EPComm, system: System) -> Exchanges | None:
         phase=phase, tokens=float(model.tokens), hidden=float(model.hidden), topk=float(model.topk),
         experts=float(model.experts), nodes=float(model.ranks // per_node), sms=float(DEFAULT_SMS),
     )  # fmt: skip
+
+
+def _forwarded_us(model: EPComm, topology: Topology) -> tuple[float, float] | None:
+    """Time and bound of a router's exchange between nodes where no DeepEP measurement carries over: a token crosses the
+    network once per distinct node, and is passed on there to the ranks that it goes to. None for any other.
+    """
+    per_node, nbytes = topology.ranks_per_node, model.dtype.width_bytes if model.dtype is not None else None
+    if model.phase not in ("dispatch", "combine") or not model.ranks or not model.experts or not model.topk:
+        return None
+    if per_node is None or nbytes is None:
+        return None
+    group = Group(ranks=model.ranks, stride=model.stride)
+    nodes = group.domains(per_node)
+    if model.ranks % nodes:
+        return None
+    token = model.tokens * model.hidden * nbytes
+    ranks, places = (float(distinct(count, model.experts, model.topk)) for count in (model.ranks, nodes))
+    sent = token * places * (nodes - 1) / nodes
+    time_us = forwarded_us(token * ranks, sent, group, topology)
+    if time_us is None:
+        return None
+    network = topology.crossings(group, "all_to_all")[-1]
+    return time_us, sent / (network.peak_gb_s / network.members * GB_PER_S_IN_BYTES_PER_US)
 
 
 def _message(model: PerfModel) -> tuple[str, float, Group] | None:

@@ -172,10 +172,12 @@ def fixed(blocks: Sequence[Block], host_us: float, beside: Beside, hidden: Mappi
     transfers, free = [], 0.0
     for at, each in enumerate(issued):
         due = placed[at].start_us if at < len(placed) else alone.time_us + exposed
+        start = min(max(free, due - sum(transfer.time_us for transfer in each)), due)
+        shortened = (due - start) / max(sum(transfer.time_us for transfer in each), due - start) if due > start else 0.0
         for transfer in each:
-            start = min(max(free, due - transfer.time_us), due)
-            transfers.append(Placed(transfer, start, max(due - start, 0.0)))
-            free = due
+            transfers.append(Placed(transfer, start, shortened * transfer.time_us))
+            start += shortened * transfer.time_us
+        free = due if each else free
     parts = {**alone.parts, beside.part: exposed} if exposed else alone.parts
     return Pass(
         time_us=alone.time_us + exposed,

@@ -1,6 +1,8 @@
-"""Reduce-scatter inside a node, all-reduce of the shards between nodes, all-gather inside the node."""
+"""One tier after the other: an all-reduce of shards, an all-to-all that crosses the network on rails."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from tracelens.groups import Group
 from tracelens.network.algorithms.base import algorithm, base_us, fastest_protocol
@@ -25,5 +27,24 @@ def all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
             moved = shard * steps / crossing.fanout / crossing.rank_bytes_per_us(protocol)
             total = total + 2 * (steps * crossing.link.protocol(protocol).hop_us + moved)
         return total
+
+    return fastest_protocol(topology, time_us)
+
+
+@algorithm("all_to_all/hierarchical")
+def all_to_all(nbytes: Values, group: Group, topology: Topology) -> Values:
+    """Inside the node to the rank that faces the destination, then between nodes: (f-1)/f of n per tier of f domains.
+
+    PXN without its pipelining. Infinite for a group within one node or with one rank per node: there is one tier.
+    """
+    crossings = topology.crossings(group, "all_to_all")
+    if len(crossings) < 2 or crossings[0].tier != 0:
+        return np.inf + 0.0 * nbytes
+
+    def time_us(protocol: str) -> Values:
+        latency = base_us(crossings, protocol) + sum(c.link.protocol(protocol).hop_us for c in crossings)
+        overhead = sum((c.fanout - 1) * c.link.peer_us + c.link.sync_us for c in crossings)
+        moved = sum((c.fanout - 1) / c.fanout / c.rank_bytes_per_us(protocol) for c in crossings)
+        return latency + overhead + nbytes * moved
 
     return fastest_protocol(topology, time_us)
