@@ -22,7 +22,7 @@ class Bag:
 
 def fake(*, register_file: bool = True) -> ModuleType:
     module = ModuleType("origami")
-    module.calls = []
+    module.calls, module.hardware = [], []
 
     def hardware(arch, N_CU, lds_capacity, L2_capacity, compute_clock_khz, **more):
         if not register_file and more:
@@ -39,6 +39,7 @@ def fake(*, register_file: bool = True) -> ModuleType:
 
     def select(problem, hw, configs, model):
         module.calls.append((problem, configs))
+        module.hardware.append(hw)
         # One cycle per thousand multiplications: 2.1 GHz makes cycles / 2100 us.
         return SimpleNamespace(latency=problem.size[0] * problem.size[1] * problem.size[2] / 1000.0, config=configs[0])
 
@@ -98,6 +99,62 @@ def test_groups_are_a_batch(installed):
     Origami().estimate(GroupedGEMM(m=2000, n=512, k=256, groups=16), MI300X)
     problem = installed.calls[-1][0]
     assert (problem.size, problem.batch) == ((125, 512, 256), 16)
+
+
+def attention(s: int = 2048, mask: str = "none", **given: object) -> SDPA:
+    heads = {"q_heads": 19, "kv_heads": 19, "d_qk": 128, "d_v": 128}
+    return SDPA(**{"b": 1, "s_q": s, "s_kv": s, "mask": mask, **heads, **given})
+
+
+def test_attention_is_its_work_groups_on_one_unit_times_waves(installed):
+    found = Origami().estimate(attention(8192), MI300X)
+    # 32 tiles of 256 queries for 19 heads: 608 groups, 2 waves of 304 units; two products per group.
+    group = 2 * 256 * 8192 * 128 / 1000 / 2100
+    assert found.time_us == pytest.approx(2 * group)
+    assert {problem.size for problem, _ in installed.calls} == {(256, 8192, 128), (256, 128, 8192)}
+    assert {hw.N_CU for hw in installed.hardware} == {1}
+
+
+def test_causal_tiles_are_counted_and_shared_out(installed):
+    whole, causal = (Origami().estimate(attention(8192, mask), MI300X).time_us for mask in ("none", "top_left"))
+    # Query tile i of 32 sees i * 256 keys: 33 / 64 of all.
+    assert causal / whole == pytest.approx(33 / 64)
+
+
+def test_a_cache_before_the_queries_is_seen_by_all_of_them(installed):
+    cached = Origami().estimate(attention(s_q=1024, s_kv=8192, mask="bottom_right", q_heads=304), MI300X).time_us
+    new = Origami().estimate(attention(1024, mask="bottom_right", q_heads=304), MI300X).time_us
+    assert cached > 10 * new
+
+
+def test_a_window_limits_what_a_long_prompt_costs(installed):
+    whole, windowed = (
+        Origami().estimate(attention(16384, "top_left", window=window), MI300X).time_us for window in (None, 1024)
+    )
+    assert windowed < whole / 6
+
+
+def test_the_gradient_is_five_products_and_memory_bounds_what_is_added_to_dq(installed, monkeypatch):
+    backward = attention(8192).backward()
+    found = Origami().estimate(backward, MI300X)
+    assert found.time_us == pytest.approx(2 * 5 * 256 * 8192 * 128 / 1000 / 2100)
+    # Where d_qk is d_v, the scores and dP have one shape, dV and dK another.
+    assert len({problem.size for problem, _ in installed.calls}) == 3
+    monkeypatch.setattr(installed, "select_config", lambda *_: SimpleNamespace(latency=1.0))
+    # 32 tiles of keys add 8192 rows of 128 in fp32, read and written, for 19 heads.
+    assert Origami().estimate(backward, MI300X).time_us >= 32 * 8192 * 19 * 128 * 8 / 5.3e6
+
+
+def test_exponentials_bound_narrow_heads(installed, monkeypatch):
+    monkeypatch.setattr(installed, "select_config", lambda *_: SimpleNamespace(latency=1.0))
+    found = Origami().estimate(attention(8192, d_qk=16, d_v=16), MI300X)
+    assert found.time_us == pytest.approx(19 * 8192**2 / (16 * 2100 * 304))
+
+
+def test_decoding_and_unknown_lengths_have_no_answer(installed):
+    assert Origami().estimate(attention(s_q=1, s_kv=8192), MI300X) is None
+    assert Origami().estimate(attention(s_q=None, s_kv=None), MI300X) is None
+    assert Origami().estimate(attention(4096, mask=None), MI300X) is None
 
 
 def test_versions_without_a_register_file_work(monkeypatch):
