@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracelens.backends import System
-from tracelens.backends.chain import chain
+from tracelens.backends.chain import OPTIONAL, absences, chain
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.tile import Tile
 from tracelens.dtypes import DType
@@ -76,3 +76,10 @@ def test_a_single_backend_is_itself():
 def test_a_wrong_chain_is_named(spec, message):
     with pytest.raises(UsageError, match=message):
         chain(spec)
+
+
+def test_a_backend_whose_package_is_absent_is_named(monkeypatch):
+    monkeypatch.setitem(OPTIONAL, "silicon", lambda: "aiconfigurator is not installed")
+    monkeypatch.setitem(OPTIONAL, "origami", lambda: None)
+    assert absences("gemm=silicon, origami,tile") == ["backend silicon has no answers: aiconfigurator is not installed"]
+    assert absences("tile") == []

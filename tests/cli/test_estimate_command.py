@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import tracelens as tl
+from tracelens.backends.chain import OPTIONAL
 from tracelens.cli import main
 from tracelens.errors import UsageError
 
@@ -79,3 +80,42 @@ def test_measured_tables_are_met(shared_traces, what, file, most):
     error = (found["time_us"] / found["latency_ms"] / 1e3 - 1).abs() * 100
     assert found["time_us"].notna().all()
     assert error[table["device"] != "l40s"].mean() < most
+
+
+def test_a_table_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
+    pd.DataFrame({"m": [8], "n": [8], "k": [8]}).to_csv(tmp_path / "in.csv", index=False)
+    out = tmp_path / "no such folder" / "out.csv"
+    assert main(["estimate", "gemm", "--batch", str(tmp_path / "in.csv"), "-o", str(out), "--device", "h100"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_table_takes_one_device(tmp_path, capsys):
+    pd.DataFrame({"m": [8], "n": [8], "k": [8]}).to_csv(tmp_path / "in.csv", index=False)
+    assert main(["estimate", "gemm", "--batch", str(tmp_path / "in.csv"), "--device", "h100,b200"]) == 2
+    assert "column 'device'" in capsys.readouterr().err
+
+
+def test_parquet_goes_in_and_out(tmp_path):
+    pytest.importorskip("pyarrow")
+    pd.DataFrame({"m": [128, 256], "n": [4096] * 2, "k": [4096] * 2}).to_parquet(tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    assert main(["estimate", "gemm", "--batch", str(tmp_path / "in.parquet"), "-o", str(out), "--device", "h100"]) == 0
+    assert pd.read_parquet(out)["time_us"].is_monotonic_increasing
+
+
+def test_a_table_of_latent_attention_names_only_heads():
+    rows = pd.DataFrame({"batch_size": [32, 32], "isl": [1, 1], "num_heads": [16, 128], "step": [8191, 8191]})
+    found = tl.estimate("generation-mla", rows, device="h200")
+    # 32 caches of 8192 rows of 576 in bf16, at 4.8 TB/s.
+    assert found["time_us"][0] >= 32 * 8191 * 576 * 2 / 4.8e6
+    assert found["time_us"][1] > found["time_us"][0]
+    assert found["backend"].tolist() == ["tile", "tile"]
+
+
+def test_an_absent_package_is_said_on_stderr(capsys, monkeypatch):
+    monkeypatch.setitem(OPTIONAL, "origami", lambda: "not here")
+    size = ["--m", "512", "--n", "512", "--k", "512"]
+    assert main(["estimate", "gemm", *size, "--device", "mi300x", "--backend", "origami,tile"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "note: backend origami has no answers: not here\n"
+    assert printed.out.splitlines()[1].endswith("tile")

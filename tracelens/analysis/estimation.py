@@ -17,8 +17,9 @@ from tracelens.backends.chain import chain
 from tracelens.backends.columns import AttentionColumns, Columns, GEMMColumns, MoEColumns
 from tracelens.backends.moe import BLOCKS
 from tracelens.backends.tile import price
-from tracelens.errors import InputError, UsageError
+from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.hardware import HardwareSpec
+from tracelens.whole import whole_file
 from tracelens.workload.routing import expert_loads
 
 if TYPE_CHECKING:
@@ -377,8 +378,12 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def write_table(table: pd.DataFrame, path: Path) -> None:
-    """As ``read_table`` reads it."""
-    if path.suffix == ".parquet":
-        table.to_parquet(path, index=False)
-    else:
-        table.to_csv(path, index=False)
+    """As ``read_table`` reads it. OutputError where it cannot be written, or Parquet without the package for it."""
+    with whole_file(path) as file:
+        if path.suffix != ".parquet":
+            file.write(table.to_csv(index=False).encode())
+            return
+        try:
+            table.to_parquet(file, index=False)
+        except ImportError as error:
+            raise OutputError(f"{path.name}: writing Parquet needs pyarrow (pip install pyarrow)") from error

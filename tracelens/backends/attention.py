@@ -188,7 +188,7 @@ def decode(c: AttentionColumns, device: HardwareSpec, constants: Calibration) ->
     missed = np.ones(len(c))
     if kernel.cached and device.l2_mib is not None:
         missed = np.clip((cache / (device.l2_mib * 2**20) - 0.8) / 0.5, 0, 1)
-    hit = np.maximum(constants.get("l2_efficiency", 1.0), constants["hbm_efficiency"])
+    hit = np.maximum(constants.get("l2_efficiency", 1.0) * device.clock_scale, constants["hbm_efficiency"])
     memory = cache / hbm * (missed / constants["hbm_efficiency"] + (1 - missed) / hit)
     compute = np.minimum(whole_us, split)
     moved = c.q_heads * (c.d_qk + c.d_v) + c.kv_heads * c.cache_width

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends import load
+from tracelens.backends import load, origami, silicon
 from tracelens.backends.base import Backend, Estimate, EstimateTable
 from tracelens.backends.collectives import Collectives
 from tracelens.backends.columns import AttentionColumns, Columns, GEMMColumns
@@ -32,6 +32,8 @@ from tracelens.perf_models.moe import MoELayer
 FAMILIES = ("gemm", "grouped-gemm", "sdpa", "moe", "memory", "collective", "ep")
 #: Who is asked last: it bounds whatever has flops or bytes.
 LAST = "roofline"
+#: Backends that need a package which is not ours -> why it is not there, None where it is.
+OPTIONAL: Mapping[str, Callable[[], str | None]] = {"origami": origami.absence, "silicon": silicon.absence}
 #: Families of ``Collectives``: nobody else knows links, so it is asked about them unless the chain says who is.
 COMMUNICATION = ("collective", "ep")
 
@@ -116,6 +118,13 @@ def chain(spec: str) -> Backend:
     if len(general) == 1 and not own:
         return general[0]
     return Chain(name=spec, general=tuple(general), of_family=own)
+
+
+def absences(spec: str) -> list[str]:
+    """A sentence for each backend of a chain whose package is not there."""
+    named = {part.rpartition("=")[2].strip() for part in spec.split(",")}
+    missing = {name: why() for name, why in OPTIONAL.items() if name in named}
+    return [f"backend {name} has no answers: {why}" for name, why in missing.items() if why is not None]
 
 
 def _first_answers(backends: Sequence[Backend], columns: WorkColumns | Columns, system: System) -> EstimateTable:

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(devices: Sequence[HardwareSpec]) -> None:
-    from tracelens.backends import origami, silicon
+    from tracelens.backends.chain import OPTIONAL
 
     rows = [_HEADER, *(_row(device) for device in devices)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
@@ -49,7 +49,8 @@ def _list(devices: Sequence[HardwareSpec]) -> None:
         print("  ".join(cells).rstrip())
     print()
     print("Dense rates, without 2:4 sparsity; link: one direction, per GPU; - is unknown.")
-    for name, absent in (("origami", origami.absence()), ("silicon", silicon.absence())):
+    for name, why in OPTIONAL.items():
+        absent = why()
         print(f"Optional backend {name}: {'available' if absent is None else 'absent, ' + absent}")
     print("doubtful: sources disagree; tracelens devices show NAME says where. Add a device: docs/devices.md")
 

@@ -92,10 +92,13 @@ def _sizes(parser: argparse.ArgumentParser, needed: str, **optional: int) -> Non
 
 
 def run(args: argparse.Namespace) -> int:
+    from tracelens.backends.chain import absences
     from tracelens.errors import UsageError
 
     if args.what in ("collective", "ep"):
         return _messages(args)
+    for absence in absences(args.backend):
+        print(f"note: {absence}", file=sys.stderr)
     if args.batch is not None:
         return _batch(args)
     if not args.device:
@@ -191,7 +194,10 @@ def _row(answer: Answer) -> tuple[str, ...]:
 
 def _batch(args: argparse.Namespace) -> int:
     from tracelens.analysis.estimation import estimate, read_table
+    from tracelens.errors import UsageError
 
+    if args.device and "," in args.device:
+        raise UsageError("--batch takes one --device; several go into the table's column 'device'")
     found = estimate(
         args.what, read_table(args.batch), device=args.device, backend=args.backend, gpu_clock_mhz=args.gpu_clock_mhz
     )

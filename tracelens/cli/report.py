@@ -59,6 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import tracelens
+    from tracelens.backends.chain import absences
     from tracelens.extensions import NONE
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import refuse_foreign
@@ -70,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         refuse_foreign(output)
     device = HardwareSpec.load(args.device) if args.device else None
     model = ModelConfig.load(args.model) if args.model else None
+    for absence in absences(args.backend):
+        print(f"note: {absence}", file=sys.stderr)
     started = time.monotonic()
     report = tracelens.report(
         tracelens.load(args.trace, progress=_Progress(), max_memory_gb=args.max_memory),
