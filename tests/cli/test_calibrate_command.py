@@ -9,6 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import tracelens as tl
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.measurements import analysis_measured, report_measured
+from tracelens.analysis.options import Options
 from tracelens.backends.columns import GEMMColumns
 from tracelens.backends.tile import price
 from tracelens.cli import main
@@ -46,20 +50,24 @@ def test_a_table_becomes_a_device_that_estimates_like_it(tmp_path, capsys):
     assert "mine in its standard node, dgx-h200" in capsys.readouterr().out
 
 
-def test_a_trace_and_its_report_say_the_same(tmp_path, repository, capsys):
+def test_a_trace_and_its_report_are_the_same_measurements(tmp_path, repository):
     trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
-    main(["report", str(trace), "-o", str(tmp_path / "r.json")])
-    outs = [tmp_path / "a.toml", tmp_path / "b.toml"]
-    capsys.readouterr()
-    printed = []
-    for source, out in zip((trace, tmp_path / "r.json"), outs, strict=True):
-        assert main(["calibrate", str(source), "--device", "mi300x", "-o", str(out)]) == 0
-        printed.append(capsys.readouterr().out.split("mean error")[0])
-    assert printed[0] == printed[1]
-    assert "gemm" in printed[0]
-    assert (
-        main(["report", str(trace), "--device", str(outs[0]), "--backend", "tile", "-o", str(tmp_path / "x.json")]) == 0
-    )
+    tl.report(trace).to_json(tmp_path / "r.json")
+    of_trace = analysis_measured(analyze(tl.load(trace), Options()))
+    of_report, device = report_measured(tmp_path / "r.json")
+    assert device == "mi300x"
+    shown = [
+        [(m.family, m.precision, m.time_us.tolist(), m.groups.tolist()) for m in some] for some in (of_trace, of_report)
+    ]
+    assert shown[0] == shown[1]
+    assert {"gemm", "prefill", "backward", "memory_bound"} <= {family for family, *_ in shown[0]}
+
+
+def test_a_trace_becomes_a_device_that_its_report_takes(tmp_path, repository):
+    trace, out = str(repository / "example_traces" / "moe_ep8" / "rank0.json.gz"), str(tmp_path / "mine.toml")
+    assert main(["calibrate", trace, "--device", "mi300x", "-o", out]) == 0
+    assert main(["report", trace, "--device", out, "--backend", "tile", "-o", str(tmp_path / "x.json")]) == 0
+    assert json.loads((tmp_path / "x.json").read_text())["device"]["id"] == "mine"
 
 
 def test_files_that_determine_nothing_write_nothing(tmp_path, capsys):

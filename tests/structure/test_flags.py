@@ -13,7 +13,7 @@ import pytest
 from tracelens import cli
 
 FLAGS: dict[str, str] = {
-    "calibrate": ("FILES --device --extension --output -o"),
+    "calibrate": ("FILES --cluster --device --extension --output -o"),
     "check": ("TRACE --device --extension"),
     "collectives": ("TRACE --csv --ep-size --executor --extension --format --jobs --output --ranks-per-node -o"),
     "demo": ("--output -o"),

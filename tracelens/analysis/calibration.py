@@ -349,36 +349,41 @@ def device_file(text: str, calibrations: Sequence[Calibration], *, based_on: str
 
     ``based_on`` names the device of the package that it is, for its standard node.
     """
-    replaced = {f"[calibrated.{each.family}.{each.precision}]" for each in calibrations}
+    if based_on is not None and not text.startswith("based_on"):
+        text = f'based_on = "{based_on}"\n{text}'
+    return replaced_tables(text, {f"calibrated.{each.family}.{each.precision}": _lines(each) for each in calibrations})
+
+
+def replaced_tables(text: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """The text of a TOML file with the lines of these tables in place of its own, at its end."""
+    replaced = {f"[{name}]" for name in tables}
     blocks: list[list[str]] = [[]]
     for line in text.splitlines():
         if line.startswith("["):
             blocks.append([])
         blocks[-1].append(line)
-    kept = [block for block in blocks if not block or block[0].strip() not in replaced]
-    if based_on is not None and not any(line.startswith("based_on") for line in kept[0]):
-        kept[0] = [f'based_on = "{based_on}"', *kept[0]]
-    whole = ["\n".join(block).strip("\n") for block in kept] + [_block(each) for each in calibrations]
-    return "\n\n".join(part for part in whole if part) + "\n"
+    kept = ["\n".join(block).strip("\n") for block in blocks if not block or block[0].strip() not in replaced]
+    new = ["\n".join([f"[{name}]", *lines]) for name, lines in tables.items()]
+    return "\n\n".join(part for part in kept + new if part) + "\n"
 
 
-def _block(made: Calibration) -> str:
+def _lines(made: Calibration) -> list[str]:
     order = [name for name in CONSTANTS[made.family] if name in made.constants]
-    lines = [f"[calibrated.{made.family}.{made.precision}]"]
-    lines += [f"{name} = {_rounded(made.constants[name])}" for name in order]
+    lines = [f"{name} = {rounded(made.constants[name])}" for name in order]
     if made.kernel is not None:
-        lines.append(f"kernel = {_quoted(made.kernel)}")
-    lines.append(f"fitted_on = {_quoted(made.fitted_on)}")
+        lines.append(f"kernel = {quoted(made.kernel)}")
+    lines.append(f"fitted_on = {quoted(made.fitted_on)}")
     if made.error_percent is not None:
         lines.append(f"error_percent = {max(made.error_percent, 0.1):.1f}")
-    return "\n".join(lines)
+    return lines
 
 
-def _rounded(value: float) -> str:
+def rounded(value: float) -> str:
+    """Three significant digits."""
     return f"{float(f'{value:.3g}'):g}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A basic string of TOML: what a file is called may hold anything."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -119,7 +119,7 @@ def estimate_collectives(
     found = table.assign(time_us=np.nan, algorithm="", bound="", backend="", reason="")
 
     def answer(rows: pd.DataFrame, system: System) -> Mapping[str, Any]:
-        words, groups = [plain_word(str(op)) for op in rows["op"]], _groups(rows, _topology(system))
+        words, groups = [plain_word(str(op)) for op in rows["op"]], collective_groups(rows, _topology(system))
         columns = MessageColumns(word=words, nbytes=rows["size"].to_numpy(np.float64), group=groups)
         time, names = message_us(columns, system, algorithm)
         known = ~np.isnan(time)
@@ -225,7 +225,7 @@ def _topology(system: System) -> Topology:
     return system.topology
 
 
-def _groups(rows: pd.DataFrame, topology: Topology) -> list[Group]:
+def collective_groups(rows: pd.DataFrame, topology: Topology) -> list[Group]:
     """``gpus_per_node`` ranks of each node, spread out over it."""
     node = topology.ranks_per_node or 0
     groups = []

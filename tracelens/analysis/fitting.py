@@ -58,9 +58,12 @@ def fitted(
     start = np.log([bounds[name][0] for name in names])
     target = np.log(measured)
 
+    def constants(x: Floats) -> dict[str, float]:
+        inside = zip(names, np.exp(x).tolist(), strict=True)
+        return {name: min(max(value, bounds[name][1]), bounds[name][2]) for name, value in inside}
+
     def logarithm(x: Floats) -> Floats:
-        found = estimate(dict(zip(names, np.exp(x).tolist(), strict=True)))
-        return np.log(found) - target
+        return np.log(estimate(constants(x))) - target
 
     def residual(x: Floats) -> Floats:
         return error_of(logarithm(x))
@@ -69,7 +72,7 @@ def fitted(
     x, error = _simplex(lambda z: float(np.abs(residual(np.clip(z, low, high))).mean()), x, evaluations)
     x, error = _gauss_newton(residual, np.clip(x, low, high), low, high)
     return Fit(
-        constants=dict(zip(names, np.exp(x).tolist(), strict=True)),
+        constants=constants(x),
         error=error,
         undetermined=tuple(_undetermined(residual, x, low, high, error, names)),
     )

@@ -13,6 +13,7 @@ import numpy as np
 from tracelens.analysis.calibration import Mask, Measured, Part
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.estimation import KINDS, PRECISIONS, usable_rows
+from tracelens.backends import memory_bound
 from tracelens.backends.base import Floats
 from tracelens.backends.columns import AttentionColumns, Columns
 from tracelens.backends.memory_bound import stream_of
@@ -220,13 +221,18 @@ def _models(family: str, which: str, rows: Sequence[tuple[PerfModel, str, float]
     columns = WorkColumns.of(model for model, _, _ in rows)
     time_us = np.array([time for _, _, time in rows])
 
+    def streamed(device: HardwareSpec, part: Mask) -> Floats | None:
+        constants = memory_bound.calibration(device, which)  # type: ignore[arg-type]
+        found = None if constants is None else memory_bound.price(columns.hbm_bytes[part], device, constants)
+        return None if found is None else found.time_us
+
     def priced(device: HardwareSpec, part: Mask) -> Floats:
         return Tile().estimate_many(columns.take(np.flatnonzero(part).tolist()), System(device=device)).time_us
 
     return Measured(
         family=family,
         precision=which,
-        parts=(Part(rows=len(rows), price=priced),),
+        parts=(Part(rows=len(rows), price=streamed if family == "memory_bound" else priced),),
         time_us=time_us,
         groups=np.array([group for _, group, _ in rows]),
         use=np.ones(len(rows), bool),

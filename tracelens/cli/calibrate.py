@@ -2,6 +2,7 @@
 
 tracelens calibrate trace.json.gz gemm.csv --device mi300x -o my_mi300x.toml
 tracelens report other.json.gz --device my_mi300x.toml --backend tile
+tracelens calibrate nccl.csv --cluster dgx-h100 -o my_cluster.toml      measured collectives: a cluster's
 """
 
 from __future__ import annotations
@@ -20,19 +21,54 @@ _HEADER = ("family", "precision", "calls", "groups", "before", "after", "unseen"
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="a trace, a report.json, or a .csv or .parquet table with times")
-    add("--device", required=True, metavar="NAME|FILE.toml", help="the device they were measured on")
-    add("-o", "--output", type=Path, required=True, metavar="FILE.toml", help="the device's file with fitted constants")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--device", metavar="NAME|FILE.toml", help="the device they were measured on")
+    where.add_argument("--cluster", metavar="NAME|FILE.toml", help="the cluster, for a table of collectives")
+    add("-o", "--output", type=Path, required=True, metavar="FILE.toml", help="that file with fitted constants")
     add("--extension", action="append", default=[], metavar="NAME|FILE.py", help="ops of a framework, for traces")
 
 
 def run(args: argparse.Namespace) -> int:
+    from tracelens.errors import UsageError
+
+    if args.output.suffix != ".toml":
+        raise UsageError(f"-o names a device or cluster file, which ends in .toml; got {args.output}")
+    return _cluster(args) if args.cluster else _device(args)
+
+
+def _cluster(args: argparse.Namespace) -> int:
+    import pandas as pd
+
+    from tracelens.analysis.cluster_calibration import calibrate_cluster, cluster_file
+    from tracelens.analysis.estimation import read_table
+    from tracelens.backends.system import System
+    from tracelens.network.cluster import Cluster
+    from tracelens.whole import whole_file
+
+    system, names = System.of_cluster(Cluster.load(args.cluster)), ", ".join(Path(file).name for file in args.files)
+    found = calibrate_cluster(pd.concat([read_table(Path(file)) for file in args.files]), system, names)
+    before, after, unseen = (
+        "-" if error is None else f"{error:.1f} %" for error in (found.before, found.after, found.unseen)
+    )
+    print(f"{found.rows} collectives: mean error before {before}, after {after}, on node counts not fitted {unseen}")
+    if found.open:
+        print(f"warning: the data do not determine {', '.join(found.open)}: unchanged")
+    source = f"tracelens calibrate: {found.rows} collectives of {names}; mean error on node counts not fitted: {unseen}"
+    topology = system.topology
+    if topology is not None:
+        with whole_file(args.output) as file:
+            file.write(cluster_file(Cluster.file_text(args.cluster), topology, found, source).encode())
+    Cluster.load(args.output)
+    print(f"wrote {args.output}: {len(found.constants)} constants; use it as --cluster {args.output}")
+    return 0
+
+
+def _device(args: argparse.Namespace) -> int:
     from tracelens.analysis.calibration import calibrate, device_file, joined
-    from tracelens.errors import NothingToAnalyzeError, UsageError
+    from tracelens.errors import NothingToAnalyzeError
     from tracelens.hardware import HardwareSpec
     from tracelens.whole import whole_file
 
-    if args.output.suffix != ".toml":
-        raise UsageError(f"-o names a device file, which ends in .toml; got {args.output}")
     device = HardwareSpec.load(args.device)
     read = [(Path(file), _measured(Path(file), device, args.extension)) for file in args.files]
     outcomes = []

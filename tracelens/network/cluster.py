@@ -102,6 +102,12 @@ class Cluster:
         return found
 
     @classmethod
+    def file_text(cls, name: str | os.PathLike[str]) -> str:
+        """The text of the file that ``load(name)`` reads."""
+        named = isinstance(name, os.PathLike) or str(name).endswith(".toml")
+        return (Path(name) if named else FOLDER / f"{cls.load(name).name}.toml").read_text(encoding="utf-8")
+
+    @classmethod
     def find(cls, name: str) -> Cluster | None:
         """A cluster of this package by name or alias; None when there is none."""
         wanted = normalized(name)
