@@ -191,7 +191,7 @@ def _fit(
     own = system.topology
     if own is None:
         return {}, ()
-    limits = _limits(own, {columns.word[i] for i in np.flatnonzero(rows)})
+    limits = _limits(own, {columns.word[i] for i in np.flatnonzero(rows).tolist()})
     inside = rows & (nodes == 1)
     of_node = {place: limit for place, limit in limits.items() if place.startswith("node.")}
     others = {place: limit for place, limit in limits.items() if place not in of_node}
