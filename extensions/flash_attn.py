@@ -7,7 +7,7 @@ sequences are as long as the longest, and are not determined otherwise.
 
 from __future__ import annotations
 
-from tracelens import SDPA, OpSignature, traced_as
+from tracelens import SDPA, CategoryOf, OpSignature, traced_as
 from tracelens.perf_models import SDPABackward
 from tracelens.perf_models.sdpa import causal, packed, rows_then_heads
 
@@ -55,3 +55,7 @@ def _packed(op: OpSignature, first: int, *, cumulative: int, longest: int, dropo
         dropout=op.literal(dropout),
         mask=causal(op.literal(is_causal), "bottom_right"),
     )
+
+
+#: The gradient's own record does not show the keys; where a sequence number leads to the forward, that does.
+FUNCTION_BACKWARD = CategoryOf(category="SDPA_bwd", names=("FlashAttnFuncBackward",))

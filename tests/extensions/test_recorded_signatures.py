@@ -13,15 +13,13 @@ import pytest
 
 from tracelens import perf_models
 from tracelens.errors import SignatureError
-from tracelens.extensions import Extension, bundled_extensions, load_extension, overlay
+from tracelens.extensions import bundled_extensions, load_extension, overlay
 from tracelens.perf_models import AttentionSums, PerfModel
 from tracelens.perf_models.inference_attention import SUMS
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "ops.md"
-#: Those whose names have tests of their own beside this file.
-ELSEWHERE = {"flash_attn", "megatron", "primus", "transformer_engine"}
 BF16, FP8, FP32, BYTE, FP4 = "c10::BFloat16", "c10::Float8_e4m3fnuz", "float", "unsigned char", "c10::Float4_e2m1fn_x2"
 E8M0, INT32, INT64, INT8, UINT32 = "c10::Float8_e8m0fnu", "int", "long int", "signed char", "unsigned int"
 
@@ -356,19 +354,107 @@ REST = [
     call("ConvBias_ ConvBiasReLU_", t(B, 3, 8, 8), t(5, 3, 3, 3), t(5), c(1), c(1),
          model="Conv", flops=2 * 27 * B * 5 * 64 + B * 5 * 64, hbm=2 * (B * 3 * 64 + 135 + B * 5 * 64 + 5)),
 ]  # fmt: skip
-CALLS = [*GEMMS, *ATTENTION, *NORMS, *MOE, *REST]
 
 
-def here() -> list[Extension]:
-    return [extension for extension in bundled_extensions() if extension.name not in ELSEWHERE]
+def in_primus(names: str) -> str:
+    return " ".join(under(f"{space}::", names) for space in ("primus_turbo", "primus_turbo_cpp_extension"))
 
 
-EXACT = overlay(Registry("traced_as", {}), here())
-PATTERNS = [(re.compile(key), claim) for key, claim in overlay(Registry("traced_as_pattern", {}), here()).items()]
+def te_gemm() -> tuple[Slot, ...]:
+    """A [m,k] transposed, B [n,k] not, out [n,m]; types as numbers, an empty bias."""
+    return (
+        t(M, K), NONE, NONE, c(5), c(1), t(N, K), NONE, NONE, c(5), c(0), t(N, M), NONE, c(5), NONE, t(0), c(5),
+        t(0), c(0), t(8, of=BYTE),
+    )  # fmt: skip
+
+
+G = 4  # groups
+W_G = G * W_NT
+LENGTHS, OFFSETS, SCALE = t(G, of=INT64), t(G + 1, of=INT64), t(1, of=FP32)
+PACKED = (t(B + 1, of=INT32), t(B + 1, of=INT32), c(S), c(S), c("0."), c(0.17), c("True"))
+Q_ROWS, KV_ROWS = t(B * S, HQ, D), t(B * S, HKV, D)
+TRAINING = [
+    call("FlashAttnFunc flash_attn::_flash_attn_forward", Q, KV, KV, c("0."), c(0.17), c("True"),
+         model="SDPA", flops=FORWARD, hbm=2 * (2 * QE + 2 * KE)),
+    call("flash_attn::_flash_attn_backward", DO, Q, KV, KV, DO, LSE, Q, KV, KV, c("0."), c(0.17), c("True"),
+         model="SDPABackward", flops=BACKWARD, hbm=2 * (3 * QE + 4 * KE)),
+    call("flash_attn_3::fwd", Q, KV, KV, *[NONE] * 21, c("True"),
+         model="SDPA", flops=FORWARD, hbm=2 * (2 * QE + 2 * KE)),
+    # two sequences, both as long as the longest
+    call("flash_attn::_flash_attn_varlen_forward", Q_ROWS, KV_ROWS, KV_ROWS, *PACKED,
+         model="SDPA", flops=FORWARD, hbm=2 * (2 * QE + 2 * KE)),
+    call("flash_attn::_flash_attn_varlen_backward", Q_ROWS, Q_ROWS, KV_ROWS, KV_ROWS, Q_ROWS, LSE, Q_ROWS, KV_ROWS,
+         KV_ROWS, *PACKED, model="SDPABackward", flops=BACKWARD, hbm=2 * (3 * QE + 4 * KE)),
+    # layout s b h d, two sequences
+    call("FusedAttnFunc", NONE, c(S), c(S), t(B + 1, of=INT32), t(B + 1, of=INT32), *[NONE] * 4, t(S, B, HQ, D),
+         t(S, B, HKV, D), t(S, B, HKV, D), model="FusedAttention", flops=FORWARD, hbm=2 * (2 * QE + 2 * KE)),
+    call("DeepEPDispatch DeepEPCombineBackward", t(T, HID), model="DeepEPDispatch", flops=0, wire=2 * T * HID),
+    call("DeepEPCombine DeepEPDispatchBackward", t(T, HID), model="DeepEPCombine", flops=0, wire=2 * T * HID),
+    call("MoEDispatch MoECombine", t(T, HID), model="MoETransfer", flops=0, wire=2 * T * HID),
+    call("MoEDispatchBackward MoECombineBackward", t(T, HID), model="MoETransferBackward", flops=0, wire=2 * T * HID),
+    call("GroupedGemm", t(M, K), t(G, K, N), LENGTHS, c("False"),
+         model="GroupedGEMM", flops=PRODUCT, hbm=2 * (X + W_G + OUT)),
+    call("_GroupedLinear", t(M, K), NONE, NONE, *[t(N, K)] * G,
+         model="GroupedGEMM", flops=PRODUCT, hbm=2 * (X + W_G + OUT)),
+    call(in_primus("grouped_gemm grouped_gemm_impl ck_grouped_gemm ck_grouped_gemm_impl hipblaslt_grouped_gemm"),
+         t(M, K), t(G, N, K), LENGTHS, OFFSETS, model="GroupedGEMM", flops=PRODUCT, hbm=2 * (X + W_G + OUT)),
+    call(in_primus("grouped_gemm_fp8 ck_grouped_gemm_fp8 hipblaslt_grouped_gemm_fp8"), t(M, K, of=FP8),
+         t(G, N, K, of=FP8), SCALE, SCALE, LENGTHS, OFFSETS, c("False"), c("True"), c(15),
+         model="GroupedGEMM", flops=PRODUCT, hbm=X + W_G + 2 * OUT),
+    # one result per group
+    call(in_primus("grouped_gemm_variable_k grouped_gemm_variable_k_impl ck_grouped_gemm_variable_k"
+                   " ck_grouped_gemm_variable_k_impl"), t(M, K), t(M, N), LENGTHS, OFFSETS,
+         model="GroupedGEMMVariableK", flops=PRODUCT, hbm=2 * (X + OUT + W_G)),
+    call(in_primus("grouped_gemm_fp8_variable_k ck_grouped_gemm_fp8_variable_k"), t(M, K, of=FP8), t(M, N, of=FP8),
+         SCALE, SCALE, LENGTHS, OFFSETS, c("True"), c("False"), c(15),
+         model="GroupedGEMMVariableK", flops=PRODUCT, hbm=X + OUT + 2 * W_G),
+    call(in_primus("hipblaslt_gemm_fp8 turbo_gemm_fp8"), t(M, K, of=FP8), SCALE, t(N, K, of=FP8), SCALE, c(15),
+         c("False"), c("True"), c("False"), model="GEMM", flops=PRODUCT, hbm=X + W_NT + 2 * OUT + 2 * 4),
+    call(in_primus("hipblaslt_gemm_fp4"), t(M, K // 2, of=FP4), t(M, K // 32, of=E8M0), t(N, K // 2, of=FP4),
+         t(N, K // 32, of=E8M0), c(15), c("False"), c("True"), c("False"),
+         model="GEMM", flops=PRODUCT, hbm=(X + W_NT) // 2 + (X + W_NT) // 32 + 2 * OUT),
+    call(in_primus("quantize_fp8_tensorwise"), t(M, K), c(24), model="UnaryElementwise", flops=X, hbm=(2 + 1) * X),
+    call(in_primus("quantize_mxfp4_dual") + " primus::quantize_mxfp4_dual", t(M, K),
+         model="DualQuantization", flops=2 * X, hbm=2 * X + 2 * (X // 2 + X // 32)),
+    call("primus::fused_ln_modulate", VECTOR, model="FusedLayerNormModulate", flops=12 * NORM, hbm=2 * 2 * NORM),
+    call("primus::fused_ln_modulate_backward", VECTOR,
+         model="FusedLayerNormModulateBackward", flops=15 * NORM, hbm=2 * 3 * NORM),
+    call("tex_ts::te_gemm_ts", *te_gemm(), model="GEMM", flops=PRODUCT, hbm=2 * (X + W_NT + OUT)),
+    call("_Linear_yfwd_mm _LayerNormLinear_yfwd_mm _LinearBackward_xgrad_mm _LinearBackward_wgrad_mm"
+         " _LayerNormLinearBackward_xgrad_mm _LayerNormLinearBackward_wgrad_mm _LayerNormMLP_fc1_yfwd_mm"
+         " _LayerNormMLP_fc2_yfwd_mm _LayerNormMLPBackward_fc1_xgrad_mm _LayerNormMLPBackward_fc1_wgrad_mm"
+         " _LayerNormMLPBackward_fc2_xgrad_mm _LayerNormMLPBackward_fc2_wgrad_mm",
+         t(M, K), t(K, N), model="GEMM", flops=PRODUCT, hbm=2 * (X + W_NT + OUT)),
+    call("LayerNormFn", VECTOR, WEIGHT, WEIGHT, model="Normalization", flops=5 * NORM + 6 * H,
+         hbm=2 * (2 * NORM + 2 * H) + 4 * 2 * ROWS),
+    call("LayerNormFnBackward", VECTOR, model="NormalizationBackward", flops=9 * NORM,
+         hbm=2 * (3 * NORM + 3 * H) + 4 * 2 * ROWS),
+    call("FusedRoPEFunc", t(S, B, HQ, D), model="FusedRoPE", flops=3 * QE, hbm=2 * 2 * QE),
+    call("CrossEntropyFunction", t(B, 1, 1000), model="CrossEntropy", flops=5 * B * 1000, hbm=2 * 2 * B * 1000),
+    call(under("symm_mem::", "one_shot_all_reduce one_shot_all_reduce_out two_shot_all_reduce_ two_shot_all_reduce_out"
+               " multimem_all_reduce_ multimem_one_shot_all_reduce multimem_one_shot_all_reduce_out"),
+         VECTOR, c("sum"), c("0"), model="CustomCollective", flops=0, hbm=2 * 2 * NORM, wire=None),
+    call("symm_mem::one_shot_all_reduce_copy symm_mem::one_shot_all_reduce_copy_out", VECTOR, VECTOR, c("sum"), c("0"),
+         model="CustomCollective", flops=0, hbm=2 * 2 * NORM, wire=None),
+    call("symm_mem::multimem_all_gather_out", VECTOR, c("0"), t(4 * ROWS, H),
+         model="CustomCollective", flops=0, hbm=2 * 5 * NORM, wire=2 * 4 * NORM * 3 / 4),
+    call("symm_mem::reduce_scatter_out", t(4 * ROWS, H), c("0"), c("False"), VECTOR,
+         model="CustomCollective", flops=0, hbm=2 * 5 * NORM, wire=2 * 4 * NORM * 3 / 4),
+]  # fmt: skip
+CALLS = [*GEMMS, *ATTENTION, *NORMS, *MOE, *REST, *TRAINING]
+
+
+EXACT = overlay(Registry("traced_as", {}), bundled_extensions())
+PATTERNS = [
+    (re.compile(key), claim) for key, claim in overlay(Registry("traced_as_pattern", {}), bundled_extensions()).items()
+]
+#: Names of the core that are no ATen ops (those are in tests/perf_models/test_recorded_aten.py).
+CORE = {name: claim for name, claim in perf_models.bindings().items() if name.startswith("symm_mem::")}
 
 
 def read(name: str, made: Call) -> PerfModel:
-    claim = EXACT[name] if name in EXACT else next(claim for pattern, claim in PATTERNS if pattern.match(name))
+    exact = EXACT.get(name) or CORE.get(name)
+    claim = exact or next(claim for pattern, claim in PATTERNS if pattern.match(name))
     signature = OpSignature(
         name=name,
         shapes=tuple(slot.shape for slot in made.slots),
@@ -411,7 +497,7 @@ def test_attention_without_its_steps_annotation_has_no_model(made: Call):
 def test_every_name_has_a_signature_here():
     shown = {name for made in CALLS for name in made.names}
     with_blanks = {name for name in EXACT if " " in name}  # a C++ type, read like the forward op beside it
-    assert set(EXACT) - shown - with_blanks == set()
+    assert {*EXACT, *CORE} - shown - with_blanks == set()
     assert [p.pattern for p, _ in PATTERNS if not any(p.match(name) for name in shown)] == []
 
 
@@ -442,7 +528,8 @@ def test_categories_of_the_table_are_the_ones_reports_use():
     assert {read(made.names[0], made).category for made in CALLS} == {
         "GEMM", "SDPA_fwd", "SDPA_bwd", "InferenceAttention", "RMSNorm", "NORM_fwd", "NORM_bwd", "CustomCollective",
         "MoE_fused", "MoE_unfused", "MoE_aux", "elementwise", "RoPE_fwd", "RoPE_bwd", "CrossEntropy_fwd", "GroupQuant",
-        "memory", "EP_Communication", "mHC", "SSM_fwd", "SSM_bwd", "CONV_fwd", "index",
+        "memory", "EP_Communication", "mHC", "SSM_fwd", "SSM_bwd", "CONV_fwd", "index", "GroupedGEMM_fwd",
+        "GroupedGEMM_bwd", "MoE_comm_fwd", "MoE_comm_bwd", "FusedRoPE",
     }  # fmt: skip
 
 

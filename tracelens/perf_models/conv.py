@@ -245,23 +245,34 @@ def _conv_depthwise(op: OpSignature) -> Conv:
     return Conv(**(values | {"groups": model.x[1]}))
 
 
-@traced_as("aten::convolution_backward", "aten::convolution_backward_overrideable")
+@traced_as("aten::convolution_backward")
 def _convolution_backward(op: OpSignature) -> ConvBackward:
     """(dOut, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)."""
-    mask = op.literal(10)
+    return _backward_of(op, 4)
+
+
+@traced_as("aten::convolution_backward_overrideable")
+def _convolution_backward_overrideable(op: OpSignature) -> ConvBackward:
+    """As ``aten::convolution_backward``, without the sizes of the bias."""
+    return _backward_of(op, 3)
+
+
+def _backward_of(op: OpSignature, stride: int) -> ConvBackward:
+    """From (dOut, x, w, ...), whose argument ``stride`` and those behind it are in the usual order."""
+    mask = op.literal(stride + 6)
     if not isinstance(mask, list | tuple) or len(mask) != 3:
-        raise SignatureError(f"{op.name}: argument 10, the output mask, was not recorded")
+        raise SignatureError(f"{op.name}: argument {stride + 6}, the output mask, was not recorded")
     forward = conv_of(
         op,
         x=1,
         w=2,
         bias=None,
-        stride=4,
-        padding=5,
-        dilation=6,
-        transposed=_flag(op, 7),
-        output_padding=8,
-        groups=9,
+        stride=stride,
+        padding=stride + 1,
+        dilation=stride + 2,
+        transposed=_flag(op, stride + 3),
+        output_padding=stride + 4,
+        groups=stride + 5,
     )
     of_x, of_w, of_bias = (bool(asked) for asked in mask)
     values = {f.name: getattr(forward, f.name) for f in fields(Conv)}

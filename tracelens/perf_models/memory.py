@@ -162,7 +162,7 @@ def _index_add(op: OpSignature) -> Movement:
 
 @traced_as("aten::index", leaf_only=True, category="index")
 def _index(op: OpSignature) -> Movement:
-    """(x, list of index tensors): the list must be recorded with its shapes."""
+    """(x, list of index tensors): PyTorch up to 2.13 records no shapes of a list that may have gaps."""
     x, indices = op.shape(0), op.shape_list(1)
     picked = broadcast(*(i for i in indices if i))
     n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
@@ -172,7 +172,10 @@ def _index(op: OpSignature) -> Movement:
 
 @traced_as("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", leaf_only=True, category="index")
 def _index_put(op: OpSignature) -> Movement:
-    """(x, list of index tensors, values, accumulate, ...)."""
+    """(x, list of index tensors, values, accumulate, ...): the values' size where the list's shapes are unknown."""
+    if not op.has(1) and op.has(2):
+        n, adds = prod(op.shape(2)), prod(op.shape(2)) if op.literal(3) is True else 0
+        return Movement(read=((n, op.dtype(2)), (adds, op.dtype(0))), written=((n, op.dtype(0)),), added=adds)
     x, indices = op.shape(0), op.shape_list(1)
     picked = broadcast(*(i for i in indices if i))
     n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
@@ -282,10 +285,35 @@ def _nll_loss_backward(op: OpSignature) -> Movement:
     return Movement(read=((n, op.dtype(2)),), written=((n, op.dtype(1)),))
 
 
-@traced_as("aten::im2col", "aten::unfold_backward", "aten::pixel_shuffle", leaf_only=True)
-def _rearranged(op: OpSignature) -> Movement | None:
-    """A permutation moves what it is given; ``im2col`` writes more, by an amount this does not read."""
-    if op.name != "aten::pixel_shuffle":
-        return None
-    x: Operand = operand(op, 0)
-    return _moved((x.shape,), x.dtype)
+@traced_as("aten::pixel_shuffle", leaf_only=True)
+def _rearranged(op: OpSignature) -> Movement:
+    return _moved((op.shape(0),), op.dtype(0))
+
+
+@traced_as("aten::im2col", leaf_only=True)
+def _im2col(op: OpSignature) -> Movement:
+    """(x [b,c,h,w] or [c,h,w], kernel_size, dilation, padding, stride): a column of the kernel's size per position."""
+    x = op.shape(0)
+    sizes = [_pair(op, i) for i in range(1, 5)]
+    kernel, dilation, padding, stride = sizes
+    positions = prod(
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, d, p, s in zip(x[-2:], kernel, dilation, padding, stride, strict=True)
+    )
+    return Movement(read=((prod(x), op.dtype(0)),), written=((prod(x[:-2]) * prod(kernel) * positions, op.dtype(0)),))
+
+
+def _pair(op: OpSignature, index: int) -> list[int]:
+    value = op.literal(index)
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(v, int) for v in value):
+        raise SignatureError(f"{op.name}: argument {index} is {value!r}, not two sizes")
+    return value
+
+
+@traced_as("aten::unfold_backward", leaf_only=True)
+def _unfold_backward(op: OpSignature) -> Movement:
+    """(dy, sizes of x, ...): every element of dy is added where it came from."""
+    sizes, n = op.literal(1), prod(op.shape(0))
+    if not isinstance(sizes, list):
+        raise SignatureError(f"{op.name}: argument 1, the sizes of the result, was not recorded")
+    return Movement(read=((n, op.dtype(0)),), written=((prod(sizes), op.dtype(0)),), added=n)
