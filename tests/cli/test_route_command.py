@@ -94,7 +94,7 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
         ({"topk": 200}, "top-k 200 needs at least as many experts, there are 128"),
         ({"packet-bytes": 20_000}, "a packet of 20000 bytes passes no NIC of 10000 bytes per round"),
         ({"ranks": 7}, "128 experts do not divide over 7 ranks; give a map of experts to ranks"),
-        ({"tokens": 0}, "tokens must be at least 1, got 0"),
+        ({"tokens": 0}, "tokens must be a number of at least 1, got 0"),
         ({"inter-gb-s": 1}, "--inter-gb-s needs --ranks-per-node"),
         ({"cluster": "dgx-h1000"}, "did you mean dgx-h100"),
         ({"rules": "seed", "layers": 3}, "the seed rules do not know --layers"),
@@ -102,6 +102,11 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
         ({"log": "x.txt"}, "add --rules seed"),
         ({"output": "x.pdf"}, "is written as .json, .xlsx, .svg"),
         ({"link-gb-s": 100}, "--ranks-per-node, --link-gb-s and --inter-gb-s"),
+        ({"tokens": 10**13}, "more than 2,000,000,000 routings; take fewer"),
+        ({"best-groups": 2}, "--best-groups needs --groups"),
+        ({"slots": 136, "way": "direct"}, "only a cluster has --way, --slots; name one"),
+        ({"cluster": "dgx-h100", "links": 2}, "only a mesh has --links; leave out --cluster"),
+        ({"intra-bytes-per-ms": "inf"}, "intra_bytes_per_ms must be a number of at least 0, got inf"),
     ],
 )
 def test_a_bad_parameter_is_one_sentence(given, message, capsys):
@@ -150,3 +155,13 @@ def test_an_op_named_like_a_formula_stays_text(tmp_path):
     write_route(dataclasses.replace(result, frames={**result.frames, **frames}), tmp_path / "r.xlsx")
     cell = load_workbook(tmp_path / "r.xlsx")["comparison"]["A2"]
     assert (cell.value, cell.data_type) == ("=1+1", "s")
+
+
+def test_a_cluster_takes_what_a_configuration_says_and_names_what_it_has_no_use_for(tmp_path, capsys):
+    config = tmp_path / "mine.toml"
+    config.write_text("HOT_RATIO = 0.1\nHOT_WEIGHT = 0.9\nNUM_LINKS = 2\n", encoding="utf-8")
+    assert main(["route", "--cluster", "h100-sxm", "--config", str(config), "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["summary"]["expert_imbalance"] > 8
+    assert "h100-sxm in its standard node, dgx-h100" in err
+    assert "without effect here: links; only a mesh has them" in err

@@ -19,7 +19,6 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
-from tracelens.network.cluster import Cluster
 from tracelens.network.packets import MeshRules, PacketTimes, simulate
 from tracelens.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
 from tracelens.network.seed_rules import simulate_seed
@@ -147,18 +146,18 @@ def route(
     ``skew`` as the command spells it (``"zipf:1.1"``); dispatch in FP8, combine in BF16. ``route_ports`` takes
     everything else. UsageError for unknown names and for figures that do not fit.
     """
-    topology = cluster_topology(cluster)
+    topology = cluster_system(cluster)[1]
     routing = Routing(tokens=tokens, experts=experts, topk=topk, ranks=ranks, skew=Skew.parse(skew), seed=seed)
     ports = Ports.of_topology(topology)
     return route_ports(routing, ports, topology=topology, hidden=hidden, way=way, slots=slots)
 
 
-def cluster_topology(name: str | os.PathLike[str]) -> Topology:
-    """Links and network cards of a cluster, by name or file. UsageError where it has none."""
-    topology = System.of_cluster(Cluster.load(name)).topology
-    if topology is None:
-        raise UsageError(f"cluster {str(name)!r} does not say how its ranks are joined")
-    return topology
+def cluster_system(name: str | os.PathLike[str]) -> tuple[System, Topology]:
+    """A cluster, or a device in its standard node, by name or file; and its links. UsageError where it has none."""
+    system = System.load(name)
+    if system.topology is None:
+        raise UsageError(f"{str(name)!r} does not say how its ranks are joined")
+    return system, system.topology
 
 
 def payload(hidden: int, dtype: DType) -> Payload:
@@ -175,6 +174,7 @@ def route_ports(
     hidden: int = 7168,
     dispatch_dtype: DType = DType.FP8_E4M3FN,
     combine_dtype: DType = DType.BF16,
+    metadata_bytes: float = 0.0,
     placement: Placement | None = None,
     way: Way = "hierarchical",
     slots: int | None = None,
@@ -185,9 +185,10 @@ def route_ports(
     """An expert-parallel exchange on switched nodes: loads, traffic, times, and what EPLB would gain with ``slots``.
 
     With ``topology`` each phase also has the time of an even all-to-all of the busiest sender's bytes by the collective
-    algorithms (``collective_us``). ``way``: ``hierarchical`` sends one copy per destination node and forwards inside
-    it, ``direct`` one per destination rank. ``slots`` (default: one spare per rank) are physical experts for EPLB.
-    Beyond one layer or step the layer's weights come from ``drifting_weights`` and times are the bottleneck's.
+    algorithms (``collective_us``). ``metadata_bytes`` go with every dispatched copy. ``way``: ``hierarchical`` sends
+    one copy per destination node and forwards inside it, ``direct`` one per destination rank. ``slots`` (default: one
+    spare per rank) are physical experts for EPLB. Beyond one layer or step the layer's weights come from
+    ``drifting_weights`` and times are the bottleneck's.
     UsageError where figures do not fit.
     """
     if layers < 1 or steps < 1:
@@ -196,7 +197,8 @@ def route_ports(
         ports = dataclasses.replace(ports, ranks_per_node=routing.ranks)
     table = routing.drawn()
     place = placement or Placement.contiguous(routing.experts, routing.ranks)
-    phases = [("dispatch", payload(hidden, dispatch_dtype)), ("combine", payload(hidden, combine_dtype))]
+    dispatched = dataclasses.replace(payload(hidden, dispatch_dtype), metadata_bytes=metadata_bytes)
+    phases = [("dispatch", dispatched), ("combine", payload(hidden, combine_dtype))]
     outcome = _outcome(table, place, ports, phases, way)
     even = _even_us(outcome.copies, ports, phases, way)
     spare = routing.ranks if slots is None else slots - routing.experts

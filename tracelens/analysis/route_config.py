@@ -86,8 +86,12 @@ PARAMETERS = (
 
 #: What the original declares and never uses: under its rules these have no effect.
 NEVER_USED = ("layers", "hidden", "inter_gb_s", "overlap")
-#: These have a value without being named; the others are absent unless given.
+#: These have no value unless given; the others have the original's.
 _WITHOUT_DEFAULT = frozenset(NEVER_USED)
+#: What only the mesh has: switched ports have neither rounds nor links of their own for each pair.
+MESH_ONLY = ("links", "base_delay_ms", "intra_bytes_per_ms", "nic_bytes_per_round")
+#: Bytes that travel with every copy of a token.
+METADATA = ("weight_bytes", "routing_bytes", "id_bytes", "unit_bytes")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -125,7 +129,7 @@ def settled(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
             value = parameter.production
         if value is not None:
             if not parameter.least <= value < float("inf"):
-                raise UsageError(f"{name} must be at least {parameter.least:g}, got {value:g}")
+                raise UsageError(f"{name} must be a number of at least {parameter.least:g}, got {value:g}")
             if parameter.kind is int and value != int(value):
                 raise UsageError(f"{name} must be a whole number, got {value:g}")
             value = parameter.kind(value)

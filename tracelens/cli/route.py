@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis.route_config import NEVER_USED, PARAMETERS, read_config, settled
+from tracelens.analysis.route_config import MESH_ONLY, METADATA, NEVER_USED, PARAMETERS, read_config, settled
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,18 +48,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--capacity", type=float, metavar="FACTOR", help="experts drop what exceeds FACTOR times the mean load")
     add("--placement", metavar="contiguous|round-robin|FILE", default="contiguous", help="FILE: one rank per line")
     add("--slots", type=int, metavar="N", help="physical experts for EPLB; default: one spare per rank")
-    add("--steps", type=int, default=1, metavar="N", help="steps to go through with --drift")
-    add(
-        "--drift",
-        type=float,
-        default=0.0,
-        metavar="0..1",
-        help="share of the experts' log weight that is new each step",
-    )
-    add("--cluster", metavar="NAME|FILE.toml", help="nodes, links and network cards")
+    add("--steps", type=int, metavar="N", help="steps to go through with --drift")
+    add("--drift", type=float, metavar="0..1", help="share of the experts' log weight that is new each step")
+    add("--cluster", metavar="NAME|FILE.toml", help="nodes, links and network cards; a device means its standard node")
     add("--link-gb-s", type=float, metavar="GB/s", help="a rank's link inside its node, one direction")
-    add("--way", choices=("hierarchical", "direct"), default="hierarchical", help="one copy per node, or per rank")
-    add("--dispatch-dtype", default="fp8", metavar="DTYPE", help="fp8 (with scales)")
+    add("--way", choices=("hierarchical", "direct"), help="one copy per node (default), or per rank")
+    add("--dispatch-dtype", metavar="DTYPE", help="fp8 (with scales)")
     add("--combine-dtype", default="bf16", metavar="DTYPE", help="bf16")
     add("--compare", type=Path, metavar="TRACE_DIR", help="traces whose measured exchanges stand beside the prediction")
     add(
@@ -77,9 +72,12 @@ def run(args: argparse.Namespace) -> int:
     if args.rules == "seed":
         _check_seed(args, config, is_cluster=is_cluster)
         values |= dict.fromkeys(NEVER_USED)
+    if args.best_groups is not None and args.groups is None:
+        raise UsageError("--best-groups needs --groups: how many groups there are")
+    _refuse(args, config, *((MESH_ONLY, "a mesh") if is_cluster else (_CLUSTER_ONLY, "a cluster")))
     if args.log and args.rules != "seed":
         raise UsageError("--log writes the log of the original rules: add --rules seed")
-    result = _on_cluster(args, values) if is_cluster else _on_mesh(args, values, config)
+    result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
     if args.compare:
         from tracelens.analysis.route_comparison import compared
 
@@ -100,11 +98,28 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+#: What a mesh would not use.
+_CLUSTER_ONLY = ("way", "dispatch_dtype", "slots", "steps", "drift", "compare")
+
+
+def _refuse(args: argparse.Namespace, config: dict[str, Any], names: Iterable[str], where: str) -> None:
+    """UsageError for options that would silently be without effect; a note for such keys of a configuration."""
+    if given := [_option(name) for name in names if getattr(args, name) is not None]:
+        needed = "--cluster, or --ranks-per-node with --link-gb-s and --inter-gb-s"
+        hint = f"name one: {needed}" if where == "a cluster" else "leave out --cluster and --link-gb-s"
+        raise UsageError(f"only {where} has {', '.join(given)}; {hint}")
+    if ignored := [name for name in names if name in config]:
+        print(f"without effect here: {', '.join(ignored)}; only {where} has them", file=sys.stderr)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster: bool) -> None:
     """UsageError for options that the original rules would not use; a note for such keys of a configuration."""
-    named = [f"--{name.replace('_', '-')}" for name in NEVER_USED if getattr(args, name) is not None]
-    others = ("skew", "groups", "best_groups", "capacity", "slots", "ranks_per_node", "cluster", "compare")
-    named += [f"--{name.replace('_', '-')}" for name in others if getattr(args, name) is not None]
+    others = ("skew", "groups", "best_groups", "capacity", "ranks_per_node", "cluster", *_CLUSTER_ONLY)
+    named = [_option(name) for name in (*NEVER_USED, *others) if getattr(args, name) is not None]
     if named or is_cluster:
         raise UsageError(f"the seed rules do not know {', '.join(named) or '--link-gb-s'}; leave out --rules seed")
     if ignored := [name for name in NEVER_USED if name in config]:
@@ -155,8 +170,6 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
             raise UsageError("--inter-gb-s needs --ranks-per-node: which ranks are in one node")
         print("inter_gb_s has no effect: without ranks_per_node all ranks are one node", file=sys.stderr)
         inter = None
-    if args.steps != 1 or args.drift:
-        raise UsageError("--steps and --drift need a cluster: --cluster, or --link-gb-s")
     rules = MeshRules(
         links=values["links"],
         link_bytes_per_ms=values["intra_bytes_per_ms"],
@@ -183,28 +196,38 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
     return route_mesh(scenario, seed_rules=args.rules == "seed", placement=_placement(args, values))
 
 
-def _on_cluster(args: argparse.Namespace, values: dict[str, Any]) -> RouteResult:
+def _on_cluster(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
     from tracelens.analysis.route import route_ports
 
-    ports, topology = _ports(args, values)
+    ports, topology = _ports(args, values, config)
+    given = _given(args, config)
+    is_hot = not given.keys().isdisjoint(("hot_ratio", "hot_weight"))
+    has_metadata = not given.keys().isdisjoint(METADATA)
     return route_ports(
-        _routing(args, values, "uniform"),
+        _routing(args, values, f"hot:{values['hot_ratio']},{values['hot_weight']}" if is_hot else "uniform"),
         ports,
         topology=topology,
         hidden=values["hidden"] or 7168,
-        dispatch_dtype=_dtype(args.dispatch_dtype),
+        dispatch_dtype=_dtype(args.dispatch_dtype or "fp8"),
         combine_dtype=_dtype(args.combine_dtype),
+        metadata_bytes=values["unit_bytes"] if has_metadata else 0.0,
         placement=_placement(args, values),
-        way=args.way,
+        way=args.way or "hierarchical",
         slots=args.slots,
         layers=values["layers"] or 1,
-        steps=args.steps,
-        drift=args.drift,
+        steps=1 if args.steps is None else args.steps,
+        drift=args.drift or 0.0,
     )
 
 
-def _ports(args: argparse.Namespace, values: dict[str, Any]) -> tuple[Ports, Topology | None]:
-    from tracelens.analysis.route import cluster_topology
+def _given(args: argparse.Namespace, config: dict[str, Any]) -> dict[str, Any]:
+    """Parameters that an option or the configuration names."""
+    options = {p.name: getattr(args, p.name) for p in PARAMETERS}
+    return config | {name: value for name, value in options.items() if value is not None}
+
+
+def _ports(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> tuple[Ports, Topology | None]:
+    from tracelens.analysis.route import cluster_system
     from tracelens.network.ports import Ports
 
     packets: dict[str, Any] = {"overlap": values["overlap"] or 1.0}
@@ -214,8 +237,8 @@ def _ports(args: argparse.Namespace, values: dict[str, Any]) -> tuple[Ports, Top
         ("packets_per_turn", "packets_per_turn", 1),
         ("initial_delay_ms", "initial_us", 1000),
     ):
-        if getattr(args, option) is not None:
-            packets[name] = getattr(args, option) * factor
+        if option in _given(args, config):
+            packets[name] = values[option] * factor
     if args.cluster is None:
         if values["ranks_per_node"] is None or values["inter_gb_s"] is None:
             raise UsageError("without --cluster give --ranks-per-node, --link-gb-s and --inter-gb-s")
@@ -226,7 +249,9 @@ def _ports(args: argparse.Namespace, values: dict[str, Any]) -> tuple[Ports, Top
             **packets,
         )
         return ports, None
-    topology = cluster_topology(args.cluster)
+    system, topology = cluster_system(args.cluster)
+    if system.note:
+        print(system.note, file=sys.stderr)
     ports = dataclasses.replace(Ports.of_topology(topology), **packets)
     if args.link_gb_s is not None:
         ports = dataclasses.replace(ports, link_gb_s=args.link_gb_s)

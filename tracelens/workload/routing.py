@@ -20,6 +20,8 @@ Counts: TypeAlias = NDArray[np.int64]
 
 #: What a choice is that a full expert refused.
 DROPPED = -1
+#: More are refused: the chosen experts alone would take 4 GB.
+MOST_ROUTINGS = 2_000_000_000
 #: Tokens drawn together.
 _BLOCK = 8192
 #: A bout is top-k and some draws more; under an even load two bouts do, a heavy skew needs more. Measured on zipf:2 and
@@ -132,6 +134,10 @@ def check_shape(*, tokens: int, experts: int, topk: int) -> None:
         raise UsageError(f"tokens, experts and top-k are at least 1, got {tokens}, {experts} and {topk}")
     if topk > experts:
         raise UsageError(f"top-k {topk} needs at least as many experts, there are {experts}")
+    if tokens * topk > MOST_ROUTINGS:
+        raise UsageError(
+            f"{tokens:,} tokens of top-k {topk} are more than {MOST_ROUTINGS:,} routings; take fewer tokens"
+        )
 
 
 def id_type(experts: int) -> type[np.int16] | type[np.int32]:
