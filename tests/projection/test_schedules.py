@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -109,6 +110,24 @@ def test_dualpipe_has_no_more_than_the_published_bubble(half: int, more: int, f:
     bubble = run("dualpipe", p=2 * half, m=m, f=f, d=d, w=w).time_us - m * (f + d + w)
     assert -1e-9 <= bubble <= (half - 1) * ((f + d + w) + (d + w) - 3 * w) + 1e-9
     assert run("dualpipe", p=2 * half, m=m, f=1, d=1, w=1).time_us == 3 * m + half - 1
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 12), (8, 20), (16, 40)])
+@pytest.mark.parametrize(("f", "d", "w"), [(1.0, 1.0, 1.0), (1.0, 1.5, 0.8)])
+def test_dualpipe_has_the_published_bubble_where_pairs_run_as_one(p: int, m: int, f: float, d: float, w: float) -> None:
+    """(p/2-1)(FB + B - 3W), FB the time of a forward and a backward of which neither is done before the other."""
+    b, fb = d + w, f + d + w
+    order = schedules.load("dualpipe")
+    found = pipeline.run(
+        tasks_of("dualpipe", p=p, m=m),
+        order.routes(p, 2),
+        costs=replace(costs_of({"F": f, "D": d, "W": w, "B": b}, p, 2), pairs=lambda *_: (Cost(fb), Cost(fb))),
+        kept_bytes=[[1.0, 1.0]] * p,
+        later_bytes=[[1.0, 1.0]] * p,
+        hops_us=[0.0] * p,
+    )
+    assert found.time_us - max(found.busy_us) == pytest.approx((p / 2 - 1) * (fb + b - 3 * w))
+    assert max(found.kept_bytes) == p + 1
 
 
 @pytest.mark.parametrize("p", [4, 6, 8, 12, 16])

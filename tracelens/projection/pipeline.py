@@ -163,6 +163,8 @@ class _Rank:
 
     def __init__(self, index: int, tasks: Sequence[Task], costs: Costs, ports: Mapping[Kind, Sequence[Port]]) -> None:
         self.index, self.tasks, self.ports, self.beside = index, tasks, ports, costs.pairs
+        # A schedule that has whole backwards splits some off where it fills: those run alone
+        self.paired = "B" if any(task.kind == "B" for task in tasks) else "D"
         self.late = {at: cost for (rank, at), cost in costs.late.items() if rank == index}
         self.position = 0
         self.free = self.host = self.busy = self.waited = 0.0
@@ -221,7 +223,7 @@ class _Rank:
         if self.beside is None or task.kind != "F" or at + 1 == len(self.tasks):
             return None
         after = self.tasks[at + 1]
-        if after.kind not in "BD" or after.micro_batch == task.micro_batch or at in late or at + 1 in late:
+        if after.kind != self.paired or after.micro_batch == task.micro_batch or at in late or at + 1 in late:
             return None
         return self.beside(self.index, task, after)
 
