@@ -1,0 +1,243 @@
+"""The corrected rules beside the obvious way: one configuration at a time, op by op, in plain Python numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tracelens.backends.chain import chain
+from tracelens.backends.system import System
+from tracelens.groups import Group
+from tracelens.network.algorithms import collective_us
+from tracelens.perf_models import GEMM, GroupedGEMM, WorkColumns
+from tracelens.projection.job import layer_counts
+from tracelens.projection.search.corrected import CorrectedRules
+from tracelens.projection.search.space import Strategy
+from tracelens.projection.search.splits import Space
+from tracelens.projection.software import slowdown
+from tracelens.workload import memory, rank_ops
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+
+SLOW = 1.1
+HOST_US = 5.0
+
+
+class Plain:
+    """A model on a cluster. Prices are kept, because the same operations come back in many configurations."""
+
+    def __init__(self, model: ModelConfig, system: System, sequence: int) -> None:
+        self.model, self.system, self.sequence = model, system, sequence
+        self.backend = chain("tile,collectives")
+        self.prices: dict[Any, float] = {}
+        self.built: dict[Any, Any] = {}
+
+    def price(self, op: Any) -> float:
+        if op not in self.prices:
+            self.learn([op])
+        return self.prices[op]
+
+    def learn(self, ops: list[Any]) -> None:
+        new = [op for op in dict.fromkeys(ops) if op not in self.prices]
+        found = self.backend.estimate_many(WorkColumns.of(new), self.system)
+        for op, time_us, name in zip(new, found.time_us.tolist(), found.backend, strict=True):
+            held = name == "tile" and isinstance(op, GEMM | GroupedGEMM)
+            self.prices[op] = time_us * (slowdown("bf16", self.system.device) if held else 1.0)
+
+    def message(self, word: str, nbytes: float, group: Group) -> float:
+        if group.ranks == 1 or nbytes == 0:
+            return 0.0
+        key = (word, nbytes, group)
+        if key not in self.prices:
+            self.prices[key] = float(collective_us(word, nbytes, group, self.system.topology)[0][0])
+        return self.prices[key]
+
+    def layers(self, p: ParallelConfig) -> dict[str, Any]:
+        # What a layer does depends neither on the schedule nor on how states are divided.
+        key = (p.tp, p.cp, p.dp, p.ep, p.micro_batch, p.summa_blocks, p.pp > 1, p.placement)
+        if key not in self.built:
+            letters = {x: rank_ops.block(self.model, p, x, self.sequence) for x in set(self.model.blocks)}
+            built = {layer: [letters[x] for x in layer] for layer in set(self.model.layers)}
+            built["embedding"] = [rank_ops.embedding(self.model, p, self.sequence)]
+            built["head"] = [rank_ops.head(self.model, p, self.sequence)]
+            self.learn([op.model for blocks in built.values() for b in blocks for op in b.ops])
+            self.built[key] = built
+        return self.built[key]
+
+    def chunks(self, p: ParallelConfig) -> list[list[list[str]]]:
+        """[rank][chunk], names of layers."""
+        parts, at = [], 0
+        for count in layer_counts(len(self.model.layers), p.pp * p.vpp):
+            parts.append(list(self.model.layers[at : at + count]))
+            at += count
+        parts[0].insert(0, "embedding")
+        parts[-1].append("head")
+        return [parts[rank :: p.pp] for rank in range(p.pp)]
+
+    def step(self, p: ParallelConfig) -> tuple[float, float]:
+        """Seconds and GB."""
+        built, chunks = self.layers(p), self.chunks(p)
+        forward, backward, gather, scatter = {}, {}, {}, {}
+        for name, blocks in built.items():
+            times = {"forward": 0.0, "backward": 0.0}
+            for side in times:
+                ops = [op for b in blocks for op in b.ops if (op.phase == "forward") == (side == "forward")]
+                moved = sum(op.count * self.price(op.model) for op in ops if op.part == "tp" or is_sum(op))
+                rest = sum(self.price(op.model) for op in ops if op.part != "tp" and not is_sum(op))
+                if p.summa_blocks is not None:
+                    first = moved / p.summa_blocks
+                    products = sum(self.price(op.model) for op in ops if op.part == "gemm")
+                    moved = first + max(0.0, moved - first - products)
+                times[side] = moved + rest
+            if p.recompute == "full" and name not in ("embedding", "head"):
+                times["backward"] += times["forward"]
+            forward[name], backward[name] = times["forward"], times["backward"]
+            dense, expert = sum(b.dense for b in blocks), sum(b.expert for b in blocks)
+            shared = p.expert_dp_group
+            if p.zero == 3:
+                shared = Group(ranks=min(shared.ranks, p.shard_group.ranks), stride=shared.stride)
+            width = 2 if p.zero == 3 else 4
+            gather[name] = self.message("all_gather", 2.0 * dense, p.dp_group) + self.message(
+                "all_gather", 2.0 * expert, shared
+            )
+            scatter[name] = self.message("reduce_scatter", width * float(dense), p.dp_group)
+            scatter[name] += self.message("reduce_scatter", width * float(expert), shared)
+        ranks = []
+        for mine in chunks:
+            f = b = 0.0
+            for chunk in mine:
+                ahead, back = sum(forward[n] for n in chunk), sum(backward[n] for n in chunk)
+                f += max(ahead, HOST_US * self.launched(p, chunk, "forward")) + self.fsdp(p, chunk, forward, gather, {})
+                b += max(back, HOST_US * self.launched(p, chunk, "backward"))
+                b += self.fsdp(p, chunk[::-1], backward, gather, scatter)
+                if p.zero == 2:
+                    b += beside(sum(scatter[n] for n in chunk), back)
+            ranks.append((f, b))
+        ran = self.pipeline(p, [f + b for f, b in ranks])
+        ends = 0.0
+        if p.zero < 3:
+            ends = self.late(p, chunks, ranks, gather, 0) + self.late(p, chunks, ranks, scatter, 1)
+            totals = [sum(scatter[n] for c in mine for n in c) for mine in chunks]
+            ends += sum(slowed(t, b) for t, (_, b) in zip(totals, ranks, strict=True)) / p.vpp
+            ends += slowed(totals[0], ranks[0][1]) * (1 - 1 / p.vpp)
+            ends += slowed(sum(gather[n] for c in chunks[0] for n in c), ranks[0][0])
+        optimizer = max(self.optimizer(p, mine) for mine in chunks)
+        return (ran + ends + optimizer) / 1e6, max(self.memory(p, rank, mine) for rank, mine in enumerate(chunks)) / 1e9
+
+    def launched(self, p: ParallelConfig, chunk: list[str], side: str) -> int:
+        count = 0
+        for name in chunk:
+            ops = [op for b in self.layers(p)[name] for op in b.ops]
+            ahead = sum(op.phase == "forward" for op in ops)
+            count += ahead if side == "forward" else len(ops) - ahead + ahead * (p.recompute == "full")
+        return count
+
+    def fsdp(self, p: ParallelConfig, chunk: list[str], busy: Any, gather: Any, scatter: Any) -> float:
+        """A layer's gather beside the layer before it, its scatter beside the one after it, in running order."""
+        if p.zero != 3:
+            return 0.0
+        total = gather[chunk[0]] + (scatter[chunk[-1]] if scatter else 0.0)
+        for i, name in enumerate(chunk):
+            coming = gather[chunk[i + 1]] if i + 1 < len(chunk) else 0.0
+            gone = scatter[chunk[i - 1]] if i and scatter else 0.0
+            total += beside(coming + gone, busy[name])
+        return total
+
+    def pipeline(self, p: ParallelConfig, each: list[float]) -> float:
+        hop = 0.0
+        if p.pp > 1:
+            nbytes = 2.0 * p.micro_batch * self.sequence * self.model.hidden / (p.tp * p.cp)
+            node = self.system.topology.ranks_per_node
+            far = p.pp_group.domains(node) - 1
+            hop = (p.pp - 1 - far) * self.message("send", nbytes, Group(ranks=2, stride=p.pp_group.stride))
+            hop = (hop + far * self.message("send", nbytes, Group(ranks=2, stride=node))) / (p.pp - 1)
+        m, longest, once = p.micro_batches, max(each), sum(each)
+        if p.vpp > 1:
+            return m * longest + (once - longest) / p.vpp + 2 * (p.vpp * p.pp - 1) * hop
+        travel = 2 * (p.pp - 1) * hop
+        waits = (m - 1) // p.pp * max(0.0, travel - (p.pp * longest - once))
+        return once + (m - 1) * longest + travel + waits
+
+    def late(self, p: ParallelConfig, chunks: Any, ranks: Any, each: Any, side: int) -> float:
+        worst = 0.0
+        for rank, mine in enumerate(chunks):
+            leading = "embedding" if rank == 0 else mine[0][0]
+            alone = each[leading]
+            total = sum(each[n] for c in mine for n in c) - alone
+            room = SLOW * ranks[rank][side] / p.vpp
+            rest = max(total / p.vpp - room, total - room * (1 + (p.vpp - 1) * p.pp), 0.0)
+            worst = max(worst, alone + rest - rank * ranks[0][side] / p.vpp)
+        return worst
+
+    def parameters(self, p: ParallelConfig, mine: list[list[str]]) -> tuple[int, int]:
+        blocks = [b for chunk in mine for name in chunk for b in self.layers(p)[name]]
+        return sum(b.dense for b in blocks), sum(b.expert for b in blocks)
+
+    def optimizer(self, p: ParallelConfig, mine: list[list[str]]) -> float:
+        state = memory.states(*self.parameters(p, mine), p)
+        ops = rank_ops.optimizer(state.optimizer / 12, ParallelConfig(dp=p.ranks))
+        return sum(self.price(op.model) for op in ops)
+
+    def memory(self, p: ParallelConfig, rank: int, mine: list[list[str]]) -> float:
+        state = memory.states(*self.parameters(p, mine), p)
+        names = [name for chunk in mine for name in chunk]
+        arguments = (self.model, p)
+        total = state.weights + state.gradients + state.optimizer + 2.5e9
+        if p.zero == 3:
+            total += 2 * 2 * max(b.dense + b.expert for name in names for b in self.layers(p)[name])
+        counted = Counter(name for name in names if name not in ("embedding", "head"))
+        kept = sum(
+            n * sum(memory.activation_bytes(*arguments, x, self.sequence) for x in name) for name, n in counted.items()
+        )
+        under_way = float(min(p.pp - rank, p.micro_batches))
+        if p.vpp > 1:
+            under_way = min(2 * (p.pp - rank - 1) + (p.vpp - 1) * p.pp + 1, p.micro_batches * p.vpp) / p.vpp
+        total += under_way * kept + max(
+            (memory.working_bytes(*arguments, name, self.sequence) for name in counted), default=0.0
+        )
+        return total + (memory.logits_bytes(*arguments, self.sequence) if "head" in names else 0.0)
+
+
+def is_sum(op: Any) -> bool:
+    """A collective outside the parts that say so: of the vocabulary."""
+    return (
+        hasattr(op.model, "wire_bytes")
+        and type(op.model).__name__ == "Collective"
+        and op.part not in ("tp", "cp", "ep")
+    )
+
+
+def beside(transfer_us: float, busy_us: float) -> float:
+    return max(transfer_us - busy_us, min(transfer_us, SLOW * busy_us) * (1 - 1 / SLOW))
+
+
+def slowed(transfer_us: float, busy_us: float) -> float:
+    return min(beside(transfer_us, busy_us), (SLOW - 1) * busy_us)
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "strategy", "gpus", "batch", "count"),
+    [
+        ("llama3.1-8b", "dgx-h100", "1d", 32, 64, 1200),
+        ("llama3.1-8b", "dgx-a100", "2d-seqp", 32, 32, 800),
+        ("gpt3-175b", "dgx-b200", "2d", 64, 16, 600),
+        ("mixtral-8x7b", "dgx-h100", "1d", 32, 32, 600),
+        ("deepseek-v2-lite", "dgx-h100", "1d", 16, 32, 300),
+    ],
+)  # fmt: skip
+def test_arrays_agree_with_a_plain_loop(
+    name: str, cluster: str, strategy: Strategy, gpus: int, batch: int, count: int
+) -> None:
+    model, system = ModelConfig.load(name), System.load(cluster)
+    priced = CorrectedRules(space=Space(model=model, strategy=strategy, sequence=2048), system=system)
+    found = priced.feasible([gpus], global_batch=batch)
+    chosen = np.random.default_rng(11).choice(len(found.step_s), min(count, len(found.step_s)), replace=False)
+    plain = Plain(model, system, 2048)
+    for i in chosen.tolist():
+        parallel = priced.parallel(found.candidates, i, global_batch=batch)
+        step_s, memory_gb = plain.step(parallel)
+        assert found.step_s[i] == pytest.approx(step_s, rel=1e-9), parallel
+        assert found.memory_gb[i] == pytest.approx(memory_gb, rel=1e-9), parallel
