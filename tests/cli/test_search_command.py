@@ -85,3 +85,44 @@ def test_a_workbook_has_a_row_per_configuration(tmp_path: Path) -> None:
 def test_bad_parameters_are_one_sentence(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GPT3, *wrong]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+SWEEP = [*PAPER, "--gpus", "64", "--top", "1", "--executor", "serial"]
+
+
+def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More memory never makes the best slower; a second run with more values keeps the rows of the first."""
+    out = tmp_path / "out.csv"
+    command = [*SWEEP, "-o", str(out), "--plot", str(tmp_path), "--sweep"]
+    assert main([*command, "hbm_gb=80/160,flops=312..624"]) == 0
+    first = pd.read_csv(out)
+    assert first.groupby("set_flops")["t"].apply(lambda t: t.is_monotonic_decreasing).all()
+    assert "hbm_gb" in (tmp_path / "flops_hbm_gb.svg").read_text()
+    first.loc[0, "t"] = 123.0
+    first.to_csv(out, index=False)
+    assert main([*command, "hbm_gb=80/160/320,flops=312..624"]) == 0
+    again = pd.read_csv(out)
+    assert (len(first), len(again)) == (4, 6)
+    assert 123.0 in set(again["t"])
+    assert "6 points, 6 rows" in capsys.readouterr().out
+
+
+def test_a_sweep_over_models_says_which_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.csv"
+    assert main([*SWEEP, "-o", str(out), "--sweep", "model=gpt3-175b/gpt5"]) == 0
+    assert set(pd.read_csv(out)["model"]) == {"gpt3-175b"}
+    assert "no result: gpt5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", ["hbm=80", "flops", "flops=a", "flops=2..1"])
+def test_a_sweep_of_nothing_is_one_sentence(wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SWEEP, "-o", str(tmp_path / "out.csv"), "--sweep", wrong]) == 2
+    assert capsys.readouterr().err.startswith("error: --sweep")
+
+
+def test_plots_show_scaling_components_degrees_and_the_landscape(tmp_path: Path) -> None:
+    assert main([*SMALL, "--gpus", "8..32", "--top", "1", "--plot", str(tmp_path)]) == 0
+    names = {path.stem for path in tmp_path.glob("*.svg")}
+    assert names == {"scaling", "degrees", "time", "memory", "landscape"}
+    assert "computing" in (tmp_path / "time.svg").read_text()
+    assert "<svg" in (tmp_path / "landscape.svg").read_text()

@@ -36,7 +36,7 @@ FLAGS: dict[str, str] = {
         "--base-delay-ms --best-groups --capacity --cluster --combine-dtype --compare --config --dispatch-dtype --drift --experts --format --groups --hidden --hot-ratio --hot-weight --id-bytes --initial-delay-ms --inter-gb-s --intra-bytes-per-ms --layers --link-gb-s --links --log --nic-bytes-per-round --output --overlap --packet-bytes --packet-delay-ms --packets-per-turn --placement --ranks --ranks-per-node --routing --routing-bytes --rules --save-routing --seed --skew --slots --steps --tokens --topk --unit-bytes --way --weight-bytes -o"
     ),
     "search": (
-        "--backend --cluster --explain --fix --forbid --global-batch --gpus --max-gpus --memory-headroom --model --objective --output --pareto --precision --price-per-gpu-hour --rules --sequence --strategy --top -o"
+        "--backend --cluster --executor --explain --fix --forbid --global-batch --gpus --jobs --max-gpus --memory-headroom --model --objective --output --pareto --plot --precision --price-per-gpu-hour --rules --sequence --strategy --sweep --top -o"
     ),
     "serve": (
         "--arrivals --backend --batch --block-tokens --calibrate --cluster --collective --concurrency --config --contention --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --kv --kv-link --kv-tokens --lod --max-batched-tokens --max-num-seqs --model --order --out --output --policy --pp --preemption --prefill-replicas --price-per-gpu-hour --profile --rate --replay --replicas --requests --router --run --scenarios --seed --shared-groups --shared-prefix --skew --slo --speculate --sweep --tp --trace --variation --weights -o"

@@ -8,6 +8,7 @@ of arXiv 2410.00273, exactly (docs/search.md).
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tracelens.projection.search.request import Answer, Request
 
 NOTHING_FITS = 3
+INTERRUPTED = 130
 _SHOWN = (
     "strategy", "n_gpus", "throughput", "t", "mem", "tp1", "tp2", "pp", "vpp", "dp", "ep", "mbs", "zero", "recompute",
     "precision", "nb", "nv_tp1", "nv_tp2", "nv_dp", "nv_pp", "usd_per_mtoken", "j_per_token",
@@ -57,23 +59,76 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--price-per-gpu-hour", type=float, metavar="USD")
     add("--pareto", action="store_true", help="also print what nothing beats in time, devices and memory")
     add("--explain", type=int, metavar="RANK", help="list every operation of the RANK-th best, 0 the winner")
+    add(
+        "--sweep", action="append", default=[], metavar="NAME=V/V,...",
+        help="search anew for every combination of flops, hbm_gb, hbm_gb_s, nvs, model, cluster; V..V doubles",
+    )  # fmt: skip
+    add("--executor", default="processes", metavar="NAME", help="of a sweep: processes, serial, dask://HOST:PORT, mpi")
+    add("--jobs", type=_positive, metavar="N", help="worker processes of a sweep; default: one per core")
+    add("--plot", type=Path, metavar="FOLDER", help="scaling, components, degrees, landscape, heat maps as SVG")
     add("-o", "--output", type=Path, metavar="FILE", help="all columns as .csv, .json or .xlsx")
 
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.projection.search.request import answer
     from tracelens.report.frame_files import refuse_unknown, write_frame
+    from tracelens.report.search_plots import write_plots
 
     if args.output is not None:
         refuse_unknown(args.output)
     request = request_of(args)
+    if args.sweep:
+        return _run_sweep(request, args)
     found = answer(request)
     if args.output is not None:
-        write_frame(
-            args.output, found.fits, {"model": request.model, "cluster": request.cluster, "rules": request.rules}
-        )
+        about = {"model": request.model, "cluster": request.cluster, "rules": request.rules}
+        write_frame(args.output, found.front() if args.pareto else found.fits, about)
     print("\n".join(_text(found, args)))
+    if args.plot is not None and len(found.fits):
+        print(f"wrote {', '.join(map(str, write_plots(args.plot, found.fits, found.ranking())))}")
     return 0 if len(found.fits) else NOTHING_FITS
+
+
+def _run_sweep(request: Request, args: argparse.Namespace) -> int:
+    import pandas as pd
+
+    from tracelens.errors import InputError, UsageError
+    from tracelens.executors import open_executor
+    from tracelens.projection.search.sweep import parse_axes, points, sweep
+    from tracelens.report.frame_files import write_frame
+    from tracelens.report.search_plots import write_plots
+
+    if args.output is None or args.output.suffix != ".csv":
+        raise UsageError("--sweep needs -o FILE.csv, which a later run goes on with")
+    done = None
+    if args.output.exists():
+        try:
+            done = pd.read_csv(args.output)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{args.output} is there and no table of an earlier sweep: {error}") from error
+    requests = points(request, parse_axes(args.sweep))
+    try:
+        with open_executor(args.executor, jobs=args.jobs) as executor:
+            table, errors = sweep(
+                requests, executor, done=done, progress=_progress,
+                save=lambda rows: write_frame(args.output, rows, {}) if len(rows) else None,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; the same command goes on with what {args.output} has")
+        return INTERRUPTED
+    for reason in errors:
+        print(f"no result: {reason}")
+    print(f"{len(requests)} points, {len(table)} rows in {args.output}")
+    if args.plot is not None and len(table):
+        print(f"wrote {', '.join(map(str, write_plots(args.plot, table, {})))}")
+    return 0 if len(table) else NOTHING_FITS
+
+
+def _progress(done: int, total: int) -> None:
+    """A bar on stderr, when that is a terminal."""
+    if sys.stderr.isatty():
+        bar = "#" * (30 * done // max(total, 1))
+        print(f"\r [{bar:30}] {done} of {total} points", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
 def request_of(args: argparse.Namespace) -> Request:

@@ -138,6 +138,14 @@ class Answer:
         """Configurations that none of the same strategy beats in time, devices and memory at once."""
         return self._evaluated([(i, at) for i, found in enumerate(self.found) for at in pareto(found).tolist()])
 
+    def ranking(self) -> dict[str, list[float]]:
+        """Seconds per step of all that fits, fastest first, by strategy and device count."""
+        return {
+            f"{rules.strategy} {n}": np.sort(found.step_s[found.candidates.gpus == n]).tolist()
+            for rules, found in zip(self.rule_sets, self.found, strict=True)
+            for n in np.unique(found.candidates.gpus).tolist()
+        }
+
     def explained(self, place: int = 0) -> pd.DataFrame:
         """An operation per row; ``forward_s`` and ``backward_s`` of all rows add up to the step."""
         import pandas as pd
