@@ -133,7 +133,7 @@ class Job:
             costs=Costs(
                 of={kind: self._costs(kind) for kind in sorted({task.kind for mine in tasks for task in mine})},
                 late=lasts.costs(),
-                pairs=self._pair if parallel.ep_overlap and parallel.ep > 1 and parallel.zero != 3 else None,
+                pairs=self._pair if self._pairs else None,
             ),
             kept_bytes=[[self._kept(chunk) for chunk in rank] for rank in self.chunks],
             later_bytes=[[self._later(chunk) for chunk in rank] for rank in self.chunks],
@@ -145,6 +145,11 @@ class Job:
             pipeline=ran,
             finish=self._finish(ran, lasts),
         )
+
+    @property
+    def _pairs(self) -> bool:
+        """Whether exchanges of one micro-batch run beside another one's other pass."""
+        return self.parallel.ep_overlap and self.parallel.ep > 1 and self.parallel.zero != 3
 
     @functools.cached_property
     def _host(self) -> Software:
@@ -406,6 +411,7 @@ class Job:
             dgrad_us=means["D"],
             wgrad_us=means["W"],
             transfer_us=max(self.hops_us),
+            ahead=int(self._pairs),
         )
 
     def _costs(self, kind: Kind) -> list[list[Cost]]:

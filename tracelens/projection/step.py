@@ -185,7 +185,7 @@ def _changes(found: Projection) -> Iterator[tuple[str, ParallelConfig, str | Non
         yield "sequence parallelism", replace(p, sequence_parallel=True), schedule
     if p.attention == "unfused":
         yield "flash attention", replace(p, attention="flash"), schedule
-    if p.ep > 1 and p.pp > 1 and not p.ep_overlap:
+    if p.ep > 1 and not p.ep_overlap:
         yield "overlap expert exchanges with another micro-batch", replace(p, ep_overlap=True), schedule
     if p.micro_batches % 2 == 0:
         size, number = 2 * p.micro_batch, p.micro_batches // 2

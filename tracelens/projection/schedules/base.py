@@ -30,7 +30,8 @@ class Task(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a schedule is made for. Times in microseconds are those of a chunk, the mean over all; a schedule may look
-    at them, and runs correctly with any others.
+    at them, and runs correctly with any others. ``ahead``: forwards that a rank may run before it must, so that its
+    backwards have another micro-batch's forward beside them.
     """
 
     ranks: int
@@ -40,6 +41,7 @@ class Plan:
     dgrad_us: float = 1.0
     wgrad_us: float = 1.0
     transfer_us: float = 0.0
+    ahead: int = 0
 
 
 class Order(Protocol):

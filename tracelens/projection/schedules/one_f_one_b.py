@@ -9,7 +9,7 @@ from tracelens.projection.schedules.base import Plan, Route, Task, exactly, roun
 
 @schedule("1f1b")
 class OneForwardOneBackward:
-    """Balanced stages take (m + p - 1)(F + B); stage r keeps min(p - r, m) micro-batches."""
+    """Balanced stages take (m + p - 1)(F + B); stage r keeps min(p - r + ahead, m) micro-batches."""
 
     def chunks(self, asked: int) -> int:
         return exactly("1f1b", 1, asked)
@@ -22,7 +22,7 @@ class OneForwardOneBackward:
 
     def _of(self, rank: int, plan: Plan) -> list[Task]:
         m = plan.micro_batches
-        ahead = min(plan.ranks - rank - 1, m)
+        ahead = min(plan.ranks - rank - 1 + plan.ahead, m)
         order = [Task("F", i, 0) for i in range(ahead)]
         for i in range(m - ahead):
             order += [Task("F", ahead + i, 0), Task("B", i, 0)]
