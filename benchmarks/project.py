@@ -1,204 +1,318 @@
 """Measures the step projection against published training steps, and prints the tables of docs/projection.md.
 
-    python benchmarks/project.py FOLDER [--rows] [--fit]
+    python benchmarks/project.py FOLDER [--rows FILE.md] [--fit] [--vtrain]
 
 FOLDER holds training_points.csv and vtrain.csv. Errors are |projected / measured - 1| of the step time in percent:
-median, 90th percentile, median with its sign. Nothing is fitted on these rows. ``--rows`` also prints every row.
-``--fit`` shows what fitted constants of each framework do: products, attention, memory (vTrain: products and host time
-per operation). They are chosen on the other models (vTrain: on the other hidden size), never on the rows scored.
+median, 90th percentile, median with its sign. ``--rows`` writes docs/projection_rows.md. ``--fit`` scores fitted
+constants: every model is projected with those that are best on all other models of its framework (vTrain: on the other
+hidden size), and with one measured step of the same model and device as a factor on the unfitted projection. Fits run
+on the breakdowns of unfitted projections, every family counting the same; scores are full projections.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError
-from tracelens.projection.points import Point, project_row
+from tracelens.projection.anchor import Anchor
+from tracelens.projection.points import project_row
 from tracelens.projection.software import PLAIN, Software
 from tracelens.projection.step import Projection, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
-#: Factors of ``Software``, and which parts of a breakdown they scale.
-CONSTANTS = ("products", "attention", "memory")
-PARTS = {
-    "products": ("gemm", "experts", "vocabulary"),
-    "attention": ("attention",),
-    "memory": ("memory", "routing", "quantize", "optimizer"),
+#: Framework -> the constants of ``Software`` that are fitted; the others keep their defaults.
+FITTED = {
+    "llm-foundry": ("products", "attention", "memory"),
+    "Megatron-Bridge": ("products", "memory", "host_us_per_op", "experts_us"),
+    "vTrain": ("products", "host_us_per_op"),
 }
-#: vTrain: host time per operation in us, and factor of products.
-GRID = tuple((us, products) for us in (60.0, 80.0, 100.0, 120.0, 150.0) for products in (1.0, 1.2, 1.4, 1.6))
+#: Fits minimize the mean of |ln(projected / measured)| to this power, which outliers pull less than at 1.
+POWER = 0.75
+#: Values that are tried.
+TRIED = {
+    "products": np.geomspace(0.8, 2.0, 50), "attention": np.geomspace(0.8, 3.0, 50),
+    "memory": np.geomspace(0.8, 2.5, 40), "host_us_per_op": np.geomspace(2, 250, 60),
+    "experts_us": np.geomspace(100, 30000, 60),
+}  # fmt: skip
+#: Parts of a breakdown that each factor scales.
+PARTS = {
+    "products": ("gemm", "experts", "vocabulary"), "attention": ("attention",),
+    "memory": ("memory", "quantize", "routing"),
+}  # fmt: skip
+_ONCE = ("pipeline bubble", "dp", "pp", "optimizer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A published step and its unfitted projection."""
+
+    row: Mapping[str, str]
+    found: Projection
+    step_us: float
+    again: Callable[[Software], Projection]
+
+    def error(self, found: Projection) -> float:
+        return found.step_us / self.step_us - 1
+
+
+def points(path: Path) -> tuple[list[Measured], list[dict[str, str]], dict[str, str]]:
+    """Rows with a projection and a time, all rows, and the reason or the error of each by id."""
+    rows = list(csv.DictReader(path.open(newline="", encoding="utf-8")))
+    made, said = [], {}
+    for row in rows:
+        point = project_row(row)
+        found, measured = point.projection, row["step_time_s"]
+        if found is None:
+            said[row["id"]] = point.reason or ""
+            continue
+        if not measured:
+            said[row["id"]] = f"{found.step_us / 1e6:.2f} s; no measured step time"
+            continue
+        made.append(
+            Measured(row=row, found=found, step_us=1e6 * float(measured), again=lambda s, r=row: _projection(r, s))
+        )
+        said[row["id"]] = f"{made[-1].error(found):+.1%}"
+    return made, rows, said
+
+
+def _projection(row: Mapping[str, str], software: Software) -> Projection:
+    found = project_row(row, software=software).projection
+    assert found is not None
+    return found
 
 
 def group(row: Mapping[str, str]) -> str:
     """Framework, kind, and whether recomputation is stated."""
     framework = row["framework"].split(" 2")[0] or "not stated"
-    stated = "recipe" if row["recompute"] == "recipe" else "stated"
-    return f"{framework} {row['kind']}, recompute {stated}"
+    return f"{framework} {row['kind']}, recompute {'recipe' if row['recompute'] == 'recipe' else 'stated'}"
 
 
 def line(name: str, errors: Sequence[float]) -> str:
     e = np.array(errors) * 100
     size = np.abs(e)
-    return f"| {name} | {len(e)} | {np.median(size):.1f} | {np.percentile(size, 90):.1f} | {np.median(e):+.1f} |"
+    return (
+        f"| {name} | {len(e)} | {np.median(size):.1f} | {np.percentile(size, 90):.1f} | {np.median(e):+.1f} | "
+        f"{size.max():.1f} |"
+    )
 
 
 def table(title: str, groups: Mapping[str, Sequence[float]]) -> None:
-    print(f"\n| {title} | rows | median | p90 | signed |\n|---|---|---|---|---|")
+    print(f"\n| {title} | rows | median | p90 | signed | largest |\n|---|---|---|---|---|---|")
     for name in sorted(groups):
         print(line(name, groups[name]))
 
 
-def error_of(point: Point, row: Mapping[str, str]) -> float | None:
-    if point.projection is None or not row["step_time_s"]:
-        return None
-    return point.projection.step_us / 1e6 / float(row["step_time_s"]) - 1
+def by(made: Sequence[Measured], key: Callable[[Mapping[str, str]], str]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for each in made:
+        found[key(each.row)].append(each.error(each.found))
+    return found
 
 
-def training_points(path: Path, *, rows_too: bool) -> list[dict[str, str]]:
-    rows = list(csv.DictReader(path.open(newline="", encoding="utf-8")))
-    by_group, by_gpu, by_precision = (defaultdict(list) for _ in range(3))
-    reasons: list[str] = []
-    infeasible = 0
-    for row in rows:
-        point = project_row(row)
-        error = error_of(point, row)
-        if rows_too:
-            shown = point.reason if error is None else f"{error:+.1%}"
-            print(
-                f"| {row['id']} | {row['model']} | {row['gpu']} | {row['precision']} | {row['recompute']} | {shown} |"
-            )
-        if point.reason is not None:
-            reasons.append(f"{row['id']}: {point.reason}")
-        if error is None:
-            continue
-        infeasible += point.projection is not None and point.projection.infeasible is not None
-        by_group[group(row)].append(error)
-        by_gpu[f"{row['kind']} {row['gpu']}"].append(error)
-        by_precision[f"{row['kind']} {row['precision']}"].append(error)
-    table("group", by_group)
-    table("device", by_gpu)
-    table("precision", by_precision)
-    print(f"\n{len(reasons)} of {len(rows)} rows have a reason:")
-    print("\n".join(reasons))
-    print(f"\n{infeasible} measured rows are called infeasible")
-    return rows
-
-
-def fitted(name: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """Scores every family with the constants that are best on all other families of the framework."""
-    mine = [row for row in rows if row["framework"].startswith(name.split(",")[0]) and row["step_time_s"]]
-    mine = [row for row in mine if row["kind"] == name.split(", ")[1]]
-    plain = [(row, point) for row in mine if (point := project_row(row)).projection is not None]
-    scored: list[float] = []
-    print(f"\n{name}: constants chosen on the other models")
-    for family in sorted({row["model"] for row, _ in plain}):
-        others = [(r, p.projection) for r, p in plain if r["model"] != family and p.projection is not None]
-        constants = best_constants(others)
-        software = replace(PLAIN, **dict(zip(CONSTANTS, constants, strict=True)))
-        errors = [error_of(project_row(row, software=software), row) for row, _ in plain if row["model"] == family]
-        known = [error for error in errors if error is not None]
-        shown = ", ".join(f"{key} {value:.2f}" for key, value in zip(CONSTANTS, constants, strict=True))
-        print(f"{line(family, known)} {shown}")
-        scored += known
-    print(line("all", scored))
-
-
-def best_constants(points: Sequence[tuple[Mapping[str, str], Projection]]) -> list[float]:
-    """Least mean |ln(projected / measured)|, one constant after the other, on the breakdowns of the plain steps.
-
-    Recomputation is scaled as the forward is on average; what overlaps is taken to stay as exposed as it is.
+class Fit:
+    """Steps as functions of constants, from breakdowns: factors scale their parts, recomputation as the forward does on
+    average; the host's time joins the device's in a cubic norm.
     """
-    parts = np.array([[sum(p.breakdown_us.get(k, 0.0) for k in PARTS[c]) for c in CONSTANTS] for _, p in points])
-    again = np.array([p.breakdown_us.get("recompute", 0.0) for _, p in points])
-    bubble = np.array([1 / (1 - p.bubble_share) for _, p in points])
-    rest = np.array([p.step_us for _, p in points]) - (parts.sum(axis=1) + again) * bubble
-    measured = np.array([float(row["step_time_s"]) * 1e6 for row, _ in points])
 
-    def loss(constants: Sequence[float]) -> float:
-        scaled = parts @ np.array(constants)
-        repeated = again * scaled / parts.sum(axis=1)
-        return float(np.mean(np.abs(np.log(((scaled + repeated) * bubble + rest) / measured))))
+    def __init__(self, made: Sequence[Measured]) -> None:
+        self.parts = {c: self._sum(made, PARTS[c]) for c in PARTS}
+        scaled = sum(self.parts.values())
+        self.again = self._sum(made, ("recompute",)) / scaled
+        self.pipe = np.array([sum(v for k, v in m.found.breakdown_us.items() if k not in _ONCE) for m in made])
+        self.fixed = self.pipe - scaled * (1 + self.again) - self._sum(made, ("host",))
+        self.bubble = self._sum(made, ("pipeline bubble",)) / self.pipe
+        self.once = self._sum(made, ("dp", "pp"))
+        self.optimizer = self._sum(made, ("optimizer",))
+        self.measured = np.array([m.step_us for m in made])
+        self.graphs = [m.found.parallel.graphs for m in made]
+        self.host = {name: np.array([self._host(m, name) for m in made]) for name in ("host_us_per_op", "experts_us")}
 
-    best = [1.0] * len(CONSTANTS)
-    for _ in range(12):
-        for at in range(len(best)):
-            tried = [[*best[:at], value, *best[at + 1 :]] for value in np.geomspace(0.6, 4.0, 96)]
-            best = min([best, *tried], key=loss)
-    return best
+    @staticmethod
+    def _sum(made: Sequence[Measured], parts: Iterable[str]) -> np.ndarray:
+        return np.array([sum(m.found.breakdown_us.get(part, 0.0) for part in parts) for m in made])
+
+    @staticmethod
+    def _host(one: Measured, name: str) -> float:
+        """How often the busiest rank's host spends this time in a step."""
+        large = 1e9
+        software = replace(replace(PLAIN, host_us_per_op=0.0), **{name: large})
+        f = one.found
+        bound = project(
+            f.model, replace(f.parallel, graphs="none"), f.system,
+            sequence=f.sequence, schedule=f.schedule if f.parallel.pp > 1 else None, software=software,
+        )  # fmt: skip
+        return sum(v for k, v in bound.breakdown_us.items() if k not in _ONCE) / large
+
+    def ratios(self, software: Software, rows: np.ndarray) -> np.ndarray:
+        """Projected over measured."""
+        scaled = sum(getattr(software, c) * self.parts[c] for c in PARTS)
+        left = {graphs: software.left(graphs) for graphs in set(self.graphs)}
+        host = sum(
+            np.array([getattr(left[graphs], name) for graphs in self.graphs]) * times
+            for name, times in self.host.items()
+        )
+        pipe = np.cbrt((scaled * (1 + self.again) + self.fixed) ** 3 + host**3)
+        step = pipe * (1 + self.bubble) + self.once + software.memory * self.optimizer
+        return (step / self.measured)[rows]
+
+    def best(self, names: Sequence[str], rows: np.ndarray, weights: np.ndarray) -> Software:
+        """From several starts, one constant after the other until nothing improves; the best of all."""
+
+        def loss(software: Software) -> float:
+            return float(np.average(np.abs(np.log(self.ratios(software, rows))) ** POWER, weights=weights))
+
+        found = []
+        for products in (1.0, 1.15):
+            best = replace(PLAIN, products=products)
+            for _ in range(10):
+                before = loss(best)
+                for name in names:
+                    tried = [replace(best, **{name: float(value)}) for value in TRIED[name]]
+                    best = min([best, *tried], key=loss)
+                if before - loss(best) < 1e-5:
+                    break
+            found.append(best)
+        return min(found, key=loss)
 
 
-def vtrain_row(row: Mapping[str, str], software: Software) -> float | None:
-    """Error of one vTrain row: FP16, unfused attention, no sequence parallelism, an A100 node (vTrain, 2023)."""
+def family(row: Mapping[str, str]) -> str:
+    """The model; variants of it (with and without further tokens predicted) together."""
+    return row["model"].split(" (")[0]
+
+
+def fitted(name: str, made: Sequence[Measured], of: Callable[[Mapping[str, str]], str]) -> list[tuple[Measured, float]]:
+    """Every family with the constants that are best on the framework's others."""
+    fit, families = Fit(made), np.array([of(m.row) for m in made])
+    weights = np.array([1 / np.sum(families == each) for each in families])
+    scored: list[tuple[Measured, float]] = []
+    print(f"\n{name}: constants chosen on the other families\n")
+    print("| left out | rows | median | p90 | signed | largest | constants |\n|---|---|---|---|---|---|---|")
+    for each in sorted(set(families)):
+        software = fit.best(FITTED[name], families != each, weights[families != each])
+        mine = [(m, m.error(m.again(software))) for m, f in zip(made, families, strict=True) if f == each]
+        print(f"{line(each, [e for _, e in mine])} {_shown(software, FITTED[name])} |")
+        scored += mine
+    print(f"all rows: {_shown(fit.best(FITTED[name], weights > 0, weights), FITTED[name])}")
+    return scored
+
+
+def _shown(software: Software, names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {getattr(software, name):.3g}" for name in names)
+
+
+def anchored(made: Sequence[Measured], *same: str) -> list[float]:
+    """Every row by every other of the same model and ``same`` columns, as a factor on the unfitted projection."""
+    errors = []
+    for one in made:
+        for other in made:
+            alike = family(one.row) == family(other.row) and all(one.row[key] == other.row[key] for key in same)
+            if alike and one is not other:
+                anchor = Anchor.of(other.found, other.step_us, f"row {other.row['id']}")
+                errors.append(one.error(anchor.on(one.found)))
+    return errors
+
+
+def ranked(made: Sequence[Measured]) -> None:
+    """Spearman's correlation of projected and measured tokens/s/GPU within a model's rows."""
+    found = {}
+    for each in sorted({family(m.row) for m in made}):
+        mine = [m for m in made if family(m.row) == each]
+        if len(mine) >= 4:
+            measured = [m.found.tokens_s_gpu * m.found.step_us / m.step_us for m in mine]
+            ranks = [np.argsort(np.argsort(v)) for v in ([m.found.tokens_s_gpu for m in mine], measured)]
+            found[each] = float(np.corrcoef(*ranks)[0, 1])
+    print("\nrank correlation of tokens/s/GPU, nothing fitted: " + ", ".join(f"{k} {v:.2f}" for k, v in found.items()))
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, str]], said: Mapping[str, str]) -> None:
+    stated = [row for row in rows if row["recompute"] != "recipe"]
+    text = [
+        "# Every published step, projected", "",
+        "Written by `python benchmarks/project.py FOLDER --rows docs/projection_rows.md`, nothing fitted",
+        "([projection.md](projection.md)). Projected / measured - 1 of the step time, or why there is no projection.",
+    ]  # fmt: skip
+    recipes = [row for row in rows if row["recompute"] == "recipe"]
+    titles = (
+        "Recomputation stated, or not said at all",
+        'Recomputation "recipe": what the launch scripts set is assumed',
+    )
+    head = ["| id | model | device | precision | recompute | error or reason |", "|---|---|---|---|---|---|"]
+    for title, some in zip(titles, (stated, recipes), strict=True):
+        text += ["", f"## {title}", "", *head]
+        for row in some:
+            cells = *(row[key] for key in ("id", "model", "gpu", "precision", "recompute")), said[row["id"]]
+            text.append(f"| {' | '.join(cells)} |")
+    path.write_text("\n".join(text) + "\n", encoding="utf-8")
+
+
+def vtrain(path: Path) -> list[Measured]:
+    """FP16, unfused attention, no sequence parallelism, an A100 node (vTrain, 2023)."""
     names = {
         "tp": "tensor parallelism", "dp": "data parallelism", "pp": "pipeline parallelism",
         "micro_batch": "micro batch", "global_batch": "global batch", "ranks": "# GPUs",
     }  # fmt: skip
-    try:
-        found = project(
-            ModelConfig.load(f"gpt-{row['hidden size']}x{row['# layers']}"),
-            ParallelConfig.of(
-                **{key: int(row[name]) for key, name in names.items()},  # type: ignore[arg-type]
-                zero=0, precision="fp16", attention="unfused",
-            ),
-            System.load("A100-80GB-SXM"),
-            sequence=int(row["sequence length"]),
-            software=software,
-        )  # fmt: skip
-    except TracelensError as error:
-        print(f"vtrain row without a projection: {error}")
-        return None
-    return found.step_us / 1e3 / float(row["iteration time (ms)"]) - 1
+    system, made = System.load("A100-80GB-SXM"), []
+    for row in csv.DictReader(path.open(newline="", encoding="utf-8")):
+        degrees: dict[str, Any] = {key: int(row[name]) for key, name in names.items()}
+        try:
+            parallel = ParallelConfig.of(**degrees, zero=0, precision="fp16", attention="unfused")
+        except TracelensError as error:
+            print(f"vtrain row without a projection: {error}")
+            continue
+        model, s = ModelConfig.load(f"gpt-{row['hidden size']}x{row['# layers']}"), int(row["sequence length"])
 
+        def again(software: Software, m: Any = model, p: Any = parallel, s: int = s) -> Projection:
+            return project(m, p, system, sequence=s, software=software)
 
-def vtrain(path: Path, *, fit: bool) -> None:
-    rows = list(csv.DictReader(path.open(newline="", encoding="utf-8")))
-    errors = [vtrain_row(row, PLAIN) for row in rows]
-    plain = [e for e in errors if e is not None]
-    print(f"\nvTrain, nothing fitted: mean {100 * np.mean(np.abs(plain)):.1f}")
-    by_batch = defaultdict(list)
-    for row, error in zip(rows, errors, strict=True):
-        if error is not None:
-            by_batch[f"micro-batch {row['micro batch']}"].append(error)
-    table("vTrain", by_batch | {"all": plain})
-    if not fit:
-        return
-    at = {(us, x): [vtrain_row(row, Software(host_us_per_op=us, products=x)) for row in rows] for us, x in GRID}
-    sizes, scored = [row["hidden size"] for row in rows], []
-    for size in sorted(set(sizes)):
-        best = min(at, key=lambda c: mean_log(e for e, k in zip(at[c], sizes, strict=True) if k != size))
-        mine = [e for e, k in zip(at[best], sizes, strict=True) if k == size and e is not None]
-        print(f"{line(f'hidden size {size}', mine)} host {best[0]:g} us per operation, products {best[1]:g}")
-        scored += mine
-    print(f"{line('all', scored)} mean {100 * np.mean(np.abs(scored)):.1f}")
-
-
-def mean_log(errors: Iterable[float | None]) -> float:
-    return float(np.mean([abs(math.log1p(e)) for e in errors if e is not None]))
+        made.append(Measured(row=row, found=again(PLAIN), step_us=1e3 * float(row["iteration time (ms)"]), again=again))
+    return made
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--rows", type=Path, metavar="FILE.md")
     parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--vtrain", action="store_true")
     args = parser.parse_args()
     start = time.perf_counter()
-    rows = training_points(args.folder / "training_points.csv", rows_too=args.rows)
+    made, rows, said = points(args.folder / "training_points.csv")
+    table("nothing fitted", by(made, group))
+    table("device", by(made, lambda row: f"{row['kind']} {row['gpu']}"))
+    table("precision", by(made, lambda row: f"{row['kind']} {row['precision']}"))
+    ranked(made)
+    print(f"\n{len(rows) - len(made)} of {len(rows)} rows without an error, each with a reason")
+    print(f"{sum(m.found.infeasible is not None for m in made)} measured rows are called infeasible")
+    if args.rows:
+        write_rows(args.rows, rows, said)
     if args.fit:
-        for name in ("llm-foundry, dense", "Megatron-Bridge, dense", "Megatron-Bridge, moe"):
-            fitted(name, rows)
-    vtrain(args.folder / "vtrain.csv", fit=args.fit)
+        scored: dict[str, list[float]] = {}
+        for name in ("llm-foundry", "Megatron-Bridge"):
+            mine = [m for m in made if m.row["framework"].startswith(name)]
+            for one, error in fitted(name, mine, family):
+                scored.setdefault(f"{name} {one.row['kind']}", []).append(error)
+            for kind in sorted({m.row["kind"] for m in mine}):
+                some = [m for m in mine if m.row["kind"] == kind]
+                scored[f"{name} {kind}, anchored"] = anchored(some, "gpu")
+                scored[f"{name} {kind}, anchored in the same precision"] = anchored(some, "gpu", "precision")
+        table("not fitted on the model scored", scored)
+    if args.vtrain:
+        steps = vtrain(args.folder / "vtrain.csv")
+        table("vTrain, nothing fitted", by(steps, lambda row: f"micro-batch {row['micro batch']}"))
+        errors = [error for _, error in fitted("vTrain", steps, lambda row: row["hidden size"])]
+        table("vTrain", {"all": errors})
+        print(f"mean {100 * np.mean(np.abs(errors)):.1f}")
     print(f"\n{time.perf_counter() - start:.0f} s")
 
 

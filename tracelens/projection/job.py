@@ -124,7 +124,6 @@ class Job:
 
     def run(self) -> Run:
         """UsageError for what the schedule cannot do, and for an operation that nobody prices."""
-        parallel = self.parallel
         tasks, routes = self.order.tasks(self._plan()), self.routes
         lasts = _Ends(self, tasks)
         ran = pipeline.run(

@@ -1,0 +1,44 @@
+"""A measured step of the same model and device is a factor on the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tracelens.backends.system import System
+from tracelens.errors import InputError, UsageError
+from tracelens.projection.anchor import PART, Anchor, measured_step_us
+from tracelens.projection.step import project
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+
+MODEL, SYSTEM = ModelConfig.load("llama3.1-8b"), System.load("dgx-h100")
+
+
+def test_a_step_that_took_a_fifth_longer_makes_every_other_a_fifth_longer() -> None:
+    one, two = (project(MODEL, ParallelConfig(dp=dp), SYSTEM, sequence=4096) for dp in (8, 16))
+    anchored = Anchor.of(one, 1.2 * one.step_us, "a step").on(two)
+    assert anchored.step_us == pytest.approx(1.2 * two.step_us)
+    assert anchored.tokens_s_gpu == pytest.approx(two.tokens_s_gpu / 1.2)
+    assert anchored.breakdown_us[PART] == pytest.approx(0.2 * two.step_us)
+    assert sum(anchored.breakdown_us.values()) == pytest.approx(anchored.step_us)
+    assert anchored.notes[-1] == "anchored on a step: times 1.200"
+
+
+def test_a_step_without_time_is_no_anchor() -> None:
+    with pytest.raises(UsageError, match="the anchor row 7 must have taken time"):
+        Anchor(factor=0.0, name="row 7")
+
+
+def test_the_step_of_a_report_is_read_and_other_files_are_refused(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"schema": "tracelens.report/1", "step": {"time_us": 1234.5}}))
+    assert measured_step_us(report) == 1234.5
+    report.write_text(json.dumps({"schema": "tracelens.report/1", "step": None}))
+    with pytest.raises(InputError, match="no step was recorded"):
+        measured_step_us(report)
+    report.write_text("[]")
+    with pytest.raises(InputError, match="is not a tracelens report"):
+        measured_step_us(report)
