@@ -39,7 +39,7 @@ class Interleaved:
 
     def _of(self, rank: int, plan: Plan, forwards: Sequence[Task], backwards: Sequence[Task]) -> list[Task]:
         total = len(forwards)
-        ahead = min(2 * (plan.ranks - rank - 1) + (plan.chunks - 1) * plan.ranks, total)
+        ahead = min(2 * (plan.ranks - rank - 1) + (plan.chunks - 1) * plan.ranks + plan.ahead, total)
         order = list(forwards[:ahead])
         for pair in zip(forwards[ahead:], backwards, strict=False):
             order += pair
