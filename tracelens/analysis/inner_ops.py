@@ -12,21 +12,22 @@ from tracelens.analysis.trace import Trace
 from tracelens.perf_models.inner_ops import InnerOp, OpCall
 from tracelens.signature import OpSignature
 from tracelens.trace.extended import AddedRows, with_rows
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 
 
-def forward_rows(trace: Trace, catalog: Catalog) -> Ints:
+def forward_rows(trace: Trace, catalog: Catalog) -> RowColumn:
     """Forward op row per backward op row, -1 elsewhere: the trace's own links, but for names marked ``BackwardOf``.
 
     For those the recorded link counts where it leads to a forward of the given name. Else calls pair up last in, first
     out, as autograd and the recomputation of a checkpoint run them.
     """
     table, tree = trace.table, trace.tree
-    forward: Ints = tree.forward.astype(np.int64)
+    forward = tree.forward
     for name, backwards in catalog.backward_partners().items():
         ops, closes = _rows_named(table, (name,)), _rows_named(table, backwards)
         if not len(closes):
             continue
+        forward = forward.copy() if forward is tree.forward else forward
         is_forward = np.zeros(len(table), bool)
         is_forward[ops] = True
         rows = np.concatenate((ops, closes))
@@ -96,7 +97,7 @@ def with_inner_ops(trace: Trace, catalog: Catalog) -> tuple[Trace, Counter[str]]
 
 
 def _rows_named(table: TraceTable, names: tuple[str, ...]) -> Ints:
-    wanted = np.isin(np.array(table.names or [""], object), list(names)) if names else np.zeros(1, bool)
+    wanted = np.array([name in names for name in table.names], bool) if names else np.zeros(0, bool)
     if not wanted.any():
         return np.zeros(0, np.int64)
     rows: Ints = np.flatnonzero(wanted[table.name] & (table.kind == Kind.CPU_OP))
