@@ -51,10 +51,16 @@ from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.collective import exchanged
 from tracelens.perf_models.elementwise import Elementwise, gated, operand
 from tracelens.perf_models.gemm import times_transposed
-from tracelens.perf_models.inference_attention import attention_sums, gated_delta_rule, paged_attention
+from tracelens.perf_models.inference_attention import (
+    annotated_numbers,
+    attention_sums,
+    gated_delta_rule,
+    paged_attention,
+    step_of_one_kind,
+)
 from tracelens.perf_models.moe import all_operands, expert_down, expert_up, fused_experts
 from tracelens.perf_models.normalization import rms_norm
-from tracelens.perf_models.quantization import quantized
+from tracelens.perf_models.quantization import mxfp4, quantized
 from tracelens.perf_models.rope import rotated
 from tracelens.perf_models.sdpa import causal, rows_then_heads
 
@@ -72,7 +78,7 @@ def _atom_step(annotation: str) -> InferenceStep | None:
     if match is None:
         return None
     phase, body = match.groups()
-    found = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", body)}
+    found = annotated_numbers(body)
     padded = re.search(r"\bbs=\d+/(\d+)", body)
     requests, tokens = found.get("bs"), found.get("tok")
     sums = None
@@ -80,15 +86,8 @@ def _atom_step(annotation: str) -> InferenceStep | None:
         of = "c" if phase == "prefill" else "g"
         values = {"sq": tokens, **{key: found[key] for key in ("sk", "sqsq", "sqsk")}}
         sums = AttentionSums(**{f"{of}_{key}": value for key, value in values.items()})
-    is_context = phase == "prefill"
-    return InferenceStep(
-        context_requests=requests if is_context else 0,
-        context_tokens=tokens if is_context else 0,
-        generation_requests=0 if is_context else requests,
-        generation_tokens=0 if is_context else tokens,
-        padded_requests=int(padded[1]) if padded else None,
-        sums=sums,
-    )
+    padded_requests = int(padded[1]) if padded else None
+    return step_of_one_kind(phase == "prefill", requests, tokens, sums, padded_requests=padded_requests)
 
 
 def _out_type(op: OpSignature, *slots: int) -> DType | None:
@@ -270,11 +269,7 @@ def _add_rms_norm_pad(op: OpSignature) -> RMSNorm:
 @traced_as("aiter::_fuse_rmsnorm_fp4_quant")
 def _rms_norm_fp4(op: OpSignature) -> RMSNorm:
     """(x, weight, epsilon, x2, weight2, epsilon2, residual, ...): x2, a second tensor to normalize, is left out."""
-    scales = math.ceil(math.prod(op.shape(0)) / 32)
-    return rms_norm(
-        op, 0, 1, residual=op.has(6), quantized=True,
-        dtype_out=DType.FP4_E2M1, scale_elements=scales, dtype_scale=DType.FP8_E8M0FNU,
-    )  # fmt: skip
+    return rms_norm(op, 0, 1, residual=op.has(6), quantized=True, **mxfp4(math.prod(op.shape(0))))
 
 
 @traced_as("aiter::_groupnorm_run")
@@ -311,20 +306,10 @@ def _quant_and_sort(op: OpSignature) -> GroupQuant:
     return quantized(op, 2, out=0, scale=1)
 
 
-@traced_as("aiter::silu_and_mul")
-def _silu_and_mul(op: OpSignature) -> UnaryElementwise:
+@traced_as("aiter::silu_and_mul", "aiter::gelu_and_mul", "aiter::gelu_tanh_and_mul")
+def _gated(op: OpSignature) -> UnaryElementwise:
     """(out, x)."""
-    return gated(op, flops=5)
-
-
-@traced_as("aiter::gelu_and_mul")
-def _gelu_and_mul(op: OpSignature) -> UnaryElementwise:
-    return gated(op, flops=8)
-
-
-@traced_as("aiter::gelu_tanh_and_mul")
-def _gelu_tanh_and_mul(op: OpSignature) -> UnaryElementwise:
-    return gated(op, flops=10)
+    return gated(op)
 
 
 @traced_as("aiter::mixed_sample_outer_exponential")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from dataclasses import fields
 
 from tracelens import GEMM, DType, OpSignature, SignatureError, traced_as, traced_as_pattern
 from tracelens.perf_models import (
@@ -32,10 +32,10 @@ from tracelens.perf_models import (
 from tracelens.perf_models.collective import exchanged
 from tracelens.perf_models.elementwise import gated
 from tracelens.perf_models.gemm import times_transposed
-from tracelens.perf_models.inference_attention import cache_write, paged_attention
+from tracelens.perf_models.inference_attention import annotated_numbers, cache_write, paged_attention, step_of_one_kind
 from tracelens.perf_models.moe import all_operands, expert_product, fused_experts
 from tracelens.perf_models.normalization import rms_norm
-from tracelens.perf_models.quantization import quantized
+from tracelens.perf_models.quantization import mxfp4, quantized
 from tracelens.perf_models.rope import rotated_heads
 
 _STEP = re.compile(r"step\[(EXTEND|DECODE|MIXED)\b([^\]]*)\]")
@@ -51,17 +51,20 @@ def _step(annotation: str) -> InferenceStep | None:
     if match is None:
         return None
     mode, body = match.groups()
-    found = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", body)}
-    requests = found.get("bs")
-    sums = {key: value for key, value in found.items() if key.startswith(("c_s", "g_s"))}
-    is_context, is_generation = mode == "EXTEND", mode == "DECODE"
-    return InferenceStep(
-        context_requests=requests if is_context else 0 if is_generation else found.get("c"),
-        context_tokens=found.get("c_sq", found.get("toks") if is_context else 0 if is_generation else None),
-        generation_requests=requests if is_generation else 0 if is_context else found.get("g"),
-        generation_tokens=found.get("g_sq", 0 if is_context else None),
-        sums=AttentionSums(**sums) if any("sqsk" in key for key in sums) else None,
-    )
+    found = annotated_numbers(body)
+    known = {field.name: found[field.name] for field in fields(AttentionSums) if field.name in found}
+    sums = AttentionSums(**known) if any("sqsk" in key for key in known) else None
+    if mode == "MIXED":
+        return InferenceStep(
+            context_requests=found.get("c"),
+            context_tokens=found.get("c_sq"),
+            generation_requests=found.get("g"),
+            generation_tokens=found.get("g_sq"),
+            sums=sums,
+        )
+    is_context = mode == "EXTEND"
+    tokens = found.get("c_sq", found.get("toks")) if is_context else found.get("g_sq")
+    return step_of_one_kind(is_context, found.get("bs"), tokens, sums)
 
 
 def _profiled(*names: str) -> tuple[str, ...]:
@@ -69,20 +72,10 @@ def _profiled(*names: str) -> tuple[str, ...]:
     return tuple(rf"^sglang_profiler::{re.escape(name)}(?:_\d+)?$" for name in names)
 
 
-@traced_as("sgl_kernel::silu_and_mul")
-def _silu_and_mul(op: OpSignature) -> UnaryElementwise:
+@traced_as("sgl_kernel::silu_and_mul", "sgl_kernel::gelu_and_mul", "sgl_kernel::gelu_tanh_and_mul")
+def _gated(op: OpSignature) -> UnaryElementwise:
     """(out, x)."""
-    return gated(op, flops=5)
-
-
-@traced_as("sgl_kernel::gelu_and_mul")
-def _gelu_and_mul(op: OpSignature) -> UnaryElementwise:
-    return gated(op, flops=8)
-
-
-@traced_as("sgl_kernel::gelu_tanh_and_mul")
-def _gelu_tanh_and_mul(op: OpSignature) -> UnaryElementwise:
-    return gated(op, flops=10)
+    return gated(op)
 
 
 @traced_as("sgl_kernel::rotary_embedding")
@@ -190,16 +183,10 @@ def _moe_aux(op: OpSignature) -> MoEAux:
 @traced_as_pattern(*_profiled("fused_mxfp4_quant_fused_rms_mxfp4_quant"))
 def _rms_norm_fp4(op: OpSignature) -> RMSNorm:
     """(x, weight, epsilon, x2, weight2, epsilon2, residual, ...): x2, a second tensor to normalize, is left out."""
-    return rms_norm(op, 0, 1, residual=op.has(6), quantized=True, **_mxfp4(op))
+    return rms_norm(op, 0, 1, residual=op.has(6), quantized=True, **mxfp4(math.prod(op.shape(0))))
 
 
 @traced_as_pattern(*_profiled("quant_dynamic_mxfp4_quant", "fused_mxfp4_quant_fused_flatten_mxfp4_quant"))
 def _fp4_quant(op: OpSignature) -> GroupQuant:
     """(x, ...)."""
-    return quantized(op, 0, **_mxfp4(op))
-
-
-def _mxfp4(op: OpSignature) -> dict[str, Any]:
-    """An FP4 result of tensor 0's size with one E8M0 scale per 32 values."""
-    scales = math.ceil(math.prod(op.shape(0)) / 32)
-    return {"dtype_out": DType.FP4_E2M1, "scale_elements": scales, "dtype_scale": DType.FP8_E8M0FNU}
+    return quantized(op, 0, **mxfp4(math.prod(op.shape(0))))

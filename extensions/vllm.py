@@ -216,20 +216,10 @@ def _fp8_quant(op: OpSignature) -> GroupQuant:
     return quantized(op, 1, out=0, scale=2)
 
 
-@traced_as("_C::silu_and_mul")
-def _silu_and_mul(op: OpSignature) -> UnaryElementwise:
+@traced_as("_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul")
+def _gated(op: OpSignature) -> UnaryElementwise:
     """(out, x)."""
-    return gated(op, flops=5)
-
-
-@traced_as("_C::gelu_and_mul")
-def _gelu_and_mul(op: OpSignature) -> UnaryElementwise:
-    return gated(op, flops=8)
-
-
-@traced_as("_C::gelu_tanh_and_mul")
-def _gelu_tanh_and_mul(op: OpSignature) -> UnaryElementwise:
-    return gated(op, flops=10)
+    return gated(op)
 
 
 @traced_as("_C::rotary_embedding")

@@ -178,15 +178,24 @@ def binary(
     return BinaryElementwise(shape=shape, inputs=(left, right), outputs=(written,))
 
 
-def gated(op: OpSignature, *, flops: int, out: int = 0, x: int = 1) -> UnaryElementwise:
-    """``activation(left half of x) * right half``, into ``out``: ``flops`` per element of the result."""
+#: Operations per element of ``activation(left) * right``, by the name that every library gives such an op.
+_GATED_FLOPS = {"silu_and_mul": 5, "gelu_and_mul": 8, "gelu_tanh_and_mul": 10}
+
+
+def gated(op: OpSignature, out: int = 0, x: int = 1) -> UnaryElementwise:
+    """``activation(left half of x) * right half``, into ``out``; the op's name says which activation."""
     written, read = operand(op, out), operand(op, x)
     if prod(read.shape) != 2 * prod(written.shape):
         raise SignatureError(
             f"{op.name}: input {x} should be twice as wide as {list(written.shape)}, the trace recorded "
             f"{list(read.shape)}"
         )
-    return UnaryElementwise(shape=written.shape, inputs=(read,), outputs=(written,), flops_per_element=flops)
+    return UnaryElementwise(
+        shape=written.shape,
+        inputs=(read,),
+        outputs=(written,),
+        flops_per_element=_GATED_FLOPS[op.name.rpartition("::")[2]],
+    )
 
 
 def pointwise(op: OpSignature, *inputs: int, dtype_out: DType | None = None, flops: int = 1) -> Elementwise:

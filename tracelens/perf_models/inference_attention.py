@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import prod
@@ -58,6 +59,29 @@ def annotated_as(*prefixes: str) -> Callable[[F], F]:
     the step around their op with ``attention_sums``.
     """
     return mark("annotated_as", *prefixes)
+
+
+def annotated_numbers(text: str) -> dict[str, int]:
+    """``key=123`` pairs of an annotation.
+
+    >>> annotated_numbers("bs=2 toks=14721 ctx=[7803]")
+    {'bs': 2, 'toks': 14721}
+    """
+    return {key: int(value) for key, value in re.findall(r"(\w+)=(\d{1,18})\b", text)}
+
+
+def step_of_one_kind(
+    is_context: bool,
+    requests: int | None,
+    tokens: int | None,
+    sums: AttentionSums | None,
+    *,
+    padded_requests: int | None = None,
+) -> InferenceStep:
+    """A step in which all requests read their prompts, or all generate."""
+    kind, other = ("context", "generation") if is_context else ("generation", "context")
+    values = {f"{kind}_requests": requests, f"{kind}_tokens": tokens, f"{other}_requests": 0, f"{other}_tokens": 0}
+    return InferenceStep(**values, sums=sums, padded_requests=padded_requests)
 
 
 def attention_sums(op: OpSignature) -> AttentionSums:

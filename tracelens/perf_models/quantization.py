@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
@@ -58,3 +58,8 @@ def quantized(op: OpSignature, x: int, out: int | None = None, scale: int | None
     if scale is not None:
         recorded |= {"scale_elements": prod(op.shape_or_scalar(scale)), "dtype_scale": op.dtype(scale)}
     return GroupQuant(elements=prod(op.shape(x)), dtype=op.dtype(x), **recorded | fields)
+
+
+def mxfp4(elements: int) -> dict[str, Any]:
+    """What an FP4 result of so many elements adds to a model: one E8M0 scale per 32 of them (OCP MX formats)."""
+    return {"dtype_out": DType.FP4_E2M1, "scale_elements": ceil(elements / 32), "dtype_scale": DType.FP8_E8M0FNU}
