@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.analysis.calibration import Mask, Measured, Part
+from tracelens.analysis.calls import OpReadings
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.estimation import KINDS, PRECISIONS, usable_rows
 from tracelens.backends import memory_bound
@@ -141,14 +142,14 @@ def _to_fit(columns: Columns, which: str, device: HardwareSpec, family: str) -> 
 
 def analysis_measured(analysis: Analysis) -> list[Measured]:
     """The calls of a trace that have a perf model: kernels alone, one row per distinct call with its mean time."""
-    frame, catalog = analysis.frames.get("unified_perf_summary"), Catalog(analysis.extensions)
+    frame = analysis.frames.get("unified_perf_summary")
     if frame is None or "example_row" not in frame:
         return []
-    calls: list[tuple[PerfModel | None, str, float]] = []
-    for row, name, mean in zip(frame["example_row"], frame["name"], frame["kernel_us_mean"], strict=True):
-        model = catalog.read(analysis.trace.table.signature_of(int(row))).model if row == row and row >= 0 else None
-        calls.append((model, str(name), float(mean)))
-    return calls_measured(calls)
+    frame = frame[frame["example_row"] >= 0]
+    rows = frame["example_row"].to_numpy(np.int64)
+    readings = OpReadings(analysis.trace.table, Catalog(analysis.extensions), np.unique(rows))
+    models = [readings.readings[code].model for code in readings.code_of(rows).tolist()]
+    return calls_measured(zip(models, frame["name"].astype(str), frame["kernel_us_mean"].tolist(), strict=True))
 
 
 def report_measured(path: Path) -> tuple[list[Measured], str | None]:
