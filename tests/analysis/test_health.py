@@ -151,3 +151,15 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, capsys: pytest.
 def test_a_real_trace_is_checked_in_seconds(shared_traces: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["check", str(shared_traces / "h100" / "gaunernst_bert-small-uncased__1016001.json.gz")]) == 0
     assert "h100" in capsys.readouterr().out
+
+
+def test_views_that_were_not_recorded_are_named_with_what_to_set():
+    events = [op("aten::mm", 0, 10, **MM), launch(1, 5), kernel("k", 5, 5, 5)]
+    wait = {**launch(3, 6), "name": "cudaStreamWaitEvent"}
+    found = {missing.question: missing.because for missing in state_of([*events, wait]).lacks}
+    assert list(found) == ["time per nn.Module", "memory over time", "which event a stream waited for"]
+    assert "with_stack=True" in found["time per nn.Module"]
+    assert "profile_memory=True" in found["memory over time"]
+    frame = {**op("nn.Module: Net_0", 0, 10), "cat": "python_function"}
+    memory = {**op("[memory]", 2, 0, Bytes=512), "ph": "i", "cat": "cpu_instant_event"}
+    assert not state_of([*events, frame, memory]).lacks

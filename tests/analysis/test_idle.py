@@ -187,3 +187,14 @@ def test_the_causes_add_up_on_every_real_trace(shared_traces: Path) -> None:
             found.append((path.name, gaps_of(trace).total_ns, gpu_timeline(activity).idle_ns))
     assert len(found) >= 20
     assert [name for name, by_cause, idle in found if by_cause != idle] == []
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("overlap", ["keep", "clip"])
+@pytest.mark.parametrize("name", ["mi300/resnet_act_checkpoint", "hta/nccl_parser_config/nccl_data"])
+def test_the_causes_add_up_in_selected_steps_too(shared_traces: Path, name: str, overlap: str) -> None:
+    analysis = analyze(load(shared_traces / f"{name}.json.gz"), Options(steps="steady", overlap=overlap))
+    by_cause = analysis.frames["idle_causes"]["idle_us"]
+    assert round(1000 * by_cause.sum()) == analysis.timeline.idle_ns > 0
+    idle = analysis.frames["gpu_timeline"].set_index("type").loc["idle_time", "time_ms"]
+    assert by_cause.sum() / 1000 == pytest.approx(idle, rel=1e-12)

@@ -50,7 +50,7 @@ def modules(
     class_of = np.array(
         [
             classes.setdefault(_INSTANCE.sub("", name.removeprefix(MODULE_PREFIX)), len(classes)) if scope else -1
-            for name, scope in zip(table.names, _used(table, scopes.rows), strict=True)
+            for name, scope in zip(table.names, np.isin(np.arange(len(table.names)), name).tolist(), strict=True)
         ],
         np.int64,
     )
@@ -97,13 +97,6 @@ def modules(
             "percent": 100 * total.sum(axis=0)[shown] / everything,
         }
     )
-
-
-def _used(table: TraceTable, rows: Ints) -> list[bool]:
-    used = np.zeros(max(len(table.names), 1), bool)
-    used[table.name[rows]] = True
-    names: list[bool] = used[: len(table.names)].tolist()
-    return names
 
 
 def _by_time(parent: Ints, time: Ints, texts: list[str]) -> list[int]:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
+from tracelens.trace.table import RowColumn
 from tracelens.trace.tree import OpTree
 
 Bools = npt.NDArray[np.bool_]
@@ -16,7 +17,7 @@ def positions(tree: OpTree, rows: npt.NDArray[np.integer]) -> Ints:
     return np.where(rows >= 0, tree.position[np.maximum(rows, 0)], -1).astype(np.int64)
 
 
-def levels(at: Ints, above: Ints) -> list[Ints]:
+def levels(at: Ints, above: npt.NDArray[np.integer]) -> list[Ints]:
     """These positions and all above them by depth, the top first. ``above``: the position above each, -1 at the top."""
     seen = np.zeros(len(above), bool)
     frontier = np.unique(at)
@@ -44,10 +45,11 @@ class Scopes:
     def __init__(self, tree: OpTree, wanted: Bools) -> None:
         """``wanted``: which positions in preorder."""
         self._tree = tree
-        self._at = np.flatnonzero(wanted)
-        self.rows: Ints = tree.order[self._at]
-        self._last = tree.last[self.rows]
-        self.above = np.arange(-1, len(self.rows) - 1)
+        self._at = np.flatnonzero(wanted).astype(np.int32)
+        self.rows: RowColumn = tree.order[self._at].astype(np.int32)
+        # One more at the end, which index -1 reaches
+        self._last = np.append(tree.last[self.rows], np.int32(0))
+        self.above: RowColumn = np.arange(-1, len(self.rows) - 1, dtype=np.int32)
         active = np.flatnonzero(self._is_past(self.above, self._at))
         # What lies between two of them has ended when the second begins: so the first's candidate is the second's
         while len(active):
@@ -65,8 +67,8 @@ class Scopes:
             found[past] = self.above[found[past]]
         return found
 
-    def _is_past(self, scope: Ints, at: Ints) -> Bools:
-        ended: Bools = (scope >= 0) & (np.append(self._last, 0)[scope] <= at)
+    def _is_past(self, scope: npt.NDArray[np.integer], at: npt.NDArray[np.integer]) -> Bools:
+        ended: Bools = (scope >= 0) & (self._last[scope] <= at)
         return ended
 
 
@@ -92,7 +94,7 @@ class Paths:
         self.parent: list[int] = [-1]
         self.code: list[int] = [-1]
 
-    def of(self, at: Ints, above: Ints, code: Ints) -> Ints:
+    def of(self, at: Ints, above: npt.NDArray[np.integer], code: Ints) -> Ints:
         """The path of ``at`` and of what is above them, by place; 0 for other places."""
         result = np.zeros(len(above), np.int64)
         for places in levels(at, above):

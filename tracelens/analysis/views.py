@@ -34,6 +34,12 @@ def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
     if not len(table.allocations):
         because = "no allocator events were recorded: pass profile_memory=True to the profiler"
         missing.append(Unanswered(question="memory over time", because=because))
+    if "cudaStreamWaitEvent" in table.names and not len(table.event_waits):
+        because = (
+            "no synchronization records: pass "
+            "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True) to the profiler"
+        )
+        missing.append(Unanswered(question="which event a stream waited for", because=because))
     return tuple(missing)
 
 

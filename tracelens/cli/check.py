@@ -55,7 +55,7 @@ def _lines(state: Health) -> list[str]:
     lines += [_line("shapes", shapes), _line("stacks", "yes" if state.stacks else "no (with_stack=True was not set)")]
     lines += [_line("links", _links(state))]
     stem, count = state.steps
-    lines += [_line("steps", f"{count} named {stem}" if count else "none found")]
+    lines += [_line("steps", f"{count} named {stem}" if count else "none (profiler.step() was not called)")]
     lines += [_line("device", state.device_note or state.device or "not recognized")]
     if state.coverage is not None:
         lines += [_line("coverage", _coverage(state.coverage))]
