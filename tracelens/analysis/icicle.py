@@ -13,7 +13,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.scopes import Scopes, levels
 from tracelens.analysis.steps import is_step_annotation
 from tracelens.analysis.tables import UNLINKED_NAME
-from tracelens.trace.table import Kind
+from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 
 MAX_NODES = 3000
@@ -86,7 +86,7 @@ def _shown_positions(analysis: Analysis) -> tuple[Bools, Bools]:
     return (kind == Kind.CPU_OP) | is_module | is_annotation, is_module
 
 
-def _above(tree: OpTree, scopes: Scopes, is_module: Bools) -> Ints:
+def _above(tree: OpTree, scopes: Scopes, is_module: Bools) -> RowColumn:
     """The level above each of ``scopes``, -1 at the top."""
     above, rows, start = scopes.above, scopes.rows, tree.table.start_ns
     top = np.flatnonzero((above < 0) & (tree.forward[rows] >= 0))
@@ -117,7 +117,7 @@ def _add_kernels(builder: _Builder, analysis: Analysis, owner: Ints) -> None:
 class _Builder:
     """Nodes as growing columns: every level's rows are grouped by (node above, name) at once."""
 
-    def __init__(self, analysis: Analysis, rows: Ints, above: Ints, at: Ints) -> None:
+    def __init__(self, analysis: Analysis, rows: RowColumn, above: RowColumn, at: Ints) -> None:
         """With nodes for ``at`` and what is above them: indices into ``rows``, as ``above`` is."""
         table = self._table = analysis.trace.table
         self.categories: list[str] = []
