@@ -420,15 +420,25 @@ class Job:
         ]
 
     def _pair(self, rank: int, forward: Task, backward: Task) -> tuple[Cost, Cost] | None:
-        found = self._merged(rank, forward.chunk, backward.kind, backward.chunk)
-        return None if found is None else (cost_of(found[0]), cost_of(found[1]))
+        found = self._merged(rank, forward, backward)
+        return None if found is None else found[1]
 
-    def _merged(self, rank: int, forward: int, kind: Kind, backward: int) -> tuple[Pass, Pass] | None:
-        first, second = self.in_order(rank, forward, "F"), self.in_order(rank, backward, kind)
-        factor = self._factor(rank)
-        ahead, back = self._unhosted(first, factor, "F"), self._unhosted(second, factor, kind)
-        late = self._experts_us("F", first) + self._experts_us(kind, second)
-        return self._once(("merged", id(ahead), id(back)), lambda: self._both(ahead, back, late))
+    def _merged(self, rank: int, forward: Task, backward: Task) -> tuple[tuple[Pass, Pass], tuple[Cost, Cost]] | None:
+        """A forward and a backward beside each other, and what they take."""
+        key = ("merged", rank, forward.chunk, backward.kind, backward.chunk)
+        return self._once(key, lambda: self._beside_each_other(rank, forward, backward))
+
+    def _beside_each_other(
+        self, rank: int, forward: Task, backward: Task
+    ) -> tuple[tuple[Pass, Pass], tuple[Cost, Cost]] | None:
+        factor, late_us = self._factor(rank), 0.0
+        both = []
+        for task in (forward, backward):
+            names = self.in_order(rank, task.chunk, task.kind)
+            both.append(self._unhosted(names, factor, task.kind))
+            late_us += self._experts_us(task.kind, names)
+        found = self._both(both[0], both[1], late_us)
+        return None if found is None else (found, (cost_of(found[0]), cost_of(found[1])))
 
     def _both(self, ahead: Pass, back: Pass, experts_us: float) -> tuple[Pass, Pass] | None:
         """Beside each other; the host is late for whichever ends last."""
@@ -447,9 +457,9 @@ class Job:
         pairs = ran.pairs[rank]
         first = at if at in pairs else at - 1 if at - 1 in pairs else None
         if first is not None:
-            found = self._merged(rank, mine[first].chunk, mine[first + 1].kind, mine[first + 1].chunk)
+            found = self._merged(rank, mine[first], mine[first + 1])
             if found is not None:
-                return found[at - first]
+                return found[0][at - first]
         return self.pass_of(rank, mine[at].chunk, mine[at].kind)
 
     def held(self, rank: int) -> list[RankLayer]:

@@ -229,22 +229,18 @@ class _Rank:
 
     def _run_pair(self, at: int, costs: tuple[Cost, Cost]) -> bool:
         """Both start when both can; whether they could."""
-        both = self.tasks[at : at + 2]
-        ports = [self.ports[task.kind][task.chunk] for task in both]
-        dues = []
-        for task, port in zip(both, ports, strict=True):
-            due = 0.0 if port.source is None else port.source[task.micro_batch]
-            if due is None:
-                return False
-            dues.append(due)
-        start = max(self.free, *dues)
+        (first, second), (ahead, back) = self.tasks[at : at + 2], costs
+        one, other = self.ports[first.kind][first.chunk], self.ports[second.kind][second.chunk]
+        due = 0.0 if one.source is None else one.source[first.micro_batch]
+        came = 0.0 if other.source is None else other.source[second.micro_batch]
+        if due is None or came is None:
+            return False
+        start = max(self.free, due, came)
         if start > self.free:
-            self.waited += min(start - self.free, ports[dues.index(start)].hop_in_us)
+            self.waited += min(start - self.free, one.hop_in_us if due >= came else other.hop_in_us)
         self.pairs.add(at)
-        self.free = max(
-            self._run(task.micro_batch, port, cost, start, due)
-            for task, port, cost, due in zip(both, ports, costs, dues, strict=True)
-        )
+        end = self._run(first.micro_batch, one, ahead, start, due)
+        self.free = max(end, self._run(second.micro_batch, other, back, start, came))
         self.busy += self.free - start
         return True
 
