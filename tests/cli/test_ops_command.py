@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,12 @@ def test_patterns_and_names_without_a_model_are_marked(tmp_path: Path, capsys: p
     assert rows["my_lib::gemm"] == ["GEMM", "GEMM"]
     assert rows["my_lib::sort"] == ["-", "MoE_aux"]
     assert rows["/^triton_(poi|red|per|for)_fused/"] == ["FusedKernel", "triton"]
+
+
+def test_ops_that_are_taken_apart_and_backwards_by_their_forward_say_so(capsys: pytest.CaptureFixture[str]):
+    assert main(["ops"]) == 0
+    rows = {
+        cells[0]: cells[1:3] for line in capsys.readouterr().out.splitlines() if (cells := re.split(r" {2,}", line))
+    }
+    assert rows["vllm::moe_forward"] == ["its inner ops", "MoE_unfused"]
+    assert rows["_GroupedLinearBackward"] == ["backward of _GroupedLinear", "GroupedGEMM_bwd"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from tracelens.analysis.analyze import recognized
 from tracelens.analysis.calls import read_ops, unified_calls
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.coverage import coverage
+from tracelens.analysis.graphs import graph_launches
+from tracelens.analysis.inference import STEM, inference_steps
 from tracelens.analysis.inner_ops import with_inner_ops
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options, active_extensions
@@ -88,6 +91,8 @@ def health(trace: Trace, options: Options | None = None) -> Health:
     exchanges = _token_exchanges(table, catalog)
     device = np.flatnonzero(np.isin(table.kind, DEVICE_KINDS))
     stem, steps = find_steps(table)
+    if not stem and len(served := inference_steps(table, catalog)) > 1:
+        stem, steps = STEM, served.steps
     return Health(
         source=table.source,
         events=table.events_total,
@@ -112,8 +117,14 @@ def health(trace: Trace, options: Options | None = None) -> Health:
         damage=_damage(table),
         violations=tuple(tree.self_check()),
         coverage=_coverage(trace, catalog) if len(device) else None,
-        lacks=not_recorded(table),
+        lacks=(*not_recorded(table), *_unopened_graphs(table)),
     )
+
+
+def _unopened_graphs(table: TraceTable) -> Iterator[Unanswered]:
+    if len(graph_launches(table)):
+        because = "graphs replay kernels without them: record the capture, then report --capture TRACE"
+        yield Unanswered(question="ops of replayed kernels", because=because)
 
 
 def _coverage(trace: Trace, catalog: Catalog) -> Coverage:

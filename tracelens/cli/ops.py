@@ -7,7 +7,7 @@ import argparse
 from tracelens import perf_models
 from tracelens.extensions import NONE, Extension, bundled_extensions, load_extension, overlay
 from tracelens.perf_models.base import models_of
-from tracelens.registry import Claim
+from tracelens.registry import Claim, Registry
 
 _HEADER = ("name", "model", "category", "source")
 
@@ -43,11 +43,19 @@ def _rows(extensions: tuple[Extension, ...]) -> list[tuple[str, ...]]:
     rows: dict[str, tuple[str, ...]] = {}
     for name, claim in overlay(perf_models.categories(), extensions).items():
         rows[name] = (name, "-", str(claim.options["category"]), claim.origin)
+    for name, claim in overlay(Registry("backward_of", {}), extensions).items():
+        rows[name] = (name, f"backward of {claim.options['forward']}", _category(rows, name), claim.origin)
+    for name, claim in overlay(Registry("holds_ops", {}), extensions).items():
+        rows[name] = (name, "its inner ops", _category(rows, name), claim.origin)
     for name, claim in overlay(perf_models.pattern_bindings(), extensions).items():
         rows[name] = _row(f"/{name}/", claim)
     for name, claim in overlay(perf_models.bindings(), extensions).items():
         rows[name] = _row(name, claim)
     return sorted(rows.values())
+
+
+def _category(rows: dict[str, tuple[str, ...]], name: str) -> str:
+    return rows[name][2] if name in rows else "-"
 
 
 def _row(name: str, claim: Claim) -> tuple[str, ...]:
