@@ -96,7 +96,7 @@ def test_a_mesh_answers_or_says_why_not(routing, rules, seed_rules):
         },
     ),
     slots=st.one_of(st.none(), st.integers(-1, 30)),
-    way=st.sampled_from(["hierarchical", "direct"]),
+    way=st.sampled_from(["hierarchical", "direct", "per-expert"]),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None)
 def test_a_cluster_answers_or_says_why_not(routing, ports, slots, way):

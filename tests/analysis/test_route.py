@@ -56,6 +56,14 @@ def test_hierarchical_sends_less_over_the_network_than_direct():
     assert near < route_ports(routing(topk=8), PORTS, way="direct").summary["dispatch_us"]
 
 
+def test_a_copy_per_expert_is_all_copies_and_never_less_than_one_per_rank():
+    given = routing(topk=8, experts=64, tokens=2048)
+    each, once = (route_ports(given, PORTS, way=way) for way in ("per-expert", "direct"))
+    assert each.traffic.total_bytes == pytest.approx(2048 * 8 * 7392)  # 7,168 values of FP8, 56 scales
+    assert each.summary["dispatch_us"] > once.summary["dispatch_us"]
+    assert each.summary["mean_ranks"] == once.summary["mean_ranks"] < 8
+
+
 def test_layers_have_their_own_hot_experts():
     result = route_ports(routing("zipf:1.2"), PORTS, layers=3, steps=2, drift=0.5)
     layers = result.frames["layers"]

@@ -44,7 +44,7 @@ from tracelens.workload.seed_routing import RoutingTable, seed_routing
 _SCALE_BLOCK = 128
 #: A simulation that the command waits for: larger exchanges use larger packets.
 _MOST_PACKETS = 1_000_000
-Way = Literal["hierarchical", "direct"]
+Way = Literal["hierarchical", "direct", "per-expert"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +186,9 @@ def route_ports(
 
     With ``topology`` each phase also has the time of an even all-to-all of the busiest sender's bytes by the collective
     algorithms (``collective_us``). ``metadata_bytes`` go with every dispatched copy. ``way``: ``hierarchical`` sends
-    one copy per destination node and forwards inside it, ``direct`` one per destination rank. ``slots`` (default: one
-    spare per rank) are physical experts for EPLB. Beyond one layer or step the layer's weights come from
-    ``drifting_weights`` and times are the bottleneck's.
+    one copy per destination node and forwards inside it, ``direct`` one per destination rank, ``per-expert`` one per
+    chosen expert (DeepEP's low-latency kernels). ``slots`` (default: one spare per rank) are physical experts for
+    EPLB. Beyond one layer or step the layer's weights come from ``drifting_weights`` and times are the bottleneck's.
     UsageError where figures do not fit.
     """
     if layers < 1 or steps < 1:
@@ -211,18 +211,18 @@ def route_ports(
         groups=routing.groups or 1,
     )
     better = _outcome(table, balanced, ports, phases, way, with_packets=False)
-    traffic = Traffic(wire_bytes=outcome.copies.per_rank * phases[0][1].copy_bytes)
-    received = outcome.copies.per_rank.sum(axis=0)
+    sent = _sent(outcome.copies, way)
+    traffic = Traffic(wire_bytes=sent * phases[0][1].copy_bytes)
     phase_frame = pd.DataFrame(outcome.phases)
     if topology is not None:
-        sent = outcome.copies.per_rank.sum(axis=1).max() * phase_frame.copy_bytes.to_numpy(float)
-        times, names = collective_us("all_to_all", sent, Group(ranks=routing.ranks), topology)
+        nbytes = sent.sum(axis=1).max() * phase_frame.copy_bytes.to_numpy(float)
+        times, names = collective_us("all_to_all", nbytes, Group(ranks=routing.ranks), topology)
         phase_frame = phase_frame.assign(collective_us=times, collective=names)
     summary = _loads_summary(routing, table, loads, outcome.copies)
     summary |= {
         "remote_share": traffic.remote_share,
         "rank_imbalance": imbalance(outcome.copies.per_expert.sum(axis=0)),
-        "received_imbalance": imbalance(received),
+        "received_imbalance": imbalance(sent.sum(axis=0)),
         "dispatch_us": float(phase_frame.time_us[0]),
         "combine_us": float(phase_frame.time_us[1]),
         "even_us": even,
@@ -373,16 +373,18 @@ def _outcome(
         lower = bottleneck(exchange, ports)
         row: dict[str, Any] = {"phase": name, "copy_bytes": form.copy_bytes, "bottleneck_us": lower.time_us}
         if with_packets:
-            row |= _simulated(copies, exchange, form, _with_packets(exchange, ports), lower)
+            row |= _simulated(_sent(copies, way), exchange, form, _with_packets(exchange, ports), lower)
         rows.append(row)
     return _Outcome(copies=copies, phases=rows)
 
 
-def _simulated(copies: Copies, exchange: Exchange, form: Payload, ports: Ports, lower: PortTimes) -> dict[str, Any]:
+def _simulated(
+    sent: NDArray[np.int64], exchange: Exchange, form: Payload, ports: Ports, lower: PortTimes
+) -> dict[str, Any]:
     """Packet times and rates per rank: effective over the whole time, true over the busiest port's own."""
     times = simulate_ports(exchange, ports)
-    logical = float(copies.per_rank.sum()) * form.copy_bytes / copies.ranks
-    remote = logical - float(np.trace(copies.per_rank)) * form.copy_bytes / copies.ranks
+    logical = float(sent.sum()) * form.copy_bytes / len(sent)
+    remote = logical - float(np.trace(sent)) * form.copy_bytes / len(sent)
 
     def gb_s(nbytes: float, time_us: float) -> float:
         return nbytes / time_us / GB_PER_S_IN_BYTES_PER_US if time_us else 0.0
@@ -403,7 +405,12 @@ def _simulated(copies: Copies, exchange: Exchange, form: Payload, ports: Ports, 
 def _exchange(copies: Copies, copy_bytes: float, way: Way) -> Exchange:
     if way == "hierarchical":
         return Exchange.hierarchical(copies, copy_bytes)
-    return Exchange.direct(Traffic(wire_bytes=copies.per_rank * copy_bytes), copies.ranks_per_node)
+    return Exchange.direct(Traffic(wire_bytes=_sent(copies, way) * copy_bytes), copies.ranks_per_node)
+
+
+def _sent(copies: Copies, way: Way) -> NDArray[np.int64]:
+    """Copies from rank to rank, those that stay included."""
+    return copies.per_expert if way == "per-expert" else copies.per_rank
 
 
 def _with_packets(exchange: Exchange, ports: Ports) -> Ports:
@@ -417,6 +424,7 @@ def _even_us(copies: Copies, ports: Ports, phases: Sequence[tuple[str, Payload]]
     ranks, size = copies.ranks, copies.ranks_per_node
     flat = dataclasses.replace(
         copies,
+        per_expert=np.full((ranks, ranks), copies.per_expert.mean()),
         per_rank=np.full((ranks, ranks), copies.per_rank.mean()),
         per_node=np.full((ranks, ranks // size), copies.per_node.mean()),
     )

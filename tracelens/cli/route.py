@@ -52,7 +52,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--drift", type=float, metavar="0..1", help="share of the experts' log weight that is new each step")
     add("--cluster", metavar="NAME|FILE.toml", help="nodes, links and network cards; a device means its standard node")
     add("--link-gb-s", type=float, metavar="GB/s", help="a rank's link inside its node, one direction")
-    add("--way", choices=("hierarchical", "direct"), help="one copy per node (default), or per rank")
+    add(
+        "--way", choices=("hierarchical", "direct", "per-expert"),
+        help="copies of a token: one per node, forwarded there (default); one per rank; one per expert (low latency)",
+    )  # fmt: skip
     add("--dispatch-dtype", metavar="DTYPE", help="fp8 (with scales)")
     add("--combine-dtype", default="bf16", metavar="DTYPE", help="bf16")
     add("--compare", type=Path, metavar="TRACE_DIR", help="traces whose measured exchanges stand beside the prediction")
