@@ -39,8 +39,8 @@ FITTED = {
 }
 #: Fits minimize the mean of |ln(projected / measured)| to this power, which outliers pull less than at 1.
 POWER = 0.75
-#: Where factors of products and of memory can hardly be told apart, their squared logarithms times this are added.
-RIDGE = {"Megatron-Bridge": 0.03}
+#: Where factors can hardly be told apart (products, memory, the host), squared logarithms times this are added.
+RIDGE = {"Megatron-Bridge": 0.03, "vTrain": 0.03}
 #: Where every family counts the same: sizes of one model. Elsewhere every row does.
 BALANCED = frozenset({"llm-foundry"})
 #: Values that are tried.

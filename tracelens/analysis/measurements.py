@@ -161,13 +161,14 @@ def report_measured(path: Path) -> tuple[list[Measured], str | None]:
         records = [(op["signature"], str(op["category"]), float(op["measured_us"])) for op in ops if op["measured_us"]]
         bundled = [load_extension(name) for name in extensions if isinstance(name, str) and name.isidentifier()]
         catalog = Catalog(bundled)
-        calls = [(catalog.read(_signature(recorded)).model, recorded["name"], time) for recorded, _, time in records]
+        calls = [(catalog.read(signature_of(recorded)).model, recorded["name"], time) for recorded, _, time in records]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a tracelens report.json: {error}") from error
     return calls_measured(calls), device
 
 
-def _signature(recorded: dict[str, Any]) -> OpSignature:
+def signature_of(recorded: dict[str, Any]) -> OpSignature:
+    """The signature of one of a ``report.json``'s ops."""
     shapes, dtypes, strides, scalars = (
         None if recorded[key] is None else freeze(recorded[key]) for key in ("shapes", "dtypes", "strides", "scalars")
     )

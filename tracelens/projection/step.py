@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from tracelens.backends.base import Backend
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
@@ -87,7 +88,7 @@ def project(
     *,
     sequence: int,
     schedule: str | None = None,
-    backends: str = BACKENDS,
+    backends: str | Backend = BACKENDS,
     software: Software = PLAIN,
     options: Options = NO_OPTIONS,
 ) -> Projection:
@@ -110,7 +111,7 @@ def project(
         system=priced_on,
         sequence=sequence,
         order=order,
-        backend=_chain(backends),
+        backend=_chain(backends) if isinstance(backends, str) else backends,
         software=software,
         options=options,
     )

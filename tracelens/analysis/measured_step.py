@@ -1,0 +1,75 @@
+"""One step of a trace or of a ``report.json`` as a projection takes it: its time, and what ran in it how long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.measurements import signature_of
+from tracelens.backends.measured import MeasuredCall, MeasuredStep
+from tracelens.dtypes import DType
+from tracelens.errors import InputError
+from tracelens.extensions import load_extension
+from tracelens.perf_models import Collective
+from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    from tracelens.analysis.analyze import Analysis
+
+
+def report_step(path: Path) -> MeasuredStep:
+    """Of a ``report.json``, the mean step; the whole window where no steps were marked. NCCL's collectives are not in
+    it. InputError for other files.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        marked, busy = document["step"] or {}, document["busy"]
+        steps = int(marked.get("count") or 1)
+        step_us = float(marked.get("time_us") or busy["total_us"])
+        bundled = [load_extension(name) for name in document["extensions"] if str(name).isidentifier()]
+        catalog = Catalog(bundled)
+        calls = tuple(
+            MeasuredCall(
+                name=str(op["signature"]["name"]),
+                model=catalog.read(signature_of(op["signature"])).model,
+                count=float(op["count"]) / steps,
+                time_us=float(op["measured_us"]),
+            )
+            for op in document["ops"]
+            if op["measured_us"] and op["signature"]
+        )
+        return MeasuredStep(step_us=step_us, idle_us=float(busy["idle"]) * step_us, calls=calls)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is not a tracelens report.json: {error}") from error
+
+
+def trace_step(analysis: Analysis) -> MeasuredStep:
+    """Of an analyzed trace, the mean step; the whole window where no steps were marked."""
+    steps = len(analysis.selected_steps) or len(analysis.step_times) or 1
+    catalog, calls = Catalog(analysis.extensions), []
+    ops = analysis.frames.get("unified_perf_summary")
+    if ops is not None and "example_row" in ops:
+        columns = (ops[name] for name in ("example_row", "name", "operation_count", "kernel_us_mean"))
+        for row, name, count, mean in zip(*columns, strict=True):
+            known = row == row and row >= 0 and mean > 0
+            model = catalog.read(analysis.trace.table.signature_of(int(row))).model if known else None
+            if known:
+                calls.append(MeasuredCall(name=str(name), model=model, count=count / steps, time_us=float(mean)))
+    collectives = analysis.frames.get("coll_analysis")
+    for _, one in collectives.iterrows() if collectives is not None else ():
+        ranks = one["group_size"]
+        model = Collective(
+            kind=str(one["collective"]),
+            elements_in=int(one["in_nelems"] or 0),
+            elements_out=int(one["out_nelems"] or 0),
+            ranks=int(ranks) if ranks == ranks and ranks else None,
+            dtype=DType.parse(str(one["dtype"])),
+        )
+        mean = float(one["duration_us_mean"])
+        calls.append(MeasuredCall(name=model.kind, model=model, count=one["operation_count"] / steps, time_us=mean))
+    timeline = analysis.timeline
+    return MeasuredStep(
+        step_us=timeline.total_ns / NS_PER_US / steps, idle_us=timeline.idle_ns / NS_PER_US / steps, calls=tuple(calls)
+    )

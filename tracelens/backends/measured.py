@@ -1,0 +1,131 @@
+"""What a trace measured, as a backend: an operation that was recorded takes as long again, others keep its efficiency."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracelens.backends.base import Backend, Estimate, EstimateTable
+from tracelens.backends.chain import family
+from tracelens.backends.memory_bound import stream_of
+from tracelens.backends.system import System
+from tracelens.dtypes import DType
+from tracelens.perf_models import (
+    GEMM,
+    SDPA,
+    Collective,
+    EPComm,
+    GroupedGEMM,
+    GroupedGEMMVariableK,
+    PerfModel,
+    SDPABackward,
+    WorkColumns,
+)
+
+MEASURED, EFFICIENCY = "measured", "measured efficiency"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCall:
+    """A distinct call of a trace: how often in a step, and its mean time in us. ``model`` None: nobody knows it."""
+
+    name: str
+    model: PerfModel | None
+    count: float
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One step of a rank: its time and the device's idle time in it, us, and what it ran."""
+
+    step_us: float
+    idle_us: float
+    calls: tuple[MeasuredCall, ...]
+
+
+def key_of(model: PerfModel) -> Hashable:
+    """Equal for calls that do the same work; None for those whose dimensions say too little.
+
+    Which of a product's operands is transposed, and whether a bias is added, does not matter.
+    """
+    dtype = model.compute_dtype
+    width = None if dtype is None else ("bf16" if dtype in (DType.BF16, DType.FP16) else dtype.rate)
+    if isinstance(model, GroupedGEMM):
+        kind = "wgrad" if isinstance(model, GroupedGEMMVariableK) else "forward"
+        return "grouped", kind, model.m, frozenset((model.n, model.k)), model.groups, width
+    if isinstance(model, GEMM):
+        return "gemm", model.b, frozenset((model.m, model.n)), model.k, width
+    if isinstance(model, SDPA):
+        backward = isinstance(model, SDPABackward)
+        return "sdpa", backward, model.b, model.s_q, model.s_kv, model.q_heads, model.kv_heads, model.d_qk, model.d_v
+    if isinstance(model, EPComm):
+        return None
+    if isinstance(model, Collective):
+        return "collective", model.word, model.elements_in, model.elements_out, model.ranks, width
+    return None
+
+
+def kind_of(model: PerfModel) -> Hashable:
+    """What shares an efficiency: the family of backends, by precision and direction; streams by what they do."""
+    name = family(model)
+    if name == "memory":
+        return name, stream_of(model)
+    if name in ("collective", "ep"):
+        return name, getattr(model, "word", None)
+    dtype = model.compute_dtype
+    return name, None if dtype is None else dtype.rate, isinstance(model, SDPABackward | GroupedGEMMVariableK)
+
+
+class MeasuredBackend:
+    """Times of ``step`` where the same call was recorded, else ``base`` times measured over estimated of its kind.
+
+    Collectives count only among ranks of one node, where a one-node trace has seen them.
+    """
+
+    name = MEASURED
+    reads_stores = False
+
+    def __init__(self, step: MeasuredStep, base: Backend, system: System) -> None:
+        self.base = base
+        found: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
+        known = [(call, call.model) for call in step.calls if call.model is not None and call.time_us > 0]
+        estimates = base.estimate_many(WorkColumns.of(model for _, model in known), system)
+        total: dict[Hashable, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for (call, model), estimate in zip(known, estimates.time_us.tolist(), strict=True):
+            key = key_of(model)
+            if key is not None:
+                total[key][0] += call.count * call.time_us
+                total[key][1] += call.count
+            if np.isfinite(estimate) and estimate > 0:
+                found[kind_of(model)].append((call.count * call.time_us, call.count * estimate))
+        self.times = {key: spent / count for key, (spent, count) in total.items()}
+        self.ratios = {kind: sum(m for m, _ in rows) / sum(e for _, e in rows) for kind, rows in found.items()}
+
+    def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
+        """One row per row of ``columns``; ``backend`` says whether it was measured itself or its kind was."""
+        found = self.base.estimate_many(columns, system)
+        time_us, names = found.time_us.copy(), list(found.backend)
+        for row, model in enumerate(columns.models):
+            if not _within_node(model, system):
+                continue
+            measured, ratio = self.times.get(key_of(model)), self.ratios.get(kind_of(model))
+            if measured is not None:
+                time_us[row], names[row] = measured, MEASURED
+            elif ratio is not None:
+                time_us[row], names[row] = time_us[row] * ratio, EFFICIENCY
+        return replace(found, time_us=time_us, backend=tuple(names))
+
+    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
+        """The one-row form."""
+        return self.estimate_many(WorkColumns.of([op]), system).row(0)
+
+
+def _within_node(model: PerfModel, system: System) -> bool:
+    if not isinstance(model, Collective | EPComm):
+        return True
+    node = None if system.topology is None else system.topology.ranks_per_node
+    return node is not None and model.ranks is not None and model.ranks * model.stride <= node
