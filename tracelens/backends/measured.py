@@ -1,9 +1,9 @@
-"""What a trace measured, as a backend: an operation that was recorded takes as long again, others keep its efficiency."""
+"""What a trace measured, as a backend: what was recorded takes as long again, others keep its efficiency."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np

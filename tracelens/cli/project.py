@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracelens.projection.result import Result
     from tracelens.projection.software import Software
     from tracelens.projection.step import Projection
@@ -78,6 +80,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         add(f"--{name}-factor", type=float, metavar="X", help=f"what the time of {name} is multiplied with; default: 1")
     add("--trace", type=Path, metavar="FOLDER", help="write the step as traces that report and Perfetto read")
     add("--trace-ranks", default="all", metavar="0,8", help="ranks to write; default: one per distinct rank")
+    add(
+        "--from-report",
+        type=Path,
+        metavar="report.json",
+        help="operations take as long as in this report of a trace of one node; what was not recorded is modeled",
+    )
+    add(
+        "--traced",
+        metavar='"nodes=1 ep=8"',
+        help="how the reported step was configured where it differs: with --from-report what the projection of that "
+        "step does not explain is carried over, with --anchor it is what the factor belongs to",
+    )
+    add("--against", type=Path, metavar="TRACE", help="measured times beside projected ones: a trace or a report.json")
+    add(
+        "--anchor",
+        metavar="report.json|ID",
+        help="one measured step of this model and device as a factor; with --batch a row's id",
+    )
     add("--batch", type=Path, metavar="POINTS.csv", help="project every row of a table instead")
     add("--sweep", action="append", metavar="tp=1,2,4", help="project every value; several: every combination")
     add(
@@ -101,8 +121,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_one(args: argparse.Namespace) -> int:
-    found = _project(args)
+    found = _measured(args, _project(args))
     print(_text(found))
+    if args.against:
+        from tracelens.projection.delta import against
+
+        print(f"\nprojected beside measured, us of one step of the busiest rank\n{_beside(against, args, found)}")
     if args.trace:
         files = found.write_traces(args.trace, _ranks(args.trace_ranks))
         print(f"wrote {len(files)} traces to {args.trace}")
@@ -110,6 +134,68 @@ def _run_one(args: argparse.Namespace) -> int:
         _write(found, args.output)
         print(f"wrote {args.output}")
     return DOES_NOT_FIT if found.projection.infeasible else 0
+
+
+def _measured(args: argparse.Namespace, found: Result) -> Result:
+    """With the times of a report, or a measured step's factor."""
+    from tracelens.errors import UsageError
+    from tracelens.projection.result import Result
+
+    if args.traced and not (args.from_report or args.anchor):
+        raise UsageError("--traced says how the step of --from-report or --anchor was configured")
+    if args.from_report and args.anchor:
+        raise UsageError("--from-report and --anchor both start from a measured step: give one")
+    if args.anchor:
+        from tracelens.projection.anchor import Anchor, measured_step_us
+
+        path = Path(args.anchor)
+        anchored = _project(_as_traced(args)).projection if args.traced else found.projection
+        return Result(projection=Anchor.of(anchored, measured_step_us(path), path.name).on(found.projection))
+    if args.from_report:
+        from tracelens.analysis.measured_step import report_step
+        from tracelens.backends.chain import chain
+        from tracelens.projection.delta import project_from
+        from tracelens.projection.step import BACKENDS
+
+        asked = found.projection
+        then = _project(_as_traced(args)).projection if args.traced else None
+        made = project_from(
+            report_step(args.from_report), asked.model, asked.parallel, asked.system,
+            sequence=asked.sequence, base=chain(args.backend or BACKENDS), schedule=args.schedule,
+            traced=None if then is None else (then.parallel, then.system),
+        )  # fmt: skip
+        print(f"measured in {args.from_report} (shares of each part's operations; the rest of the step is modeled)")
+        for part, shares in made.sources.items():
+            print(f"  {part:16} " + ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())))
+        return Result(projection=made.projection)
+    return found
+
+
+def _as_traced(args: argparse.Namespace) -> argparse.Namespace:
+    """The options of the traced step: those of this one with what ``--traced`` says."""
+    from tracelens.errors import UsageError
+
+    names, points = _points(args.traced.split())
+    (values,) = points if all(name in vars(args) for name in names) else ((),)
+    given = dict(zip(names, values, strict=True))
+    if {"nodes", "gpus"} & set(given):
+        given = {"nodes": None, "gpus": None, **given}
+    if not given:
+        raise UsageError(f'--traced takes options and values, like "nodes=1 ep=8"; got {args.traced!r}')
+    return argparse.Namespace(**{**vars(args), **given})
+
+
+def _beside(against: Callable[..., pd.DataFrame], args: argparse.Namespace, found: Result) -> str:
+    import tracelens
+    from tracelens.analysis.analyze import analyze
+    from tracelens.analysis.measured_step import report_step, trace_step
+    from tracelens.analysis.options import Options
+    from tracelens.report.json_report import is_report
+
+    path: Path = args.against
+    step = report_step(path) if is_report(path) else trace_step(analyze(tracelens.load(path), Options()))
+    table = against(found.projection, step)
+    return table.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.5g}")
 
 
 def _project(args: argparse.Namespace) -> Result:
@@ -222,7 +308,7 @@ def _points(asked: list[str]) -> tuple[list[str], Iterator[tuple[object, ...]]]:
     return list(swept), itertools.product(*swept.values())
 
 
-NOT_SWEPT = ("sweep", "batch", "output", "trace", "trace_ranks", "help")
+NOT_SWEPT = ("from_report", "traced", "against", "anchor", "sweep", "batch", "output", "trace", "trace_ranks", "help")
 
 
 def _software(args: argparse.Namespace) -> Software:
@@ -253,13 +339,14 @@ def _run_batch(args: argparse.Namespace) -> int:
     import io
 
     from tracelens.errors import InputError, UsageError
-    from tracelens.projection.points import project_row
+    from tracelens.projection.points import RowAnchor, project_row
     from tracelens.projection.step import BACKENDS
     from tracelens.whole import whole_file
     from tracelens.workload.routing import Skew
 
     if args.output is None:
         raise UsageError("--batch needs -o FILE.csv")
+    backends, software = args.backend or BACKENDS, _software(args)
     try:
         with args.batch.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -270,16 +357,18 @@ def _run_batch(args: argparse.Namespace) -> int:
     writer = csv.DictWriter(text, [*columns, *ESTIMATES], lineterminator="\n")
     writer.writeheader()
     answered = 0
+    anchor = RowAnchor.of(rows, args.anchor, backends=backends, software=software) if args.anchor else None
     for row in rows:
         given = {name: row.get(name) or "" for name in columns}
         point = project_row(
             given,
-            backends=args.backend or BACKENDS,
+            backends=backends,
             gpu_clock_mhz=args.gpu_clock_mhz,
-            software=_software(args),
+            software=software,
             skew=Skew.parse(args.skew),
         )
         answered += point.projection is not None
+        point = point if anchor is None else anchor.on(point, given)
         found = _estimates(point.projection) if point.projection else {}
         writer.writerow({**given, **found, "assumed": "; ".join(point.assumptions), "reason": point.reason or ""})
     with whole_file(args.output) as out:

@@ -13,9 +13,9 @@ from tracelens.backends.base import Backend
 from tracelens.backends.measured import EFFICIENCY, MEASURED, MeasuredBackend, MeasuredStep, key_of
 from tracelens.backends.system import System
 from tracelens.perf_models import WorkColumns
+from tracelens.projection.passes import Transfer
 from tracelens.projection.software import PLAIN
 from tracelens.projection.step import Projection, completed, project
-from tracelens.units import US_PER_S
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 #: What a breakdown calls the measured step's share that nothing explains, launch gaps included.
 PART = "as traced, unexplained"
+_US_PER_S = 1e6
 #: Nothing launches: gaps come from the trace.
 _GAPLESS = replace(PLAIN, host_us_per_op=0.0)
 
@@ -56,9 +57,7 @@ def project_from(
     """
     priced_on, _ = completed((traced or (parallel, system))[1])
     backend = MeasuredBackend(measured, base, priced_on)
-    found = project(
-        model, parallel, system, sequence=sequence, schedule=schedule, backends=backend, software=_GAPLESS
-    )
+    found = project(model, parallel, system, sequence=sequence, schedule=schedule, backends=backend, software=_GAPLESS)
     sources = _sources(found)
     if traced is None:
         return FromTrace(projection=found, sources=sources)
@@ -72,14 +71,15 @@ def project_from(
             breakdown_us={**found.breakdown_us, PART: more},
             tflops_gpu=found.tflops_gpu * found.step_us / step_us,
             mfu=None if found.mfu is None else found.mfu * found.step_us / step_us,
-            notes=(
-                *found.notes,
-                f"the traced step took {measured.step_us / US_PER_S:.4f} s (idle {measured.idle_us / US_PER_S:.4f} s), "
-                f"its own projection {then.step_us / US_PER_S:.4f} s",
-            ),
+            notes=(*found.notes, _note(measured, then)),
         ),
         sources=sources,
     )
+
+
+def _note(measured: MeasuredStep, then: Projection) -> str:
+    took, idle, own = (us / _US_PER_S for us in (measured.step_us, measured.idle_us, then.step_us))
+    return f"the traced step took {took:.4f} s (idle {idle:.4f} s), its own projection {own:.4f} s"
 
 
 def _passes(found: Projection) -> float:
@@ -105,21 +105,18 @@ def against(found: Projection, measured: MeasuredStep) -> pd.DataFrame:
     """
     import pandas as pd
 
-    job, ran = found.job, found.job.run()
+    ran = found.job.run()
     both: dict[Hashable, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
     names: dict[Hashable, str] = {}
-    for one in ran.passes[ran.busiest]:
-        for kernel in one.kernels():
-            key = key_of(kernel.op.model) or ("projected", kernel.op.name, kernel.op.phase)
-            names.setdefault(key, f"{kernel.op.name} {kernel.op.phase}")
-            both[key][0] += 1
-            both[key][2] += kernel.time_us
-        for transfer in one.transfers:
-            key = key_of(transfer.what.model) if hasattr(transfer.what, "model") else None
-            if key is not None:
-                names.setdefault(key, f"{transfer.what.key[0]} of weights")
-                both[key][0] += 1
-                both[key][2] += transfer.time_us
+    for one, count in ran.counted(ran.busiest):
+        done = [(kernel.op.model, f"{kernel.op.name}.{kernel.op.phase}", kernel.time_us) for kernel in one.kernels()]
+        moved = [placed.what for placed in one.transfers if isinstance(placed.what, Transfer)]
+        done += [(transfer.model, f"{transfer.key[0]} of weights", transfer.time_us) for transfer in moved]
+        for model, name, time_us in done:
+            key = key_of(model) or name
+            names.setdefault(key, name)
+            both[key][0] += count
+            both[key][2] += count * time_us
     for op, time_us in ran.finish[ran.busiest].ops:
         names[op.name] = op.name
         both[op.name][0] += 1
@@ -129,7 +126,8 @@ def against(found: Projection, measured: MeasuredStep) -> pd.DataFrame:
         names.setdefault(key, call.name)
         both[key][1] += call.count
         both[key][3] += call.count * call.time_us
-    rows = sorted(((names[key], *values) for key, values in both.items()), key=lambda row: (-max(row[3:]), row[0]))
+    order = sorted(both, key=lambda key: (-max(both[key][2:]), names[key]))
+    rows = [(names[key], *both[key]) for key in order]
     rows.append(("step", 1.0, 1.0, found.step_us, measured.step_us))
     columns = ["what", "projected_calls", "measured_calls", "projected_us", "measured_us"]
     frame = pd.DataFrame(rows, columns=columns)

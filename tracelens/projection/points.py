@@ -7,11 +7,12 @@ recompute, framework, schedule, notes. Nothing that a row leaves open is guessed
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
+from tracelens.projection.anchor import Anchor
 from tracelens.projection.recipes import recipe_of
 from tracelens.projection.software import PLAIN, Software
 from tracelens.projection.step import BACKENDS, Projection, project
@@ -94,6 +95,41 @@ def project_row(
     except TracelensError as error:
         return Point(reason=str(error))
     return Point(projection=found, assumptions=(*assumptions, *(note for note in found.notes if note != system.note)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowAnchor:
+    """A measured row as a factor on the rows of its model and device."""
+
+    anchor: Anchor
+    row: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls, rows: Iterable[Mapping[str, str]], row_id: str, *, backends: str = BACKENDS, software: Software = PLAIN
+    ) -> RowAnchor:
+        """The row whose ``id`` is ``row_id``. UsageError where there is none, or it has no ``step_time_s``, or no
+        projection.
+        """
+        row = next((row for row in rows if row.get("id") == row_id), None)
+        if row is None:
+            raise UsageError(f"--anchor {row_id}: no row has this id")
+        try:
+            measured_us = 1e6 * float(row.get("step_time_s") or "")
+        except ValueError:
+            raise UsageError(f"--anchor {row_id}: the row has no step_time_s") from None
+        point = project_row(row, backends=backends, software=software)
+        if point.projection is None:
+            raise UsageError(f"--anchor {row_id}: {point.reason}")
+        return cls(anchor=Anchor.of(point.projection, measured_us, f"row {row_id}"), row=row)
+
+    def on(self, point: Point, row: Mapping[str, str]) -> Point:
+        """``point`` of ``row``, anchored where model and device are the same."""
+        same = all(row[name].strip().lower() == self.row[name].strip().lower() for name in ("model", "gpu"))
+        if point.projection is None or not same:
+            return point
+        found = self.anchor.on(point.projection)
+        return replace(point, projection=found, assumptions=(*point.assumptions, found.notes[-1]))
 
 
 def configuration(row: Mapping[str, str]) -> tuple[ParallelConfig, tuple[str, ...]]:

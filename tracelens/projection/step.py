@@ -49,7 +49,7 @@ class Projection:
     bubble_share: float
     answered_by: dict[str, int]
     notes: tuple[str, ...]
-    backends: str
+    backends: str | Backend
     job: Job = field(repr=False, compare=False)
 
     @property

@@ -1,0 +1,117 @@
+"""A projection that starts from a measured step, and one that is set beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tracelens as tl
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.measured_step import report_step, trace_step
+from tracelens.analysis.options import Options
+from tracelens.backends.chain import chain
+from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep
+from tracelens.backends.system import System
+from tracelens.cli import main
+from tracelens.errors import InputError
+from tracelens.perf_models import GEMM, Collective, WorkColumns
+from tracelens.projection.delta import PART, against, project_from
+from tracelens.projection.recorded import write_traces
+from tracelens.projection.software import Software
+from tracelens.projection.step import BACKENDS, Projection, project
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+
+MODEL = ModelConfig.load("llama3.1-8b")
+NODE = ParallelConfig(tp=2, sequence_parallel=True, dp=4, micro_batches=4)
+BASE = chain(BACKENDS)
+
+
+@pytest.fixture(scope="module")
+def hopper() -> System:
+    return System.load("dgx-h100")
+
+
+@pytest.fixture(scope="module")
+def slow(hopper: System) -> Projection:
+    """A step of a framework whose products take half as long again, and whose host needs 100 us per operation."""
+    software = Software(products=1.5, host_us_per_op=100.0)
+    return project(MODEL, NODE, hopper, sequence=2048, software=software)
+
+
+@pytest.fixture(scope="module")
+def trace(slow: Projection, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_traces(slow.job, slow.job.run(), tmp_path_factory.mktemp("traced"))[0]
+
+
+def test_recorded_calls_take_as_long_again_and_others_keep_the_efficiency_of_their_kind(hopper: System) -> None:
+    recorded, other = GEMM(m=4096, n=4096, k=4096), GEMM(m=8192, n=4096, k=4096)
+    own, estimate = BASE.estimate_many(WorkColumns.of([recorded, other]), hopper).time_us
+    step = MeasuredStep(
+        step_us=1e3, idle_us=0.0, calls=(MeasuredCall(name="mm", model=recorded, count=3, time_us=2 * own),)
+    )
+    far = Collective(kind="all_reduce", elements_in=1 << 20, elements_out=1 << 20, ranks=64)
+    turned = GEMM(m=4096, n=4096, k=4096, bias=True)
+    found = MeasuredBackend(step, BASE, hopper).estimate_many(WorkColumns.of([recorded, turned, other, far]), hopper)
+    assert found.time_us[:3] == pytest.approx([2 * own, 2 * own, 2 * estimate])
+    assert found.backend == ("measured", "measured", "measured efficiency", "collectives")
+
+
+def test_the_traced_configuration_gives_the_traced_step_back(slow: Projection, trace: Path, hopper: System) -> None:
+    measured = trace_step(analyze(tl.load(trace), Options()))
+    assert measured.step_us == pytest.approx(slow.step_us, rel=1e-3)
+    found = project_from(
+        measured, MODEL, NODE, hopper, sequence=2048, base=BASE, traced=(NODE, hopper)
+    )  # fmt: skip
+    assert found.projection.step_us == pytest.approx(measured.step_us)
+    assert sum(found.projection.breakdown_us.values()) == pytest.approx(measured.step_us)
+    assert found.sources["gemm"] == {"measured": 1.0}
+    assert found.sources["attention"] == {"measured": 1.0}
+    assert found.sources["tp"] == {"measured": 1.0}
+
+
+def test_more_nodes_change_what_goes_between_them_alone(trace: Path, hopper: System) -> None:
+    measured = trace_step(analyze(tl.load(trace), Options()))
+    one, four = (
+        project_from(measured, MODEL, replace(NODE, dp=dp), hopper, sequence=2048, base=BASE, traced=(NODE, hopper))
+        for dp in (4, 16)
+    )
+    then, now = one.projection.breakdown_us, four.projection.breakdown_us
+    assert now["dp"] > then["dp"]
+    assert {part for part in now if now[part] != pytest.approx(then[part])} <= {"dp", "optimizer"}
+    assert now[PART] == then[PART]
+
+
+def test_every_operation_stands_beside_itself(slow: Projection, trace: Path) -> None:
+    table = against(slow, trace_step(analyze(tl.load(trace), Options()))).set_index("what")
+    assert table.loc["step", "ratio"] == pytest.approx(1, rel=1e-3)
+    compared = table[table["ratio"].notna() & (table["projected_us"] > 0)]
+    assert compared["ratio"].to_numpy() == pytest.approx(1, rel=1e-3)
+    assert compared["projected_us"].drop("step").sum() > 0.6 * table["projected_us"].drop("step").sum()
+
+
+def test_the_command_starts_from_a_report_and_sets_itself_beside_a_trace(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["project", "--model", "llama3.1-8b", "--cluster", "dgx-h100", "--tp", "2", "--sequence", "2048"]
+    report = tmp_path / "rep" / "report.json"
+    assert main(["report", str(trace), "--device", "h100-sxm", "-o", str(report.parent)]) == 0
+    capsys.readouterr()
+    traced = ["--from-report", str(report), "--traced", "gpus=8 global-batch=16"]
+    assert main([*asked, "--gpus", "32", "--global-batch", "64", *traced]) == 0
+    printed = capsys.readouterr().out
+    assert "  gemm             measured 100%" in printed
+    assert PART in printed
+    assert main([*asked, "--gpus", "8", "--global-batch", "16", "--against", str(trace)]) == 0
+    assert "projected beside measured" in capsys.readouterr().out
+    anchored = ["--anchor", str(report), "--traced", "gpus=8"]
+    assert main([*asked, "--gpus", "8", "--global-batch", "16", *anchored]) in (0, 2, 3)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("{}")
+    with pytest.raises(InputError, match="is not a tracelens report"):
+        report_step(path)
