@@ -113,6 +113,12 @@ def test_modules_are_recomputed_alone(hopper: System) -> None:
         replace(NODE, recompute_modules=("mpl",))
 
 
+def test_a_slower_clock_slows_the_step_and_leaves_the_data_sheet_as_it_is(hopper: System) -> None:
+    full, slow = (step(ParallelConfig(dp=8), system) for system in (hopper, hopper.at_clock(915)))
+    assert 1.3 < slow.step_us / full.step_us < 2
+    assert slow.mfu == pytest.approx(full.mfu * full.step_us / slow.step_us)
+
+
 def test_factors_multiply_their_own_part_of_the_step(hopper: System) -> None:
     plain, doubled = (step(NODE, hopper, software=s) for s in (Software(), Software(attention=2.0)))
     assert doubled.breakdown_us["attention"] == pytest.approx(2 * plain.breakdown_us["attention"])

@@ -130,7 +130,8 @@ def project(
         breakdown_us=breakdown,
         stages=tuple(job.memory(ran.pipeline, rank) for rank in range(parallel.pp)),
         tflops_gpu=tflops,
-        mfu=None if rate is None else tflops / rate.peak_tflops_s,
+        # Of the data sheet, at whatever clock the step is projected.
+        mfu=None if rate is None else tflops / rate.peak_tflops_s * priced_on.device.clock_scale,
         bubble_share=breakdown.get("pipeline bubble", 0.0) / ran.pipeline.time_us,
         answered_by=job.answered_by,
         notes=tuple(filter(None, (system.note, assumed))),
