@@ -208,7 +208,7 @@ def fit(
     limits: Mapping[str, Bounds],
     inertia: float = 0.0,
 ) -> Fit:
-    """Constants with the least mean |ln(estimate / measured)| on ``rows``; those without limits stay as in ``start``.
+    """Constants with the least mean of |estimate / measured - 1| on ``rows``; others stay as in ``start``.
 
     ``inertia`` above 0 holds each to its start: a factor e costs as much as that error in one row.
     """
@@ -272,7 +272,7 @@ def _start(measured: Measured, device: HardwareSpec, own: Calibration | None) ->
     """The device's own constants, within limits; usual ones where it has none."""
     limits = bounds(measured.family, measured.precision, device)
     known = dict(own.constants) if own is not None else {}
-    if own is not None and measured.family != "memory_bound":
+    if own is not None:
         # The terms that this device's model has, whatever the architecture's usual ones are.
         limits = {name: BOUNDS[measured.family][name] for name in known if name in BOUNDS[measured.family]}
     limits = {

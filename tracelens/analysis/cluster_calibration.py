@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.analysis.calibration import Bounds, Floats, Mask, mean_error, quoted, replaced_tables, rounded
-from tracelens.analysis.communication import collective_groups, plain_word
+from tracelens.analysis.communication import collective_groups, plain_word, system_name
 from tracelens.analysis.fitting import Fit, fitted, logarithmic
 from tracelens.backends.collectives import MessageColumns, message_us
 from tracelens.backends.system import System
@@ -71,7 +71,7 @@ def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> Cluster
     estimated = _estimate(columns, system, own, everything)
     known = np.isfinite(estimated)
     if not known.any():
-        raise InputError(f"{name}: none of its collectives has an algorithm on {own_name(system)}")
+        raise InputError(f"{name}: none of its collectives has an algorithm on {system_name(system)}")
     nodes = table["num_nodes"].to_numpy(np.float64)
     kept, undetermined = _fit(columns, system, nodes, time, known)
     return ClusterOutcome(
@@ -84,30 +84,18 @@ def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> Cluster
     )
 
 
-def own_name(system: System) -> str:
-    """The cluster's name."""
-    return system.cluster.name if system.cluster is not None else system.device.name
-
-
 def cluster_file(text: str, topology: Topology, outcome: ClusterOutcome, source: str) -> str:
     """The text of a cluster file with the fitted tables in place of its own."""
-    fitted_on = f"source = {quoted(source)}"
-    blocks: dict[str, list[str]] = {}
-    complete = {place: value for place, value in _constants(topology).items() if value} | dict(outcome.constants)
-    for place in complete:
-        table, _, _ = place.rpartition(".")
-        if any(other.startswith(f"{table}.") for other in outcome.constants):
-            blocks.setdefault(table, []).append(f"{place.rpartition('.')[2]} = {rounded(complete[place])}")
+    places = {place: value for place, value in _constants(topology).items() if value} | dict(outcome.constants)
+    written = {place.rpartition(".")[0] for place in outcome.constants}
     # A cluster's own protocols replace all of its library's, so they are written together.
-    for tier in TIERS:
-        if any(table.startswith(f"{tier}.protocol.") for table in blocks):
-            for place, value in complete.items():
-                table, _, key = place.rpartition(".")
-                if table.startswith(f"{tier}.protocol.") and not any(
-                    line.startswith(f"{key} ") for line in blocks.get(table, [])
-                ):
-                    blocks.setdefault(table, []).append(f"{key} = {rounded(value)}")
-    return replaced_tables(text, {table: [*lines, fitted_on] for table, lines in blocks.items()})
+    tiers = {table.split(".")[0] for table in written if ".protocol." in table}
+    tables: dict[str, list[str]] = {}
+    for place, value in places.items():
+        table, _, key = place.rpartition(".")
+        if table in written or (".protocol." in table and table.split(".")[0] in tiers):
+            tables.setdefault(table, []).append(f"{key} = {rounded(value)}")
+    return replaced_tables(text, {table: [*lines, f"source = {quoted(source)}"] for table, lines in tables.items()})
 
 
 def _constants(topology: Topology) -> dict[str, float]:

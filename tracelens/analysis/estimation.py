@@ -269,7 +269,8 @@ def _answer(name: str, columns: Columns, gradient: bool, backend: Backend, syste
         found = backend.estimate_many(columns, system).row(0)  # type: ignore[arg-type]
     family = "gemm" if isinstance(columns, GEMMColumns) else "moe" if isinstance(columns, MoEColumns) else "prefill"
     if isinstance(columns, AttentionColumns):
-        family = "backward" if gradient else "decode" if columns.s[0] == 1 else "prefill"
+        decoding = "latent" if columns.value_in_key else "decode"
+        family = "backward" if gradient else decoding if columns.s[0] == 1 else "prefill"
     fitted = system.device.calibration(family, columns.precision)
     known = fitted is not None and found is not None and found.backend == "tile"
     return Answer(
