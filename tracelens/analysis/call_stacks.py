@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.activity import DeviceActivity
-from tracelens.analysis.scopes import Paths, Scopes, around_launches
+from tracelens.analysis.scopes import Paths, Scopes, around_launches, reached
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.units import NS_PER_US
@@ -43,7 +43,7 @@ def call_stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd
     is_frame = (table.kind[order] == Kind.PYTHON_FUNCTION) & named[table.name[order]]
     if not is_frame.any():
         return None
-    frames = Scopes(tree, is_frame)
+    frames = Scopes(tree, is_frame & reached(tree, tree.launch[activity.rows]))
     frame = around_launches(tree, frames, tree.launch[activity.rows])
     paths = Paths()
     texts: dict[str, int] = {}

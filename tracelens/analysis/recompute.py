@@ -139,6 +139,10 @@ def _repeated_forwards(table: TraceTable, tree: OpTree, engine: Bools) -> Bools:
     if len(rows):
         ops = np.flatnonzero((table.kind == Kind.CPU_OP) & np.isin(table.name, np.unique(table.name[rows])))
         outside = ops[scopes.around(ops) < 0]
-        key = table.name.astype(np.int64) << 32 | (table.signature.astype(np.int64) + 1)
-        result[numbered[np.isin(key[rows], key[outside])]] = True
+        result[numbered[np.isin(_calls(table, rows), _calls(table, outside))]] = True
     return result
+
+
+def _calls(table: TraceTable, rows: Ints) -> Ints:
+    """One number per distinct (name, arguments)."""
+    return table.name[rows].astype(np.int64) << 32 | (table.signature[rows].astype(np.int64) + 1)

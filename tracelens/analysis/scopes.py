@@ -36,6 +36,21 @@ def levels(at: Ints, above: npt.NDArray[np.integer]) -> list[Ints]:
     return np.split(rows[order], np.cumsum(np.bincount(depth))[:-1]) if len(rows) else []
 
 
+def reached(tree: OpTree, launches: npt.NDArray[np.integer]) -> Bools:
+    """Which positions in preorder are at or above these host rows, or at or above the forward op of one that is.
+
+    In a trace with stacks these are few: what looks at all frames takes several columns as long as the table.
+    """
+    seen = np.zeros(len(tree.table), bool)
+    frontier = np.unique(launches[launches >= 0])
+    while len(frontier):
+        seen[frontier] = True
+        up = np.unique(np.concatenate((tree.parent[frontier], tree.forward[frontier])))
+        up = up[up >= 0]
+        frontier = up[~seen[up]]
+    return seen[tree.order]
+
+
 class Scopes:
     """Some host events, and which of them is round which: ``rows`` of the table in preorder.
 
