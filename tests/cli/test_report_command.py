@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
+import os
+import pty
+import re
+from contextlib import suppress
 from pathlib import Path
 
 import jsonschema
@@ -236,3 +241,40 @@ def test_model_options_that_do_not_fit_are_one_sentence(
     assert report(moe, "-o", tmp_path / "out", *options) == code
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+class _Clock:
+    """Half a second passes between two looks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 0.5
+        return self.now
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_bar_with_the_rate_is_shown_from_one_second_on_and_only_in_a_terminal(
+    is_terminal: bool, tmp_path: Path, cpu_only: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through a pseudo terminal, as a user's; what is no terminal (a log file) gets no bar."""
+    # 4 MB as plain text: eight pieces, and so eight calls
+    events = json.loads(gzip.decompress(cpu_only.read_bytes()))["traceEvents"]
+    trace = tmp_path / "t.json"
+    trace.write_text(json.dumps({"traceEvents": events * (1 + 4_000_000 // len(json.dumps(events)))}))
+    shown = ""
+    ours, theirs = pty.openpty() if is_terminal else os.pipe()
+    monkeypatch.setattr("tracelens.cli.report.time", _Clock())
+    with os.fdopen(theirs, "w") as stderr:
+        monkeypatch.setattr("sys.stderr", stderr)
+        assert report(trace, "--cpu", "-o", tmp_path / "out.json") == 0
+        stderr.flush()
+        os.set_blocking(ours, False)
+        with suppress(BlockingIOError):
+            shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    lines = [line for line in shown.split("\r") if line.strip()]
+    assert all(re.match(r" reading \[[#.]{30}\]\s+\d+%\s+[\d.]+ MB/s\s+\d+ s left", line) for line in lines), lines
+    assert (len(lines) > 3) is is_terminal
+    assert (" 100%" in shown) is is_terminal

@@ -146,8 +146,11 @@ def _gigabytes(text: str) -> float:
     return value
 
 
+_BAR = 30
+
+
 class _Progress:
-    """One line on stderr, from one second on, when stderr is a terminal."""
+    """A bar with the rate at which the file is read, on stderr, from one second on, when that is a terminal."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -158,6 +161,8 @@ class _Progress:
         if not sys.stderr.isatty() or now < 1 or (now - self.shown < 0.2 and done < total):
             return
         self.shown = now
-        share = done / total if total else 1.0
-        end = "\n" if done >= total else ""
-        print(f"\r reading {share:4.0%}  {done / now / 1e6:6.0f} MB/s", end=end, file=sys.stderr, flush=True)
+        share = min(done / total, 1.0) if total else 1.0
+        bar = ("#" * round(_BAR * share)).ljust(_BAR, ".")
+        left = f"{now / share - now:5.0f} s left" if share else ""
+        line = f"\r reading [{bar}] {share:4.0%}  {done / now / 1e6:6.1f} MB/s {left}"
+        print(line, end="\n" if done >= total else "", file=sys.stderr, flush=True)
