@@ -3,8 +3,8 @@
     python benchmarks/report.py [TRACE] [--megabytes 10 100 300 1000] [--runs 1] [--grow 0] [--keep FOLDER]
 
 Makes its own traces: a small one (default: an example of this repository) repeated with shifted times and new ids, as
-in ``read_trace.py``. With ``--grow``, that share of the copies also has names and shapes of its own: the tables of names
-and signatures grow with the file.
+in ``read_trace.py``. With ``--grow``, that share of the copies also has names and shapes of its own, so that the tables
+of names and signatures grow with the file.
 Every figure is from a process of its own, with the default garbage collector and then without it. Loading and the floor
 are without imports, the whole report with them, from compiled files as pip leaves them.
 """
