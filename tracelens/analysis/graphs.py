@@ -376,5 +376,6 @@ def _opened(trace: Trace, capture: TraceTable, blocks: list[_Block]) -> Trace:
         signature=np.where(capture.signature[rows] >= 0, signature.reshape(-1), -1),
         names=[capture.names[code] for code in codes.tolist()],
         signatures=[capture.op_signature(n, s) for n, s in distinct.T.tolist()],
+        timed=False,
     )
     return Trace.of(with_rows(table, added, correlation))

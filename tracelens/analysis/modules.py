@@ -12,6 +12,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.recompute import BACKWARD, FORWARD, PHASES, RECOMPUTE, Phases
 from tracelens.analysis.scopes import Paths, Scopes, around_launches
 from tracelens.analysis.steps import is_step_annotation
+from tracelens.trace.extended import has_host_time
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.units import NS_PER_US
@@ -66,7 +67,7 @@ def modules(
         total[:, parent[child]] += total[:, child]
     calls = np.bincount(path, minlength=n)
     host = np.zeros(n, np.int64)
-    np.add.at(host, path, table.duration_ns[scopes.rows])
+    np.add.at(host, path, np.where(has_host_time(table, scopes.rows), table.duration_ns[scopes.rows], 0))
     instances = np.bincount(np.unique(path << 32 | name) >> 32, minlength=n)
     names = list(classes)
     depth = [len(paths.codes_of(i)) - 1 for i in range(n)]

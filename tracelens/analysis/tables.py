@@ -19,6 +19,7 @@ from tracelens.analysis.catalog import OTHER
 from tracelens.analysis.remote_share import RemoteShare
 from tracelens.backends.base import EstimateTable
 from tracelens.perf_models.columns import WorkColumns
+from tracelens.trace.extended import has_host_time
 from tracelens.trace.table import TraceTable
 from tracelens.units import (
     BYTES_PER_MB,
@@ -278,8 +279,10 @@ def modelled_table(
     kernel_us = calls.kernel_ns / NS_PER_US
     frame["example_row"] = group.example
     frame["operation_count"] = np.bincount(of_call, minlength=len(frame))
-    duration = pd.Series(table.duration_ns[calls.row] / NS_PER_US)
-    parts = [frame, statistics(duration, of_call, "duration_us", total=True)]
+    duration = pd.Series(np.where(has_host_time(table, calls.row), table.duration_ns[calls.row] / NS_PER_US, np.nan))
+    host_time = statistics(duration, of_call, "duration_us", total=True)
+    host_time["duration_us_sum"] = host_time["duration_us_sum"].where(host_time["duration_us_mean"].notna())
+    parts = [frame, host_time]
     parts.append(statistics(pd.Series(kernel_us), of_call, "kernel_us", total=True))
     flops, hbm, wire = (
         work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)

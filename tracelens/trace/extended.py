@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracelens.signature import OpSignature
 from tracelens.trace.signatures import ARGUMENT_KEYS
-from tracelens.trace.table import EventLookup, Kind, TraceTable
+from tracelens.trace.table import EventLookup, Kind, RowColumn, TraceTable
 
 Ints = npt.NDArray[np.int64]
 
@@ -22,7 +22,8 @@ _CATEGORY = {Kind.CPU_OP: "cpu_op", Kind.RUNTIME: "cuda_runtime", Kind.PYTHON_FU
 class AddedRows:
     """Columns of host events to add. ``name`` and ``signature`` index ``names`` and ``signatures`` (-1: none).
 
-    Of events with the same span on one lane the earlier row is the outer one.
+    Of events with the same span on one lane the earlier row is the outer one. Without ``timed`` their times only say
+    where they belong, not how long they took.
     """
 
     kind: npt.NDArray[np.uint8]
@@ -34,6 +35,7 @@ class AddedRows:
     signature: Ints
     names: Sequence[str]
     signatures: Sequence[OpSignature]
+    timed: bool = True
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -76,8 +78,20 @@ def with_rows(table: TraceTable, added: AddedRows, correlation: npt.NDArray[np.i
     result = replace(
         table, **joined, names=list(code_of), categories=list(category_of), signatures=store, _op_signatures={}
     )
-    result.lookup = _AddedEvents(file=table.lookup, table=result, first=first, first_row=len(table))
+    result.lookup = _AddedEvents(file=table.lookup, table=result, first=first, first_row=len(table), timed=added.timed)
     return result
+
+
+def has_host_time(table: TraceTable, rows: Ints | RowColumn) -> npt.NDArray[np.bool_]:
+    """Whether the duration of each row is how long the host took: not for rows that were added without a time."""
+    timed = np.ones(len(rows), np.bool_)
+    lookup, end = table.lookup, len(table)
+    while isinstance(lookup, _AddedEvents):
+        first_row = lookup.first_row
+        if not lookup.timed:
+            timed &= (rows < first_row) | (rows >= end)
+        lookup, end = lookup.file, first_row
+    return timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,6 +102,7 @@ class _AddedEvents:
     table: TraceTable
     first: int
     first_row: int
+    timed: bool
 
     def event(self, file_index: int) -> dict[str, Any]:
         if file_index < self.first:
