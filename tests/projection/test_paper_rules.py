@@ -132,6 +132,17 @@ def test_repairing_the_layernorm_changes_2d_only() -> None:
         assert (not before.equals(after)) == moves
 
 
+def test_repairing_the_all_reduce_doubles_its_volume_where_it_was_halved() -> None:
+    """1 GB over 8 devices: alone between domains (0.7 * 100 GB/s) and alone inside one (0.7 * 900), unchanged mixed."""
+    published, repaired = (rules("gpt3", "B200", 8, "2d", repairs=frozenset(r)) for r in ((), ("all_reduce",)))
+    for near, gb_s, latency_s in ((1, 70, 5e-6), (8, 630, 2.5e-6)):
+        once = published.collective_s(1.0, 8, near, "all_reduce") - 7 * latency_s
+        assert once == pytest.approx(7 / 8 / gb_s)
+        assert repaired.collective_s(1.0, 8, near, "all_reduce") - 7 * latency_s == pytest.approx(2 * once)
+    mixed = [each.collective_s(1.0, 8, 4, "all_reduce") for each in (published, repaired)]
+    assert mixed[0] == mixed[1]
+
+
 def test_names_that_are_unknown_say_what_is_known() -> None:
     with pytest.raises(UsageError, match="did you mean b200"):
         PaperSystem.load("b20", domain=8)

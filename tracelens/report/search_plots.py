@@ -30,8 +30,8 @@ _MEMORY = {
 #: How columns of swept figures begin.
 _SWEPT = "set_"
 _DEGREES = ("tp1", "tp2", "pp", "vpp", "dp", "ep", "mbs")
-#: Points of the landscape; more are thinned out evenly over the ranking.
-_MOST_POINTS = 4000
+#: Points of a line of the landscape, evenly over the logarithm of the ranking.
+_LANDSCAPE = 300
 
 
 def write_plots(folder: Path, table: pd.DataFrame, ranking: Mapping[str, Sequence[float]]) -> list[Path]:
@@ -139,8 +139,8 @@ def landscape(ranking: Mapping[str, Sequence[float]]) -> Markup:
     """Every feasible configuration's seconds per step, fastest first: how much a bad choice costs."""
     lines = {}
     for label, times in ranking.items():
-        step = max(1, -(-len(times) // _MOST_POINTS))
-        lines[label] = [(i + 1, times[i]) for i in range(0, len(times), step)]
+        places = sorted({round(len(times) ** (i / _LANDSCAPE)) for i in range(_LANDSCAPE + 1)})
+        lines[label] = [(place, times[place - 1]) for place in places]
     return _lines(lines, "configurations, fastest first", "seconds per step")
 
 
