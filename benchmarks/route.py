@@ -168,7 +168,7 @@ def _unique(ranks: int, nodes: int) -> tuple[float, float]:
     if nodes <= MOST_NODES:
         return float(distinct(ranks, EXPERTS, TOPK)), float(distinct(nodes, EXPERTS, TOPK))
     chosen = route_group_limited(
-        Skew.parse("uniform"), tokens=50_000, experts=EXPERTS, topk=TOPK, groups=nodes, best_groups=MOST_NODES
+        np.full(EXPERTS, 1 / EXPERTS), tokens=50_000, topk=TOPK, groups=nodes, best_groups=MOST_NODES
     )
     place = np.arange(EXPERTS) * ranks // EXPERTS
     copies = Copies.from_assignment(chosen, place, ranks=ranks, ranks_per_node=RANKS_PER_NODE)

@@ -72,6 +72,29 @@ def test_layers_have_their_own_hot_experts():
     assert result.summary["layers_us"] == pytest.approx((layers.dispatch_us + layers.combine_us).sum())
 
 
+def test_layers_keep_their_groups_and_their_capacity():
+    # one of 8 groups is one of 2 ranks' 8 experts: a token reaches one rank only
+    given = routing("zipf:1.2", groups=8, best_groups=1, capacity=1.0)
+    for _, _, table in given.layers(2, 2, 0.5):
+        chosen = table.experts
+        assert all(len({expert // 8 for expert in row if expert >= 0}) <= 1 for row in chosen.tolist())
+        assert np.bincount(chosen[chosen >= 0], minlength=64).max() <= 4096 * 4 / 64
+
+
+def test_recorded_layers_follow_one_another(tmp_path):
+    # two layers of 8 tokens: all to expert 0, then all to expert 8 of the other rank
+    np.savez(tmp_path / "two.npz", experts=np.repeat([[[0]], [[8]]], 8, axis=1), num_experts=16)
+    given = Routing(tokens=16, experts=16, topk=1, ranks=2, file=tmp_path / "two.npz")
+    tables = [table.experts.ravel().tolist() for _, _, table in given.layers(2, 1, 0.0)]
+    assert tables == [[0] * 8, [8] * 8]
+    frame = route_ports(given, Ports(ranks_per_node=2, link_gb_s=450, card_gb_s=50), layers=2).frames["layers"]
+    assert frame.rank_imbalance.tolist() == [2, 2]
+    with pytest.raises(UsageError, match="16 recorded tokens do not divide over 3 layers"):
+        list(given.layers(3, 1, 0.0))
+    with pytest.raises(UsageError, match="recorded routing does not drift"):
+        list(given.layers(2, 2, 0.0))
+
+
 def test_capacity_drops_and_evens():
     free, capped = (route_ports(routing("zipf:1.2", capacity=c), PORTS).summary for c in (None, 1.25))
     assert (free["dropped_share"], capped["dropped_share"] > 0.1) == (0, True)

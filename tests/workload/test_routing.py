@@ -157,9 +157,7 @@ def test_group_limited_gating_looks_at_the_sum_of_two_or_at_the_maximum():
 
 
 def test_group_limited_tokens_stay_in_their_groups():
-    chosen = route_group_limited(
-        Skew.parse("uniform"), tokens=2000, experts=256, topk=8, groups=8, best_groups=4, seed=1
-    )
+    chosen = route_group_limited(np.ones(256), tokens=2000, topk=8, groups=8, best_groups=4, seed=1)
     groups = [len(set(row)) for row in (chosen // 32).tolist()]
     assert max(groups) <= 4
     assert loads(chosen, 256).min() > 20  # 62.5 on average
@@ -169,9 +167,7 @@ def test_group_limited_tokens_stay_in_their_groups():
 def test_nodes_and_ranks_of_a_token_are_the_published_ones(ranks, nodes, distinct):
     """256 experts, top 8, at most 4 nodes: a group is a node."""
     groups = ranks // 8
-    chosen = route_group_limited(
-        Skew.parse("uniform"), tokens=20_000, experts=256, topk=8, groups=groups, best_groups=min(4, groups)
-    )
+    chosen = route_group_limited(np.ones(256) / 256, tokens=20_000, topk=8, groups=groups, best_groups=min(4, groups))
     copies = Copies.from_assignment(chosen, np.arange(256) * ranks // 256, ranks=ranks, ranks_per_node=8)
     assert copies.mean_nodes == pytest.approx(nodes, rel=0.004)
     assert copies.mean_ranks == pytest.approx(distinct, rel=0.01)

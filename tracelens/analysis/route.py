@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from tracelens.workload.routing import (
     UNIFORM,
     Skew,
     apportion,
+    check_shape,
     drifting_weights,
     from_counts,
     read_routing,
@@ -78,25 +79,58 @@ class Routing:
         elif self.file is not None:
             table = RoutingTable.of_choices(read_routing(self.file, topk=self.topk, seed=self.seed)[0], self.ranks)
         elif self.groups is not None:
-            chosen = route_group_limited(
-                self.skew,
-                tokens=self.tokens,
-                experts=self.experts,
-                topk=self.topk,
-                groups=self.groups,
-                best_groups=self.best_groups or self.groups,
-                seed=self.seed,
-            )
+            check_shape(tokens=self.tokens, experts=self.experts, topk=self.topk)
+            chosen = self.gated(self.skew.weights(self.experts, self.seed), self.seed)
             table = RoutingTable.of_choices(chosen, self.ranks)
         else:
             chosen = draw(self.skew, tokens=self.tokens, experts=self.experts, topk=self.topk, seed=self.seed)
             table = RoutingTable.of_choices(chosen, self.ranks)
         if table.experts.max(initial=0) >= self.experts:
             raise UsageError(f"the routing names expert {table.experts.max()}, there are {self.experts} experts")
+        return dataclasses.replace(table, experts=self._kept(table.experts))
+
+    def layers(self, layers: int, steps: int, drift: float) -> Iterator[tuple[int, int, RoutingTable]]:
+        """(step, layer, assignment): each layer has its own hot experts, and ``drift`` of log weight is new each step.
+
+        The tokens of recorded routing are those of its layers, one layer after the other. UsageError where they do not
+        divide, or are asked to drift.
+        """
+        if self.file is not None:
+            if steps > 1 or drift:
+                raise UsageError("recorded routing does not drift: leave out --steps and --drift")
+            chosen = self.drawn().experts
+            if len(chosen) % layers:
+                raise UsageError(f"{len(chosen)} recorded tokens do not divide over {layers} layers")
+            for layer, part in enumerate(np.split(chosen, layers)):
+                yield 0, layer, RoutingTable.of_choices(part, self.ranks)
+            return
+        drawn = drifting_weights(
+            self.skew, experts=self.experts, layers=layers, steps=steps, drift=drift, seed=self.seed
+        )
+        for step, layer, weights in drawn:
+            seed = self.seed + 1 + step * layers + layer
+            if self.groups is not None:
+                chosen = self.gated(weights, seed)
+            else:
+                chosen = sample(weights, tokens=self.tokens, topk=self.topk, seed=seed)
+            yield step, layer, RoutingTable.of_choices(self._kept(chosen), self.ranks)
+
+    def gated(self, weights: NDArray[np.float64], seed: int) -> NDArray[np.integer[Any]]:
+        """Group-limited choices under ``weights``."""
+        groups = self.groups or 1
+        return route_group_limited(
+            weights,
+            tokens=self.tokens,
+            topk=self.topk,
+            groups=groups,
+            best_groups=self.best_groups or groups,
+            seed=seed,
+        )
+
+    def _kept(self, chosen: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
         if self.capacity is None:
-            return table
-        kept = with_capacity(table.experts, experts=self.experts, factor=self.capacity)
-        return dataclasses.replace(table, experts=kept)
+            return chosen
+        return with_capacity(chosen, experts=self.experts, factor=self.capacity)
 
     def _as_recorded(self, trace: Path) -> NDArray[np.integer[Any]]:
         """Loads of ranks as in the trace's split sizes; the contiguous experts of a rank share its load evenly."""
@@ -188,7 +222,7 @@ def route_ports(
     algorithms (``collective_us``). ``metadata_bytes`` go with every dispatched copy. ``way``: ``hierarchical`` sends
     one copy per destination node and forwards inside it, ``direct`` one per destination rank, ``per-expert`` one per
     chosen expert (DeepEP's low-latency kernels). ``slots`` (default: one spare per rank) are physical experts for
-    EPLB. Beyond one layer or step the layer's weights come from ``drifting_weights`` and times are the bottleneck's.
+    EPLB. Beyond one layer or step the assignments are ``Routing.layers`` and times the bottleneck's.
     UsageError where figures do not fit.
     """
     if layers < 1 or steps < 1:
@@ -493,16 +527,8 @@ def _layer_frame(
     drift: float,
 ) -> pd.DataFrame:
     rows = []
-    drawn = drifting_weights(
-        routing.skew, experts=routing.experts, layers=layers, steps=steps, drift=drift, seed=routing.seed
-    )
-    for step, layer, weights in drawn:
-        chosen = sample(
-            weights, tokens=routing.tokens, topk=routing.topk, seed=routing.seed + 1 + step * layers + layer
-        )
-        outcome = _outcome(
-            RoutingTable.of_choices(chosen, routing.ranks), place, ports, phases, way, with_packets=False
-        )
+    for step, layer, table in routing.layers(layers, steps, drift):
+        outcome = _outcome(table, place, ports, phases, way, with_packets=False)
         rows.append(
             {
                 "step": step,

@@ -304,20 +304,13 @@ def group_limited_top_k(
 
 
 def route_group_limited(
-    skew: Skew,
-    *,
-    tokens: int,
-    experts: int,
-    topk: int,
-    groups: int,
-    best_groups: int,
-    best_in_group: int = 2,
-    seed: int = 0,
+    weights: Floats, *, tokens: int, topk: int, groups: int, best_groups: int, best_in_group: int = 2, seed: int = 0
 ) -> Assignment:
-    """Group-limited gating of the skew's log weights plus Gumbel noise; without groups that would be ``sample``."""
+    """Group-limited gating of log weights plus Gumbel noise; without groups that would be ``sample``."""
+    experts = len(weights)
     check_shape(tokens=tokens, experts=experts, topk=topk)
     with np.errstate(divide="ignore"):
-        base = np.log(skew.weights(experts, seed))
+        base = np.log(weights)
     rng = np.random.default_rng([seed, 6])
     chosen = np.empty((tokens, topk), id_type(experts))
     for start in range(0, tokens, _BLOCK):
