@@ -28,7 +28,9 @@ STEPS: dict[str, tuple[str, ParallelConfig, dict[str, Any]]] = {
     "fsdp": ("llama3.1-8b", ParallelConfig(dp=16, zero=3), {}),
     "bound by the host": ("llama3.1-8b", NODE, {"software": Software(host_us_per_op=400.0)}),
     "straggler": ("llama3.1-8b", NODE, {"options": Options(straggler=Straggler(factor=1.2, stage=1))}),
+    "divided gradients": ("llama3.1-8b", replace(NODE, zero=2), {"schedule": "zb-v"}),
     "experts": ("qwen3-30b-a3b", MOE, {}),
+    "experts and divided gradients": ("qwen3-30b-a3b", replace(MOE, zero=2, ep_overlap=True, vpp=2), {}),
     "experts beside another micro-batch": ("qwen3-30b-a3b", replace(MOE, ep_overlap=True, vpp=2), {}),
 }
 

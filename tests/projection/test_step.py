@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tracelens.backends.system import System
 from tracelens.cli import main
@@ -49,6 +51,21 @@ def test_the_breakdown_adds_up_to_the_step(p: ParallelConfig, hopper: System) ->
     assert sum(found.breakdown_us.values()) == pytest.approx(found.step_us)
     assert found.tokens_s_gpu == pytest.approx(p.global_batch * 4096 / p.ranks / found.step_us * 1e6)
     assert found.mfu == pytest.approx(found.tflops_gpu / (1978.9 if p.precision == "fp8" else 989.4))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    zero=st.integers(0, 3), pp=st.sampled_from((1, 2, 4)), dp=st.sampled_from((1, 8)), micro_batches=st.sampled_from((4, 8)),
+    schedule=st.sampled_from((None, "gpipe", "zb-h1", "zb-v", "dualpipe")), recompute=st.sampled_from(("none", "full")),
+    ep_overlap=st.booleans(), tp_overlap=st.booleans(), graphs=st.sampled_from(("none", "partial", "full")),
+)  # fmt: skip
+def test_whatever_the_configuration_no_part_of_a_step_is_negative(
+    schedule: str | None, dp: int, **degrees: object
+) -> None:
+    p = ParallelConfig(tp=2, sequence_parallel=True, dp=dp, ep=dp, **degrees)  # type: ignore[arg-type]
+    found = step(p, System.load("dgx-h100"), ModelConfig.load("qwen3-30b-a3b"), schedule=schedule)
+    assert sum(found.breakdown_us.values()) == pytest.approx(found.step_us)
+    assert min(found.breakdown_us.values()) > -1e-3
 
 
 def test_no_step_beats_the_data_sheet(hopper: System) -> None:

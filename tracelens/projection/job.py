@@ -552,9 +552,16 @@ class _Ends:
                 if mine_us:
                     made[rank, at] = functools.partial(self._opening, rank, at, gathers)
                 gathers += mine_us
-            for at in last.values() if zero < 3 or self.job.parallel.replica_group.ranks > 1 else ():
+            for at in self._closed(list(last.values())):
                 made[rank, at] = functools.partial(self._closing, rank, at)
         return made
+
+    def _closed(self, lasts: list[int]) -> list[int]:
+        """Positions of the passes after which replicas sum gradients. Where that is every pass, the rank's last one."""
+        parallel = self.job.parallel
+        if parallel.zero == 2:
+            return [max(lasts)]
+        return lasts if parallel.zero < 3 or parallel.replica_group.ranks > 1 else []
 
     def _opening(self, rank: int, at: int, gathers_us: float, start_us: float) -> Cost:
         return self._keep(rank, at, self.job.opening(rank, self.tasks[rank][at], gathers_us - start_us))

@@ -200,25 +200,38 @@ def merged(forward: Pass, backward: Pass) -> tuple[Pass, Pass] | None:
     if not any(stream == "ep" for lane in lanes for stream, _, _ in lane):
         return None
     placed = _two_lanes([[(stream, time_us) for stream, time_us, _ in lane] for lane in lanes])
+    # What a pass waits for after its last kernel
+    tails = [
+        one.time_us - sum(time_us for _, time_us, _ in lane)
+        for one, lane in zip((backward, forward), lanes, strict=True)
+    ]
     made = []
-    total = max(end for lane in placed for _, end in lane[-1:])
-    computed = sum(time_us for lane in lanes for stream, time_us, _ in lane if stream != "ep")
-    for lane, times, source in zip(lanes, placed, (backward, forward), strict=True):
+    for lane, times, source, tail in zip(lanes, placed, (backward, forward), tails, strict=True):
         blocks = []
         for (_, time_us, kernels), (start, end) in zip(lane, times, strict=True):
             first = kernels[0].start_us
             moved = tuple(kernel._replace(start_us=kernel.start_us - first) for kernel in kernels)
             block = Block(time_us=time_us, parts={}, kernels=moved, lead_us=0.0)
             blocks.append(Placed(block, start, end - start))
-        parts = {part: time_us for part, time_us in source.parts.items() if part != "ep"}
-        made.append(
-            Pass(
-                time_us=times[-1][1], parts=parts, host_us=source.host_us, launch_us=source.launch_us,
-                blocks=tuple(blocks),
-            )
-        )  # fmt: skip
-    made[0].parts["ep"] = max(0.0, total - computed)
+        parts = defaultdict(float, {part: time_us for part, time_us in source.parts.items() if part != "ep"})
+        made.append(replace(source, time_us=times[-1][1] + tail, parts=parts, blocks=tuple(blocks)))
+    total = max(one.time_us for one in made)
+    exposed = total - sum(sum(one.parts.values()) for one in made)
+    if exposed >= 0:
+        made[0].parts["ep"] = exposed
+    else:
+        _give_back(made, -exposed)
     return made[1], made[0]
+
+
+def _give_back(passes: Sequence[Pass], hidden_us: float) -> None:
+    """Of what passes waited for, the part that another one's computing hides."""
+    for one in passes:
+        for part in ("dp", "fsdp"):
+            less = min(one.parts.get(part, 0.0), hidden_us)
+            if less:
+                one.parts[part] -= less
+                hidden_us -= less
 
 
 def _segments(one: Pass) -> list[tuple[str, float, list[Kernel]]]:

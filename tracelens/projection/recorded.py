@@ -29,7 +29,7 @@ from tracelens.units import NS_PER_US
 #: Streams as their numbers in the trace.
 STREAMS = {
     COMPUTE: 7, "tp": 20, "cp": 21, "ep": 22, "fsdp": 23, "dp": 24,
-    "send forward": 25, "send backward": 26, "receive forward": 27, "receive backward": 28,
+    "send forward": 25, "send backward": 26, "receive forward": 27, "receive backward": 28, "dp gather": 29,
 }  # fmt: skip
 _HOST = "host"
 _WORDS = {"F": "forward", "B": "backward", "D": "input gradient", "W": "weight gradient"}
@@ -114,7 +114,7 @@ def _tasks(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
         yield from _launched(job, one, start_us, launch_us, label)
         for transfer, at_us, time_us in one.transfers:
             if isinstance(transfer, Transfer):
-                stream = "fsdp" if job.parallel.zero == 3 else "dp"
+                stream = "fsdp" if job.parallel.zero == 3 else "dp gather" if transfer.key[0] == "gather" else "dp"
                 name = f"weights.{transfer.key[0]}.{transfer.model.kind}"
                 yield Happening(name, transfer.model, stream, _ns(start_us + at_us), _ns(time_us))
 
