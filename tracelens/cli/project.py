@@ -28,6 +28,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", metavar="NAME|config.json", help="a bundled model, a Hugging Face config or a model file")
     add("--cluster", metavar="NAME|FILE.toml", help="a cluster, or a device in its standard node")
+    add(
+        "--launch",
+        type=Path,
+        metavar="FILE",
+        help="take model and options from Megatron-LM's list of arguments, or Primus' .yaml; options given here win",
+    )
     add("--nodes", type=_positive, metavar="N", help="whole nodes of the cluster")
     add("--gpus", type=_positive, metavar="N", help="devices, instead of --nodes")
     add("--sequence", type=_positive, default=4096, metavar="TOKENS", help="default: %(default)s")
@@ -115,6 +121,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.batch:
         return _run_batch(args)
+    if args.launch:
+        args = _launched(args)
     if not args.model or not args.cluster:
         raise UsageError("project takes --model and --cluster, or --batch")
     return _run_sweep(args) if args.sweep else _run_one(args)
@@ -134,6 +142,22 @@ def _run_one(args: argparse.Namespace) -> int:
         _write(found, args.output)
         print(f"wrote {args.output}")
     return DOES_NOT_FIT if found.projection.infeasible else 0
+
+
+def _launched(args: argparse.Namespace) -> argparse.Namespace:
+    """With what the launch configuration says, where an option has its default; says what it did not read."""
+    from tracelens.workload.launch import read_launch
+
+    found = read_launch(args.launch)
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    defaults = vars(parser.parse_args([]))
+    options = {name: value for name, value in found.options.items() if getattr(args, name) == defaults[name]}
+    if args.nodes or args.gpus:
+        options = {name: value for name, value in options.items() if name not in ("nodes", "gpus")}
+    print(f"{args.launch}: " + ", ".join(f"{name} {value}" for name, value in sorted(options.items())))
+    print(f"not read: {', '.join(found.ignored) or 'nothing'}")
+    return argparse.Namespace(**{**vars(args), **options, "model": args.model or found.model})
 
 
 def _measured(args: argparse.Namespace, found: Result) -> Result:
@@ -308,7 +332,19 @@ def _points(asked: list[str]) -> tuple[list[str], Iterator[tuple[object, ...]]]:
     return list(swept), itertools.product(*swept.values())
 
 
-NOT_SWEPT = ("from_report", "traced", "against", "anchor", "sweep", "batch", "output", "trace", "trace_ranks", "help")
+NOT_SWEPT = (
+    "launch",
+    "from_report",
+    "traced",
+    "against",
+    "anchor",
+    "sweep",
+    "batch",
+    "output",
+    "trace",
+    "trace_ranks",
+    "help",
+)
 
 
 def _software(args: argparse.Namespace) -> Software:

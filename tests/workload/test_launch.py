@@ -1,0 +1,123 @@
+"""Launch configurations of Megatron-LM and Primus say what a projection needs; what was not read is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracelens.cli import main
+from tracelens.errors import InputError
+from tracelens.workload.launch import read_launch
+from tracelens.workload.model_config import ModelConfig
+
+LLAMA = r"""
+# Llama 3.1 8B
+--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 \
+--group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm --disable-bias-linear
+--untie-embeddings-and-output-weights --position-embedding-type rope --vocab-size 128256
+--tensor-model-parallel-size 2 --pipeline-model-parallel-size=4 --num-layers-per-virtual-pipeline-stage 4
+--sequence-parallel --use-distributed-optimizer --seq-length 8192 --micro-batch-size 1 --global-batch-size 64 --bf16
+--recompute-granularity selective --recompute-modules core_attn layernorm --lr 1e-4
+"""
+PRIMUS = """
+modules:
+  pre_trainer:
+    model: ${PRIMUS_MODEL:deepseek_v3}.yaml   # the model
+    overrides:
+      micro_batch_size: 2
+      seq_length: ${PRIMUS_SEQ_LENGTH:4096}
+      pipeline_model_parallel_size: ${PRIMUS_PP:16}
+      expert_model_parallel_size: 8
+      moe_use_legacy_grouped_gemm: true
+      recompute_granularity: full
+      enable_primus_turbo: true
+      use_turbo_grouped_mlp: false
+      use_turbo_deepep: true
+      fp8: hybrid
+      save: null
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    def write(name: str, text: str) -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+def test_megatrons_arguments_are_a_model_and_options(written) -> None:
+    found = read_launch(written("args.sh", LLAMA))
+    assert found.model is not None
+    assert found.model.parameters().total == ModelConfig.load("llama3.1-8b").parameters().total
+    assert found.options == {
+        "tp": 2, "pp": 4, "vpp": 2, "sequence": 8192, "micro_batch": 1, "global_batch": 64, "precision": "bf16",
+        "recompute": "selective", "recompute_modules": "core_attn,layernorm", "zero": 1, "dispatcher": "alltoall",
+        "sequential_experts": False, "no_sequence_parallel": False, "tp_overlap": False, "ep_overlap": False,
+        "graphs": "none", "attention": "flash",
+    }  # fmt: skip
+    assert found.ignored == ("group_query_attention", "lr")
+
+
+def test_primus_yaml_names_its_model_and_its_turbo_switches(written) -> None:
+    found = read_launch(written("pretrain.yaml", PRIMUS))
+    assert found.model == ModelConfig.load("deepseek-v3")
+    options = dict(found.options)
+    assert (options["pp"], options["ep"], options["sequence"], options["precision"]) == (16, 8, 4096, "fp8")
+    assert (options["dispatcher"], options["sequential_experts"]) == ("deepep", True)
+    assert options["recompute"] == "full"
+    assert found.ignored == ("save",)
+
+
+@pytest.mark.parametrize(
+    ("line", "option", "value"),
+    [
+        ("use_turbo_grouped_mlp: true", "sequential_experts", False),
+        ("enable_primus_turbo: false", "dispatcher", "alltoall"),
+        ("moe_enable_deepep: true", "dispatcher", "deepep"),
+        ("fp8_recipe: mxfp8", "precision", "mxfp8"),
+        ("use_torch_fsdp2: true", "zero", 3),
+        ("recompute_num_layers: 0", "recompute", "none"),
+        ("overlap_moe_expert_parallel_comm: true", "ep_overlap", True),
+        ("cuda_graph_impl: full_iteration", "graphs", "full"),
+    ],
+)
+def test_a_switch_changes_its_option(written, line: str, option: str, value: object) -> None:
+    assert read_launch(written("one.yaml", f"{PRIMUS}      {line}\n")).options[option] == value
+
+
+def test_layers_with_experts_are_a_period_or_runs(written) -> None:
+    moe = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --vocab-size 100 --num-experts 8"
+    blocks = []
+    for frequency in ("2", "([0]*1+[1]*3)"):
+        found = read_launch(written("moe.sh", f"{moe} --moe-layer-freq '{frequency}'"))
+        blocks.append(None if found.model is None else found.model.blocks)
+    assert blocks == ["*E*-*E*-", "*-*E*E*E"]
+    with pytest.raises(InputError, match="does not say 4 layers"):
+        read_launch(written("moe.sh", f"{moe} --moe-layer-freq '([0]*1)'"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("--tensor-model-parallel-size two", "tensor_model_parallel_size must be a whole number, got 'two'"),
+        ("--num-layers 2 --hidden-size 8 --num-attention-heads 1", "vocab_size is missing"),
+        ("--swiglu maybe", "swiglu must be true or false, got 'maybe'"),
+        ("--lr '", "cannot be read as a launch configuration"),
+    ],
+)
+def test_wrong_values_are_named(written, text: str, message: str) -> None:
+    if text.startswith("--swiglu"):
+        text += " --num-layers 2 --hidden-size 8 --num-attention-heads 1 --vocab-size 8"
+    with pytest.raises(InputError, match=message):
+        read_launch(written("args.sh", text))
+
+
+def test_the_command_takes_a_launch_file_and_its_own_options_win(written, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written("args.sh", LLAMA)
+    assert main(["project", "--launch", str(path), "--cluster", "dgx-h100", "--nodes", "1", "--pp", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "not read: group_query_attention, lr" in printed
+    assert "tp 2 pp 2 vpp 2 cp 1 dp 2" in printed

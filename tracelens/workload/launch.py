@@ -1,0 +1,270 @@
+"""Launch configurations of Megatron-LM (a list of arguments) and Primus (YAML) as a model and options of a projection.
+
+Of YAML, lines ``key: value`` are read at any depth, the last of a key counts; lists, anchors and other documents are
+not. Keys that are not read are named.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracelens.dtypes import DType
+from tracelens.errors import InputError, TracelensError
+from tracelens.workload.model_config import Experts, LatentAttention, ModelConfig
+
+#: A key's name in Megatron -> the option of a projection that it is, of whole numbers.
+_DEGREES = {
+    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep", "expert_tensor_parallel_size": "etp", "micro_batch_size": "micro_batch",
+    "global_batch_size": "global_batch", "seq_length": "sequence", "virtual_pipeline_model_parallel_size": "vpp",
+    "num_virtual_stages_per_pipeline_rank": "vpp", "nnodes": "nodes", "world_size": "gpus",
+}  # fmt: skip
+_LINE = re.compile(r"^\s*(?:-\s+)?([A-Za-z_][\w.-]*)\s*:\s*(.*?)\s*$")
+_FROM_ENVIRONMENT = re.compile(r"\$\{[^:}]+:([^}]*)\}")
+_TRUE, _FALSE = frozenset(("true", "yes", "on", "1")), frozenset(("false", "no", "off", "0", "null", "none", ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """``model``: None where the file names none and gives no shape. ``options``: of ``tracelens project``, by name.
+
+    ``ignored``: keys that say nothing to a projection, or nothing that it knows.
+    """
+
+    model: ModelConfig | None
+    options: Mapping[str, object]
+    ignored: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Keys:
+    """The file's keys, and which of them were asked for."""
+
+    file: str
+    values: Mapping[str, str]
+    is_list: bool
+    read: set[str] = field(default_factory=set)
+
+    def text(self, name: str) -> str | None:
+        self.read.add(name)
+        value = self.values.get(name)
+        return None if value is None or value.lower() in ("null", "none", "") else value
+
+    def whole(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"\d{1,12}", value.replace("_", "")):
+            raise InputError(f"{self.file}: {name} must be a whole number, got {value!r}")
+        return int(value.replace("_", ""))
+
+    def flag(self, name: str) -> bool:
+        value = (self.values.get(name) or "").lower()
+        self.read.add(name)
+        if name in self.values and value not in _TRUE | _FALSE:
+            raise InputError(f"{self.file}: {name} must be true or false, got {value!r}")
+        return value in _TRUE
+
+
+def read_launch(path: Path) -> Launch:
+    """InputError for a file that cannot be read, and for values that are not what their key needs."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        is_list = path.suffix not in (".yaml", ".yml")
+        values = _of_arguments(text) if is_list else _of_yaml(text)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a launch configuration: {error}") from error
+    keys = _Keys(file=path.name, values=values, is_list=is_list)
+    options = {**_degrees(keys), **_switches(keys)}
+    model = _model(keys)
+    return Launch(model=model, options=options, ignored=tuple(sorted(set(values) - keys.read)))
+
+
+def _of_arguments(text: str) -> dict[str, str]:
+    """``--name value``, ``--name=value``, ``--switch``; ``#`` begins a comment, a backslash joins lines."""
+    found: dict[str, str] = {}
+    name = None
+    for token in shlex.split(text.replace("\\\n", " "), comments=True):
+        if token.startswith("--"):
+            name, separator, value = token[2:].partition("=")
+            name = name.replace("-", "_")
+            found[name] = value if separator else "true"
+        elif name is not None:
+            found[name] = token if found[name] == "true" else f"{found[name]} {token}"
+    return found
+
+
+def _of_yaml(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        matched = _LINE.match(re.sub(r"(^|\s)#.*$", "", line))
+        if matched is None or not matched[2]:
+            continue
+        found[matched[1].replace("-", "_")] = _FROM_ENVIRONMENT.sub(r"\1", matched[2]).strip("'\"")
+    return found
+
+
+def _degrees(keys: _Keys) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, option in _DEGREES.items():
+        value = keys.whole(name)
+        if value is not None and option not in found:
+            found[option] = value
+    per_stage, layers = keys.whole("num_layers_per_virtual_pipeline_stage"), keys.whole("num_layers")
+    pp = found.get("pp", 1)
+    if per_stage and layers and isinstance(pp, int) and layers % (per_stage * pp) == 0:
+        found["vpp"] = layers // (per_stage * pp)
+    return found
+
+
+def _switches(keys: _Keys) -> dict[str, object]:
+    names = (
+        "enable_primus_turbo", "moe_enable_deepep", "use_turbo_deepep", "use_turbo_grouped_mlp",
+        "moe_use_legacy_grouped_gemm", "sequence_parallel", "tp_comm_overlap", "overlap_moe_expert_parallel_comm",
+        "use_flash_attn",
+    )  # fmt: skip
+    on = {name: keys.flag(name) for name in names}
+    turbo, kind = on["enable_primus_turbo"], keys.text("moe_token_dispatcher_type")
+    flexible = keys.text("moe_flex_dispatcher_backend") in ("deepep", "hybridep") and kind == "flex"
+    deepep = on["moe_enable_deepep"] or flexible or (turbo and on["use_turbo_deepep"])
+    # Primus' legacy grouped GEMM is a loop over experts; its turbo kernel, and Megatron's, take all at once.
+    legacy = on["moe_use_legacy_grouped_gemm"] and not (turbo and on["use_turbo_grouped_mlp"])
+    together = (keys.text("moe_grouped_gemm") or "true").lower() not in _FALSE
+    return {
+        "precision": _precision(keys),
+        **_recompute(keys),
+        **_zero(keys),
+        "dispatcher": "deepep" if deepep else "alltoall",
+        "sequential_experts": legacy or not together,
+        # A YAML file of Primus overrides a default that divides sequences.
+        "no_sequence_parallel": not on["sequence_parallel"] and (keys.is_list or "sequence_parallel" in keys.values),
+        "tp_overlap": on["tp_comm_overlap"],
+        "ep_overlap": on["overlap_moe_expert_parallel_comm"],
+        "graphs": _graphs(keys),
+        "attention": "unfused" if keys.text("attention_backend") in ("unfused", "local") else "flash",
+    }
+
+
+def _precision(keys: _Keys) -> str:
+    fp4 = [keys.text(name) for name in ("fp4", "fp4_format")]
+    fp8 = [keys.text(name) for name in ("fp8", "fp8_format")]
+    recipe, half = (keys.text("fp8_recipe") or "").lower(), keys.flag("fp16")
+    keys.flag("bf16")
+    if any(value and value.lower() not in _FALSE for value in fp4):
+        return "nvfp4"
+    if any(value and value.lower() not in _FALSE for value in fp8):
+        return "mxfp8" if recipe.startswith("mx") else "fp8"
+    return "fp16" if half else "bf16"
+
+
+def _recompute(keys: _Keys) -> dict[str, object]:
+    """Of all layers, where some are: how many are recomputed is not a projection's option."""
+    how, activations = keys.text("recompute_granularity"), keys.flag("recompute_activations")
+    layers = keys.whole("recompute_num_layers")
+    keys.text("recompute_method")
+    modules = re.findall(r"\w+", keys.text("recompute_modules") or "")
+    if how == "full":
+        return {"recompute": "none" if layers == 0 else "full"}
+    if how == "selective" or activations:
+        return {"recompute": "selective", "recompute_modules": ",".join(modules) or "core_attn"}
+    return {"recompute": "none"}
+
+
+def _zero(keys: _Keys) -> dict[str, object]:
+    sharded = {keys.flag(name) for name in ("use_torch_fsdp2", "use_megatron_fsdp", "use_custom_fsdp")} != {False}
+    distributed = keys.flag("use_distributed_optimizer")
+    strategy = keys.text("data_parallel_sharding_strategy") or ("optim_grads_params" if sharded else None)
+    level = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(strategy or "")
+    return {"zero": level if level is not None else int(distributed)}
+
+
+def _graphs(keys: _Keys) -> str:
+    kind, scope = keys.text("cuda_graph_impl"), keys.text("cuda_graph_scope") or ""
+    older = {keys.flag("enable_cuda_graph"), keys.flag("external_cuda_graph")} != {False}
+    if kind is None:
+        return "partial" if older else "none"
+    return "full" if kind == "full_iteration" or "full_iteration" in scope else "partial"
+
+
+def _model(keys: _Keys) -> ModelConfig | None:
+    """Of the shape that the file gives, else the bundled one that ``model`` names."""
+    layers, hidden, heads = (keys.whole(key) for key in ("num_layers", "hidden_size", "num_attention_heads"))
+    named = keys.text("model")
+    if layers is None or hidden is None or heads is None:
+        try:
+            return ModelConfig.load(Path(named).stem if named and named.endswith(".yaml") else named) if named else None
+        except TracelensError as error:
+            raise InputError(f"{keys.file}: model: {error}") from error
+    vocab = keys.whole("padded_vocab_size") or keys.whole("vocab_size")
+    if vocab is None:
+        raise InputError(f"{keys.file}: vocab_size is missing, so logits and embedding have no size")
+    count, ffn = keys.whole("num_experts"), keys.whole("ffn_hidden_size") or 4 * hidden
+    latent = _latent(keys) if keys.flag("multi_latent_attention") else None
+    return ModelConfig(
+        name=keys.file,
+        label=keys.file,
+        source=f"arguments in {keys.file}",
+        blocks=_blocks(keys, layers, count),
+        hidden=hidden,
+        vocab=vocab,
+        ffn=ffn,
+        gated=keys.flag("swiglu"),
+        q_heads=heads,
+        kv_heads=(keys.whole("num_query_groups") or heads) if latent is None else heads,
+        head_dim=None if latent is not None else keys.whole("kv_channels") or hidden // heads,
+        qk_norm=keys.flag("qk_layernorm") and latent is None,
+        qkv_bias=keys.flag("add_qkv_bias") or not keys.flag("disable_bias_linear"),
+        out_bias=not keys.flag("disable_bias_linear"),
+        mlp_bias=not keys.flag("disable_bias_linear"),
+        norm="rms" if keys.text("normalization") == "RMSNorm" else "layer",
+        norm_bias=keys.text("normalization") != "RMSNorm",
+        tied_embeddings=not keys.flag("untie_embeddings_and_output_weights"),
+        positions=0 if keys.text("position_embedding_type") in ("rope", "none") else keys.whole(
+            "max_position_embeddings"
+        ) or 0,
+        dtype=DType.BF16,
+        mtp_layers=keys.whole("mtp_num_layers") or 0,
+        mtp_blocks="*E" if count else "*-",
+        latent_attention=latent,
+        experts=None if count is None else Experts(
+            count=count,
+            top_k=keys.whole("moe_router_topk") or 2,
+            ffn=keys.whole("moe_ffn_hidden_size") or ffn,
+            shared_ffn=keys.whole("moe_shared_expert_intermediate_size") or 0,
+        ),
+    )  # fmt: skip
+
+
+def _blocks(keys: _Keys, layers: int, experts: int | None) -> str:
+    """``moe_layer_freq`` is a period, or a list like ``([0]*3+[1]*58)``."""
+    frequency = keys.text("moe_layer_freq") or "1"
+    if not experts:
+        return "*-" * layers
+    if frequency.isdecimal() and int(frequency):
+        return "".join("*E" if layer % int(frequency) == 0 else "*-" for layer in range(layers))
+    runs = re.findall(r"\[([01])\]\*(\d{1,5})", frequency.replace(" ", ""))
+    made = "".join(("*E" if kind == "1" else "*-") * int(times) for kind, times in runs)
+    if len(made) != 2 * layers:
+        raise InputError(f"{keys.file}: moe_layer_freq {frequency!r} does not say {layers} layers")
+    return made
+
+
+def _latent(keys: _Keys) -> LatentAttention:
+    return LatentAttention(
+        q_rank=keys.whole("q_lora_rank"),
+        kv_rank=_present(keys, "kv_lora_rank"),
+        d_nope=_present(keys, "qk_head_dim"),
+        d_rope=_present(keys, "qk_pos_emb_head_dim"),
+        d_v=_present(keys, "v_head_dim"),
+    )
+
+
+def _present(keys: _Keys, name: str) -> int:
+    value = keys.whole(name)
+    if value is None:
+        raise InputError(f"{keys.file}: {name} is missing, which multi_latent_attention needs")
+    return value
