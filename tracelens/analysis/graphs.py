@@ -150,7 +150,7 @@ class _Graphs:
         exact = [graph for graph in self.graphs if graph.names == names]
         exact = exact or [graph for graph in self.graphs if Counter(graph.names) == Counter(names)]
         exact = exact or list(self._runs_of(names))
-        candidates = exact or [graph for graph in self.graphs if len(_aligned(names, graph)) >= SAME_GRAPH * len(names)]
+        candidates = exact or [graph for graph in self.graphs if _is_nearly(names, graph)]
         if not candidates:
             return {}, f"no graph of {self.capture.table.source} has this sequence of kernels"
         candidates = _of_batch(candidates, requests)
@@ -270,6 +270,12 @@ def _aligned(names: tuple[str, ...], graph: _Captured) -> dict[int, int]:
     matcher = SequenceMatcher(None, names, graph.names, autojunk=False)
     blocks = matcher.get_matching_blocks()
     return {block.a + k: graph.launches[block.b + k] for block in blocks for k in range(block.size)}
+
+
+def _is_nearly(names: tuple[str, ...], graph: _Captured) -> bool:
+    wanted = SAME_GRAPH * len(names)
+    shared = sum((Counter(graph.names) & Counter(names)).values())
+    return shared >= wanted and len(_aligned(names, graph)) >= wanted
 
 
 def _numbered(names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
