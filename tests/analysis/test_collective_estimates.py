@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from tracelens.analysis.collectives import with_estimates
+from tracelens.analysis.tables import with_estimated_totals
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.backends.collectives import Collectives
@@ -43,3 +44,21 @@ def test_a_group_whose_ranks_are_not_known_has_no_estimate(group):
 
 def test_without_a_chosen_backend_nothing_is_added():
     assert "estimated_us" not in with_estimates(rows("[0, 1, 2, 3]"), None)
+
+
+def test_totals_are_of_the_calls_that_have_an_estimate():
+    unified = pd.DataFrame(
+        {
+            "category": ["GEMM", "GEMM", "GEMM", "other"],
+            "estimated_us": [10.0, 20.0, None, None],
+            "operation_count": [3, 1, 5, 2],
+            "kernel_us_sum": [60.0, 40.0, 500.0, 9.0],
+        }
+    )
+    frame = pd.DataFrame({"category": ["GEMM", "other"]})
+    found = with_estimated_totals(frame, unified, "category")
+    # 3 * 10 + 20 of 60 + 40 us
+    assert found["estimated_ms"].tolist()[0] == pytest.approx(0.05)
+    assert found["percent_of_achievable"].tolist()[0] == pytest.approx(50)
+    assert found.iloc[1, 1:].isna().all()
+    assert with_estimated_totals(frame, unified.drop(columns="estimated_us"), "category") is frame

@@ -174,8 +174,12 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     event_category = _event_categories(activity, unified_set, unified_category)
     frames = {
         "gpu_timeline": timeline.frame(),
-        "ops_summary_by_category": tables.ops_summary_by_category(_with_unlinked(unique, unlinked)),
-        "ops_summary": tables.ops_summary(_with_unlinked(unique, unlinked)),
+        "ops_summary_by_category": tables.with_estimated_totals(
+            tables.ops_summary_by_category(_with_unlinked(unique, unlinked)), unified, "category"
+        ),
+        "ops_summary": tables.with_estimated_totals(
+            tables.ops_summary(_with_unlinked(unique, unlinked)), unified, "name"
+        ),
         "ops_unique_args": unique,
         "kernel_summary": tables.kernel_summary(table, activity, parent_category, timeline.total_ns),
         "coll_analysis": with_estimates(collective_rows(table, tree, activity), chosen),

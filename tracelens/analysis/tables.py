@@ -353,6 +353,26 @@ def _with_achievable(frame: pd.DataFrame, work: Work, achievable: EstimateTable,
     return frame.assign(estimated_us=time_us, percent_of_achievable=share, estimated_by=np.array(who, object))
 
 
+def with_estimated_totals(frame: pd.DataFrame, unified: pd.DataFrame, key: str) -> pd.DataFrame:
+    """``frame`` with the estimates of all calls of ``unified`` that have one, summed by ``key``, and their share of
+    these calls' kernel time; as it is without a chosen backend.
+    """
+    if "estimated_us" not in unified:
+        return frame
+    priced = unified[unified["estimated_us"].notna()]
+    sums = pd.DataFrame(
+        {
+            key: priced[key],
+            "estimated_us": priced["estimated_us"] * priced["operation_count"],
+            "kernel_us": priced["kernel_us_sum"],
+        }
+    ).groupby(key)[["estimated_us", "kernel_us"]].sum()  # fmt: skip
+    share = 100 * sums["estimated_us"] / sums["kernel_us"].where(sums["kernel_us"] > 0)
+    return frame.assign(
+        estimated_ms=frame[key].map(sums["estimated_us"] / 1e3), percent_of_achievable=frame[key].map(share)
+    )
+
+
 def _compute_spec(model: Any) -> str | None:
     if model is None or model.engine == "none":
         return None

@@ -201,11 +201,43 @@ TIMELINE = column_set(
 _DIRECT = "Busy time of the kernels that the op itself launched."
 _SUBTREE = "Busy time of the kernels that the op or any op below it launched."
 
+ACHIEVABLE = (
+    Column(
+        key="estimated_us",
+        header="Estimated Time (µs)_first",
+        meaning="What a good kernel should take, by the backend that --backend chose.",
+        unit="µs",
+        number_format=US,
+        optional=True,
+    ),
+    Column(
+        key="percent_of_achievable",
+        header="Pct Achievable",
+        meaning="Estimated time over mean measured kernel time. Above 100 the kernel beats the estimate.",
+        unit="%",
+        number_format=PERCENT,
+        look="of_limit",
+        optional=True,
+    ),
+    Column(key="estimated_by", header="estimated by", meaning="Which backend answered.", width=14, optional=True),
+)
+ESTIMATED_TOTAL = (
+    Column(
+        key="estimated_ms",
+        header="Estimated Time (ms)",
+        meaning="In all, of the calls in unified_perf_summary that the backend of --backend has an estimate for.",
+        unit="ms",
+        number_format=MS,
+        optional=True,
+    ),
+    ACHIEVABLE[1],
+)
 BY_CATEGORY = column_set(
     CATEGORY,
     Column(key="count", header="Count", meaning="Number of calls that launched kernels.", number_format=COUNT),
     Column(key="direct_ms", header="total_direct_kernel_time_ms", meaning=_DIRECT, unit="ms", number_format=MS),
     PERCENTAGES,
+    ESTIMATED_TOTAL,
 )
 DIRECT = statistics(
     TOTALED, key="direct_us", header="total_direct_kernel_time_{}", meaning=_DIRECT, unit="µs", number_format=US
@@ -222,6 +254,7 @@ BY_NAME = column_set(
     BY_CATEGORY["count"],
     Column(key="categories", header="Categories", meaning="Categories of the op's calls.", width=30),
     PERCENTAGES,
+    ESTIMATED_TOTAL,
 )
 UNIQUE_ARGUMENTS = column_set(
     NAME, CATEGORY, PROCESS, ARGUMENTS, CALLS, DIRECT, SUBTREE, EXAMPLE, KERNELS_BEHIND, PERCENTAGES
@@ -351,26 +384,6 @@ ROOFLINE = (
         optional=True,
     ),
     Column(key="backend", header="backend", meaning="What estimated the row.", width=14, optional=True),
-)
-ACHIEVABLE = (
-    Column(
-        key="estimated_us",
-        header="Estimated Time (µs)_first",
-        meaning="What a good kernel should take, by the backend that --backend chose.",
-        unit="µs",
-        number_format=US,
-        optional=True,
-    ),
-    Column(
-        key="percent_of_achievable",
-        header="Pct Achievable",
-        meaning="Estimated time over mean measured kernel time. Above 100 the kernel beats the estimate.",
-        unit="%",
-        number_format=PERCENT,
-        look="of_limit",
-        optional=True,
-    ),
-    Column(key="estimated_by", header="estimated by", meaning="Which backend answered.", width=14, optional=True),
 )
 _HOST = "From the op's start on the host to its end on the host; device time is Kernel Time (µs)."
 HOST_TIME = (
