@@ -43,15 +43,15 @@ from tracelens.perf_models.quantization import quantized
 from tracelens.perf_models.rope import rotated_heads
 
 _TRITON_PRODUCTS = ("pseudo_op::moe_triton_unfused_up", "pseudo_op::moe_triton_unfused_down")
-_SUMS = r"\(sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)\)"
-_DETAILED = re.compile(rf"execute_\d+_context_(\d+){_SUMS}_generation_(\d+){_SUMS}")
-_PLAIN = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
+_SUMS = r"\(sq(\d{1,18})sk(\d{1,18})sqsq(\d{1,18})sqsk(\d{1,18})\)"
+_DETAILED = re.compile(rf"execute_\d+_context_(\d{{1,18}}){_SUMS}_generation_(\d{{1,18}}){_SUMS}")
+_PLAIN = re.compile(r"execute_context_(\d{1,18})\((\d{1,18})\)_generation_(\d{1,18})\((\d{1,18})\)")
 
 
 @annotated_as("capture_")
 def _capture(annotation: str) -> InferenceStep | None:
     """``capture_<bs>_<phase>``, round the capture of the graph for batches padded to ``bs``."""
-    match = re.fullmatch(r"capture_(\d+)_\w+", annotation)
+    match = re.fullmatch(r"capture_(\d{1,18})_\w+", annotation)
     return None if match is None else InferenceStep(padded_requests=int(match[1]))
 
 

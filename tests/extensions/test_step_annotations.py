@@ -103,3 +103,9 @@ def test_an_extension_switches_itself_on_for_its_annotations_and_for_names_with_
     assert detect_bundled(["decode[bs=4 tok=4]"]) == ["aiter"]
     assert detect_bundled(["sglang_profiler::quant_dynamic_mxfp4_quant_77"]) == ["sglang"]
     assert detect_bundled(["my step[1]", "sglang_profiler::unknown_7"]) == []
+
+
+@pytest.mark.parametrize("text", ["capture_{}_FULL", "execute_context_0(0)_generation_{}(1)", "step[DECODE bs={}]"])
+def test_a_number_of_thousands_of_digits_is_no_number_of_requests(text: str):
+    step = read(text.format("9" * 5000))
+    assert step is None or step.generation_requests is None

@@ -110,7 +110,7 @@ def iterations(
     n, of = len(steps), step_of[inside]
     duration = (times.end_ns - times.start_ns) / NS_PER_US
     tokens = np.array([_sum(s.context_tokens, s.generation_tokens) for s in steps.said], float)
-    steady = steady_steps(steps, times)
+    steady = set(steady_steps(steps, times))
     return pd.DataFrame(
         {
             "step": [step.number for step in steps.steps],
