@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.dtypes import DType
-from tracelens.perf_models import GEMM, GroupedGEMM, GroupedGEMMVariableK, bindings
+from tracelens.perf_models import GEMM, GroupedGEMM, GroupedGEMMVariableK, bindings, inverses
 from tracelens.signature import OpSignature
 
 SIZES = st.integers(1, 4096)
@@ -56,3 +57,13 @@ def test_aten_grouped_mm_tells_shared_rows_from_a_shared_sum():
     forward, gradient = read((100, 16), (4, 16, 8), (4,)), read((16, 100), (100, 8), (4,))
     assert forward == GroupedGEMM(m=100, k=16, n=8, groups=4, dtype_b=DType.BF16)
     assert gradient == GroupedGEMMVariableK(m=100, k=16, n=8, groups=4, dtype_b=DType.BF16)
+
+
+@pytest.mark.parametrize("kind", [GroupedGEMM, GroupedGEMMVariableK])
+def test_what_a_trace_would_record_reads_back(kind: type[GroupedGEMM]) -> None:
+    model = kind(m=4096, n=768, k=2048, groups=16, dtype=DType.BF16)
+    signature = inverses()["aten::_grouped_mm"].target(model)
+    read_back = bindings()["aten::_grouped_mm"].target(signature)
+    assert type(read_back) is kind
+    assert (read_back.m, read_back.n, read_back.k, read_back.groups) == (4096, 768, 2048, 16)
+    assert inverses()["aten::_grouped_mm"].target(read_back) == signature

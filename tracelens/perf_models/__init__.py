@@ -140,6 +140,8 @@ __all__ = [
 
 _CALLED: dict[type[PerfModel], str] = {
     GEMM: "aten::mm",
+    GroupedGEMM: "aten::_grouped_mm",
+    GroupedGEMMVariableK: "aten::_grouped_mm",
     SDPA: "aten::_scaled_dot_product_flash_attention",
     SDPABackward: "aten::_scaled_dot_product_flash_attention_backward",
 }

@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
-from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import Like, PerfModel, recorded_as, resolved, total_bytes, traced_as, traced_name
+from tracelens.perf_models.gemm import dense_strides
 from tracelens.signature import OpSignature
 
 
@@ -109,3 +110,18 @@ def _grouped_mm(op: OpSignature) -> GroupedGEMM | None:
     if len(a) == 2 and len(b) == 2 and op.has(2):
         return GroupedGEMMVariableK(m=a[1], k=a[0], n=b[1], groups=op.shape(2, rank=1)[0], **dtypes)
     return None
+
+
+@recorded_as("aten::_grouped_mm")
+def _recorded_grouped_mm(model: GroupedGEMM) -> OpSignature:
+    a, b = (model.m, model.k), (model.groups, model.k, model.n)
+    if isinstance(model, GroupedGEMMVariableK):
+        a, b = (model.k, model.m), (model.m, model.n)  # type: ignore[assignment]
+    types = (traced_name(model.dtype) or "", traced_name(resolved(model.dtype_b, model.dtype)) or "")
+    return OpSignature(
+        name="aten::_grouped_mm",
+        shapes=(a, b, (model.groups,), (), ()),
+        dtypes=(*types, "int", "", ""),
+        strides=(dense_strides(a), dense_strides(b), (1,), (), ()),
+        scalars=("", "", "", "", ""),
+    )

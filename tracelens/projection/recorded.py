@@ -33,6 +33,8 @@ STREAMS = {
 }  # fmt: skip
 _HOST = "host"
 _WORDS = {"F": "forward", "B": "backward", "D": "input gradient", "W": "weight gradient"}
+# "dgrad" and "wgrad" in a kernel's name mean a convolution's
+_PHASES = {"dgrad": "input_gradient", "wgrad": "weight_gradient"}
 # How NCCL calls a kernel and PyTorch the collective in it
 _SPELLED = {
     "all_gather": ("AllGather", "_allgather_base"),
@@ -132,7 +134,7 @@ def _launched(job: Job, one: Pass, start_us: float, launch_us: float, label: str
 
 
 def _name(kernel: Kernel) -> str:
-    phase = "recompute" if kernel.again else kernel.op.phase
+    phase = "recompute" if kernel.again else _PHASES.get(kernel.op.phase, kernel.op.phase)
     return f"{kernel.op.name}.{phase}"
 
 
