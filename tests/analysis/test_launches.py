@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tracelens.analysis.activity import device_activity
+from tracelens.analysis.analyze import analyze
 from tracelens.analysis.launches import launch_overhead
+from tracelens.analysis.options import Options
 from tracelens.analysis.stream_overlap import stream_overlap
 from tracelens.analysis.trace import Trace
 from tracelens.trace.table import TraceTable
@@ -59,6 +61,13 @@ def test_a_graph_launch_is_one_launch_of_many_kernels(build: Build) -> None:
 
 def test_without_launches_there_is_no_overhead_to_show(build: Build) -> None:
     assert overhead(build().kernel("k", 0, 5)) is None
+
+
+def test_a_report_says_that_launches_were_not_recorded(build: Build) -> None:
+    analysis = analyze(build().kernel("k", 0, 5).trace(), Options())
+    assert "launch_overhead" not in analysis.frames
+    because = {missing.question: missing.because for missing in analysis.missing}
+    assert "ProfilerActivity.CPU" in because["launch overhead"]
 
 
 def test_the_time_in_which_two_streams_were_busy(build: Build) -> None:

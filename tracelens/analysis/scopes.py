@@ -12,13 +12,8 @@ from tracelens.trace.tree import OpTree
 Bools = npt.NDArray[np.bool_]
 
 
-def positions(tree: OpTree, rows: npt.NDArray[np.integer]) -> Ints:
-    """Positions in preorder of host rows, -1 where the row is -1 or no host row."""
-    return np.where(rows >= 0, tree.position[np.maximum(rows, 0)], -1).astype(np.int64)
-
-
 def levels(at: Ints, above: npt.NDArray[np.integer]) -> list[Ints]:
-    """These positions and all above them by depth, the top first. ``above``: the position above each, -1 at the top."""
+    """These places and all above them by depth, the top first. ``above``: the place above each, -1 at the top."""
     seen = np.zeros(len(above), bool)
     frontier = np.unique(at)
     while len(frontier):
@@ -76,7 +71,7 @@ class Scopes:
 
     def around(self, rows: npt.NDArray[np.integer]) -> Ints:
         """Index of the innermost one at or above each host row; -1 without one, and for rows that are -1."""
-        at = positions(self._tree, rows)
+        at = np.where(rows >= 0, self._tree.position[np.maximum(rows, 0)], -1)
         found = np.searchsorted(self._at, at, side="right") - 1
         while (past := self._is_past(found, at)).any():
             found[past] = self.above[found[past]]
