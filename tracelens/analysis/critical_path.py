@@ -39,7 +39,7 @@ REST = "not on the path"
 #: Device events of a step beyond which no path is looked for: the search visits them one by one.
 MAX_EVENTS = 50_000
 #: Segments that the sheet lists; the kinds count all of them.
-MAX_SEGMENTS = 500
+MAX_SEGMENTS = 300
 
 _NEVER, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 

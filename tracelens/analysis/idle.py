@@ -28,7 +28,7 @@ UNKNOWN = "unknown"
 #: Every cause, in the order in which they are tried; ``QUEUED`` and ``UNKNOWN`` need no look at the host.
 CAUSES = (UNKNOWN, QUEUED, DATA_LOADING, COMMUNICATION, SYNCHRONIZATION, HOST_WORK, LAUNCH_BOUND)
 #: Gaps that the sheet of single gaps lists; the causes count all of them.
-MAX_GAPS = 200
+MAX_GAPS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.activity import DeviceActivity, streams_of
+from tracelens.analysis.activity import DeviceActivity, Ints, streams_of
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
@@ -41,35 +41,33 @@ def launch_overhead(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
         at, events = np.flatnonzero(lane[first] == one), np.flatnonzero(lane == one)
         launched = np.searchsorted(np.sort(table.start_ns[launch[events]]), called[at])
         depth[at] = np.maximum(launched - np.searchsorted(np.sort(end[events]), called[at], side="right"), 0)
-    calls = pd.DataFrame(
-        {
-            "launch_call": np.array(table.names, object)[table.name[launch[first]]],
-            "kernels": kernels,
-            "host_us": table.duration_ns[launch[first]] / NS_PER_US,
-            "latency_us": np.where(depth == 0, np.maximum(start[first] - called, 0) / NS_PER_US, np.nan),
-            "depth": depth,
-            "bound": depth == 0,
-        }
-    )
-    rows = [_row(str(name), part) for name, part in calls.groupby("launch_call", sort=True)]
+    host = table.duration_ns[launch[first]]
+    latency = np.maximum(start[first] - called, 0)
+    name = table.name[launch[first]]
+    rows = [
+        _row(table.names[code], kernels[at], host[at], depth[at], latency[at])
+        for code in np.unique(name).tolist()
+        for at in [name == code]
+    ]
     rows.sort(key=lambda row: (-row["host_us_sum"], row["launch_call"]))
-    return pd.DataFrame([*rows, _row("all", calls)] if len(rows) > 1 else rows)
+    return pd.DataFrame([*rows, _row("all", kernels, host, depth, latency)] if len(rows) > 1 else rows)
 
 
-def _row(name: str, calls: pd.DataFrame) -> dict[str, Any]:
-    latency = calls["latency_us"]
+def _row(name: str, kernels: Ints, host_ns: Ints, depth: Ints, latency_ns: Ints) -> dict[str, Any]:
+    bound = depth == 0
+    latency = latency_ns[bound] if bound.any() else np.array([np.nan])
     return {
         "launch_call": name,
-        "launches": len(calls),
-        "kernels": int(calls["kernels"].sum()),
-        "host_us_sum": calls["host_us"].sum(),
-        "host_us_mean": calls["host_us"].mean(),
-        "host_us_median": calls["host_us"].median(),
-        "host_us_max": calls["host_us"].max(),
-        "latency_us_median": latency.median(),
-        "latency_us_mean": latency.mean(),
-        "latency_us_max": latency.max(),
-        "depth_mean": calls["depth"].mean(),
-        "depth_max": int(calls["depth"].max()),
-        "percent_launch_bound": 100 * float(calls["bound"].mean()),
+        "launches": len(depth),
+        "kernels": int(kernels.sum()),
+        "host_us_sum": int(host_ns.sum()) / NS_PER_US,
+        "host_us_mean": float(host_ns.mean()) / NS_PER_US,
+        "host_us_median": float(np.median(host_ns)) / NS_PER_US,
+        "host_us_max": int(host_ns.max()) / NS_PER_US,
+        "latency_us_median": float(np.median(latency)) / NS_PER_US,
+        "latency_us_mean": float(latency.mean()) / NS_PER_US,
+        "latency_us_max": float(latency.max()) / NS_PER_US,
+        "depth_mean": float(depth.mean()),
+        "depth_max": int(depth.max()),
+        "percent_launch_bound": 100 * float(bound.mean()),
     }

@@ -19,7 +19,7 @@ def idle_causes(result: Analyzed) -> pd.DataFrame | None:
 
 @sheet("idle_gaps", columns=VIEW_SETS["idle_gaps"], order=60)
 def idle_gaps(result: Analyzed) -> pd.DataFrame | None:
-    """The longest gaps in which the device stood idle, at most 200 of them."""
+    """The longest gaps in which the device stood idle, at most 100 of them."""
     return result.frames.get("idle_gaps")
 
 
@@ -31,7 +31,7 @@ def critical_path(result: Analyzed) -> pd.DataFrame | None:
 
 @sheet("critical_path_segments", columns=VIEW_SETS["critical_path_segments"], order=61)
 def critical_path_segments(result: Analyzed) -> pd.DataFrame | None:
-    """The segments of the critical path in order of time; at most the 500 longest."""
+    """The segments of the critical path in order of time; at most the 300 longest."""
     return result.frames.get("critical_path_segments")
 
 
