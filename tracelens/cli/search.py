@@ -156,7 +156,7 @@ def request_of(args: argparse.Namespace) -> Request:
 
 
 def _text(found: Answer, args: argparse.Namespace) -> list[str]:
-    lines: list[str] = []
+    lines = [*_asked(found), ""]
     if len(found.table):
         lines += [_table(found.best.sort_values("n_gpus", kind="stable")), ""]
         lines += _spread(found.fits)
@@ -177,6 +177,20 @@ def _text(found: Answer, args: argparse.Namespace) -> list[str]:
             f"operations of row {args.explain}, seconds per step",
             rows.to_string(index=False, float_format=_short),
         ]
+    return lines
+
+
+def _asked(found: Answer) -> list[str]:
+    """What was searched, and what was taken for granted."""
+    from tracelens.projection.search.corrected import CorrectedRules
+
+    request, rules = found.request, found.rule_sets[0]
+    batch = f"{request.global_batch} sequences of {rules.tokens_per_sample} tokens"
+    lines = [f"{request.model} on {request.cluster}, {batch} per step, rules {request.rules}"]
+    if isinstance(rules, CorrectedRules):
+        lines += [f"note: {rules.system.note}"] if rules.system.note else []
+        if not rules.model.vocab:
+            lines.append("note: the model's vocabulary is not known; embedding and logits are left out")
     return lines
 
 
