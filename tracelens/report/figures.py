@@ -36,7 +36,7 @@ def shown_rate(value: float) -> str:
     """TFLOPS/s or TB/s, without the unit."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.005 or not value else f"{value:.0e}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.005 or not value else "<0.01"
 
 
 def shown_percent(share: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+import textwrap
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -340,7 +341,8 @@ def _write_about(workbook: Workbook, lines: Iterable[Line], styles: _Styles) -> 
             ws.row_dimensions[number].height = 30
         elif line.kind == "section":
             ws.row_dimensions[number].height = 24
-        elif tall := max(math.ceil(len(text) / (width * 1.2)) for text, width in _wrapped(line)):
+        else:
+            tall = max(len(textwrap.wrap(text, int(width * 1.2))) for text, width in _wrapped(line))
             ws.row_dimensions[number].height = 14.5 * max(1, tall)
         cells = (*line.cells, *(None,) * (4 - len(line.cells)))
         ws.append([_about_cell(ws, line, index, value, styles) for index, value in enumerate(cells)])
