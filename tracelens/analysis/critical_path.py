@@ -128,7 +128,7 @@ def critical_path(
     edges.add_streams()
     edges.add_threads()
     edges.add_launches()
-    recorded = _recorded_waits(table, device, window)
+    recorded = _recorded_waits(table, device)
     edges.add_stream_waits(recorded)
     edges.add_stream_waits(_inferred_waits(device, {target for _, target in recorded}, window[0]))
     edges.add_host_waits(_host_waits(table, device, threads))
@@ -276,7 +276,7 @@ def _handovers(table: TraceTable, host: HostCalls, calls: Ints, window: tuple[in
 _Pairs = list[tuple[int, int]]
 
 
-def _recorded_waits(table: TraceTable, device: _Device, window: tuple[int, int]) -> _Pairs:
+def _recorded_waits(table: TraceTable, device: _Device) -> _Pairs:
     """Waits of a stream for an event of another one, from the trace's synchronization records."""
     waits = table.event_waits
     rows = np.flatnonzero(
