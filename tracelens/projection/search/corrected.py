@@ -171,7 +171,7 @@ class CorrectedRules:
         """The full breakdown, by column name."""
         needed = self.memory_gb(candidates, global_batch=global_batch)
         degrees = self.degrees(candidates)
-        first = {name: degrees.pop(name) for name in FURTHER}
+        further = {name: degrees.pop(name) for name in FURTHER}
         if self.strategy != "2d":
             degrees["nb"] = np.full(len(candidates), np.nan)
         return {
@@ -185,7 +185,7 @@ class CorrectedRules:
             "wts_optimizer_states_mem": needed["optimizer"],
             "acts_mem": needed["activations"],
             "flops_per_gpu": self.tflop_per_gpu(candidates, global_batch=global_batch),
-            **first,
+            **further,
             "logits_mem": needed["logits"],
             "other_mem": needed["outside"],
         }

@@ -52,8 +52,7 @@ class Wanted:
         allowed = np.ones(len(next(iter(columns.values()))), bool)
         for name, value in wanted.items():
             if only is None or name in only:
-                least = _LEAST.get(name, 1)
-                asked = value if value is not None else least
+                asked = _LEAST.get(name, 1) if value is None else value
                 allowed &= np.asarray(columns[name]) == asked
         return allowed
 
