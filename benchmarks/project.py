@@ -241,6 +241,30 @@ def ranked(made: Sequence[Measured]) -> None:
     print("\nrank correlation of tokens/s/GPU, nothing fitted: " + ", ".join(f"{k} {v:.2f}" for k, v in found.items()))
 
 
+def amd(rows: Sequence[Mapping[str, str]]) -> None:
+    """Rows of AMD devices that state all but the batch: 32 micro-batches are assumed, and recomputation where the step
+    does not fit without.
+    """
+    print(
+        "\n| id | model | device | recompute | tokens/s/GPU measured | projected | error |\n"
+        "|---|---|---|---|---|---|---|"
+    )
+    for row in rows:
+        said = all(
+            row[name] for name in ("n_gpus", "tp", "pp", "cp", "dp", "mbs", "seq_len", "precision", "tokens_s_gpu")
+        )
+        if not row["gpu"].startswith("MI") or row["gbs"] or not said:
+            continue
+        batch = str(32 * float(row["mbs"]) * float(row["dp"]))
+        for recompute in ("none", "full"):
+            found = project_row({**row, "gbs": batch, "recompute": recompute}).projection
+            if found is not None and (found.infeasible is None or recompute == "full"):
+                measured = float(row["tokens_s_gpu"])
+                cells = row["id"], row["model"], row["gpu"], recompute, f"{measured:.0f}", f"{found.tokens_s_gpu:.0f}"
+                print(f"| {' | '.join(cells)} | {found.tokens_s_gpu / measured - 1:+.0%} |")
+                break
+
+
 def write_rows(path: Path, rows: Sequence[Mapping[str, str]], said: Mapping[str, str]) -> None:
     stated = [row for row in rows if row["recompute"] != "recipe"]
     text = [
@@ -298,6 +322,7 @@ def main() -> None:
     table("device", by(made, lambda row: f"{row['kind']} {row['gpu']}"))
     table("precision", by(made, lambda row: f"{row['kind']} {row['precision']}"))
     ranked(made)
+    amd(rows)
     print(f"\n{len(rows) - len(made)} of {len(rows)} rows without an error, each with a reason")
     print(f"{sum(m.found.infeasible is not None for m in made)} measured rows are called infeasible")
     if args.rows:
