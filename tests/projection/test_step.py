@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tracelens.backends.system import System
@@ -63,6 +63,7 @@ def test_whatever_the_configuration_no_part_of_a_step_is_negative(
     schedule: str | None, dp: int, **degrees: object
 ) -> None:
     p = ParallelConfig(tp=2, sequence_parallel=True, dp=dp, ep=dp, **degrees)  # type: ignore[arg-type]
+    assume(schedule != "dualpipe" or (p.pp % 2 == 0 and p.micro_batches >= 2 * p.pp))
     found = step(p, System.load("dgx-h100"), ModelConfig.load("qwen3-30b-a3b"), schedule=schedule)
     assert sum(found.breakdown_us.values()) == pytest.approx(found.step_us)
     assert min(found.breakdown_us.values()) > -1e-3

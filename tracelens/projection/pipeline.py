@@ -111,7 +111,7 @@ def run(
     waiting = ranks
     while waiting:
         advanced = [rank.advance() for rank in waiting]
-        if not any(advanced):
+        if not any(advanced) and not any(rank.part() for rank in waiting):
             raise UsageError(f"the schedule waits for itself on ranks {[rank.index for rank in waiting]}")
         waiting = [rank for rank in waiting if rank.position < len(rank.tasks)]
     return Pipeline(
@@ -172,6 +172,17 @@ class _Rank:
         self.ends: list[float] = []
         self.launches: list[float] = []
         self.pairs: set[int] = set()
+        self.parted: set[int] = set()
+
+    def part(self) -> bool:
+        """Gives up the pair that it waits to run, where its forward could run alone: a backward may follow from it."""
+        kind, micro_batch, chunk = self.tasks[self.position]
+        source = self.ports[kind][chunk].source
+        ready = source is None or source[micro_batch] is not None
+        if not ready or self._pair(self.position) is None:
+            return False
+        self.parted.add(self.position)
+        return True
 
     def advance(self) -> bool:
         """Runs what it can; whether that was anything."""
@@ -220,7 +231,7 @@ class _Rank:
     def _pair(self, at: int) -> tuple[Cost, Cost] | None:
         """What a forward and the backward after it take beside each other."""
         task, late = self.tasks[at], self.late
-        if self.beside is None or task.kind != "F" or at + 1 == len(self.tasks):
+        if self.beside is None or task.kind != "F" or at + 1 == len(self.tasks) or at in self.parted:
             return None
         after = self.tasks[at + 1]
         if after.kind != self.paired or after.micro_batch == task.micro_batch or at in late or at + 1 in late:
