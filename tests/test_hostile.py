@@ -306,7 +306,12 @@ def test_an_interrupted_report_leaves_the_old_one_whole(repository: Path, tmp_pa
         "import os, signal\nfrom tracelens import traced_as\n"
         "@traced_as('aten::mm')\ndef _mm(op):\n    os.kill(os.getpid(), signal.SIGINT)\n"
     )
-    assert main(["report", str(trace), "-o", str(out), "--extension", str(extension)]) == 130
+    # Of a job in the background the shell has Ctrl-C ignored.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(["report", str(trace), "-o", str(out), "--extension", str(extension)]) == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
