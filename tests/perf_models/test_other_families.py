@@ -10,6 +10,7 @@ import pytest
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models import GEMM, Collective, EPComm, PerfModel, Reduce, Softmax, WorkColumns, bindings
+from tracelens.perf_models.launches import LAUNCH, Launch
 from tracelens.signature import OpSignature
 
 
@@ -74,6 +75,26 @@ def test_indexing_by_a_list_needs_its_shapes():
         read("aten::index", shapes=((15360, 4096), ()), dtypes=("float", ""))
     model = read("aten::index", shapes=((100, 8), ((7,),)), dtypes=("float", "TensorList"))
     assert model.hbm_bytes() == 2 * 7 * 8 * 4 + 7 * 8
+
+
+GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "nbytes"),
+    [
+        # Rows of 2880 * 2 = 5760 bytes take two blocks of 256 * 16 = 4096; 24 rows: 24 indices of 8 bytes
+        (GATHER, (24, 2, 1), 2 * 24 * 5760 + 24 * 8),
+        (GATHER.replace("long>", "int>"), (24, 2, 1), 2 * 24 * 5760 + 24 * 4),
+        (GATHER, (24, 3, 1), None),
+        ("void at::native::index_elementwise_kernel<128, 4>()", (24, 2, 1), None),
+    ],
+)
+def test_indexing_by_a_list_without_shapes_takes_the_rows_from_its_gather(kernel: str, grid: Any, nbytes: int | None):
+    launch = Launch(kernel=kernel, grid=grid)
+    made = {"shapes": ((32, 2880), ()), "dtypes": ("c10::BFloat16", ""), "attributes": ((LAUNCH, launch),)}
+    model = read("aten::index", **made)
+    assert (model and model.hbm_bytes()) == nbytes
 
 
 def test_a_concatenation_without_element_type_has_no_bytes_but_no_flops_either():

@@ -25,12 +25,15 @@ from tracelens.analysis.inner_ops import forward_rows
 from tracelens.analysis.intervals import overlapping, union_by_group
 from tracelens.analysis.trace import Trace
 from tracelens.perf_models.inference_attention import SUMS, AttentionSums
+from tracelens.perf_models.launches import LAUNCH, Launch
 from tracelens.signature import OpSignature
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 Ints = npt.NDArray[np.int64]
+#: Launches that are read from the file again for the sake of ops that do not say how much they move.
+MOST_LAUNCHES = 100
 
 
 class OpReadings:
@@ -40,9 +43,17 @@ class OpReadings:
     """
 
     def __init__(
-        self, table: TraceTable, catalog: Catalog, rows: Ints, forward: Mapping[int, int] | None = None
+        self,
+        table: TraceTable,
+        catalog: Catalog,
+        rows: Ints,
+        forward: Mapping[int, int] | None = None,
+        launches: Mapping[int, Launch] | None = None,
     ) -> None:
-        """``forward``: rows that cost what the backward of another row's model says (``inherited_backward``)."""
+        """``forward``: rows that cost what the backward of another row's model says (``_inherited_backward``).
+
+        ``launches``: rows that are read with what their kernel was launched with.
+        """
         key = table.name[rows].astype(np.int64) << 32 | (table.signature[rows].astype(np.int64) + 1)
         step, sums = inference_sums(table, catalog, rows)
         if sums:
@@ -56,6 +67,10 @@ class OpReadings:
             of_forward = table.name[ahead].astype(np.int64) << 32 | (table.signature[ahead].astype(np.int64) + 1)
             both = np.stack((key, np.where(ahead >= 0, of_forward, -1)))
             key = np.unique(both, axis=1, return_inverse=True)[1].reshape(-1)
+        if launches:
+            code_of = {launch: code for code, launch in enumerate(dict.fromkeys(launches.values()))}
+            launched = np.array([code_of[launches[r]] if r in launches else -1 for r in rows.tolist()], np.int64)
+            key = np.unique(np.stack((key, launched)), axis=1, return_inverse=True)[1].reshape(-1)
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         self.rows = rows
         self.code = inverse.astype(np.int64)
@@ -63,6 +78,8 @@ class OpReadings:
         self.readings: list[Reading] = []
         for row, s in zip(self.example.tolist(), step[first].tolist(), strict=True):
             signature = _in_step(table.signature_of(row), sums[s] if s >= 0 else None)
+            if launches and row in launches:
+                signature = replace(signature, attributes=(*signature.attributes, (LAUNCH, launches[row])))
             ahead_row = (forward or {}).get(row, -1)
             inherited = catalog.read_backward(signature, table.signature_of(ahead_row)) if ahead_row >= 0 else None
             self.readings.append(inherited or catalog.read(signature))
@@ -84,7 +101,30 @@ def read_ops(trace: Trace, catalog: Catalog, activity: DeviceActivity) -> tuple[
     rows = np.unique(ops)
     readings = OpReadings(table, catalog, rows)
     inherited = _inherited_backward(trace, catalog, readings)
-    return events, ops, OpReadings(table, catalog, rows, inherited) if inherited else readings
+    launches = _launches(table, catalog, activity, readings)
+    return events, ops, OpReadings(table, catalog, rows, inherited, launches) if inherited or launches else readings
+
+
+def _launches(table: TraceTable, catalog: Catalog, activity: DeviceActivity, readings: OpReadings) -> dict[int, Launch]:
+    """What the kernels of ops were launched with, where the binding asks for it and the op alone does not say.
+
+    Empty when there are more than ``MOST_LAUNCHES``: each is read from the file again.
+    """
+    rows = readings.rows
+    codes = np.unique(table.name[rows]) if len(rows) else rows
+    asked = [code for code in codes.tolist() if catalog.is_per_launch(table.names[code])]
+    silent = rows[np.isin(table.name[rows], asked) & ~readings.modelled[readings.code]] if asked else rows[:0]
+    events = np.flatnonzero(np.isin(activity.op, silent))
+    single = np.bincount(activity.op[events], minlength=len(table)) == 1 if len(events) else np.zeros(0, bool)
+    events = events[single[activity.op[events]]]
+    if len(events) > MOST_LAUNCHES:
+        return {}
+    found = {}
+    for op, kernel in zip(activity.op[events].tolist(), activity.rows[events].tolist(), strict=True):
+        grid = table.args(kernel).get("grid")
+        if isinstance(grid, list) and len(grid) == 3 and all(isinstance(n, int) for n in grid):
+            found[op] = Launch(kernel=table.name_of(kernel), grid=(grid[0], grid[1], grid[2]))
+    return found
 
 
 def _inherited_backward(trace: Trace, catalog: Catalog, readings: OpReadings) -> dict[int, int]:

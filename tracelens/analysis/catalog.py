@@ -130,6 +130,11 @@ class Catalog:
         claim = self._claim(name)
         return claim is not None and bool(claim.options.get("per_step"))
 
+    def is_per_launch(self, name: str) -> bool:
+        """Whether the binding of this name reads what its op's kernel was launched with."""
+        claim = self._claim(name)
+        return claim is not None and bool(claim.options.get("per_launch"))
+
     def inference_step(self, annotation: str) -> InferenceStep | None:
         """What an annotation says of an inference step's requests; None when it is no such step's."""
         for prefix, claim in self.annotation_readers.items():

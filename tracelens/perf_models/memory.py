@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import PerfModel, scalar_type, total_bytes, traced_as, traced_name
 from tracelens.perf_models.elementwise import Operand, broadcast, operand
+from tracelens.perf_models.launches import Launch, launch_of
 from tracelens.signature import OpSignature, Shape
 
 
@@ -160,9 +162,32 @@ def _index_add(op: OpSignature) -> Movement:
     )
 
 
-@traced_as("aten::index", leaf_only=True, category="index")
-def _index(op: OpSignature) -> Movement:
+# One block column per row that is picked: at::native::vectorized_gather_kernel_launch, PyTorch 2.7 and later.
+_ROW_GATHER = re.compile(r"vectorized_gather_kernel<(\d+), (\w+)>")
+_GATHER_THREADS = 256
+
+
+def _gathered_rows(op: OpSignature, launch: Launch) -> Movement | None:
+    """Whole rows of x, one per index: their number is the grid's x, and its y has to fit a row's bytes."""
+    x, dtype, kernel = op.shape(0), op.dtype(0), _ROW_GATHER.search(launch.kernel)
+    index = _GATHER_INDEX.get(kernel[2]) if kernel else None
+    if kernel is None or index is None or dtype is None or len(x) < 2 or x[0] < 2:
+        return None
+    row_bytes = prod(x[1:]) * dtype.width_bytes
+    if launch.grid[1:] != (ceil(row_bytes / (_GATHER_THREADS * int(kernel[1]))), 1):
+        return None
+    picked = launch.grid[0]
+    return lookup(operand(op, 0), Operand(shape=(picked,), dtype=index), picked * prod(x[1:]))
+
+
+_GATHER_INDEX = {"long": DType.INT64, "int": DType.INT32}
+
+
+@traced_as("aten::index", leaf_only=True, category="index", per_launch=True)
+def _index(op: OpSignature) -> Movement | None:
     """(x, list of index tensors): PyTorch up to 2.13 records no shapes of a list that may have gaps."""
+    if not op.has(1) and (launch := launch_of(op)) is not None:
+        return _gathered_rows(op, launch)
     x, indices = op.shape(0), op.shape_list(1)
     picked = broadcast(*(i for i in indices if i))
     n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
