@@ -24,7 +24,6 @@ import numpy as np
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError
-from tracelens.projection.anchor import Anchor
 from tracelens.projection.points import project_row
 from tracelens.projection.software import PLAIN, Software
 from tracelens.projection.step import Projection, project
@@ -217,16 +216,19 @@ def _shown(software: Software, names: Sequence[str]) -> str:
     return ", ".join(f"{name} {getattr(software, name):.3g}" for name in names)
 
 
-def anchored(made: Sequence[Measured], *same: str) -> list[float]:
-    """Every row by every other of the same model and ``same`` columns, as a factor on the unfitted projection."""
-    errors = []
-    for one in made:
-        for other in made:
-            alike = family(one.row) == family(other.row) and all(one.row[key] == other.row[key] for key in same)
-            if alike and one is not other:
-                anchor = Anchor.of(other.found, other.step_us, f"row {other.row['id']}")
-                errors.append(one.error(anchor.on(one.found)))
-    return errors
+def anchored(scored: Sequence[tuple[Measured, float]], *same: str) -> list[float]:
+    """Every row with the measured step of every other of the same model and ``same`` columns as a factor.
+
+    An anchor divides the row's projected over measured time by the other's.
+    """
+    return [
+        (1 + error) / (1 + error_of_other) - 1
+        for one, error in scored
+        for other, error_of_other in scored
+        if one is not other
+        and family(one.row) == family(other.row)
+        and all(one.row[key] == other.row[key] for key in same)
+    ]
 
 
 def ranked(made: Sequence[Measured]) -> None:
@@ -331,12 +333,16 @@ def main() -> None:
         scored: dict[str, list[float]] = {}
         for name in ("llm-foundry", "Megatron-Bridge"):
             mine = [m for m in made if m.row["framework"].startswith(name)]
-            for one, error in fitted(name, mine, family):
-                scored.setdefault(f"{name} {one.row['kind']}", []).append(error)
+            errors = fitted(name, mine, family)
             for kind in sorted({m.row["kind"] for m in mine}):
-                some = [m for m in mine if m.row["kind"] == kind]
-                scored[f"{name} {kind}, anchored"] = anchored(some, "gpu")
-                scored[f"{name} {kind}, anchored in the same precision"] = anchored(some, "gpu", "precision")
+                some = [(m, error) for m, error in errors if m.row["kind"] == kind]
+                plain = [(m, m.error(m.found)) for m, _ in some]
+                scored[f"{name} {kind}"] = [error for _, error in some]
+                for constants, each in (("nothing fitted", plain), ("fitted on other models", some)):
+                    scored[f"{name} {kind}, anchored, {constants}"] = anchored(each, "gpu")
+                    scored[f"{name} {kind}, anchored in the same precision, {constants}"] = anchored(
+                        each, "gpu", "precision"
+                    )
         table("not fitted on the model scored", scored)
     if args.vtrain:
         steps = vtrain(args.folder / "vtrain.csv")
