@@ -36,7 +36,7 @@ from tracelens.analysis.remote_share import RemoteShare, remote_share
 from tracelens.analysis.steps import StepTimes, complete_steps, device_steps, find_steps, select_steps
 from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.timeline import Timeline, gpu_timeline
-from tracelens.analysis.views import views
+from tracelens.analysis.views.assembly import views
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import NothingToAnalyzeError, UsageError

@@ -21,7 +21,7 @@ from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.steps import find_steps
 from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.tables import category_of_calls
-from tracelens.analysis.views import not_recorded
+from tracelens.analysis.views.assembly import not_recorded
 from tracelens.perf_models import EPComm
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tracelens.analysis.activity import device_activity
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.launches import launch_overhead
 from tracelens.analysis.options import Options
-from tracelens.analysis.stream_overlap import stream_overlap
 from tracelens.analysis.trace import Trace
+from tracelens.analysis.views.launches import launch_overhead
+from tracelens.analysis.views.stream_overlap import stream_overlap
 from tracelens.trace.table import TraceTable
 
 Build = Callable[[], Builder]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.analysis.activity import Bools, DeviceActivity, streams_of
-from tracelens.analysis.host_calls import HostCalls
 from tracelens.analysis.intervals import Covered, Ints
+from tracelens.analysis.views.host_calls import HostCalls
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US

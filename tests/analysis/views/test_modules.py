@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
-from tracelens.analysis import call_stacks as stacks
 from tracelens.analysis.activity import DeviceActivity, device_activity
-from tracelens.analysis.call_stacks import call_stacks
 from tracelens.analysis.catalog import Catalog
-from tracelens.analysis.modules import modules
-from tracelens.analysis.recompute import PHASES, phases
 from tracelens.analysis.scopes import Paths
 from tracelens.analysis.trace import Trace, load
+from tracelens.analysis.views import call_stacks as stacks
+from tracelens.analysis.views.call_stacks import call_stacks
+from tracelens.analysis.views.modules import modules
+from tracelens.analysis.views.recompute import PHASES, phases
 from tracelens.trace.table import TraceTable
 
 Build = Callable[[], Builder]

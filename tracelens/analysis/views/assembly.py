@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.activity import DeviceActivity
-from tracelens.analysis.call_stacks import call_stacks
-from tracelens.analysis.critical_path import MAX_EVENTS, critical_path
-from tracelens.analysis.device_memory import memory_summary, memory_timeline
-from tracelens.analysis.host_calls import host_calls
-from tracelens.analysis.idle import idle_gaps
-from tracelens.analysis.launches import launch_overhead
-from tracelens.analysis.modules import modules
-from tracelens.analysis.recompute import phases
 from tracelens.analysis.steps import StepTimes, complete_steps, typical_step
-from tracelens.analysis.stream_overlap import stream_overlap
 from tracelens.analysis.summary import Unanswered
 from tracelens.analysis.trace import Trace
+from tracelens.analysis.views.call_stacks import call_stacks
+from tracelens.analysis.views.critical_path import MAX_EVENTS, critical_path
+from tracelens.analysis.views.device_memory import memory_summary, memory_timeline
+from tracelens.analysis.views.host_calls import host_calls
+from tracelens.analysis.views.idle import idle_gaps
+from tracelens.analysis.views.launches import launch_overhead
+from tracelens.analysis.views.modules import modules
+from tracelens.analysis.views.recompute import phases
+from tracelens.analysis.views.stream_overlap import stream_overlap
 from tracelens.trace.table import Kind, TraceTable
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import numpy as np
 
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.recompute import BACKWARD, FORWARD, PHASES, RECOMPUTE, Phases
 from tracelens.analysis.scopes import Paths, Scopes, around_launches
 from tracelens.analysis.steps import is_step_annotation
+from tracelens.analysis.views.recompute import BACKWARD, FORWARD, PHASES, RECOMPUTE, Phases
 from tracelens.trace.extended import has_host_time
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree

@@ -15,12 +15,12 @@ from tests.analysis.conftest import Builder
 from tracelens.analysis.activity import device_activity
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.catalog import Catalog
-from tracelens.analysis.host_calls import host_calls
-from tracelens.analysis.idle import CAUSES, IdleGaps, idle_gaps
 from tracelens.analysis.intervals import Covered, idle_spans
 from tracelens.analysis.options import Options
 from tracelens.analysis.timeline import gpu_timeline
 from tracelens.analysis.trace import Trace, load
+from tracelens.analysis.views.host_calls import host_calls
+from tracelens.analysis.views.idle import CAUSES, IdleGaps, idle_gaps
 from tracelens.trace.table import TraceTable
 
 Build = Callable[[], Builder]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity
-from tracelens.analysis.host_calls import HostCalls
 from tracelens.analysis.intervals import Ints, idle_spans
+from tracelens.analysis.views.host_calls import HostCalls
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
