@@ -197,7 +197,10 @@ def _asked(found: Answer) -> list[str]:
 def _table(rows: pd.DataFrame) -> str:
     shown = [name for name in _SHOWN if name in rows and not rows[name].isna().all()]
     shown = [name for name in shown if name not in _USUAL or (rows[name] != _USUAL[name]).any()]
-    return rows[shown].to_string(index=False, float_format=lambda value: f"{value:.3f}")
+    units = {"throughput": "samples/s", "t": "t_s", "mem": "mem_gb"}
+    return (
+        rows[shown].rename(columns=units).to_string(index=False, float_format=lambda value: f"{value:.3f}", na_rep="")
+    )
 
 
 def _short(value: float) -> str:
