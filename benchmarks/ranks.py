@@ -3,8 +3,8 @@
     python benchmarks/ranks.py [--ranks 8 64 256] [--megabytes 20] [--jobs 2] [--keep FOLDER]
 
 Eight ranks of a made-up job (tests/ranks/planted.py) of the given size of JSON are written, then copied under new rank
-numbers with their groups widened. A single load is the mean CPU time of loading up to 32 of
-the same files with as many workers, before and after the job: what else the machine does then slows both alike.
+numbers with their groups widened. A single load is the mean CPU time of loading the same files with as many workers,
+half of them before and half after the job: what else the machine does then slows both alike.
 Workers start and import anew for each job, and that counts as well.
 """
 
@@ -38,7 +38,7 @@ def main():
     from tracelens.executors import open_executor
     jobs = int(sys.argv[2])
     with open_executor("processes", jobs=jobs) as executor:
-        costs = list(executor.map(cost, find_traces([sys.argv[1]])[:32]))[jobs:]
+        costs = list(executor.map(cost, find_traces([sys.argv[1]])[int(sys.argv[3])::2]))[jobs:]
     print(json.dumps([sum(column) / len(costs) for column in zip(*costs)]))
 if __name__ == "__main__":
     main()
@@ -137,9 +137,9 @@ def main() -> None:
                 if not path.exists():
                     content = gzip.compress(widened(texts[rank % TEMPLATES], rank, ranks), 1, mtime=0)
                     path.write_bytes(content)
-            before = run(_LOAD, str(job), str(args.jobs))
+            before = run(_LOAD, str(job), str(args.jobs), "0")
             wall, cpu, parent, peak, kept, read, calls = run(_COMPARE, str(job), str(args.jobs))
-            after = run(_LOAD, str(job), str(args.jobs))
+            after = run(_LOAD, str(job), str(args.jobs), "1")
             wall_one, cpu_one = ((a + b) / 2 for a, b in zip(before, after, strict=True))
             ratio = (cpu + parent) / ranks / cpu_one
             holds = read == ranks and peak < MOST_PARENT_MB and ratio < MOST_RATIO

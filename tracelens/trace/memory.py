@@ -14,6 +14,8 @@ from tracelens.errors import InputError
 #: What the default leaves to the rest of the machine, and to the analysis after reading.
 DEFAULT_SHARE = 0.75
 _GB = 1_000_000_000
+#: A process below this does not look for memory to give back.
+_SMALL_BYTES = 200_000_000
 _STATUS = Path("/proc/self/status")
 _CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -43,7 +45,10 @@ def give_back_freed() -> None:
     """Hands memory that was freed, and that the C library keeps for later, back to the system; only glibc can.
 
     Reading leaves freed arrays of all sizes behind: at 1 GB of JSON 90 of 350 MB, and as much again after the op tree.
+    A small process keeps what it has: the next trace that it reads takes the same pages again.
     """
+    if (resident_bytes() or 0) < _SMALL_BYTES:
+        return
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
