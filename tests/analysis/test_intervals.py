@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelens.analysis import intervals
 from tracelens.analysis.intervals import gaps_ns, overlapping, union_by_group, union_ns
 
 spans = st.lists(st.tuples(st.integers(0, 3), st.integers(-60, 60), st.integers(0, 25)), max_size=30)
@@ -32,6 +34,15 @@ def test_groups_do_not_see_each_other(rows: list[tuple[int, int, int]]) -> None:
     group, start, end = columns(rows)
     expected = [len(covered([r for r in rows if r[0] == g])) for g in range(4)]
     assert union_by_group(group, start, end, 4).tolist() == expected
+
+
+@given(spans)
+def test_it_does_not_matter_how_many_are_summed_at_a_time(rows: list[tuple[int, int, int]]) -> None:
+    group, start, end = columns(rows)
+    at_once = union_by_group(group, start, end, 4).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "_CHUNK", 3)
+        assert union_by_group(group, start, end, 4).tolist() == at_once
 
 
 def test_groups_stay_apart_when_their_offsets_would_overflow() -> None:

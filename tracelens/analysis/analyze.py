@@ -45,6 +45,7 @@ from tracelens.hardware import HardwareSpec, Recognition, contradiction, recogni
 from tracelens.perf_models import EPComm
 from tracelens.perf_models.base import PerfModel
 from tracelens.signature import OpSignature
+from tracelens.trace.memory import give_back_freed
 from tracelens.trace.merged import MergedRanks, merged_ranks
 from tracelens.trace.table import Kind, TraceTable
 
@@ -145,12 +146,13 @@ def analyze(trace: Trace, options: Options) -> Analysis:
 
     compute = activity.select(~activity.collective)
     events, ops, readings = read_ops(trace, catalog, compute)
+    give_back_freed()
     launching = launchers(table, compute, events, ops)
     linked = np.flatnonzero(compute.op >= 0)
     direct = grouped_calls(compute, linked, compute.op[linked], np.full(len(linked), -1, np.int64))
+    unique = tables.ops_unique_args(table, compute, readings, launching, direct)
+    give_back_freed()
     work = tables.Work(readings, estimate, chosen)
-    unified_set = unified_calls(table, tree, compute, readings)
-    unified_category = tables.category_of_calls(unified_set, compute, readings)
 
     ep_size = options.ep_size or recorded_ep_size(table)
 
@@ -162,12 +164,16 @@ def analyze(trace: Trace, options: Options) -> Analysis:
             return None
         return remote_share(model, signature, rank=table.rank, members=members, ep_size=ep_size)
 
-    unique = tables.ops_unique_args(table, compute, readings, launching, direct)
-    unified = tables.modelled_table(table, compute, readings, unified_set, work, remote)
-    unlinked = tables.unlinked_rows(table, compute)
     nested = tables.modelled_table(
         table, compute, readings, modelled_calls(compute, readings, events, ops), work, remote
     )
+    # Arrays of a row per kernel and op above it: 200 MB at 1 GB of JSON that nothing below needs
+    del launching, linked, direct, events, ops
+    give_back_freed()
+    unified_set = unified_calls(table, tree, compute, readings)
+    unified_category = tables.category_of_calls(unified_set, compute, readings)
+    unified = tables.modelled_table(table, compute, readings, unified_set, work, remote)
+    unlinked = tables.unlinked_rows(table, compute)
     timeline = gpu_timeline(activity, span_ns)
     parent_category = _parent_categories(activity, readings)
     seen = views(recorded_trace, trace, activity, everything, timeline.window, times, selected, stem)

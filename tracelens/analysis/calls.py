@@ -115,8 +115,8 @@ def _launches(table: TraceTable, catalog: Catalog, activity: DeviceActivity, rea
     asked = [code for code in codes.tolist() if catalog.is_per_launch(table.names[code])]
     silent = rows[np.isin(table.name[rows], asked) & ~readings.modelled[readings.code]] if asked else rows[:0]
     events = np.flatnonzero(np.isin(activity.op, silent))
-    single = np.bincount(activity.op[events], minlength=len(table)) == 1 if len(events) else np.zeros(0, bool)
-    events = events[single[activity.op[events]]]
+    _, position, kernels = np.unique(activity.op[events], return_index=True, return_counts=True)
+    events = events[position[kernels == 1]]
     if len(events) > MOST_LAUNCHES:
         return {}
     found = {}
@@ -285,15 +285,16 @@ def grouped_calls(activity: DeviceActivity, events: Ints, row: Ints, kernel_name
     """Calls from (event, owning row, kernel name code or -1); sorted by row."""
     order = np.lexsort((activity.start[events], kernel_name, row))
     r, k, e = row[order], kernel_name[order], events[order]
+    del order
     fresh = np.concatenate(([True], (np.diff(r) != 0) | (np.diff(k) != 0))) if len(r) else np.zeros(0, bool)
     group = np.cumsum(fresh) - 1
     n = int(fresh.sum())
     return Calls(
         row=r[fresh],
-        kernel_ns=union_by_group(group.astype(np.int64), activity.start[e], activity.end[e], n),
-        kernels=np.bincount(group, minlength=n).astype(np.int64),
+        kernel_ns=union_by_group(group, activity.start[e], activity.end[e], n),
+        kernels=np.bincount(group, minlength=n),
         kernel_name=k[fresh],
         first_event=e[fresh],
         events=e,
-        call_of_event=group.astype(np.int64),
+        call_of_event=group,
     )

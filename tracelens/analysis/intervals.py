@@ -9,6 +9,8 @@ Ints = npt.NDArray[np.int64]
 
 # Offsets that keep groups apart must fit in int64 with room for one more interval.
 _MAX_OFFSET = 1 << 61
+# Entries that unions are made of at a time: what is made of them on the way stays small beside the arrays themselves.
+_CHUNK = 100_000
 
 
 def union_ns(start: Ints, end: Ints) -> int:
@@ -29,19 +31,34 @@ def union_by_group(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
     base = int(start.min())
     span = int(end.max()) - base + 1
     per_chunk = max(1, _MAX_OFFSET // span)
-    order = np.lexsort((start, group))
-    g, s, e = group[order], start[order] - base, end[order] - base
-    chunk_of = g // per_chunk
-    cuts = np.flatnonzero(np.diff(chunk_of)) + 1
+    step = np.diff(group)
+    if ((step > 0) | ((step == 0) & (np.diff(start) >= 0))).all():
+        g, s, e = group, start, end
+    else:
+        order = np.lexsort((start, group))
+        g, s, e = group[order], start[order], end[order]
+    del step
+    cuts = _cuts(g, per_chunk)
     for lo, hi in zip(np.concatenate(([0], cuts)), np.concatenate((cuts, [len(g)])), strict=True):
         gg = g[lo:hi]
         offset = (gg % per_chunk) * span
-        ss, ee = s[lo:hi] + offset, np.maximum.accumulate(e[lo:hi] + offset)
+        ss, ee = s[lo:hi] - base + offset, np.maximum.accumulate(e[lo:hi] - base + offset)
         before = np.concatenate((ss[:1], ee[:-1]))
         covered = np.maximum(ee - np.maximum(ss, before), 0)
         firsts = np.flatnonzero(np.concatenate(([True], np.diff(gg) != 0)))
         result[gg[firsts]] = np.add.reduceat(covered, firsts)
     return result
+
+
+def _cuts(group: Ints, groups: int) -> Ints:
+    """Where sorted groups are cut: after every ``groups`` of them, and after one that passes ``_CHUNK`` entries."""
+    borders = np.flatnonzero(np.diff(group)) + 1
+    at = np.searchsorted(borders, np.arange(_CHUNK, len(group), _CHUNK))
+    chosen = [borders[at[at < len(borders)]]]
+    if len(group) and group[-1] >= groups:
+        number = group[borders] // groups
+        chosen.append(borders[number != group[borders - 1] // groups])
+    return np.unique(np.concatenate(chosen))
 
 
 def overlapping(start: Ints, end: Ints) -> npt.NDArray[np.bool_]:

@@ -110,12 +110,14 @@ class Grouping:
         lane_rank = _lane_rank(table)
         signature = np.where(kernel_name >= 0, -1, table.signature[row].astype(np.int64))
         reading = np.full(len(row), -1, np.int64) if reading is None else np.where(kernel_name >= 0, -1, reading)
-        lane = lane_rank[table.lane[row]]
-        keys = np.stack((table.name[row].astype(np.int64), signature, lane, kernel_name, reading), axis=1)
-        _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        self.first = first
-        self.of_call = inverse.reshape(-1).astype(np.int64)
-        self.example = row[first].tolist()
+        # Column by column: distinct rows of all columns at once would take 120 bytes per call on the way
+        group = np.zeros(len(row), np.int64)
+        for column in (table.name[row], signature, lane_rank[table.lane[row]], kernel_name, reading):
+            values, number = np.unique(column, return_inverse=True)
+            group = np.unique(group * len(values) + number, return_inverse=True)[1]
+        self.first = np.unique(group, return_index=True)[1]
+        self.of_call = group
+        self.example = row[self.first].tolist()
 
 
 def _lane_rank(table: TraceTable) -> Ints:
