@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.analysis import intervals
-from tracelens.analysis.intervals import gaps_ns, overlapping, union_by_group, union_ns
+from tracelens.analysis.intervals import idle_spans, overlapping, union_by_group, union_ns
 
 spans = st.lists(st.tuples(st.integers(0, 3), st.integers(-60, 60), st.integers(0, 25)), max_size=30)
 
@@ -63,4 +63,5 @@ def test_what_does_not_overlap_adds_up(rows: list[tuple[int, int, int]]) -> None
 def test_gaps_and_union_fill_the_span(rows: list[tuple[int, int, int]]) -> None:
     _, start, end = columns(rows)
     if len(rows):
-        assert int(gaps_ns(start, end).sum()) + union_ns(start, end) == int(end.max() - start.min())
+        opens, closes = idle_spans(start, end, int(start.min()), int(end.max()))
+        assert int((closes - opens).sum()) + union_ns(start, end) == int(end.max() - start.min())

@@ -75,16 +75,6 @@ def overlapping(start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
     return result
 
 
-def gaps_ns(start: Ints, end: Ints) -> Ints:
-    """Lengths of the idle gaps inside the span of the intervals."""
-    if len(start) < 2:
-        return np.zeros(0, np.int64)
-    order = np.argsort(start, kind="stable")
-    s, e = start[order], np.maximum.accumulate(end[order])
-    gaps = s[1:] - e[:-1]
-    return gaps[gaps > 0]
-
-
 def idle_spans(start: Ints, end: Ints, first: int, last: int) -> tuple[Ints, Ints]:
     """(starts, ends) of what ``[start, end)`` leave free of ``[first, last)``, in order; none of them is empty."""
     order = np.argsort(start, kind="stable")

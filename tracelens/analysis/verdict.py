@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracelens.analysis.analyze import CHOSEN, COLLECTIVES, Analysis
 from tracelens.analysis.graphs import GraphLinks, graph_launches
-from tracelens.analysis.intervals import gaps_ns, union_ns
+from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.overlap import StreamOverlaps
 from tracelens.analysis.summary import (
     Busy,
@@ -25,12 +25,13 @@ from tracelens.analysis.summary import (
     Unanswered,
 )
 from tracelens.analysis.utilization import utilization
+from tracelens.analysis.views.idle import UNKNOWN
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.fused import FusedKernel
 from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
-from tracelens.units import NS_PER_MS, NS_PER_S, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 
 SHORT_KERNEL_US = 5.0
 #: Share of the window below which a possible gain is not worth a line.
@@ -254,7 +255,7 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
                 op=str(row["name"]),
                 gain_us=float(gain[index]),
                 certainty="medium",
-                why=f"{row['name']} {_dims(analysis, row)}, {int(row['operation_count'])} calls: "
+                why=f"{row['name']} {_dims(analysis, row)}, {_counted(int(row['operation_count']), 'call')}: "
                 f"{row['percent_of_roofline_median']:.0f} % of the {row['roofline_bound']} roofline",
             )
         )
@@ -271,12 +272,10 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
         )
     activity = analysis.activity
     if timeline.idle_ns > 0.02 * timeline.total_ns:
-        gaps = gaps_ns(activity.start, activity.end)
-        why = f"device idle {timeline.idle_ns / timeline.total_ns:.0%}: {len(gaps):,} gaps"
-        if len(gaps):
-            why += f", the longest {_duration(int(gaps.max()))}"
-        causes = analysis.frames.get("idle_causes")
-        if causes is not None and len(causes):
+        causes = analysis.frames["idle_causes"]
+        why = f"device idle {timeline.idle_ns / timeline.total_ns:.0%}: {_counted(int(causes['gaps'].sum()), 'gap')}"
+        why += f", the longest {_duration(causes['max_us'].max())}"
+        if causes["cause"].iloc[0] != UNKNOWN:
             why += f"; {causes['percent_of_idle'].iloc[0]:.0f} % {causes['cause'].iloc[0]}"
         findings.append(
             Finding(
@@ -302,12 +301,16 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
     return tuple(findings[:10])
 
 
-def _duration(ns: int) -> str:
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def _duration(us: float) -> str:
     """A length of time in the unit that reads well: microseconds below 10 ms, milliseconds below 10 s, seconds."""
-    for unit, name in ((NS_PER_US, "µs"), (NS_PER_MS, "ms")):
-        if ns < 10_000 * unit:
-            return f"{ns / unit:,.0f} {name}"
-    return f"{ns / NS_PER_S:,.1f} s"
+    for unit, name in ((1, "µs"), (1e3, "ms")):
+        if us < 10_000 * unit:
+            return f"{us / unit:,.0f} {name}"
+    return f"{us / 1e6:,.1f} s"
 
 
 def _dims(analysis: Analysis, row: pd.Series) -> str:

@@ -19,6 +19,7 @@ from tracelens.analysis.intervals import Covered, idle_spans
 from tracelens.analysis.options import Options
 from tracelens.analysis.timeline import gpu_timeline
 from tracelens.analysis.trace import Trace, load
+from tracelens.analysis.verdict import summarize
 from tracelens.analysis.views.host_calls import host_calls
 from tracelens.analysis.views.idle import CAUSES, IdleGaps, idle_gaps
 from tracelens.trace.table import TraceTable
@@ -105,10 +106,19 @@ def test_a_step_window_ends_with_a_gap_that_the_next_steps_kernel_explains(build
     builder = build()
     for number, start in enumerate((0, 100, 200)):
         builder.op(f"ProfilerStep#{number}", start, 90, cat="user_annotation").launch(start + 1, "k", start + 10, 40)
-    found = analyze(builder.trace(), Options(steps="1")).frames["idle_causes"]
+    analysis = analyze(builder.trace(), Options(steps="1"))
+    found = analysis.frames["idle_causes"]
     # step 1 lasts from its kernel at 110 to step 2's at 210; busy for 40 us; the host was at nothing from 150 to 201
     assert found[["cause", "gaps", "idle_us"]].to_numpy().tolist() == [["host work outside of ops", 1, 60.0]]
     assert found["percent_of_window"].tolist() == [60.0]
+    idle = next(finding for finding in summarize(analysis).findings if finding.id == "idle")
+    assert idle.why == "device idle 60%: 1 gap, the longest 60 µs; 100 % host work outside of ops"
+
+
+def test_a_gap_of_unknown_cause_gets_none_in_the_verdict(build: Build) -> None:
+    analysis = analyze(build().launch(0, "k", 5, 5).kernel("k", 30, 5).trace(), Options())
+    idle = next(finding for finding in summarize(analysis).findings if finding.id == "idle")
+    assert idle.why == "device idle 67%: 1 gap, the longest 20 µs"
 
 
 def test_the_gaps_are_listed_with_what_stands_round_them(build: Build) -> None:
