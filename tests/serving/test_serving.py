@@ -327,3 +327,18 @@ def test_a_skew_makes_the_busiest_device_slower(cost_of):
     assert compute > even
     # a token goes to two devices either way, to the busiest more often
     assert more > exchanged
+
+
+def test_weights_in_a_type_that_the_device_cannot_multiply_are_widened(cost_of):
+    bf16, fp8 = (
+        cost_of(system="dgx-a100", precision=Precision.named(name, ModelConfig.load("llama3.1-8b")))
+        for name in ("bf16", "fp8")
+    )
+    prompts = [cost.mixed_time(8192, [(8192, 0)], 1, 1, 0, 0)[0] for cost in (bf16, fp8)]
+    assert prompts[1] == pytest.approx(prompts[0], rel=0.01)  # an A100 has no FP8 rate: multiplied in BF16
+    assert fp8.decode_line(1, 100).fixed < 0.6 * bf16.decode_line(1, 100).fixed  # and half the bytes read
+
+
+def test_a_device_without_a_matrix_rate_says_so():
+    cost = StepCost(Deployment(model=ModelConfig.load("llama3.1-8b"), system=System.load("h200-nvl")))
+    assert any("no matrix rate for bf16 is known" in note for note in cost.notes)

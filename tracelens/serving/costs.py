@@ -15,12 +15,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from tracelens.backends import EstimateTable
 from tracelens.backends.chain import chain
+from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.hardware import HardwareSpec
@@ -42,6 +43,7 @@ _BLOCK = 32
 _LARGEST_TABULATED = 16_384
 
 Chunk: TypeAlias = tuple[int, int]
+M = TypeVar("M", GEMM, GroupedGEMM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,11 @@ class StepCost:
         self.system = deployment.engine.tuned(deployment.system)
         self._backend = chain(deployment.backend)
         self.notes: list[str] = []
+        if model.dtype is not None and self.system.device.rate("matrix", model.dtype) is None:
+            self.notes.append(
+                f"{self.system.device.name}: no matrix rate for {model.dtype.label} is known, so products in it take no "
+                "longer than their memory traffic"
+            )
         self._topology = self._joined()
         experts = model.experts
         count, topk = (experts.count, experts.top_k) if experts is not None else (parallel.ep, 1)
@@ -269,8 +276,7 @@ class StepCost:
         if self.deployment.parallelism.pp == 1:
             return None
         model = self.deployment.model
-        width = model.dtype.width_bytes if model.dtype is not None else 2
-        return self._exchange("send", round(tokens * model.hidden * width), ranks=2, stride=self._stage_devices)
+        return self._exchange("send", round(tokens * model.hidden * self._width()), ranks=2, stride=self._stage_devices)
 
     def transfer_fs(self, nbytes: float, gb_s: float | None = None) -> int:
         """Time of ``nbytes`` between two replicas over the network, or at ``gb_s`` over a named link."""
@@ -406,15 +412,17 @@ class StepCost:
             active = min(held, rows, math.ceil(self._traffic.touched(tokens)))
             model = dataclasses.replace(model, m=rows, groups=max(active, 1))
             if precision.experts is not None:
-                narrow = precision.experts
-                # Four-bit experts are multiplied in the activations' type unless the device has that rate
-                stored = self.system.device.rate("matrix", narrow) is None
-                kept = model.dtype
-                model = dataclasses.replace(model, dtype=kept if stored else narrow, dtype_b=narrow, dtype_out=kept)
+                model = self._narrowed(model, precision.experts)
         elif isinstance(model, GEMM) and precision.linear is not None:
-            kept = model.dtype
-            model = dataclasses.replace(model, dtype=precision.linear, dtype_b=precision.linear, dtype_out=kept)
+            model = self._narrowed(model, precision.linear)
         return model
+
+    def _narrowed(self, model: M, narrow: DType) -> M:
+        """A product with weights of ``narrow``: multiplied in that type where the device has a rate for it, else
+        widened to the activations' on the way."""
+        kept = model.dtype
+        has_rate = self.system.device.rate("matrix", narrow) is not None
+        return dataclasses.replace(model, dtype=narrow if has_rate else kept, dtype_b=narrow, dtype_out=kept)
 
     def estimates(self, models: Sequence[PerfModel]) -> EstimateTable:
         """What the backend says on the engine's system."""

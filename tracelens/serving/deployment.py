@@ -56,8 +56,8 @@ class Parallelism:
 class Precision:
     """Element types of weights and key-value cache; None: the model's own. Activations keep the model's type.
 
-    ``linear``: attention's and dense layers' weights, which are multiplied in that type; ``experts``: the routed
-    experts'. Embedding and logits keep the model's type.
+    ``linear``: attention's and dense layers' weights; ``experts``: the routed experts'. They are multiplied in that
+    type where the device has a rate for it, else in the activations'. Embedding and logits keep the model's type.
     """
 
     linear: DType | None = None
