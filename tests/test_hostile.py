@@ -177,6 +177,26 @@ def test_duplicate_correlations_share_no_kernel(tmp_path: Path) -> None:
     assert ops["b"] == 50
 
 
+@pytest.mark.parametrize("side", [-64, 2**62, 10**30])
+def test_numbers_that_cannot_be_true_are_unknown(side: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = events(("a",))
+    made[0]["args"] = {"Input Dims": [[side, 64], [64, 64]], "Input type": ["float", "float"]}
+    made[0]["name"] = "aten::mm"
+    split = "[1, " + "9" * 400 + "]"
+    call = {"Collective name": "all_to_allv", "In msg nelems": 10**30, "In split size": split, "Group size": 2}
+    made[3]["args"] |= call | {"Process Group Ranks": "[0, 1]", "dtype": "Float"}
+    info = {"rank": 10**30, "world_size": 10**30, "pg_config": [{"pg_name": "a", "ranks": [10**30]}]}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"baseTimeNanoseconds": 10**30, "distributedInfo": info, "traceEvents": made}))
+    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 0
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (document["input"]["ranks"], document["input"]["world_size"]) == ([], None)
+    assert next(op["flops"] for op in document["ops"] if op["signature"]["name"] == "aten::mm") is None
+    assert main(["collectives", str(path), "-o", str(tmp_path / "ranks"), "--executor", "serial"]) == 0
+    assert main(["collectives", "**x"]) == 1
+    assert "'**x'" in capsys.readouterr().err
+
+
 def bomb(head: bytes, unit: bytes, count: int) -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     return b"".join([packer.compress(head), *(packer.compress(unit) for _ in range(count)), packer.flush()])

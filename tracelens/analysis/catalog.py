@@ -22,6 +22,8 @@ from tracelens.signature import OpSignature
 Made = TypeVar("Made")
 #: How long a binding may take for one distinct op call. The slowest of the core takes 1 ms.
 BINDING_LIMIT_S = 5.0
+# FLOPs or bytes of one call: hours on any device.
+_MOST_WORK = 2**63
 #: The category of everything nobody knows.
 OTHER = "other"
 
@@ -193,8 +195,6 @@ class Catalog:
 def _check_work(model: PerfModel) -> None:
     """Raises here, where it costs one op, what a model's own methods would raise later for the whole report."""
     for amount in (model.flops(), model.hbm_bytes(), model.wire_bytes()):
-        try:
-            float(amount or 0)
-        except OverflowError:
-            raise SignatureError("the recorded dimensions are too large to be true") from None
+        if not 0 <= (amount or 0) < _MOST_WORK:
+            raise SignatureError("the recorded dimensions are negative, or too large to be true")
     _ = model.engine, model.compute_dtype, model.parameters()

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.analysis.recorded_groups import recorded_attributes
+from tracelens.analysis.remote_share import integers
 from tracelens.analysis.trace import load
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.signature import parse_literal
 from tracelens.trace.table import Kind
 
 
@@ -22,9 +22,8 @@ def recorded_split(path: Path, *, ranks: int) -> NDArray[np.float64]:
     trace = load(path)
     total, sizes = np.zeros(ranks), set()
     for row in np.flatnonzero(trace.table.kind == Kind.KERNEL).tolist():
-        split = recorded_attributes(trace.table, trace.tree, row).get("In split size")
-        split = parse_literal(split) if isinstance(split, str) else split
-        if not isinstance(split, (list, tuple)) or not split or not all(isinstance(part, int) for part in split):
+        split = integers(recorded_attributes(trace.table, trace.tree, row).get("In split size"))
+        if split is None:
             continue
         sizes.add(len(split))
         if len(split) == ranks:

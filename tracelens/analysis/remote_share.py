@@ -90,8 +90,8 @@ def split_sizes(value: object) -> tuple[int, ...] | None:
 
 
 def integers(value: object) -> tuple[int, ...] | None:
-    """A list of integers, or its text; None for anything else, also for one that was cut short (``[0, 1, ...]``)."""
+    """A list of ranks or counts, or its text; None for anything else, also for one cut short (``[0, 1, ...]``)."""
     value = parse_literal(value) if isinstance(value, str) else value
     if not isinstance(value, Sequence) or isinstance(value, str):
         return None
-    return tuple(value) if value and all(isinstance(v, int) for v in value) else None
+    return tuple(value) if value and all(isinstance(v, int) and 0 <= v < 2**63 for v in value) else None

@@ -29,7 +29,7 @@ from tracelens.analysis.summary import (
     Utilization,
 )
 from tracelens.report.cells import Value, plain_values
-from tracelens.report.text import without_surrogates
+from tracelens.report.text import json_safe
 from tracelens.report.view_columns import VIEW_SETS
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 from tracelens.whole import whole_file
@@ -60,8 +60,8 @@ def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, p
     try:
         return orjson.dumps(content, option=option)
     except orjson.JSONEncodeError:
-        # A lone surrogate: rare, and looking for one in every text takes longer than all the rest.
-        return orjson.dumps(without_surrogates(content), option=option)
+        # A lone surrogate or a huge integer: rare, and looking for one everywhere takes longer than all the rest.
+        return orjson.dumps(json_safe(content), option=option)
 
 
 def schema() -> Json:
@@ -83,7 +83,7 @@ def is_report(path: Path) -> bool:
 
 def document(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS) -> Json:
     """``ops``: the frame of ``unified_perf_summary``, by keys; None without device work. ``views``: by sheet name."""
-    cleaned: Json = without_surrogates(_content(summary, ops, views))
+    cleaned: Json = json_safe(_content(summary, ops, views))
     return cleaned
 
 

@@ -16,7 +16,7 @@ from tracelens.analysis.summary import DeviceSummary, InputSummary, Notice, Summ
 from tracelens.errors import InputError, UsageError
 from tracelens.report.assembly import Sheet, assemble, by_title
 from tracelens.report.cells import plain_values
-from tracelens.report.text import clipped, terminal_text, without_surrogates
+from tracelens.report.text import clipped, json_safe, terminal_text
 from tracelens.whole import whole_file, whole_folder
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class RankReport:
             "tables": {sheet.title: _records(sheet) for sheet in self.sheets if sheet.title not in _LONG},
         }
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        content = orjson.dumps(without_surrogates(document), option=options)
+        content = orjson.dumps(json_safe(document), option=options)
         if path is not None:
             with whole_file(Path(path)) as file:
                 file.write(content)

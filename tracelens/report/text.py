@@ -53,12 +53,15 @@ def _picture(match: re.Match[str]) -> str:
     return "␡" if code == 0x7F else "\ufffd"
 
 
-def without_surrogates(value: Any) -> Any:
-    """``value`` (nested lists, tuples and dicts) with lone surrogates, which UTF-8 cannot hold, as U+FFFD."""
+def json_safe(value: Any) -> Any:
+    """``value`` (nested lists, tuples and dicts) as JSON takes it: lone surrogates, which UTF-8 cannot hold, as U+FFFD,
+    integers beyond 64 bits, which no trace means, as None."""
     if isinstance(value, str):
         return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
     if isinstance(value, dict):
-        return {without_surrogates(key): without_surrogates(entry) for key, entry in value.items()}
+        return {json_safe(key): json_safe(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [without_surrogates(entry) for entry in value]
+        return [json_safe(entry) for entry in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return None
     return value

@@ -264,7 +264,7 @@ class TraceTable:
     def base_ns(self) -> int:
         """``baseTimeNanoseconds``: what to add to ``start_ns`` for time since the epoch; 0 when not recorded."""
         value = self.metadata.get("baseTimeNanoseconds")
-        return value if isinstance(value, int) else 0
+        return value if isinstance(value, int) and 0 <= value < 2**62 else 0
 
     @property
     def has_shapes(self) -> bool:
@@ -292,7 +292,7 @@ class TraceTable:
         rank = self._distributed("rank")
         if rank is None and (found := _RANK_IN_NAME.findall(self.source)):
             rank = int(found[-1])
-        return rank
+        return rank if rank is None or rank < _MOST_RANKS else None
 
     @property
     def world_size(self) -> int | None:
@@ -343,7 +343,10 @@ class TraceTable:
         value = info.get(key) if isinstance(info, dict) else None
         if isinstance(value, str) and value.strip().isdecimal():
             value = int(value)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+        known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_RANKS
+        return value if known else None
 
 
+# Ten times the largest jobs: what is above was damaged, and all ranks up to it would not fit in memory.
+_MOST_RANKS = 1_000_000
 _RANK_IN_NAME = re.compile(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)

@@ -40,13 +40,16 @@ def find_traces(given: Iterable[str]) -> list[Path]:
     found: dict[Path, None] = {}
     for text in given:
         path = Path(text)
-        if path.is_dir():
-            files = [f for f in path.rglob("*") if f.is_file() and f.name.endswith(_SUFFIXES) and not _is_report(f)]
-        elif path.exists():
-            files = [path]
-        else:
-            anchor = path.anchor or "."
-            files = [f for f in Path(anchor).glob(str(path.relative_to(path.anchor))) if f.is_file()] if text else []
+        try:
+            if path.is_dir():
+                files = [f for f in path.rglob("*") if f.is_file() and f.name.endswith(_SUFFIXES) and not _is_report(f)]
+            elif path.exists():
+                files = [path]
+            else:
+                pattern = str(path.relative_to(path.anchor))
+                files = [f for f in Path(path.anchor or ".").glob(pattern) if f.is_file()] if text else []
+        except (OSError, ValueError) as error:
+            raise InputError(f"no traces can be looked for at {text!r}: {error}") from error
         if not files:
             raise InputError(f"there is no trace at {text!r} (looked for *.json and *.json.gz)")
         found |= dict.fromkeys(sorted(files, key=_natural))
