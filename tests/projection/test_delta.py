@@ -12,11 +12,11 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.measured_step import report_step, trace_step
 from tracelens.analysis.options import Options
 from tracelens.backends.chain import chain
-from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep
+from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep, key_of
 from tracelens.backends.system import System
 from tracelens.cli import main
 from tracelens.errors import InputError
-from tracelens.perf_models import GEMM, Collective, WorkColumns
+from tracelens.perf_models import GEMM, SDPA, Collective, GroupedGEMM, WorkColumns
 from tracelens.projection.delta import PART, against, project_from
 from tracelens.projection.recorded import write_traces
 from tracelens.projection.software import Software
@@ -57,6 +57,14 @@ def test_recorded_calls_take_as_long_again_and_others_keep_the_efficiency_of_the
     found = MeasuredBackend(step, BASE, hopper).estimate_many(WorkColumns.of([recorded, turned, other, far]), hopper)
     assert found.time_us[:3] == pytest.approx([2 * own, 2 * own, 2 * estimate])
     assert found.backend == ("measured", "measured", "measured efficiency", "collectives")
+
+
+def test_what_attends_or_computes_something_else_is_another_call() -> None:
+    forward = GroupedGEMM(m=8192, n=4096, k=7168, groups=8)
+    whole = SDPA(b=1, s_q=4096, s_kv=4096, q_heads=32, kv_heads=8, d_qk=128, d_v=128)
+    assert key_of(forward) != key_of(forward.backward())
+    assert key_of(whole) != key_of(replace(whole, mask="top_left"))
+    assert key_of(replace(whole, mask="bottom_right")) == key_of(replace(whole, mask="top_left"))  # of equal lengths
 
 
 def test_the_traced_configuration_gives_the_traced_step_back(slow: Projection, trace: Path, hopper: System) -> None:

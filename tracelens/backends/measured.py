@@ -19,6 +19,7 @@ from tracelens.perf_models import (
     Collective,
     EPComm,
     GroupedGEMM,
+    GroupedGEMMBackward,
     GroupedGEMMVariableK,
     PerfModel,
     SDPABackward,
@@ -55,13 +56,12 @@ def key_of(model: PerfModel) -> Hashable:
     dtype = model.compute_dtype
     width = None if dtype is None else ("bf16" if dtype in (DType.BF16, DType.FP16) else dtype.rate)
     if isinstance(model, GroupedGEMM):
-        kind = "wgrad" if isinstance(model, GroupedGEMMVariableK) else "forward"
-        return "grouped", kind, model.m, frozenset((model.n, model.k)), model.groups, width
+        return "grouped", type(model).__name__, model.m, frozenset((model.n, model.k)), model.groups, width
     if isinstance(model, GEMM):
         return "gemm", model.b, frozenset((model.m, model.n)), model.k, width
     if isinstance(model, SDPA):
-        backward = isinstance(model, SDPABackward)
-        return "sdpa", backward, model.b, model.s_q, model.s_kv, model.q_heads, model.kv_heads, model.d_qk, model.d_v
+        lengths = model.b, model.s_q, model.s_kv, model.total_pairs
+        return type(model).__name__, *lengths, model.q_heads, model.kv_heads, model.d_qk, model.d_v
     if isinstance(model, EPComm):
         return None
     if isinstance(model, Collective):
@@ -77,7 +77,7 @@ def kind_of(model: PerfModel) -> Hashable:
     if name in ("collective", "ep"):
         return name, getattr(model, "word", None)
     dtype = model.compute_dtype
-    return name, None if dtype is None else dtype.rate, isinstance(model, SDPABackward | GroupedGEMMVariableK)
+    return name, None if dtype is None else dtype.rate, isinstance(model, SDPABackward | GroupedGEMMBackward | GroupedGEMMVariableK)
 
 
 class MeasuredBackend:
