@@ -38,11 +38,11 @@ def calibration(device: HardwareSpec, stream: Stream) -> Calibration | None:
 
 
 def price(nbytes: Floats, device: HardwareSpec, constants: Calibration) -> Priced | None:
-    """Launch, then the bytes at the sustained rate; None without an HBM rate."""
+    """Launch, then the bytes at the sustained rate, NaN where they are; None without an HBM rate."""
     hbm = hbm_peak(device)
     if hbm is None:
         return None
     least = nbytes / hbm
     memory = least / constants["hbm_efficiency"]
-    time = np.where(nbytes > 0, constants["launch_us"] + memory, 0.0)
+    time = np.where(nbytes == 0, 0.0, constants["launch_us"] + memory)
     return Priced(time_us=time, compute_us=np.zeros(len(nbytes)), memory_us=memory, peak_us=least)
