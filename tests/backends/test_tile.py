@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tracelens.backends import System
 from tracelens.backends.columns import AttentionColumns, GEMMColumns, hbm_peak, matrix_peak
 from tracelens.backends.roofline import Roofline
-from tracelens.backends.tile import Tile, price
+from tracelens.backends.tile import Tile, precision, price
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import (
@@ -24,6 +24,7 @@ from tracelens.perf_models import (
     GroupQuant,
     InferenceAttention,
     MoEFused,
+    MultiTensor,
     SparseAttention,
 )
 from tracelens.perf_models.columns import WorkColumns
@@ -225,10 +226,28 @@ def test_a_bias_and_a_wide_output_are_never_faster_than_their_bytes():
         GEMM(m=8, n=8, k=8, dtype=DType.FP64),
         SDPA(b=1, s_q=None, s_kv=None, q_heads=1, kv_heads=1, d_qk=64, d_v=64),
         MoEFused(tokens=8, hidden=64, ffn=64, experts=4, top_k=2, dtype=None),
+        MoEFused(tokens=8, hidden=64, ffn=64, experts=4, top_k=2, dtype_weight=DType.FP4_E2M1),
+        MultiTensor(tensors=3, elements=10**9, flops_per_element=3, reads=3, writes=1, dtype=None),
     ],
 )
 def test_what_is_not_known_has_no_estimate(op):
     assert Tile().estimate(op, on("h100-sxm")) is None
+
+
+def test_narrow_weights_are_read_in_their_own_bytes_and_multiplied_in_the_wider_type():
+    def us(m, weights):
+        return Tile().estimate(GroupedGEMM(m=m, n=8192, k=8192, groups=8, dtype_b=weights), on("h100-sxm")).time_us
+
+    assert us(8, DType.FP4_E2M1) == pytest.approx(us(8, DType.BF16) / 4, rel=0.05)  # streams the weights
+    assert us(65_536, DType.FP4_E2M1) == pytest.approx(us(65_536, DType.BF16), rel=0.05)
+
+
+def test_scales_per_row_or_tensor_are_not_per_block():
+    def scaled(count, m=16, n=7168, k=7168):
+        return precision(GEMM(m=m, n=n, k=k, dtype=DType.FP8_E4M3FN, dtype_out=DType.BF16, scale_elements=count))
+
+    assert [scaled(2), scaled(16 + 7168), scaled(1 + 7168)] == ["fp8"] * 3
+    assert scaled(16 * 56 + 56 * 56) == "fp8_block"
 
 
 def test_a_device_without_constants_has_no_estimate():

@@ -38,6 +38,7 @@ class GEMMColumns:
     ``blocks``: where the groups differ in rows, the sum over them of ceil(rows / size) by size.
     ``as_layer``: what an inference engine's linear layer takes, as measured tables hold it: A arrives in two bytes and
     is quantized first, and the host launches it all. Else the product alone, as a trace's kernel.
+    ``b_width``: bytes per element of a B that is narrower than ``precision`` and widened on the way.
     """
 
     precision: str
@@ -48,6 +49,13 @@ class GEMMColumns:
     groups: Floats
     blocks: Mapping[int, Floats] | None = None
     as_layer: bool = False
+    b_width: float | None = None
+
+    @property
+    def widths(self) -> tuple[float, float]:
+        """Bytes per element of A and of B."""
+        w = WIDTH[self.precision]
+        return w, w if self.b_width is None else self.b_width
 
     @classmethod
     def ragged(cls, precision: str, rows: Sequence[Sequence[int]], n: Floats, k: Floats) -> Self:
@@ -71,6 +79,7 @@ class GEMMColumns:
         groups: Floats | None = None,
         *,
         as_layer: bool = False,
+        b_width: float | None = None,
     ) -> Self:
         """Plain products where ``b`` and ``groups`` are not given."""
         one = np.ones(len(m))
@@ -82,6 +91,7 @@ class GEMMColumns:
             b=one if b is None else b,
             groups=one if groups is None else groups,
             as_layer=as_layer,
+            b_width=b_width,
         )
 
     def __len__(self) -> int:
@@ -98,9 +108,9 @@ class GEMMColumns:
 
     def hbm_bytes(self) -> Floats:
         """As ``hbm_bytes`` of the perf models, C in two bytes."""
-        w = WIDTH[self.precision]
-        operands = self.m * self.k + self.groups * self.n * self.k
-        return self.b * (w * operands + OUTPUT_BYTES * self.m * self.n)
+        of_a, of_b = self.widths
+        operands = of_a * self.m * self.k + of_b * self.groups * self.n * self.k
+        return self.b * (operands + OUTPUT_BYTES * self.m * self.n)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.columns import OUTPUT_BYTES, WIDTH, GEMMColumns, Priced, hbm_peak, matrix_peak
+from tracelens.backends.columns import OUTPUT_BYTES, GEMMColumns, Priced, hbm_peak, matrix_peak
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.calibration import Calibration
 
@@ -68,7 +68,7 @@ def price(columns: GEMMColumns, device: HardwareSpec, constants: Calibration) ->
 def _priced(
     c: GEMMColumns, peak: float, hbm: float, units: int, clock: float, constants: Calibration, kernel: Kernel
 ) -> Priced:
-    w = WIDTH[c.precision]
+    of_a, of_b = c.widths
     flop_us = 1 / (constants["matrix_efficiency"] * peak / units)
     byte_us = 1 / (constants["hbm_efficiency"] * hbm)
     unit_us = units * byte_us / constants.get("unit_ratio", UNLIMITED)
@@ -89,7 +89,7 @@ def _priced(
     for tm, tn, most_rows in kernel.tiles:
         tiles = high[tm] * across[tn]
         area = 2 * tm * tn * flop_us
-        loads, stores = w * (tm + tn), OUTPUT_BYTES * tm * tn
+        loads, stores = of_a * tm + of_b * tn, OUTPUT_BYTES * tm * tn
         writing = (stores * store_us) ** 1.5
         offered = np.flatnonzero(c.m <= most_rows) if most_rows < UNLIMITED else None
         for split in kernel.splits:

@@ -28,6 +28,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import InputError, TracelensError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, PerfModel
+from tracelens.perf_models.base import resolved
 from tracelens.perf_models.columns import WorkColumns
 
 if TYPE_CHECKING:
@@ -167,7 +168,9 @@ def _products(columns: WorkColumns, folder: Path | None, device: HardwareSpec) -
     rows = [
         index
         for index, model in enumerate(columns.models)
-        if type(model) is GEMM and model.b == 1 and model.dtype in (DType.BF16, DType.FP16)
+        if type(model) is GEMM
+        and model.b == 1
+        and {model.dtype, resolved(model.dtype_b, model.dtype)} <= {DType.BF16, DType.FP16}
     ]
     if rows:
         models: list[Any] = [columns.models[row] for row in rows]

@@ -157,10 +157,15 @@ def precision(model: PerfModel) -> str | None:
     if dtype in (DType.BF16, DType.FP16):
         return "bf16"
     if dtype.rate == "fp8":
-        if isinstance(model, GEMM) and model.scale_elements * _SCALE_BLOCK >= model.b * model.m * model.k > 0:
-            return "fp8_block"
-        return "fp8"
+        return "fp8_block" if isinstance(model, GEMM) and _is_block_scaled(model) else "fp8"
     return "nvfp4" if dtype.rate == "fp4" else None
+
+
+def _is_block_scaled(model: GEMM) -> bool:
+    """As many scales as blocks of A, and not one per row or tensor of the operands."""
+    coarse = {model.b * (of_a + of_b) for of_a in (1, model.m) for of_b in (1, model.n)}
+    blocks = model.b * model.m * model.k / _SCALE_BLOCK
+    return model.scale_elements not in coarse and model.scale_elements >= blocks > 0
 
 
 def cache_precision(model: SDPA | InferenceAttention | SparseAttention) -> str | None:
@@ -178,30 +183,39 @@ def _group(model: PerfModel) -> Hashable:
     """Operations that are priced together; None for those that this model does not know."""
     kind = type(model)
     if isinstance(model, GEMM | GroupedGEMM | MoELayer):
-        return kind, precision(model)
+        return kind, precision(model), _widened(model)
     if isinstance(model, SDPA | InferenceAttention | SparseAttention):
-        return kind, cache_precision(model)
+        return kind, cache_precision(model), None
     if model.engine in ("vector", "none") and not isinstance(model, EPComm | Collective):
-        return memory_bound.stream_of(model), None
+        return memory_bound.stream_of(model), None, None
     return None
 
 
+def _widened(model: GEMM | GroupedGEMM | MoELayer) -> float | None:
+    """Bytes per element of weights that are narrower than what they are multiplied in; None where they are not."""
+    weights = resolved(model.dtype_weight if isinstance(model, MoELayer) else model.dtype_b, model.dtype)
+    computed = model.compute_dtype
+    narrower = weights is not None and computed is not None and weights.bits < computed.bits
+    return weights.width_bytes if narrower and weights is not None else None
+
+
 def _price_models(models: Sequence[PerfModel], key: Any, nbytes: Floats, device: HardwareSpec) -> Priced | None:
-    kind, which = key
+    kind, which, b_width = key
     if isinstance(kind, str):
         constants = memory_bound.calibration(device, kind)  # type: ignore[arg-type]
         return None if constants is None else memory_bound.price(nbytes, device, constants)
     if which is None:
         return None
     if issubclass(kind, GroupedGEMMBackward):
-        forward = price(_grouped(models, which, "dgrad"), device)
-        weights = price(_grouped(models, which, "wgrad"), device)
+        forward = price(_grouped(models, which, "dgrad", b_width), device)
+        weights = price(_grouped(models, which, "wgrad", None), device)
         return None if forward is None or weights is None else _both(forward, weights)
     if issubclass(kind, GroupedGEMM):
-        return price(_grouped(models, which, "wgrad" if issubclass(kind, GroupedGEMMVariableK) else "forward"), device)
+        role = "wgrad" if issubclass(kind, GroupedGEMMVariableK) else "forward"
+        return price(_grouped(models, which, role, b_width), device)
     if issubclass(kind, GEMM):
         m, n, k, b = (_field(models, name) for name in "mnkb")
-        return price(GEMMColumns.of(which, m, n, k, b), device)
+        return price(GEMMColumns.of(which, m, n, k, b, b_width=b_width), device)
     if issubclass(kind, InferenceAttention):
         return _engine_step(models, which, device)
     if issubclass(kind, SparseAttention):
@@ -209,20 +223,22 @@ def _price_models(models: Sequence[PerfModel], key: Any, nbytes: Floats, device:
     if issubclass(kind, SDPA):
         return price(_attention(models, which), device, backward=issubclass(kind, SDPABackward))
     if issubclass(kind, MoEUp | MoEDown):
-        return price(_projections(models, which, up=issubclass(kind, MoEUp)), device)
-    return price(_layers(models, which), device) if issubclass(kind, MoEFused) else None
+        return price(_projections(models, which, b_width, up=issubclass(kind, MoEUp)), device)
+    # Nothing was measured on fused layers that widen their weights.
+    return price(_layers(models, which), device) if issubclass(kind, MoEFused) and b_width is None else None
 
 
 def _field(models: Sequence[Any], name: str) -> Floats:
     return np.array([getattr(model, name) for model in models], dtype=np.float64)
 
 
-def _grouped(models: Sequence[Any], which: str, role: str) -> GEMMColumns:
+def _grouped(models: Sequence[Any], which: str, role: str, b_width: float | None) -> GEMMColumns:
     """The weights' gradient is one product per group, over that group's rows."""
     m, n, k, groups = (_field(models, name) for name in ("m", "n", "k", "groups"))
     if role == "wgrad":
-        return GEMMColumns.of(which, m=k, n=n, k=m / groups, b=groups)
-    return GEMMColumns.of(which, m=m, n=k if role == "dgrad" else n, k=n if role == "dgrad" else k, groups=groups)
+        return GEMMColumns.of(which, m=k, n=n, k=m / groups, b=groups, b_width=b_width)
+    n, k = (k, n) if role == "dgrad" else (n, k)
+    return GEMMColumns.of(which, m=m, n=n, k=k, groups=groups, b_width=b_width)
 
 
 def _both(first: Priced, second: Priced) -> Priced:
@@ -301,13 +317,13 @@ def _engine_step(models: Sequence[Any], which: str, device: HardwareSpec) -> Pri
     return Priced(**{field: np.where(values > 0, values, np.nan) for field, values in total.items()})
 
 
-def _projections(models: Sequence[Any], which: str, *, up: bool) -> GEMMColumns:
+def _projections(models: Sequence[Any], which: str, b_width: float | None, *, up: bool) -> GEMMColumns:
     """One projection of every chosen (token, expert) as a grouped product over the experts that have tokens."""
     tokens, topk, hidden, ffn = (_field(models, name) for name in ("tokens", "top_k", "hidden", "ffn"))
     wide = ffn * (1 + _field(models, "gated"))
     groups = np.array([m.read_experts for m in models], dtype=np.float64)
     n, k = (wide, hidden) if up else (hidden, ffn)
-    return GEMMColumns.of(which, m=tokens * topk, n=n, k=k, groups=groups)
+    return GEMMColumns.of(which, m=tokens * topk, n=n, k=k, groups=groups, b_width=b_width)
 
 
 def _layers(models: Sequence[Any], which: str) -> MoEColumns:
