@@ -11,6 +11,7 @@ import tracelens as tl
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.measured_step import report_step, trace_step
 from tracelens.analysis.options import Options
+from tracelens.analysis.trace import Trace
 from tracelens.backends.chain import chain
 from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep, key_of
 from tracelens.backends.system import System
@@ -21,6 +22,7 @@ from tracelens.projection.delta import PART, against, project_from
 from tracelens.projection.recorded import write_traces
 from tracelens.projection.software import Software
 from tracelens.projection.step import BACKENDS, Projection, project
+from tracelens.trace.table import TraceTable
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
@@ -116,6 +118,18 @@ def test_the_command_starts_from_a_report_and_sets_itself_beside_a_trace(
     assert "projected beside measured" in capsys.readouterr().out
     anchored = ["--anchor", str(report), "--traced", "gpus=8"]
     assert main([*asked, "--gpus", "8", "--global-batch", "16", *anchored]) in (0, 2, 3)
+
+
+def test_a_collective_without_recorded_size_is_no_measurement_of_one() -> None:
+    """Taken as one of 0 bytes, its time would make every other of its kind a thousand times slower."""
+    known = {"Collective name": "allreduce", "Group size": 8, "Process Group Ranks": "[0, 1]", "dtype": "Float"}
+    sizes = {"In msg nelems": 64, "Out msg nelems": 64}
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum", "pid": 0, "tid": 7, "ts": ts, "dur": 90, "args": args}
+        for ts, args in ((0, known), (100, known | sizes))
+    ]  # fmt: skip
+    step = trace_step(analyze(Trace.of(TraceTable.from_events(events)), Options()))
+    assert sorted((call.time_us, call.model is None) for call in step.calls) == [(90.0, False), (90.0, True)]
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

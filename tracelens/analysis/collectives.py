@@ -42,24 +42,22 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     Recorded on the kernel, else on the ``record_param_comms`` above its launch.
     """
     index = np.flatnonzero(activity.collective)
-    records = []
+    if not len(index):
+        return pd.DataFrame()
+    code_of: dict[tuple[Any, ...], int] = {}
+    group = []
     for i in index.tolist():
-        row = int(activity.rows[i])
-        attributes = recorded_attributes(table, tree, row)
+        attributes = recorded_attributes(table, tree, int(activity.rows[i]))
         record: dict[str, Any] = {key: _plain(attributes.get(name)) for key, name in _ATTRIBUTES.items()}
         share = all_to_all_share(attributes, table.rank) if _is_all_to_all(record["collective"]) else None
         record |= {"remote_share": share and share.share, "remote_from": share and share.source}
-        record |= {"rank": table.rank, "stream": int(activity.stream[i]), "us": activity.duration[i] / NS_PER_US}
-        records.append(record)
-    if not records:
-        return pd.DataFrame()
-    frame = pd.DataFrame(records).astype(dict.fromkeys(_KEYS, object))
-    grouped = frame.groupby(list(_KEYS), sort=False, dropna=False)["us"].agg(
-        ["sum", "mean", "std", "min", "max", "size"]
-    )
-    grouped = grouped.rename(columns={k: f"duration_us_{k}" for k in ("sum", "mean", "std", "min", "max")})
-    result = grouped.rename(columns={"size": "operation_count"}).reset_index()
-    result[list(_KEYS)] = result[list(_KEYS)].astype(object).where(result[list(_KEYS)].notna(), None)
+        record |= {"rank": table.rank, "stream": int(activity.stream[i])}
+        group.append(code_of.setdefault(tuple(record[key] for key in _KEYS), len(code_of)))
+    # As objects: numbers beside a missing one would become floats
+    result = pd.DataFrame(list(code_of), columns=list(_KEYS), dtype=object)
+    times = pd.Series(activity.duration[index] / NS_PER_US).groupby(group).agg(["sum", "mean", "std", "min", "max"])
+    result = result.join(times.add_prefix("duration_us_"))
+    result["operation_count"] = np.bincount(group)
     widths = [DType.parse(text) if isinstance(text, str) else None for text in result["dtype"]]
     for side in ("in", "out"):
         result[f"{side}_mb"] = [
@@ -80,8 +78,7 @@ def with_estimates(frame: pd.DataFrame, estimate: Callable[[WorkColumns], Estima
     """
     if estimate is None or frame.empty:
         return frame
-    columns = ("collective", "in_nelems", "out_nelems", "dtype", "group_size", "group_ranks")
-    models = [_model(*values) for values in frame[list(columns)].itertuples(index=False, name=None)]
+    models = collective_models(frame)
     time, who = np.full(len(frame), np.nan), np.full(len(frame), None, object)
     known = [index for index, model in enumerate(models) if model is not None]
     found = estimate(WorkColumns.of(model for model in models if model is not None))
@@ -90,8 +87,19 @@ def with_estimates(frame: pd.DataFrame, estimate: Callable[[WorkColumns], Estima
     return frame.assign(estimated_us=time, percent_of_achievable=share, estimated_by=who)
 
 
-def _model(kind: Any, n_in: Any, n_out: Any, dtype: Any, size: Any, ranks: Any) -> Collective | None:
-    stride = _stride(ranks)
+def collective_models(frame: pd.DataFrame, *, stride: int | None = None) -> list[Collective | None]:
+    """Of each row of ``collective_rows`` the collective; None where a part of it was not recorded.
+
+    ``stride``: of ranks that were not recorded, or do not stand at even distances.
+    """
+    columns = ["collective", "in_nelems", "out_nelems", "dtype", "group_size", "group_ranks"]
+    return [_model(*values, stride=stride) for values in frame[columns].itertuples(index=False, name=None)]
+
+
+def _model(
+    kind: Any, n_in: Any, n_out: Any, dtype: Any, size: Any, ranks: Any, stride: int | None
+) -> Collective | None:
+    stride = _stride(ranks) or stride
     numbers = all(isinstance(value, int) for value in (n_in, n_out, size))
     if not isinstance(kind, str) or not isinstance(dtype, str) or not numbers or stride is None:
         return None

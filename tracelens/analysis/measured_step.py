@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.collectives import collective_models
 from tracelens.analysis.measurements import signature_of
 from tracelens.backends.measured import MeasuredCall, MeasuredStep
-from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.extensions import load_extension
-from tracelens.perf_models import Collective
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -58,17 +57,10 @@ def trace_step(analysis: Analysis) -> MeasuredStep:
             if known:
                 calls.append(MeasuredCall(name=str(name), model=model, count=count / steps, time_us=float(mean)))
     collectives = analysis.frames.get("coll_analysis")
-    for _, one in collectives.iterrows() if collectives is not None else ():
-        ranks = one["group_size"]
-        model = Collective(
-            kind=str(one["collective"]),
-            elements_in=int(one["in_nelems"] or 0),
-            elements_out=int(one["out_nelems"] or 0),
-            ranks=int(ranks) if ranks == ranks and ranks else None,
-            dtype=DType.parse(str(one["dtype"])),
-        )
-        mean = float(one["duration_us_mean"])
-        calls.append(MeasuredCall(name=model.kind, model=model, count=one["operation_count"] / steps, time_us=mean))
+    if collectives is not None and len(collectives):
+        columns = (collectives[name] for name in ("collective", "operation_count", "duration_us_mean"))
+        for model, name, count, mean in zip(collective_models(collectives, stride=1), *columns, strict=True):
+            calls.append(MeasuredCall(name=str(name), model=model, count=count / steps, time_us=float(mean)))
     timeline = analysis.timeline
     return MeasuredStep(
         step_us=timeline.total_ns / NS_PER_US / steps, idle_us=timeline.idle_ns / NS_PER_US / steps, calls=tuple(calls)
