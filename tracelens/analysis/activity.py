@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +10,40 @@ import numpy.typing as npt
 
 from tracelens.analysis.catalog import OTHER
 from tracelens.perf_models.kernels import KernelPattern, classify
-from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
+from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.units import NS_PER_US
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """A text per event: ``code`` indexes ``texts``, which are distinct and in order."""
+
+    code: npt.NDArray[np.int32]
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, code: npt.NDArray[np.integer], texts: Sequence[str]) -> Labels:
+        """From codes into texts that may repeat."""
+        distinct = tuple(sorted(set(texts)))
+        place = {text: number for number, text in enumerate(distinct)}
+        renumbered = np.array([place[text] for text in texts] or [0], np.int32)
+        return cls(renumbered[code], distinct)
+
+    def __getitem__(self, at: Bools | npt.NDArray[np.integer]) -> Labels:
+        """Those of the events where ``at`` is true, or at these positions."""
+        return Labels(self.code[at], self.texts)
+
+    def are(self, text: str) -> Bools:
+        """Which events have this one."""
+        found: Bools = self.code == (self.texts.index(text) if text in self.texts else -1)
+        return found
+
+    def tolist(self) -> list[str]:
+        return [self.texts[code] for code in self.code.tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,24 +56,32 @@ class DeviceActivity:
     event started, -1 for the first event of a stream.
     """
 
-    rows: Ints
+    rows: RowColumn
     start: Ints
     end: Ints
-    op: Ints
-    name: Ints
-    stream: Ints
+    op: RowColumn
+    name: npt.NDArray[np.int32]
+    stream: npt.NDArray[np.int32]
     communication: Bools
     memcpy: Bools
     collective: Bools
     gap_before: Ints
-    category: npt.NDArray[np.object_]
+    category: Labels
 
     @property
     def duration(self) -> Ints:
         return self.end - self.start
 
+    def duration_us(self, at: npt.NDArray[np.integer] | slice = slice(None)) -> npt.NDArray[np.float64]:
+        """Of the events at these positions."""
+        return (self.end[at] - self.start[at]) / NS_PER_US
+
     def __len__(self) -> int:
         return len(self.rows)
+
+    def of_ops(self) -> RowColumn:
+        """Positions of the events that count for the op that launched them: linked ones, collectives left out."""
+        return np.flatnonzero((self.op >= 0) & ~self.collective).astype(np.int32)
 
     def select(self, mask: Bools | Ints) -> DeviceActivity:
         """The events where ``mask`` is true, or at these positions."""
@@ -52,30 +90,29 @@ class DeviceActivity:
 
 def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPattern, ...]) -> DeviceActivity:
     """All device events of a trace; kernel names are classified once per distinct name."""
-    rows = np.flatnonzero(np.isin(table.kind, DEVICE_KINDS)).astype(np.int64)
-    name = table.name[rows].astype(np.int64)
+    rows = np.flatnonzero(np.isin(table.kind, DEVICE_KINDS)).astype(np.int32)
+    name = table.name[rows]
     codes, inverse = np.unique(name, return_inverse=True)
     found = classify([table.names[code] for code in codes.tolist()], patterns)
     communication = np.array([p is not None and p.communication for p in found], bool)
     memcpy = np.array([p is not None and p.memcpy for p in found], bool)
-    category = np.array([OTHER if p is None else p.category for p in found], object)
     collective = np.array([p is not None and p.collective for p in found], bool)
     kind = table.kind[rows]
     start = table.start_ns[rows]
     end = start + table.duration_ns[rows]
-    stream = table.stream[rows].astype(np.int64)
+    stream = table.stream[rows]
     return DeviceActivity(
         rows=rows,
         start=start,
         end=end,
-        op=tree.op[rows].astype(np.int64),
+        op=tree.op[rows],
         name=name,
         stream=stream,
         communication=communication[inverse] if len(rows) else np.zeros(0, bool),
         memcpy=(memcpy[inverse] if len(rows) else np.zeros(0, bool)) | (kind == Kind.MEMCPY),
         collective=collective[inverse] if len(rows) else np.zeros(0, bool),
-        gap_before=_gap_before(table.device[rows].astype(np.int64), stream, start, end),
-        category=category[inverse] if len(rows) else np.zeros(0, object),
+        gap_before=_gap_before(table.device[rows], stream, start, end),
+        category=Labels.of(inverse, [OTHER if p is None else p.category for p in found]),
     )
 
 
@@ -88,7 +125,7 @@ def streams_of(table: TraceTable, activity: DeviceActivity) -> tuple[Ints, Ints]
     return distinct, lane.reshape(-1).astype(np.int64)
 
 
-def _gap_before(device: Ints, stream: Ints, start: Ints, end: Ints) -> Ints:
+def _gap_before(device: npt.NDArray[np.int32], stream: npt.NDArray[np.int32], start: Ints, end: Ints) -> Ints:
     gap = np.full(len(start), -1, np.int64)
     order = np.lexsort((end, start, stream, device))
     fresh = np.concatenate(([True], (np.diff(stream[order]) != 0) | (np.diff(device[order]) != 0)))[: len(order)]

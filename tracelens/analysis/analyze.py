@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis import tables
-from tracelens.analysis.activity import DeviceActivity, device_activity
+from tracelens.analysis.activity import DeviceActivity, Labels, device_activity
 from tracelens.analysis.calls import (
     Calls,
     OpReadings,
-    grouped_calls,
+    direct_calls,
     launchers,
     modelled_calls,
     read_ops,
@@ -80,7 +80,7 @@ class Analysis:
     coverage: Coverage
     timeline: Timeline
     activity: DeviceActivity
-    event_category: npt.NDArray[np.object_]
+    event_category: Labels
     step_times: StepTimes
     overlaps: StreamOverlaps | None = None
     step_stem: str = ""
@@ -144,13 +144,10 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     estimate = _estimator(device, "roofline", options.clock_mhz)
     chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
 
-    compute = activity.select(~activity.collective)
-    events, ops, readings = read_ops(trace, catalog, compute)
+    events, ops, readings = read_ops(trace, catalog, activity)
     give_back_freed()
-    launching = launchers(table, compute, events, ops)
-    linked = np.flatnonzero(compute.op >= 0)
-    direct = grouped_calls(compute, linked, compute.op[linked], np.full(len(linked), -1, np.int64))
-    unique = tables.ops_unique_args(table, compute, readings, launching, direct)
+    launching = launchers(table, activity, events, ops)
+    unique = tables.ops_unique_args(table, activity, readings, launching, direct_calls(activity))
     give_back_freed()
     work = tables.Work(readings, estimate, chosen)
 
@@ -165,15 +162,15 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         return remote_share(model, signature, rank=table.rank, members=members, ep_size=ep_size)
 
     nested = tables.modelled_table(
-        table, compute, readings, modelled_calls(compute, readings, events, ops), work, remote
+        table, activity, readings, modelled_calls(activity, readings, events, ops), work, remote
     )
-    # Arrays of a row per kernel and op above it: 200 MB at 1 GB of JSON that nothing below needs
-    del launching, linked, direct, events, ops
+    # Arrays of a row per kernel and op above it that nothing below needs
+    del launching, events, ops
     give_back_freed()
-    unified_set = unified_calls(table, tree, compute, readings)
-    unified_category = tables.category_of_calls(unified_set, compute, readings)
-    unified = tables.modelled_table(table, compute, readings, unified_set, work, remote)
-    unlinked = tables.unlinked_rows(table, compute)
+    unified_set = unified_calls(table, tree, activity, readings)
+    unified_category = tables.category_of_calls(unified_set, activity, readings)
+    unified = tables.modelled_table(table, activity, readings, unified_set, work, remote)
+    unlinked = tables.unlinked_rows(table, activity)
     timeline = gpu_timeline(activity, span_ns)
     parent_category = _parent_categories(activity, readings)
     seen = views(recorded_trace, trace, activity, everything, timeline.window, times, selected, stem)
@@ -190,8 +187,8 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         "kernel_summary": tables.kernel_summary(table, activity, parent_category, timeline.total_ns),
         "coll_analysis": with_estimates(collective_rows(table, tree, activity), chosen),
         "unified_perf_summary": _with_rows(unified, unlinked),
-        "short_kernel_histogram": tables.short_kernel_histogram(compute),
-        "short_kernels_summary": tables.short_kernels_summary(table, compute, timeline.total_ns),
+        "short_kernel_histogram": tables.short_kernel_histogram(activity),
+        "short_kernels_summary": tables.short_kernels_summary(table, activity, timeline.total_ns),
         "steps": times.frame(int(table.start_ns.min())),
         **(_inference_frames(served, served_times, served_of, activity, event_category) if len(served) else {}),
         **seen.frames,
@@ -203,7 +200,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         recognition=recognition,
         extensions=extensions,
         frames=frames,
-        families=families(table, nested, readings, frozenset(unified_set.row.tolist())),
+        families=families(table, nested, readings, unified_set.row),
         coverage=coverage(table, activity, unified_set, readings, unified_category),
         timeline=timeline,
         activity=activity,
@@ -213,9 +210,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         step_times=times,
         selected_steps=tuple(selected),
         failures=tuple(catalog.failures),
-        executed=executed_work(unified_set, readings, step_of[~activity.collective], len(times))
-        if options.work is not None
-        else None,
+        executed=executed_work(unified_set, readings, step_of, len(times)) if options.work is not None else None,
         graphs=graphs,
         missing=seen.missing,
         whole_calls=tuple(whole_calls.most_common()),
@@ -277,7 +272,7 @@ def _inference_frames(
     times: StepTimes,
     step_of: npt.NDArray[np.int64],
     activity: DeviceActivity,
-    category: npt.NDArray[np.object_],
+    category: Labels,
 ) -> dict[str, pd.DataFrame]:
     frame = iterations(served, times, step_of, activity, category)
     frame = frame[np.isin(np.arange(len(served)), step_of)]
@@ -319,22 +314,22 @@ def _estimator(device: HardwareSpec | None, backend: str, clock_mhz: float | Non
     return lambda columns: answers.estimate_many(columns, system)
 
 
-def _parent_categories(activity: DeviceActivity, readings: OpReadings) -> Any:
-    code = readings.code_of(np.where(activity.collective, -1, activity.op))
-    by_code = np.array([r.category for r in readings.readings] or [None], object)
-    known = np.array([category is not None for category in by_code.tolist()], bool)
-    from_op = (code >= 0) & known[np.maximum(code, 0)]
-    return np.where(from_op, by_code[np.maximum(code, 0)], activity.category)
+def _parent_categories(activity: DeviceActivity, readings: OpReadings) -> Labels:
+    own = [r.category for r in readings.readings]
+    known = np.array([category is not None for category in own] + [False], bool)
+    code = readings.code_of(np.where(activity.collective, np.int32(-1), activity.op))
+    return Labels.of(
+        np.where(known[code], code, activity.category.code + np.int32(len(own))),
+        [*(category or "" for category in own), *activity.category.texts],
+    )
 
 
-def _event_categories(
-    activity: DeviceActivity, unified_set: Calls, unified_category: list[str]
-) -> npt.NDArray[np.object_]:
-    """As in ``unified_perf_summary``, whose calls index the events that are no collectives."""
-    category = np.where(activity.collective, COLLECTIVES, activity.category).astype(object)
-    linked = np.flatnonzero(~activity.collective)[unified_set.events]
-    category[linked] = np.array(unified_category, object)[unified_set.call_of_event]
-    return category
+def _event_categories(activity: DeviceActivity, unified_set: Calls, unified_category: Labels) -> Labels:
+    """As in ``unified_perf_summary``."""
+    texts = (COLLECTIVES, *activity.category.texts, *unified_category.texts)
+    code = np.where(activity.collective, np.int32(0), activity.category.code + np.int32(1))
+    code[unified_set.events] = unified_category.code[unified_set.call_of_event] + 1 + len(activity.category.texts)
+    return Labels.of(code, texts)
 
 
 def _with_unlinked(unique: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:

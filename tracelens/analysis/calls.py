@@ -23,6 +23,7 @@ from tracelens.analysis.catalog import Catalog, Reading
 from tracelens.analysis.inference import inference_sums
 from tracelens.analysis.inner_ops import forward_rows
 from tracelens.analysis.intervals import overlapping, union_by_group
+from tracelens.analysis.numbering import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.trace import Trace
 from tracelens.perf_models.inference_attention import SUMS, AttentionSums
 from tracelens.perf_models.launches import LAUNCH, Launch
@@ -46,7 +47,7 @@ class OpReadings:
         self,
         table: TraceTable,
         catalog: Catalog,
-        rows: Ints,
+        rows: RowColumn,
         forward: Mapping[int, int] | None = None,
         launches: Mapping[int, Launch] | None = None,
     ) -> None:
@@ -54,26 +55,26 @@ class OpReadings:
 
         ``launches``: rows that are read with what their kernel was launched with.
         """
-        key = table.name[rows].astype(np.int64) << 32 | (table.signature[rows].astype(np.int64) + 1)
+        code = numbered(table.name[rows], table.signature[rows])
         step, sums = inference_sums(table, catalog, rows)
         if sums:
             per_step = np.zeros(len(table.names), bool)
             codes = np.unique(table.name[rows])
             per_step[codes] = [catalog.is_per_step(table.names[code]) for code in codes.tolist()]
             step[~per_step[table.name[rows]]] = -1
-            key = np.unique(key, return_inverse=True)[1] * (len(sums) + 1) + step + 1
+            code = numbered(code, step)
         if forward:
             ahead = np.array([forward.get(row, -1) for row in rows.tolist()], np.int64)
-            of_forward = table.name[ahead].astype(np.int64) << 32 | (table.signature[ahead].astype(np.int64) + 1)
-            both = np.stack((key, np.where(ahead >= 0, of_forward, -1)))
-            key = np.unique(both, axis=1, return_inverse=True)[1].reshape(-1)
+            code = numbered(
+                code, *(np.where(ahead >= 0, column[ahead], -2) for column in (table.name, table.signature))
+            )
         if launches:
             code_of = {launch: code for code, launch in enumerate(dict.fromkeys(launches.values()))}
             launched = np.array([code_of[launches[r]] if r in launches else -1 for r in rows.tolist()], np.int64)
-            key = np.unique(np.stack((key, launched)), axis=1, return_inverse=True)[1].reshape(-1)
-        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+            code = numbered(code, launched)
+        first = first_of_each(code)
         self.rows = rows
-        self.code = inverse.astype(np.int64)
+        self.code = code
         self.example = rows[first]
         self.readings: list[Reading] = []
         for row, s in zip(self.example.tolist(), step[first].tolist(), strict=True):
@@ -88,17 +89,17 @@ class OpReadings:
         self._position: RowColumn = np.full(len(table), -1, np.int32)
         self._position[rows] = np.arange(len(rows))
 
-    def code_of(self, rows: Ints) -> Ints:
+    def code_of(self, rows: npt.NDArray[np.integer]) -> Codes:
         """Reading code of each row; -1 for a row that launched nothing."""
-        position = np.where(rows >= 0, self._position[np.maximum(rows, 0)], -1).astype(np.int64)
-        return np.where(position >= 0, self.code[np.maximum(position, 0)], -1) if len(self.code) else position
+        position = np.where(rows >= 0, self._position[np.maximum(rows, 0)], np.int32(-1))
+        return np.where(position >= 0, self.code[position], np.int32(-1)) if len(self.code) else position
 
 
-def read_ops(trace: Trace, catalog: Catalog, activity: DeviceActivity) -> tuple[Ints, Ints, OpReadings]:
+def read_ops(trace: Trace, catalog: Catalog, activity: DeviceActivity) -> tuple[Codes, RowColumn, OpReadings]:
     """(event, op) pairs of ``ops_above``, and the readings of these ops, backward ops by their forward included."""
     table = trace.table
     events, ops = ops_above(trace.tree, activity)
-    rows = np.unique(ops)
+    rows = distinct_rows(ops, len(table))
     readings = OpReadings(table, catalog, rows)
     inherited = _inherited_backward(trace, catalog, readings)
     launches = _launches(table, catalog, activity, readings)
@@ -111,10 +112,11 @@ def _launches(table: TraceTable, catalog: Catalog, activity: DeviceActivity, rea
     Empty when there are more than ``MOST_LAUNCHES``: each is read from the file again.
     """
     rows = readings.rows
-    codes = np.unique(table.name[rows]) if len(rows) else rows
+    codes = np.unique(table.name[rows])
     asked = [code for code in codes.tolist() if catalog.is_per_launch(table.names[code])]
     silent = rows[np.isin(table.name[rows], asked) & ~readings.modelled[readings.code]] if asked else rows[:0]
-    events = np.flatnonzero(np.isin(activity.op, silent))
+    linked = activity.of_ops()
+    events = linked[np.isin(activity.op[linked], silent)]
     _, position, kernels = np.unique(activity.op[events], return_index=True, return_counts=True)
     events = events[position[kernels == 1]]
     if len(events) > MOST_LAUNCHES:
@@ -175,63 +177,69 @@ class Calls:
     ``call_of_event`` pair every kernel with its call.
     """
 
-    row: Ints
+    row: RowColumn
     kernel_ns: Ints
     kernels: Ints
-    kernel_name: Ints
-    first_event: Ints
-    events: Ints
-    call_of_event: Ints
+    kernel_name: Codes
+    first_event: Codes
+    events: Codes
+    call_of_event: Codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launchers:
     """One entry per op that launched kernels itself."""
 
-    row: Ints
+    row: RowColumn
     direct_ns: Ints
     subtree_ns: Ints
 
 
-def ops_above(tree: OpTree, activity: DeviceActivity) -> tuple[Ints, Ints]:
+def ops_above(tree: OpTree, activity: DeviceActivity) -> tuple[Codes, RowColumn]:
     """(event index, op row) for every linked device event and every cpu_op at or above its launch."""
-    events, ops = [], []
-    index = np.flatnonzero(activity.op >= 0)
+    index = activity.of_ops()
     op = activity.op[index]
+    events, ops = [index], [op]
     while len(index):
-        events.append(index)
-        ops.append(op)
-        op = tree.op_parent[op].astype(np.int64)
+        op = tree.op_parent[op]
         keep = op >= 0
         index, op = index[keep], op[keep]
-    if not events:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        events.append(index)
+        ops.append(op)
     return np.concatenate(events), np.concatenate(ops)
 
 
-def busy_by_op(activity: DeviceActivity, events: Ints, ops: Ints, n_rows: int) -> Ints:
-    """Busy union (ns) per table row of the events paired with it.
+def busy_by_op(activity: DeviceActivity, events: Codes, op: Codes, ops: int) -> Ints:
+    """Busy union (ns) of the events paired with each op 0..ops-1.
 
     Only events that overlap another in time need the union; the others are summed.
     """
-    total = np.zeros(n_rows, np.int64)
-    shared = overlapping(activity.start, activity.end)[events]
-    np.add.at(total, ops[~shared], activity.duration[events[~shared]])
-    if shared.any():
-        rows, group = np.unique(ops[shared], return_inverse=True)
-        e = events[shared]
-        total[rows] += union_by_group(group.astype(np.int64), activity.start[e], activity.end[e], len(rows))
-    return total
+    linked = activity.of_ops()
+    shared = np.zeros(len(activity), bool)
+    shared[linked] = overlapping(activity.start[linked], activity.end[linked])
+    shared = shared[events]
+    total = np.zeros(ops, np.int64)
+    np.add.at(total, op[~shared], activity.duration[events[~shared]])
+    e = events[shared]
+    return total + union_by_group(op[shared], activity.start[e], activity.end[e], ops)
 
 
-def launchers(table: TraceTable, activity: DeviceActivity, events: Ints, ops: Ints) -> Launchers:
+def launchers(table: TraceTable, activity: DeviceActivity, events: Codes, ops: RowColumn) -> Launchers:
     """Direct and subtree time of every launching op; ``events, ops`` from ``ops_above``."""
-    linked = np.flatnonzero(activity.op >= 0)
-    rows = np.unique(activity.op[linked])
-    # One after the other: each makes a column of all rows, 26 MB at 1 GB of JSON.
-    direct = busy_by_op(activity, linked, activity.op[linked], len(table))[rows]
-    subtree = busy_by_op(activity, events, ops, len(table))[rows]
+    linked = activity.of_ops()
+    rows = distinct_rows(activity.op[linked], len(table))
+    place: RowColumn = np.full(len(table), -1, np.int32)
+    place[rows] = np.arange(len(rows))
+    direct = busy_by_op(activity, linked, place[activity.op[linked]], len(rows))
+    wanted = place[ops] >= 0
+    subtree = busy_by_op(activity, events[wanted], place[ops[wanted]], len(rows))
     return Launchers(row=rows, direct_ns=direct, subtree_ns=subtree)
+
+
+def direct_calls(activity: DeviceActivity) -> Calls:
+    """Every launching op with the kernels that it launched itself, in the order of ``launchers``."""
+    linked = activity.of_ops()
+    return grouped_calls(activity, linked, activity.op[linked], np.full(len(linked), -1, np.int32))
 
 
 def unified_calls(table: TraceTable, tree: OpTree, activity: DeviceActivity, readings: OpReadings) -> Calls:
@@ -241,53 +249,55 @@ def unified_calls(table: TraceTable, tree: OpTree, activity: DeviceActivity, rea
     launching op below it owns its kernels; what remains under a passed parent becomes one synthetic call per parent and
     kernel name.
     """
-    linked = np.flatnonzero(activity.op >= 0)
+    linked = activity.of_ops()
     launcher = activity.op[linked]
     owner = _topmost_modelled(tree, readings, launcher)
     free = owner < 0
     has_launching_child = np.zeros(len(table), bool)
-    above = tree.op_parent[np.unique(launcher)].astype(np.int64)
-    while len(above := np.unique(above[above >= 0])):
+    above = tree.op_parent[launcher]
+    while len(above := above[above >= 0]):
+        above = above[~has_launching_child[above]]
         has_launching_child[above] = True
-        above = tree.op_parent[above].astype(np.int64)
+        above = tree.op_parent[distinct_rows(above, len(table))]
     is_op = table.kind[launcher] == Kind.CPU_OP
     synthetic = free & (has_launching_child[launcher] | ~is_op)
     row = np.where(free, launcher, owner)
-    kernel_name = np.where(synthetic, activity.name[linked], -1)
+    kernel_name = np.where(synthetic, activity.name[linked], np.int32(-1))
     return grouped_calls(activity, linked, row, kernel_name)
 
 
-def modelled_calls(activity: DeviceActivity, readings: OpReadings, events: Ints, ops: Ints) -> Calls:
+def modelled_calls(activity: DeviceActivity, readings: OpReadings, events: Codes, ops: RowColumn) -> Calls:
     """Every op call with a perf model that launched anything, nested ones included."""
     code = readings.code_of(ops)
     keep = code >= 0
     keep[keep] = readings.modelled[code[keep]]
     direct = activity.op[events] == ops
     keep[keep] &= ~readings.leaf_only[code[keep]] | direct[keep]
-    return grouped_calls(activity, events[keep], ops[keep], np.full(int(keep.sum()), -1, np.int64))
+    return grouped_calls(activity, events[keep], ops[keep], np.full(int(keep.sum()), -1, np.int32))
 
 
-def _topmost_modelled(tree: OpTree, readings: OpReadings, launcher: Ints) -> Ints:
-    current = launcher.copy()
-    owner = np.full(len(launcher), -1, np.int64)
-    while (active := current >= 0).any():
+def _topmost_modelled(tree: OpTree, readings: OpReadings, launcher: RowColumn) -> RowColumn:
+    owner: RowColumn = np.full(len(launcher), -1, np.int32)
+    active = np.flatnonzero(launcher >= 0)
+    current = launcher[active]
+    while len(active):
         code = readings.code_of(current)
-        modelled = code >= 0
-        modelled[modelled] = readings.modelled[code[modelled]]
-        wrapper = np.zeros(len(code), bool)
-        wrapper[modelled] = readings.leaf_only[code[modelled]] & (current[modelled] != launcher[modelled])
-        owner = np.where(active & modelled & ~wrapper, current, owner)
-        current = np.where(active, tree.op_parent[np.maximum(current, 0)], -1).astype(np.int64)
+        owns = code >= 0
+        owns[owns] = readings.modelled[code[owns]]
+        owns[owns] = ~readings.leaf_only[code[owns]] | (current[owns] == launcher[active[owns]])
+        owner[active[owns]] = current[owns]
+        current = tree.op_parent[current]
+        active, current = active[current >= 0], current[current >= 0]
     return owner
 
 
-def grouped_calls(activity: DeviceActivity, events: Ints, row: Ints, kernel_name: Ints) -> Calls:
+def grouped_calls(activity: DeviceActivity, events: Codes, row: RowColumn, kernel_name: Codes) -> Calls:
     """Calls from (event, owning row, kernel name code or -1); sorted by row."""
     order = np.lexsort((activity.start[events], kernel_name, row))
     r, k, e = row[order], kernel_name[order], events[order]
     del order
     fresh = np.concatenate(([True], (np.diff(r) != 0) | (np.diff(k) != 0))) if len(r) else np.zeros(0, bool)
-    group = np.cumsum(fresh) - 1
+    group = np.cumsum(fresh, dtype=np.int32) - np.int32(1)
     n = int(fresh.sum())
     return Calls(
         row=r[fresh],

@@ -27,10 +27,10 @@ def cpu_ops_unique_args(trace: Trace, catalog: Catalog) -> pd.DataFrame:
     import pandas as pd
 
     table = trace.table
-    rows = np.flatnonzero(table.kind == Kind.CPU_OP).astype(np.int64)
+    rows = np.flatnonzero(table.kind == Kind.CPU_OP).astype(np.int32)
     own = self_ns(trace)
     readings = OpReadings(table, catalog, rows)
-    group = tables.Grouping(table, rows, np.full(len(rows), -1, np.int64))
+    group = tables.Grouping(table, rows, np.full(len(rows), -1, np.int32))
     code = readings.code_of(rows[group.first])
     found = [readings.readings[c] for c in code.tolist()]
     frame = tables.identity(table, group.example, [r.category or OTHER for r in found])

@@ -9,23 +9,24 @@ import pandas as pd
 
 from tracelens.analysis.calls import OpReadings
 from tracelens.analysis.tables import sorted_by
-from tracelens.trace.table import TraceTable
+from tracelens.trace.table import RowColumn, TraceTable
 
 _ARGUMENTS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _STATISTICS = ("mean", "median", "std", "min", "max")
 
 
 def families(
-    table: TraceTable, calls: pd.DataFrame, readings: OpReadings, unified_rows: frozenset[int]
+    table: TraceTable, calls: pd.DataFrame, readings: OpReadings, unified_rows: RowColumn
 ) -> dict[str, pd.DataFrame]:
     """Sheet name -> frame, from the table of all modelled calls (nested ones included).
 
     A call inside another modelled call (``aten::native_layer_norm`` below ``aten::layer_norm``) is marked ``nested``:
     its kernels are in both rows, so sums over a sheet take the rows where it is False.
-    ``unified_rows``: example rows of the unified table.
+    ``unified_rows``: of the calls of the unified table.
     """
     frames: dict[str, list[dict[str, Any]]] = {}
-    code = readings.code_of(calls["example_row"].to_numpy(np.int64))
+    example = calls["example_row"].to_numpy(np.int64)
+    code, nested = readings.code_of(example), ~np.isin(example, unified_rows)
     for position, row in enumerate(calls.to_dict("records")):
         model = readings.readings[int(code[position])].model
         if model is None:
@@ -37,7 +38,7 @@ def families(
         arguments = (recorded.shapes, recorded.dtypes, recorded.strides, recorded.scalars)
         for key, value in zip(_ARGUMENTS, arguments, strict=True):
             record[key] = _as_list(value)
-        record["nested"] = int(row["example_row"]) not in unified_rows
+        record["nested"] = bool(nested[position])
         frames.setdefault(type(model).family or model.category, []).append(record)
     return {name: sorted_by(pd.DataFrame(records), "kernel_us_sum") for name, records in sorted(frames.items())}
 

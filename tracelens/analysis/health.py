@@ -132,10 +132,9 @@ def _coverage(trace: Trace, catalog: Catalog) -> Coverage:
     trace, _ = with_inner_ops(trace, catalog)
     table, tree = trace.table, trace.tree
     activity = device_activity(table, tree, catalog.kernel_patterns)
-    compute = activity.select(~activity.collective)
-    readings = read_ops(trace, catalog, compute)[2]
-    calls = unified_calls(table, tree, compute, readings)
-    return coverage(table, activity, calls, readings, category_of_calls(calls, compute, readings))
+    readings = read_ops(trace, catalog, activity)[2]
+    calls = unified_calls(table, tree, activity, readings)
+    return coverage(table, activity, calls, readings, category_of_calls(calls, activity, readings))
 
 
 def _categories(table: TraceTable) -> tuple[tuple[str, int], ...]:

@@ -109,9 +109,8 @@ def _add_kernels(builder: _Builder, analysis: Analysis, owner: Ints) -> None:
     if not linked.all():
         parent[~linked] = builder.add_node(UNLINKED_NAME, ANNOTATION, calls=int((~linked).sum()))
     node = builder.add_children(parent, activity.name, KERNEL)
-    categories, category = np.unique(analysis.event_category.astype(str), return_inverse=True)
-    builder.categories = categories.tolist()
-    builder.add_time(node, activity.duration, category.reshape(-1).astype(np.int64))
+    builder.categories = list(analysis.event_category.texts)
+    builder.add_time(node, activity.duration, analysis.event_category.code)
 
 
 class _Builder:
@@ -125,14 +124,14 @@ class _Builder:
         self._name: list[str] = [table.source]
         self._kind: list[str] = [ALL]
         self._calls: list[int] = [1]
-        self._time: list[tuple[Ints, Ints, Ints]] = []
+        self._time: list[tuple[Ints, Ints, npt.NDArray[np.integer]]] = []
         self.node_of = np.full(len(rows), -1, np.int64)
         for places in levels(at, above):
             parent = np.where(above[places] >= 0, self.node_of[above[places]], 0)
             names = table.name[rows[places]].astype(np.int64)
             self.node_of[places] = self.add_children(parent, names, table.kind[rows[places]])
 
-    def add_children(self, parent: Ints, name: Ints, kind: str | npt.NDArray[np.uint8]) -> Ints:
+    def add_children(self, parent: Ints, name: npt.NDArray[np.integer], kind: str | npt.NDArray[np.uint8]) -> Ints:
         """The node of each (parent node, name code), made where it is new."""
         key = parent * len(self._table.names) + name
         _, first, inverse, calls = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
@@ -154,7 +153,7 @@ class _Builder:
         self._calls.append(calls)
         return len(self._parent) - 1
 
-    def add_time(self, node: Ints, time_ns: Ints, category: Ints) -> None:
+    def add_time(self, node: Ints, time_ns: Ints, category: npt.NDArray[np.integer]) -> None:
         """Time (ns) at nodes, by index into ``categories``."""
         self._time.append((node, time_ns, category))
 

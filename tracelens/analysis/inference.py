@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.activity import DeviceActivity, Labels
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.analysis.steps import Step, StepTimes
 from tracelens.perf_models.inference_attention import AttentionSums, InferenceAttention, InferenceStep
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.units import NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _requests(step: InferenceStep) -> int:
 
 
 def iterations(
-    steps: InferenceSteps, times: StepTimes, step_of: Ints, activity: DeviceActivity, category: npt.NDArray[np.object_]
+    steps: InferenceSteps, times: StepTimes, step_of: Ints, activity: DeviceActivity, category: Labels
 ) -> pd.DataFrame:
     """One row per engine step: its requests and tokens, and where its time went.
 
@@ -106,7 +106,7 @@ def iterations(
 
     inside = step_of >= 0
     part = activity.select(inside)
-    attention = category[inside] == InferenceAttention.category
+    attention = category[inside].are(InferenceAttention.category)
     n, of = len(steps), step_of[inside]
     duration = (times.end_ns - times.start_ns) / NS_PER_US
     tokens = np.array([_sum(s.context_tokens, s.generation_tokens) for s in steps.said], float)
@@ -186,7 +186,7 @@ def _past(sums: AttentionSums | None) -> float:
     return float("nan") if sums is None else sums.c_sk - sums.c_sq + sums.g_sk - sums.g_sq
 
 
-def inference_sums(table: TraceTable, catalog: Catalog, rows: Ints) -> tuple[Ints, list[AttentionSums]]:
+def inference_sums(table: TraceTable, catalog: Catalog, rows: RowColumn) -> tuple[Ints, list[AttentionSums]]:
     """(index into the sums for each row, or -1; the distinct sums) from the host annotations around the rows.
 
     An op belongs to the innermost annotation of its process, on whatever thread, in whose time it started.

@@ -23,7 +23,7 @@ def union_ns(start: Ints, end: Ints) -> int:
     return int(np.maximum(e - np.maximum(s, before), 0).sum())
 
 
-def union_by_group(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
+def union_by_group(group: npt.NDArray[np.integer], start: Ints, end: Ints, groups: int) -> Ints:
     """Length of the union of the intervals of each group 0..groups-1, as an array of ``groups``."""
     result = np.zeros(groups, np.int64)
     if not len(start):
@@ -40,7 +40,7 @@ def union_by_group(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
     del step
     cuts = _cuts(g, per_chunk)
     for lo, hi in zip(np.concatenate(([0], cuts)), np.concatenate((cuts, [len(g)])), strict=True):
-        gg = g[lo:hi]
+        gg = g[lo:hi].astype(np.int64)
         offset = (gg % per_chunk) * span
         ss, ee = s[lo:hi] - base + offset, np.maximum.accumulate(e[lo:hi] - base + offset)
         before = np.concatenate((ss[:1], ee[:-1]))
@@ -50,7 +50,7 @@ def union_by_group(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
     return result
 
 
-def _cuts(group: Ints, groups: int) -> Ints:
+def _cuts(group: npt.NDArray[np.integer], groups: int) -> Ints:
     """Where sorted groups are cut: after every ``groups`` of them, and after one that passes ``_CHUNK`` entries."""
     borders = np.flatnonzero(np.diff(group)) + 1
     at = np.searchsorted(borders, np.arange(_CHUNK, len(group), _CHUNK))

@@ -147,7 +147,7 @@ def analysis_measured(analysis: Analysis) -> list[Measured]:
         return []
     frame = frame[frame["example_row"] >= 0]
     rows = frame["example_row"].to_numpy(np.int64)
-    readings = OpReadings(analysis.trace.table, Catalog(analysis.extensions), np.unique(rows))
+    readings = OpReadings(analysis.trace.table, Catalog(analysis.extensions), np.unique(rows).astype(np.int32))
     models = [readings.readings[code].model for code in readings.code_of(rows).tolist()]
     return calls_measured(zip(models, frame["name"].astype(str), frame["kernel_us_mean"].tolist(), strict=True))
 

@@ -14,19 +14,23 @@ from tracelens.trace.table import TraceTable
 class StreamOverlaps:
     """Events that end after the next of their stream began and before it ended. ``time_ns``: by how much in all.
 
-    ``clipped``: whether they were made to end there. ``ends`` are all events' ends if so. An event that lies in another
-    as a whole is no overlap of this kind: it is concurrent on purpose, and stays as it is.
+    ``events`` are their positions, ``ends`` where the next one began; ``clipped``: whether they are made to end there.
+    An event that lies in another as a whole is no overlap of this kind: it is concurrent on purpose, and stays.
     """
 
-    count: int
+    events: Ints
+    ends: Ints
     time_ns: int
     clipped: bool
-    ends: Ints
+
+    @property
+    def count(self) -> int:
+        return len(self.events)
 
 
 def stream_overlaps(table: TraceTable, activity: DeviceActivity, *, clip: bool) -> StreamOverlaps:
     """The overlaps of all streams. Events without a recorded stream are left out."""
-    lane = table.lane[activity.rows].astype(np.int64)
+    lane = table.lane[activity.rows]
     order = np.lexsort((activity.end, activity.start, activity.stream, lane))
     order = order[activity.stream[order] >= 0]
     one, following = order[:-1], order[1:]
@@ -35,11 +39,13 @@ def stream_overlaps(table: TraceTable, activity: DeviceActivity, *, clip: bool) 
     # Two that begin together have no order: cutting the first would leave nothing of it.
     partial &= activity.start[one] < activity.start[following]
     early, cut = one[partial], activity.start[following[partial]]
-    ends = activity.end.copy()
-    ends[early] = cut
-    return StreamOverlaps(count=len(early), time_ns=int((activity.end[early] - cut).sum()), clipped=clip, ends=ends)
+    return StreamOverlaps(events=early, ends=cut, time_ns=int((activity.end[early] - cut).sum()), clipped=clip)
 
 
 def with_clipped(activity: DeviceActivity, overlaps: StreamOverlaps) -> DeviceActivity:
     """The activity with each overlapping event ended where the next of its stream begins, if that was asked for."""
-    return replace(activity, end=overlaps.ends) if overlaps.clipped else activity
+    if not overlaps.clipped:
+        return activity
+    end = activity.end.copy()
+    end[overlaps.events] = overlaps.ends
+    return replace(activity, end=end)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.errors import UsageError
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
 
@@ -137,7 +137,7 @@ class StepTimes:
 
 
 def device_steps(
-    table: TraceTable, tree: OpTree, rows: Ints, found: tuple[str, list[Step]] | None = None
+    table: TraceTable, tree: OpTree, rows: RowColumn, found: tuple[str, list[Step]] | None = None
 ) -> tuple[str, StepTimes, Ints]:
     """The steps of a trace (annotation stem, times) and the step of each device event in ``rows``, -1 outside of them.
 

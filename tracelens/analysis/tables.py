@@ -13,14 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.activity import DeviceActivity, Labels
 from tracelens.analysis.calls import Calls, Launchers, OpReadings
 from tracelens.analysis.catalog import OTHER
+from tracelens.analysis.numbering import Codes, first_of_each, numbered
 from tracelens.analysis.remote_share import RemoteShare
 from tracelens.backends.base import EstimateTable
 from tracelens.perf_models.columns import WorkColumns
 from tracelens.trace.extended import has_host_time
-from tracelens.trace.table import TraceTable
+from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.units import (
     BYTES_PER_MB,
     FLOPS_PER_GFLOP,
@@ -70,7 +71,7 @@ def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     return frame
 
 
-def statistics(values: pd.Series, group: Ints | npt.NDArray[np.object_], key: str, *, total: bool) -> pd.DataFrame:
+def statistics(values: pd.Series, group: Codes, key: str, *, total: bool) -> pd.DataFrame:
     """``key_mean``, median, std (n - 1), min, max and, on request, sum per group."""
     names = (*STATISTICS, "sum") if total else STATISTICS
     frame = values.groupby(group).agg(list(names))
@@ -106,21 +107,18 @@ def _text(value: tuple[Any, ...] | None) -> str | None:
 class Grouping:
     """Calls of the same name, arguments, process and thread; one row each. ``reading`` tells more calls apart."""
 
-    def __init__(self, table: TraceTable, row: Ints, kernel_name: Ints, reading: Ints | None = None) -> None:
-        lane_rank = _lane_rank(table)
-        signature = np.where(kernel_name >= 0, -1, table.signature[row].astype(np.int64))
-        reading = np.full(len(row), -1, np.int64) if reading is None else np.where(kernel_name >= 0, -1, reading)
-        # Column by column: distinct rows of all columns at once would take 120 bytes per call on the way
-        group = np.zeros(len(row), np.int64)
-        for column in (table.name[row], signature, lane_rank[table.lane[row]], kernel_name, reading):
-            values, number = np.unique(column, return_inverse=True)
-            group = np.unique(group * len(values) + number, return_inverse=True)[1]
-        self.first = np.unique(group, return_index=True)[1]
-        self.of_call = group
+    def __init__(self, table: TraceTable, row: RowColumn, kernel_name: Codes, reading: Codes | None = None) -> None:
+        none = np.int32(-1)
+        signature = np.where(kernel_name >= 0, none, table.signature[row])
+        columns = [table.name[row], signature, _lane_rank(table)[table.lane[row]], kernel_name]
+        if reading is not None:
+            columns.append(np.where(kernel_name >= 0, none, reading))
+        self.of_call = numbered(*columns)
+        self.first = first_of_each(self.of_call)
         self.example = row[self.first].tolist()
 
 
-def _lane_rank(table: TraceTable) -> Ints:
+def _lane_rank(table: TraceTable) -> Codes:
     """Lanes with the same process and thread names count as one."""
     labels: dict[tuple[Any, ...], int] = {}
     ranks = []
@@ -131,21 +129,17 @@ def _lane_rank(table: TraceTable) -> Ints:
             table.thread_names.get((pid, tid), None if (pid, tid) in table.thread_names else tid),
         )
         ranks.append(labels.setdefault(label, len(labels)))
-    return np.array(ranks or [0], np.int64)
+    return np.array(ranks or [0], np.int32)
 
 
-def kernel_details(table: TraceTable, activity: DeviceActivity, events: Ints, group: Ints) -> pd.DataFrame:
+def kernel_details(table: TraceTable, activity: DeviceActivity, events: Codes, group: Codes) -> pd.DataFrame:
     """``kernel_details`` and ``kernel_details_short`` per group: name, stream, count, total and mean of each kernel."""
-    frame = pd.DataFrame(
-        {
-            "group": group,
-            "name": activity.name[events],
-            "stream": activity.stream[events],
-            "us": activity.duration[events] / NS_PER_US,
-        }
-    )
-    parts = frame.groupby(["group", "name", "stream"], sort=True)["us"].agg(["count", "sum", "mean"]).reset_index()
-    parts["text"] = [table.names[code] for code in parts["name"]]
+    part = numbered(group, activity.name[events], activity.stream[events])
+    us = pd.Series(activity.duration_us(events))
+    parts = us.groupby(part).agg(["count", "sum", "mean"])
+    first = first_of_each(part)
+    parts["group"], parts["stream"] = group[first], activity.stream[events[first]]
+    parts["text"] = [table.names[code] for code in activity.name[events[first]].tolist()]
     parts = parts.sort_values(["group", "sum", "text", "stream"], ascending=[True, False, True, True])
     long: dict[int, list[str]] = {}
     short: dict[int, list[str]] = {}
@@ -173,18 +167,19 @@ def _shorten(name: str, width: int = 48) -> str:
     return name if len(name) <= width else name[: width - 1] + "…"
 
 
-def category_of_calls(calls: Calls, activity: DeviceActivity, readings: OpReadings) -> list[str]:
+def category_of_calls(calls: Calls, activity: DeviceActivity, readings: OpReadings) -> Labels:
     """The reading's category, else what the call's first kernel is, else ``other``.
 
     Of the kernels that are left under a passed parent, each is first what its name says.
     """
-    code = readings.code_of(calls.row).tolist()
-    by_kernel = activity.category[calls.first_event].tolist()
-    own = [readings.readings[c].category if c >= 0 else None for c in code]
-    return [
-        (category if category and (not left or kernel == OTHER) else kernel) or OTHER
-        for category, kernel, left in zip(own, by_kernel, (calls.kernel_name >= 0).tolist(), strict=True)
-    ]
+    own = [reading.category or "" for reading in readings.readings]
+    known = np.array([bool(category) for category in own] + [False], bool)
+    code, kernel = readings.code_of(calls.row), activity.category[calls.first_event]
+    of_reading = known[code] & ((calls.kernel_name < 0) | kernel.are(OTHER))
+    return Labels.of(
+        np.where(of_reading, code, kernel.code + np.int32(len(own))),
+        [category or OTHER for category in (*own, *kernel.texts)],
+    )
 
 
 def ops_unique_args(
@@ -194,9 +189,9 @@ def ops_unique_args(
 
     ``direct``: the same launchers as calls, in the same order, for the kernels behind the numbers.
     """
-    group = Grouping(table, launchers.row, np.full(len(launchers.row), -1, np.int64))
+    group = Grouping(table, launchers.row, np.full(len(launchers.row), -1, np.int32))
     category = category_of_calls(direct, activity, readings)
-    frame = identity(table, group.example, [category[i] for i in group.first])
+    frame = identity(table, group.example, category[group.first].tolist())
     parts = [frame, pd.Series(np.bincount(group.of_call), name="operation_count")]
     for key, values in (("direct_us", launchers.direct_ns), ("subtree_us", launchers.subtree_ns)):
         parts.append(statistics(pd.Series(values / NS_PER_US), group.of_call, key, total=True))
@@ -273,7 +268,7 @@ def modelled_table(
         table.name_of(row) if kernel < 0 else f"{table.name_of(row)}->{table.names[kernel]} (Synthetic Op)"
         for row, kernel in zip(group.example, calls.kernel_name[group.first].tolist(), strict=True)
     ]
-    frame = identity(table, group.example, [category[i] for i in group.first], names)
+    frame = identity(table, group.example, category[group.first].tolist(), names)
     code = readings.code_of(calls.row[group.first])
     code = np.where(calls.kernel_name[group.first] >= 0, -1, code)
     position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
@@ -322,7 +317,7 @@ def modelled_table(
     return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
 
 
-def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: Floats, of_call: Ints) -> pd.DataFrame:
+def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: Floats, of_call: Codes) -> pd.DataFrame:
     estimates = work.estimates
     if estimates is None:
         frame["roofline_us"] = np.nan
@@ -390,50 +385,49 @@ def _note(readings: OpReadings, code: int, kernel: int) -> str | None:
 
 def unlinked_rows(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame:
     """One row per kernel category of the device events that no recorded op launched."""
-    index = np.flatnonzero(activity.op < 0)
+    index = np.flatnonzero((activity.op < 0) & ~activity.collective).astype(np.int32)
     if not len(index):
         return pd.DataFrame()
-    categories, group = np.unique(activity.category[index].astype(str), return_inverse=True)
-    group = group.reshape(-1).astype(np.int64)
-    us = activity.duration[index] / NS_PER_US
-    frame = pd.DataFrame({"name": UNLINKED_NAME, "category": categories}, dtype=object)
+    category = activity.category[index]
+    group = numbered(category.code)
+    first = first_of_each(group)
+    us = activity.duration_us(index)
+    frame = pd.DataFrame({"name": UNLINKED_NAME, "category": category[first].tolist()}, dtype=object)
     frame["operation_count"] = np.bincount(group)
     frame["has_perf_model"] = False
     frame["note"] = "launched before the recorded window, or its launch was not recorded"
-    frame["example_row"] = [int(activity.rows[index[group == g][0]]) for g in range(len(categories))]
+    frame["example_row"] = activity.rows[index[first]].tolist()
     frame = pd.concat([frame, statistics(pd.Series(us), group, "kernel_us", total=True)], axis=1)
     return frame.join(kernel_details(table, activity, index, group))
 
 
-def kernel_summary(
-    table: TraceTable, activity: DeviceActivity, parent_category: npt.NDArray[np.object_], total_ns: int
-) -> pd.DataFrame:
+def kernel_summary(table: TraceTable, activity: DeviceActivity, parent_category: Labels, total_ns: int) -> pd.DataFrame:
     """One row per (parent op, kernel name, stream), collectives and unlinked kernels included."""
-    parent = np.where(activity.op >= 0, table.name[np.maximum(activity.op, 0)].astype(np.int64), -1)
-    frame = pd.DataFrame(
-        {
-            "parent_category": parent_category,
-            "parent_op": parent,
-            "kernel_name": activity.name,
-            "stream": activity.stream,
-            "us": activity.duration / NS_PER_US,
-        }
-    )
-    keys = ["parent_category", "parent_op", "kernel_name", "stream"]
-    frame = frame.groupby(keys, sort=True)["us"].agg(["sum", "count", "mean", "min", "max"]).reset_index()
-    frame = frame.rename(columns={k: f"kernel_us_{k}" for k in ("sum", "count", "mean", "min", "max")})
-    frame["parent_op"] = [UNLINKED_NAME if c < 0 else table.names[c] for c in frame["parent_op"]]
-    frame["kernel_name"] = [table.names[c] for c in frame["kernel_name"]]
+    parent = np.where(activity.op >= 0, table.name[activity.op], np.int32(-1))
+    group = numbered(parent_category.code, parent, activity.name, activity.stream)
+    first = first_of_each(group)
+    us = pd.Series(activity.duration_us()).groupby(group).agg(["sum", "count", "mean", "min", "max"])
+    keys = {
+        "parent_category": parent_category[first].tolist(),
+        "parent_op": [UNLINKED_NAME if c < 0 else table.names[c] for c in parent[first].tolist()],
+        "kernel_name": [table.names[c] for c in activity.name[first].tolist()],
+        "stream": activity.stream[first].astype(np.int64),
+    }
+    frame = pd.concat([pd.DataFrame(keys), us.add_prefix("kernel_us_")], axis=1)
     total = frame["kernel_us_sum"].sum()
     frame["percent_of_kernels"] = 100 * frame["kernel_us_sum"] / total if total else 0.0
     frame["percent_of_total"] = 100 * frame["kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
     return sorted_by(frame, "kernel_us_sum")
 
 
+def _short(activity: DeviceActivity, below_us: float) -> Codes:
+    """Positions of the events shorter than ``below_us``, collectives left out."""
+    return np.flatnonzero((activity.duration < below_us * NS_PER_US) & ~activity.collective).astype(np.int32)
+
+
 def short_kernel_histogram(activity: DeviceActivity, below_us: float = 10.0, bins: int = 100) -> pd.DataFrame:
     """Kernels shorter than ``below_us`` in equal bins between the shortest and the longest of them."""
-    us = activity.duration / NS_PER_US
-    us = us[us < below_us]
+    us = activity.duration_us(_short(activity, below_us))
     if not len(us):
         return pd.DataFrame({"bin_start_us": [], "bin_end_us": [], "count": []})
     count, edges = np.histogram(us, bins=bins)
@@ -444,37 +438,25 @@ def short_kernels_summary(
     table: TraceTable, activity: DeviceActivity, total_ns: int, below_us: float = 10.0
 ) -> pd.DataFrame:
     """Kernels shorter than ``below_us`` by launching op call and kernel name."""
-    short = np.flatnonzero(activity.duration < below_us * NS_PER_US)
+    short = _short(activity, below_us)
     op = activity.op[short]
-    row = np.maximum(op, 0)
-    frame = pd.DataFrame(
-        {
-            "op": np.where(op >= 0, table.name[row].astype(np.int64), -1),
-            "signature": np.where(op >= 0, table.signature[row].astype(np.int64), -1),
-            "kernel": activity.name[short],
-            "us": activity.duration[short] / NS_PER_US,
-            "row": op,
-        }
+    group = numbered(
+        *(np.where(op >= 0, codes[op], -1) for codes in (table.name, table.signature)), activity.name[short]
     )
-    grouped = frame.groupby(["op", "signature", "kernel"], sort=True).agg(
-        short_kernel_us_sum=("us", "sum"),
-        short_kernel_count=("us", "size"),
-        short_kernel_us_mean=("us", "mean"),
-        row=("row", "first"),
-    )
-    grouped = grouped.reset_index()
-    signatures = [table.signature_of(r) if r >= 0 else None for r in grouped["row"].tolist()]
+    first = first_of_each(group)
+    us = pd.Series(activity.duration_us(short)).groupby(group).agg(["sum", "size", "mean"])
+    signatures = [table.signature_of(r) if r >= 0 else None for r in op[first].tolist()]
     result = pd.DataFrame(
         {
             "parent_op": [UNLINKED_NAME if s is None else s.name for s in signatures],
             "input_dims": [None if s is None else _text(s.shapes) for s in signatures],
             "input_strides": [None if s is None else _text(s.strides) for s in signatures],
             "concrete_inputs": [None if s is None else _text(s.scalars) for s in signatures],
-            "kernel_name": [table.names[c] for c in grouped["kernel"]],
+            "kernel_name": [table.names[c] for c in activity.name[short[first]].tolist()],
         },
         dtype=object,
     )
-    for key in ("short_kernel_us_sum", "short_kernel_count", "short_kernel_us_mean"):
-        result[key] = grouped[key]
+    for key, figure in (("us_sum", "sum"), ("count", "size"), ("us_mean", "mean")):
+        result[f"short_kernel_{key}"] = us[figure]
     result["percent_of_total"] = 100 * result["short_kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
     return sorted_by(result, "short_kernel_us_sum")

@@ -64,7 +64,7 @@ class Trace:
         import numpy as np
 
         rows = np.flatnonzero(np.isin(self.table.kind, DEVICE_KINDS))
-        _, times, _ = device_steps(self.table, self.tree, rows)
+        _, times, _ = device_steps(self.table, self.tree, rows.astype(np.int32))
         return times.frame(int(self.table.start_ns.min()) if len(self) else 0)
 
     def node(self, row: int) -> OpNode:

@@ -39,16 +39,15 @@ def rank_counters(trace: Trace, summary: RankSummary, options: Options) -> tuple
     if len(edges) < 2:
         edges = np.array([first, first + width], np.int64)
 
-    compute = activity.select(~activity.collective)
-    readings = read_ops(trace, catalog, compute)[2]
-    calls = unified_calls(table, tree, compute, readings)
+    readings = read_ops(trace, catalog, activity)[2]
+    calls = unified_calls(table, tree, activity, readings)
     flops_of_code = np.array([0 if r.model is None else r.model.flops() or 0 for r in readings.readings] or [0], float)
     code = readings.code_of(calls.row)
     flops = np.where((code >= 0) & (calls.kernel_name < 0), flops_of_code[np.maximum(code, 0)], 0.0)
-    duration = (compute.end - compute.start)[calls.events]
+    duration = activity.duration[calls.events]
     total = np.bincount(calls.call_of_event, weights=duration, minlength=len(flops))
     rate = (flops / np.maximum(total, 1))[calls.call_of_event]
-    computed = _per_bin(compute.start[calls.events], compute.end[calls.events], rate, edges)
+    computed = _per_bin(activity.start[calls.events], activity.end[calls.events], rate, edges)
 
     order = np.argsort(activity.start, kind="stable")
     start, end = activity.start[order], np.maximum.accumulate(activity.end[order])

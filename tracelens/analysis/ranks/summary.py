@@ -425,10 +425,10 @@ def _gloo_rows(table: TraceTable) -> Ints:
 def _hidden(
     activity: DeviceActivity, compute: Bools, start: Ints, end: Ints, message: Ints, messages: int
 ) -> tuple[tuple[str, ...], Ints]:
-    categories = tuple(sorted({str(c) for c in activity.category[compute].tolist()}))
+    categories = tuple(sorted(set(activity.category[compute].tolist())))
     hidden = np.zeros((messages, len(categories)), np.int64)
     for column, name in enumerate(categories):
-        of_category = compute & (activity.category == name)
+        of_category = compute & activity.category.are(name)
         covered = _Covered(activity.start[of_category], activity.end[of_category]).within(start, end)
         np.add.at(hidden[:, column], message, covered)
     return categories, hidden

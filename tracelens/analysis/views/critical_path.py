@@ -147,7 +147,7 @@ class _Device:
         streams, lane = streams_of(table, events)
         order = np.lexsort((events.rows, events.end, events.start, lane))
         events, self.lane = events.select(order), lane[order]
-        self.rows = events.rows
+        self.rows = events.rows.astype(np.int64)
         self.lane_of = {(d, s): i for i, (d, s) in enumerate(streams.tolist())}
         self.bounds = np.searchsorted(self.lane, np.arange(len(streams) + 1)).tolist()
         self.start = np.maximum(events.start, window[0])

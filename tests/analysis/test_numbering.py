@@ -1,0 +1,35 @@
+"""Numbers of alike rows against what a sort of the rows says."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.analysis.numbering import distinct_rows, first_of_each, numbered
+
+# Near each other, and so far apart that no table spans them
+CODES = st.one_of(st.integers(-2, 5), st.integers(-(2**31), 2**31 - 1))
+ROWS = st.lists(st.tuples(CODES, CODES, CODES), max_size=30)
+
+
+@given(ROWS)
+def test_numbers_are_places_among_the_distinct_rows_in_order(rows: list[tuple[int, int, int]]) -> None:
+    columns = np.array(rows, np.int32).reshape(-1, 3).T
+    distinct = sorted(set(rows))
+    assert numbered(*columns).tolist() == [distinct.index(row) for row in rows]
+
+
+@given(ROWS)
+def test_each_number_has_its_first_row(rows: list[tuple[int, int, int]]) -> None:
+    group = numbered(*np.array(rows, np.int32).reshape(-1, 3).T)
+    assert first_of_each(group).tolist() == [rows.index(row) for row in sorted(set(rows))]
+
+
+def test_more_pairs_than_32_bits_count() -> None:
+    up = np.arange(70_000, dtype=np.int32)
+    assert (numbered(up, up[::-1]) == up).all()
+
+
+def test_distinct_rows_are_in_order() -> None:
+    assert distinct_rows(np.array([4, 1, 4, 0]), 6).tolist() == [0, 1, 4]
