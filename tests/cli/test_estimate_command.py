@@ -120,3 +120,41 @@ def test_an_absent_package_is_said_on_stderr(capsys, monkeypatch):
     printed = capsys.readouterr()
     assert printed.err == "note: backend origami has no answers: not here\n"
     assert printed.out.splitlines()[1].endswith("tile")
+
+
+def test_a_gradient_goes_to_the_backend_that_is_asked_for(capsys):
+    sizes = "--b 4 --s-q 2048 --q-heads 16 --d-qk 192 --d-v 128 --device h100 --backward --backend roofline"
+    assert main(["estimate", "sdpa", *sizes.split()]) == 0
+    gradient = capsys.readouterr().out.splitlines()[2].split()
+    # 16 heads of 4 * 2048 * 2049 / 2 pairs: QK^T, dQ and dK over 192, dP and dV over 128, at 794.5 TFLOPS/s
+    assert float(gradient[2]) == pytest.approx(
+        2 * 16 * 4 * 2048 * 2049 / 2 * (3 * 192 + 2 * 128) / 794.5e6, rel=1e-3
+    )
+    assert gradient[-1] == "roofline"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sdpa --s-q 64 --q-heads 8 --d-qk 64 --device h100 --kv-heads -8",
+        "sdpa --s-q 64 --q-heads 8 --d-qk 64 --device h100 --window -5",
+        "collective --op all_reduce --ranks 8 --cluster dgx-h100 --bytes=-1",
+        "ep --hidden 7168 --topk 8 --experts 64 --ranks 16 --device h200 --tokens -4",
+        "ep --hidden 7168 --topk 8 --experts 64 --ranks 16 --device h200 --tokens 4 --sms 0",
+    ],
+)
+def test_sizes_that_nothing_has_are_refused(words, capsys):
+    assert main(["estimate", *words.split()]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_an_impossible_row_costs_no_other_its_answer():
+    rows = pd.DataFrame(
+        {
+            "num_tokens": [128, 128, 128], "hidden_size": [2048] * 3, "inter_size": [1024] * 3, "topk": [2, 20, 4],
+            "num_experts": [8] * 3, "moe_tp_size": [1] * 3, "moe_ep_size": [1] * 3, "distribution": ["balanced"] * 3,
+        }
+    )  # fmt: skip
+    found = tl.estimate("moe", rows, device="h100")
+    assert found["time_us"].notna().tolist() == [True, False, True]
+    assert found["reason"].tolist() == ["", "top-k 20 needs at least as many experts, there are 8", ""]

@@ -18,6 +18,7 @@ from tracelens.backends.collectives import (
     notification_us,
 )
 from tracelens.backends.system import System
+from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.groups import Group
 from tracelens.network.algorithms import bound_us
@@ -57,16 +58,18 @@ class Message:
 def collective_answer(system: System, op: str, nbytes: float, group: Group, algorithm: str | None = None) -> Message:
     """``op`` over ``nbytes``, the full message. UsageError where nothing can do it."""
     word = plain_word(op)
+    if not 0 <= nbytes < np.inf:
+        raise UsageError(f"a message has 0 bytes or more, not {nbytes:g}")
     columns = MessageColumns(word=[word], nbytes=np.array([nbytes], dtype=np.float64), group=[group])
     (time,), (by,) = message_us(columns, system, algorithm)
     if np.isnan(time):
         raise UsageError(f"{system_name(system)} has no algorithm for {op!r} over {group.ranks} ranks")
-    n = group.ranks
-    share = 1.0 if word in ("send", "broadcast", "reduce") else (2 if word == "all_reduce" else 1) * (n - 1) / n
+    size = round(nbytes)
+    sent = Collective(kind=word, elements_in=size, elements_out=size, ranks=group.ranks, dtype=DType.UINT8).wire_bytes()
     return Message(
         system=system_name(system), operation=word, time_us=float(time), by=by, note=system.note,
         peak_us=float(bound_us(word, nbytes, group, _topology(system))[0]),
-        gb_s=nbytes * share / time / GB_PER_S_IN_BYTES_PER_US if time else 0.0,
+        gb_s=(sent or 0) / time / GB_PER_S_IN_BYTES_PER_US if time else 0.0,
     )  # fmt: skip
 
 

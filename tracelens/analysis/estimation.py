@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -14,17 +14,18 @@ from tracelens.analysis.communication import estimate_collectives, estimate_exch
 from tracelens.backends import System
 from tracelens.backends.base import Backend, Estimate
 from tracelens.backends.chain import chain
-from tracelens.backends.columns import AttentionColumns, Columns, GEMMColumns, MoEColumns
+from tracelens.backends.columns import RATE, AttentionColumns, Columns, GEMMColumns, MoEColumns
 from tracelens.backends.moe import BLOCKS
-from tracelens.backends.tile import price
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.hardware import HardwareSpec
+from tracelens.perf_models import SDPABackward
 from tracelens.whole import whole_file
 from tracelens.workload.routing import expert_loads
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Positions: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 #: Draws whose mean stands for the expectation of a random distribution, with fixed seeds.
 DRAWS = 8
 PRECISIONS = {
@@ -107,14 +108,33 @@ def estimate(
             if spec is None or precision is None:
                 reason[at] = f"no device named {name!r}" if spec is None else f"no estimates for type {dtype!r}"
                 continue
-            if not len(at):
-                continue
             system = System(device=spec if gpu_clock_mhz is None else spec.at_clock(gpu_clock_mhz))
-            found = answers.estimate_many(kind.columns(table.iloc[at], precision), system)  # type: ignore[arg-type]
-            time[at], bound[at] = found.time_us, [b or "" for b in found.bound]
-            who[at] = [b or "" for b in found.backend]
-            reason[at[np.isnan(found.time_us)]] = f"no backend of {backend!r} has figures for {dtype} on {spec.name}"
+            for rows, store in _stores(kind, table, at, precision):
+                if isinstance(store, str):
+                    reason[rows] = store
+                    continue
+                found = answers.estimate_many(store, system)  # type: ignore[arg-type]
+                time[rows], bound[rows] = found.time_us, [b or "" for b in found.bound]
+                who[rows] = [b or "" for b in found.backend]
+                unknown = f"no backend of {backend!r} has figures for {dtype} on {spec.name}"
+                reason[rows[np.isnan(found.time_us)]] = unknown
     return table.assign(time_us=time, bound=bound, backend=who, reason=reason)
+
+
+def _stores(
+    kind: Kind, table: pd.DataFrame, at: Positions, precision: str
+) -> Iterator[tuple[Positions, Columns | str]]:
+    """Rows and their store; for a row that describes nothing possible, the reason. It costs no other its answer."""
+    if not len(at):
+        return
+    try:
+        yield at, kind.columns(table.iloc[at], precision)
+    except UsageError as error:
+        if len(at) == 1:
+            yield at, str(error)
+            return
+        for half in np.array_split(at, 2):
+            yield from _stores(kind, table, half, precision)
 
 
 def _device(name: str, given: HardwareSpec | str | None) -> HardwareSpec | None:
@@ -142,6 +162,10 @@ def usable_rows(table: pd.DataFrame, kind: Kind) -> np.ndarray[Any, np.dtype[np.
             continue
         values = pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
         good &= np.isfinite(values) & (values >= (0 if name == "step" else 1))
+    for name in ("window_size", "gated"):
+        if name in table:
+            values = pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
+            good &= table[name].isna().to_numpy() | (np.isfinite(values) & (values >= 0))
     return good
 
 
@@ -251,42 +275,26 @@ def operation_answers(
         raise UsageError.unknown("operation", what, makers)
     system = System(device=spec if gpu_clock_mhz is None else spec.at_clock(gpu_clock_mhz))
     answers = chain(backend)
-    return [
-        _answer(name, columns, gradient, answers, system)
-        for name, columns, gradient in makers[what](sizes, precision, backward)
-    ]
+    return [_answer(name, work, precision, answers, system) for name, work in makers[what](sizes, precision, backward)]
 
 
-_Named = list[tuple[str, Columns, bool]]
+_Named = list[tuple[str, Columns | SDPABackward]]
 
 
-def _answer(name: str, columns: Columns, gradient: bool, backend: Backend, system: System) -> Answer:
-    flops = float(columns.flops()[0])
-    if gradient:
-        flops *= 2.5  # five products of the same size where the forward has two
-        found = _gradient(columns, system)
+def _answer(name: str, work: Columns | SDPABackward, precision: str, backend: Backend, system: System) -> Answer:
+    if isinstance(work, SDPABackward):
+        flops, found, family = float(work.flops() or 0), backend.estimate(work, system), "backward"
     else:
-        found = backend.estimate_many(columns, system).row(0)  # type: ignore[arg-type]
-    family = "gemm" if isinstance(columns, GEMMColumns) else "moe" if isinstance(columns, MoEColumns) else "prefill"
-    if isinstance(columns, AttentionColumns):
-        decoding = "latent" if columns.value_in_key else "decode"
-        family = "backward" if gradient else decoding if columns.s[0] == 1 else "prefill"
-    fitted = system.device.calibration(family, columns.precision)
+        flops = float(work.flops()[0])
+        found = backend.estimate_many(work, system).row(0)  # type: ignore[arg-type]
+        family = "gemm" if isinstance(work, GEMMColumns) else "moe"
+        if isinstance(work, AttentionColumns):
+            family = "prefill" if work.s[0] > 1 else "latent" if work.value_in_key else "decode"
+    fitted = system.device.calibration(family, precision)
     known = fitted is not None and found is not None and found.backend == "tile"
     return Answer(
         device=system.device.name, operation=name, flops=flops, estimate=found,
         error_percent=fitted.error_percent if known and fitted is not None else None,
-    )  # fmt: skip
-
-
-def _gradient(columns: Columns, system: System) -> Estimate | None:
-    priced = price(columns, system.device, backward=True)
-    if priced is None:
-        return None
-    time, compute, memory = (float(values[0]) for values in (priced.time_us, priced.compute_us, priced.memory_us))
-    return Estimate(
-        time_us=time, compute_us=compute, memory_us=memory, peak_us=float(priced.peak_us[0]),
-        bound="compute" if compute >= memory else "memory", rate_basis="achievable", backend="tile",
     )  # fmt: skip
 
 
@@ -307,7 +315,7 @@ def _one(*values: float) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
 def _gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
     m, n, k, b = _one(*_size(sizes, "m", "n", "k", "b"))
     products = [("forward", m, n, k), ("dgrad", m, k, n), ("wgrad", k, n, m)] if backward else [("gemm", m, n, k)]
-    return [(name, GEMMColumns.of(precision, rows, width, depth, b), False) for name, rows, width, depth in products]
+    return [(name, GEMMColumns.of(precision, rows, width, depth, b)) for name, rows, width, depth in products]
 
 
 def _grouped_gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
@@ -322,34 +330,44 @@ def _grouped_gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> 
             raise UsageError(f"--rows takes whole numbers with commas between, got {sizes['rows']!r}") from None
         if min(rows) < 0 or not sum(rows):
             raise UsageError("--rows needs at least one row and none below 0")
-    found: _Named = [("grouped gemm", GEMMColumns.ragged(precision, [rows], n, k), False)]
+    found: _Named = [("grouped gemm", GEMMColumns.ragged(precision, [rows], n, k))]
     if backward:
         # The weights' gradient sums over each group's own rows: one product per group, priced at the mean.
         active = [r for r in rows if r]
         mean, count = _one(sum(active) / len(active), len(active))
         found = [
-            ("forward", found[0][1], False),
-            ("dgrad", GEMMColumns.ragged(precision, [rows], k, n), False),
-            ("wgrad", GEMMColumns.of(precision, k, n, mean, b=count), False),
+            ("forward", found[0][1]),
+            ("dgrad", GEMMColumns.ragged(precision, [rows], k, n)),
+            ("wgrad", GEMMColumns.of(precision, k, n, mean, b=count)),
         ]
     return found
 
 
 def _sdpas(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
-    b, s, heads, d = _size(sizes, "b", "s_q", "q_heads", "d_qk")
-    keys, kv_heads, d_v = sizes.get("s_kv") or s, sizes.get("kv_heads") or heads, sizes.get("d_v") or d
+    given = {"s_kv": sizes.get("s_q"), "kv_heads": sizes.get("q_heads"), "d_v": sizes.get("d_qk")}
+    given |= {name: value for name, value in sizes.items() if value is not None}
+    b, s, heads, d, keys, kv_heads, d_v = _size(given, "b", "s_q", "q_heads", "d_qk", "s_kv", "kv_heads", "d_v")
+    window = _size(given, "window")[0] if "window" in given else None
     if sizes.get("latent") and (s > 1 or kv_heads > 1 or d_v > d or backward):
         raise UsageError("--latent is decoding over one key head: --s-q 1 --kv-heads 1, with --d-v at most --d-qk")
     if keys < s or heads % kv_heads:
         raise UsageError(f"{s} queries over {keys} keys, {heads} query over {kv_heads} key heads is not possible")
-    one, q, past, hq, hkv, dq, dv, window, causal = _one(
-        b, s, keys - s, heads, kv_heads, d, d_v, sizes.get("window") or np.inf, float(sizes.get("causal", True))
+    causal = sizes.get("causal", True)
+    one, q, past, hq, hkv, dq, dv, seen, masked = _one(
+        b, s, keys - s, heads, kv_heads, d, d_v, np.inf if window is None else window, float(causal)
     )
     columns = AttentionColumns(
-        precision=precision, b=one, s=q, past=past, q_heads=hq, kv_heads=hkv, d_qk=dq, d_v=dv, window=window,
-        causal=causal, value_in_key=bool(sizes.get("latent")),
+        precision=precision, b=one, s=q, past=past, q_heads=hq, kv_heads=hkv, d_qk=dq, d_v=dv, window=seen,
+        causal=masked, value_in_key=bool(sizes.get("latent")),
     )  # fmt: skip
-    return [("forward", columns, False), ("backward", columns, True)] if backward else [("sdpa", columns, False)]
+    if not backward:
+        return [("sdpa", columns)]
+    cached = RATE[precision]
+    gradient = SDPABackward(
+        b=b, s_q=s, s_kv=keys, q_heads=heads, kv_heads=kv_heads, d_qk=d, d_v=d_v, window=window,
+        mask="bottom_right" if causal else "none", dtype_k=cached, dtype_v=cached,
+    )  # fmt: skip
+    return [("forward", columns), ("backward", gradient)]
 
 
 def _moes(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
@@ -363,7 +381,7 @@ def _moes(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
         "moe_tp_size": tp, "moe_ep_size": ep, "distribution": sizes.get("distribution", "balanced"),
         "gated": float(sizes.get("gated", True)),
     }  # fmt: skip
-    return [("moe", moe_columns(pd.DataFrame([row]), precision), False)]
+    return [("moe", moe_columns(pd.DataFrame([row]), precision))]
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -144,7 +144,7 @@ def backward(c: AttentionColumns, device: HardwareSpec, constants: Calibration) 
     per_pair = _taking_turns(multiply, 1 / clock)
     group = constants.get("group_us", 0.0) + visited / key_groups * per_pair
     longest = constants.get("group_us", 0.0) + KEYS_PER_GRADIENT_GROUP * c.s * per_pair
-    compute = np.maximum(longest, groups * group / units + constants.get("tail", 0.0) * group)
+    compute = np.maximum(longest, groups * group / units)
     added = visited / KEYS_PER_GRADIENT_GROUP * c.b * c.q_heads * c.d_qk * DQ_READ_MODIFY_WRITE_BYTES
     passes = OUTPUT_BYTES * c.b * (3 * c.s * c.q_heads + 4 * c.keys * c.kv_heads) * (c.d_qk + c.d_v) / 2
     passes += OUTPUT_BYTES * c.b * c.s * c.q_heads * (2 * c.d_v + 2 * c.d_qk)
@@ -152,7 +152,8 @@ def backward(c: AttentionColumns, device: HardwareSpec, constants: Calibration) 
     memory = passes / hbm
     atomics = added / (hbm * 3.0 * device.clock_scale)
     flops = 2 * c.q_heads * c.pairs() * (3 * c.d_qk + 2 * c.d_v)
-    least = np.maximum(flops / peak, passes / 2 / hbm)
+    once = c.s * c.q_heads * (2 * c.d_qk + c.d_v) + 2 * c.keys * c.kv_heads * (c.d_qk + c.d_v)
+    least = np.maximum(flops / peak, OUTPUT_BYTES * c.b * once / hbm)
     time = 3 * constants["launch_us"] + np.maximum(compute, atomics) + memory
     return Priced(time_us=np.maximum(time, least), compute_us=compute, memory_us=memory, peak_us=least)
 

@@ -103,6 +103,13 @@ class Exchanges:
     nodes: Values
     sms: Values = DEFAULT_SMS
 
+    def __post_init__(self) -> None:
+        if not np.all(np.asarray(self.tokens) >= 0):
+            raise UsageError("a rank has 0 tokens or more")
+        for name in ("hidden", "nodes", "sms"):
+            if not np.all(np.asarray(getattr(self, name)) > 0):
+                raise UsageError(f"{name} of an exchange must be above 0")
+
     @property
     def token_bytes(self) -> Values:
         """One token on the wire: dispatch FP8 with an FP32 scale per 128 elements, combine BF16 (DeepEP's README)."""
