@@ -92,12 +92,12 @@ def collective_models(frame: pd.DataFrame, *, stride: int | None = None) -> list
 
     ``stride``: of ranks that were not recorded, or do not stand at even distances.
     """
-    columns = ["collective", "in_nelems", "out_nelems", "dtype", "group_size", "group_ranks"]
-    return [_model(*values, stride=stride) for values in frame[columns].itertuples(index=False, name=None)]
+    columns = ("collective", "in_nelems", "out_nelems", "dtype", "group_size", "group_ranks")
+    return [_model(*values, stride=stride) for values in zip(*(frame[name] for name in columns), strict=True)]
 
 
 def _model(
-    kind: Any, n_in: Any, n_out: Any, dtype: Any, size: Any, ranks: Any, stride: int | None
+    kind: Any, n_in: Any, n_out: Any, dtype: Any, size: Any, ranks: Any, *, stride: int | None
 ) -> Collective | None:
     stride = _stride(ranks) or stride
     numbers = all(isinstance(value, int) for value in (n_in, n_out, size))

@@ -77,7 +77,11 @@ def kind_of(model: PerfModel) -> Hashable:
     if name in ("collective", "ep"):
         return name, getattr(model, "word", None)
     dtype = model.compute_dtype
-    return name, None if dtype is None else dtype.rate, isinstance(model, SDPABackward | GroupedGEMMBackward | GroupedGEMMVariableK)
+    return (
+        name,
+        None if dtype is None else dtype.rate,
+        isinstance(model, SDPABackward | GroupedGEMMBackward | GroupedGEMMVariableK),
+    )
 
 
 class MeasuredBackend:

@@ -115,8 +115,8 @@ class StepCost:
         self.notes: list[str] = []
         if model.dtype is not None and self.system.device.rate("matrix", model.dtype) is None:
             self.notes.append(
-                f"{self.system.device.name}: no matrix rate for {model.dtype.label} is known, so products in it take no "
-                "longer than their memory traffic"
+                f"{self.system.device.name}: no matrix rate for {model.dtype.label} is known, so products in it take "
+                "no longer than their memory traffic"
             )
         self._topology = self._joined()
         experts = model.experts
