@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.analysis.conftest import MI300X
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.options import Options
 from tracelens.analysis.verdict import summarize
@@ -159,6 +160,16 @@ def test_an_unknown_device_costs_the_roofline_only(build: Build) -> None:
     assert math.isnan(row["roofline_us"])
     assert row["tflops_s_mean"] == pytest.approx(2 * 64**3 / 30 / 1e6)
     assert any("--device" in notice.text for notice in summarize(found).notices)
+
+
+def test_of_several_devices_the_one_that_worked_counts(build: Build) -> None:
+    other = {"id": 0, "name": "NVIDIA T400", "totalGlobalMem": 4 << 30, "computeMajor": 7, "computeMinor": 5,
+             "warpSize": 32, "numSms": 6}  # fmt: skip
+    b = build().kernel("k", 0, 5)
+    for i in range(2):
+        b.kernel("k", 10 + 10 * i, 5, device=1)
+    assert summarize(analyze(b.trace(deviceProperties=[other, MI300X]), Options())).device.id == "mi300x"
+    assert summarize(analyze(b.trace(deviceProperties=[MI300X]), Options())).device.id == "mi300x"
 
 
 def test_a_trace_without_gpu_work_says_which_it_is_and_cpu_gives_its_ops(build: Build) -> None:

@@ -235,8 +235,7 @@ def of_one_rank(trace: Trace, number: int | None) -> tuple[Trace, MergedRanks | 
 
 def recognized(trace: Trace, options: Options) -> Recognition:
     """The device that the caller named, else the one that the trace's properties say."""
-    recorded = trace.table.device_properties()
-    properties = recorded[0] if recorded else None
+    properties = trace.table.used_device()
     if options.device is not None:
         note = contradiction(options.device, properties) or ""
         return Recognition(device=options.device, candidates=(options.device.name,), how=CHOSEN, note=note)

@@ -120,10 +120,10 @@ def _input(analysis: Analysis) -> InputSummary:
 
 def _device(analysis: Analysis) -> DeviceSummary:
     found, device = analysis.recognition, analysis.device
-    properties = analysis.trace.table.device_properties()
     if device is None:
-        recorded = properties[0].name if properties else None
-        return DeviceSummary(id=None, label=recorded or "unknown device", matched_by="none", note=found.note)
+        recorded = analysis.trace.table.used_device()
+        label = (recorded.name if recorded else None) or "unknown device"
+        return DeviceSummary(id=None, label=label, matched_by="none", note=found.note)
     return DeviceSummary(
         id=found.device.name if found.device is not None else None,
         label=device.label if found.device is not None else " or ".join(found.candidates),

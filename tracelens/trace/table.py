@@ -286,6 +286,13 @@ class TraceTable:
         entries = entries if isinstance(entries, list) else []
         return [DeviceProperties.from_trace(entry) for entry in entries if isinstance(entry, dict)]
 
+    def used_device(self) -> DeviceProperties | None:
+        """The device that ran most of the device events; the first where their numbers say none of those recorded."""
+        devices = self.device_properties()
+        numbers = self.device[np.isin(self.kind, DEVICE_KINDS)]
+        counts = np.bincount(numbers[(numbers >= 0) & (numbers < len(devices))], minlength=1)
+        return devices[int(counts.argmax())] if devices else None
+
     @property
     def rank(self) -> int | None:
         """``distributedInfo.rank``, else what the file name says (``rank-3``, ``rank[3]``, ``rank3``), else None."""
