@@ -118,3 +118,9 @@ class Covered:
     def within(self, key: Ints, start: Ints, end: Ints) -> Ints:
         """How much (ns) of ``[start, end)`` each key's union covers."""
         return self.before(key, end) - self.before(key, start)
+
+
+def covered_ns(start: Ints, end: Ints, first: Ints, last: Ints) -> Ints:
+    """How much (ns) of each ``[first, last)`` the intervals ``[start, end)`` cover."""
+    union = Covered(np.zeros(len(start), np.int64), start, end)
+    return union.within(np.zeros(len(first), np.int64), first, last)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity, device_activity
 from tracelens.analysis.catalog import Catalog
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.recorded_groups import expert_groups, recorded_attributes
 from tracelens.analysis.remote_share import SPLIT_SIZES, integers, recorded_counts, split_sizes
@@ -158,7 +158,6 @@ def summarize_rank(trace: Trace, options: Options) -> RankSummary:
         inside = np.searchsorted(starts, at, side="right") - 1
         step = np.concatenate((step, numbers[inside]))
     compute = ~activity.communication & ~activity.memcpy
-    busy = _Covered(activity.start[compute], activity.end[compute])
     message, op = np.array(reader.message, np.int64), np.array(reader.op, np.int64)
     categories, hidden = _hidden(activity, compute, start, end, message, len(reader.messages))
     base = table.base_ns
@@ -180,7 +179,7 @@ def summarize_rank(trace: Trace, options: Options) -> RankSummary:
         end=(end + base)[order],
         message=message[order],
         step=step[order],
-        exposed=(end - start - busy.within(start, end))[order],
+        exposed=(end - start - covered_ns(activity.start[compute], activity.end[compute], start, end))[order],
         op=op[order],
         op_kind=np.array(reader.op_kind, np.int64),
         hidden=hidden,
@@ -188,34 +187,6 @@ def summarize_rank(trace: Trace, options: Options) -> RankSummary:
         timeline=gpu_timeline(activity),
         **_step_columns(activity, times, reader.is_point_to_point(len(index)), index, base),
     )
-
-
-class _Covered:
-    """How much of any interval a set of intervals covers."""
-
-    def __init__(self, start: Ints, end: Ints) -> None:
-        if (np.diff(start) < 0).any():
-            order = np.argsort(start, kind="stable")
-            start, end = start[order], end[order]
-        s, e = start, np.maximum.accumulate(end)
-        fresh = np.concatenate(([True], s[1:] > e[:-1])) if len(s) else np.zeros(0, bool)
-        firsts = np.flatnonzero(fresh)
-        self._start = s[firsts]
-        self._end = e[np.concatenate((firsts[1:] - 1, [len(s) - 1]))] if len(s) else e
-        self._before = np.concatenate(([0], np.cumsum(self._end - self._start)))
-
-    def within(self, start: Ints, end: Ints) -> Ints:
-        """Covered ns of each ``[start, end)``."""
-        return self._until(end) - self._until(start)
-
-    def _until(self, at: Ints) -> Ints:
-        i = np.searchsorted(self._start, at, side="right")
-        if not len(self._start):
-            return np.zeros(len(at), np.int64)
-        last = np.maximum(i - 1, 0)
-        inside = np.minimum(np.maximum(at - self._start[last], 0), self._end[last] - self._start[last])
-        result: Ints = np.where(i > 0, self._before[last] + inside, 0)
-        return result
 
 
 class _Reader:
@@ -429,7 +400,7 @@ def _hidden(
     hidden = np.zeros((messages, len(categories)), np.int64)
     for column, name in enumerate(categories):
         of_category = compute & activity.category.are(name)
-        covered = _Covered(activity.start[of_category], activity.end[of_category]).within(start, end)
+        covered = covered_ns(activity.start[of_category], activity.end[of_category], start, end)
         np.add.at(hidden[:, column], message, covered)
     return categories, hidden
 
@@ -451,7 +422,7 @@ def _step_columns(
     covered, so_far = [], compute
     for more in (np.zeros(len(activity), bool), activity.communication & ~p2p, p2p, activity.memcpy):
         so_far = so_far | more
-        covered.append(_Covered(activity.start[so_far], activity.end[so_far]).within(start, end))
+        covered.append(covered_ns(activity.start[so_far], activity.end[so_far], start, end))
     return {
         "step_number": number,
         "step_start": start + base,
