@@ -127,9 +127,7 @@ def test_a_gradient_goes_to_the_backend_that_is_asked_for(capsys):
     assert main(["estimate", "sdpa", *sizes.split()]) == 0
     gradient = capsys.readouterr().out.splitlines()[2].split()
     # 16 heads of 4 * 2048 * 2049 / 2 pairs: QK^T, dQ and dK over 192, dP and dV over 128, at 794.5 TFLOPS/s
-    assert float(gradient[2]) == pytest.approx(
-        2 * 16 * 4 * 2048 * 2049 / 2 * (3 * 192 + 2 * 128) / 794.5e6, rel=1e-3
-    )
+    assert float(gradient[2]) == pytest.approx(2 * 16 * 4 * 2048 * 2049 / 2 * (3 * 192 + 2 * 128) / 794.5e6, rel=1e-3)
     assert gradient[-1] == "roofline"
 
 

@@ -51,19 +51,24 @@ def test_a_sweep_finds_the_rate_with_the_most_goodput(capsys):
     assert "most goodput at rate" in out
 
 
-def test_an_experiment_file_stands_for_options(capsys, tmp_path, monkeypatch):
+def test_an_experiment_file_stands_for_options(capsys, tmp_path):
     path = tmp_path / "experiment.toml"
     path.write_text(
         '[simulation]\nrequests = 12\nlod = "low"\n[hardware]\ncluster = "dgx-h100"\n[model]\nname = "llama3.1-8b"\n'
         "[framework.parallelism]\ntp_degree = 2\n[workload]\nrate = 5.0\ninput = 100\noutput = 10\n"
     )
-    monkeypatch.setattr("sys.argv", ["tracelens"])
     assert main(["serve", "--config", str(path), "--format", "json"]) == 0
     figures = json.loads(capsys.readouterr().out)["summary"]
     assert (figures["completed"], figures["devices"]) == (12, 2)
+    assert main(["serve", "--config", str(path), "--format", "json", "--tp", "1", "--requests", "5"]) == 0
+    figures = json.loads(capsys.readouterr().out)["summary"]
+    assert (figures["completed"], figures["devices"]) == (5, 1)
     path.write_text("[simulation]\nrequest = 12\n")
     assert main(["serve", "--config", str(path)]) == 2
     assert "did you mean requests" in capsys.readouterr().err
+    path.write_text('[workload]\nrate = "fast"\n')
+    assert main(["serve", "--config", str(path)]) == 2
+    assert "experiment.toml: argument --rate: invalid float value: 'fast'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -76,6 +81,19 @@ def test_an_experiment_file_stands_for_options(capsys, tmp_path, monkeypatch):
         (["--rate", "0"], 2, "a rate above 0"),
         (["--sweep", "rate=5"], 2, "rate=FROM..TO"),
         (["--sweep", "rate=1..2", "--find-max-goodput"], 2, "needs --slo"),
+        (["--find-max-goodput"], 2, "needs --sweep"),
+        (["--sweep", "rate=1..2", "-o", "out"], 2, "--sweep prints a table"),
+        (["--draft-model", "qwen2.5-0.5b"], 2, "for --speculate"),
+        (["--order", "priority"], 2, "needs requests that have one"),
+        (["--input", "uniform:inf:0.5"], 2, "lengths need a mean from 1"),
+        (["--shared-prefix", "100", "--shared-groups", "0"], 2, "0 shared texts"),
+        (["--shared-prefix=-100"], 2, "are not possible"),
+        (["--seed=-1"], 2, "a seed is 0 or more"),
+        (["--kv-tokens", "0"], 2, "at least one token"),
+        (["--kv-link", "0", "--prefill-replicas", "1"], 2, "a rate above 0 GB/s"),
+        (["--kv", "int64"], 2, "not 'int64'"),
+        (["--imbalance", "nan"], 2, "imbalance nan"),
+        (["--price-per-gpu-hour=-3"], 2, "a price per hour is 0 or more"),
         (["--lod", "medium,high"], 2, "2 levels of detail for 1 replicas"),
         (["--replay", "nowhere.csv"], 1, "nowhere.csv cannot be read"),
         (["--speculate", "x"], 2, "TOKENS:ACCEPTANCE"),

@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(arguments)
     args = parser.parse_args(arguments)
+    args.words = arguments
     try:
         return int(args.run(args))
     except TracelensError as error:

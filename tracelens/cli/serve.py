@@ -12,7 +12,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracelens.errors import UsageError
 
@@ -144,7 +144,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.config is not None:
-        _apply(args, args.config)
+        args = _with_file(args)
     if args.scenarios:
         return _scenarios()
     if args.batch is not None:
@@ -157,30 +157,38 @@ def run(args: argparse.Namespace) -> int:
     experiment = _experiment(args, deployment)
     if args.sweep is not None:
         return _sweep(args, experiment)
+    if args.find_max_goodput:
+        raise UsageError("--find-max-goodput needs --sweep: it picks one of its rates")
     return _once(args, experiment)
 
 
-def _apply(args: argparse.Namespace, path: Path) -> None:
-    """Options of an experiment file, where the command line did not give them."""
+class _FileOptions(argparse.ArgumentParser):
+    """The command's options where some of them stand in a file; what is wrong is raised, not printed."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}")
+
+
+def _with_file(args: argparse.Namespace) -> argparse.Namespace:
+    """Options of an experiment file, then those of the command line, which win."""
     from tracelens.serving.experiment import read_settings
 
-    given = {word.split("=")[0].lstrip("-").replace("-", "_") for word in sys.argv if word.startswith("--")}
+    path: Path = args.config
+    words = []
     for name, value in read_settings(path).items():
         if not hasattr(args, name):
-            known = [key for key in vars(args) if key not in ("run", "config", "verbose")]
+            known = [key for key in vars(args) if key not in ("run_name", "words", "config", "verbose")]
             raise UsageError.unknown(f"setting in {path.name}", name, known)
-        if name in given or name == "config":
+        if name == "config" or value is None or value is False:
             continue
-        current = getattr(args, name)
         if name in ("engine", "profile", "replay", "trace", "out"):
             value = path.parent / str(value)
-        elif name in ("input", "output", "lod", "duration"):
-            value = str(value)
-        elif (
-            isinstance(current, (int, float)) and not isinstance(current, bool) and not isinstance(value, (int, float))
-        ):
-            raise UsageError(f"{path.name}: {name} must be a number, not {value!r}")
-        setattr(args, name, value)
+        option = f"--{name.replace('_', '-')}"
+        words.append(option if value is True else f"{option}={value}")
+    parser = _FileOptions(prog=path.name, add_help=False)
+    configure(parser)
+    parser.add_argument("-v", "--verbose", action="count", default=0)
+    return parser.parse_args([*words, *args.words[args.words.index("serve") + 1 :]])
 
 
 def _engine(args: argparse.Namespace) -> Engine:
@@ -205,8 +213,10 @@ def _deployment(args: argparse.Namespace) -> Deployment:
         raise UsageError("serve needs --model and --cluster (or --config, --scenarios, --batch)")
     model = ModelConfig.load(args.model)
     kv = DType.parse(args.kv) if args.kv else None
-    if args.kv and kv is None:
-        raise UsageError(f"no element type named {args.kv!r}")
+    if args.kv and (kv is None or not kv.is_floating):
+        raise UsageError(f"a cache of keys and values is bf16, fp16, fp8 or fp4, not {args.kv!r}")
+    if args.draft_model and not args.speculate:
+        raise UsageError("--draft-model guesses for --speculate, which is not given")
     speculation = None
     if args.speculate:
         tokens, _, acceptance = str(args.speculate).partition(":")
@@ -255,6 +265,10 @@ def _workload(args: argparse.Namespace) -> Workload:
     closed = args.concurrency is not None
     if not closed and args.rate is None and args.sweep is None and args.replay is None:
         raise UsageError("say how requests come: --rate, --concurrency or --replay")
+    names = ("rate", "concurrency", "requests", "duration", "shared_prefix")
+    unused = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name)]
+    if args.replay is not None and unused:
+        print(f"note: the requests are those of {args.replay}; {', '.join(unused)} not used", file=sys.stderr)
     duration = duration_s(args.duration) if args.duration else None
     return Workload(
         arrivals=Arrivals(
@@ -353,6 +367,8 @@ def _number(value: float | int | None) -> str:
 def _sweep(args: argparse.Namespace, experiment: Experiment) -> int:
     from tracelens.serving.experiment import find_max_goodput
 
+    if args.out is not None or args.trace is not None or args.format != "text":
+        raise UsageError("--sweep prints a table: -o, --trace and --format are for a single run")
     if args.find_max_goodput and experiment.objectives is None:
         raise UsageError("--find-max-goodput needs --slo: without limits every request is good")
     rows = find_max_goodput(experiment, _rates(args.sweep))
