@@ -77,6 +77,8 @@ def test_hashes_become_shared_beginnings(tmp_path, cost_of):
     [
         ("a.csv", "x,y\n1,2\n"), ("b.csv", ""), ("c.json", "{"), ("d.json", "{}"), ("e.jsonl", '{"timestamp": 1}\n'),
         ("f.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n1,x,3\n"), ("g.json", "[]"),
+        ("h.json", '["a", "b"]'), ("i.csv", "arrival_s,input_toks,output_toks\n0,0,0\n"),
+        ("j.jsonl", '{"timestamp": 0, "input_length": 1e400, "output_length": 4}\n'),
     ],
 )  # fmt: skip
 def test_what_is_no_request_file_is_an_input_error(name, text, tmp_path):
@@ -235,17 +237,20 @@ def test_rows_get_estimates_or_a_reason(tmp_path):
         "c,no/such-model,h100_sxm,,agg,512,64,4,,1,1\n"
         "d,meta-llama/Llama-3.1-70B,h100_sxm,,agg,512,64,4,,1,1\n"
         "e,meta-llama/Llama-3.1-70B,h100_sxm,,disagg,512,64,4,,4,1\n"
+        "f,meta-llama/Llama-3.1-70B,h100_sxm,,agg,long,64,4,,4,1\n"
+        "g,meta-llama/Llama-3.1-70B,h100_sxm,,agg,512,0,4,,4,1\n"
     )
-    assert batch(path, out, Engine()) == (5, 2)
+    assert batch(path, out, Engine()) == (7, 2)
     import pandas as pd
 
     rows = pd.read_csv(out)
-    assert rows["tpot_ms_est"].notna().tolist() == [True, True, False, False, False]
+    assert rows["tpot_ms_est"].notna().tolist() == [True, True, *[False] * 5]
     assert rows["tpot_ms_est"][0] < rows["tpot_ms_est"][1]
     reasons = rows["reason"].fillna("").tolist()
     assert reasons[2].startswith("no model named 'no/such-model'")
     assert "does not fit" in reasons[3]
     assert "disagg" in reasons[4]
+    assert reasons[5:] == ["isl is no number: 'long'", "osl must be at least 1, not 0"]
 
 
 def test_points_without_the_columns_are_an_input_error(tmp_path):

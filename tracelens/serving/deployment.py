@@ -38,7 +38,7 @@ class Parallelism:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.stage_devices % self.ep:
             raise UsageError(f"ep {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.stage_devices} devices")
-        if self.imbalance < 1:
+        if not 1 <= self.imbalance < float("inf"):
             raise UsageError(f"the busiest device has at least the mean: imbalance {self.imbalance:g} is below 1")
 
     @property
@@ -118,6 +118,12 @@ class Engine:
                 f"max_batched_tokens {self.max_batched_tokens} cannot hold a token of each of max_num_seqs "
                 f"{self.max_num_seqs} sequences"
             )
+        if self.kv_tokens is not None and self.kv_tokens < 1:
+            raise UsageError(f"a cache holds at least one token, not {self.kv_tokens}")
+        for name in ("memory_share", "watermark", "compute_efficiency", "hbm_efficiency", "link_efficiency"):
+            share = getattr(self, name)
+            if share is not None and not 0 <= share <= 1:
+                raise UsageError(f"{name} is a share, from 0 to 1, not {share:g}")
         if self.preemption not in ("recompute", "swap"):
             raise UsageError(f"preemption is recompute or swap, not {self.preemption!r}")
 

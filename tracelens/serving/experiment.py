@@ -35,6 +35,11 @@ class Experiment:
     objectives: Objectives | None = None
     price_per_gpu_hour: float | None = None
 
+    def __post_init__(self) -> None:
+        price = self.price_per_gpu_hour
+        if price is not None and not 0 <= price < float("inf"):
+            raise UsageError(f"a price per hour is 0 or more, not {price:g}")
+
     def requests(self) -> Requests:
         """What is served. NothingToAnalyzeError without a request."""
         found = self.replay if self.replay is not None else self.workload.generate()

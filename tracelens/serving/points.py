@@ -55,7 +55,15 @@ def point_of(row: Mapping[str, Any]) -> Point:
             if default is None:
                 raise UsageError(f"{name} is empty")
             return default
-        return max(int(float(value)), 1)
+        try:
+            number = int(float(value))
+        except (OverflowError, ValueError):
+            raise UsageError(f"{name} is no number: {value!r}") from None
+        if number == 0 and default is not None:
+            return default
+        if number < 1:
+            raise UsageError(f"{name} must be at least 1, not {number}")
+        return number
 
     if str(row.get("mode") or "agg") != "agg":
         raise UsageError(f"mode {row.get('mode')} is not simulated from rows; use --prefill-replicas")

@@ -61,7 +61,7 @@ def read_requests(path: str | os.PathLike[str], *, run: str | None = None) -> Me
         if file.suffix == ".json":
             return _json(json.loads(text), file)
         return _csv(text, file, run)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"{file} is not a request file: {error}") from error
 
 
@@ -188,6 +188,8 @@ def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measur
         for row in rows
         if row.get("gpu", "") == wanted and int(row["input_toks"]) > 0 and int(row["output_toks"]) > 0
     ]
+    if not kept:
+        raise InputError(f"{file} has no requests with prompt and output tokens")
     kept.sort(key=lambda row: float(row["arrival_s"]))
     start = float(kept[0]["arrival_s"])
 

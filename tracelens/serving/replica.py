@@ -105,7 +105,9 @@ class Replica:
         if order == "sjf":
             return lambda request: (requests.input_tokens[request] + requests.output_tokens[request], request)
         if order == "priority":
-            return lambda request: (requests.priority[request] if requests.priority else 0, request)
+            if not requests.priority:
+                raise UsageError("an order by priority needs requests that have one")
+            return lambda request: (requests.priority[request], request)
         raise UsageError.unknown("order", order, ("fcfs", "sjf", "priority"))
 
     def _swap_fs_per_token(self) -> int:

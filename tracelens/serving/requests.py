@@ -12,6 +12,8 @@ import numpy.typing as npt
 from tracelens.errors import UsageError
 
 FS_PER_S = 10**15
+#: Tokens of a prompt or answer: far above every model's context.
+_LONGEST = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,9 +77,9 @@ class Lengths:
 
     def draw(self, rng: np.random.Generator, count: int) -> list[int]:
         """``count`` lengths, at least 1 each."""
-        if not self.mean >= 1 or self.spread < 0:
+        if not 1 <= self.mean <= _LONGEST or not 0 <= self.spread < float("inf"):
             raise UsageError(
-                f"lengths need a mean of at least 1 and no negative spread, not {self.mean:g}, {self.spread:g}"
+                f"lengths need a mean from 1 to {_LONGEST:,} and no negative spread, not {self.mean:g}, {self.spread:g}"
             )
         if self.kind == "fixed":
             return [round(self.mean)] * count
@@ -149,6 +151,12 @@ class Workload:
     seed: int = 0
     shared_tokens: int = 0
     shared_groups: int = 1
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UsageError(f"a seed is 0 or more, not {self.seed}")
+        if self.shared_tokens < 0 or self.shared_groups < 1:
+            raise UsageError(f"{self.shared_groups} shared texts of {self.shared_tokens} tokens are not possible")
 
     def generate(self) -> Requests:
         """The requests. Arrivals, prompts, answers and shared texts have a stream of random numbers each."""

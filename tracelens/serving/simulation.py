@@ -42,6 +42,8 @@ class Options:
             raise UsageError(
                 f"{len(self.levels)} levels of detail for {self.replicas + self.prefill_replicas} replicas"
             )
+        if self.kv_link_gb_s is not None and not self.kv_link_gb_s > 0:
+            raise UsageError(f"a link for caches has a rate above 0 GB/s, not {self.kv_link_gb_s:g}")
         for level in self.levels:
             if level not in LEVELS:
                 raise UsageError.unknown("level of detail", level, LEVELS)
