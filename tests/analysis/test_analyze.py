@@ -59,6 +59,21 @@ def test_the_topmost_op_with_a_model_owns_the_kernels_below_it(build: Build) -> 
     assert found.frames["ops_unique_args"]["name"].tolist() == ["aten::native_layer_norm"]
 
 
+def test_calls_inside_others_are_not_mixed_with_the_same_calls_alone(build: Build) -> None:
+    b = (
+        build()
+        .op("aten::layer_norm", 10, 40, **norm_arguments())
+        .op("aten::native_layer_norm", 12, 30, **norm_arguments())
+    )
+    b.launch(15, "vectorized_layer_norm_kernel", 60, 5)
+    b.op("aten::native_layer_norm", 112, 30, **norm_arguments()).launch(115, "vectorized_layer_norm_kernel", 160, 7)
+    found = analyze(b.trace(), Options())
+    sheet = found.families["Normalization"]
+    assert sheet[["name", "nested", "kernel_us_sum"]].to_numpy().tolist() == [
+        ["aten::native_layer_norm", False, 7.0], ["aten::layer_norm", False, 5.0], ["aten::native_layer_norm", True, 5.0],
+    ]  # fmt: skip
+
+
 def norm_arguments() -> dict[str, Any]:
     return {
         "Input Dims": [[4, 8], [], [8], [8], []],

@@ -161,13 +161,14 @@ def analyze(trace: Trace, options: Options) -> Analysis:
             return None
         return remote_share(model, signature, rank=table.rank, members=members, ep_size=ep_size)
 
-    nested = tables.modelled_table(
-        table, activity, readings, modelled_calls(activity, readings, events, ops), work, remote
-    )
+    modelled = modelled_calls(activity, readings, events, ops)
     # Arrays of a row per kernel and op above it that nothing below needs
     del launching, events, ops
     give_back_freed()
     unified_set = unified_calls(table, tree, activity, readings)
+    is_nested = ~np.isin(modelled.row, unified_set.row)
+    nested = tables.modelled_table(table, activity, readings, modelled, work, remote, is_nested)
+    del modelled, is_nested
     unified_category = tables.category_of_calls(unified_set, activity, readings)
     unified = tables.modelled_table(table, activity, readings, unified_set, work, remote)
     unlinked = tables.unlinked_rows(table, activity)
@@ -342,7 +343,6 @@ def _with_unlinked(unique: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame
 
 
 def _with_rows(unified: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
-    unified = unified.drop(columns="_position")
     if unlinked.empty:
         return unified
     import pandas as pd

@@ -256,13 +256,15 @@ def modelled_table(
     calls: Calls,
     work: Work,
     remote_share: Callable[[Any, Any], RemoteShare | None],
+    is_nested: npt.NDArray[np.bool_] | bool = False,
 ) -> pd.DataFrame:
     """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
 
     Rates are per call, then averaged: flops or bytes over the busy time of the call's kernels. ``hbm_*`` is device
-    memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting included.
+    memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting included. Calls that
+    ``is_nested`` says lie in another one have rows of their own.
     """
-    group = Grouping(table, calls.row, calls.kernel_name, readings.code_of(calls.row))
+    group = Grouping(table, calls.row, calls.kernel_name, 2 * readings.code_of(calls.row) + is_nested)
     category = category_of_calls(calls, activity, readings)
     names = [
         table.name_of(row) if kernel < 0 else f"{table.name_of(row)}->{table.names[kernel]} (Synthetic Op)"
@@ -313,7 +315,6 @@ def modelled_table(
     frame = pd.concat(parts, axis=1)
     frame = _with_estimate(frame, work, position, kernel_us, of_call)
     frame = frame.join(kernel_details(table, activity, calls.events, of_call[calls.call_of_event]))
-    frame["_position"] = position
     return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
 
 
