@@ -204,6 +204,7 @@ def operations(scale: int) -> list[PerfModel]:
         GEMM(m=64 * scale, n=1024, k=1024),
         GEMM(m=64 * scale, n=1024, k=1024, dtype=DType.FP32, dtype_out=DType.FP32),
         GroupedGEMM(m=64 * scale, n=1024, k=1024, groups=8),
+        GroupedGEMM(m=64 * scale, n=1024, k=1024, groups=8, dtype_b=DType.FP4_E2M1),
         GroupedGEMM(m=64 * scale, n=1024, k=1024, groups=8).backward(),
         GroupedGEMMVariableK(m=64 * scale, n=1024, k=1024, groups=8),
         attention,

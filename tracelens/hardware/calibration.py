@@ -1,7 +1,8 @@
 """Constants of the estimating backends, per device: what each one means, and what it was fitted on.
 
 A device file holds them as ``[calibrated.FAMILY.PRECISION]``, or says ``[calibrated] like = "h100-sxm"`` where nobody
-measured it and a sister's constants are used. A constant that is absent leaves its term out.
+measured it and a sister's constants are used. Where a constant is absent, its term is left out or takes
+the value that its meaning names.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "launch_us": "launches of routing, the GEMMs and the sum",
             "k_overhead": "prologue and epilogue of a tile, in blocks of 64 elements of k",
             "wide_ffn": "slow-down of few wide experts",
-            "l2_ratio": "L2 rate over HBM rate",
+            "l2_ratio": "L2 rate over HBM rate; 2.3 where absent",
             "sort_us": "sorting kernels that join between 8 and 64 tokens",
             "permute_passes": "HBM passes of permuting, quantizing and activating, over the least",
             "combine_passes": "passes over all tokens in the weighted sum",
