@@ -89,6 +89,11 @@ def test_a_pipeline_needs_the_sum_of_its_stages_per_token(cost_of):
     assert tpot[1] > tpot[0]  # the same work, and hand-overs
 
 
+def test_devices_with_requests_of_their_own_hand_over_those_alone(cost_of):
+    whole, shared = (cost_of(parallelism=Parallelism(pp=2, **degrees)) for degrees in ({"tp": 2}, {"dp": 2}))
+    assert shared.handover(2048) == whole.handover(1024)
+
+
 def test_more_bandwidth_is_never_slower_in_static_batches():
     times = []
     for share in (0.5, 0.7, 1.0):

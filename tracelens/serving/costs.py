@@ -272,11 +272,12 @@ class StepCost:
         )
 
     def handover(self, tokens: int) -> Exchange | None:
-        """What passes from one stage to the next; None with a single stage."""
-        if self.deployment.parallelism.pp == 1:
+        """What each device passes to the next stage, its own requests' tokens; None with a single stage."""
+        parallel, model = self.deployment.parallelism, self.deployment.model
+        if parallel.pp == 1:
             return None
-        model = self.deployment.model
-        return self._exchange("send", round(tokens * model.hidden * self._width()), ranks=2, stride=self._stage_devices)
+        own = -(-tokens // parallel.dp)
+        return self._exchange("send", round(own * model.hidden * self._width()), ranks=2, stride=self._stage_devices)
 
     def transfer_fs(self, nbytes: float, gb_s: float | None = None) -> int:
         """Time of ``nbytes`` between two replicas over the network, or at ``gb_s`` over a named link."""
