@@ -26,6 +26,13 @@ def bound_text(row: CategoryRow) -> str:
     return "no model" if row.tflops_s is None and row.hbm_tb_s is None and row.wire_tb_s is None else "unknown"
 
 
+def shown_tb_s(row: CategoryRow) -> str | None:
+    """A category's bytes per second, with where they went; None where they are not known."""
+    if row.wire_tb_s is not None:
+        return f"{shown_rate(row.wire_tb_s)} link"
+    return None if row.hbm_tb_s is None else f"{shown_rate(row.hbm_tb_s)} HBM"
+
+
 def shown_ms(time_us: float) -> str:
     """A time in ms, without the unit."""
     ms = time_us / 1e3

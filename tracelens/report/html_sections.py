@@ -10,7 +10,7 @@ from tracelens.analysis.step_timeline import StepTimeline
 from tracelens.analysis.summary import CategoryRow, Summary
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import plain_values
-from tracelens.report.figures import bound_text, shown_ms, shown_percent, shown_rate, shown_share, trace_name
+from tracelens.report.figures import bound_text, shown_ms, shown_percent, shown_rate, shown_share, shown_tb_s, trace_name
 from tracelens.report.html_charts import (
     REST,
     Part,
@@ -277,8 +277,7 @@ def _category_cells(row: CategoryRow, colors: Mapping[str, str], unit: str) -> I
     if unit != "device":
         return
     yield tag("td", "–" if row.tflops_s is None else shown_rate(row.tflops_s), class_="n")
-    wire = f"{shown_rate(row.wire_tb_s)} link" if row.wire_tb_s is not None else None
-    yield tag("td", wire or ("–" if row.hbm_tb_s is None else f"{shown_rate(row.hbm_tb_s)} HBM"), class_="n")
+    yield tag("td", shown_tb_s(row) or "–", class_="n")
     yield tag("td", bound_text(row))
     yield tag("td", *_of_roofline(row.of_roofline), class_="n")
 

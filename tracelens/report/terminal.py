@@ -1,4 +1,4 @@
-"""The verdict: at most 24 lines of 80 columns that say how far the trace is from its hardware."""
+"""The verdict: a screen of 80 columns that says how far the trace is from its hardware."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tracelens.analysis.summary import CategoryRow, Summary, Utilization
-from tracelens.report.figures import bound_text, shown_ms, shown_percent, shown_rate, shown_share, trace_name
+from tracelens.report.figures import bound_text, shown_ms, shown_percent, shown_rate, shown_share, shown_tb_s, trace_name
 from tracelens.report.text import clipped, display_width, terminal_text
 from tracelens.units import FLOPS_PER_TFLOP
 
-MAX_LINES = 24
 WIDTH = 80
 _BOLD, _DIM, _YELLOW, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
-_FINDINGS, _CATEGORIES = 3, 8
+_FINDINGS, _CATEGORIES, _NOTICES = 3, 8, 3
 #: Share of the window from which idle time is worth a line, and from which a cause of it shows as a tenth of a percent.
 _MUCH_IDLE, _LEAST_CAUSE = 0.01, 0.0005
 
@@ -32,12 +31,9 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
     ``seconds``: how long the analysis took, ``written``: what was written (both for the terminal only, they are in no
     file). Trace text is shown without control characters; ``color`` adds escape sequences of our own.
     """
-    top = [*_header(summary, seconds), *_coverage(summary), *_table(summary)]
-    bottom = [_Row(text=f" wrote {entry}") for entry in written[:2]]
-    room = MAX_LINES - len(top) - len(bottom)
-    findings = _findings(summary, room - min(len(summary.notices), 2))
-    notices = _notices(summary, room - len(findings))
-    return "\n".join(_painted(row, color) for row in (*top, *findings, *notices, *bottom))
+    rows = [*_header(summary, seconds), *_coverage(summary), *_table(summary), *_findings(summary), *_notices(summary)]
+    rows += [_Row(text=f" wrote {entry}") for entry in written[:2]]
+    return "\n".join(_painted(row, color) for row in rows)
 
 
 def wants_color(stream: TextIO) -> bool:
@@ -84,7 +80,9 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
         )
         if busy.idle >= _MUCH_IDLE and busy.idle_causes:
             causes = (f"{cause} {100 * share:.1f}" for cause, share in busy.idle_causes if share >= _LEAST_CAUSE)
-            yield _Row(text=f"     idle: {' + '.join(causes)}")
+            first, *more = _wrapped(" + ".join(causes), WIDTH - 11)
+            yield _Row(text=f"     idle: {first}")
+            yield from (_Row(text=f"           {line}") for line in more)
 
 
 def _time(summary: Summary) -> Iterator[str]:
@@ -137,7 +135,7 @@ def _table(summary: Summary) -> Iterator[_Row]:
         return
     yield _Row(text="")
     title = "per step" if summary.steps else "whole window"
-    head = f" {title:<18}{'ms':>9}{'%':>7}{'TFLOP/s':>9}{'TB/s':>11}   {'bound by':<10}{'of roofline':>11}"
+    head = f" {title:<19}{'ms':>9}{'%':>7}{'TFLOP/s':>9}{'TB/s':>11}  {'bound by':<10}{'of roofline':>11}"
     yield _Row(text=head, style=_DIM)
     shown = _shown_categories(summary.categories)
     largest = max(row.time_us for row in shown)
@@ -162,60 +160,53 @@ def _category_line(row: CategoryRow, decimals: int) -> str:
     bound = bound_text(row)
     tflops = "-" if row.tflops_s is None else shown_rate(row.tflops_s)
     roofline = "" if row.of_roofline is None else shown_share(row.of_roofline)
-    name = clipped(terminal_text(row.name), 17)
-    padding = " " * (18 - display_width(name))
+    name = clipped(terminal_text(row.name), 18)
+    padding = " " * (19 - display_width(name))
     return (
         f" {name}{padding}{row.time_us / 1e3:>9,.{decimals}f}{100 * row.share:>7.1f}{tflops:>9}{_tb_s(row):>11}"
-        f"   {clipped(bound, 10):<10}{roofline:>11}"
+        f"  {clipped(bound, 10):<10}{roofline:>11}"
     )
 
 
 def _tb_s(row: CategoryRow) -> str:
-    if row.wire_tb_s is not None:
-        return f"{shown_rate(row.wire_tb_s)} wire"
-    return "-" if row.hbm_tb_s is None else f"{shown_rate(row.hbm_tb_s)} HBM "
+    number, _, where = (shown_tb_s(row) or "-").partition(" ")
+    return f"{number} {where:<4}" if where else number
 
 
-def _findings(summary: Summary, room: int) -> list[_Row]:
-    """The first ones; what does not fit on a line continues on a second one as long as there is ``room``."""
+def _findings(summary: Summary) -> Iterator[_Row]:
     shown = summary.findings[:_FINDINGS]
     if not shown:
-        return []
+        return
     per = "gain per step, at most" if summary.steps else "gain, at most"
-    rows = [_Row(text=""), _Row(text=f" look here first{per:>{WIDTH - 17}}", style=_DIM)]
-    spare = room - len(rows) - len(shown)
+    yield _Row(text="")
+    yield _Row(text=f" look here first{per:>{WIDTH - 17}}", style=_DIM)
     for number, finding in enumerate(shown, 1):
         gain = "" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
-        first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain), 1 + (spare > 0))
+        first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain))
         padding = " " * (WIDTH - 4 - display_width(first) - len(gain))
-        rows += [_Row(text=f" {number} {first}{padding}{gain}"), *(_Row(text=f"   {line}") for line in more)]
-        spare -= len(more)
-    return rows
+        yield _Row(text=f" {number} {first}{padding}{gain}")
+        yield from (_Row(text=f"   {line}") for line in more)
 
 
-def _notices(summary: Summary, room: int) -> list[_Row]:
-    """As many as there is ``room`` for; the last line says how many there are beyond."""
-    notices = summary.notices
-    shown = len(notices) if len(notices) <= room else max(0, room - 1)
-    spare = room - shown - (shown < len(notices))
-    rows: list[_Row] = []
-    for notice in notices[:shown]:
-        first, *more = _wrapped(notice.text, WIDTH - 4, 1 + (spare > 0))
-        rows += [_Row(text=f" ! {first}", style=_YELLOW), *(_Row(text=f"   {line}", style=_YELLOW) for line in more)]
-        spare -= len(more)
-    if shown < len(notices) and room > 0:
-        rows.append(_Row(text=f" ! {len(notices) - shown} more notes: sheet about, or warnings in report.json"))
-    return rows
+def _notices(summary: Summary) -> Iterator[_Row]:
+    """The first ones; the last line says how many there are beyond."""
+    more = len(summary.notices) - _NOTICES
+    for notice in summary.notices[:_NOTICES]:
+        first, *rest = _wrapped(notice.text, WIDTH - 4)
+        yield _Row(text=f" ! {first}", style=_YELLOW)
+        yield from (_Row(text=f"   {line}", style=_YELLOW) for line in rest)
+    if more > 0:
+        yield _Row(text=f" ! {more} more note{'s' if more > 1 else ''}: sheet about, or warnings in report.json")
 
 
-def _wrapped(text: str, width: int, lines: int) -> list[str]:
+def _wrapped(text: str, width: int, lines: int = 3) -> list[str]:
     """``text`` in at most ``lines`` lines, the last one clipped."""
     text = " ".join(terminal_text(text).split())
-    if lines < 2 or display_width(text) <= width:
+    if display_width(text) <= width or lines == 1:
         return [clipped(text, width)]
     head = clipped(text, width + 1).removesuffix("…")
     cut = head.rfind(" ") if " " in head else len(head)
-    return [text[:cut], clipped(text[cut:].strip(), width)]
+    return [text[:cut], *_wrapped(text[cut:], width, lines - 1)]
 
 
 def _events(count: int) -> str:
