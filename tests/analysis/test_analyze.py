@@ -48,6 +48,19 @@ def test_timeline_is_conserved_and_names_what_was_exposed(build: Build) -> None:
     assert frame["total_memcpy_time"] == pytest.approx(12)
 
 
+@pytest.mark.parametrize(("unknown_us", "is_known"), [(40, True), (60, False)])
+def test_a_category_has_rates_where_most_of_its_time_is_in_calls_of_known_work(
+    build: Build, unknown_us: float, is_known: bool
+) -> None:
+    """50 µs of GEMM with shapes beside kernels of the category whose work nothing says."""
+    b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50)
+    b.op("Outer", 80, 10).launch(81, "Cijk_x", 100, unknown_us)
+    (row,) = summarize(analyze(b.trace(), Options())).categories
+    assert (row.name, row.time_us, row.backend) == ("GEMM", 50 + unknown_us, "roofline")
+    rates = (row.tflops_s, row.hbm_tb_s, row.of_roofline, row.of_peak, row.bound)
+    assert {rate is not None for rate in rates} == {is_known}
+
+
 def test_the_topmost_op_with_a_model_owns_the_kernels_below_it(build: Build) -> None:
     b = build().op("MyModule", 0, 100).op("aten::layer_norm", 10, 40, **norm_arguments())
     b.op("aten::native_layer_norm", 12, 30, **norm_arguments())
@@ -226,7 +239,7 @@ def test_a_users_triton_kernel_has_bytes_and_is_named_for_its_missing_flops(buil
     assert row["category"] == "triton"
     assert row["hbm_mb"] * 1e6 == pytest.approx(3 * 16 * 4)
     notice = next(n for n in summarize(found).notices if n.id == "compiled_kernels")
-    assert notice.text == "1 Triton kernels (100% of their time) without FLOPs or without bytes: add_kernel_0"
+    assert notice.text == "1 Triton kernel (100 % of their time) without FLOPs or without bytes: add_kernel_0"
 
 
 def test_a_kernel_that_no_compiler_is_recorded_for_has_no_model(build: Build) -> None:

@@ -68,5 +68,5 @@ def test_the_report_says_what_it_did(overlap: str, kernel_us: int, words: str) -
     assert report.kernels["Kernel duration (µs)_sum"].sum() == kernel_us
     notice = next(n for n in report.summary.notices if n.id == "same_stream_overlap")
     assert notice.count == 1
-    assert "13.33%" in notice.text
+    assert "13.33 %" in notice.text
     assert words in notice.text

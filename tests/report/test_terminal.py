@@ -77,7 +77,9 @@ def test_a_long_sentence_continues_on_the_next_lines_to_its_end(summary):
     why = (
         "aten::_scaled_dot_product_flash_attention (16, 16, 559, 64), (16, 16, 559, 64), 24 calls: 9 % of the roofline"
     )
-    fits = 'AMD 9.0, 104 units, 64.0 GiB, "AMD Radeon Graphics" fits mi210 and mi250-gcd, which agree on bf16 181 TFLOPS'
+    fits = (
+        'AMD 9.0, 104 units, 64.0 GiB, "AMD Radeon Graphics" fits mi210 and mi250-gcd, which agree on bf16 181 TFLOPS'
+    )
     finding = Finding(id="a", op=None, gain_us=3670.0, certainty="low", why=why)
     notice = Notice(id="a", count=1, text=f"{fits}, HBM 1.6 TB/s; choose one with --device NAME")
     assert verdict(replace(summary, findings=(finding,), notices=(notice,))).splitlines()[-5:] == [

@@ -144,9 +144,10 @@ class Utilization:
 class CategoryRow:
     """One line of the verdict's table.
 
-    ``time_us`` is per step where there are steps, else over the window; ``share`` is of the step or window. Rates are
-    over the category's own kernel time. ``of_roofline`` is estimated over measured time, ``of_peak`` the achieved share
-    of the data sheet's figure for ``bound``.
+    ``time_us`` is per step where there are steps, else over the window; ``share`` is of the window. Rates are over
+    the category's own kernel time, of the calls whose work is known; None where these are not most of that time.
+    ``of_roofline`` is estimated over measured time, ``of_peak`` the achieved share of the data sheet's figure for
+    ``bound``.
     """
 
     name: str

@@ -63,13 +63,11 @@ def utilization(analysis: Analysis) -> tuple[Utilization | None, tuple[Notice, .
         notices.insert(0, _notice("utilization_assumes", f"MFU assumes that {ranks_source}; else pass --ranks"))
     made = _made(analysis, work, found, shared, ranks_source)
     if made.mfu is not None and made.mfu > 1:
-        text = f"MFU is {made.mfu:.0%}: the model, --ranks or the tokens per step do not fit this trace"
+        text = f"MFU is {100 * made.mfu:.0f} %: the model, --ranks or the tokens per step do not fit this trace"
         notices.insert(0, _notice("utilization_above_peak", text))
     elif made.mfu is not None and made.mfu > (made.hfu or 0):
-        text = (
-            f"MFU is above HFU: {made.hardware_coverage or 0:.0%} of the device time is in ops with a perf model, "
-            "the rest may hold the missing products"
-        )
+        covered = f"{100 * (made.hardware_coverage or 0):.0f} % of the device time is in ops with a perf model"
+        text = f"MFU is above HFU: {covered}, the rest may hold the missing products"
         notices.insert(0, _notice("utilization_uncovered", text))
     return made, tuple(notices)
 

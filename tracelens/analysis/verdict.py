@@ -36,6 +36,8 @@ from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 SHORT_KERNEL_US = 5.0
 #: Share of the window below which a possible gain is not worth a line.
 MIN_GAIN = 0.005
+#: Share of a category's time that calls of known work must exceed, for their rate to stand for the category.
+LEAST_KNOWN = 0.5
 
 
 def summarize(analysis: Analysis) -> Summary:
@@ -211,19 +213,17 @@ def _cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]
 def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float) -> CategoryRow:
     count, time = frame["operation_count"], frame["kernel_us_sum"]
 
-    def rate(per_call: pd.Series) -> float | None:
+    def ratio(per_call: pd.Series) -> float | None:
         known = per_call.notna() & (time > 0)
         measured = time[known].sum()
-        return float((per_call * count)[known].sum() / measured / TERA_PER_S_IN_PER_US) if measured else None
+        return float((per_call * count)[known].sum() / measured) if measured > LEAST_KNOWN * time.sum() else None
 
-    def ratio(per_call_us: pd.Series) -> float | None:
-        known = per_call_us.notna() & (time > 0)
-        measured = time[known].sum()
-        return float((per_call_us * count)[known].sum() / measured) if measured else None
+    def rate(per_call: pd.Series) -> float | None:
+        per_us = ratio(per_call)
+        return None if per_us is None else per_us / TERA_PER_S_IN_PER_US
 
-    estimated = frame["roofline_us"] * count
-    bounds = estimated.groupby(frame["roofline_bound"].fillna("")).sum()
-    bounds = bounds[bounds.index != ""]
+    of_roofline = ratio(frame["roofline_us"])
+    bounds = (frame["roofline_us"] * count).groupby(frame["roofline_bound"]).sum()
     tflops = rate(frame["gflops"] * 1e9)
     wire = rate(frame["wire_mb"] * 1e6)
     backends = sorted(set(frame["backend"].dropna()))
@@ -234,8 +234,8 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
         tflops_s=tflops or None,
         hbm_tb_s=rate(frame["hbm_mb"] * 1e6),
         wire_tb_s=wire,
-        bound=str(bounds.idxmax()) if len(bounds) else None,
-        of_roofline=ratio(frame["roofline_us"]),
+        bound=str(bounds.idxmax()) if of_roofline is not None and len(bounds) else None,
+        of_roofline=of_roofline,
         of_peak=ratio(frame["percent_of_peak"] / 100 * frame["kernel_us_mean"]),
         backend=", ".join(backends) or None,
     )
@@ -267,13 +267,14 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
                 op=None,
                 gain_us=timeline.exposed_comm_ns / NS_PER_US / divisor,
                 certainty="low",
-                why=f"communication that no computation hid: {timeline.exposed_comm_ns / timeline.total_ns:.0%}",
+                why=f"communication that no computation hid: {_percent(timeline.exposed_comm_ns / timeline.total_ns)}",
             )
         )
     activity = analysis.activity
     if timeline.idle_ns > 0.02 * timeline.total_ns:
         causes = analysis.frames["idle_causes"]
-        why = f"device idle {timeline.idle_ns / timeline.total_ns:.0%}: {_counted(int(causes['gaps'].sum()), 'gap')}"
+        idle = _percent(timeline.idle_ns / timeline.total_ns)
+        why = f"device idle {idle}: {_counted(int(causes['gaps'].sum()), 'gap')}"
         why += f", the longest {_duration(causes['max_us'].max())}"
         if causes["cause"].iloc[0] != UNKNOWN:
             why += f"; {causes['percent_of_idle'].iloc[0]:.0f} % {causes['cause'].iloc[0]}"
@@ -313,6 +314,10 @@ def _duration(us: float) -> str:
     return f"{us / 1e6:,.1f} s"
 
 
+def _percent(share: float, decimals: int = 0) -> str:
+    return f"{100 * share:.{decimals}f} %"
+
+
 def _dims(analysis: Analysis, row: pd.Series) -> str:
     """The shapes of the tensors of a call, as far as they fit."""
     shapes = analysis.trace.table.signature_of(int(row["example_row"])).shapes or ()
@@ -325,8 +330,8 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
     notices = _input_notices(analysis)
     unlinked = int((activity.op < 0).sum())
     if unlinked:
-        share = analysis.coverage.unlinked or 0.0
-        text = f"{unlinked:,} of {len(activity):,} device events ({share:.1%} of their time) have no recorded launch"
+        share = _percent(analysis.coverage.unlinked or 0.0, 1)
+        text = f"{unlinked:,} of {len(activity):,} device events ({share} of their time) have no recorded launch"
         notices.append(Notice(id="unlinked", count=unlinked, text=text))
     if analysis.device is None:
         notices.append(
@@ -340,16 +345,16 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         notices.append(Notice(id="device", count=1, text=analysis.recognition.note))
     above = _above_peak(analysis)
     if above:
-        text = f"{above} rows run faster than the data sheet allows: a perf model or the device file is wrong there"
+        faster = f"{_counted(above, 'row')} faster than the data sheet allows"
+        text = f"{faster}: a perf model or the device file is wrong there"
         notices.append(Notice(id="above_peak", count=above, text=text))
     graphs = _graph_share(analysis)
     if graphs is not None:
         notices.append(graphs)
     notices += [*_whole_calls(analysis), *_compiled_without_work(analysis)]
     if tree.overlaps:
-        text = (
-            f"{tree.overlaps:,} host events outlive their caller; they hang on the innermost event that contains them"
-        )
+        ended = f"{_counted(tree.overlaps, 'host event')} ended after their caller did"
+        text = f"{ended}, and hang on the innermost event that contains them"
         notices.append(Notice(id="host_overlaps", count=tree.overlaps, text=text))
     if analysis.overlaps is not None and analysis.overlaps.count:
         notices.append(_overlap_notice(analysis, analysis.overlaps))
@@ -375,8 +380,8 @@ def _input_notices(analysis: Analysis) -> list[Notice]:
 
 def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
     device = np.isin(analysis.trace.table.kind, DEVICE_KINDS)
-    share = overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum()))
-    kernels = f"{overlaps.count:,} device events ran into the next of their stream ({share:.2%} of device time)"
+    share = _percent(overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum())), 2)
+    kernels = f"{_counted(overlaps.count, 'device event')} ran into the next of their stream ({share} of device time)"
     text = f"{kernels}: clipped there" if overlaps.clipped else f"{kernels}: kept; --overlap clip ends them there"
     return Notice(id="same_stream_overlap", count=overlaps.count, text=text)
 
@@ -424,7 +429,7 @@ def _graph_share(analysis: Analysis) -> Notice | None:
     if not behind.any():
         return None
     share = activity.duration[behind].sum() / max(1, activity.duration.sum())
-    found = f"{int(behind.sum()):,} kernels ({share:.0%} of device time) came from graph launches"
+    found = f"{_counted(int(behind.sum()), 'kernel')} ({_percent(share)} of device time) came from graph launches"
     text = f"{found}: by kernel, no ops; --capture TRACE gives them"
     return Notice(id="graph_launches", count=int(behind.sum()), text=text)
 
@@ -432,7 +437,7 @@ def _graph_share(analysis: Analysis) -> Notice | None:
 def _whole_calls(analysis: Analysis) -> Iterator[Notice]:
     """Calls of ops that hold several operations which could not be told apart, by reason."""
     for why, count in analysis.whole_calls:
-        yield Notice(id="whole_calls", count=count, text=f"{count:,} calls left whole: {why}")
+        yield Notice(id="whole_calls", count=count, text=f"{_counted(count, 'call')} left whole: {why}")
 
 
 def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
@@ -441,11 +446,11 @@ def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
     rows = rows[rows["category"] == FusedKernel.category]
     unknown = rows[rows["gflops"].isna() | rows["hbm_mb"].isna()]
     if len(unknown):
-        share = unknown["kernel_us_sum"].sum() / max(1e-9, rows["kernel_us_sum"].sum())
+        share = _percent(unknown["kernel_us_sum"].sum() / max(1e-9, rows["kernel_us_sum"].sum()))
         names = list(dict.fromkeys(unknown["name"].astype(str)))
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         calls = int(unknown["operation_count"].sum())
-        text = f"{calls:,} Triton kernels ({share:.0%} of their time) without FLOPs or without bytes: {shown}"
+        text = f"{_counted(calls, 'Triton kernel')} ({share} of their time) without FLOPs or without bytes: {shown}"
         yield Notice(id="compiled_kernels", count=calls, text=text)
 
 
@@ -454,7 +459,7 @@ def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:
     if not graphs.kernels:
         return Notice(id="graph_launches", count=0, text=f"no graph launches: {graphs.capture} has nothing to give")
     share = graphs.linked_ns / max(1, device_ns)
-    found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({share:.0%} of device time)"
+    found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({_percent(share)} of device time)"
     text = f"graph launches: ops from {graphs.capture} for {found} of {graphs.linked_launches} of {graphs.launches:,}"
     if graphs.reasons:
         text += "; by kernel the rest: " + "; ".join(f"{count:,} {reason}" for reason, count in graphs.reasons)

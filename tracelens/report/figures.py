@@ -23,7 +23,8 @@ def bound_text(row: CategoryRow) -> str:
     """What bounds a category: ``no model`` where none of its work is known, ``unknown`` where not enough of it is."""
     if row.bound is not None:
         return bound_name(row.bound)
-    return "no model" if row.tflops_s is None and row.hbm_tb_s is None and row.wire_tb_s is None else "unknown"
+    known = (row.tflops_s, row.hbm_tb_s, row.wire_tb_s, row.backend)
+    return "no model" if known == (None,) * 4 else "unknown"
 
 
 def shown_tb_s(row: CategoryRow) -> str | None:

@@ -10,7 +10,15 @@ from tracelens.analysis.step_timeline import StepTimeline
 from tracelens.analysis.summary import CategoryRow, Summary
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import plain_values
-from tracelens.report.figures import bound_text, shown_ms, shown_percent, shown_rate, shown_share, shown_tb_s, trace_name
+from tracelens.report.figures import (
+    bound_text,
+    shown_ms,
+    shown_percent,
+    shown_rate,
+    shown_share,
+    shown_tb_s,
+    trace_name,
+)
 from tracelens.report.html_charts import (
     REST,
     Part,
@@ -47,8 +55,8 @@ _IDLE_TEXT = (
     "doing until then; together exactly the window's idle time."
 )
 _PATH_TEXT = (
-    "The critical path: the longest chain of host work, launches and kernels that led to the end of the typical step. "
-    "Where the chain only waited is not on the path."
+    "The critical path: the longest chain of host work, launches and kernels that led to the end of the typical step, "
+    "or of the window without steps. Where the chain only waited is not on the path."
 )
 CPU_TEXT = "CPU ops by distinct call. Self time leaves out the ops called on the same thread."
 
@@ -86,7 +94,7 @@ def _facts(summary: Summary) -> Iterator[str]:
 def _tiles(summary: Summary) -> Iterator[Markup]:
     steps, busy, rate, coverage = summary.steps, summary.busy, summary.throughput, summary.coverage
     if steps is not None:
-        spread = "one step" if steps.spread is None else f"±{shown_percent(steps.spread)} over {steps.count} steps"
+        spread = "one complete step" if steps.spread is None else f"±{shown_percent(steps.spread)}"
         yield _tile(
             "Step time", f"{shown_ms(steps.time_us)} ms", spread,
             f"Median of the complete steps, {_STEP_TEXT if busy is not None else 'as they were annotated'}. "
@@ -179,7 +187,7 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], path: Sheet | N
         _category_bar(summary.categories, colors, unit) if summary.categories else None,
         _category_table(summary, colors, per, unit) if summary.categories else None,
         _idle_table(summary),
-        _path_table(path),
+        _path_table(path, "step" if summary.steps else "window"),
         _how(
             _WINDOW_TEXT if summary.busy is not None else None,
             f"The categories: {unit} time of each category over that of all; streams overlap, so their times may add "
@@ -235,12 +243,12 @@ def _idle_table(summary: Summary) -> Markup | None:
     return _small_table("Why the device stood idle", ("cause", "ms", "% of the window"), rows)
 
 
-def _path_table(path: Sheet | None) -> Markup | None:
+def _path_table(path: Sheet | None, whole: str) -> Markup | None:
     if path is None:
         return None
     columns = (plain_values(path.frame[key]) for key in ("kind", "time_us", "percent_of_step"))
     rows = [(str(kind), shown_ms(float(us or 0)), f"{percent:.1f}") for kind, us, percent in zip(*columns, strict=True)]
-    return _small_table("The critical path through a step", ("kind", "ms", "% of the step"), rows)
+    return _small_table(f"The critical path through a {whole}", ("kind", "ms", f"% of the {whole}"), rows)
 
 
 def _small_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Markup:
@@ -254,8 +262,7 @@ def _small_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, .
 
 
 def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit: str) -> Markup:
-    whole = "of the step" if summary.steps else "of the window"
-    head = ["category", f"ms {per}", f"% {whole}" if unit == "device" else "%"]
+    head = ["category", f"ms {per}", "% of the window" if unit == "device" else "%"]
     if unit == "device":
         head += ["TFLOPS/s", "TB/s", "bound by", "of roofline"]
     rows = [

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tracelens.analysis.summary import CategoryRow, Summary, Utilization
-from tracelens.report.figures import bound_text, shown_ms, shown_percent, shown_rate, shown_share, shown_tb_s, trace_name
+from tracelens.report.figures import (
+    bound_text,
+    shown_ms,
+    shown_percent,
+    shown_rate,
+    shown_share,
+    shown_tb_s,
+    trace_name,
+)
 from tracelens.report.text import clipped, display_width, terminal_text
 from tracelens.units import FLOPS_PER_TFLOP
 

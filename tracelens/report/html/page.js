@@ -140,7 +140,7 @@ class Table {
     this.count.textContent = this.rows.length === this.total ? all + " rows" : this.rows.length.toLocaleString("en-US") + " of " + all + " rows";
     const hidden = this.rows.length - shown.length;
     this.more.hidden = hidden === 0;
-    this.more.textContent = "show " + Math.min(hidden, MORE_ROWS) + " more of " + hidden.toLocaleString("en-US");
+    this.more.textContent = "show " + (hidden > MORE_ROWS ? MORE_ROWS + " of " : "") + hidden.toLocaleString("en-US") + " more rows";
   }
 
   row(i) {
