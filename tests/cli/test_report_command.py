@@ -48,13 +48,30 @@ def test_every_real_trace_reports_or_says_in_one_sentence_why_not(
             assert "4 CPU ops but no GPU kernels" in shown.err
             continue
         lines = shown.out.splitlines()
-        assert len(lines) <= 24
+        assert len(lines) <= 30
         document = json.loads((folder / "report.json").read_text())
         jsonschema.validate(document, SCHEMA)
         busy = document["busy"]
         # conserved up to the digits of the document
         assert sum(busy[part] for part in ("compute", "exposed_comm", "memcpy", "idle")) == pytest.approx(1, abs=1e-9)
     assert len(codes) > 10
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--ep-size", "many"], "argument --ep-size: must be a whole number of at least 1, got 'many'"),
+        (["--rank", "-1"], "argument --rank: must be a whole number of at least 0, got '-1'"),
+        (["--max-memory", "0"], "argument --max-memory: must be a number above 0, got '0'"),
+        (["-o", "one.json", "--csv"], "--csv writes a folder of tables beside the report: give -o a folder"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    moe: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    with suppress(SystemExit):
+        assert report(moe, *options) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_the_same_input_gives_the_same_bytes(moe: Path, tmp_path: Path) -> None:

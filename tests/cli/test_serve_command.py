@@ -71,6 +71,32 @@ def test_an_experiment_file_stands_for_options(capsys, tmp_path):
     assert "experiment.toml: argument --rate: invalid float value: 'fast'" in capsys.readouterr().err
 
 
+def test_the_command_line_wins_over_an_experiment_file_also_with_a_default_and_by_another_name(capsys, tmp_path):
+    path = tmp_path / "experiment.toml"
+    path.write_text('model = "llama3.1-8b"\ncluster = "h100-sxm"\nrate = 5\nrequests = 3\ntp = 2\nout = "from_file"\n')
+    mine = tmp_path / "mine"
+    assert main(["serve", "--config", str(path), "--tp", "1", "--device", "dgx-h100", "-o", str(mine)]) == 0
+    assert json.loads((mine / "summary.json").read_text())["summary"]["devices"] == 1
+    assert not (tmp_path / "from_file").exists()
+    assert main(["serve", "--config", str(path)]) == 0
+    assert json.loads((tmp_path / "from_file" / "summary.json").read_text())["summary"]["devices"] == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('requests = "many"', "experiment.toml: argument --requests: invalid int value: 'many'"),
+        ('contention = "yes"', "experiment.toml: contention must be true or false, not 'yes'"),
+        ('preemption = "drop"', "experiment.toml: argument --preemption: invalid choice: 'drop'"),
+    ],
+)
+def test_a_value_in_an_experiment_file_that_does_not_fit_is_named(capsys, tmp_path, setting, words):
+    path = tmp_path / "experiment.toml"
+    path.write_text(f'model = "llama3.1-8b"\ncluster = "h100-sxm"\nrate = 5\n{setting}\n')
+    assert main(["serve", "--config", str(path)]) == 2
+    assert words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jsonschema
 import orjson
 import pytest
 
 from tracelens.errors import InputError, UsageError
 from tracelens.report.columns import sheet
+from tracelens.report.explanation import explain
 from tracelens.report.json_report import schema
 from tracelens.report.result import Report
 
@@ -46,9 +49,22 @@ def test_explain_names_the_formula_the_device_figure_and_its_source(report):
     assert "no perf model" in str(report.explain(2))
 
 
-def test_printing_a_report_gives_the_verdict_and_a_notebook_gets_it_escaped(report, analysis, summary):
-    from dataclasses import replace
+@pytest.mark.parametrize(
+    ("hbm_mb", "figures", "why"),
+    [
+        (None, True, "its bytes are not determined by what was recorded"),
+        (1.0, True, "the device has no figure for this"),
+        (1.0, False, "pass --device"),
+    ],
+)
+def test_explain_says_why_there_is_no_estimate(summary, hbm_mb, figures, why):
+    device = replace(summary.device, note="recognized" if figures else "pass --device")
+    row = {"name": "aten::_fused_adamw_", "model": "MultiTensor", "gflops": 1.0, "hbm_mb": hbm_mb}
+    found = explain(row, device if figures else replace(device, figures=()))
+    assert found.lines[-1] == f"no estimate: {why}"
 
+
+def test_printing_a_report_gives_the_verdict_and_a_notebook_gets_it_escaped(report, analysis, summary):
     assert repr(report) == report.verdict()
     hostile = Report(analysis, replace(summary, extensions=(), input=replace(summary.input, file="<script>.json")))
     assert "<script>" in repr(hostile)

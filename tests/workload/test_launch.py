@@ -121,3 +121,5 @@ def test_the_command_takes_a_launch_file_and_its_own_options_win(written, capsys
     printed = capsys.readouterr().out
     assert "not read: group_query_attention, lr" in printed
     assert "tp 2 pp 2 vpp 2 cp 1 dp 2" in printed
+    assert main(["project", "--launch", str(path), "--cluster", "dgx-h100", "--nodes", "1", "--tp", "1"]) in (0, 3)
+    assert "tp 1 " in capsys.readouterr().out

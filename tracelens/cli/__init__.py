@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import math
 import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from tracelens.errors import TracelensError
+from tracelens.errors import TracelensError, UsageError
 
 INTERRUPTED = 130
 
@@ -23,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(arguments)
     args = parser.parse_args(arguments)
-    args.words = arguments
+    args.command_line = arguments
     try:
         return int(args.run(args))
     except TracelensError as error:
@@ -91,6 +92,65 @@ def _docstring(verb: str) -> str | None:
 
 def _summary(docstring: str | None) -> str:
     return (docstring or "").strip().split("\n", 1)[0]
+
+
+def filled_in(
+    args: argparse.Namespace,
+    configure: Callable[[argparse.ArgumentParser], None],
+    settings: Mapping[str, object],
+    source: str,
+) -> argparse.Namespace:
+    """``args`` with what a file says for the options that the command line leaves out, whatever their defaults.
+
+    UsageError, naming ``source``, for a name that is no option and for a value that does not fit.
+    """
+    parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
+    configure(parser)
+    options = {
+        text[2:].replace("-", "_"): (text, action)
+        for action in parser._actions
+        for text in action.option_strings
+        if text.startswith("--")
+    }
+    words = []
+    for name, value in settings.items():
+        if name not in options:
+            raise UsageError.unknown(f"setting in {source}", name, options)
+        text, action = options[name]
+        if action.nargs == 0:
+            if not isinstance(value, bool):
+                raise UsageError(f"{source}: {name} must be true or false, not {value!r}")
+            words += [text] if value else []
+        elif value is not None:
+            words.append(f"{text}={value}")
+    try:
+        found, _ = parser.parse_known_args([*words, *args.command_line])
+    except argparse.ArgumentError as error:
+        raise UsageError(f"{source}: {error}") from None
+    return argparse.Namespace(**{**vars(args), **vars(found)})
+
+
+def positive(text: str) -> int:
+    """A count from the command line."""
+    return whole(text, least=1)
+
+
+def whole(text: str, *, least: int = 0) -> int:
+    """A whole number from the command line."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+    return int(text)
+
+
+def above_zero(text: str) -> float:
+    """An amount from the command line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return value
 
 
 class _Version(argparse.Action):

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tracelens.cli import positive
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -29,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.files import find_traces
     from tracelens.analysis.ranks.job import compare_ranks
     from tracelens.analysis.ranks.reading import RankOptions
+    from tracelens.errors import UsageError
     from tracelens.executors import open_executor
     from tracelens.extensions import NONE, load_extension
     from tracelens.report.rank_report import RankReport, refuse_foreign
@@ -39,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     is_file = output.suffix in (".xlsx", ".json")
     if not is_file:
         refuse_foreign(output)
+    elif args.csv:
+        raise UsageError(f"--csv writes a folder of tables beside the report: give -o a folder, not {output}")
     extensions = tuple(spec for spec in args.extension if spec != NONE)
     for spec in extensions:
         load_extension(spec)
@@ -78,14 +83,6 @@ def source_of(given: Sequence[str], paths: Sequence[Path]) -> Path:
     """What the output is named after: the folder that was given, else that of the first trace."""
     first = Path(given[0])
     return (first if first.is_dir() else paths[0].parent).absolute()
-
-
-def positive(text: str) -> int:
-    """A count from the command line."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
 
 
 def progress(done: int, total: int) -> None:

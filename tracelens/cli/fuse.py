@@ -12,7 +12,8 @@ from pathlib import Path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from tracelens.cli.collectives import add_executor, positive
+    from tracelens.cli import positive
+    from tracelens.cli.collectives import add_executor
 
     add = parser.add_argument
     add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.cli import filled_in, positive
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -34,11 +36,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="take model and options from Megatron-LM's list of arguments, or Primus' .yaml; options given here win",
     )
-    add("--nodes", type=_positive, metavar="N", help="whole nodes of the cluster")
-    add("--gpus", type=_positive, metavar="N", help="devices, instead of --nodes")
-    add("--sequence", type=_positive, default=4096, metavar="TOKENS", help="default: %(default)s")
-    add("--global-batch", type=_positive, metavar="SEQUENCES", help="default: 8 micro-batches per replica")
-    add("--micro-batch", type=_positive, default=1, metavar="SEQUENCES", help="default: %(default)s")
+    add("--nodes", type=positive, metavar="N", help="whole nodes of the cluster")
+    add("--gpus", type=positive, metavar="N", help="devices, instead of --nodes")
+    add("--sequence", type=positive, default=4096, metavar="TOKENS", help="default: %(default)s")
+    add("--global-batch", type=positive, metavar="SEQUENCES", help="default: 8 micro-batches per replica")
+    add("--micro-batch", type=positive, default=1, metavar="SEQUENCES", help="default: %(default)s")
     for name, meaning in (
         ("tp", "tensor-parallel ranks"),
         ("pp", "pipeline ranks"),
@@ -47,9 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("ep", "expert-parallel ranks"),
         ("etp", "tensor-parallel ranks of each expert"),
     ):
-        add(f"--{name}", type=_positive, default=1, metavar="N", help=f"{meaning}; default: 1")
+        add(f"--{name}", type=positive, default=1, metavar="N", help=f"{meaning}; default: 1")
     add("--zero", type=int, choices=(0, 1, 2, 3), default=1, help="what replicas divide; 3 is FSDP; default: 1")
-    add("--shard", type=_positive, metavar="RANKS", help="ranks that share states (HSDP); default: all replicas")
+    add("--shard", type=positive, metavar="RANKS", help="ranks that share states (HSDP); default: all replicas")
     add("--no-sequence-parallel", action="store_true", help="with --tp: norms on every rank's tokens in full")
     add("--tp-overlap", action="store_true", help="tensor-parallel collectives run beside products")
     add("--ep-overlap", action="store_true", help="experts' exchanges run beside another micro-batch's backward")
@@ -149,15 +151,14 @@ def _launched(args: argparse.Namespace) -> argparse.Namespace:
     from tracelens.workload.launch import read_launch
 
     found = read_launch(args.launch)
-    parser = argparse.ArgumentParser()
-    configure(parser)
-    defaults = vars(parser.parse_args([]))
-    options = {name: value for name, value in found.options.items() if getattr(args, name) == defaults[name]}
+    options = dict(found.options)
     if args.nodes or args.gpus:
         options = {name: value for name, value in options.items() if name not in ("nodes", "gpus")}
-    print(f"{args.launch}: " + ", ".join(f"{name} {value}" for name, value in sorted(options.items())))
+    args = filled_in(args, configure, options, args.launch.name)
+    taken = {name: value for name, value in options.items() if getattr(args, name) == value}
+    print(f"{args.launch}: " + ", ".join(f"{name} {value}" for name, value in sorted(taken.items())))
     print(f"not read: {', '.join(found.ignored) or 'nothing'}")
-    return argparse.Namespace(**{**vars(args), **options, "model": args.model or found.model})
+    return argparse.Namespace(**{**vars(args), "model": args.model or found.model})
 
 
 def _measured(args: argparse.Namespace, found: Result) -> Result:
@@ -469,10 +470,3 @@ def _text(result: Result) -> str:
     ]
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.cli import above_zero, positive, whole
+
 if TYPE_CHECKING:
     from tracelens.report.result import Report
 
@@ -30,8 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "bundled ones switch themselves on, `none` stops that",
     )  # fmt: skip
     add("--steps", metavar="3|3-5|steady", help="only these steps; default: the whole file")
-    add("--rank", type=_rank, metavar="N", help="of a file with several ranks merged, this one; default: the first")
-    add("--ep-size", type=_positive, metavar="RANKS", help="expert-parallel group size, where the trace has none")
+    add("--rank", type=whole, metavar="N", help="of a file with several ranks merged, this one; default: the first")
+    add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, where the trace has none")
     add("--backend", default="roofline", metavar="CHAIN", help="what is achievable: tile, gemm=origami,sdpa=tile ...")
     add("--gpu-clock-mhz", type=float, metavar="MHZ", help="the clock of estimates; default: the data sheet's")
     add(
@@ -42,17 +44,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--cpu", action="store_true", help="tables of the CPU ops too; a report even without GPU work")
     add("--model", metavar="NAME|config.json", help="adds model and hardware FLOPs utilization; also a model .toml")
-    add("--tokens-per-step", type=_positive, metavar="N", help="for --model, where the trace does not record it")
-    add("--batch", type=_positive, metavar="B", help="sequences per step, for --model")
-    add("--sequence", type=_positive, metavar="S", help="tokens per sequence, for --model")
+    add("--tokens-per-step", type=positive, metavar="N", help="for --model, where the trace does not record it")
+    add("--batch", type=positive, metavar="B", help="sequences per step, for --model")
+    add("--sequence", type=positive, metavar="S", help="tokens per sequence, for --model")
     add(
         "--ranks",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="for --model: ranks that share the work on these tokens (tp x pp x cp)",
     )
     add("--capture", type=Path, metavar="TRACE", help="trace of the graphs' capture: ops for the kernels they replay")
-    add("--max-memory", type=_gigabytes, metavar="GB", help="stop reading beyond this; default: 3/4 of the machine's")
+    add("--max-memory", type=above_zero, metavar="GB", help="stop reading beyond this; default: 3/4 of the machine's")
     add("--csv", action="store_true", help="also write csv/, one file per sheet")
     add("--format", choices=("text", "json"), default="text", help="what stdout carries: the verdict, or report.json")
 
@@ -60,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import tracelens
     from tracelens.backends.chain import absences
+    from tracelens.errors import UsageError
     from tracelens.extensions import NONE
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import refuse_foreign
@@ -69,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     output: Path = args.output or args.trace.parent / f"{_stem(args.trace)}.report"
     if not _is_file(output):
         refuse_foreign(output)
+    elif args.csv:
+        raise UsageError(f"--csv writes a folder of tables beside the report: give -o a folder, not {output}")
     device = HardwareSpec.load(args.device) if args.device else None
     model = ModelConfig.load(args.model) if args.model else None
     for absence in absences(args.backend):
@@ -123,27 +128,6 @@ def _stem(path: Path) -> str:
     for suffix in (".gz", ".json", ".trace", ".pt"):
         name = name.removesuffix(suffix)
     return name or path.name
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
-
-
-def _rank(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
-    return value
-
-
-def _gigabytes(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
-    return value
 
 
 _BAR = 30

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelens.cli import above_zero, positive
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -43,20 +45,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--strategy", choices=("1d", "2d", "2d-seqp", "all"), default="all", help="default: all")
     add("--gpus", metavar="N|N..M|N,M", help="device counts; N..M doubles from N")
-    add("--max-gpus", type=_positive, metavar="N", help="no more devices; alone: 1, 2, 4 ... N")
-    add("--global-batch", type=_positive, required=True, metavar="SAMPLES")
-    add("--sequence", type=_positive, metavar="TOKENS", help="default: the model's own, else 4096")
+    add("--max-gpus", type=positive, metavar="N", help="no more devices; alone: 1, 2, 4 ... N")
+    add("--global-batch", type=positive, required=True, metavar="SAMPLES")
+    add("--sequence", type=positive, metavar="TOKENS", help="default: the model's own, else 4096")
     add("--precision", default="bf16", metavar="P,P", help="bf16, fp16, fp8, mxfp8, nvfp4; several are searched")
     add("--rules", choices=("corrected", "paper", "repaired"), default="corrected", help="default: %(default)s")
     add("--backend", metavar="NAME|FAMILY=NAME,...", help="who prices operations; default: tile,collectives")
-    add("--top", type=_positive, default=10, metavar="N", help="per device count and strategy; default: %(default)s")
+    add("--top", type=positive, default=10, metavar="N", help="per device count and strategy; default: %(default)s")
     add(
         "--fix", action="append", default=[], metavar="NAME=VALUE", help="e.g. tp=8, zero=1, recompute=none; repeatable"
     )
     add("--forbid", action="append", default=[], metavar="NAME", help="keep a dimension at 1, e.g. pp; repeatable")
     add("--memory-headroom", type=float, default=0.0, metavar="SHARE", help="of device memory to leave free")
     add("--objective", choices=("time", "cost", "energy"), default="time", help="what the winner is best in")
-    add("--price-per-gpu-hour", type=float, metavar="USD")
+    add("--price-per-gpu-hour", type=above_zero, metavar="USD")
     add("--pareto", action="store_true", help="also print what nothing beats in time, devices and memory")
     add("--explain", type=int, metavar="RANK", help="list every operation of the RANK-th best, 0 the winner")
     add(
@@ -64,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="search anew for every combination of flops, hbm_gb, hbm_gb_s, nvs, model, cluster; V..V doubles",
     )  # fmt: skip
     add("--executor", default="processes", metavar="NAME", help="of a sweep: processes, serial, dask://HOST:PORT, mpi")
-    add("--jobs", type=_positive, metavar="N", help="worker processes of a sweep; default: one per core")
+    add("--jobs", type=positive, metavar="N", help="worker processes of a sweep; default: one per core")
     add("--plot", type=Path, metavar="FOLDER", help="scaling, components, degrees, landscape, heat maps as SVG")
     add("-o", "--output", type=Path, metavar="FILE", help="all columns as .csv, .json or .xlsx")
 
@@ -263,10 +265,3 @@ def _counts(text: str | None, most: int | None) -> list[int]:
     if not counts or min(counts) < 1:
         raise UsageError(f"--gpus takes 512, 512,1024 or 4..16384 (doubling), all at least 1; got {text!r}")
     return counts
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value

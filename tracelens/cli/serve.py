@@ -12,8 +12,9 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from tracelens.cli import above_zero, filled_in
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _KEYS = (
     ("simulation", ("events", "compute_events", "exchange_events", "transfer_events")),
 )
 _SHORT = {"mean", "p50", "p90", "p99"}
+#: Options that name files: beside the experiment file that gives them.
+_FILES = {"engine", "profile", "replay", "trace", "out", "batch", "calibrate", "export_profile"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +123,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     ask = parser.add_argument_group("what is asked")
     ask.add_argument("--slo", metavar="ttft=500ms,tpot=50ms", help="goodput under these limits")
-    ask.add_argument("--price-per-gpu-hour", type=float, metavar="PRICE")
+    ask.add_argument("--price-per-gpu-hour", type=above_zero, metavar="PRICE")
     ask.add_argument("--sweep", metavar="rate=1..20", help="a run per rate; rate=1..20..0.5 sets the step")
     ask.add_argument("--find-max-goodput", action="store_true", help="with --sweep and --slo: the best rate")
     ask.add_argument(
@@ -144,7 +147,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.config is not None:
-        args = _with_file(args)
+        args = _with_config(args, args.config)
     if args.scenarios:
         return _scenarios()
     if args.batch is not None:
@@ -162,33 +165,14 @@ def run(args: argparse.Namespace) -> int:
     return _once(args, experiment)
 
 
-class _FileOptions(argparse.ArgumentParser):
-    """The command's options where some of them stand in a file; what is wrong is raised, not printed."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}")
-
-
-def _with_file(args: argparse.Namespace) -> argparse.Namespace:
-    """Options of an experiment file, then those of the command line, which win."""
+def _with_config(args: argparse.Namespace, path: Path) -> argparse.Namespace:
+    """With the options of an experiment file, where the command line does not give them."""
     from tracelens.serving.experiment import read_settings
 
-    path: Path = args.config
-    words = []
-    for name, value in read_settings(path).items():
-        if not hasattr(args, name):
-            known = [key for key in vars(args) if key not in ("run_name", "words", "config", "verbose")]
-            raise UsageError.unknown(f"setting in {path.name}", name, known)
-        if name == "config" or value is None or value is False:
-            continue
-        if name in ("engine", "profile", "replay", "trace", "out"):
-            value = path.parent / str(value)
-        option = f"--{name.replace('_', '-')}"
-        words.append(option if value is True else f"{option}={value}")
-    parser = _FileOptions(prog=path.name, add_help=False)
-    configure(parser)
-    parser.add_argument("-v", "--verbose", action="count", default=0)
-    return parser.parse_args([*words, *args.words[args.words.index("serve") + 1 :]])
+    settings = {name: value for name, value in read_settings(path).items() if name != "config"}
+    for name in _FILES & settings.keys():
+        settings[name] = path.parent / str(settings[name])
+    return filled_in(args, configure, settings, path.name)
 
 
 def _engine(args: argparse.Namespace) -> Engine:
@@ -254,7 +238,7 @@ def _options(args: argparse.Namespace) -> Options:
         contention=args.contention,
         order=args.order,
         kv_link_gb_s=args.kv_link,
-        series=args.out is not None and args.sweep is None,
+        series=args.out is not None,
     )
 
 

@@ -90,7 +90,11 @@ def _rates(values: Mapping[str, Any]) -> list[str]:
 
 def _estimate(values: Mapping[str, Any], device: DeviceSummary) -> list[str]:
     if values.get("roofline_us") is None:
-        return [f"no estimate: {device.note or 'the device has no figure for this'}"]
+        if not device.figures:
+            return [f"no estimate: {device.note or 'the device is not known'}"]
+        unknown = values.get("hbm_mb") is None and not values.get("wire_mb")
+        why = "its bytes are not determined by what was recorded" if unknown else "the device has no figure for this"
+        return [f"no estimate: {why}"]
     time, reached = _number(values["roofline_us"]), _number(values.get("percent_of_roofline_mean"))
     bound, backend = values.get("roofline_bound"), values.get("backend")
     lines = [f"estimate: {time} µs by {backend}, bound by {bound}: {reached} % of it was reached"]
