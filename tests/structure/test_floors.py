@@ -29,7 +29,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("backends", "workload"), 2),
     **dict.fromkeys(("analysis", "projection", "serving"), 3),
     "report": 4,
-    **dict.fromkeys(("cli", "__init__"), 5),
+    **dict.fromkeys(("cli", "__init__", "__main__"), 5),
 }
 #: (importing room, imported room): why it is allowed.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
