@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.cli import above_zero, filled_in
+from tracelens.cli import filled_in
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     ask = parser.add_argument_group("what is asked")
     ask.add_argument("--slo", metavar="ttft=500ms,tpot=50ms", help="goodput under these limits")
-    ask.add_argument("--price-per-gpu-hour", type=above_zero, metavar="PRICE")
+    ask.add_argument("--price-per-gpu-hour", type=float, metavar="PRICE")
     ask.add_argument("--sweep", metavar="rate=1..20", help="a run per rate; rate=1..20..0.5 sets the step")
     ask.add_argument("--find-max-goodput", action="store_true", help="with --sweep and --slo: the best rate")
     ask.add_argument(
