@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tracelens.cli import report, verbs
+from tracelens.report.columns import ALL_SETS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
@@ -34,3 +38,23 @@ def test_the_recording_page_is_python() -> None:
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (DOCS / page).read_text(encoding="utf-8")):
         assert (DOCS / target).exists(), target
+
+
+def test_the_command_page_names_every_command_and_every_option_of_report() -> None:
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    assert [verb for verb in verbs() if f"\ntracelens {verb} " not in page] == []
+    parser = argparse.ArgumentParser(add_help=False)
+    report.configure(parser)
+    options = [text for action in parser._actions for text in action.option_strings if text.startswith("--")]
+    assert [text for text in options if text not in page and text != "--output"] == []
+
+
+def test_the_report_page_names_columns_as_the_workbook_does() -> None:
+    page = (DOCS / "report.md").read_text(encoding="utf-8")
+    table = page.partition("## Rates and estimates")[2].partition("## Steps")[0]
+    named = [
+        name for cell in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in re.findall("`(.*?)`", cell)
+    ]
+    headers = {text for columns in ALL_SETS.values() for c in columns.values() for text in (c.header, c.family)}
+    assert len(named) > 6
+    assert [name for name in named if name not in headers] == []
