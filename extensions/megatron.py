@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelens import CategoryOf, EPComm, GroupedGEMM, OpSignature, recorded_as, traced_as
+from tracelens import CategoryOf, EPComm, GroupedGEMM, OpSignature, SignatureError, recorded_as, traced_as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,9 @@ def _grouped_gemm(op: OpSignature) -> GroupedGEMM:
     """(a [m,k], b [g,k,n], batch_sizes, trans_b): b is [g,n,k] when transposed."""
     m, k = op.shape(0, rank=2)
     groups, *b = op.shape(1, rank=3)
-    n = b[0] if op.literal(3) is True else b[1]
+    k_b, n = reversed(b) if op.literal(3) is True else b
+    if k != k_b:
+        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
     return GroupedGEMM(m=m, n=n, k=k, groups=groups, dtype=op.dtype(0), dtype_b=op.dtype(1))
 
 

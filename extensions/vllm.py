@@ -109,7 +109,9 @@ def _latent_cache_write(op: OpSignature) -> CacheWrite:
 def _unquantized_gemm(op: OpSignature) -> GEMM:
     """(x [..,k], weight [n,k], bias)."""
     *rows, k = op.shape(0)
-    n = op.shape(1, rank=2)[0]
+    n, k_b = op.shape(1, rank=2)
+    if k != k_b:
+        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
     return GEMM(m=math.prod(rows), n=n, k=k, bias=op.has(2), dtype=op.dtype(0), dtype_b=op.dtype(1))
 
 

@@ -151,6 +151,12 @@ def test_grouped_gemm_reads_n_by_the_transposition_flag(weights: tuple[int, ...]
         assert (recorded.shapes, recorded.dtypes) == (signature.shapes, signature.dtypes)
 
 
+def test_a_grouped_gemm_whose_transposition_was_not_recorded_is_not_guessed():
+    signature = OpSignature(name="GroupedGemm", shapes=((4096, 2048), (8, 1408, 2048)), dtypes=("c10::BFloat16",) * 2)
+    with pytest.raises(SignatureError, match="inner dims differ, 2048 and 1408"):
+        BINDINGS["GroupedGemm"].target(signature)
+
+
 def test_the_backward_of_the_grouped_gemm_has_a_category_though_no_model():
     claims = Registry.collect("category", MEGATRON.sources)
     assert claims["GroupedGemmBackward"].options["category"] == "GroupedGEMM_bwd"
