@@ -128,6 +128,15 @@ def test_a_gz_name_gives_gzip_and_the_same_bytes_each_time(tmp_path):
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
 
 
+def test_events_that_cannot_be_placed_are_left_out_and_huge_numbers_stay(tmp_path):
+    odd = [{"ph": "C", "name": "c", "ts": 1e300}, {"ph": "i", "name": "i", "ts": float("nan")},
+           {"ph": "i", "name": "i", "ts": 3, "pid": 1, "tid": [1]}]  # fmt: skip
+    huge = slice_("huge", 500, 5, **{"External id": 10**30, "text": "\ud800"})
+    written, _ = fused(tmp_path, ranks=(0,), events=[*EVENTS, *odd, huge])
+    assert not [event for event in written if event["ph"] in "Ci"]
+    assert next(event for event in written if event["name"] == "huge")["args"]["External id"] > 10**29
+
+
 def test_a_fused_file_is_a_trace_again(tmp_path):
     from tracelens.trace.read import read_trace
     from tracelens.trace.tree import OpTree
@@ -142,7 +151,7 @@ def test_a_fused_file_is_a_trace_again(tmp_path):
     assert len({int(tree.launch[row]) for row in linked}) == 2
 
 
-@pytest.mark.parametrize("text", ["", "5", "a:b", "5:5", "7:3"])
+@pytest.mark.parametrize("text", ["", "5", "a:b", "5:5", "7:3", "0:inf", "nan:1"])
 def test_a_window_that_is_none_is_said(text):
     with pytest.raises(UsageError, match="window"):
         parse_window(text)

@@ -33,8 +33,8 @@ Array = npt.NDArray[Any]
 
 #: From here on (101 days in µs) a float keeps less than a whole ns.
 FLOAT_TIME_LIMIT_US = 2.0**43
-# Half of the int64 range, so that start + duration stays inside.
-_TIME_LIMIT_NS = 2**62
+#: Half of the int64 range, so that start + duration stays inside.
+TIME_LIMIT_NS = 2**62
 # A stream recorded as the text of a pointer gets a number from here on, by first appearance.
 _FIRST_POINTER_STREAM = 2**30
 
@@ -416,7 +416,7 @@ def text_time_ns(text: bytes) -> int | None:
         us = Decimal(text.strip(b'" ').decode("ascii"))
     except (ValueError, InvalidOperation):
         return None
-    if not us.is_finite() or us.adjusted() > _MOST_TIME_DIGITS or us.copy_abs() >= _TIME_LIMIT_NS // 1000:
+    if not us.is_finite() or us.adjusted() > _MOST_TIME_DIGITS or us.copy_abs() >= TIME_LIMIT_NS // 1000:
         return None
     if us.adjusted() < -_MOST_TIME_DIGITS:
         return 0
@@ -445,7 +445,7 @@ def _mixed_starts_ns(events: Sequence[AnyEvent]) -> tuple[Array, npt.NDArray[np.
 def _exact_ns(us: npt.NDArray[np.float64]) -> tuple[Array, npt.NDArray[np.bool_]]:
     """Exact to three decimals below ``FLOAT_TIME_LIMIT_US``: the whole µs never meet the factor 1000 as floats."""
     with np.errstate(invalid="ignore"):
-        valid = np.abs(us) < _TIME_LIMIT_NS / 1000
+        valid = np.abs(us) < TIME_LIMIT_NS / 1000
         if not valid.all():
             us = np.where(valid, us, 0.0)
     whole = np.floor(us)

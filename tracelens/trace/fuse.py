@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import orjson
 
 from tracelens.errors import InputError, UsageError
+from tracelens.trace.columns import TIME_LIMIT_NS
 from tracelens.trace.table import Identifier, TraceTable
 from tracelens.whole import whole_file
 
@@ -89,7 +91,7 @@ def fuse(
         for order, rank in enumerate(ranks):
             for event in _RankWriter(rank, order, origin_ns, kept or Kept(), state).events():
                 sink.write(separator)
-                sink.write(orjson.dumps(event))
+                sink.write(_json(event))
                 separator = b",\n"
                 state.events += 1
             state.ranks += 1
@@ -101,7 +103,7 @@ def parse_window(text: str) -> tuple[int, int]:
     """``START:END`` in ms as ns; UsageError for anything else, or an empty window."""
     try:
         start, end = (round(float(part) * 1e6) for part in text.split(":"))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UsageError(f"a window is START:END in ms, like 10:20.5; got {text!r}") from None
     if end <= start:
         raise UsageError(f"the window {text!r} ends before it starts")
@@ -192,7 +194,9 @@ class _RankWriter:
     def _other(self, event: dict[str, Any], moved: Moved) -> dict[str, Any] | None:
         phase, time = event.get("ph"), event.get("ts")
         pid, tid = event.get("pid", ""), event.get("tid", "")
-        if phase == "M" or not isinstance(time, int | float) or not isinstance(pid, int | str):
+        if phase == "M" or not isinstance(pid, int | str) or not isinstance(tid, int | str):
+            return None
+        if not isinstance(time, int | float) or not abs(time) < TIME_LIMIT_NS / 1000:
             return None
         if self._kept.categories and (phase in ("s", "t", "f") or event.get("cat") not in self._kept.categories):
             return None
@@ -287,6 +291,13 @@ def sublanes(lane: Ints, start: Ints, end: Ints) -> Ints:
         open_ends[number].append(stop)
         result[row] = number
     return result
+
+
+def _json(event: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(event)
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits, a lone surrogate
+        return json.dumps(event).encode()
 
 
 def _meta(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
