@@ -169,6 +169,11 @@ def test_a_device_without_a_count_of_units_takes_that_of_the_one_it_is_calibrate
     assert set(found.answered_by) == {"tile"}
 
 
+def test_a_precision_that_the_device_cannot_multiply_in_has_no_step_time() -> None:
+    with pytest.raises(UsageError, match="a100-sxm-80gb has no matrix rate for fp8"):
+        step(replace(NODE, precision="fp8"), System.load("dgx-a100"))
+
+
 def test_what_a_schedule_cannot_do_is_an_error_of_the_step(hopper: System) -> None:
     with pytest.raises(UsageError, match="2 pipeline ranks do not divide 3 micro-batches"):
         step(replace(NODE, vpp=2, micro_batches=3), hopper)

@@ -100,6 +100,9 @@ def project(
     prices on the device.
     """
     priced_on, assumed = completed(system)
+    rate = priced_on.device.rate("matrix", parallel.computed_in)
+    if rate is None and isinstance(backends, str):  # what a trace measured needs no rate
+        raise UsageError(f"{priced_on.device.name} has no matrix rate for {parallel.computed_in.rate}: no step time")
     name = schedule or ("interleaved" if parallel.vpp > 1 else "1f1b")
     if parallel.pp == 1:
         # Without a pipeline there is nothing to interleave.
@@ -119,7 +122,6 @@ def project(
     step_us, breakdown = ran.step_us, ran.breakdown(ran.busiest)
     tokens = job.parallel.global_batch * sequence
     tflops = model.flops_per_token(sequence).training * tokens / parallel.ranks / step_us / TERA_PER_S_IN_PER_US
-    rate = priced_on.device.rate("matrix", parallel.computed_in)
     return Projection(
         model=model,
         parallel=parallel,
