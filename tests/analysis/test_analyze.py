@@ -95,6 +95,23 @@ def norm_arguments() -> dict[str, Any]:
     }
 
 
+def test_without_known_flops_the_verdict_has_no_rate(build: Build) -> None:
+    """Three packed sequences whose lengths were not recorded: nobody knows how many pairs were attended."""
+    q = [300, 8, 64]
+    arguments = {
+        "Input Dims": [q, q, q, [4], [4], [], []],
+        "Input type": ["c10::BFloat16"] * 3 + ["int", "int", "Scalar", "Scalar"],
+        "Concrete Inputs": ["", "", "", "", "", "200", "200"],
+    }
+    found = analyze(
+        build().op("flash_attn::_flash_attn_varlen_forward", 0, 9, **arguments).launch(1, "fmha_fwd", 10, 5).trace(),
+        Options(),
+    )
+    row = found.frames["unified_perf_summary"].iloc[0]
+    assert (row["compute_spec"], math.isnan(row["gflops"])) == ("matrix_bf16", True)
+    assert summarize(found).throughput is None
+
+
 def test_kernels_left_under_a_passed_parent_are_synthetic_rows(build: Build) -> None:
     b = build().op("Outer", 0, 100)
     b.launch(5, "odd_kernel", 110, 3)

@@ -170,7 +170,7 @@ def _busy(analysis: Analysis) -> Busy:
 def _throughput(analysis: Analysis) -> Throughput | None:
     """Modeled flops over the window, beside the rates of the type that does most of them."""
     unified = analysis.frames["unified_perf_summary"]
-    matrix = unified[unified["compute_spec"].astype(str).str.startswith("matrix_")]
+    matrix = unified[unified["compute_spec"].astype(str).str.startswith("matrix_") & unified["gflops"].notna()]
     if matrix.empty or not analysis.timeline.total_ns:
         return None
     flops = matrix["gflops"] * matrix["operation_count"] * 1e9
