@@ -156,3 +156,19 @@ def test_an_impossible_row_costs_no_other_its_answer():
     found = tl.estimate("moe", rows, device="h100")
     assert found["time_us"].notna().tolist() == [True, False, True]
     assert found["reason"].tolist() == ["", "top-k 20 needs at least as many experts, there are 8", ""]
+
+
+def test_a_type_that_the_device_has_no_rate_for_has_no_estimate(capsys):
+    sizes = {"m": [8192], "n": [8192], "k": [8192]}
+    found = tl.estimate("gemm", pd.DataFrame({**sizes, "gemm_dtype": ["fp8"]}), device="a100")
+    assert found["time_us"].isna().all()
+    assert found["reason"].tolist() == ["no backend of 'tile' has figures for fp8 on a100-sxm-80gb"]
+    words = "estimate gemm --m 8192 --n 8192 --k 8192 --dtype fp8 --device a100,h100"
+    assert main(words.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "no backend can answer" in lines[1]
+    assert lines[2].endswith("tile")
+    # a cache in FP8 is widened: 4096 * 4097 / 2 pairs of 32 heads in BF16, at 312 TFLOPS/s at most
+    words = "estimate sdpa --s-q 4096 --q-heads 32 --d-qk 128 --dtype fp8 --device a100 --backend roofline"
+    assert main(words.split()) == 0
+    assert float(capsys.readouterr().out.splitlines()[1].split()[2]) > 2 * 32 * 4096 * 4097 / 2 * 256 / 312e6

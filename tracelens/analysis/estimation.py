@@ -12,13 +12,14 @@ import numpy as np
 
 from tracelens.analysis.communication import estimate_collectives, estimate_exchanges
 from tracelens.backends import System
-from tracelens.backends.base import Backend, Estimate
-from tracelens.backends.chain import chain
+from tracelens.backends.base import Backend, Estimate, EstimateTable, Floats
+from tracelens.backends.chain import LAST, chain
 from tracelens.backends.columns import RATE, AttentionColumns, Columns, GEMMColumns, MoEColumns
 from tracelens.backends.moe import BLOCKS
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import SDPABackward
+from tracelens.perf_models.columns import WorkColumns
 from tracelens.whole import whole_file
 from tracelens.workload.routing import expert_loads
 
@@ -114,11 +115,18 @@ def estimate(
                     reason[rows] = store
                     continue
                 found = answers.estimate_many(store, system)  # type: ignore[arg-type]
-                time[rows], bound[rows] = found.time_us, [b or "" for b in found.bound]
-                who[rows] = [b or "" for b in found.backend]
-                unknown = f"no backend of {backend!r} has figures for {dtype} on {spec.name}"
-                reason[rows[np.isnan(found.time_us)]] = unknown
+                known = ~np.isnan(found.time_us) & ~_without_rate(found, store.flops())
+                time[rows] = np.where(known, found.time_us, np.nan)
+                for column, said in ((bound, found.bound), (who, found.backend)):
+                    column[rows] = np.where(known, np.array([word or "" for word in said], object), "")
+                reason[rows[~known]] = f"no backend of {backend!r} has figures for {dtype} on {spec.name}"
     return table.assign(time_us=time, bound=bound, backend=who, reason=reason)
+
+
+def _without_rate(found: EstimateTable, flops: Floats) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Rows of which the roofline only knows the memory traffic: the device has no rate for their type."""
+    bounded = np.array([name == LAST for name in found.backend], dtype=bool)
+    return bounded & np.isnan(found.compute_us) & (flops > 0)
 
 
 def _stores(
@@ -282,11 +290,12 @@ _Named = list[tuple[str, Columns | SDPABackward]]
 
 
 def _answer(name: str, work: Columns | SDPABackward, precision: str, backend: Backend, system: System) -> Answer:
-    if isinstance(work, SDPABackward):
-        flops, found, family = float(work.flops() or 0), backend.estimate(work, system), "backward"
-    else:
-        flops = float(work.flops()[0])
-        found = backend.estimate_many(work, system).row(0)  # type: ignore[arg-type]
+    asked = WorkColumns.of([work]) if isinstance(work, SDPABackward) else work
+    table = backend.estimate_many(asked, system)  # type: ignore[arg-type]
+    counted = asked.flops if isinstance(asked, WorkColumns) else asked.flops()
+    flops, found = float(counted[0]), None if _without_rate(table, counted)[0] else table.row(0)
+    family = "backward"
+    if not isinstance(work, SDPABackward):
         family = "gemm" if isinstance(work, GEMMColumns) else "moe"
         if isinstance(work, AttentionColumns):
             family = "prefill" if work.s[0] > 1 else "latent" if work.value_in_key else "decode"

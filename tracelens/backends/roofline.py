@@ -7,9 +7,10 @@ from typing import ClassVar
 import numpy as np
 
 from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
-from tracelens.backends.columns import RATE, Columns
+from tracelens.backends.columns import RATE, AttentionColumns, Columns
 from tracelens.backends.system import System
-from tracelens.hardware.spec import Rate
+from tracelens.dtypes import DType
+from tracelens.hardware.spec import HardwareSpec, Rate
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.columns import WorkColumns
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
@@ -34,9 +35,9 @@ class Roofline:
 
     def estimate_many(self, columns: WorkColumns | Columns, system: System) -> EstimateTable:
         """Time and bound of every row, in microseconds."""
-        if not isinstance(columns, WorkColumns):
-            columns = _work(columns)
         device = system.device
+        if not isinstance(columns, WorkColumns):
+            columns = _work(columns, device)
         rates = [device.rate(engine, dtype) for engine, dtype in zip(columns.engine, columns.dtype, strict=True)]
         memory = device.hbm.tb_s if device.hbm is not None else None
         memory_peak = device.hbm.peak_tb_s if device.hbm is not None else None
@@ -79,14 +80,17 @@ class Roofline:
         return self.estimate_many(WorkColumns.of([op]), system).row(0)
 
 
-def _work(columns: Columns) -> WorkColumns:
-    rows = len(columns)
+def _work(columns: Columns, device: HardwareSpec) -> WorkColumns:
+    """A store as columns. Attention over a cache in a type without a rate is multiplied in BF16, its queries' type."""
+    rows, dtype = len(columns), RATE[columns.precision]
+    if isinstance(columns, AttentionColumns) and device.rate("matrix", dtype) is None:
+        dtype = DType.BF16
     return WorkColumns(
         flops=columns.flops(),
         hbm_bytes=columns.hbm_bytes(),
         wire_bytes=np.zeros(rows),
         engine=("matrix",) * rows,
-        dtype=(RATE[columns.precision],) * rows,
+        dtype=(dtype,) * rows,
         models=(),
     )
 
