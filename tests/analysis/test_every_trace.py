@@ -58,8 +58,8 @@ def test_time_has_a_category_and_where_shapes_were_recorded_work(shared_traces: 
     work = share_with_work(found) if found.coverage.shapes else None
     shown = "no shapes" if work is None else f"work {work:7.2%}"
     print(f"\n{name[:76]:76} category {found.coverage.categorised:7.2%}  {shown}", end="")  # noqa: T201
-    assert found.coverage.categorised >= 0.97
-    assert work is None or work >= 0.9
+    assert found.coverage.categorised > 0.9999
+    assert work is None or work >= 0.93
 
 
 def test_the_table_lists_every_trace_with_device_events(shared_traces: Path):
@@ -73,4 +73,4 @@ def test_the_table_lists_every_trace_with_device_events(shared_traces: Path):
 
 def test_a_graph_replay_without_its_capture_has_categories_by_kernel(shared_traces: Path):
     found = analyze(load(shared_traces / "inference/vllm_decode_full/graph_execution.json.gz"), Options())
-    assert found.coverage.categorised >= 0.97
+    assert found.coverage.categorised > 0.9999
