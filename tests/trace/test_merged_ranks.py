@@ -95,6 +95,17 @@ def test_the_first_rank_is_reported_and_the_others_are_named() -> None:
     assert kernel_names(events, rank=1)[0] == ["kernel of 200"]
 
 
+def test_waits_for_an_event_stay_with_their_rank() -> None:
+    """Correlations count alike in both ranks: call 9 waits for what call 8 recorded on stream 20 here, on 30 there."""
+    wait = {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": 7, "ts": 5, "dur": 0}
+    args = {"correlation": 9, "wait_on_cuda_event_record_corr_id": 8, "wait_on_stream": 20}
+    waits = [wait | {"args": args}, wait | {"pid": 1, "args": args | {"wait_on_stream": 30}}]
+    trace = tracelens.Trace.of(TraceTable.from_events(rank(100, 0, [1, 2]) + rank(200, 1, [11, 12]) + waits))
+    ranks = merged_ranks(trace.table, trace.tree)
+    assert ranks is not None
+    assert [ranks.table(trace.table, number).event_waits.stream.tolist() for number in (0, 1)] == [[20], [30]]
+
+
 def test_numbers_in_process_names_are_the_ranks_numbers() -> None:
     events = [
         named(100, "rank 3 \u00b7 CPU"),

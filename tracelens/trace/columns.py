@@ -54,7 +54,7 @@ _COLUMNS: dict[str, Any] = {
 _FLOW_COLUMNS: dict[str, Any] = {
     "is_start": np.bool_, "category": np.int16, "id": np.int64, "lane": np.int32, "time_ns": np.int64,
 }  # fmt: skip
-_WAIT_COLUMNS: dict[str, Any] = {"correlation": np.int64, "stream": np.int64, "record": np.int64}
+_WAIT_COLUMNS: dict[str, Any] = {"lane": np.int32, "correlation": np.int64, "stream": np.int64, "record": np.int64}
 _ALLOCATION_COLUMNS: dict[str, Any] = {
     "lane": np.int32, "time_ns": np.int64, "bytes": np.int64, "allocated": np.int64, "reserved": np.int64,
     "device_type": np.int32, "device": np.int32,
@@ -237,7 +237,7 @@ class TableBuilder:
             row[key] = values if len(rows) == len(events) else np.full(len(events), -1, values.dtype)
             row[key][rows] = values
         self._fill_streams(row["stream"], kind, events)
-        self._add_waits([events[i].args for i in np.flatnonzero(kind == Kind.SYNC).tolist()])
+        self._add_waits([events[i] for i in np.flatnonzero(kind == Kind.SYNC).tolist()])
         for key, column in row.items():
             self._parts[key].append(column.astype(_COLUMNS[key], copy=False))
         self._small_parts += 1
@@ -320,12 +320,14 @@ class TableBuilder:
         for key, column in row.items():
             self._flow_parts[key].append(column.astype(_FLOW_COLUMNS[key], copy=False))
 
-    def _add_waits(self, args: list[Args | None]) -> None:
-        recorded = [a for a in args if a is not None and a.wait_on_record > 0]
-        if recorded:
-            self._wait_parts["correlation"].append(_int64([a.correlation for a in recorded]))
-            self._wait_parts["stream"].append(_int64([a.wait_on_stream for a in recorded]))
-            self._wait_parts["record"].append(_int64([a.wait_on_record for a in recorded]))
+    def _add_waits(self, events: Sequence[AnyEvent]) -> None:
+        events = [e for e in events if e.args is not None and e.args.wait_on_record > 0]
+        args = [e.args for e in events if e.args is not None]
+        if events:
+            self._wait_parts["lane"].append(_array(self.lanes.of(events), np.int32))
+            self._wait_parts["correlation"].append(_int64([a.correlation for a in args]))
+            self._wait_parts["stream"].append(_int64([a.wait_on_stream for a in args]))
+            self._wait_parts["record"].append(_int64([a.wait_on_record for a in args]))
 
     def _add_allocations(self, events: Sequence[AnyEvent], text_times: bool) -> None:
         if not events:

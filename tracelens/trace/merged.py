@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.trace.table import DEVICE_KINDS, Allocations, Flows, Identifier, Kind, TraceTable
+from tracelens.trace.table import DEVICE_KINDS, Allocations, EventWaits, Flows, Identifier, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 
 Ints = npt.NDArray[np.int64]
+Part = TypeVar("Part", Flows, EventWaits, Allocations)
 
 # What whoever merged the traces called the processes: "rank 3 · GPU 3", "[rank3]: python".
 _RANK_OF_PROCESS = re.compile(r"\brank[\s_\-:\[]*(\d{1,6})", re.IGNORECASE)
@@ -48,11 +50,7 @@ class MergedRanks:
         rows = np.flatnonzero((self.rank_of_row == position) | (self.rank_of_row == _OF_ALL))
         foreign = np.unique(table.lane[self.rank_of_row >= 0])
         own = np.unique(table.lane[rows])
-        flows = table.flows
-        # A lane that only other ranks have events on: its arrows are theirs.
-        kept = ~np.isin(flows.lane, np.setdiff1d(foreign, own))
-        allocations = table.allocations
-        allocated = ~np.isin(allocations.lane, np.setdiff1d(foreign, own))
+        others = np.setdiff1d(foreign, own)
         info = table.metadata.get("distributedInfo")
         metadata = dict(table.metadata)
         metadata["distributedInfo"] = {**(info if isinstance(info, dict) else {}), "rank": number}
@@ -62,12 +60,17 @@ class MergedRanks:
         return replace(
             table,
             **columns,
-            flows=Flows(**{field.name: getattr(flows, field.name)[kept] for field in fields(Flows)}),
-            allocations=Allocations(
-                **{field.name: getattr(allocations, field.name)[allocated] for field in fields(Allocations)}
-            ),
+            flows=_without(table.flows, others),
+            event_waits=_without(table.event_waits, others),
+            allocations=_without(table.allocations, others),
             metadata=metadata,
         )
+
+
+def _without(part: Part, lanes: npt.NDArray[np.int32]) -> Part:
+    """What is not on lanes that only other ranks have events on."""
+    kept = ~np.isin(part.lane, lanes)
+    return replace(part, **{field.name: getattr(part, field.name)[kept] for field in fields(part)})
 
 
 _ROW_COLUMNS = (
@@ -93,7 +96,9 @@ def merged_ranks(table: TraceTable, tree: OpTree) -> MergedRanks | None:
     position = {number: place for place, number in enumerate(numbers)}
     of_lane = np.array([position.get(by_pid.get(pid, -1), _OF_ALL) for pid, _ in table.lanes], np.int32)
     rank = of_lane[table.lane]
-    device = np.flatnonzero(np.isin(table.kind, (*DEVICE_KINDS, Kind.GPU_USER_ANNOTATION)) & (rank == _OF_ALL))
+    device = np.flatnonzero(
+        np.isin(table.kind, (*DEVICE_KINDS, Kind.GPU_USER_ANNOTATION, Kind.SYNC)) & (rank == _OF_ALL)
+    )
     launch = tree.launch[device]
     rank[device] = np.where(launch >= 0, of_lane[table.lane[launch]], _OF_NONE)
     _settle(table, device, rank)

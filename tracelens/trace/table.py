@@ -126,6 +126,7 @@ class EventWaits:
     """Columns of the recorded waits for an event: the waiting call's correlation, the stream on which the event was
     recorded, and the correlation of the call that recorded it."""
 
+    lane: npt.NDArray[np.int32]
     correlation: npt.NDArray[np.int64]
     stream: npt.NDArray[np.int64]
     record: npt.NDArray[np.int64]
