@@ -126,7 +126,7 @@ def test_the_command_prints_it_and_writes_nothing(tmp_path: Path, capsys: pytest
     assert main(["check", written(tmp_path, EVENTS)]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "t.json, rank 3 of 8: 9 events, 9 of them complete"
-    assert "links         66.7% of 3 device events (2 by correlation); 1 unlinked (12.5% of device time)" in printed
+    assert "links         66.7 % of 3 device events (2 by correlation); 1 unlinked (12.5 % of device time)" in printed
     assert "extensions    megatron" in printed
     assert "  In split size              on other events (1)" in printed
     assert "  Out split size             not recorded" in printed

@@ -64,6 +64,12 @@ def test_without_device_steps_and_gpu_work_it_says_what_is_known():
     ]
 
 
+def test_cpu_time_has_no_columns_of_a_device(summary):
+    rows = (CategoryRow(name="GEMM", time_us=76_600.0, share=0.763),)
+    lines = verdict(replace(summary, busy=None, categories=rows, findings=(), notices=())).splitlines()
+    assert lines[-2:] == [" CPU time per step         ms      %", " GEMM                    76.6   76.3"]
+
+
 def test_categories_beyond_the_eighth_line_are_added_up(summary):
     rows = tuple(CategoryRow(name=f"c{i}", time_us=1000.0 * (9 - i), share=0.1) for i in range(9))
     lines = verdict(replace(summary, categories=rows)).splitlines()

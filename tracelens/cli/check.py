@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.report.figures import shown_percent
+
 if TYPE_CHECKING:
     from tracelens.analysis.health import Health
     from tracelens.analysis.summary import Coverage
@@ -49,7 +51,11 @@ def _lines(state: Health) -> list[str]:
     ranks = "" if state.world_size is None else f" of {state.world_size}"
     lines = [f"{state.source}{rank}{ranks}: {state.events:,} events, {state.rows:,} of them complete"]
     lines += [_line("events", ", ".join(f"{name} {count:,}" for name, count in state.categories[:8]))]
-    shapes = "no CPU ops" if state.with_shapes is None else f"in {state.with_shapes:.1%} of {state.cpu_ops:,} CPU ops"
+    shapes = (
+        "no CPU ops"
+        if state.with_shapes is None
+        else f"in {shown_percent(state.with_shapes)} of {state.cpu_ops:,} CPU ops"
+    )
     if state.with_shapes == 0:
         shapes = "no (record_shapes=True was not set): times and categories, no perf models"
     lines += [_line("shapes", shapes), _line("stacks", "yes" if state.stacks else "no (with_stack=True was not set)")]
@@ -83,9 +89,9 @@ def _links(state: Health) -> str:
     total = state.device_events
     linked = sum(count for _, count in state.linked)
     ways = ", ".join(f"{count:,} by {way}" for way, count in state.linked)
-    share = f"{state.unlinked_time or 0:.1%} of device time"
+    share = f"{shown_percent(state.unlinked_time or 0)} of device time"
     unlinked = f"; {state.unlinked:,} unlinked ({share})" if state.unlinked else ""
-    return f"{linked / total:.1%} of {total:,} device events{f' ({ways})' if ways else ''}{unlinked}"
+    return f"{shown_percent(linked / total)} of {total:,} device events{f' ({ways})' if ways else ''}{unlinked}"
 
 
 def _coverage(coverage: Coverage) -> str:
@@ -94,4 +100,6 @@ def _coverage(coverage: Coverage) -> str:
         ("category", coverage.categorised),
         ("communication", coverage.communication),
     )
-    return ", ".join(f"{name} {share:.1%}" for name, share in shares if share is not None) + " of device time"
+    return (
+        ", ".join(f"{name} {shown_percent(share)}" for name, share in shares if share is not None) + " of device time"
+    )

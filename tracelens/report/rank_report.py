@@ -147,7 +147,7 @@ class RankReport:
             name = clipped(f"{row['collective']} ({row['group_name']})", 24)
             bus = _shown(row["bus_gb_s_median"], ".1f")
             full = _shown(row["full_mb"], ",.2f")
-            yield f" {name:<25}{full:>9}{bus:>10}{row['waiting_share']:>8.1f}%  {row['verdict']}"
+            yield f" {name:<25}{full:>9}{bus:>10}{row['waiting_share']:>7.1f} %  {row['verdict']}"
 
     def _exchanges(self) -> Iterator[str]:
         frame = self.result.frames["ep_summary"]
@@ -159,7 +159,7 @@ class RankReport:
             low, high = _shown(row["true_low_tb_s"], ".3f"), _shown(row["true_tb_s"], ".3f")
             true = high if low == high else f"{low} - {high}"
             effective = _shown(row["effective_tb_s"], ".3f")
-            yield f" {clipped(str(row['name']), 33):<34}{effective:>11}{true:>18}{row['waiting_share']:>8.1f}%"
+            yield f" {clipped(str(row['name']), 33):<34}{effective:>11}{true:>18}{row['waiting_share']:>7.1f} %"
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:
         frame = self.result.frames["straggler_summary"]

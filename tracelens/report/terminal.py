@@ -141,15 +141,18 @@ def _coverage(summary: Summary) -> Iterator[_Row]:
 def _table(summary: Summary) -> Iterator[_Row]:
     if not summary.categories:
         return
-    yield _Row(text="")
+    on_device = summary.busy is not None
     title = "per step" if summary.steps else "whole window"
-    head = f" {title:<19}{'ms':>9}{'%':>7}{'TFLOP/s':>9}{'TB/s':>11}  {'bound by':<10}{'of roofline':>11}"
-    yield _Row(text=head, style=_DIM)
+    if not on_device:
+        title = "CPU time per step" if summary.steps else "CPU time"
+    rates = f"{'TFLOP/s':>9}{'TB/s':>11}  {'bound by':<10}{'of roofline':>11}" if on_device else ""
+    yield _Row(text="")
+    yield _Row(text=f" {title:<19}{'ms':>9}{'%':>7}{rates}", style=_DIM)
     shown = _shown_categories(summary.categories)
     largest = max(row.time_us for row in shown)
     decimals = 1 if largest >= 50_000 else 2 if largest >= 5_000 else 3
     for row in shown:
-        yield _Row(text=_category_line(row, decimals))
+        yield _Row(text=_time_cells(row, decimals) + (_rate_cells(row) if on_device else ""))
 
 
 def _shown_categories(rows: Sequence[CategoryRow]) -> list[CategoryRow]:
@@ -164,16 +167,16 @@ def _shown_categories(rows: Sequence[CategoryRow]) -> list[CategoryRow]:
     return [*ranked[: _CATEGORIES - 1], added]
 
 
-def _category_line(row: CategoryRow, decimals: int) -> str:
-    bound = bound_text(row)
-    tflops = "-" if row.tflops_s is None else shown_rate(row.tflops_s)
-    roofline = "" if row.of_roofline is None else shown_share(row.of_roofline)
+def _time_cells(row: CategoryRow, decimals: int) -> str:
     name = clipped(terminal_text(row.name), 18)
     padding = " " * (19 - display_width(name))
-    return (
-        f" {name}{padding}{row.time_us / 1e3:>9,.{decimals}f}{100 * row.share:>7.1f}{tflops:>9}{_tb_s(row):>11}"
-        f"  {clipped(bound, 10):<10}{roofline:>11}"
-    )
+    return f" {name}{padding}{row.time_us / 1e3:>9,.{decimals}f}{100 * row.share:>7.1f}"
+
+
+def _rate_cells(row: CategoryRow) -> str:
+    tflops = "-" if row.tflops_s is None else shown_rate(row.tflops_s)
+    roofline = "" if row.of_roofline is None else shown_share(row.of_roofline)
+    return f"{tflops:>9}{_tb_s(row):>11}  {clipped(bound_text(row), 10):<10}{roofline:>11}"
 
 
 def _tb_s(row: CategoryRow) -> str:
