@@ -30,12 +30,13 @@ def csv_text(sheet: Sheet) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.header for column in sheet.columns])
-    columns = [[_field(value) for value in plain_values(sheet.frame[column.key])] for column in sheet.columns]
+    columns = [[field(value) for value in plain_values(sheet.frame[column.key])] for column in sheet.columns]
     writer.writerows(zip(*columns, strict=True))
     return out.getvalue()
 
 
-def _field(value: Value) -> Value:
+def field(value: Value) -> Value:
+    """A value as a CSV file holds it."""
     if not isinstance(value, str):
         return value
     guarded = f"'{value}" if is_formula_like(value) else value

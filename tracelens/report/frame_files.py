@@ -1,9 +1,11 @@
-"""A frame as a CSV file, as JSON, as a workbook of one sheet."""
+"""Frames as files: one as CSV, as JSON or as a workbook; several as a workbook."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +13,15 @@ import orjson
 
 from tracelens.errors import UsageError
 from tracelens.report.cells import plain_values
-from tracelens.report.text import is_formula_like, xml_text
+from tracelens.report.csv_report import field
+from tracelens.report.text import is_formula_like
 from tracelens.whole import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_EPOCH = datetime(1980, 1, 1)
 
 
 def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> None:
@@ -38,7 +44,7 @@ def refuse_unknown(path: Path) -> str:
 def _csv(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
     """Numbers with all their digits. A text that a spreadsheet would evaluate gets a leading apostrophe."""
     del about
-    guarded = {name: [_guarded(value) for value in plain_values(frame[name])] for name in frame.columns}
+    guarded = {name: [field(value) for value in plain_values(frame[name])] for name in frame.columns}
     return type(frame)(guarded, columns=frame.columns).to_csv(index=False, lineterminator="\n").encode()
 
 
@@ -49,28 +55,64 @@ def _json(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
 
 
 def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
-    from openpyxl import Workbook
-    from openpyxl.styles import Font
-
     del about
+    return tables_xlsx({"table": frame}, {})
+
+
+def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str]) -> bytes:
+    """A workbook of one sheet per frame, ``meanings`` as notes on headers. No date inside: same frames, same bytes."""
+    from openpyxl import Workbook
+
     workbook = Workbook()
-    sheet: Any = workbook.active
-    sheet.append(list(frame.columns))
-    columns: Sequence[Sequence[Any]] = [plain_values(frame[name]) for name in frame.columns]
-    for values in zip(*columns, strict=True):
-        sheet.append([_guarded(value) for value in values])
-    for cell in sheet[1]:
-        cell.font = Font(bold=True)
+    workbook.remove(workbook.worksheets[0])
+    workbook.properties.creator = "tracelens"
+    workbook.properties.created = workbook.properties.modified = _EPOCH
+    for title, frame in frames.items():
+        _write_sheet(workbook.create_sheet(title), frame, meanings)
+    raw, dateless = io.BytesIO(), io.BytesIO()
+    workbook.save(raw)
+    with zipfile.ZipFile(raw) as source_zip, zipfile.ZipFile(dateless, "w", zipfile.ZIP_DEFLATED) as target_zip:
+        for name in source_zip.namelist():
+            content = source_zip.read(name)
+            if name == "docProps/core.xml":
+                content = _without_time(content)
+            target_zip.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return dateless.getvalue()
+
+
+def _write_sheet(sheet: Any, frame: pd.DataFrame, meanings: Mapping[str, str]) -> None:
+    from openpyxl.comments import Comment
+    from openpyxl.styles import Font, PatternFill
+    from openpyxl.utils import get_column_letter
+
+    from tracelens.report.worksheet_rows import excel_value
+
     sheet.freeze_panes = "B2"
-    out = io.BytesIO()
-    workbook.save(out)
-    return out.getvalue()
+    font, fill = Font(bold=True, color="FFFFFF"), PatternFill("solid", fgColor="1F3A5F")
+    for number, name in enumerate(frame.columns, 1):
+        values = [excel_value(value) for value in plain_values(frame[name])]
+        header = sheet.cell(1, number, str(name))
+        header.font, header.fill = font, fill
+        if meaning := meanings.get(str(name)):
+            header.comment = Comment(meaning, "tracelens", height=80, width=300)
+        for row, value in enumerate(values, 2):
+            cell = sheet.cell(row, number)
+            cell.value = value
+            if isinstance(value, str):
+                cell.data_type, cell.quotePrefix = "s", is_formula_like(value)
+            else:
+                cell.number_format = "#,##0.###" if isinstance(value, float) else "#,##0"
+        longest = max((len(value) for value in values if isinstance(value, str)), default=0)
+        sheet.column_dimensions[get_column_letter(number)].width = min(80, max(12, longest + 2, len(str(name)) + 2))
 
 
-def _guarded(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    return xml_text(f"'{value}" if is_formula_like(value) else value)
+def _without_time(core: bytes) -> bytes:
+    """openpyxl writes the time of saving whatever the properties say."""
+    begin, end = core.find(b"<dcterms:modified"), core.find(b"</dcterms:modified>")
+    if begin < 0 or end < 0:
+        return core
+    inside = core.find(b">", begin) + 1
+    return core[:inside] + b"1980-01-01T00:00:00Z" + core[end:]
 
 
 _WRITERS: dict[str, Callable[[Any, Mapping[str, Any]], bytes]] = {".csv": _csv, ".json": _json, ".xlsx": _xlsx}

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
 import pandas as pd
-from openpyxl import Workbook
-from openpyxl.comments import Comment
-from openpyxl.styles import Font, PatternFill
-from openpyxl.utils import get_column_letter
 
 from tracelens.analysis.route import RouteResult
 from tracelens.errors import UsageError
-from tracelens.report.cells import plain_values
+from tracelens.report.frame_files import tables_xlsx
 from tracelens.report.route_picture import MOST_CELLS, picture
-from tracelens.report.text import is_formula_like
-from tracelens.report.worksheet_rows import fitting
 from tracelens.whole import whole_file
 
 #: Of a larger traffic matrix as many pairs are written.
 _MOST_PAIRS = 10_000
-_EPOCH = datetime(1980, 1, 1)
 
 
 def route_json(result: RouteResult) -> str:
@@ -55,26 +44,10 @@ def _json(result: RouteResult) -> bytes:
 
 
 def _xlsx(result: RouteResult) -> bytes:
-    """One sheet per frame, the summary first, the traffic last; no date inside, so equal results are equal files."""
-    keys = list(result.summary)
-    summary = pd.DataFrame(
-        {"figure": keys, "value": [result.summary[key] for key in keys], "meaning": [_meaning(key) for key in keys]}
-    )
-    workbook = Workbook()
-    workbook.remove(workbook.worksheets[0])
-    workbook.properties.creator = "tracelens"
-    workbook.properties.created = workbook.properties.modified = _EPOCH
-    for title, frame in {"summary": summary, **result.frames, "traffic_bytes": _traffic_frame(result)}.items():
-        _write_sheet(workbook.create_sheet(title), frame)
-    raw, dateless = io.BytesIO(), io.BytesIO()
-    workbook.save(raw)
-    with zipfile.ZipFile(raw) as source_zip, zipfile.ZipFile(dateless, "w", zipfile.ZIP_DEFLATED) as target_zip:
-        for name in source_zip.namelist():
-            content = source_zip.read(name)
-            if name == "docProps/core.xml":
-                content = _without_time(content)
-            target_zip.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
-    return dateless.getvalue()
+    """One sheet per frame, the summary first, the traffic last."""
+    rows = [(key, value, MEANINGS.get(key, "")) for key, value in result.summary.items()]
+    summary = pd.DataFrame(rows, columns=["figure", "value", "meaning"], dtype=object)
+    return tables_xlsx({"summary": summary, **result.frames, "traffic_bytes": _traffic_frame(result)}, MEANINGS)
 
 
 def _traffic_frame(result: RouteResult) -> pd.DataFrame:
@@ -88,42 +61,8 @@ def _traffic_frame(result: RouteResult) -> pd.DataFrame:
     return pd.DataFrame({"from": source, "to": target, "bytes": matrix[source, target]})
 
 
-def _write_sheet(sheet: Any, frame: pd.DataFrame) -> None:
-    sheet.freeze_panes = "B2"
-    for number, name in enumerate(frame.columns, 1):
-        values = plain_values(frame[name])
-        header = sheet.cell(1, number, str(name))
-        header.font, header.fill = Font(bold=True, color="FFFFFF"), PatternFill("solid", fgColor="1F3A5F")
-        if meaning := _meaning(str(name)):
-            header.comment = Comment(meaning, "tracelens", height=80, width=300)
-        for row, value in enumerate(values, 2):
-            cell = sheet.cell(row, number)
-            if isinstance(value, str):
-                cell.value = fitting(value)
-                cell.data_type, cell.quotePrefix = "s", is_formula_like(value)
-            else:
-                cell.value = value
-                cell.number_format = "#,##0.###" if isinstance(value, float) else "#,##0"
-        longest = max((len(value) for value in values if isinstance(value, str)), default=0)
-        sheet.column_dimensions[get_column_letter(number)].width = min(80, max(12, longest + 2, len(str(name)) + 2))
-
-
-def _without_time(core: bytes) -> bytes:
-    """openpyxl writes the time of saving whatever the properties say."""
-    begin, end = core.find(b"<dcterms:modified"), core.find(b"</dcterms:modified>")
-    if begin < 0 or end < 0:
-        return core
-    inside = core.find(b">", begin) + 1
-    return core[:inside] + b"1980-01-01T00:00:00Z" + core[end:]
-
-
 def _svg(result: RouteResult) -> bytes:
     return picture(result).encode()
-
-
-def _meaning(key: str) -> str:
-    """What a figure or a column is; empty for one that says so itself."""
-    return MEANINGS.get(key, "")
 
 
 #: Figures and columns of a routing result. Times in the unit of their key, rates per rank in GB/s (1e9 bytes).

@@ -52,6 +52,13 @@ def fitting(text: str) -> str:
     return text[: MAX_TEXT - len(ending)] + ending
 
 
+def excel_value(value: Value) -> Value:
+    """``value`` as a cell can hold it: texts that fit, numbers that Excel has no form for as texts."""
+    if isinstance(value, str):
+        return fitting(value)
+    return str(value) if value is not None and _is_beyond_excel(value) else value
+
+
 class _CellText:
     """The cells of one column."""
 

@@ -1,0 +1,35 @@
+"""A frame as a file: no date, no formula, no number that Excel cannot hold."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import openpyxl
+import pandas as pd
+
+from tracelens.report.frame_files import write_frame
+
+FRAME = pd.DataFrame({"name": ["=1+1", "a"], "t": [0.125, float("inf")], "n": [3, 4]})
+
+
+def test_a_workbook_holds_texts_numbers_and_no_date(tmp_path: Path) -> None:
+    write_frame(tmp_path / "t.xlsx", FRAME, {})
+    content = (tmp_path / "t.xlsx").read_bytes()
+    sheet = openpyxl.load_workbook(io.BytesIO(content))["table"]
+    assert [[cell.value for cell in row] for row in sheet.iter_rows()] == [
+        ["name", "t", "n"],
+        ["=1+1", 0.125, 3],
+        ["a", "inf", 4],
+    ]
+    assert [cell.data_type for cell in sheet["A"]] == ["s"] * 3
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        dates = archive.read("docProps/core.xml").decode()
+    assert dates.count("1980-01-01T00:00:00Z") == 2
+
+
+def test_a_csv_guards_what_a_spreadsheet_would_evaluate(tmp_path: Path) -> None:
+    write_frame(tmp_path / "t.csv", FRAME, {})
+    assert (tmp_path / "t.csv").read_text() == "name,t,n\n'=1+1,0.125,3\na,inf,4\n"
