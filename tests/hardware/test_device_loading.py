@@ -33,7 +33,7 @@ def test_a_minimal_file_loads_and_leaves_the_rest_unknown(tmp_path):
     assert spec.rate("matrix", DType.BF16).peak_tflops_s == 100
     assert spec.hbm.peak_tb_s == 1.5
     assert (spec.link, spec.compute_units, spec.clock_mhz, spec.lds_kib, spec.tdp_w) == (None,) * 5
-    assert (spec.hbm.achievable_tb_s, spec.hbm.capacity_gb, spec.launch_overhead_us) == (None,) * 3
+    assert (spec.hbm.achievable_tb_s, spec.hbm.capacity_gb) == (None, None)
 
 
 def test_a_path_as_text_loads_too(tmp_path):

@@ -79,11 +79,6 @@ def test_a_combine_is_the_dispatch_reversed():
     np.testing.assert_array_equal(dispatch.reversed().wire_bytes, [[1, 3], [2, 4]])
 
 
-def test_bytes_between_nodes_sum_their_ranks():
-    matrix = np.arange(16.0).reshape(4, 4)
-    np.testing.assert_array_equal(Traffic(wire_bytes=matrix).between_nodes(2), [[10, 18], [42, 50]])
-
-
 def test_imbalance_is_maximum_over_mean():
     assert imbalance(np.array([1, 1, 4])) == 2.0
     assert imbalance(np.array([0, 0])) == 1.0

@@ -34,7 +34,6 @@ _CHIP_KEYS = {
     "power": "tdp_w",
     "pcie": "gb_s",
     "c2c": "gb_s",
-    "launch": "overhead_us",
 }
 _EFFICIENCIES = frozenset({"hbm", "hbm_calculon", "link", "nic"})
 _EP_KINDS = frozenset({"nvlink", "rdma", "rdma_legacy", "low_latency"})
@@ -322,10 +321,6 @@ class HardwareSpec:
     def c2c_gb_s(self) -> float | None:
         """To the CPU of the same package, one direction."""
         return self._chip("c2c")
-
-    @property
-    def launch_overhead_us(self) -> float | None:
-        return self._chip("launch")
 
     def figures(self) -> tuple[Figure, ...]:
         """Every figure of the device with its source, in the order of the file's sections."""

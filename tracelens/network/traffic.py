@@ -205,13 +205,6 @@ class Traffic:
         """What a combine sends back: destination and source change places."""
         return Traffic(wire_bytes=self.wire_bytes.T.copy())
 
-    def between_nodes(self, ranks_per_node: int) -> Floats:
-        """Bytes from node to node; its diagonal stays inside a node."""
-        nodes = self.ranks // ranks_per_node
-        if nodes * ranks_per_node != self.ranks:
-            raise UsageError(f"{self.ranks} ranks do not fill nodes of {ranks_per_node} ranks")
-        return np.asarray(self.wire_bytes.reshape(nodes, ranks_per_node, nodes, ranks_per_node).sum(axis=(1, 3)))
-
 
 def imbalance(loads: Ints | Floats) -> float:
     """Maximum over mean: how much longer the busiest takes than an even load would; 1 for no load."""
