@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from tracelens.workload.parallel_config import ParallelConfig
 
 SLOW = 1.1
 HOST_US = 5.0
+ENDS = ("embedding", "head")
 
 
 class Plain:
@@ -92,7 +92,7 @@ class Plain:
                     products = sum(self.price(op.model) for op in ops if op.part == "gemm")
                     moved = first + max(0.0, moved - first - products)
                 times[side] = moved + rest
-            if p.recompute == "full" and name not in ("embedding", "head"):
+            if p.recompute == "full" and name not in ENDS:
                 times["backward"] += times["forward"]
             forward[name], backward[name] = times["forward"], times["backward"]
             dense, expert = sum(b.dense for b in blocks), sum(b.expert for b in blocks)
@@ -105,27 +105,42 @@ class Plain:
             )
             scatter[name] = self.message("reduce_scatter", width * float(dense), p.dp_group)
             scatter[name] += self.message("reduce_scatter", width * float(expert), shared)
-        ranks = []
-        for mine in chunks:
-            f = b = 0.0
-            for chunk in mine:
-                ahead, back = sum(forward[n] for n in chunk), sum(backward[n] for n in chunk)
-                f += max(ahead, HOST_US * self.launched(p, chunk, "forward")) + self.fsdp(p, chunk, forward, gather, {})
-                b += max(back, HOST_US * self.launched(p, chunk, "backward"))
-                b += self.fsdp(p, chunk[::-1], backward, gather, scatter)
-                if p.zero == 2:
-                    b += beside(sum(scatter[n] for n in chunk), back)
-            ranks.append((f, b))
-        ran = self.pipeline(p, [f + b for f, b in ranks])
+        passes = [[self.passes(p, chunk, forward, backward, gather, scatter) for chunk in mine] for mine in chunks]
+        ranks = [(sum(f for f, _ in mine), sum(b for _, b in mine)) for mine in passes]
+        ran = self.pipeline(p, passes)
         ends = 0.0
         if p.zero < 3:
-            ends = self.late(p, chunks, ranks, gather, 0) + self.late(p, chunks, ranks, scatter, 1)
+            ends = self.late(p, chunks, ranks, gather, forward, 0)
+            ends += slowed(sum(gather[n] for c in chunks[0] for n in c), ranks[0][0])
+        if p.zero == 2:
+            left = [self.left(mine[0], backward, scatter) for mine in chunks]
+            ends += max(0.0, *(us - rank * ranks[0][1] / p.vpp for rank, us in enumerate(left)))
+        elif p.zero < 2:
+            ends += self.late(p, chunks, ranks, scatter, backward, 1)
             totals = [sum(scatter[n] for c in mine for n in c) for mine in chunks]
             ends += sum(slowed(t, b) for t, (_, b) in zip(totals, ranks, strict=True)) / p.vpp
             ends += slowed(totals[0], ranks[0][1]) * (1 - 1 / p.vpp)
-            ends += slowed(sum(gather[n] for c in chunks[0] for n in c), ranks[0][0])
         optimizer = max(self.optimizer(p, mine) for mine in chunks)
         return (ran + ends + optimizer) / 1e6, max(self.memory(p, rank, mine) for rank, mine in enumerate(chunks)) / 1e9
+
+    def passes(
+        self, p: ParallelConfig, chunk: list[str], forward: Any, backward: Any, gather: Any, scatter: Any
+    ) -> tuple[float, float]:
+        """A micro-batch's forward and backward through a chunk."""
+        ahead = sum(forward[n] for n in chunk) + self.fsdp(p, chunk, forward, gather, {})
+        busy = sum(backward[n] for n in chunk)
+        back = busy + self.fsdp(p, chunk[::-1], backward, gather, scatter)
+        if p.zero == 2:
+            total = sum(scatter[n] for n in chunk)
+            late = beside(total - scatter[chunk[0]], busy - backward[chunk[-1]])
+            back += max(beside(total, busy), late)
+        host = [HOST_US * self.launched(p, chunk, side) for side in ("forward", "backward")]
+        return (ahead**3 + host[0] ** 3) ** (1 / 3), (back**3 + host[1] ** 3) ** (1 / 3)
+
+    def left(self, chunk: list[str], backward: Any, scatter: Any) -> float:
+        """Of the last micro-batch's gradients, where every one's are reduced."""
+        busy, total, alone = sum(backward[n] for n in chunk), sum(scatter[n] for n in chunk), scatter[chunk[0]]
+        return alone + beside(total - alone, busy) - beside(total, busy)
 
     def launched(self, p: ParallelConfig, chunk: list[str], side: str) -> int:
         count = 0
@@ -146,7 +161,7 @@ class Plain:
             total += beside(coming + gone, busy[name])
         return total
 
-    def pipeline(self, p: ParallelConfig, each: list[float]) -> float:
+    def pipeline(self, p: ParallelConfig, passes: list[list[tuple[float, float]]]) -> float:
         hop = 0.0
         if p.pp > 1:
             nbytes = 2.0 * p.micro_batch * self.sequence * self.model.hidden / (p.tp * p.cp)
@@ -154,20 +169,28 @@ class Plain:
             far = p.pp_group.domains(node) - 1
             hop = (p.pp - 1 - far) * self.message("send", nbytes, Group(ranks=2, stride=p.pp_group.stride))
             hop = (hop + far * self.message("send", nbytes, Group(ranks=2, stride=node))) / (p.pp - 1)
-        m, longest, once = p.micro_batches, max(each), sum(each)
+        m, each = p.micro_batches, [sum(f + b for f, b in mine) for mine in passes]
+        longest, once = max(each), sum(each)
         if p.vpp > 1:
-            return m * longest + (once - longest) / p.vpp + 2 * (p.vpp * p.pp - 1) * hop
-        travel = 2 * (p.pp - 1) * hop
-        waits = (m - 1) // p.pp * max(0.0, travel - (p.pp * longest - once))
-        return once + (m - 1) * longest + travel + waits
+            slowest = sum(max(mine[c][side] for mine in passes) for c in range(p.vpp) for side in (0, 1))
+            filled = p.pp * (slowest - longest) + (once - longest) / p.vpp
+            return m * longest + filled + 2 * (p.vpp * p.pp - 1) * hop
+        paced = waits = 0.0
+        for rank, ((f, b),) in enumerate(passes):
+            after, under_way = sum(each[rank + 1 :]), p.pp - rank
+            ahead = min(under_way, m) - 1
+            wait = max(0.0, after - ahead * f) + (max(0.0, after - ahead * b) if m > under_way else 0.0)
+            paced = max(paced, sum(each[:rank]) + m * (f + b) + wait)
+            trip = sum(each[rank:]) + 2 * (under_way - 1) * hop
+            waits = max(waits, (m - 1) // under_way * max(0.0, trip - under_way * longest))
+        return paced + 2 * (p.pp - 1) * hop + waits
 
-    def late(self, p: ParallelConfig, chunks: Any, ranks: Any, each: Any, side: int) -> float:
+    def late(self, p: ParallelConfig, chunks: Any, ranks: Any, each: Any, busy: Any, side: int) -> float:
         worst = 0.0
         for rank, mine in enumerate(chunks):
-            leading = "embedding" if rank == 0 else mine[0][0]
-            alone = each[leading]
+            alone = each[mine[0][0]]
             total = sum(each[n] for c in mine for n in c) - alone
-            room = SLOW * ranks[rank][side] / p.vpp
+            room = SLOW * (ranks[rank][side] - (busy[mine[0][-1]] if p.vpp == 1 else 0.0)) / p.vpp
             rest = max(total / p.vpp - room, total - room * (1 + (p.vpp - 1) * p.pp), 0.0)
             worst = max(worst, alone + rest - rank * ranks[0][side] / p.vpp)
         return worst
@@ -188,15 +211,20 @@ class Plain:
         total = state.weights + state.gradients + state.optimizer + 2.5e9
         if p.zero == 3:
             total += 2 * 2 * max(b.dense + b.expert for name in names for b in self.layers(p)[name])
-        counted = Counter(name for name in names if name not in ("embedding", "head"))
-        kept = sum(
-            n * sum(memory.activation_bytes(*arguments, x, self.sequence) for x in name) for name, n in counted.items()
-        )
-        under_way = float(min(p.pp - rank, p.micro_batches))
-        if p.vpp > 1:
-            under_way = min(2 * (p.pp - rank - 1) + (p.vpp - 1) * p.pp + 1, p.micro_batches * p.vpp) / p.vpp
-        total += under_way * kept + max(
-            (memory.working_bytes(*arguments, name, self.sequence) for name in counted), default=0.0
+        kept = [
+            sum(
+                memory.activation_bytes(*arguments, x, self.sequence)
+                for name in chunk
+                if name not in ENDS
+                for x in name
+            )
+            for chunk in mine
+        ]
+        forwards = [c for _ in range(0, p.micro_batches, p.pp) for c in range(p.vpp) for _ in range(p.pp)]
+        ahead = p.pp - rank if p.vpp == 1 else 2 * (p.pp - rank - 1) + (p.vpp - 1) * p.pp + 1
+        total += sum(kept[chunk] for chunk in forwards[: p.micro_batches * p.vpp][:ahead])
+        total += max(
+            (memory.working_bytes(*arguments, name, self.sequence) for name in names if name not in ENDS), default=0.0
         )
         return total + (memory.logits_bytes(*arguments, self.sequence) if "head" in names else 0.0)
 

@@ -18,6 +18,8 @@ CASES: dict[str, tuple[str, str, Strategy, int, int, int]] = {
     "gpt-1t": ("megatron-1t", "dgx-b200", "1d", 2048, 512, 1024),
     "gpt-175b on 64": ("gpt3-175b", "dgx-a100", "1d", 2048, 64, 256),
     "llama-8b": ("llama3.1-8b", "dgx-h100", "1d", 4096, 64, 128),
+    "llama-8b, 2 sequences per rank": ("llama3.1-8b", "dgx-b200", "1d", 2048, 256, 512),
+    "small layers, launched late": ("gpt-1024x24", "dgx-b200", "1d", 1024, 32, 256),
     "llama-70b with context ranks": ("llama3.1-70b", "dgx-h100", "2d-seqp", 8192, 128, 128),
     "llama-405b, 126 layers": ("llama3.1-405b", "gb200-nvl72", "1d", 8192, 1024, 512),
     "llama-70b by SUMMA": ("llama3.1-70b", "dgx-h100", "2d", 4096, 64, 64),
@@ -33,18 +35,18 @@ def rules(model: str, cluster: str, strategy: Strategy, sequence: int) -> Correc
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case: str) -> None:
-    """5 % is asked of the winner; the rest shows that it is no accident."""
+    """2 % for the winner; the rest, of which the worst are within 5.3 % (4,800 configurations), that it is no accident."""
     model, cluster, strategy, sequence, gpus, batch = CASES[case]
     priced = rules(model, cluster, strategy, sequence)
     found = priced.feasible([gpus], global_batch=batch)
     space, step_s, needed = found.candidates, found.step_s, found.memory_gb
     best, *others = fastest(found, [gpus], 3).tolist()
-    others += np.random.default_rng(3).choice(len(space), 6, replace=False).tolist()
+    others += np.random.default_rng(3).choice(len(space), 20, replace=False).tolist()
     for i in (best, *others):
         parallel = priced.parallel(space, i, global_batch=batch)
         again = project(priced.model, parallel, priced.system, sequence=sequence)
-        assert step_s[i] == pytest.approx(again.step_us / 1e6, rel=0.05 if i == best else 0.1), parallel
-        assert needed[i] == pytest.approx(again.peak_memory.peak / 1e9, rel=0.02), parallel
+        assert step_s[i] == pytest.approx(again.step_us / 1e6, rel=0.02 if i == best else 0.04), parallel
+        assert needed[i] == pytest.approx(again.peak_memory.peak / 1e9, rel=0.01), parallel
         assert again.infeasible is None
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,11 +65,11 @@ class Software:
         return replace(self, host_us_per_op=share * self.host_us_per_op, experts_us=share * self.experts_us)
 
 
-def later_us(device_us: float, host_us: float) -> float:
+def later_us(device_us: Any, host_us: Any) -> Any:
     """What a pass takes longer than the device needs: the cubic norm of both, between maximum and sum, since now one
-    is ahead and now the other.
+    is ahead and now the other. Numbers or arrays.
     """
-    return math.cbrt(device_us**3 + host_us**3) - device_us
+    return np.cbrt(device_us**3 + host_us**3) - device_us
 
 
 #: Nothing fitted.

@@ -29,7 +29,7 @@ from tracelens.projection.job import layer_counts
 from tracelens.projection.search.rules import ANYTHING, PLACES, Feasible, Wanted
 from tracelens.projection.search.space import Ints, Strategy, distinct
 from tracelens.projection.search.splits import RECOMPUTE, Space, Splits, placed
-from tracelens.projection.software import PLAIN, Software, sustained_us
+from tracelens.projection.software import PLAIN, Software, later_us, sustained_us
 from tracelens.projection.step import BACKENDS, completed
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
 from tracelens.workload import memory, rank_ops
@@ -55,23 +55,49 @@ class Neighbors(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageType:
-    """Pipeline ranks that hold the same layers. ``chunks``: how often each kind of layer, [chunk, kind].
+class ChunkType:
+    """Layers that run one after the other. ``layers``: how often each kind, [kind]; ``first`` and ``last``: kinds.
 
-    ``first`` is the first such rank, which keeps the most activations, ``count`` how many there are. ``neighbors``: how
-    often layers of each kind stand between which others.
+    ``neighbors``: how often layers of each kind stand between which others.
     """
 
-    chunks: Ints
+    layers: Ints
     first: int
-    count: int
+    last: int
     neighbors: Mapping[Neighbors, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageType:
+    """Pipeline ranks that hold the same chunks of layers.
+
+    Of ``ranks`` the first keeps the most activations.
+    """
+
+    chunks: tuple[ChunkType, ...]
+    ranks: tuple[int, ...]
 
     @property
     def layers(self) -> Ints:
         """[kind], all chunks together."""
-        total: Ints = self.chunks.sum(axis=0)
+        total: Ints = np.sum([chunk.layers for chunk in self.chunks], axis=0)
         return total
+
+
+class PassTimes(NamedTuple):
+    """Microseconds of a micro-batch's forward and backward through a chunk, [forward or backward][candidate].
+
+    ``beside``: what weights and gradients on their way add; ``host``: what launching takes longer than all this.
+    """
+
+    busy: Floats
+    beside: Floats
+    host: Floats
+
+    @property
+    def whole(self) -> Floats:
+        """All of it."""
+        return self.busy + self.beside + self.host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -196,11 +222,12 @@ class CorrectedRules:
         times, first = self._times(one, global_batch)
         whole = {name: float(value[0]) for name, value in times.items()}
         parallel = self.parallel(one, 0, global_batch=global_batch)
-        stage = next(s for s in stage_types(self.model, parallel.pp, parallel.vpp) if s.first == first[0])
-        kept = float(_under_way(one, stage, one.micro_batches(global_batch))[0])
+        stage = next(s for s in stage_types(self.model, parallel.pp, parallel.vpp) if s.ranks[0] == first[0])
+        under_way = _under_way(one, stage, one.micro_batches(global_batch))[0].tolist()
         rows: list[dict[str, Any]] = []
         again = 0.0
-        for kind, blocks, count in zip(self.kinds, self.layers(parallel).values(), stage.layers.tolist(), strict=True):
+        held = zip(self.kinds, self.layers(parallel).values(), stage.layers.tolist(), under_way, strict=True)
+        for kind, blocks, count, kept in held:
             shares = self._shares(blocks, parallel)
             made = [
                 row for block in blocks if count for row in self._op_rows(kind, block, parallel, count, kept, shares)
@@ -234,10 +261,10 @@ class CorrectedRules:
         return shares
 
     def _op_rows(
-        self, kind: str, block: RankLayer, parallel: ParallelConfig, count: int, under_way: float,
+        self, kind: str, block: RankLayer, parallel: ParallelConfig, count: int, kept: float,
         shares: Mapping[str, float],
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Of ``count`` blocks, all micro-batches of a step; weights and activations as they are held."""
+        """Of ``count`` blocks, all micro-batches of a step; weights as held, activations of ``kept`` micro-batches."""
         arguments = (self.model, parallel, block.letter, self.space.sequence)
         is_end = kind in ENDS
         weights = {} if is_end else rank_ops.weights(*arguments)
@@ -269,7 +296,7 @@ class CorrectedRules:
             first["weights_gb"] = block.dense * memory.WEIGHT_BYTES / BYTES_PER_GB
         elif first is not None:
             # What a block keeps is known for all of it.
-            first["activations_gb"] = memory.activation_bytes(*arguments) * count * under_way / BYTES_PER_GB
+            first["activations_gb"] = memory.activation_bytes(*arguments) * kept / BYTES_PER_GB
         return list(rows.values())
 
     def degrees(self, candidates: Splits) -> dict[str, Any]:
@@ -410,7 +437,7 @@ class CorrectedRules:
             "weights": states.weights + gathered,
             "gradients": states.gradients,
             "optimizer": states.optimizer,
-            "activations": _under_way(s, stage, s.micro_batches(global_batch)) * (kept @ stage.layers)
+            "activations": (kept * _under_way(s, stage, s.micro_batches(global_batch))).sum(axis=1)
             + (working * present).max(axis=1),
             "logits": logits if stage.layers[-1] else 0.0 * logits,
         }
@@ -589,22 +616,17 @@ class CorrectedRules:
             again = forward * (np.array([word == "full" for word in RECOMPUTE])[part.recompute] & (kind not in ENDS))
             parts["recompute", k, 0], parts["recompute", k, 1] = 0.0 * again, again
         names = (*PARTS, "recompute")
-        whole = {
-            (k, phase): sum((parts[name, k, phase] for name in names), nothing)
-            for k in range(len(self.kinds))
-            for phase in (0, 1)
-        }
-        launched = self._launched(layers, part, at)
-        forward_us, backward_us, beside_us, host_us = [], [], [], []
-        for stage in types:
-            busy = [sum((n * whole[k, phase] for k, n in enumerate(stage.layers) if n), nothing) for phase in (0, 1)]
-            host = [self._host_us(stage, whole, launched, phase) for phase in (0, 1)]
-            beside = self._beside_us(part, stage, whole, shared)
-            forward_us.append(busy[0] + host[0] + beside[0])
-            backward_us.append(busy[1] + host[1] + beside[1])
-            beside_us.append(beside[0] + beside[1])
-            host_us.append(host[0] + host[1])
-        each = np.stack([f + b for f, b in zip(forward_us, backward_us, strict=True)])
+        whole = np.array(
+            [[sum(parts[name, k, phase] for name in names) for k in range(len(self.kinds))] for phase in (0, 1)]
+        )
+        launch = self._launch_us(layers, part, at)
+        chunks = dict.fromkeys(chunk for stage in types for chunk in stage.chunks)
+        passes_us = {chunk: self._pass_us(part, chunk, whole, launch, shared) for chunk in chunks}
+        held_us = [
+            PassTimes(*(sum(each) for each in zip(*(passes_us[c] for c in stage.chunks), strict=True)))
+            for stage in types
+        ]
+        each = np.stack([ranks.whole.sum(axis=0) for ranks in held_us])
         busiest = each.argmax(axis=0)
         longest = each.max(axis=0)
         rows = np.arange(len(part))
@@ -614,11 +636,8 @@ class CorrectedRules:
             * sum(held[:, k] * (parts[name, k, 0] + parts[name, k, 1]) for k in range(len(self.kinds)))
             for name in names
         }
-        once = np.array([stage.count for stage in types]) @ each
-        ran, hops = pipeline_us(
-            longest=longest, once=once, hop=hop, stages=part.pp, chunks=part.vpp, micro_batches=passes
-        )
-        replicas = self._replicas_us(part, types, shared, forward_us, backward_us)
+        ran, hops = pipeline_us(types, passes_us, hop=hop, micro_batches=passes)
+        replicas = self._replicas_us(part, types, shared, held_us, passes_us, whole)
         idle = ran - passes * longest - hops
         return {
             "t": ran + replicas + optimizer,
@@ -627,60 +646,55 @@ class CorrectedRules:
             "t_tp_comm": result["tp"] + result["cp"],
             "t_ep_comm": result["ep"],
             "t_recompute": result["recompute"],
-            "t_host": passes * np.stack(host_us)[busiest, rows],
+            "t_host": passes * np.stack([ranks.host.sum(axis=0) for ranks in held_us])[busiest, rows],
             "t_pp_comm": hops,
             "t_bubble": idle,
-            "t_dp_comm": passes * np.stack(beside_us)[busiest, rows] + replicas,
+            "t_dp_comm": passes * np.stack([ranks.beside.sum(axis=0) for ranks in held_us])[busiest, rows] + replicas,
             "t_optimizer": optimizer,
-            "stage": np.array([stage.first for stage in types], float)[busiest],
+            "stage": np.array([stage.ranks[0] for stage in types], float)[busiest],
         }
 
-    def _launched(self, layers: LayerTimes, part: Splits, at: npt.NDArray[np.intp]) -> Floats:
-        """[candidate, kind, phase]; full recomputation launches the forward again."""
-        launched = layers.launched[layers.key[at]].copy()
-        launched[:, :, 1] += launched[:, :, 0] * (part.recompute == RECOMPUTE.index("full"))[:, None]
-        return launched
+    def _launch_us(self, layers: LayerTimes, part: Splits, at: npt.NDArray[np.intp]) -> Floats:
+        """The host's time, [phase, kind, candidate]; full recomputation launches the forward again."""
+        launched = layers.launched[layers.key[at]].transpose(2, 1, 0).copy()
+        launched[1] += launched[0] * (part.recompute == RECOMPUTE.index("full"))
+        experts = np.array([kind.count("E") for kind in self.kinds])[:, None]
+        return launched * self.software.host_us_per_op + experts * self.software.experts_us
 
-    def _host_us(
-        self, stage: StageType, whole: Mapping[tuple[int, int], Floats], launched: Floats, phase: int
-    ) -> Floats:
-        """What the host needs longer to launch a chunk than the device to run it, all chunks together."""
-        total = np.zeros(len(launched))
-        for chunk, count in zip(*np.unique(stage.chunks, axis=0, return_counts=True), strict=True):
-            busy = sum((n * whole[k, phase] for k, n in enumerate(chunk) if n), np.zeros(len(launched)))
-            host = launched[:, :, phase] @ chunk * self.software.host_us_per_op
-            total += count * np.maximum(0.0, host - busy)
-        return total
+    def _pass_us(
+        self, s: Splits, chunk: ChunkType, whole: Floats, launch: Floats, shared: tuple[Floats, Floats]
+    ) -> PassTimes:
+        busy = chunk.layers @ whole
+        beside = self._beside_us(s, chunk, whole, shared)
+        return PassTimes(busy=busy, beside=beside, host=later_us(busy + beside, chunk.layers @ launch))
 
-    def _beside_us(
-        self, s: Splits, stage: StageType, whole: Mapping[tuple[int, int], Floats], shared: tuple[Floats, Floats]
-    ) -> tuple[Floats, Floats]:
+    def _beside_us(self, s: Splits, chunk: ChunkType, whole: Floats, shared: tuple[Floats, Floats]) -> Floats:
         """What weights and gradients of divided layers add to a forward and to a backward.
 
         FSDP gathers a layer's weights beside the layer before it and scatters its gradients beside the one after it;
         the first gather and the last scatter have nothing beside them. Gradients that are divided without the weights
-        are reduced one after the other beside the whole chunk.
+        are reduced one after the other beside the whole chunk; all but the first layer's, which are the pass before's,
+        only after the last layer's backward.
         """
         gather, scatter = shared
         nothing = np.zeros(len(s))
-        forward, backward, reduced = nothing, nothing, nothing
-        for chunk, count in zip(*np.unique(stage.chunks, axis=0, return_counts=True), strict=True):
-            busy = sum((n * whole[k, 1] for k, n in enumerate(chunk) if n), nothing)
-            reduced = reduced + count * exposed_us(scatter @ chunk, busy)
-        for (before, k, after), count in stage.neighbors.items():
+        forward, backward = nothing, nothing
+        for (before, k, after), count in chunk.neighbors.items():
             ahead = nothing if after is None else gather[:, after]
             back = nothing if before is None else gather[:, before]
             behind = nothing if after is None else scatter[:, after]
-            forward = forward + count * (exposed_us(ahead, whole[k, 0]) + (gather[:, k] if before is None else 0.0))
-            beside = exposed_us(back + behind, whole[k, 1])
+            forward = forward + count * (exposed_us(ahead, whole[0, k]) + (gather[:, k] if before is None else 0.0))
+            beside = exposed_us(back + behind, whole[1, k])
             alone = (gather[:, k] if after is None else 0.0) + (scatter[:, k] if before is None else 0.0)
             backward = backward + count * (beside + alone)
-        is_sharded = s.zero == 3
-        return forward * is_sharded, np.where(is_sharded, backward, reduced * (s.zero == 2))
+        total, busy = scatter @ chunk.layers, chunk.layers @ whole[1]
+        late = exposed_us(total - scatter[:, chunk.first], busy - whole[1, chunk.last])
+        reduced = np.maximum(exposed_us(total, busy), late)
+        return np.stack([forward * (s.zero == 3), np.select([s.zero == 3, s.zero == 2], [backward, reduced], 0.0)])
 
     def _replicas_us(
-        self, s: Splits, types: Sequence[StageType], shared: tuple[Floats, Floats], forward_us: Sequence[Floats],
-        backward_us: Sequence[Floats],
+        self, s: Splits, types: Sequence[StageType], shared: tuple[Floats, Floats], held_us: Sequence[PassTimes],
+        passes_us: Mapping[ChunkType, PassTimes], whole: Floats,
     ) -> Floats:  # fmt: skip
         """Weights gathered as the step begins, gradients reduced as it ends, each layer's beside another one.
 
@@ -688,29 +702,38 @@ class CorrectedRules:
         transfers slow, the last micro-batch meets on every rank.
         """
         gather, scatter = shared
-        gathered, reduced, slowed = np.zeros(len(s)), np.zeros(len(s)), np.zeros(len(s))
-        for stage, forward, backward in zip(types, forward_us, backward_us, strict=True):
-            gathered = np.maximum(gathered, self._late_us(s, stage, gather, forward, forward_us[0]))
-            reduced = np.maximum(reduced, self._late_us(s, stage, scatter, backward, backward_us[0]))
-            slowed = slowed + stage.count * _slowed_us(scatter @ stage.layers, backward) / s.vpp
-        first = types[0].layers
-        slowed = slowed + _slowed_us(gather @ first, forward_us[0])
-        slowed = slowed + _slowed_us(scatter @ first, backward_us[0]) * (1 - 1 / s.vpp)
-        return np.where(s.zero == 3, 0.0, gathered + reduced + slowed)
+        gathered, reduced, slowed, left = (np.zeros(len(s)) for _ in range(4))
+        first_forward, first_backward = held_us[0].whole
+        for stage, held in zip(types, held_us, strict=True):
+            forward, backward = held.whole
+            # Of several chunks, the one that ends with the last layer has the others' time.
+            ahead, behind = whole[:, stage.chunks[0].last] * (len(stage.chunks) == 1)
+            gathered = np.maximum(gathered, self._late_us(s, stage, gather, forward - ahead, first_forward))
+            reduced = np.maximum(reduced, self._late_us(s, stage, scatter, backward - behind, first_backward))
+            slowed = slowed + len(stage.ranks) * _slowed_us(scatter @ stage.layers, backward) / s.vpp
+            left = np.maximum(left, self._left_us(stage, scatter, passes_us) - stage.ranks[0] * first_backward / s.vpp)
+        layers = types[0].layers
+        slowed = slowed + _slowed_us(scatter @ layers, first_backward) * (1 - 1 / s.vpp)
+        ends = np.where(s.zero == 2, left, reduced + slowed)
+        return np.where(s.zero == 3, 0.0, gathered + _slowed_us(gather @ layers, first_forward) + ends)
+
+    def _left_us(self, stage: StageType, scatter: Floats, passes_us: Mapping[ChunkType, PassTimes]) -> Floats:
+        """Where every micro-batch's gradients are reduced: how long the last one's outlast its backward."""
+        chunk = stage.chunks[0]
+        alone, total, busy = scatter[:, chunk.first], scatter @ chunk.layers, passes_us[chunk].busy[1]
+        return alone + exposed_us(total - alone, busy) - exposed_us(total, busy)
 
     def _late_us(self, s: Splits, stage: StageType, each: Floats, busy_us: Floats, lag_us: Floats) -> Floats:
         """How long the transfers of a rank's layers outlast its computing; ``lag_us`` is between neighboring ranks.
 
         A chunk's transfers run beside that chunk, all of them beside the chunks of all micro-batches under way. The
-        first layer's have nothing to hide behind.
+        first layer's have nothing to hide behind. ``busy_us``: what others hide behind.
         """
-        leading = [k for before, k, _ in stage.neighbors if before is None]
-        embedding = len(self.kinds) - len(ENDS)
-        alone = each[:, embedding if embedding in leading else leading[0]]
+        alone = each[:, stage.chunks[0].first]
         total = each @ stage.layers - alone
         beside = (1 + OVERLAP_COST) * busy_us / s.vpp
         rest = np.maximum(total / s.vpp - beside, total - beside * (1 + (s.vpp - 1) * s.pp))
-        late: Floats = alone + np.maximum(0.0, rest) - stage.first * lag_us / s.vpp
+        late: Floats = alone + np.maximum(0.0, rest) - stage.ranks[0] * lag_us / s.vpp
         return late
 
     def _hop_us(self, s: Splits) -> Floats:
@@ -761,11 +784,20 @@ def _slowed_us(transfer_us: Floats, compute_us: Floats) -> Floats:
 
 
 def _under_way(s: Splits, stage: StageType, passes: Ints) -> Floats:
-    """Micro-batches whose activations the first rank of ``stage`` keeps at once; all of ``s`` have as many chunks."""
-    if s.vpp[0] == 1:
-        return np.minimum(s.pp - stage.first, passes).astype(float)
-    chunks: Floats = np.minimum(2 * (s.pp - stage.first - 1) + (s.vpp - 1) * s.pp + 1, passes * s.vpp) / s.vpp
-    return chunks
+    """[candidate, kind]: of how many layers the first rank of ``stage`` keeps a micro-batch's activations at once.
+
+    All of ``s`` have as many stages and chunks.
+    """
+    stages, chunks, rank = int(s.pp[0]), len(stage.chunks), stage.ranks[0]
+    if chunks == 1:
+        plain: Floats = np.minimum(stages - rank, passes)[:, None] * stage.layers.astype(float)
+        return plain
+    # Forwards before the first backward, in groups of as many as there are stages through chunk after chunk
+    ahead = np.minimum(2 * (stages - rank - 1) + (chunks - 1) * stages + 1, passes * chunks)
+    kept = np.zeros((len(s), len(stage.layers)))
+    for turn in range(chunks + 2):
+        kept += np.clip(ahead - turn * stages, 0, stages)[:, None] * stage.chunks[turn % chunks].layers
+    return kept
 
 
 def part_of(op: RankOp) -> str:
@@ -812,46 +844,84 @@ def shared_groups(s: Splits, node: int, *, is_grid: bool) -> tuple[Ints, Ints, I
 def stage_types(model: ModelConfig, pp: int, vpp: int) -> tuple[StageType, ...]:
     """What the ranks of a pipeline hold, each distinct share once."""
     kinds = (*dict.fromkeys(model.layers), *ENDS)
-    parts: list[list[int]] = []
+    parts: list[ChunkType] = []
+    made: dict[tuple[int, ...], ChunkType] = {}
     at = 0
-    for count in layer_counts(len(model.layers), pp * vpp):
-        parts.append([kinds.index(layer) for layer in model.layers[at : at + count]])
+    counts = layer_counts(len(model.layers), pp * vpp)
+    for part, count in enumerate(counts):
+        held = [kinds.index(layer) for layer in model.layers[at : at + count]]
+        first, last = part == 0, part == len(counts) - 1
+        chunk = (*[len(kinds) - 2] * first, *held, *[len(kinds) - 1] * last)
+        parts.append(made.setdefault(chunk, _chunk(chunk, len(kinds))))
         at += count
-    parts[0].insert(0, len(kinds) - 2)
-    parts[-1].append(len(kinds) - 1)
-    by_rank: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    by_rank: dict[tuple[ChunkType, ...], list[int]] = {}
     for rank in range(pp):
-        by_rank.setdefault(tuple(tuple(part) for part in parts[rank::pp]), []).append(rank)
-    return tuple(
-        StageType(
-            chunks=np.array([np.bincount(chunk, minlength=len(kinds)) for chunk in chunks]),
-            first=ranks[0],
-            count=len(ranks),
-            neighbors=Counter(
-                Neighbors(*each)
-                for chunk in chunks
-                for each in zip((None, *chunk), chunk, (*chunk[1:], None), strict=False)
-            ),
-        )
-        for chunks, ranks in by_rank.items()
+        by_rank.setdefault(tuple(parts[rank::pp]), []).append(rank)
+    return tuple(StageType(chunks=chunks, ranks=tuple(ranks)) for chunks, ranks in by_rank.items())
+
+
+def _chunk(held: tuple[int, ...], kinds: int) -> ChunkType:
+    return ChunkType(
+        layers=np.bincount(held, minlength=kinds),
+        first=held[0],
+        last=held[-1],
+        neighbors=Counter(Neighbors(*each) for each in zip((None, *held), held, (*held[1:], None), strict=False)),
     )
 
 
 def pipeline_us(
-    *, longest: Floats, once: Floats, hop: Floats, stages: Ints, chunks: Ints, micro_batches: Floats
+    types: Sequence[StageType], passes_us: Mapping[ChunkType, PassTimes], *, hop: Floats, micro_batches: Floats
 ) -> tuple[Floats, Floats]:
     """Time of 1F1B, or of interleaved 1F1B where there are chunks; and how much of it is transfers.
 
-    ``longest`` is a micro-batch's time on the busiest rank, ``once`` its time on all ranks together. 1F1B: one round
-    trip fills and drains the pipeline, the busiest rank paces the rest; as many micro-batches are under way as there
-    are stages, so each that many wait for a round trip where that takes longer, which transfers make it. Interleaved:
-    the other ranks' chunks once, and transfers only while filling and draining.
+    1F1B: what ``_paced_us`` and ``_round_trips_us`` say, and one round trip of transfers. Interleaved:
+    the busiest rank paces all micro-batches; one group of as many as there are stages fills and drains the pipeline
+    chunk by chunk, where all wait for the slowest rank at each; the other ranks' chunks once, and transfers only then.
     """
-    travel = 2 * (stages - 1) * hop
-    slack = stages * longest - once
-    waits = (micro_batches - 1) // stages * np.maximum(0.0, travel - slack)
-    plain = once + (micro_batches - 1) * longest + travel + waits
+    stages, chunks = sum(len(stage.ranks) for stage in types), len(types[0].chunks)
+    each = np.stack([np.sum([passes_us[chunk].whole for chunk in stage.chunks], axis=0) for stage in types])
+    longest = each.sum(axis=1).max(axis=0)
+    once = np.array([len(stage.ranks) for stage in types]) @ each.sum(axis=1)
+    if chunks == 1:
+        travel = 2 * (stages - 1) * hop
+        waits = _round_trips_us(types, each.sum(axis=1), hop, micro_batches)
+        return _paced_us(types, each, once, micro_batches) + travel + waits, travel + waits
+    columns = Counter(zip(*(stage.chunks for stage in types), strict=True))
+    slowest = [count * np.max([passes_us[c].whole for c in column], axis=0) for column, count in columns.items()]
+    uneven = stages * (np.sum(slowest, axis=(0, 1)) - longest)
     around = 2 * (chunks * stages - 1) * hop
-    interleaved = micro_batches * longest + (once - longest) / chunks + around
-    is_plain = chunks == 1
-    return np.where(is_plain, plain, interleaved), np.where(is_plain, travel + waits, around)
+    return micro_batches * longest + uneven + (once - longest) / chunks + around, around
+
+
+def _round_trips_us(types: Sequence[StageType], each: Floats, hop: Floats, micro_batches: Floats) -> Floats:
+    """What round trips from a rank to the last one take longer than as many micro-batches on the busiest rank as are
+    under way on the way. ``each``: [stage, candidate].
+    """
+    stages, longest, waits = sum(len(stage.ranks) for stage in types), each.max(axis=0), np.zeros(len(hop))
+    for stage in types:
+        first = stage.ranks[0]
+        under_way = stages - first
+        trip = np.array([sum(rank >= first for rank in other.ranks) for other in types]) @ each
+        late = np.maximum(0.0, trip + 2 * (under_way - 1) * hop - under_way * longest)
+        waits = np.maximum(waits, (micro_batches - 1) // under_way * late)
+    return waits
+
+
+def _paced_us(types: Sequence[StageType], each: Floats, once: Floats, micro_batches: Floats) -> Floats:
+    """1F1B without transfers: the longest of what its ranks need. ``each``: [stage, forward or backward, candidate].
+
+    A rank begins after one forward of the ranks before it, ends before one backward of them, and computes. It waits for
+    its first micro-batch to come back while it has no more forwards to run, and for its last while it has no more
+    backwards: it runs ahead by as many micro-batches as there are ranks after it.
+    """
+    stages, paced = sum(len(stage.ranks) for stage in types), np.zeros(len(once))
+    for stage, (forward, backward) in zip(types, each, strict=True):
+        last = stage.ranks[-1]
+        before = np.array([sum(rank < last for rank in other.ranks) for other in types]) @ each.sum(axis=1)
+        after = once - before - forward - backward
+        ahead = np.minimum(stages - 1 - last, micro_batches - 1)
+        filling = np.maximum(0.0, after - ahead * forward)
+        # All forwards before the first backward: there is one wait and no other.
+        draining = np.maximum(0.0, after - ahead * backward) * (micro_batches > stages - last)
+        paced = np.maximum(paced, before + micro_batches * (forward + backward) + filling + draining)
+    return paced
