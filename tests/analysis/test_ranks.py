@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tracelens.analysis.ranks import matching
 from tracelens.analysis.ranks.clocks import HostClock
 from tracelens.analysis.ranks.files import find_traces
 from tracelens.analysis.ranks.job import RanksAnalysis, compare_ranks
@@ -389,6 +390,18 @@ def test_a_rank_is_reduced_to_little_memory(tmp_path):
 
 
 @pytest.mark.shared
+@pytest.mark.parametrize("pairs", [matching._MOST_PAIRS, 5_000])
+def test_calls_are_paired_by_their_ends_also_where_only_some_vote_on_the_offset(monkeypatch, pairs):
+    monkeypatch.setattr(matching, "_MOST_PAIRS", pairs)
+    random = np.random.default_rng(0)
+    end = np.cumsum(random.integers(50_000, 2_000_000, 300))
+    start = end - random.integers(10_000, 40_000, 300)
+    kept = np.sort(random.choice(300, 180, replace=False))
+    theirs = end[kept] + 123_456_789 + random.integers(-3_000, 3_000, 180)
+    found = matching._by_ends(start, end, theirs - (end - start)[kept], theirs)
+    assert found.tolist() == kept.tolist()
+
+
 def test_sampled_ranks_without_groups_are_paired_where_calls_end_together(shared_traces):
     result = compared(find_traces([str(shared_traces / "hta" / "trace_filter")]))
     frame = result.frames["nccl_implicit_sync"]
