@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.catalog import OTHER
+from tracelens.analysis.numbering import Codes, first_of_each, numbered
 from tracelens.perf_models.kernels import KernelPattern, classify
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -90,7 +91,7 @@ class DeviceActivity:
 
 def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPattern, ...]) -> DeviceActivity:
     """All device events of a trace; kernel names are classified once per distinct name."""
-    rows = np.flatnonzero(np.isin(table.kind, DEVICE_KINDS)).astype(np.int32)
+    rows = table.rows_of(DEVICE_KINDS)
     name = table.name[rows]
     codes, inverse = np.unique(name, return_inverse=True)
     found = classify([table.names[code] for code in codes.tolist()], patterns)
@@ -116,13 +117,12 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
     )
 
 
-def streams_of(table: TraceTable, activity: DeviceActivity) -> tuple[Ints, Ints]:
+def streams_of(table: TraceTable, activity: DeviceActivity) -> tuple[Ints, Codes]:
     """((device, stream) per distinct stream, which of them each event ran on)."""
-    device = table.device[activity.rows].astype(np.int64)
-    # Streams are from -1 up: a lower half of its own
-    keys, lane = np.unique((device << 32) + activity.stream + 1, return_inverse=True)
-    distinct = np.stack((keys >> 32, (keys & 0xFFFFFFFF) - 1), axis=1)
-    return distinct, lane.reshape(-1).astype(np.int64)
+    device = table.device[activity.rows]
+    lane = numbered(device, activity.stream)
+    first = first_of_each(lane)
+    return np.stack((device[first], activity.stream[first]), axis=1).astype(np.int64), lane
 
 
 def _gap_before(device: npt.NDArray[np.int32], stream: npt.NDArray[np.int32], start: Ints, end: Ints) -> Ints:

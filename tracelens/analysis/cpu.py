@@ -65,7 +65,7 @@ def cpu_ops_summary(unique: pd.DataFrame) -> pd.DataFrame:
 def self_ns(trace: Trace) -> Ints:
     """Per table row: a host event's duration less that of the CPU ops directly below it on its thread; at least 0."""
     table, tree = trace.table, trace.tree
-    own = np.where(np.isin(table.kind, HOST_KINDS), table.duration_ns, 0).astype(np.int64)
+    own = np.where(table.is_of(HOST_KINDS), table.duration_ns, 0).astype(np.int64)
     rows = np.flatnonzero(table.kind == Kind.CPU_OP)
     parent = tree.op_parent[rows]
     below = parent >= 0

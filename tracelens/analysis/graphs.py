@@ -21,7 +21,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.trace import Trace
 from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.trace.extended import AddedRows, with_rows
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX
 
 #: The least share of a graph's kernels that must align with a captured graph whose sequence differs in places.
@@ -55,7 +55,7 @@ class _Captured:
 def graph_launches(table: TraceTable) -> Ints:
     """Rows of ``cudaGraphLaunch``, ``hipGraphLaunch`` and their driver forms."""
     named = np.array(["GraphLaunch" in name for name in table.names] or [False], bool)
-    rows: Ints = np.flatnonzero(named[table.name] & np.isin(table.kind, _LAUNCHING))
+    rows: Ints = np.flatnonzero(named[table.name] & table.is_of(_LAUNCHING))
     return rows
 
 
@@ -130,7 +130,7 @@ class _Block:
     template: _Template
     start: int
     lane: int
-    kernels: Ints
+    kernels: RowColumn
 
 
 class _Graphs:
@@ -144,7 +144,7 @@ class _Graphs:
         self._templates: dict[frozenset[int], _Template] = {}
 
     def match(
-        self, table: TraceTable, rows: Ints, names: tuple[str, ...], requests: _Requests
+        self, table: TraceTable, rows: RowColumn, names: tuple[str, ...], requests: _Requests
     ) -> tuple[dict[int, int], str]:
         """(position of a kernel -> launch row of the capture, why there are fewer of them than kernels)."""
         exact = [graph for graph in self.graphs if graph.names == names]
@@ -190,7 +190,7 @@ class _Graphs:
         """What was launched between the begin and the end of a stream's capture, where the launches name kernels."""
         table, tree = self.capture.table, self.capture.tree
         named = np.array([_capture_role(name) for name in table.names] or [""], object)
-        calls = np.flatnonzero(np.isin(table.kind, _LAUNCHING) & (named[table.name] != ""))
+        calls = np.flatnonzero(table.is_of(_LAUNCHING) & (named[table.name] != ""))
         calls = calls[np.lexsort((table.start_ns[calls], table.lane[calls]))]
         names: list[str] | None = None
         launches: list[int] = []

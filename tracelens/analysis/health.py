@@ -16,7 +16,6 @@ from tracelens.analysis.coverage import coverage
 from tracelens.analysis.graphs import graph_launches
 from tracelens.analysis.inference import STEM, inference_steps
 from tracelens.analysis.inner_ops import with_inner_ops
-from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.steps import find_steps
 from tracelens.analysis.summary import Coverage, Unanswered
@@ -24,7 +23,7 @@ from tracelens.analysis.tables import category_of_calls
 from tracelens.analysis.views.assembly import not_recorded
 from tracelens.perf_models import EPComm
 from tracelens.trace.links import LinkedBy
-from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
+from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def health(trace: Trace, options: Options | None = None) -> Health:
     recognition = recognized(trace, options)
     catalog = Catalog(extensions)
     exchanges = _token_exchanges(table, catalog)
-    device = np.flatnonzero(np.isin(table.kind, DEVICE_KINDS))
+    device = table.rows_of(DEVICE_KINDS)
     stem, steps = find_steps(table)
     if not stem and len(served := inference_steps(table, catalog)) > 1:
         stem, steps = STEM, served.steps
@@ -153,13 +152,13 @@ def _share_with_shapes(table: TraceTable) -> float | None:
     return float(counts[np.array(shaped, bool)].sum() / counts.sum())
 
 
-def _linked(tree: OpTree, device: Ints) -> tuple[tuple[str, int], ...]:
+def _linked(tree: OpTree, device: RowColumn) -> tuple[tuple[str, int], ...]:
     ways, counts = np.unique(tree.linked_by[device], return_counts=True)
     named = [(LinkedBy(way), count) for way, count in zip(ways.tolist(), counts.tolist(), strict=True)]
     return tuple((way.name.lower().replace("_", " "), count) for way, count in named if way is not LinkedBy.NOTHING)
 
 
-def _share_of_time(table: TraceTable, whole: Ints, part: Ints) -> float | None:
+def _share_of_time(table: TraceTable, whole: RowColumn, part: RowColumn) -> float | None:
     total = int(table.duration_ns[whole].sum())
     return int(table.duration_ns[part].sum()) / total if total else None
 

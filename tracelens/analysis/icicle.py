@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.cpu import self_ns
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.numbering import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.scopes import Scopes, levels
 from tracelens.analysis.steps import is_step_annotation
 from tracelens.analysis.tables import UNLINKED_NAME
@@ -68,7 +69,7 @@ def icicle(analysis: Analysis, *, max_nodes: int = MAX_NODES) -> Icicle | None:
         builder.add_time(builder.node_of[at], own, np.zeros(len(at), np.int64))
     else:
         owner = scopes.around(tree.launch[analysis.activity.rows])
-        builder = _Builder(analysis, scopes.rows, above, np.unique(owner[owner >= 0]))
+        builder = _Builder(analysis, scopes.rows, above, distinct_rows(owner[owner >= 0], len(scopes)))
         _add_kernels(builder, analysis, owner)
     return builder.result(max_nodes, is_cpu=is_cpu)
 
@@ -104,7 +105,7 @@ def _add_kernels(builder: _Builder, analysis: Analysis, owner: Ints) -> None:
     """``owner``: the level at or above each event's launch."""
     activity, tree = analysis.activity, analysis.trace.tree
     linked = tree.launch[activity.rows] >= 0
-    parent = np.zeros(len(owner), np.int64)
+    parent = np.zeros(len(owner), np.int32)
     parent[owner >= 0] = builder.node_of[owner[owner >= 0]]
     if not linked.all():
         parent[~linked] = builder.add_node(UNLINKED_NAME, ANNOTATION, calls=int((~linked).sum()))
@@ -116,7 +117,7 @@ def _add_kernels(builder: _Builder, analysis: Analysis, owner: Ints) -> None:
 class _Builder:
     """Nodes as growing columns: every level's rows are grouped by (node above, name) at once."""
 
-    def __init__(self, analysis: Analysis, rows: RowColumn, above: RowColumn, at: Ints) -> None:
+    def __init__(self, analysis: Analysis, rows: RowColumn, above: RowColumn, at: npt.NDArray[np.integer]) -> None:
         """With nodes for ``at`` and what is above them: indices into ``rows``, as ``above`` is."""
         table = self._table = analysis.trace.table
         self.categories: list[str] = []
@@ -124,26 +125,23 @@ class _Builder:
         self._name: list[str] = [table.source]
         self._kind: list[str] = [ALL]
         self._calls: list[int] = [1]
-        self._time: list[tuple[Ints, Ints, npt.NDArray[np.integer]]] = []
-        self.node_of = np.full(len(rows), -1, np.int64)
+        self._time: list[tuple[Codes, Ints, npt.NDArray[np.integer]]] = []
+        self.node_of: Codes = np.full(len(rows), -1, np.int32)
         for places in levels(at, above):
-            parent = np.where(above[places] >= 0, self.node_of[above[places]], 0)
-            names = table.name[rows[places]].astype(np.int64)
-            self.node_of[places] = self.add_children(parent, names, table.kind[rows[places]])
+            parent = np.where(above[places] >= 0, self.node_of[above[places]], np.int32(0))
+            self.node_of[places] = self.add_children(parent, table.name[rows[places]], table.kind[rows[places]])
 
-    def add_children(self, parent: Ints, name: npt.NDArray[np.integer], kind: str | npt.NDArray[np.uint8]) -> Ints:
+    def add_children(self, parent: Codes, name: Codes, kind: str | npt.NDArray[np.uint8]) -> Codes:
         """The node of each (parent node, name code), made where it is new."""
-        key = parent * len(self._table.names) + name
-        _, first, inverse, calls = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-        fresh = np.arange(len(first)) + len(self._parent)
+        group = numbered(parent, name)
+        first, made = first_of_each(group), np.int32(len(self._parent))
         self._parent += parent[first].tolist()
         self._name += [self._table.names[code] for code in name[first].tolist()]
         self._kind += (
             [kind] * len(first) if isinstance(kind, str) else [_KINDS[Kind(code)] for code in kind[first].tolist()]
         )
-        self._calls += calls.tolist()
-        node: Ints = fresh[inverse.reshape(-1)]
-        return node
+        self._calls += np.bincount(group).tolist()
+        return group + made
 
     def add_node(self, name: str, kind: str, *, calls: int) -> int:
         """One node at the top."""
@@ -153,7 +151,7 @@ class _Builder:
         self._calls.append(calls)
         return len(self._parent) - 1
 
-    def add_time(self, node: Ints, time_ns: Ints, category: npt.NDArray[np.integer]) -> None:
+    def add_time(self, node: Codes, time_ns: Ints, category: npt.NDArray[np.integer]) -> None:
         """Time (ns) at nodes, by index into ``categories``."""
         self._time.append((node, time_ns, category))
 

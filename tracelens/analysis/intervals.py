@@ -87,7 +87,7 @@ def idle_spans(start: Ints, end: Ints, first: int, last: int) -> tuple[Ints, Int
 class Covered:
     """The union of the intervals of each key (a thread, a stream): how much of any span of it they cover, exactly."""
 
-    def __init__(self, key: Ints, start: Ints, end: Ints) -> None:
+    def __init__(self, key: npt.NDArray[np.integer], start: Ints, end: Ints) -> None:
         order = np.lexsort((start, key))
         self._unions: dict[int, tuple[Ints, Ints, Ints]] = {}
         for part in np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else ():

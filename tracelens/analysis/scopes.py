@@ -12,7 +12,7 @@ from tracelens.trace.tree import OpTree
 Bools = npt.NDArray[np.bool_]
 
 
-def levels(at: Ints, above: npt.NDArray[np.integer]) -> list[Ints]:
+def levels(at: npt.NDArray[np.integer], above: npt.NDArray[np.integer]) -> list[RowColumn]:
     """These places and all above them by depth, the top first. ``above``: the place above each, -1 at the top."""
     seen = np.zeros(len(above), bool)
     frontier = np.unique(at)
@@ -21,12 +21,14 @@ def levels(at: Ints, above: npt.NDArray[np.integer]) -> list[Ints]:
         frontier = np.unique(above[frontier])
         frontier = frontier[(frontier >= 0)]
         frontier = frontier[~seen[frontier]]
-    rows = np.flatnonzero(seen)
-    depth = np.zeros(len(rows), np.int64)
-    up = above[rows]
-    while (going := up >= 0).any():
-        depth += going
-        up = np.where(going, above[np.maximum(up, 0)], -1)
+    rows: RowColumn = np.flatnonzero(seen).astype(np.int32)
+    depth = np.zeros(len(rows), np.int32)
+    going = np.flatnonzero(above[rows] >= 0).astype(np.int32)
+    up = above[rows[going]]
+    while len(going):
+        depth[going] += 1
+        up = above[up]
+        going, up = going[up >= 0], up[up >= 0]
     order = np.argsort(depth, kind="stable")
     return np.split(rows[order], np.cumsum(np.bincount(depth))[:-1]) if len(rows) else []
 

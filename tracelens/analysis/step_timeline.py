@@ -9,6 +9,7 @@ import numpy as np
 from tracelens.analysis.activity import streams_of
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.numbering import Codes
 from tracelens.analysis.steps import typical_step
 
 MAX_RECTS = 4000
@@ -40,7 +41,7 @@ class StepTimeline:
     events: int
     merged_below_ns: int
     lanes: tuple[Lane, ...]
-    lane: Ints
+    lane: Codes
     start_ns: Ints
     end_ns: Ints
     kernel_ns: Ints
@@ -93,7 +94,7 @@ def _window(analysis: Analysis) -> tuple[int | None, int, int, Ints]:
     return None, first, max(last, first + 1), np.arange(len(activity))
 
 
-def _groups(start: Ints, end: Ints, lane: Ints, duration: int, max_rects: int) -> tuple[Ints, int]:
+def _groups(start: Ints, end: Ints, lane: Codes, duration: int, max_rects: int) -> tuple[Ints, int]:
     """The rectangle of each event, from 0 without gaps, and the length below which events were merged."""
     if len(start) <= max_rects:
         return np.arange(len(start)), 0

@@ -10,6 +10,7 @@ import pandas as pd
 from tracelens.analysis.analyze import CHOSEN, COLLECTIVES, Analysis
 from tracelens.analysis.graphs import GraphLinks, graph_launches
 from tracelens.analysis.intervals import union_ns
+from tracelens.analysis.numbering import distinct_rows
 from tracelens.analysis.overlap import StreamOverlaps
 from tracelens.analysis.summary import (
     Busy,
@@ -379,7 +380,7 @@ def _input_notices(analysis: Analysis) -> list[Notice]:
 
 
 def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
-    device = np.isin(analysis.trace.table.kind, DEVICE_KINDS)
+    device = analysis.trace.table.is_of(DEVICE_KINDS)
     share = _percent(overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum())), 2)
     kernels = f"{_counted(overlaps.count, 'device event')} ran into the next of their stream ({share} of device time)"
     text = f"{kernels}: clipped there" if overlaps.clipped else f"{kernels}: kept; --overlap clip ends them there"
@@ -391,7 +392,7 @@ def _process_notice(analysis: Analysis) -> Notice | None:
     if analysis.merged is not None:
         return _chosen_rank(analysis.merged)
     table, ambiguous = analysis.trace.table, analysis.trace.tree.ambiguous
-    lanes = np.unique(table.lane[np.isin(table.kind, (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))]).tolist()
+    lanes = distinct_rows(table.lane[table.is_of((Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))], len(table.lanes)).tolist()
     processes = list(dict.fromkeys(table.lanes[lane][0] for lane in lanes))
     if len(processes) < 2:
         return None

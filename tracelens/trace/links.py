@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.integer]
 Bools = npt.NDArray[np.bool_]
 Lanes = npt.NDArray[np.int32]
 
@@ -45,7 +45,7 @@ def launch_links(table: TraceTable, order: Ints) -> tuple[RowColumn, npt.NDArray
     """
     launch: RowColumn = np.full(len(table), -1, np.int32)
     linked_by = np.full(len(table), LinkedBy.NOTHING, np.uint8)
-    device = rows_of_kind(table, DEVICE_KINDS)
+    device = table.rows_of(DEVICE_KINDS)
     steps: tuple[tuple[LinkedBy, Callable[[TraceTable, Ints, Ints], Ints]], ...] = (
         (LinkedBy.CORRELATION, _by_correlation),
         (LinkedBy.FLOW, _by_flow),
@@ -87,13 +87,6 @@ def forward_links(table: TraceTable, order: Ints, op_parent: RowColumn) -> RowCo
     is_alone = children[op_parent[ops] + 1] == 1
     _inherit(forward, ops, op_parent, is_alone & ~is_wrapper[ops])
     return forward
-
-
-def rows_of_kind(table: TraceTable, kinds: tuple[Kind, ...]) -> Ints:
-    """Rows of any of the kinds, in file order."""
-    wanted = np.zeros(256, np.bool_)
-    wanted[list(kinds)] = True
-    return np.flatnonzero(wanted[table.kind])
 
 
 def _by_correlation(table: TraceTable, order: Ints, device: Ints) -> Ints:

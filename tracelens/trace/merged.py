@@ -96,9 +96,7 @@ def merged_ranks(table: TraceTable, tree: OpTree) -> MergedRanks | None:
     position = {number: place for place, number in enumerate(numbers)}
     of_lane = np.array([position.get(by_pid.get(pid, -1), _OF_ALL) for pid, _ in table.lanes], np.int32)
     rank = of_lane[table.lane]
-    device = np.flatnonzero(
-        np.isin(table.kind, (*DEVICE_KINDS, Kind.GPU_USER_ANNOTATION, Kind.SYNC)) & (rank == _OF_ALL)
-    )
+    device = np.flatnonzero(table.is_of((*DEVICE_KINDS, Kind.GPU_USER_ANNOTATION, Kind.SYNC)) & (rank == _OF_ALL))
     launch = tree.launch[device]
     rank[device] = np.where(launch >= 0, of_lane[table.lane[launch]], _OF_NONE)
     _settle(table, device, rank)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -279,7 +279,17 @@ class TraceTable:
 
     @property
     def has_device_events(self) -> bool:
-        return bool(np.isin(self.kind, DEVICE_KINDS).any())
+        return bool(self.is_of(DEVICE_KINDS).any())
+
+    def is_of(self, kinds: Iterable[Kind]) -> npt.NDArray[np.bool_]:
+        """Which rows are of any of the kinds."""
+        wanted = np.zeros(256, np.bool_)
+        wanted[list(kinds)] = True
+        return wanted[self.kind]
+
+    def rows_of(self, kinds: Iterable[Kind]) -> RowColumn:
+        """Rows of any of the kinds, in file order."""
+        return np.flatnonzero(self.is_of(kinds)).astype(np.int32)
 
     def device_properties(self) -> list[DeviceProperties]:
         """The devices of the recording machine, in file order."""
@@ -290,7 +300,7 @@ class TraceTable:
     def used_device(self) -> DeviceProperties | None:
         """The device that ran most of the device events; the first where their numbers say none of those recorded."""
         devices = self.device_properties()
-        numbers = self.device[np.isin(self.kind, DEVICE_KINDS)]
+        numbers = self.device[self.is_of(DEVICE_KINDS)]
         counts = np.bincount(numbers[(numbers >= 0) & (numbers < len(devices))], minlength=1)
         return devices[int(counts.argmax())] if devices else None
 

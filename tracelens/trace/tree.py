@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.signature import OpSignature
-from tracelens.trace.links import LinkedBy, forward_links, launch_links, rows_of_kind
+from tracelens.trace.links import LinkedBy, forward_links, launch_links
 from tracelens.trace.nesting import nearest, nest
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, RowColumn, TraceTable
 from tracelens.units import NS_PER_US
@@ -42,10 +42,10 @@ class OpTree:
     def __init__(self, table: TraceTable) -> None:
         self.table = table
         n = len(table)
-        host = rows_of_kind(table, HOST_KINDS)
+        host = table.rows_of(HOST_KINDS)
         nesting = nest(table.lane[host], table.start_ns[host], table.duration_ns[host], _outer_rank(table.kind[host]))
         order = host[nesting.order]
-        self.order: Ints = order
+        self.order: RowColumn = order
         self.overlaps = int(nesting.overlaps.sum())
         self.position: RowColumn = _scattered(n, order, np.arange(len(order)))
         self.last: RowColumn = _scattered(n, order, nesting.last)
@@ -62,17 +62,17 @@ class OpTree:
         self.linked_by: npt.NDArray[np.uint8]
         self.ambiguous: int
         self.launch, self.linked_by, self.ambiguous = launch_links(table, order)
-        device = rows_of_kind(table, DEVICE_KINDS)
+        device = table.rows_of(DEVICE_KINDS)
         linked = device[self.launch[device] >= 0]
-        self.unlinked: Ints = device[self.launch[device] < 0]
+        self.unlinked: RowColumn = device[self.launch[device] < 0]
         self.op: RowColumn = np.full(n, -1, np.int32)
         self.op[linked] = _launching_ops(table, order, self.position, parent, self.launch[linked])
         del parent
         # Linked device rows by the preorder position of their launch: those of any subtree are one slice
         launched_at = self.position[self.launch[linked]]
-        self._launched: Ints = linked[np.lexsort((table.start_ns[linked], launched_at))]
-        self._first_launched: Ints = np.concatenate(
-            (np.zeros(1, np.int64), np.cumsum(np.bincount(launched_at, minlength=len(order)), dtype=np.int64))
+        self._launched: RowColumn = linked[np.lexsort((table.start_ns[linked], launched_at))]
+        self._first_launched: RowColumn = np.concatenate(
+            (np.zeros(1, np.int32), np.cumsum(np.bincount(launched_at, minlength=len(order)), dtype=np.int32))
         )
         self.forward: RowColumn = forward_links(table, order, self.op_parent)
 
@@ -86,18 +86,18 @@ class OpTree:
             f"{len(self._launched):,} linked and {len(self.unlinked):,} unlinked device events>"
         )
 
-    def roots(self) -> Ints:
+    def roots(self) -> RowColumn:
         """Host rows without a caller, lane by lane."""
-        rows: Ints = self.order[self.parent[self.order] < 0]
+        rows: RowColumn = self.order[self.parent[self.order] < 0]
         return rows
 
-    def children(self, row: int) -> Ints:
+    def children(self, row: int) -> RowColumn:
         """Host rows whose innermost caller is ``row``, by start."""
         below = self.subtree(row)
-        rows: Ints = below[self.parent[below] == row]
+        rows: RowColumn = below[self.parent[below] == row]
         return rows
 
-    def subtree(self, row: int) -> Ints:
+    def subtree(self, row: int) -> RowColumn:
         """``row`` and all host rows below it, in preorder; empty for a device row."""
         if self.position[row] < 0:
             return self.order[:0]
@@ -107,19 +107,19 @@ class OpTree:
         """Callers of a host row, the innermost first; for a device row its launch and the callers of that."""
         return np.array(list(self._above(row)), np.int64)
 
-    def launched_by(self, row: int) -> Ints:
+    def launched_by(self, row: int) -> RowColumn:
         """Device rows that this very host row launched, by start."""
         at = self.position[row]
         return self._launched[:0] if at < 0 else self._launched[self._first_launched[at] : self._first_launched[at + 1]]
 
-    def kernels_below(self, row: int) -> Ints:
+    def kernels_below(self, row: int) -> RowColumn:
         """Device rows launched by ``row`` or by anything below it, in order of launch."""
         at = self.position[row]
         if at < 0:
             return self._launched[:0]
         return self._launched[self._first_launched[at] : self._first_launched[self.last[row]]]
 
-    def device_rows_by_launch(self) -> tuple[Ints, Ints]:
+    def device_rows_by_launch(self) -> tuple[RowColumn, RowColumn]:
         """(offsets, rows): ``rows[offsets[p]:offsets[p + 1]]`` are what the host row ``order[p]`` launched."""
         return self._first_launched, self._launched
 
@@ -186,7 +186,7 @@ class OpTree:
     def _check_forest(self) -> Iterator[str]:
         table, order = self.table, self.order
         place = np.arange(len(order))
-        host = rows_of_kind(table, HOST_KINDS)
+        host = table.rows_of(HOST_KINDS)
         if not np.array_equal(np.sort(order), host):
             yield "order is not a permutation of the host rows"
             return
@@ -217,7 +217,7 @@ class OpTree:
 
     def _check_links(self) -> Iterator[str]:
         table = self.table
-        device = rows_of_kind(table, DEVICE_KINDS)
+        device = table.rows_of(DEVICE_KINDS)
         other = np.ones(len(table), np.bool_)
         other[device] = False
         for name, column, empty in (("launch", self.launch, -1), ("op", self.op, -1), ("linked_by", self.linked_by, 0)):
@@ -318,7 +318,7 @@ def _outer_rank(kind: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return rank[kind]
 
 
-def _launching_ops(table: TraceTable, order: Ints, position: RowColumn, parent: Ints, launch: RowColumn) -> Ints:
+def _launching_ops(table: TraceTable, order: RowColumn, position: RowColumn, parent: Ints, launch: RowColumn) -> Ints:
     counts = (table.kind[order] == Kind.CPU_OP) & (table.name[order] != _passed_over(table))
     at = position[launch]
     above = nearest(parent, counts)[at]
@@ -330,20 +330,20 @@ def _passed_over(table: TraceTable) -> int:
     return table.names.index(PASSED_OVER) if PASSED_OVER in table.names else -1
 
 
-def _rows(order: Ints, positions: Ints) -> Ints:
+def _rows(order: RowColumn, positions: Ints) -> Ints:
     """Rows at ``positions`` in preorder, -1 where the position is."""
     if not len(order):
         return np.full(len(positions), -1, np.int64)
     return np.where(positions >= 0, order[positions], -1)
 
 
-def _scattered(n: int, at: Ints, values: Ints) -> RowColumn:
+def _scattered(n: int, at: RowColumn, values: npt.NDArray[np.integer]) -> RowColumn:
     column = np.full(n, -1, np.int32)
     column[at] = values
     return column
 
 
-def _violated(holds: npt.NDArray[np.bool_], what: str, rows: Ints) -> Iterator[str]:
+def _violated(holds: npt.NDArray[np.bool_], what: str, rows: npt.NDArray[np.integer]) -> Iterator[str]:
     if not holds.all():
         wrong = rows[~holds]
         yield f"{len(wrong)} {what}, the first at row {wrong[0]}"

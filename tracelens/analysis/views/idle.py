@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.activity import Bools, DeviceActivity
 from tracelens.analysis.intervals import Ints, idle_spans
+from tracelens.analysis.numbering import numbered
 from tracelens.analysis.views.host_calls import HostCalls
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
 
@@ -29,6 +30,8 @@ UNKNOWN = "unknown"
 CAUSES = (UNKNOWN, QUEUED, DATA_LOADING, COMMUNICATION, SYNCHRONIZATION, HOST_WORK, LAUNCH_BOUND)
 #: Gaps that the sheet of single gaps lists; the causes count all of them.
 MAX_GAPS = 100
+# Gaps whose cause is looked for at a time: the dozen columns made on the way stay small.
+_BLOCK = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,9 +44,9 @@ class IdleGaps:
 
     start: Ints
     end: Ints
-    cause: npt.NDArray[np.int64]
-    row: Ints
-    before: Ints
+    cause: npt.NDArray[np.int8]
+    row: RowColumn
+    before: RowColumn
     window_ns: int
 
     @property
@@ -112,24 +115,38 @@ def idle_gaps(
     launching ahead; outside of all recorded calls for at least half of the gap; else in ops and launches.
     """
     start, end = idle_spans(activity.start, activity.end, *window)
-    order = np.lexsort((everything.rows, everything.start))
-    at = np.searchsorted(everything.start[order], end)
-    ended = at < len(order)
-    row = np.where(ended, np.append(everything.rows[order], -1)[np.minimum(at, len(order))], -1)
-    by_end = np.lexsort((activity.rows, activity.end))
-    last = np.searchsorted(activity.end[by_end], start, side="right") - 1
-    before = np.where(last >= 0, np.append(activity.rows[by_end], -1)[last], -1)
-    launch = np.where(row >= 0, tree.launch[np.maximum(row, 0)], -1).astype(np.int64)
+    by_end = np.argsort(activity.end, kind="stable").astype(np.int32)
+    last = np.searchsorted(activity.end[by_end], start, side="right")
+    before = np.append(np.int32(-1), activity.rows[by_end])[last]
+    del by_end, last
+    by_start = np.argsort(everything.start, kind="stable").astype(np.int32)
+    next_one = np.append(by_start, np.int32(-1))[np.searchsorted(everything.start[by_start], end)]
+    del by_start
+    row = np.append(everything.rows, np.int32(-1))[next_one]
+    launch = np.append(tree.launch[everything.rows], np.int32(-1))[next_one]
+    continues = np.append(_first_starts(tree, everything), np.iinfo(np.int64).max)[next_one] < end
+    del next_one
+    cause = np.zeros(len(start), np.int8)
+    for low in range(0, len(start), _BLOCK):
+        part = slice(low, low + _BLOCK)
+        cause[part] = _causes(table, host, launch[part], continues[part], start[part], end[part])
+    return IdleGaps(start=start, end=end, cause=cause, row=row, before=before, window_ns=window[1] - window[0])
+
+
+def _causes(
+    table: TraceTable, host: HostCalls, launch: RowColumn, continues: Bools, start: Ints, end: Ints
+) -> npt.NDArray[np.int64]:
+    """The causes of gaps, by the launch of the event that ended each and whether it had started others before."""
     is_call = (launch >= 0) & np.isin(table.kind[np.maximum(launch, 0)], (Kind.RUNTIME, Kind.DRIVER))
     called = np.where(launch >= 0, table.start_ns[np.maximum(launch, 0)], end)
     # Of a launch that is known only as its op, the op's start is all that is known
     returned = called + np.where(is_call, table.duration_ns[np.maximum(launch, 0)], 0)
-    queued = (launch >= 0) & ((returned <= start) | _continues(tree, everything, row, launch, end))
+    queued = (launch >= 0) & ((returned <= start) | continues)
     length = end - start
     late_end = np.clip(called, start, end)
     process = np.where(launch >= 0, host.process[table.lane[np.maximum(launch, 0)]] if len(table) else 0, -1)
 
-    cause = np.select(
+    return np.select(
         [
             launch < 0,
             queued,
@@ -141,15 +158,11 @@ def idle_gaps(
         range(len(CAUSES) - 1),
         len(CAUSES) - 1,
     )
-    return IdleGaps(
-        start=start, end=end, cause=cause.astype(np.int64), row=row, before=before, window_ns=window[1] - window[0]
-    )
 
 
-def _continues(tree: OpTree, everything: DeviceActivity, row: Ints, launch: Ints, time: Ints) -> npt.NDArray[np.bool_]:
-    """Whether the launch had started another device event before ``time``."""
-    of_event = tree.launch[everything.rows].astype(np.int64)
-    first = np.full(len(tree.launch) + 1, np.iinfo(np.int64).max)
-    linked = of_event >= 0
-    np.minimum.at(first, of_event[linked], everything.start[linked])
-    return first[launch] < time
+def _first_starts(tree: OpTree, everything: DeviceActivity) -> Ints:
+    """When the first device event of each one's launch started."""
+    launch = numbered(tree.launch[everything.rows])
+    first = np.full(int(launch.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, launch, everything.start)
+    return first[launch]

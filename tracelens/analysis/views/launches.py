@@ -25,24 +25,25 @@ def launch_overhead(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     """
     import pandas as pd
 
-    launch = tree.launch[activity.rows].astype(np.int64)
-    is_call = np.isin(table.kind[np.maximum(launch, 0)], (Kind.RUNTIME, Kind.DRIVER)) & (launch >= 0)
-    if not is_call.any():
+    launch = tree.launch[activity.rows]
+    events = np.flatnonzero((launch >= 0) & table.is_of((Kind.RUNTIME, Kind.DRIVER))[launch]).astype(np.int32)
+    if not len(events):
         return None
-    launch, start, end = launch[is_call], activity.start[is_call], activity.end[is_call]
-    lane = streams_of(table, activity)[1][is_call]
     # One entry per call: its first device event; a graph launch has many
-    order = np.lexsort((activity.rows[is_call], start, launch))
-    first = order[np.concatenate(([True], np.diff(launch[order]) != 0))]
-    kernels = np.diff(np.append(np.flatnonzero(np.concatenate(([True], np.diff(launch[order]) != 0))), len(order)))
+    events = events[np.lexsort((activity.start[events], launch[events]))]
+    opens = np.flatnonzero(np.concatenate(([True], np.diff(launch[events]) != 0)))
+    first, kernels = events[opens], np.diff(np.append(opens, len(events)))
+    del opens
     called = table.start_ns[launch[first]]
     depth = np.zeros(len(first), np.int64)
+    lane = streams_of(table, activity)[1]
     for one in np.unique(lane[first]).tolist():
-        at, events = np.flatnonzero(lane[first] == one), np.flatnonzero(lane == one)
-        launched = np.searchsorted(np.sort(table.start_ns[launch[events]]), called[at])
-        depth[at] = np.maximum(launched - np.searchsorted(np.sort(end[events]), called[at], side="right"), 0)
+        at, of_stream = np.flatnonzero(lane[first] == one), events[lane[events] == one]
+        launched = np.searchsorted(np.sort(table.start_ns[launch[of_stream]]), called[at])
+        ended = np.searchsorted(np.sort(activity.end[of_stream]), called[at], side="right")
+        depth[at] = np.maximum(launched - ended, 0)
     host = table.duration_ns[launch[first]]
-    latency = np.maximum(start[first] - called, 0)
+    latency = np.maximum(activity.start[first] - called, 0)
     name = table.name[launch[first]]
     rows = [
         _row(table.names[code], kernels[at], host[at], depth[at], latency[at])
