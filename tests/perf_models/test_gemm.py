@@ -85,6 +85,14 @@ def test_linear_folds_its_leading_dims_and_transposes_the_weight():
     assert bindings()["aten::linear"].options["leaf_only"]
 
 
+def test_matmul_broadcasts_the_batches_of_both_operands():
+    types = ("float", "float")
+    model = bindings()["aten::matmul"].target(
+        OpSignature(name="aten::matmul", shapes=((2, 1, 4, 8), (3, 8, 5)), dtypes=types)
+    )
+    assert (model.b, model.m, model.n, model.k) == (6, 4, 5, 8)
+
+
 def test_scaled_mm_finds_its_bias_by_its_slot_and_writes_what_out_dtype_says():
     fields = {
         "shapes": ((16, 32), (32, 8), (), (), (), (), (), ()),

@@ -144,6 +144,7 @@ def test_what_leaves_a_rank_depends_on_the_collective(kind: str, share: float):
 def test_an_unknown_group_size_gives_no_wire_bytes():
     assert Collective(kind="allreduce", elements_in=1, elements_out=1, ranks=None).wire_bytes() is None
     assert Collective(kind="mystery", elements_in=1, elements_out=1, ranks=8).wire_bytes() is None
+    assert Collective(kind="broadcast", elements_in=1, elements_out=1, ranks=1).wire_bytes() == 0
 
 
 def test_recorded_collectives_carry_their_attributes():

@@ -17,10 +17,10 @@ class Collective(PerfModel):
 
     wire_bytes is what leaves the rank under the bandwidth-optimal exchange (Patarasu and Yuan, 2009), p ranks:
     all-reduce 2(p-1)/p of the input, reduce-scatter and all-to-all (p-1)/p of the input, all-gather (p-1)/p of the
-    output, broadcast, reduce and send the input, receive and barrier nothing. None when the group's size or
-    the element type was not recorded, or the kind is unknown. Reductions' additions are not counted: they run while
-    data moves. ``stride`` is the distance between consecutive ranks of the group, which decides how many of them
-    share a node.
+    output, broadcast, reduce, gather, scatter and send the input; receive, barrier and a rank alone nothing. None when
+    the group's size or the element type was not recorded, or the kind is unknown. Reductions' additions are not
+    counted: they run while data moves. ``stride`` is the distance between consecutive ranks of the group, which decides
+    how many of them share a node.
     """
 
     category: ClassVar[str] = "record_param_comms"
@@ -56,7 +56,7 @@ class Collective(PerfModel):
 
     def _share(self) -> float | None:
         word, p = self.word, self.ranks
-        if word in ("barrier", "recv"):
+        if word in ("barrier", "recv") or (word is not None and p == 1):
             return 0
         if word in ("broadcast", "reduce", "send", "gather", "scatter"):
             return 1

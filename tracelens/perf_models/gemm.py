@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
@@ -262,7 +263,7 @@ def _matmul(op: OpSignature) -> GEMM:
     *batch_b, _, n = b
     if not batch_b:  # a folded product: one GEMM over all rows
         return GEMM(m=_numel(tuple(batch_a)) * m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
-    batch = max(_numel(tuple(batch_a)), _numel(tuple(batch_b)))
+    batch = _numel(tuple(max(pair) for pair in zip_longest(batch_a[::-1], batch_b[::-1], fillvalue=1)))
     return GEMM(b=batch, m=m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1))
 
 

@@ -122,8 +122,8 @@ class Engine:
             raise UsageError(f"a cache holds at least one token, not {self.kv_tokens}")
         for name in ("memory_share", "watermark", "compute_efficiency", "hbm_efficiency", "link_efficiency"):
             share = getattr(self, name)
-            if share is not None and not 0 <= share <= 1:
-                raise UsageError(f"{name} is a share, from 0 to 1, not {share:g}")
+            if share is not None and not (0 <= share <= 1 if name == "watermark" else 0 < share <= 1):
+                raise UsageError(f"{name} is a share, at most 1, not {share:g}")
         if self.preemption not in ("recompute", "swap"):
             raise UsageError(f"preemption is recompute or swap, not {self.preemption!r}")
 
