@@ -104,6 +104,7 @@ def test_without_kernels_it_is_the_cpus_own_time(build):
         "aten::linear": ("op", 20_000, 1),
         "aten::linear/aten::mm": ("op", 8_000, 1),
     }
+    assert {node.category for node in tree.nodes} == {"GEMM"}
 
 
 @pytest.mark.parametrize("name", ["moe_ep8/rank0.json.gz", "moe_ep8/rank7.json.gz"])

@@ -66,7 +66,12 @@ def icicle(analysis: Analysis, *, max_nodes: int = MAX_NODES) -> Icicle | None:
         at = np.flatnonzero(analysis.trace.table.kind[scopes.rows] == Kind.CPU_OP)
         builder = _Builder(analysis, scopes.rows, above, at)
         own = self_ns(analysis.trace)[scopes.rows[at]]
-        builder.add_time(builder.node_of[at], own, np.zeros(len(at), np.int64))
+        ops = analysis.frames["cpu_ops_summary"]
+        category_of = dict(zip(ops["name"], ops["category"], strict=True))
+        builder.categories = sorted(set(category_of.values()))
+        code_of = {text: code for code, text in enumerate(builder.categories)}
+        code = [code_of.get(category_of.get(text, ""), 0) for text in analysis.trace.table.names]
+        builder.add_time(builder.node_of[at], own, np.array(code)[analysis.trace.table.name[scopes.rows[at]]])
     else:
         owner = scopes.around(tree.launch[analysis.activity.rows])
         builder = _Builder(analysis, scopes.rows, above, distinct_rows(owner[owner >= 0], len(scopes)))

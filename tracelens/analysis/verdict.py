@@ -257,7 +257,7 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
                 gain_us=float(gain[index]),
                 certainty="medium",
                 why=f"{row['name']} {_dims(analysis, row)}, {_counted(int(row['operation_count']), 'call')}: "
-                f"{row['percent_of_roofline_median']:.0f} % of the {row['roofline_bound']} roofline",
+                f"{100 * row['roofline_us'] / row['kernel_us_mean']:.0f} % of the {row['roofline_bound']} roofline",
             )
         )
     timeline = analysis.timeline
@@ -461,7 +461,8 @@ def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:
         return Notice(id="graph_launches", count=0, text=f"no graph launches: {graphs.capture} has nothing to give")
     share = graphs.linked_ns / max(1, device_ns)
     found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({_percent(share)} of device time)"
-    text = f"graph launches: ops from {graphs.capture} for {found} of {graphs.linked_launches} of {graphs.launches:,}"
+    launches = f"{graphs.linked_launches} of {graphs.launches:,} launches"
+    text = f"graph launches: ops from {graphs.capture} for {found} in {launches}"
     if graphs.reasons:
         text += "; by kernel the rest: " + "; ".join(f"{count:,} {reason}" for reason, count in graphs.reasons)
     return Notice(id="graph_launches", count=graphs.kernels, text=text)

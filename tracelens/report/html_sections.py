@@ -248,7 +248,11 @@ def _path_table(path: Sheet | None, whole: str) -> Markup | None:
         return None
     columns = (plain_values(path.frame[key]) for key in ("kind", "time_us", "percent_of_step"))
     rows = [(str(kind), shown_ms(float(us or 0)), f"{percent:.1f}") for kind, us, percent in zip(*columns, strict=True)]
-    return _small_table(f"The critical path through a {whole}", ("kind", "ms", f"% of the {whole}"), rows)
+    return _small_table(
+        f"The critical path through {'a step' if whole == 'step' else 'the window'}",
+        ("kind", "ms", f"% of the {whole}"),
+        rows,
+    )
 
 
 def _small_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Markup:
