@@ -75,6 +75,9 @@ def test_a_workbook_has_a_row_per_configuration(tmp_path: Path) -> None:
         [],
         ["--gpus", "8", "--fix", "tp"],
         ["--gpus", "8", "--fix", "tpp=1"],
+        ["--gpus", "8", "--fix", "tp=two"],
+        ["--gpus", "8", "--rules", "paper", "--precision", "fp8"],
+        ["--gpus", "8", "-o", "out.csv", "--sweep", "hbm_gb=80", "--explain", "0"],
         ["--gpus", "8", "--precision", "bf17"],
         ["--gpus", "8", "--memory-headroom", "2"],
         ["--gpus", "8", "--objective", "cost"],
@@ -105,6 +108,9 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.Capture
     assert (len(first), len(again)) == (4, 6)
     assert 123.0 in set(again["t"])
     assert "6 points, 6 rows" in capsys.readouterr().out
+    assert main([*command, "hbm_gb=80/160/320", "--top", "2"]) == 1
+    assert "write to another file" in capsys.readouterr().err
+    assert len(pd.read_csv(out)) == 6
 
 
 def test_a_sweep_over_models_says_which_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,8 @@ def test_the_cheapest_uses_fewer_devices_than_the_fastest(small: Answer) -> None
     assert cheap["usd_per_mtoken"] == pytest.approx(2 * 16 * cheap["t"] / 3600 / (128 * 2048) * 1e6)
     with pytest.raises(UsageError, match="needs --price-per-gpu-hour"):
         replace(SMALL, objective="cost")
+    with pytest.raises(UsageError, match="above 0"):
+        replace(SMALL, price_per_gpu_hour=-2.0)
 
 
 def test_energy_is_power_times_time_where_the_power_is_known(small: Answer) -> None:

@@ -100,6 +100,8 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     from tracelens.report.frame_files import write_frame
     from tracelens.report.search_plots import write_plots
 
+    if args.pareto or args.explain is not None:
+        raise UsageError("--sweep writes a table of all points: leave out --pareto and --explain")
     if args.output is None or args.output.suffix != ".csv":
         raise UsageError("--sweep needs -o FILE.csv, which a later run goes on with")
     done = None

@@ -76,6 +76,10 @@ class Request:
                 raise UsageError.unknown(what, given, known)
         if not self.gpus or min(*self.gpus, self.global_batch, self.top) < 1:
             raise UsageError("a search needs device counts, a global batch and a number of results, all at least 1")
+        if self.rules != "corrected" and (self.precisions != ("bf16",) or self.backends != BACKENDS):
+            raise UsageError(f"rules {self.rules} price 16-bit products their own way: no --precision, no --backend")
+        if self.price_per_gpu_hour is not None and not 0 < self.price_per_gpu_hour < np.inf:
+            raise UsageError(f"--price-per-gpu-hour must be above 0 and finite, not {self.price_per_gpu_hour}")
         if self.objective == "cost" and self.price_per_gpu_hour is None:
             raise UsageError("the objective cost needs --price-per-gpu-hour")
 

@@ -52,8 +52,10 @@ class Wanted:
         allowed = np.ones(len(next(iter(columns.values()))), bool)
         for name, value in wanted.items():
             if only is None or name in only:
-                asked = _LEAST.get(name, 1) if value is None else value
-                allowed &= np.asarray(columns[name]) == asked
+                asked, column = _LEAST.get(name, 1) if value is None else value, np.asarray(columns[name])
+                if column.dtype.kind in "if" and not isinstance(asked, int | float):
+                    raise UsageError(f"{name} is a number, not {asked!r}")
+                allowed &= column == asked
         return allowed
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 FIGURES = tuple(each.name for each in fields(Figures))
 #: Axes of a sweep, and the columns that name a point; an own figure of the system is empty.
 AXES = ("model", "cluster", *FIGURES)
+#: Column that says what else was asked of every point.
+_ASKED = "asked"
 _COLUMN = {name: f"set_{name}" for name in FIGURES} | {"model": "model", "cluster": "cluster"}
 
 
@@ -49,12 +51,33 @@ def key(request: Request) -> tuple[str, ...]:
     return (request.model, request.cluster, *("" if value is None else f"{value:g}" for value in figures))
 
 
+def asked(request: Request) -> str:
+    """All of a request that no axis varies; rows of a file that say otherwise answer another question."""
+    wanted = request.wanted
+    parts = {
+        "rules": request.rules,
+        "strategies": "/".join(request.strategies),
+        "gpus": "/".join(map(str, sorted(set(request.gpus)))),
+        "global batch": request.global_batch,
+        "sequence": request.sequence,
+        "precisions": "/".join(request.precisions),
+        "backends": request.backends,
+        "fixed": "/".join(f"{name}={value}" for name, value in sorted(wanted.fixed.items())),
+        "forbidden": "/".join(sorted(wanted.forbidden)),
+        "headroom": wanted.headroom,
+        "price": request.price_per_gpu_hour,
+        "top": request.top,
+    }
+    return "; ".join(f"{name} {value}" for name, value in parts.items() if value)
+
+
 def rows(request: Request) -> pd.DataFrame:
     """The best configurations of one point, with the columns that name it."""
     table = answer(request).fits.copy()
     named = dict(zip(AXES, key(request), strict=True))
     for name in ("cluster", *FIGURES):
         table[_COLUMN[name]] = named[name]
+    table[_ASKED] = asked(request)
     return table
 
 
@@ -69,12 +92,12 @@ def sweep(
     """All points' rows in the order of ``requests``, and why any point has none. ``save`` gets all after each point.
 
     ``done``: rows of an earlier run; points that they have are not searched again. A point where nothing fits has no
-    row, and is searched again.
+    row, and is searched again. InputError for rows of a run that asked something else.
     """
     import pandas as pd
 
     order = {key(request): place for place, request in enumerate(requests)}
-    known = _by_point(done) if done is not None else {}
+    known = _by_point(done, asked(requests[0])) if done is not None else {}
     found = {point: frame for point, frame in known.items() if point in order}
     errors: list[str] = []
     table = pd.DataFrame()
@@ -99,11 +122,13 @@ def _joined(found: Mapping[tuple[str, ...], pd.DataFrame], order: Mapping[tuple[
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def _by_point(table: pd.DataFrame) -> dict[tuple[str, ...], pd.DataFrame]:
+def _by_point(table: pd.DataFrame, same: str) -> dict[tuple[str, ...], pd.DataFrame]:
     columns = [_COLUMN[name] for name in AXES]
-    missing = [name for name in columns if name not in table]
+    missing = [name for name in (*columns, _ASKED) if name not in table]
     if missing:
         raise InputError(f"the table to go on with lacks the columns {', '.join(missing)}: it is of no sweep")
+    if other := sorted(set(table[_ASKED].astype(str)) - {same}):
+        raise InputError(f"the table to go on with answers {other[0]}; asked is {same}: write to another file")
     named = table.copy()
     for name in columns:
         named[name] = [_text(value) for value in named[name]]
