@@ -4,13 +4,17 @@
 
 FOLDER holds gemm.parquet (reading it takes pyarrow). The tile model's constants rest on thousands of products, most of
 them done before the device's power limit lowered its clock. A training step never gives it that rest, so projections
-slow their products down as the median of the longest ones, of all precisions together: a clock is the same for all.
-The estimate is the table's layer, quantizing included.
+slow their products down as the longest ones, by precision, since each draws a power of its own: the geometric mean of
+measured over estimated times. The estimate is the table's layer, quantizing included.
+
+Devices of which no such table is at hand have the products of a whole layer, published for one model (``LAYERS``).
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +22,47 @@ import pandas as pd
 
 from tracelens.analysis.calibration import device_file
 from tracelens.backends.columns import GEMMColumns
+from tracelens.backends.system import System
 from tracelens.backends.tile import price
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.calibration import Calibration
 from tracelens.hardware.spec import FOLDER
+from tracelens.projection.step import completed
 
 PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
+RATE = {"bf16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """The twelve products of a transformer layer, forward and both gradients, 100 times in a row.
+
+    ``milliseconds`` by precision, operands quantized beforehand. ``sisters`` are the same chip with other power: their
+    times are these in proportion to the best short runs of both.
+    """
+
+    device: str
+    tokens: int
+    hidden: int
+    ffn: int
+    milliseconds: dict[str, float]
+    sisters: tuple[str, ...]
+    source: str
+
+    def shapes(self) -> np.ndarray:
+        """(m, n, k) of each product."""
+        h, f = self.hidden, self.ffn
+        forward = [(self.tokens, n, k) for n, k in ((3 * h, h), (h, h), (f, h), (h, f))]
+        return np.array([shape for m, n, k in forward for shape in ((m, n, k), (m, k, n), (n, k, m))], np.float64)
+
+
+LAYERS = (
+    Layer(
+        device="b300", tokens=31 * 512, hidden=4096, ffn=16384, sisters=("gb300",),
+        milliseconds={"bf16": 13.102, "fp8": 6.812, "nvfp4": 3.764},
+        source="TransformerEngine docs/examples/gemm_profiling/gemm_profiling.rst at 8f2e635, pre-quantized",
+    ),
+)  # fmt: skip
 
 
 def main() -> None:
@@ -36,26 +75,64 @@ def main() -> None:
     table = table[(2 * table.m * table.n * table.k > args.flops) & table.gemm_dtype.isin(list(PRECISION))]
     for name, rows in table.groupby("device"):
         device = HardwareSpec.load(str(name))
-        each = [longer(device, PRECISION[str(dtype)], some) for dtype, some in rows.groupby("gemm_dtype")]
-        ratios = np.concatenate(each)
-        low, high = np.percentile(ratios, [25, 75])
-        print(f"{device.name}: {np.median(ratios):.3g}, quartiles {low:.2f} to {high:.2f}")
-        fitted_on = (
-            f"aiconfigurator measured tables (Apache-2.0), gemm: the {len(ratios)} products above "
-            f"{args.flops / 1e12:.0f} TFLOP, median over the constants above; benchmarks/fit_sustained.py"
+        show(device, tabled(device, rows, args.flops), write=args.write)
+    for layer in LAYERS:
+        for name in (layer.device, *layer.sisters):
+            show(HardwareSpec.load(name), published(name, layer), write=args.write)
+
+
+def show(device: HardwareSpec, made: Iterable[Calibration], *, write: bool) -> None:
+    made = list(made)
+    print(f"{device.name}: " + ", ".join(f"{each.precision} {each['slowdown']:.3g}" for each in made))
+    if write:
+        file = FOLDER / f"{device.name}.toml"
+        file.write_text(device_file(file.read_text(encoding="utf-8"), made), encoding="utf-8")
+
+
+def tabled(device: HardwareSpec, rows: pd.DataFrame, flops: float) -> Iterable[Calibration]:
+    for dtype, some in rows.groupby("gemm_dtype"):
+        shapes = some[["m", "n", "k"]].to_numpy(np.float64)
+        estimated_us = estimate(device, PRECISION[str(dtype)], shapes, as_layer=True)
+        if estimated_us is None:
+            continue
+        longer = 1e3 * some.latency_ms.to_numpy() / estimated_us
+        yield sustained(
+            PRECISION[str(dtype)],
+            float(np.exp(np.log(longer).mean())),
+            f"aiconfigurator measured tables (Apache-2.0), gemm: the {len(some)} products above "
+            f"{flops / 1e12:.0f} TFLOP, geometric mean over the constants above; benchmarks/fit_sustained.py",
         )
-        slowdown = {"slowdown": float(np.median(ratios))}
-        made = Calibration(family="sustained", precision="products", constants=slowdown, fitted_on=fitted_on)
-        if args.write:
-            file = FOLDER / f"{device.name}.toml"
-            file.write_text(device_file(file.read_text(encoding="utf-8"), [made]), encoding="utf-8")
 
 
-def longer(device: HardwareSpec, precision: str, rows: pd.DataFrame) -> np.ndarray:
-    """Measured over estimated times; nothing where the device has no constants."""
-    m, n, k = (rows[column].to_numpy(np.float64) for column in "mnk")
-    found = price(GEMMColumns.of(precision, m, n, k, np.ones(len(rows)), as_layer=True), device)
-    return np.empty(0) if found is None else rows.latency_ms.to_numpy() * 1e3 / found.time_us
+def published(name: str, layer: Layer) -> Iterable[Calibration]:
+    system, _ = completed(System.load(name))
+    base = HardwareSpec.load(layer.device)
+    for precision, milliseconds in layer.milliseconds.items():
+        key = RATE[precision]
+        faster = system.device.best_shape[key].value / base.best_shape[key].value
+        estimated_us = estimate(system.device, precision, layer.shapes(), as_layer=False)
+        if estimated_us is None:
+            continue
+        scaled = f", {faster:.3g} times as fast: as their best short runs" if name != layer.device else ""
+        yield sustained(
+            precision,
+            1e3 * milliseconds / faster / float(estimated_us.sum()),
+            f"{layer.source}: {base.label}, {milliseconds} ms for the products of a layer of hidden {layer.hidden}, "
+            f"{layer.tokens} tokens{scaled}; benchmarks/fit_sustained.py",
+        )
+
+
+def estimate(device: HardwareSpec, precision: str, shapes: np.ndarray, *, as_layer: bool) -> np.ndarray | None:
+    """The tile model's times; None where the device has no constants."""
+    m, n, k = shapes.T
+    found = price(GEMMColumns.of(precision, m, n, k, np.ones(len(m)), as_layer=as_layer), device)
+    return None if found is None else found.time_us
+
+
+def sustained(precision: str, slowdown: float, fitted_on: str) -> Calibration:
+    return Calibration(
+        family="sustained", precision=RATE[precision], constants={"slowdown": slowdown}, fitted_on=fitted_on
+    )
 
 
 if __name__ == "__main__":

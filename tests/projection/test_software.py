@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tracelens.backends.system import System
@@ -9,7 +11,9 @@ from tracelens.backends.tile import Tile
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
-from tracelens.projection.software import LARGE, held, slowdown, sustained_tflops_s
+from tracelens.perf_models.columns import WorkColumns
+from tracelens.projection.software import LARGE, held, slowdown, sustained_us
+from tracelens.projection.step import completed
 
 
 def test_products_are_slowed_down_as_the_longest_measured_ones_and_nothing_else_is() -> None:
@@ -17,9 +21,19 @@ def test_products_are_slowed_down_as_the_longest_measured_ones_and_nothing_else_
     product = GEMM(m=4096, n=4096, k=4096)
     grouped = GroupedGEMM(m=4096, n=4096, k=4096, groups=8, dtype=DType.FP16)
     attention = SDPA(b=1, s_q=4096, s_kv=4096, q_heads=8, kv_heads=8, d_qk=128, d_v=128, mask="top_left")
-    measured = system.device.calibrated["sustained", "products"]["slowdown"]
+    measured = system.device.calibrated["sustained", "bf16"]["slowdown"]
     assert 1.02 < measured < 1.1
     assert held([product, grouped, attention], system).tolist() == [measured, measured, 1.0]
+
+
+def test_wide_products_among_narrow_ones_are_held_down_as_the_narrow_ones_are() -> None:
+    """GB200's long products take 1.66 times as long in BF16 and 1.11 times in FP4, which draws less power."""
+    system = System.load("gb200")
+    wide = GEMM(m=4096, n=4096, k=4096)
+    narrow = GEMM(m=4096, n=4096, k=4096, dtype=DType.FP4_E2M1, dtype_out=DType.BF16)
+    alone, together = held([wide], system), held([wide, narrow], system)
+    assert alone[0] == slowdown("bf16", system.device) > 1.5
+    assert together.tolist() == [slowdown("fp4", system.device)] * 2
 
 
 def test_without_long_products_a_large_one_runs_at_the_published_sustained_rate() -> None:
@@ -27,17 +41,22 @@ def test_without_long_products_a_large_one_runs_at_the_published_sustained_rate(
     found = Tile().estimate(GEMM(m=LARGE, n=LARGE, k=LARGE), System(device=device))
     assert found is not None
     assert 2 * LARGE**3 / (found.time_us * slowdown("bf16", device)) / 1e6 == pytest.approx(708)
+    assert slowdown("fp4", HardwareSpec.load("a100-sxm-80gb")) == 1.0
 
 
-def test_without_a_sustained_rate_the_best_short_run_keeps_the_share_that_its_sister_keeps() -> None:
-    """GB300: best 4007.6 in FP8; GB200 holds 3615.6 of its best 3887.1. FP4 holds what FP8 does."""
-    device = HardwareSpec.load("gb300")
-    assert sustained_tflops_s("fp8", device) == pytest.approx(4007.6 * 3615.6 / 3887.1)
-    assert sustained_tflops_s("fp4", device) == pytest.approx(6466.6 * 3615.6 / 3887.1)
-    assert sustained_tflops_s("fp4", HardwareSpec.load("a100-sxm-80gb")) is None
-
-
-def test_measurements_of_a_sister_are_no_measurements() -> None:
-    """GB300 draws more power than GB200, whose long products take a third longer."""
-    assert slowdown("fp8", HardwareSpec.load("gb200")) == pytest.approx(1.33, abs=0.03)
-    assert slowdown("fp8", HardwareSpec.load("gb300")) < 1.05
+@pytest.mark.parametrize(
+    ("dtype", "milliseconds"), [(DType.BF16, 13.102), (DType.FP8_E4M3FN, 6.812), (DType.FP4_E2M1, 3.764)]
+)
+def test_a_published_layer_takes_on_b300_what_was_measured(dtype: DType, milliseconds: float) -> None:
+    """Twelve products of 15,872 tokens, hidden 4096, ffn 16384; GB300, the same chip with more power, is faster."""
+    took = {}
+    for name in ("b300", "gb300"):
+        system, _ = completed(System.load(name))
+        products = []
+        for n, k in ((12288, 4096), (4096, 4096), (16384, 4096), (4096, 16384)):
+            forward = GEMM(m=15872, n=n, k=k, dtype=dtype, dtype_out=DType.BF16)
+            products += [forward, replace(forward, n=k, k=n), replace(forward, m=n, n=k, k=15872)]
+        found = Tile().estimate_many(WorkColumns.of(products), system)
+        took[name] = sustained_us(found, products, system).sum() / 1e3
+    assert took["b300"] == pytest.approx(milliseconds, rel=0.005)
+    assert 1.03 < took["b300"] / took["gb300"] < 1.11

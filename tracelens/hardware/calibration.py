@@ -13,8 +13,9 @@ from types import MappingProxyType
 
 from tracelens.tables import Table
 
-#: Rows of a calibration: ``fp8_block`` is FP8 with a scale per block of 128, ``nvfp4`` FP4 with one per 16.
-PRECISIONS = frozenset({"bf16", "fp8", "fp8_block", "nvfp4"})
+#: Rows of a calibration: ``fp8_block`` is FP8 with a scale per block of 128, ``mxfp8`` with one per 32, ``nvfp4`` FP4
+#: with one per 16.
+PRECISIONS = frozenset({"bf16", "fp8", "fp8_block", "mxfp8", "nvfp4"})
 
 #: Family -> constant -> meaning. Fractions are of the data-sheet rate and at most 1.
 CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -83,7 +84,7 @@ CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "combine_passes": "passes over all tokens in the weighted sum",
         },
         "sustained": {
-            "slowdown": "how much longer than the gemm rows say products take at the clock that a step's power allows",
+            "slowdown": "over gemm's constants: products in a row, at the clock that power allows",
         },
         "memory_bound": {
             "hbm_efficiency": "fraction of the HBM peak",
@@ -93,7 +94,9 @@ CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )  # fmt: skip
 #: Rows of ``[calibrated.memory_bound.*]``: what the op does with its bytes.
 STREAMS = frozenset({"stream", "permute", "optimizer"})
-_ROWS = {"memory_bound": STREAMS, "sustained": frozenset({"products"})}
+#: Rows of ``[calibrated.sustained.*]``: the rates of matrix products.
+SUSTAINED = frozenset({"bf16", "fp8", "fp4"})
+_ROWS = {"memory_bound": STREAMS, "sustained": SUSTAINED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

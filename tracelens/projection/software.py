@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from tracelens.workload.rank_ops import RankOp
 
 #: Side of the square product that stands for those which published sustained rates were measured on.
 LARGE = 16384
+#: From wide to narrow.
 _PRODUCTS = {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp4": DType.FP4_E2M1}
 
 
@@ -83,13 +84,17 @@ def sustained_us(found: EstimateTable, models: Sequence[PerfModel], system: Syst
     return times
 
 
-def held(models: Iterable[PerfModel], system: System) -> npt.NDArray[np.float64]:
+def held(models: Sequence[PerfModel], system: System) -> npt.NDArray[np.float64]:
     """What the tile model's time of each is multiplied with: products at the clock that a step's power allows.
 
-    1 for everything that is no product.
+    That is the power of the narrowest products among ``models``, which a step has most of: wider ones between them,
+    such as its head's, are not held down further. 1 for everything that is no product.
     """
-    factor = {key: slowdown(key, system.device) for key in _PRODUCTS}
-    return np.array([factor.get(_rate(model) or "", 1.0) for model in models])
+    rates = [_rate(model) for model in models]
+    step = next((key for key in reversed(_PRODUCTS) if key in rates), "bf16")
+    most = max(slowdown(step, system.device), 1.0)
+    factor = {key: min(slowdown(key, system.device), most) for key in _PRODUCTS}
+    return np.array([factor.get(rate or "", 1.0) for rate in rates])
 
 
 def _rate(model: PerfModel) -> str | None:
@@ -103,29 +108,12 @@ def slowdown(key: str, device: HardwareSpec) -> float:
     """Of products in ``key`` (``"bf16"``, ``"fp8"``, ``"fp4"``) over what the tile model says: as the device's longest
     measured products, else until a large one runs at the published sustained rate. 1 where neither is known.
     """
-    measured = device.calibrated.get(("sustained", "products"))
+    measured = device.calibrated.get(("sustained", key))
     if measured is not None:
         return measured["slowdown"]
-    published = sustained_tflops_s(key, device)
+    rate = device.matrix.get(key)
     product = GEMM(m=LARGE, n=LARGE, k=LARGE, dtype=_PRODUCTS[key], dtype_out=DType.BF16)
     found = Tile().estimate(product, System(device=device))
-    if published is None or found is None:
+    if rate is None or rate.achievable_tflops_s is None or found is None:
         return 1.0
-    return product.flops() / found.time_us / TERA_PER_S_IN_PER_US / published
-
-
-def sustained_tflops_s(key: str, device: HardwareSpec) -> float | None:
-    """The published sustained rate of large products; without one, what is left of the best short run: as much as on
-    the device whose constants are carried over, and of FP4 as much as of FP8. None where no file says.
-    """
-    rate, best = device.matrix.get(key), device.best_shape.get(key)
-    if rate is not None and rate.achievable_tflops_s is not None:
-        return rate.achievable_tflops_s
-    if rate is None or best is None:
-        return None
-    other = HardwareSpec.load(device.calibrated_like) if device.calibrated_like else device
-    for known in (key, "fp8"):
-        theirs, short = other.matrix.get(known), other.best_shape.get(known)
-        if theirs is not None and theirs.achievable_tflops_s is not None and short is not None:
-            return best.value * theirs.achievable_tflops_s / short.value
-    return None
+    return product.flops() / found.time_us / TERA_PER_S_IN_PER_US / rate.achievable_tflops_s
