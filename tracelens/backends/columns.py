@@ -19,12 +19,17 @@ from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.units import TERA_PER_S_IN_PER_US
 
-#: Bytes per element of the operands: NVFP4 stores a scale byte per 16 elements.
-WIDTH: Mapping[str, float] = MappingProxyType({"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625})
+#: Bytes per element of the operands: MXFP8 stores a scale byte per 32 elements, NVFP4 one per 16.
+WIDTH: Mapping[str, float] = MappingProxyType(
+    {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "mxfp8": 1.03125, "nvfp4": 0.5625}
+)
 #: Precision -> the type whose matrix rate applies.
 RATE: Mapping[str, DType] = MappingProxyType(
-    {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp8_block": DType.FP8_E4M3FN, "nvfp4": DType.FP4_E2M1}
-)
+    {
+        "bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp8_block": DType.FP8_E4M3FN, "mxfp8": DType.FP8_E4M3FN,
+        "nvfp4": DType.FP4_E2M1,
+    }
+)  # fmt: skip
 OUTPUT_BYTES = 2.0
 Part: TypeAlias = slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp] | list[int]
 #: Heights of tiles that any kernel has.

@@ -46,8 +46,11 @@ from tracelens.perf_models.inference_attention import AttentionSums
 from tracelens.perf_models.moe import MoELayer
 
 SUM_NAMES = tuple(field.name for field in fields(AttentionSums))
-#: Elements that share a scale where a recorded FP8 product is block-scaled.
-_SCALE_BLOCK = 128
+#: Elements that share a scale where a recorded FP8 product is block-scaled, and in the MX format.
+_SCALE_BLOCK, _MX_BLOCK = 128, 32
+#: Time of MXFP8 products over that of FP8 ones with a scale per tensor, where nobody fitted them: a layer's twelve on
+#: B300 (TransformerEngine docs/examples/gemm_profiling/gemm_profiling.rst at 8f2e635, pre-quantized).
+MXFP8_LONGER = 7.161 / 6.812
 # Rows per pass, so that a dozen columns stay in a core's L2: 1e6 GEMMs in 1.2 s; in one piece 2.5 s.
 CHUNK = 8192
 
@@ -97,7 +100,7 @@ def price(columns: Columns, device: HardwareSpec, *, backward: bool = False) -> 
         known = [part for part in parts if part is not None]
         return joined(known) if len(known) == len(parts) else None
     if isinstance(columns, GEMMColumns):
-        gemm = device.calibration("gemm", columns.precision)
+        gemm = _products(device, columns.precision)
         if gemm is not None and not columns.as_layer and columns.precision != "bf16":
             gemm = _one_launch(gemm, device.calibration("gemm", "bf16"))
         return None if gemm is None else matrix.price(columns, device, gemm)
@@ -125,6 +128,18 @@ def price(columns: Columns, device: HardwareSpec, *, backward: bool = False) -> 
     for name in ("time_us", "compute_us", "memory_us", "peak_us"):
         getattr(forward, name)[single] = getattr(one, name)
     return forward
+
+
+def _products(device: HardwareSpec, which: str) -> Calibration | None:
+    """The constants of products in a precision; of MXFP8, where it has none, FP8's."""
+    found = device.calibration("gemm", which)
+    if found is not None or which != "mxfp8":
+        return found
+    plain = device.calibration("gemm", "fp8")
+    if plain is None:
+        return None
+    slower = {"matrix_efficiency": plain["matrix_efficiency"] / MXFP8_LONGER}
+    return replace(plain, constants={**plain.constants, **slower})
 
 
 def _one_launch(gemm: Calibration, plain: Calibration | None) -> Calibration:
@@ -157,15 +172,18 @@ def precision(model: PerfModel) -> str | None:
     if dtype in (DType.BF16, DType.FP16):
         return "bf16"
     if dtype.rate == "fp8":
-        return "fp8_block" if isinstance(model, GEMM) and _is_block_scaled(model) else "fp8"
+        return _scaled_fp8(model) if isinstance(model, GEMM) else "fp8"
     return "nvfp4" if dtype.rate == "fp4" else None
 
 
-def _is_block_scaled(model: GEMM) -> bool:
-    """As many scales as blocks of A, and not one per row or tensor of the operands."""
-    coarse = {model.b * (of_a + of_b) for of_a in (1, model.m) for of_b in (1, model.n)}
-    blocks = model.b * model.m * model.k / _SCALE_BLOCK
-    return model.scale_elements not in coarse and model.scale_elements >= blocks > 0
+def _scaled_fp8(model: GEMM) -> str:
+    """By the number of scales: one per 32 elements of both operands, or per block of A, else per row or tensor."""
+    b, m, n, k = model.b, model.m, model.n, model.k
+    if model.scale_elements in {b * (of_a + of_b) for of_a in (1, m) for of_b in (1, n)}:
+        return "fp8"
+    if model.scale_elements * _MX_BLOCK >= b * k * (m + n) > 0:
+        return "mxfp8"
+    return "fp8_block" if model.scale_elements >= b * m * k / _SCALE_BLOCK > 0 else "fp8"
 
 
 def cache_precision(model: SDPA | InferenceAttention | SparseAttention) -> str | None:
