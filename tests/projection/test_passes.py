@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from tracelens.projection.exposure import hops_us
 from tracelens.projection.passes import Beside, Transfer, fixed, merged, passed
 from tracelens.projection.pipeline import Cost, Costs
 from tracelens.projection.schedules import Plan
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.parallel_config import ParallelConfig, TPOverlap
 from tracelens.workload.rank_ops import RankLayer, RankOp
 
 GATHER = Collective(kind="all_gather", elements_in=1, elements_out=8, ranks=8)
@@ -122,6 +123,31 @@ def test_the_host_runs_ahead_until_something_is_received() -> None:
     late = Cost(time_us=10, host_us=30, launch_us=30)
     assert time_us(late, late) == 8 * 30
     assert time_us(late, Cost(time_us=50, host_us=50, launch_us=30)) == pytest.approx(30 + 4 * 50 + 3 * 10)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "products_us", "exposed_us"),
+    [("none", 50.0, 60.0), ("backward", 50.0, 20.0), ("backward", 20.0, 20.0 + 40.0 - 24.0), ("all", 50.0, 15.0)],
+)
+def test_tensor_parallel_collectives_beside_the_gradients_products(
+    overlap: TPOverlap, products_us: float, exposed_us: float
+) -> None:
+    """Three collectives of 20 us and two products: two of the three go beside the gradients of a column-parallel
+    product, hidden for 60 % of the products' time; in pieces, the first of four stays.
+    """
+    names = ("block.gather.all_gather", "block.gather.reduce_scatter", "block.scatter.all_gather")
+    ops = [RankOp(name=name, phase="dgrad", part="tp", model=GATHER) for name in names]
+    ops += [RankOp(name="mlp.up", phase=phase, part="gemm", model=GATHER) for phase in ("dgrad", "wgrad")]
+    builder = Builder(
+        parallel=ParallelConfig(tp=4, tp_overlap=overlap),
+        price=lambda op: 20.0 if op.part == "tp" else products_us,
+        host_us=0.0,
+    )
+    made = builder.layer([RankLayer(letter="-", ops=tuple(ops), dense=1)])["B"]
+    assert made.parts["tp"] == pytest.approx(exposed_us)
+    assert made.time_us == pytest.approx(exposed_us + 2 * products_us)
+    on_wire = sorted((k.start_us, k.start_us + k.time_us) for k in made.kernels if k.op.part == "tp")
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(on_wire))
 
 
 def test_hops_within_a_node_are_fast() -> None:

@@ -22,7 +22,7 @@ NODE = ParallelConfig(tp=2, sequence_parallel=True, pp=2, dp=4, micro_batches=4)
 MOE = ParallelConfig(dp=8, pp=2, ep=8, micro_batches=4)
 STEPS: dict[str, tuple[str, ParallelConfig, dict[str, Any]]] = {
     "1f1b": ("llama3.1-8b", NODE, {}),
-    "recomputed": ("llama3.1-8b", replace(NODE, recompute="full", tp_overlap=True), {}),
+    "recomputed": ("llama3.1-8b", replace(NODE, recompute="full", tp_overlap="all"), {}),
     "interleaved": ("llama3.1-8b", replace(NODE, vpp=2), {}),
     "zb-v": ("llama3.1-8b", NODE, {"schedule": "zb-v"}),
     "fsdp": ("llama3.1-8b", ParallelConfig(dp=16, zero=3), {}),

@@ -62,22 +62,22 @@ def test_the_document_has_everything_and_is_the_same_twice(experts) -> None:
 
 def test_a_sweep_is_a_table_and_a_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "sweep.csv"
-    assert main([*COMMAND, "--sweep", "tp=1,3,8", "--sweep", "tp-overlap=0,1", "-o", str(out)]) == 0
+    assert main([*COMMAND, "--sweep", "tp=1,3,8", "--sweep", "tp-overlap=none,all", "-o", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "tp 3 * pp 1 * cp 1 * dp 5 = 15 ranks, the cluster has 16" in shown
     table = pd.read_csv(out)
     assert list(zip(table["tp"], table["tp_overlap"], strict=True)) == [
-        (1, False), (1, True), (3, False), (3, True), (8, False), (8, True),
+        (1, "none"), (1, "all"), (3, "none"), (3, "all"), (8, "none"), (8, "all"),
     ]  # fmt: skip
     assert table["step_time_s"].notna().tolist() == [True, True, False, False, True, True]
-    one = tl.project("llama3.1-8b", "dgx-h100", nodes=2, tp=8, tp_overlap=True)
+    one = tl.project("llama3.1-8b", "dgx-h100", nodes=2, tp=8, tp_overlap="all")
     assert table["step_time_s"].iloc[-1] == pytest.approx(one.summary["step_time_s"])
     picture = (tmp_path / "sweep.svg").read_text()
     assert picture.startswith("<svg")
     assert picture.count("<rect") == 4
 
 
-@pytest.mark.parametrize("text", ["tp", "tp=", "speed=1", "output=x", "tp-overlap=yes"])
+@pytest.mark.parametrize("text", ["tp", "tp=", "speed=1", "output=x", "tp-overlap=yes", "tp=two", "ep-overlap=2"])
 def test_other_sweeps_are_errors(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--sweep", text]) == 2
     assert "--sweep" in capsys.readouterr().err

@@ -43,7 +43,7 @@ def step(p: ParallelConfig, system: System, model: ModelConfig = LLAMA, **option
         replace(NODE, attention="unfused", recompute="selective"),
         replace(NODE, vpp=4),
         ParallelConfig(dp=16, zero=3),
-        replace(NODE, precision="fp8", tp_overlap=True),
+        replace(NODE, precision="fp8", tp_overlap="all"),
     ],
 )
 def test_the_breakdown_adds_up_to_the_step(p: ParallelConfig, hopper: System) -> None:
@@ -57,7 +57,7 @@ def test_the_breakdown_adds_up_to_the_step(p: ParallelConfig, hopper: System) ->
 @given(
     zero=st.integers(0, 3), pp=st.sampled_from((1, 2, 4)), dp=st.sampled_from((1, 8)), micro_batches=st.sampled_from((4, 8)),
     schedule=st.sampled_from((None, "gpipe", "zb-h1", "zb-v", "dualpipe")), recompute=st.sampled_from(("none", "full")),
-    ep_overlap=st.booleans(), tp_overlap=st.booleans(), graphs=st.sampled_from(("none", "partial", "full")),
+    ep_overlap=st.booleans(), tp_overlap=st.sampled_from(("none", "backward", "all")), graphs=st.sampled_from(("none", "partial", "full")),
 )  # fmt: skip
 def test_whatever_the_configuration_no_part_of_a_step_is_negative(
     schedule: str | None, dp: int, **degrees: object

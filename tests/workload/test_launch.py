@@ -55,7 +55,7 @@ def test_megatrons_arguments_are_a_model_and_options(written) -> None:
     assert found.options == {
         "tp": 2, "pp": 4, "vpp": 2, "sequence": 8192, "micro_batch": 1, "global_batch": 64, "precision": "bf16",
         "recompute": "selective", "recompute_modules": "core_attn,layernorm", "zero": 1, "dispatcher": "alltoall",
-        "sequential_experts": False, "no_sequence_parallel": False, "tp_overlap": False, "ep_overlap": False,
+        "sequential_experts": False, "no_sequence_parallel": False, "tp_overlap": "backward", "ep_overlap": False,
         "graphs": "none", "attention": "flash",
     }  # fmt: skip
     assert found.ignored == ("group_query_attention", "lr")

@@ -12,7 +12,7 @@ from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
 from tracelens.workload import rank_ops
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.parallel_config import ParallelConfig, Precision
 from tracelens.workload.rank_ops import RankLayer
 from tracelens.workload.routing import Skew
 
@@ -154,6 +154,51 @@ def test_narrow_precision_narrows_products_and_not_attention_or_logits() -> None
     assert labels["attention.qkv"] == labels["attention.out"] == "fp8_e4m3fn"
     assert labels["attention.sdpa"] == labels["logits"] == "bf16"
     assert sum(op.part == "quantize" for op in attention.ops) == 2 * 2
+
+
+@pytest.mark.parametrize(("precision", "written"), [("fp8", 2 * 1.0), ("mxfp8", 2 * 1.0), ("nvfp4", 2 * 0.5)])
+def test_a_scale_of_the_whole_tensor_costs_another_read(precision: Precision, written: float) -> None:
+    mlp = rank_ops.block(LLAMA, ParallelConfig(precision=precision), "-", S)
+    moved = next(op.model.hbm_bytes() for op in mlp.ops if op.name == "mlp.up.quantize" and op.phase == "forward")
+    reads = 1 if precision == "mxfp8" else 2
+    assert moved == S * 8192 * (2 * reads + written)
+
+
+def test_the_mx_format_has_scales_of_both_operands_along_k() -> None:
+    mlp = rank_ops.block(LLAMA, ParallelConfig(precision="mxfp8"), "-", S)
+    products = [op.model for op in mlp.ops if op.name == "mlp.down" and isinstance(op.model, GEMM)]
+    assert [(p.m, p.n, p.k) for p in products] == [(S, 8192, 28672), (S, 28672, 8192), (28672, 8192, S)]
+    assert [p.scale_elements for p in products] == [
+        (S + 8192) * 896, (S + 28672) * 256, (28672 + 8192) * 128,
+    ]  # fmt: skip
+
+
+def test_what_a_narrow_product_reads_is_narrowed_before_it_is_gathered() -> None:
+    """A quarter of the rows is quantized on each of four ranks, and one byte per element gathered instead of two."""
+    p = ParallelConfig(tp=4, sequence_parallel=True, precision="fp8")
+    mlp = rank_ops.block(LLAMA, p, "-", S)
+    widths = {op.name: op.model.dtype.width_bytes for op in mlp.ops if isinstance(op.model, Collective)}
+    assert widths == {
+        "block.gather.all_gather": 1, "block.gather.reduce_scatter": 2,
+        "block.scatter.reduce_scatter": 2, "block.scatter.all_gather": 1,
+    }  # fmt: skip
+    read = {(op.name, op.phase): op.model.hbm_bytes() / 6 for op in mlp.ops if op.part == "quantize"}
+    assert read == {
+        ("mlp.up.quantize", "forward"): S // 4 * 8192, ("mlp.up.quantize", "dgrad"): S * 2 * 28672 // 4,
+        ("mlp.down.quantize", "forward"): S * 28672 // 4, ("mlp.down.quantize", "dgrad"): S // 4 * 8192,
+    }  # fmt: skip
+
+
+def test_texts_packed_into_a_sequence_attend_within_themselves() -> None:
+    """Sixteen texts of 256 tokens have a sixteenth of the scores of one of 4096; everything else stays."""
+    packed = replace(LLAMA, document=256)
+    whole, parts = (rank_ops.block(m, ParallelConfig(tp=8, sequence_parallel=True), "*", S) for m in (LLAMA, packed))
+    scores = [next(op.model for op in layer.ops if isinstance(op.model, SDPA)) for layer in (whole, parts)]
+    assert scores[1].flops() == pytest.approx(scores[0].flops() / 16, rel=0.01)
+    others = [[op for op in layer.ops if op.part != "attention"] for layer in (whole, parts)]
+    assert others[0] == others[1]
+    assert replace(LLAMA, document=8192).flops_per_token(S) == LLAMA.flops_per_token(S)
+    assert packed.flops_per_token(S).training < LLAMA.flops_per_token(S).training
 
 
 def test_adam_reads_and_writes_thirty_bytes_per_parameter() -> None:

@@ -39,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--nodes", type=positive, metavar="N", help="whole nodes of the cluster")
     add("--gpus", type=positive, metavar="N", help="devices, instead of --nodes")
     add("--sequence", type=positive, default=4096, metavar="TOKENS", help="default: %(default)s")
+    add("--document", type=positive, metavar="TOKENS", help="of each text packed into a sequence (default: one text)")
     add("--global-batch", type=positive, metavar="SEQUENCES", help="default: 8 micro-batches per replica")
     add("--micro-batch", type=positive, default=1, metavar="SEQUENCES", help="default: %(default)s")
     for name, meaning in (
@@ -53,7 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--zero", type=int, choices=(0, 1, 2, 3), default=1, help="what replicas divide; 3 is FSDP; default: 1")
     add("--shard", type=positive, metavar="RANKS", help="ranks that share states (HSDP); default: all replicas")
     add("--no-sequence-parallel", action="store_true", help="with --tp: norms on every rank's tokens in full")
-    add("--tp-overlap", action="store_true", help="tensor-parallel collectives run beside products")
+    add(
+        "--tp-overlap", choices=("none", "backward", "all"), default="none", help="collectives that run beside products"
+    )
     add("--ep-overlap", action="store_true", help="experts' exchanges run beside another micro-batch's backward")
     add(
         "--fsdp-overlap",
@@ -233,6 +236,7 @@ def _project(args: argparse.Namespace) -> Result:
         nodes=args.nodes,
         gpus=args.gpus,
         sequence=args.sequence,
+        document=args.document,
         global_batch=args.global_batch,
         micro_batch=args.micro_batch,
         tp=args.tp,
@@ -312,7 +316,7 @@ def _points(asked: list[str]) -> tuple[list[str], Iterator[tuple[object, ...]]]:
     """The swept options as ``args`` names them, and every combination of their values, read as the options are."""
     from tracelens.errors import UsageError
 
-    parser = argparse.ArgumentParser(prog="tracelens project --sweep")
+    parser = argparse.ArgumentParser(exit_on_error=False)
     configure(parser)
     known = {action.dest: action for action in parser._actions}
     swept: dict[str, list[object]] = {}
@@ -328,7 +332,10 @@ def _points(asked: list[str]) -> tuple[list[str], Iterator[tuple[object, ...]]]:
                 raise UsageError(f"--sweep {option}: a switch is 0 or 1, got {listed!r}")
             swept[name] = [value == "1" for value in values]
         else:
-            read = [parser.parse_args([action.option_strings[0], value]) for value in values]
+            try:
+                read = [parser.parse_args([action.option_strings[0], value]) for value in values]
+            except argparse.ArgumentError as error:
+                raise UsageError(f"--sweep {option}: {error.message}") from None
             swept[name] = [getattr(each, name) for each in read]
     return list(swept), itertools.product(*swept.values())
 

@@ -19,6 +19,8 @@ from tracelens.workload.rank_ops import RankLayer, RankOp, is_repeated
 Parts: TypeAlias = dict[str, float]
 #: Of the products' time, what ring exchanges beside them hide behind.
 TP_HIDDEN = 0.6
+#: Pieces of an exchange of which nothing has to come first.
+UNDIVIDED = float("inf")
 COMPUTE = "compute"
 
 
@@ -85,15 +87,16 @@ class Builder:
     def block(self, ops: Iterable[RankOp]) -> Block:
         """``ops`` one after the other; tensor-parallel collectives beside products where the configuration says so."""
         priced = [(op, self.price(op)) for op in ops]
-        exposed = self._exposed_share(priced)
+        exposed = self._exposed_shares(priced)
         parts: Parts = defaultdict(float)
         kernels: list[Kernel] = []
         now = beside = 0.0
         lead = float("-inf")
         for launched, (op, time_us) in enumerate(priced, start=1):
-            share = exposed if op.part == "tp" else 1.0
-            start = max(now, beside) if share < 1 else now
-            if share < 1:
+            share = exposed.get(op.name, 1.0) if op.part == "tp" else 1.0
+            start = now
+            if op.part == "tp":
+                start = max(now, beside)
                 beside = start + time_us
             kernels.append(Kernel(op, start, time_us, _stream(op)))
             lead = max(lead, launched * self.host_us - now)
@@ -101,18 +104,22 @@ class Builder:
             now += share * time_us
         return Block(time_us=now, parts=parts, kernels=tuple(kernels), lead_us=lead)
 
-    def _exposed_share(self, priced: Iterable[tuple[RankOp, float]]) -> float:
-        """Of tensor-parallel collectives. Products in tp pieces, each beside the next piece's transfer: the first piece
-        has nothing to hide behind, and products leave others only a part of their time.
+    def _exposed_shares(self, priced: Sequence[tuple[RankOp, float]]) -> dict[str, float]:
+        """Of tensor-parallel collectives by name, where less than all is. Products in tp pieces, each beside the next
+        piece's transfer: the first piece has nothing to hide behind, and products leave others only a part of their
+        time. Beside the gradients' products as a whole only what column-parallel ones gather and scatter goes.
         """
         p = self.parallel
-        if not p.tp_overlap and p.summa_blocks is None:
-            return 1.0
-        moved = sum(time_us for op, time_us in priced if op.part == "tp")
+        pieces: float = p.tp if p.summa_blocks is None else p.summa_blocks
+        hidden = TP_HIDDEN if p.summa_blocks is None else 1.0
+        beside = {op.name for op, _ in priced if op.part == "tp"}
+        if p.tp_overlap != "all" and p.summa_blocks is None:
+            pieces = UNDIVIDED
+            beside = {op.name for op, _ in priced if p.tp_overlap == "backward" and _waits_for_no_product(op)}
+        moved = sum(time_us for op, time_us in priced if op.part == "tp" and op.name in beside)
         products = sum(time_us for op, time_us in priced if op.part == "gemm")
-        if p.summa_blocks is not None:
-            return float(exposed_share(moved, products, p.summa_blocks, 1.0))
-        return float(exposed_share(moved, products, p.tp, TP_HIDDEN))
+        share = float(exposed_share(moved, products, pieces, hidden))
+        return dict.fromkeys(beside, share)
 
     def _again(self, blocks: Sequence[RankLayer]) -> Block:
         """What recomputation runs before the backward."""
@@ -152,3 +159,10 @@ def _stream(op: RankOp) -> str:
     if op.part in ("tp", "cp", "ep"):
         return op.part
     return "tp" if isinstance(op.model, Collective | EPComm) else COMPUTE
+
+
+def _waits_for_no_product(op: RankOp) -> bool:
+    """The backward's gather of a column-parallel product's input, for the weights' gradient, and the scatter of its
+    input's gradient: the one is not needed before, the other not after, the other gradient.
+    """
+    return op.part == "tp" and op.phase == "dgrad" and ".gather." in op.name

@@ -20,7 +20,15 @@ from tracelens.projection.software import PLAIN, Software
 from tracelens.projection.step import BACKENDS, Lever, Projection
 from tracelens.units import BYTES_PER_GB, NS_PER_US
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import Attention, Dispatcher, Graphs, ParallelConfig, Precision, Recompute
+from tracelens.workload.parallel_config import (
+    Attention,
+    Dispatcher,
+    Graphs,
+    ParallelConfig,
+    Precision,
+    Recompute,
+    TPOverlap,
+)
 from tracelens.workload.rank_ops import RankOp
 from tracelens.workload.routing import Skew
 
@@ -190,6 +198,7 @@ def project(
     nodes: int | None = None,
     gpus: int | None = None,
     sequence: int = 4096,
+    document: int | None = None,
     global_batch: int | None = None,
     micro_batch: int = 1,
     tp: int = 1,
@@ -204,7 +213,7 @@ def project(
     precision: Precision = "bf16",
     recompute: Recompute = "none",
     attention: Attention = "flash",
-    tp_overlap: bool = False,
+    tp_overlap: TPOverlap = "none",
     ep_overlap: bool = False,
     dispatcher: Dispatcher = "deepep",
     sequential_experts: bool = False,
@@ -223,6 +232,7 @@ def project(
     Without ``global_batch`` a replica passes 8 micro-batches. UsageError for options that do not fit.
     """
     config = model if isinstance(model, ModelConfig) else ModelConfig.load(str(model))
+    config = config if document is None else replace(config, document=document)
     system = (cluster if isinstance(cluster, System) else System.load(cluster)).at_clock(gpu_clock_mhz)
     ranks = _ranks(system, cluster, nodes, gpus)
     replicas = max(ranks // (tp * pp * cp), 1)

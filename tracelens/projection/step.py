@@ -183,8 +183,8 @@ def _changes(found: Projection) -> Iterator[tuple[str, ParallelConfig, str | Non
     schedule = found.schedule if p.pp > 1 else None
     if p.recompute != "none":
         yield "no recomputation", replace(p, recompute="none"), schedule
-    if p.tp > 1 and not p.tp_overlap:
-        yield "overlap tensor-parallel collectives with products", replace(p, tp_overlap=True), schedule
+    if p.tp > 1 and p.tp_overlap != "all":
+        yield "overlap tensor-parallel collectives with products", replace(p, tp_overlap="all"), schedule
     if p.tp > 1 and not p.sequence_parallel:
         yield "sequence parallelism", replace(p, sequence_parallel=True), schedule
     if p.attention == "unfused":

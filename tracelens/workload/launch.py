@@ -142,7 +142,7 @@ def _switches(keys: _Keys) -> dict[str, object]:
         "sequential_experts": legacy or not together,
         # A YAML file of Primus overrides a default that divides sequences.
         "no_sequence_parallel": not on["sequence_parallel"] and (keys.is_list or "sequence_parallel" in keys.values),
-        "tp_overlap": on["tp_comm_overlap"],
+        "tp_overlap": "all" if on["tp_comm_overlap"] else "backward",
         "ep_overlap": on["overlap_moe_expert_parallel_comm"],
         "graphs": _graphs(keys),
         "attention": "unfused" if keys.text("attention_backend") in ("unfused", "local") else "flash",

@@ -170,12 +170,13 @@ class _Shape:
             yield self.norm("attention.q_norm", config.d_qk, config.q_heads)
             yield self.norm("attention.k_norm", config.d_qk, config.kv_heads)
         sinks = config.q_heads if config.sinks else 0
+        length = min(config.document or self.sequence, self.sequence)
         yield LayerOp(
             name="attention.sdpa",
             model=SDPA(
-                b=self.batch,
-                s_q=self.sequence,
-                s_kv=self.sequence,
+                b=self.batch * self.sequence // length,
+                s_q=length,
+                s_kv=length,
                 q_heads=config.q_heads,
                 kv_heads=config.kv_heads,
                 d_qk=config.d_qk,

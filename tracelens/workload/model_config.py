@@ -106,6 +106,7 @@ class ModelConfig:
     ``head_dim`` is None where ``latent_attention`` says the head's sizes. ``gated``: a gate projection beside each
     feed-forward's up projection. ``positions``: rows of a learned position table, 0 for none. ``mtp_layers``: how many
     further tokens are predicted in training, each by ``mtp_blocks``. ``bidirectional``: attention has no causal mask.
+    ``document``: tokens of each of the texts that a sequence packs, if several: attention stays within a text.
     ``vocab`` 0: the model's tokens are no words, embedding and logits are left out. ``notes``: what a reader of figures
     must know.
     """
@@ -133,6 +134,7 @@ class ModelConfig:
     norm_bias: bool = False
     tied_embeddings: bool = False
     bidirectional: bool = False
+    document: int | None = None
     positions: int = 0
     dtype: DType | None = None
     mtp_layers: int = 0
@@ -156,6 +158,8 @@ class ModelConfig:
         ):
             if letter in self.blocks + self.mtp_blocks and present is None:
                 raise InputError(f"model {self.name}: blocks have {letter!r}, but {needed} is missing")
+        if self.document is not None and self.document < 1:
+            raise InputError(f"model {self.name}: a text has at least one token, not {self.document}")
         if self.q_heads % self.kv_heads:
             raise InputError(
                 f"model {self.name}: {self.q_heads} query heads do not share {self.kv_heads} key and value heads evenly"

@@ -15,6 +15,7 @@ Recompute: TypeAlias = Literal["none", "selective", "full"]
 Attention: TypeAlias = Literal["flash", "unfused"]
 #: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the whole step.
 Graphs: TypeAlias = Literal["none", "partial", "full"]
+TPOverlap: TypeAlias = Literal["none", "backward", "all"]
 #: How tokens reach experts: a copy per chosen expert, or one per rank, and over the network one per node.
 Dispatcher: TypeAlias = Literal["alltoall", "deepep"]
 #: What selective recomputation runs again, as Megatron-LM's ``--recompute-modules`` names it.
@@ -66,10 +67,11 @@ class ParallelConfig:
     tp * cp * dp. ``zero``: 0 replicas, 1 divides the optimizer's state, 2 gradients too, 3 weights too (FSDP), among
     ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
     per replica. ``recompute``: ``"selective"`` repeats ``recompute_modules``, ``"full"`` every layer's forward.
-    ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: tensor-parallel collectives run beside the
-    products that they feed. ``summa_blocks``: products run on the grid of tp * cp ranks, which share all weights out,
-    in so many blocks whose operands are broadcast along rows and columns (SUMMA, van de Geijn and Watts, 1997); None:
-    context ranks hold the same weights. ``ep_overlap``: experts' exchanges of one micro-batch's forward run beside the
+    ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: which tensor-parallel collectives run beside
+    products; ``"backward"``: those around the gradients of column-parallel ones, ``"all"``: in pieces, those that they
+    feed and follow. ``summa_blocks``: products run on the grid of tp * cp ranks, which share all weights out, in so
+    many blocks whose operands are broadcast along rows and columns (SUMMA, van de Geijn and Watts, 1997); None: context
+    ranks hold the same weights. ``ep_overlap``: experts' exchanges of one micro-batch's forward run beside the
     backward of another, in schedules that have one after the other. ``dispatcher``: how many copies of a token
     travel. ``grouped`` False: experts' products one by one. ``graphs``: what the host need not launch. ``skew``:
     how unequal the experts are that tokens choose. ``placement``: which ranks share a node, where it is not the
@@ -92,7 +94,7 @@ class ParallelConfig:
     recompute: Recompute = "none"
     recompute_modules: tuple[str, ...] = ("core_attn",)
     attention: Attention = "flash"
-    tp_overlap: bool = False
+    tp_overlap: TPOverlap = "none"
     ep_overlap: bool = False
     dispatcher: Dispatcher = "deepep"
     grouped: bool = True
@@ -143,7 +145,7 @@ class ParallelConfig:
         precision: Precision = "bf16",
         recompute: Recompute = "none",
         attention: Attention = "flash",
-        tp_overlap: bool = False,
+        tp_overlap: TPOverlap = "none",
         ep_overlap: bool = False,
         skew: Skew = UNIFORM,
     ) -> ParallelConfig:

@@ -145,6 +145,12 @@ def weights(config: ModelConfig, parallel: ParallelConfig, letter: str, sequence
     return {op.name: shape.weights(op) for op in ops if op.name not in _ENDS}
 
 
+def _scaled(model: GEMM) -> GEMM:
+    """With the MX format's scales of both operands, one per 32 elements along k."""
+    scales = model.b * (model.m + model.n) * -(-model.k // 32)
+    return replace(model, scale_elements=scales, dtype_scale=DType.FP8_E8M0FNU)
+
+
 def _own(sequence: int, parallel: ParallelConfig) -> int:
     if sequence % parallel.cp:
         raise UsageError(f"cp {parallel.cp} does not divide the sequence of {sequence}")
@@ -172,6 +178,11 @@ class _Rank:
         return self.parallel.width
 
     @property
+    def gathered(self) -> DType:
+        """What tensor ranks gather of a product's input, and of its output's gradient: they are narrowed before."""
+        return self.parallel.computed_in if self.parallel.precision in _NARROW else self.width
+
+    @property
     def weight_share(self) -> int:
         """By how many ranks the weights of products and the table of tokens are divided."""
         return self.parallel.tp * (1 if self.parallel.summa_blocks is None else self.parallel.cp)
@@ -183,7 +194,9 @@ class _Rank:
         attention = letter in "*w"
         if letter == "E":
             self._check_experts()
-        made += self.gather("block.gather") if letter != "E" or self.parallel.etp > 1 else ()
+        # What products read is narrowed before it is gathered; a router's input is not.
+        gathered = self.width if letter == "E" else self.gathered
+        made += self.gather("block.gather", gathered) if letter != "E" or self.parallel.etp > 1 else ()
         for op in ops:
             if op.name == "experts.up":
                 made += self.exchange("dispatch")
@@ -197,9 +210,9 @@ class _Rank:
                 expert += weights
             else:
                 dense += weights
-        made += self.scatter("block.scatter") if letter != "E" or self.parallel.etp > 1 else ()
+        made += self.scatter("block.scatter", gathered) if letter != "E" or self.parallel.etp > 1 else ()
         if letter == "E" and self.config.experts and self.config.experts.shared_ffn and self.parallel.etp == 1:
-            made += (*self.gather("shared.gather"), *self.scatter("shared.scatter"))
+            made += (*self.gather("shared.gather", self.gathered), *self.scatter("shared.scatter", self.gathered))
         if attention and self.parallel.cp > 1:
             made += self.context()
         made += self.residual()
@@ -303,10 +316,15 @@ class _Rank:
         if narrow:
             dgrad = replace(dgrad, dtype=made.dtype, dtype_out=self.width)
             wgrad = replace(wgrad, dtype=made.dtype, dtype_b=made.dtype)
-            yield from self.narrowing(name, made.m * made.k, made.m * made.n)
+            inputs = (self.rows if name in COLUMN else made.m) * made.k
+            outputs = (self.rows if name in ROW else made.m) * made.n
+            yield from self.narrowing(name, inputs, outputs)
+        wgrad = replace(wgrad, dtype_out=DType.FP32)
+        if narrow and self.parallel.precision == "mxfp8":
+            made, dgrad, wgrad = (_scaled(each) for each in (made, dgrad, wgrad))
         yield RankOp(name=name, phase="forward", part="gemm", model=made)
         yield RankOp(name=name, phase="dgrad", part="gemm", model=dgrad)
-        yield RankOp(name=name, phase="wgrad", part="gemm", model=replace(wgrad, dtype_out=DType.FP32))
+        yield RankOp(name=name, phase="wgrad", part="gemm", model=wgrad)
 
     def grouped(self, name: str, model: GroupedGEMM) -> Iterator[RankOp]:
         """Rows of the busiest rank's experts, the same for each of them; each expert's ffn divided by etp."""
@@ -348,14 +366,18 @@ class _Rank:
         return expert_traffic(parallel.skew, experts=experts.count, topk=experts.top_k, ranks=parallel.ep)
 
     def attention(self, name: str, model: SDPA) -> Iterator[RankOp]:
-        """Context-parallel ranks hold an early and a late piece each, so all see the mean number of keys."""
+        """Context-parallel ranks hold an early and a late piece each, so all see the mean number of keys. Of texts
+        that are shorter than what a rank holds, it holds whole ones.
+        """
         parallel = self.parallel
         heads = self._part(model.q_heads, "attention heads")
         own = _own(self.sequence, parallel)
+        within = model.s_q is not None and model.s_q < own
+        seen = self.sequence if self.config.bidirectional else (self.sequence + own) // 2
         made = replace(
             model,
-            s_q=own,
-            s_kv=self.sequence if self.config.bidirectional else (self.sequence + own) // 2,
+            s_q=model.s_q if within else own,
+            s_kv=model.s_kv if within else seen,
             q_heads=heads,
             kv_heads=max(model.kv_heads // parallel.tp, 1),
             mask="none" if self.config.bidirectional else "bottom_right",
@@ -437,38 +459,40 @@ class _Rank:
     def narrowing(self, name: str, inputs: int, outputs: int) -> Iterator[RankOp]:
         """Inputs before the forward, the output's gradient before both: read wide, written narrow, twice.
 
-        Twice because the weights' gradient sums over tokens, and reads the transposed copy.
+        Twice because the weights' gradient sums over tokens, and reads the transposed copy. A scale of the whole tensor
+        is found in a pass before, which reads it too: FP8 with current scaling and NVFP4, not MXFP8.
         """
         dtype = self.parallel.computed_in
+        reads = 1 if self.parallel.precision == "mxfp8" else 2
         phases: tuple[tuple[Pass, int], ...] = (("forward", inputs), ("dgrad", outputs))
         for phase, elements in phases:
-            model = Movement(read=((elements, self.width),), written=((2 * elements, dtype),))
+            model = Movement(read=((elements, self.width),) * reads, written=((2 * elements, dtype),))
             yield RankOp(name=f"{name}.quantize", phase=phase, part="quantize", model=model)
 
-    def gather(self, name: str) -> Iterator[RankOp]:
+    def gather(self, name: str, dtype: DType) -> Iterator[RankOp]:
         """Before column-parallel products: an all-gather with sequence parallelism, repeated for the weights' gradient;
         an all-reduce of the gradient without.
         """
         if self.parallel.tp == 1:
             return
         if self.parallel.sequence_parallel:
-            yield self.collective(name, "forward", "all_gather")
-            yield self.collective(name, "dgrad", "all_gather")
+            yield self.collective(name, "forward", "all_gather", dtype)
+            yield self.collective(name, "dgrad", "all_gather", dtype)
             yield self.collective(name, "dgrad", "reduce_scatter")
         else:
             yield self.collective(name, "dgrad", "all_reduce")
 
-    def scatter(self, name: str) -> Iterator[RankOp]:
-        """After row-parallel products."""
+    def scatter(self, name: str, dtype: DType) -> Iterator[RankOp]:
+        """After row-parallel products; with sequence parallelism their output's gradient is gathered."""
         if self.parallel.tp == 1:
             return
         if self.parallel.sequence_parallel:
             yield self.collective(name, "forward", "reduce_scatter")
-            yield self.collective(name, "dgrad", "all_gather")
+            yield self.collective(name, "dgrad", "all_gather", dtype)
         else:
             yield self.collective(name, "forward", "all_reduce")
 
-    def collective(self, name: str, phase: Pass, kind: str) -> RankOp:
+    def collective(self, name: str, phase: Pass, kind: str, dtype: DType | None = None) -> RankOp:
         whole, tp = self.tokens * self.config.hidden, self.parallel.tp
         model = Collective(
             kind=kind,
@@ -476,7 +500,7 @@ class _Rank:
             elements_out=whole // tp if kind == "reduce_scatter" else whole,
             ranks=tp,
             stride=self.parallel.tp_group.stride,
-            dtype=self.width,
+            dtype=dtype or self.width,
         )
         return RankOp(name=f"{name}.{kind}", phase=phase, part="tp", model=model)
 
@@ -563,7 +587,7 @@ class _Rank:
         alone = replace(config, blocks="*" if config.attention_blocks else config.blocks[0])
         ops = forward_ops(alone, batch=parallel.micro_batch, sequence=_own(self.sequence, parallel))
         made = [each for op in ops if op.name == "final_norm" for each in self.op(op)]
-        made += [*self.gather("logits"), *self.logits("logits")] if config.vocab else []
+        made += [*self.gather("logits", self.width), *self.logits("logits")] if config.vocab else []
         vocab = config.vocab * config.hidden // self.weight_share
         # A tied table is stored again where the last stage is not the first.
         dense = config.hidden + (0 if config.tied_embeddings and parallel.pp == 1 else vocab)
