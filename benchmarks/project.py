@@ -44,9 +44,9 @@ RIDGE = {"Megatron-Bridge": 0.03, "vTrain": 0.03}
 BALANCED = frozenset({"llm-foundry"})
 #: Values that are tried.
 TRIED = {
-    "products": np.geomspace(0.8, 2.0, 50), "attention": np.geomspace(0.8, 3.0, 50),
-    "memory": np.geomspace(0.8, 2.5, 40), "host_us_per_op": np.geomspace(2, 250, 60),
-    "experts_us": np.geomspace(100, 30000, 60),
+    "products": np.geomspace(0.8, 2.0, 185), "attention": np.geomspace(0.8, 3.0, 265),
+    "memory": np.geomspace(0.8, 2.5, 230), "host_us_per_op": np.geomspace(2, 250, 240),
+    "experts_us": np.geomspace(100, 30000, 240),
 }  # fmt: skip
 #: Parts of a breakdown that each factor scales.
 PARTS = {
