@@ -155,6 +155,14 @@ def test_shared_and_sparse_layers_of_qwen2_moe(tmp_path):
     assert (model.experts.shared_ffn, model.experts.shared_gate) == (5632, True)
 
 
+def test_qwens_windows_are_off_unless_switched_on_and_begin_after_the_full_layers(tmp_path):
+    """As ``Qwen2Config`` has it: ``use_sliding_window`` False, layers from ``max_window_layers`` on."""
+    off = QWEN25 | {"use_sliding_window": None, "num_hidden_layers": 4}
+    assert ModelConfig.load(written(tmp_path, off)).blocks == "*-*-*-*-"
+    on = QWEN25 | {"use_sliding_window": True, "max_window_layers": 3, "num_hidden_layers": 4}
+    assert ModelConfig.load(written(tmp_path, on)).blocks == "*-*-*-w-"
+
+
 def test_a_hybrid_may_list_its_blocks(tmp_path):
     kinds = ["mamba", "moe", "attention", "mlp"]
     values = NEMOTRON | {"hybrid_override_pattern": None, "layers_block_type": kinds, "num_hidden_layers": 4}
@@ -178,6 +186,14 @@ def test_keys_that_were_not_read_are_named(tmp_path):
         ({"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config is set, a kind of attention"),
         ({"layer_types": ["linear_attention"] * 32}, "layer_types has linear_attention, which has no model here"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 32 layers"),
+        ({"layer_types": [["full_attention"]]}, "layer_types must be a list of texts"),
+        (QWEN3_MOE | {"mlp_only_layers": 5}, "mlp_only_layers must be a list of whole numbers, got 5"),
+        (QWEN3_MOE | {"num_experts_per_tok": 129}, "a token goes to 129 of 128 experts"),
+        (NEMOTRON | {"hybrid_override_pattern": 5}, "hybrid_override_pattern must be a list of texts, got 5"),
+        (MPT | {"attn_config": "alibi"}, "attn_config must be an object, got 'alibi'"),
+        (MPT | {"attn_config": {"kv_n_heads": "4"}}, "kv_n_heads must be a whole number, got '4'"),
+        (MPT | {"expansion_ratio": "4"}, "expansion_ratio must be a number above 0, got '4'"),
+        (QWEN25 | {"model_type": "qwen2_moe", "use_sliding_window": True}, "needs layer_types"),
     ],
 )
 def test_what_cannot_be_counted_is_one_clear_error(tmp_path, change, message):

@@ -58,7 +58,14 @@ def test_megatrons_arguments_are_a_model_and_options(written) -> None:
         "sequential_experts": False, "no_sequence_parallel": False, "tp_overlap": "backward", "ep_overlap": False,
         "graphs": "none", "attention": "flash",
     }  # fmt: skip
-    assert found.ignored == ("group_query_attention", "lr")
+    assert found.ignored == ("lr",)
+
+
+def test_groups_of_query_heads_need_their_switch(written) -> None:
+    """As in Megatron-LM, where ``--num-query-groups`` alone changes nothing."""
+    found = read_launch(written("args.sh", LLAMA.replace("--group-query-attention", "")))
+    assert found.model is not None
+    assert found.model.kv_heads == 32
 
 
 def test_primus_yaml_names_its_model_and_its_turbo_switches(written) -> None:
@@ -119,7 +126,7 @@ def test_the_command_takes_a_launch_file_and_its_own_options_win(written, capsys
     path = written("args.sh", LLAMA)
     assert main(["project", "--launch", str(path), "--cluster", "dgx-h100", "--nodes", "1", "--pp", "2"]) == 0
     printed = capsys.readouterr().out
-    assert "not read: group_query_attention, lr" in printed
+    assert "not read: lr" in printed
     assert "tp 2 pp 2 vpp 2 cp 1 dp 2" in printed
     assert main(["project", "--launch", str(path), "--cluster", "dgx-h100", "--nodes", "1", "--tp", "1"]) in (0, 3)
     assert "tp 1 " in capsys.readouterr().out

@@ -43,6 +43,8 @@ _WITHOUT_COST = frozenset(
      "attention_dropout")
 )  # fmt: skip
 _WITHOUT_COST_PREFIXES = ("_", "rope_", "summary_", "output_", "return_")
+#: Qwen2's and Qwen3's default of ``max_window_layers``: as many layers attend everything, those after it a window.
+_QWEN_FULL_LAYERS = 28
 _LAYER_TYPES = {"full_attention": "*", "sliding_attention": "w"}
 _BLOCK_TYPES = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 _PATTERN = {"M": "M", "*": "*", "-": "-", "E": "E"}
@@ -88,6 +90,21 @@ class _Keys:
     def flag(self, name: str, default: bool) -> bool:
         value = self.get(name)
         return default if value is None else bool(value)
+
+    def listed(self, name: str, kind: type) -> list[Any]:
+        """A list of texts or of whole numbers; empty when absent."""
+        value = self.get(name)
+        if value is not None and not (isinstance(value, list) and all(type(each) is kind for each in value)):
+            words = "texts" if kind is str else "whole numbers"
+            raise InputError(f"{self.file}: {name} must be a list of {words}, got {value!r}")
+        return value or []
+
+    def section(self, name: str) -> _Keys:
+        """The keys inside; none when absent."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise InputError(f"{self.file}: {name} must be an object, got {value!r}")
+        return _Keys(f"{self.file}: {name}", value or {})
 
     def finish(self) -> tuple[str, ...]:
         """Names of keys that were not read and may matter. InputError when a needed key is missing."""
@@ -145,7 +162,7 @@ def _decoder(keys: _Keys, kind: str) -> dict[str, Any]:
     attention_bias = keys.flag("attention_bias", kind == "gpt_oss")
     latent = _latent_attention(keys)
     experts = _experts(keys, kind)
-    window, mixers = _windows(keys, layers)
+    window, mixers = _windows(keys, layers, kind)
     channels = _feed_forward_blocks(keys, layers) if experts else "-" * layers
     ffn = keys.whole("intermediate_size")
     if "-" in channels and not ffn:
@@ -208,18 +225,24 @@ def _experts(keys: _Keys, kind: str) -> Experts | None:
     )
 
 
-def _windows(keys: _Keys, layers: int) -> tuple[int | None, str]:
+def _windows(keys: _Keys, layers: int, kind: str) -> tuple[int | None, str]:
     """The window, and one letter per layer."""
     window = keys.whole("sliding_window") or None
-    kinds = keys.get("layer_types")
-    if not keys.flag("use_sliding_window", True):
+    types = keys.listed("layer_types", str)
+    if not keys.flag("use_sliding_window", not kind.startswith("qwen")):
         window = None
-    if kinds is None:
-        return window, ("*" if window is None else "w") * layers
-    unknown = sorted({str(kind) for kind in kinds if kind not in _LAYER_TYPES})
+    if window is None and not types:
+        return None, "*" * layers
+    if not types:
+        if kind == "qwen2_moe":
+            raise InputError(f"{keys.file}: use_sliding_window needs layer_types, which say where")
+        given = keys.whole("max_window_layers")
+        full = min(layers, _QWEN_FULL_LAYERS if given is None else given) if kind in ("qwen2", "qwen3") else 0
+        return window, "*" * full + "w" * (layers - full)
+    unknown = sorted({each for each in types if each not in _LAYER_TYPES})
     if unknown:
         raise InputError(f"{keys.file}: layer_types has {', '.join(unknown)}, which has no model here")
-    letters = "".join(_LAYER_TYPES[kind] for kind in kinds)
+    letters = "".join(_LAYER_TYPES[each] for each in types)
     if len(letters) != layers:
         raise InputError(f"{keys.file}: layer_types has {len(letters)} entries for {layers} layers")
     return window, letters if window is not None else "*" * layers
@@ -230,7 +253,7 @@ def _feed_forward_blocks(keys: _Keys, layers: int) -> str:
     dense_first = keys.whole("first_k_dense_replace") or 0
     every = keys.whole("moe_layer_freq") or 1
     step = keys.whole("decoder_sparse_step") or 1
-    dense = set(keys.get("mlp_only_layers") or ())
+    dense = set(keys.listed("mlp_only_layers", int))
     return "".join(
         "E" if i >= dense_first and i % every == 0 and (i + 1) % step == 0 and i not in dense else "-"
         for i in range(layers)
@@ -241,18 +264,15 @@ def _nemotron_h(keys: _Keys, kind: str) -> dict[str, Any]:
     """One block per layer, of the kind that a pattern says."""
     del kind
     hidden, heads = keys.needed("hidden_size"), keys.needed("num_attention_heads")
-    blocks = _hybrid_blocks(keys.get("hybrid_override_pattern"), keys, "hybrid_override_pattern") or _hybrid_blocks(
-        keys.get("layers_block_type"), keys, "layers_block_type"
-    )
+    blocks = _hybrid_blocks(keys, "hybrid_override_pattern") or _hybrid_blocks(keys, "layers_block_type")
     if not blocks:
         keys.missing.append("hybrid_override_pattern")
     layers = keys.whole("num_hidden_layers")
     if layers is not None and blocks and layers != len(blocks):
         raise InputError(f"{keys.file}: {len(blocks)} blocks in the pattern for {layers} layers")
     further = keys.whole("num_nextn_predict_layers") or 0
-    further_blocks = _hybrid_blocks(
-        keys.get("mtp_hybrid_override_pattern"), keys, "mtp_hybrid_override_pattern"
-    ) or _hybrid_blocks(keys.get("mtp_layers_block_type"), keys, "mtp_layers_block_type")
+    further_blocks = _hybrid_blocks(keys, "mtp_hybrid_override_pattern")
+    further_blocks = further_blocks or _hybrid_blocks(keys, "mtp_layers_block_type")
     if further and not further_blocks:
         keys.missing.append("mtp_hybrid_override_pattern")
     keys.get("n_shared_experts")
@@ -285,13 +305,15 @@ def _nemotron_h(keys: _Keys, kind: str) -> dict[str, Any]:
     }
 
 
-def _hybrid_blocks(given: Any, keys: _Keys, name: str) -> str:
+def _hybrid_blocks(keys: _Keys, name: str) -> str:
     """Letters of a pattern text or of a list of block types; empty when absent."""
+    given = keys.get(name)
+    kinds: str | list[str] = given if isinstance(given, str) else keys.listed(name, str)
     names = _PATTERN if isinstance(given, str) else _BLOCK_TYPES
-    unknown = sorted({str(kind) for kind in given or () if kind not in names})
+    unknown = sorted({kind for kind in kinds if kind not in names})
     if unknown:
         raise InputError(f"{keys.file}: {name} has {', '.join(unknown)}, which has no model here")
-    return "".join(names[kind] for kind in given or ())
+    return "".join(names[kind] for kind in kinds)
 
 
 def _gpt2(keys: _Keys, kind: str) -> dict[str, Any]:
@@ -321,19 +343,21 @@ def _mpt(keys: _Keys, kind: str) -> dict[str, Any]:
     del kind
     hidden = keys.needed("d_model")
     biased = not keys.flag("no_bias", False)
-    attention = keys.get("attn_config") or {}
+    attention, ratio = keys.section("attn_config"), keys.get("expansion_ratio") or 4
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < _MOST_LAYERS:
+        raise InputError(f"{keys.file}: expansion_ratio must be a number above 0, got {ratio!r}")
     shape = _classic(
         keys,
         hidden=hidden,
         heads=keys.needed("n_heads"),
         layers=keys.layers("n_layers"),
-        ffn=int((keys.get("expansion_ratio") or 4) * hidden),
+        ffn=int(ratio * hidden),
         tied=True,
         bias=biased,
     )
     learned = keys.flag("learned_pos_emb", True) and not (attention.get("alibi") or attention.get("rope"))
     positions = keys.whole("max_seq_len") or 0
-    shared = 1 if attention.get("attn_type") == "multiquery_attention" else attention.get("kv_n_heads")
+    shared = 1 if attention.get("attn_type") == "multiquery_attention" else attention.whole("kv_n_heads")
     return shape | {
         "norm_bias": biased,
         "kv_heads": shared or shape["kv_heads"],

@@ -214,7 +214,7 @@ def _model(keys: _Keys) -> ModelConfig | None:
         ffn=ffn,
         gated=keys.flag("swiglu"),
         q_heads=heads,
-        kv_heads=(keys.whole("num_query_groups") or heads) if latent is None else heads,
+        kv_heads=_query_groups(keys, heads) if latent is None else heads,
         head_dim=None if latent is not None else keys.whole("kv_channels") or hidden // heads,
         qk_norm=keys.flag("qk_layernorm") and latent is None,
         qkv_bias=keys.flag("add_qkv_bias") or not keys.flag("disable_bias_linear"),
@@ -237,6 +237,13 @@ def _model(keys: _Keys) -> ModelConfig | None:
             shared_ffn=keys.whole("moe_shared_expert_intermediate_size") or 0,
         ),
     )  # fmt: skip
+
+
+def _query_groups(keys: _Keys, heads: int) -> int:
+    """Without its switch Megatron ignores the number of groups; a YAML file may leave the switch to a base file."""
+    groups, is_on = keys.whole("num_query_groups"), keys.flag("group_query_attention")
+    is_off = not is_on and (keys.is_list or "group_query_attention" in keys.values)
+    return heads if is_off else groups or heads
 
 
 def _blocks(keys: _Keys, layers: int, experts: int | None) -> str:

@@ -160,6 +160,8 @@ class ModelConfig:
                 raise InputError(f"model {self.name}: blocks have {letter!r}, but {needed} is missing")
         if self.document is not None and self.document < 1:
             raise InputError(f"model {self.name}: a text has at least one token, not {self.document}")
+        if self.experts is not None and self.experts.top_k > self.experts.count:
+            raise InputError(f"model {self.name}: a token goes to {self.experts.top_k} of {self.experts.count} experts")
         if self.q_heads % self.kv_heads:
             raise InputError(
                 f"model {self.name}: {self.q_heads} query heads do not share {self.kv_heads} key and value heads evenly"
