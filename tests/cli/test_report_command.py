@@ -74,6 +74,16 @@ def test_options_that_do_not_fit_are_refused(
     assert words in capsys.readouterr().err
 
 
+def test_a_folder_of_ranks_is_no_trace_also_where_its_comparison_stands_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job.report").mkdir()
+    (tmp_path / "job.report" / "collectives.json").write_text("{}")
+    assert report(tmp_path / "job") == 1
+    assert "is a folder, not a trace file: name one, or compare its ranks" in capsys.readouterr().err
+
+
 def test_the_same_input_gives_the_same_bytes(moe: Path, tmp_path: Path) -> None:
     assert report(moe, "-o", tmp_path / "a") == 0
     assert report(moe, "-o", tmp_path / "b") == 0

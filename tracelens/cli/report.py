@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
     output: Path = args.output or args.trace.parent / f"{_stem(args.trace)}.report"
     if not _is_file(output):
-        refuse_foreign(output)
+        if args.trace.is_file():  # else that is what is wrong
+            refuse_foreign(output)
     elif args.csv:
         raise UsageError(f"--csv writes a folder of tables beside the report: give -o a folder, not {output}")
     device = HardwareSpec.load(args.device) if args.device else None

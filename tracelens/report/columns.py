@@ -368,7 +368,7 @@ ROOFLINE = (
         SPREAD,
         key="percent_of_roofline",
         header="Pct Roofline_{}",
-        meaning="Roofline time over measured kernel time. Above 100 the model or the device's figure is wrong.",
+        meaning="Roofline time over measured kernel time. Above 100 the kernel beats the best rates measured elsewhere.",
         unit="%",
         number_format=PERCENT,
         look="of_limit",
@@ -377,7 +377,7 @@ ROOFLINE = (
     Column(
         key="percent_of_peak",
         header="Pct Peak",
-        meaning="Time at data-sheet rates over mean measured kernel time.",
+        meaning="Time at data-sheet rates over mean measured kernel time. Above 100 the model or a figure is wrong.",
         unit="%",
         number_format=PERCENT,
         look="of_limit",

@@ -303,7 +303,11 @@ def _of_roofline(share: float | None) -> Iterator[Content]:
     )  # fmt: skip
     yield tag("span", shown_share(share), class_="beside")
     if share > 1:
-        yield tag("abbr", " !", title="Faster than the device's figures allow: a perf model or a figure is wrong.")
+        yield tag(
+            "abbr",
+            " !",
+            title="Faster than the best rates measured on such a device; above its peak, a perf model is wrong.",
+        )
 
 
 def look_here_first(summary: Summary) -> Markup | None:

@@ -82,7 +82,7 @@ def _cannot_open(path: Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"there is no file {str(path)!r}"
     if isinstance(error, IsADirectoryError):
-        return f"{str(path)!r} is a folder, not a trace file"
+        return f"{str(path)!r} is a folder, not a trace file: name one, or compare its ranks by 'tracelens collectives'"
     return f"{path.name} cannot be read: {error.strerror or error}"
 
 
