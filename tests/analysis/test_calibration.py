@@ -182,12 +182,12 @@ def made(**constants: float) -> Calibration:
 
 def test_a_device_file_keeps_everything_but_the_rows_that_are_new(tmp_path: Path):
     text = device_file(
-        HardwareSpec.file_text("h100"), [made(matrix_efficiency=0.5, launch_us=7.77)], based_on="h100-sxm"
+        HardwareSpec.file_text("h100"), [made(matrix_efficiency=0.5, hbm_efficiency=0.8)], based_on="h100-sxm"
     )
     (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
     mine = HardwareSpec.load(tmp_path / "mine.toml")
     new = mine.calibration("gemm", "bf16")
-    assert dict(new.constants) == {"matrix_efficiency": 0.5, "launch_us": 7.77}
+    assert dict(new.constants) == {"matrix_efficiency": 0.5, "hbm_efficiency": 0.8}
     assert (new.fitted_on, new.error_percent) == ('a "name" with\\all', 4.2)
     assert {k: v for k, v in mine.calibrated.items() if k != ("gemm", "bf16")} == {
         k: v for k, v in H100.calibrated.items() if k != ("gemm", "bf16")

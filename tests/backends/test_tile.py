@@ -15,6 +15,7 @@ from tracelens.backends.columns import AttentionColumns, GEMMColumns, hbm_peak, 
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.tile import Tile, precision, price
 from tracelens.dtypes import DType
+from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import (
     GEMM,
@@ -267,6 +268,14 @@ def test_a_device_without_constants_has_no_estimate():
     assert Tile().estimate(GEMM(m=8, n=8, k=8), on("mi210")) is None
 
 
+def test_a_kernel_that_nobody_knows_is_named():
+    device = HardwareSpec.load("h100-sxm")
+    row = replace(device.calibration("gemm", "bf16"), kernel="cubas")
+    device = replace(device, calibrated={**device.calibrated, ("gemm", "bf16"): row})
+    with pytest.raises(UsageError, match=r"no kernel of calibrated\.gemm\.bf16 named 'cubas'; did you mean cublas"):
+        Tile().estimate(GEMM(m=8, n=8, k=8), System(device=device))
+
+
 def test_a_sister_device_answers_with_its_own_rates():
     h100, h800 = (Tile().estimate(GEMM(m=8192, n=8192, k=8192), on(name)) for name in ("h100-sxm", "h800-sxm"))
     assert h800.time_us == pytest.approx(h100.time_us, rel=0.02)
@@ -337,7 +346,5 @@ def test_every_calibration_has_at_most_eight_constants_and_no_fraction_above_one
 
 
 def test_a_clock_needs_a_known_base():
-    from tracelens.errors import UsageError
-
     with pytest.raises(UsageError, match="clock of its rates is not known"):
         replace(HardwareSpec.load("h100"), matrix_cores=None, chip={}).at_clock(1000)

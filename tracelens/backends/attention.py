@@ -204,7 +204,7 @@ def _rates(
     c: AttentionColumns, device: HardwareSpec, constants: Calibration
 ) -> tuple[float, float, int, float, Kernel] | None:
     peak, hbm, units, mhz = matrix_peak(device, c.precision), hbm_peak(device), device.compute_units, device.clock_mhz
-    kernel = KERNELS.get(constants.kernel or "")
+    kernel = constants.chosen(KERNELS)
     if c.precision != "bf16" and kernel is not None and not kernel.fp8_products:
         peak = matrix_peak(device, "bf16")
     if peak is None or hbm is None or units is None or mhz is None or kernel is None:

@@ -58,7 +58,7 @@ KERNELS: dict[str, Kernel] = {
 def price(columns: GEMMColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
     """Time of every product; None where the device has no rate for the precision, or no such kernel is known."""
     peak, hbm, units = matrix_peak(device, columns.precision), hbm_peak(device), device.compute_units
-    kernel = KERNELS.get(constants.kernel or "")
+    kernel = constants.chosen(KERNELS)
     if peak is None or hbm is None or units is None or kernel is None:
         return None
     with np.errstate(over="ignore"):

@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeVar
 
+from tracelens.errors import UsageError
 from tracelens.tables import Table
+
+K = TypeVar("K")
 
 #: Rows of a calibration: ``fp8_block`` is FP8 with a scale per block of 128, ``mxfp8`` with one per 32, ``nvfp4`` FP4
 #: with one per 16.
@@ -92,6 +96,19 @@ CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )  # fmt: skip
+#: Constants without which a row says nothing.
+NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "gemm": ("matrix_efficiency", "hbm_efficiency"),
+        "prefill": ("matrix_efficiency", "launch_us"),
+        "backward": ("matrix_efficiency", "launch_us"),
+        "decode": ("hbm_efficiency", "tile_us", "launch_us"),
+        "latent": ("hbm_efficiency", "tile_us", "launch_us"),
+        "moe": ("matrix_efficiency", "hbm_efficiency", "launch_us"),
+        "sustained": ("slowdown",),
+        "memory_bound": ("hbm_efficiency", "launch_us"),
+    }
+)
 #: Rows of ``[calibrated.memory_bound.*]``: what the op does with its bytes.
 STREAMS = frozenset({"stream", "permute", "optimizer"})
 #: Rows of ``[calibrated.sustained.*]``: the rates of matrix products.
@@ -123,6 +140,12 @@ class Calibration:
         """The constant, or what leaves its term out."""
         return self.constants.get(name, absent)
 
+    def chosen(self, kernels: Mapping[str, K]) -> K | None:
+        """What ``kernel`` names, None where the row names none. UsageError for a name that is not among ``kernels``."""
+        if self.kernel is None or self.kernel in kernels:
+            return kernels.get(self.kernel or "")
+        raise UsageError.unknown(f"kernel of calibrated.{self.family}.{self.precision}", self.kernel, kernels)
+
 
 def read(root: Table) -> tuple[dict[tuple[str, str], Calibration], str | None]:
     """The ``[calibrated]`` table of a device file: its rows, and the device that it is like."""
@@ -133,7 +156,9 @@ def read(root: Table) -> tuple[dict[tuple[str, str], Calibration], str | None]:
     for family, names in CONSTANTS.items():
         rows = _ROWS.get(family, PRECISIONS)
         for precision, row in table.tables(family, rows).items():
-            constants = {name: value for name in names if (value := row.number(name)) is not None}
+            needed = NEEDED[family]
+            numbers = {name: row.needed_number(name) if name in needed else row.number(name) for name in names}
+            constants = {name: value for name, value in numbers.items() if value is not None}
             for name, value in constants.items():
                 if name.endswith("_efficiency") and value > 1:
                     raise row.error(name, "is a fraction of the peak, at most 1")

@@ -497,6 +497,9 @@ def _read(path: Path) -> HardwareSpec:
         based_on=root.text("based_on"),
     )
     root.finish()
+    for key, other in (("calibrated.like", like), ("based_on", spec.based_on)):
+        if other is not None and other not in _names():
+            raise InputError(f"{root.file}: {key} must be a name of tracelens devices list, got {other!r}")
     _check_dense(root.file, spec)
     return spec
 
