@@ -368,7 +368,7 @@ ROOFLINE = (
         SPREAD,
         key="percent_of_roofline",
         header="Pct Roofline_{}",
-        meaning="Roofline time over measured kernel time. Above 100 the kernel beats the best rates measured elsewhere.",
+        meaning="Roofline time over measured kernel time. Above 100 the kernel beats the best rates measured.",
         unit="%",
         number_format=PERCENT,
         look="of_limit",
