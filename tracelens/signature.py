@@ -121,8 +121,8 @@ _WORDS: dict[str, Any] = {
 
 
 def freeze(value: Any) -> Any:
-    """Lists, nested to any depth, as tuples: what a signature holds."""
+    """Lists, nested to any depth, as tuples, and dictionaries as text: what a signature holds can be hashed."""
     # Sizes and texts first: asking the abstract class takes ten times as long, and most values are no sequence.
     if isinstance(value, int | str | bytes) or not isinstance(value, Sequence):
-        return value
+        return str(value) if isinstance(value, dict) else value
     return tuple([freeze(v) for v in value])

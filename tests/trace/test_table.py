@@ -67,6 +67,19 @@ def test_signatures_differ_by_arguments_and_names_and_are_parsed_once() -> None:
     assert table.signature_of(4) == OpSignature(name="b")
 
 
+@pytest.mark.parametrize("slot", [2, "2", None, {"a": 1}, ["2"], [[2], 3], [[[2]]]])
+def test_a_size_that_is_none_counts_as_absent(slot: object) -> None:
+    signature = TraceTable.from_events([op(**{"Input Dims": [slot, [3]], "Input Strides": [slot, [1]]})]).signature_of(
+        0
+    )
+    assert (signature.shapes, signature.strides) == (((), (3,)), ((), (1,)))
+
+
+def test_whatever_is_recorded_makes_a_signature() -> None:
+    odd = {"Collective name": {"a": [1]}, "In split size": [{"b": 1}], "Concrete Inputs": [{"c": 1}]}
+    assert hash(TraceTable.from_events([op(**odd)]).signature_of(0))
+
+
 def test_white_space_makes_no_other_signature() -> None:
     from pathlib import Path
     from tempfile import TemporaryDirectory

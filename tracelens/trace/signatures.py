@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tracelens.signature import OpSignature, freeze
+from tracelens.signature import OpSignature, ShapeSlot, freeze
 
 #: The arguments every op may have, in the order of a signature's first four parts.
 ARGUMENT_KEYS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
@@ -55,9 +55,9 @@ class SignatureStore:
         attributes = zip(ATTRIBUTE_KEYS, parts[len(ARGUMENT_KEYS) :], strict=True)
         return OpSignature(
             name=name,
-            shapes=dims,
+            shapes=_slots(dims),
             dtypes=_texts(types),
-            strides=strides,
+            strides=_slots(strides),
             scalars=_texts(scalars),
             attributes=tuple((key, freeze(_parsed(part))) for key, part in attributes if part),
         )
@@ -126,6 +126,17 @@ def _parsed(part: bytes) -> Any:
 def _parsed_list(part: bytes) -> tuple[Any, ...] | None:
     value = _parsed(part)
     return freeze(value) if isinstance(value, list) else None
+
+
+def _slots(values: tuple[Any, ...] | None) -> tuple[ShapeSlot, ...] | None:
+    """Sizes, or lists of sizes, per argument; what is neither counts as absent."""
+    if values is None:
+        return None
+    return tuple(v if _is_sizes(v) or (isinstance(v, tuple) and all(map(_is_sizes, v))) else () for v in values)
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(n, int) for n in value)
 
 
 def _texts(values: tuple[Any, ...] | None) -> tuple[str, ...] | None:

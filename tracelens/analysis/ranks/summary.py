@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -227,9 +228,8 @@ class _Reader:
             code = self._known[key] = len(self.messages)
             group = next(iter(self._groups.values())) if len(self._groups) == 1 else None
             name = signature.name.removeprefix(_GLOO)
-            shape = signature.shapes[0] if signature.shapes and signature.has(0) else None
-            flat = shape is not None and all(isinstance(n, int) for n in shape)
-            elements = int(np.prod(shape)) if flat and shape is not None else None
+            shape = signature.shapes[0] if signature.shapes else ()
+            elements = prod(shape) if shape and all(isinstance(n, int) for n in shape) else None
             size = len(group.ranks) or None if group else None
             self.messages.append(
                 _message(
