@@ -343,6 +343,6 @@ def test_weights_in_a_type_that_the_device_cannot_multiply_are_widened(cost_of):
     assert fp8.decode_line(1, 100).fixed < 0.6 * bf16.decode_line(1, 100).fixed  # and half the bytes read
 
 
-def test_a_device_without_a_matrix_rate_says_so():
-    cost = StepCost(Deployment(model=ModelConfig.load("llama3.1-8b"), system=System.load("h200-nvl")))
-    assert any("no matrix rate for bf16 is known" in note for note in cost.notes)
+def test_a_type_that_the_device_has_no_rate_for_has_no_step_time():
+    with pytest.raises(UsageError, match="v100-sxm-32gb has no matrix rate for bf16: no step time"):
+        StepCost(Deployment(model=ModelConfig.load("llama3.1-8b"), system=System.load("v100")))

@@ -104,7 +104,7 @@ class DecodeLine:
 
 
 class StepCost:
-    """The step cost of one replica. UsageError where the model cannot be divided as asked."""
+    """The step cost of one replica. UsageError where the model cannot be divided as asked, or its type has no rate."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
@@ -114,10 +114,7 @@ class StepCost:
         self._backend = chain(deployment.backend)
         self.notes: list[str] = []
         if model.dtype is not None and self.system.device.rate("matrix", model.dtype) is None:
-            self.notes.append(
-                f"{self.system.device.name}: no matrix rate for {model.dtype.label} is known, so products in it take "
-                "no longer than their memory traffic"
-            )
+            raise UsageError(f"{self.system.device.name} has no matrix rate for {model.dtype.label}: no step time")
         self._topology = self._joined()
         experts = model.experts
         count, topk = (experts.count, experts.top_k) if experts is not None else (parallel.ep, 1)
