@@ -33,9 +33,10 @@ class UsageError(TracelensError):
     def unknown(cls, what: str, given: str, known: Iterable[str]) -> UsageError:
         """``no device named 'mi30x'; did you mean mi300x?``"""
         known = sorted(set(known))
-        close = difflib.get_close_matches(given.lower(), known, n=3, cutoff=0.6)
+        by_lower = {name.lower(): name for name in known}
+        close = difflib.get_close_matches(given.lower(), by_lower, n=3, cutoff=0.6)
         if close:
-            return cls(f"no {what} named {given!r}; did you mean {' or '.join(close)}?")
+            return cls(f"no {what} named {given!r}; did you mean {' or '.join(by_lower[name] for name in close)}?")
         shown = ", ".join(known[:40]) + (" ..." if len(known) > 40 else "")
         return cls(f"no {what} named {given!r}; known: {shown or 'none'}")
 

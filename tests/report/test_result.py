@@ -29,14 +29,19 @@ def test_a_sheet_is_a_frame_under_the_headers_of_the_workbook(report):
 
 
 def test_an_unknown_sheet_is_answered_with_the_names_there_are(report):
-    with pytest.raises(UsageError, match="no sheet named 'gem'; known: EP_Communication, GEMM, "):
-        report["gem"]
+    with pytest.raises(UsageError, match="no sheet named 'attention'; known: EP_Communication, GEMM, "):
+        report["attention"]
 
 
 def test_the_three_tables_of_the_notebook(report):
     assert len(report.ops) == 3
     assert len(report.kernels) == 1
     assert len(report.collectives) == 0
+
+
+def test_an_unknown_sheet_names_the_near_ones_whatever_their_case(report):
+    with pytest.raises(UsageError, match="no sheet named 'gem'; did you mean GEMM"):
+        report["gem"]
 
 
 def test_explain_names_the_formula_the_device_figure_and_its_source(report):

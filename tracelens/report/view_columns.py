@@ -19,6 +19,10 @@ def _number(key: str, header: str, meaning: str) -> Column:
     return Column(key=key, header=header, meaning=meaning, number_format=COUNT)
 
 
+def _mean(key: str, meaning: str) -> Column:
+    return Column(key=key, header=key, meaning=meaning, number_format="#,##0.0")
+
+
 def _text(key: str, header: str, meaning: str, width: int = 46) -> Column:
     return Column(key=key, header=header, meaning=meaning, width=width)
 
@@ -64,8 +68,8 @@ VIEW_SETS: Mapping[str, ColumnSet] = {
         _number("steps", "steps", "Engine steps of the phase."),
         _identifier("first_step", "first step", "Number of the first of them."),
         _identifier("last_step", "last step", "Number of the last of them."),
-        _number("requests_mean", "requests_mean", "Requests in a step."),
-        _number("tokens_mean", "tokens_mean", "New tokens in a step."),
+        _mean("requests_mean", "Requests in a step."),
+        _mean("tokens_mean", "New tokens in a step."),
         _us("duration_us_median", "duration_median (µs)", _STEP_DURATION),
         _us("duration_us_min", "duration_min (µs)", _STEP_DURATION),
         _us("duration_us_max", "duration_max (µs)", _STEP_DURATION),
