@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import hashlib
 import json
 
@@ -141,6 +142,24 @@ def test_measured_exchanges_are_shown_op_by_op_and_never_as_formulas(tmp_path, c
     assert "DeepEPDispatch: 48 calls in 8 traces, measured" in out
     cells = [cell for row in load_workbook(path)["comparison"].iter_rows() for cell in row]
     assert {cell.data_type for cell in cells} == {"s", "n"}
+
+
+def test_an_exchange_without_sizes_is_measured_and_not_predicted(tmp_path, capsys, repository):
+    trace = json.loads(gzip.decompress((repository / "example_traces" / "moe_ep8" / "rank0.json.gz").read_bytes()))
+    for event in trace["traceEvents"]:
+        if event["name"].startswith("DeepEP"):
+            event["args"].pop("Input Dims", None)
+    (tmp_path / "rank0.json").write_text(json.dumps(trace))
+    command = ["route", *words({"experts": 64, "topk": 4, "ranks": 8, "tokens": 8192, "cluster": "mi300x"})]
+    assert main([*command, "--compare", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("not predicted: no sizes") == 4
+    assert "inf" not in out
+
+
+def test_drift_needs_steps(capsys):
+    assert main(["route", "--cluster", "mi300x", "--drift", "0.5"]) == 2
+    assert "--steps" in capsys.readouterr().err
 
 
 def test_traces_of_another_group_are_not_compared(capsys, repository):

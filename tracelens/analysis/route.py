@@ -227,6 +227,8 @@ def route_ports(
     """
     if layers < 1 or steps < 1:
         raise UsageError(f"layers and steps are at least 1, got {layers} and {steps}")
+    if drift and steps == 1:
+        raise UsageError("--drift is from step to step: say how many with --steps")
     if routing.ranks < ports.ranks_per_node:
         ports = dataclasses.replace(ports, ranks_per_node=routing.ranks)
     table = routing.drawn()

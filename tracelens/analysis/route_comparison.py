@@ -60,6 +60,6 @@ def compared(result: RouteResult, folder: Path) -> RouteResult:
             )
     if not measured:
         raise NothingToAnalyzeError(f"no expert-parallel exchange in the traces of {folder}")
-    frame = pd.DataFrame(measured)
+    frame = pd.DataFrame(measured).astype({"predicted_us": float, "wire_mb": float})
     frame["measured_over_predicted"] = frame.measured_us / frame.predicted_us
     return dataclasses.replace(result, frames={**result.frames, "comparison": frame})

@@ -323,15 +323,22 @@ def _lines(result: RouteResult) -> list[str]:
 
 
 def _compared_lines(result: RouteResult) -> list[str]:
-    """One line per op: the mean over its calls in all traces."""
+    """One line per op: the mean over its calls in all traces; a call without sizes has no prediction."""
     from tracelens.report.text import terminal_text
 
     lines = []
     for op, rows in result.frames["comparison"].groupby("op", sort=True):
-        calls = rows.calls.sum()
-        measured, predicted = ((rows[f"{name}_us"] * rows.calls).sum() / calls for name in ("measured", "predicted"))
+        sized = rows[rows.predicted_us.notna()]
+        shown = rows if sized.empty else sized
+        calls = shown.calls.sum()
+        measured, predicted = ((shown[f"{name}_us"] * shown.calls).sum() / calls for name in ("measured", "predicted"))
         lines.append(
-            f"{terminal_text(str(op))}: {calls} calls in {rows.trace.nunique()} traces, measured {measured:,.1f} us "
-            f"(waiting included), predicted {predicted:,.1f} us, {measured / predicted:.2f} x"
+            f"{terminal_text(str(op))}: {calls} calls in {shown.trace.nunique()} traces, measured {measured:,.1f} us "
+            f"(waiting included), "
+            + (
+                "not predicted: no sizes"
+                if sized.empty
+                else f"predicted {predicted:,.1f} us, {measured / predicted:.2f} x"
+            )
         )
     return lines
