@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracelens.analysis.ranks.waits import bus_factor
 from tracelens.backends.collectives import (
     Collectives,
     Kernels,
@@ -18,7 +19,6 @@ from tracelens.backends.collectives import (
     notification_us,
 )
 from tracelens.backends.system import System
-from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.groups import Group
 from tracelens.network.algorithms import bound_us
@@ -64,12 +64,11 @@ def collective_answer(system: System, op: str, nbytes: float, group: Group, algo
     (time,), (by,) = message_us(columns, system, algorithm)
     if np.isnan(time):
         raise UsageError(f"{system_name(system)} has no algorithm for {op!r} over {group.ranks} ranks")
-    size = round(nbytes)
-    sent = Collective(kind=word, elements_in=size, elements_out=size, ranks=group.ranks, dtype=DType.UINT8).wire_bytes()
+    factor = bus_factor(word, group.ranks) or 0.0
     return Message(
         system=system_name(system), operation=word, time_us=float(time), by=by, note=system.note,
         peak_us=float(bound_us(word, nbytes, group, _topology(system))[0]),
-        gb_s=(sent or 0) / time / GB_PER_S_IN_BYTES_PER_US if time else 0.0,
+        gb_s=nbytes * factor / time / GB_PER_S_IN_BYTES_PER_US if time else 0.0,
     )  # fmt: skip
 
 
