@@ -145,10 +145,13 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
 
     events, ops, readings = read_ops(trace, catalog, activity)
-    give_back_freed()
     launching = launchers(table, activity, events, ops)
-    unique = tables.ops_unique_args(table, activity, readings, launching, direct_calls(activity))
+    modelled = modelled_calls(activity, readings, events, ops)
+    # What has a row per kernel and op above it, and nothing below needs
+    del events, ops
     give_back_freed()
+    unique = tables.ops_unique_args(table, activity, readings, launching, direct_calls(activity))
+    del launching
     work = tables.Work(readings, estimate, chosen)
 
     ep_size = options.ep_size or recorded_ep_size(table)
@@ -161,10 +164,6 @@ def analyze(trace: Trace, options: Options) -> Analysis:
             return None
         return remote_share(model, signature, rank=table.rank, members=members, ep_size=ep_size)
 
-    modelled = modelled_calls(activity, readings, events, ops)
-    # Arrays of a row per kernel and op above it that nothing below needs
-    del launching, events, ops
-    give_back_freed()
     unified_set = unified_calls(table, tree, activity, readings)
     is_nested = ~np.isin(modelled.row, unified_set.row)
     nested = tables.modelled_table(table, activity, readings, modelled, work, remote, is_nested)
@@ -174,6 +173,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     unlinked = tables.unlinked_rows(table, activity)
     timeline = gpu_timeline(activity, span_ns)
     parent_category = _parent_categories(activity, readings)
+    give_back_freed()
     seen = views(recorded_trace, trace, activity, everything, timeline.window, times, selected, stem)
     event_category = _event_categories(activity, unified_set, unified_category)
     frames = {

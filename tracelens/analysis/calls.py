@@ -170,7 +170,7 @@ def _in_step(signature: OpSignature, sums: AttentionSums | None) -> OpSignature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """One entry per op call. ``row``: table row; ``kernel_ns``: busy union of its kernels; ``kernels``: how many.
+    """One entry per op call. ``row``: table row; ``kernel_ns``: busy union of its kernels.
 
     ``kernel_name`` is -1, or the name code that tells the synthetic calls of one parent apart;
     ``first_event`` indexes the activity: the earliest kernel of the call; ``events`` and
@@ -179,7 +179,6 @@ class Calls:
 
     row: RowColumn
     kernel_ns: Ints
-    kernels: Ints
     kernel_name: Codes
     first_event: Codes
     events: Codes
@@ -302,7 +301,6 @@ def grouped_calls(activity: DeviceActivity, events: Codes, row: RowColumn, kerne
     return Calls(
         row=r[fresh],
         kernel_ns=union_by_group(group, activity.start[e], activity.end[e], n),
-        kernels=np.bincount(group, minlength=n),
         kernel_name=k[fresh],
         first_event=e[fresh],
         events=e,

@@ -102,7 +102,7 @@ class Covered:
         s, e, _ = self._unions.get(key, (np.zeros(0, np.int64),) * 3)
         return s, e
 
-    def before(self, key: Ints, time: Ints) -> Ints:
+    def before(self, key: npt.NDArray[np.integer], time: Ints) -> Ints:
         """How much (ns) of each key's union lies before each time."""
         result = np.zeros(len(time), np.int64)
         for one in np.unique(key).tolist():
@@ -115,7 +115,7 @@ class Covered:
             result[at] = total[begun] - still
         return result
 
-    def within(self, key: Ints, start: Ints, end: Ints) -> Ints:
+    def within(self, key: npt.NDArray[np.integer], start: Ints, end: Ints) -> Ints:
         """How much (ns) of ``[start, end)`` each key's union covers."""
         return self.before(key, end) - self.before(key, start)
 

@@ -128,8 +128,9 @@ class Report:
         folder = Path(folder)
         refuse_foreign(folder)
         with whole_folder(folder) as staging:
-            self.to_excel(staging / XLSX)
+            # The page first: its tree of all ops takes most memory, on top of what the workbook would leave behind
             self.to_html(staging / HTML)
+            self.to_excel(staging / XLSX)
             if csv:
                 self.to_csv(staging / CSV)
             write_json(staging / JSON, self.summary, self._ops_frame(), self.result.frames)

@@ -287,6 +287,11 @@ class TraceTable:
         wanted[list(kinds)] = True
         return wanted[self.kind]
 
+    def ends_ns(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """When the events of some rows ended."""
+        ends: npt.NDArray[np.int64] = self.start_ns[rows] + self.duration_ns[rows]
+        return ends
+
     def rows_of(self, kinds: Iterable[Kind]) -> RowColumn:
         """Rows of any of the kinds, in file order."""
         return np.flatnonzero(self.is_of(kinds)).astype(np.int32)

@@ -69,17 +69,22 @@ def views(
     table, tree = trace.table, trace.tree
     host = host_calls(table, tree)
     gaps = idle_gaps(table, tree, host, activity, everything, window)
+    found: dict[str, pd.DataFrame | None]
+    found = {"idle_causes": gaps.by_cause(), "idle_gaps": gaps.longest(table, tree)}
+    # As long as the device events, and what follows makes columns of its own
+    del gaps
     path_window, step = window, None
     if candidates := complete_steps(times, selected):
         at = typical_step(times, candidates)
         path_window, step = (int(times.start_ns[at]), int(times.end_ns[at])), times.steps[at].number
     path = critical_path(table, tree, host, everything, path_window, step)
-    phase = phases(opened.table, opened.tree, activity)
-    found = {
-        "idle_causes": gaps.by_cause(),
-        "idle_gaps": gaps.longest(table, tree),
+    found |= {
         "critical_path": None if path is None else path.by_kind(),
         "critical_path_segments": None if path is None else path.segments(table),
+    }
+    del host
+    phase = phases(opened.table, opened.tree, activity)
+    found |= {
         "launch_overhead": launch_overhead(table, tree, activity),
         "stream_overlap": stream_overlap(table, activity),
         "phases": phase.frame(activity) if phase.has_backward else None,

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analysis.activity import Bools, DeviceActivity, streams_of
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.analysis.views.host_calls import HostCalls
-from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
+from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
 
@@ -221,29 +222,28 @@ class _Threads:
 
     def __init__(self, table: TraceTable, host: HostCalls, device: _Device, window: tuple[int, int]) -> None:
         first, last = window
-        end = table.start_ns + table.duration_ns
         self.launches = np.unique(device.launch[(device.called >= first) & (device.called < last)])
         processes = np.unique(host.process[table.lane[device.launch[device.launch >= 0]]])
 
-        def near(rows: Ints) -> Ints:
-            rows = rows[(table.start_ns[rows] < last) & (end[rows] > first)]
+        def near(rows: RowColumn) -> RowColumn:
+            rows = rows[(table.start_ns[rows] < last) & (table.ends_ns(rows) > first)]
             return rows[np.isin(host.process[table.lane[rows]], processes)]
 
-        def covered(rows: Ints) -> Covered:
-            return Covered(table.lane[rows].astype(np.int64), table.start_ns[rows], end[rows])
+        def covered(rows: RowColumn) -> Covered:
+            return Covered(table.lane[rows], table.start_ns[rows], table.ends_ns(rows))
 
-        calls, waits = near(host.outermost), near(np.flatnonzero(host.blocking))
-        self.waits = waits[end[waits] <= last]
+        calls, waits = near(host.outermost), near(np.flatnonzero(host.blocking).astype(np.int32))
+        self.waits = waits[table.ends_ns(waits) <= last]
         calls = calls[np.lexsort((table.start_ns[calls], table.lane[calls]))]
         opening = calls[np.concatenate(([True], np.diff(table.lane[calls]) != 0))[: len(calls)]]
         since = np.full(len(table.lanes), _LATEST)
         np.minimum.at(since, table.lane[host.outermost], table.start_ns[host.outermost])
         leaving, entering = _handovers(table, host, calls, window)
-        parts = (
+        parts: tuple[tuple[npt.NDArray[np.integer], Ints], ...] = (
             (opening, np.maximum(since[table.lane[opening]], first)),
             (self.launches, table.start_ns[self.launches]),
-            (self.waits, end[self.waits]),
-            (leaving, end[leaving]),
+            (self.waits, table.ends_ns(self.waits)),
+            (leaving, table.ends_ns(leaving)),
             (entering, table.start_ns[entering]),
         )
         rows, time = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -256,11 +256,13 @@ class _Threads:
         self.outside = self.time - host.calls.before(host.process[self.lane], self.time)
 
 
-def _handovers(table: TraceTable, host: HostCalls, calls: Ints, window: tuple[int, int]) -> tuple[Ints, Ints]:
+def _handovers(
+    table: TraceTable, host: HostCalls, calls: RowColumn, window: tuple[int, int]
+) -> tuple[RowColumn, RowColumn]:
     """(calls that end, calls of another thread that are the next of the process to begin)."""
     order = np.lexsort((table.start_ns[calls], host.process[table.lane[calls]]))
     calls = calls[order]
-    begin, end = table.start_ns[calls], table.start_ns[calls] + table.duration_ns[calls]
+    begin, end = table.start_ns[calls], table.ends_ns(calls)
     process, lane = host.process[table.lane[calls]], table.lane[calls]
     latest = np.arange(len(calls))
     for part in np.split(latest, np.flatnonzero(np.diff(process)) + 1):
@@ -279,9 +281,8 @@ _Pairs = list[tuple[int, int]]
 def _recorded_waits(table: TraceTable, device: _Device) -> _Pairs:
     """Waits of a stream for an event of another one, from the trace's synchronization records."""
     waits = table.event_waits
-    rows = np.flatnonzero(
-        (table.kind == Kind.SYNC) & (table.stream >= 0) & np.isin(table.correlation, waits.correlation)
-    )
+    rows = table.rows_of((Kind.SYNC,))
+    rows = rows[(table.stream[rows] >= 0) & np.isin(table.correlation[rows], waits.correlation)]
     recorded = _event_waits(table)
     began = _called_at(table, np.concatenate((waits.correlation, waits.record)))
     pairs: _Pairs = []
@@ -317,7 +318,8 @@ def _host_waits(table: TraceTable, device: _Device, threads: _Threads) -> _Pairs
     own = dict(zip(device.launch.tolist(), range(len(device.launch)), strict=True))
     events = _event_waits(table)
     began = _called_at(table, table.event_waits.record)
-    syncs = np.flatnonzero((table.kind == Kind.SYNC) & np.isin(table.correlation, table.correlation[threads.waits]))
+    syncs = table.rows_of((Kind.SYNC,))
+    syncs = syncs[np.isin(table.correlation[syncs], table.correlation[threads.waits])]
     stream_of = {
         int(table.correlation[row]): device.lane_of.get((int(table.device[row]), int(table.stream[row])))
         for row in syncs.tolist()
@@ -347,8 +349,8 @@ def _event_waits(table: TraceTable) -> dict[int, tuple[int, int]]:
 
 def _called_at(table: TraceTable, correlations: Ints) -> dict[int, int]:
     """Correlation -> start (ns) of the runtime or driver call that has it."""
-    is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
-    rows = np.flatnonzero(is_call & np.isin(table.correlation, correlations))
+    rows = table.rows_of((Kind.RUNTIME, Kind.DRIVER))
+    rows = rows[np.isin(table.correlation[rows], correlations)]
     return dict(zip(table.correlation[rows].tolist(), table.start_ns[rows].tolist(), strict=True))
 
 

@@ -129,14 +129,13 @@ def _op_at(table: TraceTable, tree: OpTree, at: Ints) -> Ints:
     """Row of the innermost op that was open on the thread of each allocator event, -1 where none was."""
     lane, time = table.allocations.lane[at], table.allocations.time_ns[at]
     order = tree.order[table.kind[tree.order] == Kind.CPU_OP]
-    end = table.start_ns + table.duration_ns
     found = np.full(len(at), -1, np.int64)
     for one in np.unique(lane).tolist():
         ops = order[table.lane[order] == one]
         here = np.flatnonzero(lane == one)
         begun = np.searchsorted(table.start_ns[ops], time[here], side="right") - 1
         row = np.where(begun >= 0, np.append(ops, -1)[begun], -1)
-        while len(closed := np.flatnonzero((row >= 0) & (end[row] < time[here]))):
+        while len(closed := np.flatnonzero((row >= 0) & (table.ends_ns(row) < time[here]))):
             row[closed] = tree.op_parent[row[closed]]
         found[here] = row
     return found

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.intervals import Covered, Ints
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.analysis.intervals import Covered
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 Bools = npt.NDArray[np.bool_]
@@ -35,19 +35,19 @@ class HostCalls:
     of each table row whether it is one of ``waits``; ``outermost`` are the rows of ``calls`` that lie in no other call.
     """
 
-    process: Ints
+    process: npt.NDArray[np.int32]
     calls: Covered
     waits: Covered
     loads: Covered
     communicates: Covered
     blocking: Bools
-    outermost: Ints
+    outermost: RowColumn
 
 
 def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
     """The host's side of a trace. Names are looked at once each."""
     codes = {pid: code for code, pid in enumerate(dict.fromkeys(pid for pid, _ in table.lanes))}
-    process = np.array([codes[pid] for pid, _ in table.lanes], np.int64)
+    process = np.array([codes[pid] for pid, _ in table.lanes], np.int32)
     kind = table.kind
     is_launch = (kind == Kind.RUNTIME) | (kind == Kind.DRIVER)
     is_range = (kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION)
@@ -61,9 +61,8 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
     blocking[_outlasting(table, tree)] = True
 
     def covered(rows: Bools) -> Covered:
-        at = np.flatnonzero(rows)
-        start = table.start_ns[at]
-        return Covered(process[table.lane[at]], start, start + table.duration_ns[at])
+        at = np.flatnonzero(rows).astype(np.int32)
+        return Covered(process[table.lane[at]], table.start_ns[at], table.ends_ns(at))
 
     return HostCalls(
         process=process,
@@ -72,16 +71,16 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
         loads=covered((is_range | (kind == Kind.PYTHON_FUNCTION)) & named(_DATA_LOADING)),
         communicates=covered(is_range & named(_COMMUNICATION)),
         blocking=blocking,
-        outermost=np.flatnonzero(outermost),
+        outermost=np.flatnonzero(outermost).astype(np.int32),
     )
 
 
-def _outlasting(table: TraceTable, tree: OpTree) -> Ints:
+def _outlasting(table: TraceTable, tree: OpTree) -> RowColumn:
     """Copy calls that were still running when their copy was done: copies to and from pageable memory wait for it."""
     copies = np.flatnonzero(table.kind == Kind.MEMCPY)
     copies = copies[tree.launch[copies] >= 0]
-    call = tree.launch[copies].astype(np.int64)
-    end = table.start_ns + table.duration_ns
+    call = tree.launch[copies]
+    ended = table.ends_ns(copies)
     is_launch = (table.kind[call] == Kind.RUNTIME) | (table.kind[call] == Kind.DRIVER)
-    waited: Ints = call[is_launch & (end[copies] <= end[call]) & (end[copies] > table.start_ns[call])]
+    waited: RowColumn = call[is_launch & (ended <= table.ends_ns(call)) & (ended > table.start_ns[call])]
     return waited
