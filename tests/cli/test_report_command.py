@@ -74,6 +74,17 @@ def test_options_that_do_not_fit_are_refused(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", ["report", "fuse", "collectives"])
+def test_no_command_writes_over_the_trace_that_it_reads(
+    moe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    trace = tmp_path / "rank0.json"
+    trace.write_bytes(content := gzip.decompress(moe.read_bytes()))
+    assert main([verb, str(trace), "-o", str(trace)]) == 2
+    assert "rank0.json is what is read: write to another name with -o" in capsys.readouterr().err
+    assert trace.read_bytes() == content
+
+
 def test_a_folder_of_ranks_is_no_trace_also_where_its_comparison_stands_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

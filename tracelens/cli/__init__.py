@@ -10,7 +10,7 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -128,6 +128,12 @@ def filled_in(
     except argparse.ArgumentError as error:
         raise UsageError(f"{source}: {error}") from None
     return argparse.Namespace(**{**vars(args), **vars(found)})
+
+
+def refuse_input(output: Path, inputs: Iterable[Path]) -> None:
+    """UsageError where a command would write over a file that it reads."""
+    if output.exists() and any(path.exists() and output.samefile(path) for path in inputs):
+        raise UsageError(f"{output} is what is read: write to another name with -o")
 
 
 def positive(text: str) -> int:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracelens.cli import positive
+from tracelens.cli import positive, refuse_input
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     paths = find_traces(args.trace)
     source = source_of(args.trace, paths)
     output: Path = args.output or source.parent / f"{source.name}.report"
+    refuse_input(output, paths)
     is_file = output.suffix in (".xlsx", ".json")
     if not is_file:
         refuse_foreign(output)

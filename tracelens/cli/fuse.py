@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.files import find_traces, parse_ranks, ranks_text
     from tracelens.analysis.ranks.fused import fuse_ranks
     from tracelens.analysis.ranks.reading import RankOptions, read_ranks
+    from tracelens.cli import refuse_input
     from tracelens.cli.collectives import progress, source_of
     from tracelens.executors import open_executor
     from tracelens.trace.fuse import Kept, parse_window
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     paths = find_traces(args.trace)
     source = source_of(args.trace, paths)
     output: Path = args.output or source.parent / f"{source.name}.fused.json.gz"
+    refuse_input(output, paths)
     kept = Kept(
         window_ns=parse_window(args.window) if args.window else None,
         categories=frozenset(name.strip() for name in args.category.split(",")) if args.category else frozenset(),

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.cli import above_zero, positive, whole
+from tracelens.cli import above_zero, positive, refuse_input, whole
 
 if TYPE_CHECKING:
     from tracelens.report.result import Report
@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.workload import ModelConfig
 
     output: Path = args.output or args.trace.parent / f"{_stem(args.trace)}.report"
+    refuse_input(output, [args.trace, *filter(None, [args.capture])])
     if not _is_file(output):
         if args.trace.is_file():  # else that is what is wrong
             refuse_foreign(output)
