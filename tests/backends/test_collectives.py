@@ -129,6 +129,18 @@ def test_one_rank_per_node_pays_the_network(h200):
     assert far > 5 * near
 
 
+def test_groups_of_the_ranks_in_between_share_the_cards_of_a_node(tmp_path):
+    file = tmp_path / "few_cards.toml"
+    file.write_text(
+        'device = "h100-sxm"\nlibrary = "nccl"\n[node]\nranks = 8\nshape = "switch"\nsource = "x"\n'
+        '[network]\ncards = 1\ncard_gb_s = 50\nsource = "x"\n'
+    )
+    found = Collectives().estimate(all_reduce(1 << 30, 2, stride=8), System.load(file))
+    # 2 GiB of BF16 once each way through an eighth of one card
+    assert found.peak_us == pytest.approx(2**31 / (50e3 / 8))
+    assert found.time_us >= found.peak_us
+
+
 def test_an_exchange_of_a_router_is_priced_by_deepeps_kernels(h200):
     model = EPComm(tokens=4096, hidden=7168, dtype=DType.FP8_E4M3FN, ranks=8, phase="dispatch", experts=256, topk=8)
     same = Exchanges(phase="dispatch", tokens=4096.0, hidden=7168.0, topk=8.0, experts=256.0, nodes=1.0)

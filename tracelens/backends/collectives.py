@@ -53,7 +53,8 @@ class Collectives:
     Answers ``Collective`` with a recorded group and ``EPComm`` with a known group size, on a system with a topology. An
     exchange without router dimensions is priced as an all-to-all of its rows; with them, on a cluster without DeepEP, a
     token crosses the network once per distinct node (PXN). Custom
-    all-reduce kernels are not answered. Nothing else runs on the links at the time, and every rank arrives at once.
+    all-reduce kernels are not answered. The groups of the ranks in between share the network cards, nothing else runs
+    on the links at the time, and every rank arrives at once.
     """
 
     name: ClassVar[str] = "collectives"
@@ -75,8 +76,9 @@ class Collectives:
                 messages[word, group].append((index, nbytes))
         for (word, group), rows in messages.items():
             at, sizes = [index for index, _ in rows], np.array([nbytes for _, nbytes in rows], dtype=np.float64)
-            time_us[at] = collective_us(word, sizes, group, system.topology)[0]
-            peak_us[at] = bound_us(word, sizes, group, system.topology)
+            topology = system.topology.beside_siblings(group)
+            time_us[at] = collective_us(word, sizes, group, topology)[0]
+            peak_us[at] = bound_us(word, sizes, group, topology)
         return self._table(time_us, peak_us)
 
     def estimate(self, op: PerfModel, system: System) -> Estimate | None:
@@ -182,7 +184,7 @@ def _forwarded_us(model: EPComm, topology: Topology) -> tuple[float, float] | No
     if per_node is None or nbytes is None:
         return None
     group = Group(ranks=model.ranks, stride=model.stride)
-    nodes = group.domains(per_node)
+    topology, nodes = topology.beside_siblings(group), group.domains(per_node)
     if model.ranks % nodes:
         return None
     token = model.tokens * model.hidden * nbytes

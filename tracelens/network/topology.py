@@ -173,6 +173,10 @@ class Topology:
         """The same while ``groups`` groups communicate at once and share the network cards."""
         return dataclasses.replace(self, concurrent_groups=groups)
 
+    def beside_siblings(self, group: Group) -> Topology:
+        """The same while the groups of the ranks between ``group``'s do what it does, as in a training job."""
+        return self.shared_by(max(1, min(group.stride, self.ranks_per_node or 1)))
+
     def crossings(self, group: Group, word: str = "all_gather") -> tuple[Crossing, ...]:
         """The tiers between members of ``group``, innermost first, at the rates of ``word``; none for a group of one.
 
