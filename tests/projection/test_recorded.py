@@ -30,6 +30,7 @@ STEPS: dict[str, tuple[str, ParallelConfig, dict[str, Any]]] = {
     "straggler": ("llama3.1-8b", NODE, {"options": Options(straggler=Straggler(factor=1.2, stage=1))}),
     "divided gradients": ("llama3.1-8b", replace(NODE, zero=2), {"schedule": "zb-v"}),
     "experts": ("qwen3-30b-a3b", MOE, {}),
+    "experts in two pieces": ("qwen3-30b-a3b", replace(MOE, dp=4, tp=2, sequence_parallel=True, ep=4, etp=2), {}),
     "experts and divided gradients": ("qwen3-30b-a3b", replace(MOE, zero=2, ep_overlap=True, vpp=2), {}),
     "experts beside another micro-batch": ("qwen3-30b-a3b", replace(MOE, ep_overlap=True, vpp=2), {}),
 }

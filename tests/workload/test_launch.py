@@ -130,3 +130,11 @@ def test_the_command_takes_a_launch_file_and_its_own_options_win(written, capsys
     assert "tp 2 pp 2 vpp 2 cp 1 dp 2" in printed
     assert main(["project", "--launch", str(path), "--cluster", "dgx-h100", "--nodes", "1", "--tp", "1"]) in (0, 3)
     assert "tp 1 " in capsys.readouterr().out
+
+
+def test_experts_are_divided_as_the_tensor_ranks_unless_it_says_otherwise(written) -> None:
+    """``expert_tensor_parallel_size`` is ``tensor_model_parallel_size`` in Megatron-LM where it is not given."""
+    arguments = LLAMA + " --num-experts 8"
+    assert read_launch(written("args.sh", arguments)).options["etp"] == 2
+    assert read_launch(written("args.sh", arguments + " --expert-tensor-parallel-size 1")).options["etp"] == 1
+    assert "etp" not in read_launch(written("args.sh", LLAMA)).options

@@ -11,6 +11,7 @@ import pytest
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
 from tracelens.workload import rank_ops
+from tracelens.workload.memory import activation_bytes
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig, Precision
 from tracelens.workload.rank_ops import RankLayer
@@ -111,6 +112,28 @@ def test_exchanged_tokens_are_divided_by_tp_and_cp() -> None:
     assert one == round(S * 8 * (1 - comb(224, 8) / comb(256, 8)))
     assert rows(ParallelConfig(tp=2, sequence_parallel=True, dp=32, ep=8)) == pytest.approx(one / 2, abs=1)
     assert rows(ParallelConfig(tp=2, sequence_parallel=True, cp=4, dp=32, ep=8)) == pytest.approx(one / 8, abs=1)
+
+
+def test_ranks_that_share_an_expert_gather_the_rows_of_all_of_them() -> None:
+    """4,096 tokens on tp 4 with top 2: 2,048 rows of a rank, 8,192 of four, 2 bytes * 4,096 each; products do as much
+    work as whole experts on each rank. Kept beside the activations is the input of all four.
+    """
+    mixtral = ModelConfig.load("mixtral-8x7b")
+    whole = ParallelConfig(tp=4, sequence_parallel=True, dp=8, ep=8)
+    layers = {etp: rank_ops.block(mixtral, replace(whole, etp=etp), "E", 4096) for etp in (1, 4)}
+    products = {etp: [op.model for op in made.ops if op.part == "experts"] for etp, made in layers.items()}
+    assert sum(op.flops() for op in products[4]) == sum(op.flops() for op in products[1])
+    assert layers[1].expert == 4 * layers[4].expert
+    moved = [(op.name, op.phase, op.model.wire_bytes()) for op in layers[4].ops if isinstance(op.model, Collective)]
+    sent = 3 / 4 * 8192 * 4096 * 2
+    assert moved == [
+        ("experts.dispatch.all_gather", "forward", sent),
+        ("experts.dispatch.reduce_scatter", "dgrad", sent),
+        ("experts.combine.reduce_scatter", "forward", sent),
+        ("experts.combine.all_gather", "dgrad", sent),
+    ]
+    kept = [activation_bytes(mixtral, replace(whole, etp=etp), "E", 4096) for etp in (1, 4)]
+    assert kept[1] - kept[0] == (8192 - 2048) * 4096 * 2
 
 
 def test_a_plain_dispatcher_sends_a_copy_per_chosen_expert() -> None:

@@ -81,6 +81,9 @@ def read_launch(path: Path) -> Launch:
     keys = _Keys(file=path.name, values=values, is_list=is_list)
     options = {**_degrees(keys), **_switches(keys)}
     model = _model(keys)
+    if model is not None and model.experts is not None and "tp" in options:
+        # Megatron-LM's default of --expert-tensor-parallel-size
+        options.setdefault("etp", options["tp"])
     return Launch(model=model, options=options, ignored=tuple(sorted(set(values) - keys.read)))
 
 

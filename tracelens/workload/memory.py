@@ -209,7 +209,9 @@ class _Kept:
         width = experts.latent or config.hidden
         traffic = expert_traffic(parallel.skew, experts=experts.count, topk=experts.top_k, ranks=parallel.ep)
         copies = self.rows * experts.top_k * traffic.rows_imbalance
-        routed = 2 * copies * (2 * width + experts.ffn * (1 + config.gated + (not self.repeats("moe_act"))))
+        # Ranks that share an expert read the rows of all of them.
+        around = width * (1 + parallel.etp)
+        routed = 2 * copies * (around + experts.ffn * (1 + config.gated + (not self.repeats("moe_act"))))
         kept = 0 if self.repeats("shared_experts") else 2 + config.gated
         shared = 2 * self.tokens * experts.shared_ffn * kept / parallel.tp
         return routed + shared

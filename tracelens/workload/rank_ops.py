@@ -194,24 +194,22 @@ class _Rank:
         attention = letter in "*w"
         if letter == "E":
             self._check_experts()
-        # What products read is narrowed before it is gathered; a router's input is not.
-        gathered = self.width if letter == "E" else self.gathered
-        made += self.gather("block.gather", gathered) if letter != "E" or self.parallel.etp > 1 else ()
+        made += self.gather("block.gather", self.gathered) if letter != "E" else ()
         for op in ops:
             if op.name == "experts.up":
-                made += self.exchange("dispatch")
+                made += (*self.exchange("dispatch"), *self.pieces("dispatch"))
             made += self.op(op)
             if op.name in ("attention.qkv", "attention.kv_up") and not self.config.positions:
                 made += self.rope()
             if op.name == "experts.down":
-                made += self.exchange("combine")
+                made += (*self.pieces("combine"), *self.exchange("combine"))
             weights = self.weights(op)
             if isinstance(op.model, GroupedGEMM):
                 expert += weights
             else:
                 dense += weights
-        made += self.scatter("block.scatter", gathered) if letter != "E" or self.parallel.etp > 1 else ()
-        if letter == "E" and self.config.experts and self.config.experts.shared_ffn and self.parallel.etp == 1:
+        made += self.scatter("block.scatter", self.gathered) if letter != "E" else ()
+        if letter == "E" and self.config.experts and self.config.experts.shared_ffn:
             made += (*self.gather("shared.gather", self.gathered), *self.scatter("shared.scatter", self.gathered))
         if attention and self.parallel.cp > 1:
             made += self.context()
@@ -562,6 +560,24 @@ class _Rank:
                 way = phase if each == "forward" else ("combine" if phase == "dispatch" else "dispatch")
                 sent = replace(rows, remote_share=share, phase=way, experts=experts.count, topk=experts.top_k)
             yield RankOp(name=f"experts.{phase}", phase=each, part="ep", model=sent)
+
+    def pieces(self, phase: str) -> Iterator[RankOp]:
+        """Ranks that share an expert need the rows of all of them, and each gives back its own part of the sum."""
+        experts, ranks = self.config.experts, self.parallel.etp
+        if experts is None or ranks == 1:
+            return
+        whole = self.expert_rows * (experts.latent or self.config.hidden)
+        kinds = ("all_gather", "reduce_scatter") if phase == "dispatch" else ("reduce_scatter", "all_gather")
+        passes: tuple[Pass, ...] = ("forward", "dgrad")
+        for each, kind in zip(passes, kinds, strict=True):
+            model = Collective(
+                kind=kind,
+                elements_in=whole // ranks if kind == "all_gather" else whole,
+                elements_out=whole // ranks if kind == "reduce_scatter" else whole,
+                ranks=ranks,
+                dtype=self.width,
+            )
+            yield RankOp(name=f"experts.{phase}.{kind}", phase=each, part="ep", model=model)
 
     def embedding(self) -> RankLayer:
         config, parallel = self.config, self.parallel
