@@ -21,6 +21,7 @@ import pytest
 
 import tracelens
 from tracelens.analysis import catalog
+from tracelens.analysis.steps import find_steps
 from tracelens.cli import main
 from tracelens.extensions import TimeLimitError, time_limit
 from tracelens.trace.read import read_trace
@@ -256,6 +257,12 @@ def test_text_made_to_be_searched_again_and_again_is_read_in_seconds(text: bytes
     path.write_bytes(text)
     with time_limit(30):
         read_trace(path)
+
+
+def test_a_name_of_many_digits_is_no_step_and_takes_no_time() -> None:
+    note = {"ph": "X", "cat": "user_annotation", "name": "1" * 200_000 + "a1b", "pid": 1, "tid": 1, "ts": 0, "dur": 1}
+    with time_limit(5):
+        assert find_steps(TraceTable.from_events([note])) == ("", [])
 
 
 HANGING = """

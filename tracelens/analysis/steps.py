@@ -20,7 +20,8 @@ from tracelens.units import NS_PER_US
 if TYPE_CHECKING:
     import pandas as pd
 
-_NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>\d+)(?P<rest>\D*)$", re.DOTALL)
+# The last number of a name; in one pass, however many digits a damaged name has.
+_NUMBER = re.compile(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")
 _STEM_END = "# :_-"
 
 
@@ -42,12 +43,13 @@ def find_steps(table: TraceTable) -> tuple[str, list[Step]]:
     rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
     families: dict[tuple[str, str, int], list[Step]] = {}
     for row in rows.tolist():
-        match = _NUMBERED.match(table.name_of(row))
+        name = table.name_of(row)
+        match = _NUMBER.search(name)
         if match is None or len(match["number"]) > 12:
             continue
         start = int(table.start_ns[row])
         step = Step(number=int(match["number"]), start_ns=start, end_ns=start + int(table.duration_ns[row]))
-        families.setdefault((match["stem"], match["rest"], int(table.lane[row])), []).append(step)
+        families.setdefault((name[: match.start()], match["rest"], int(table.lane[row])), []).append(step)
     best: tuple[int, int, str, list[Step]] = (0, 0, "", [])
     for (stem, _, _), steps in sorted(families.items()):
         steps.sort(key=lambda s: (s.start_ns, s.number))
@@ -63,8 +65,8 @@ def find_steps(table: TraceTable) -> tuple[str, list[Step]]:
 
 def is_step_annotation(name: str, stem: str) -> bool:
     """Whether an annotation is one of the steps whose stem ``find_steps`` gave; never without steps (stem ``""``)."""
-    match = _NUMBERED.match(name)
-    return match is not None and stem != "" and match["stem"].rstrip(_STEM_END) == stem
+    match = _NUMBER.search(name)
+    return match is not None and stem != "" and name[: match.start()].rstrip(_STEM_END) == stem
 
 
 def step_of_device_rows(steps: list[Step], launch_ns: Ints) -> Ints:

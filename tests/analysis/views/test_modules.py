@@ -108,6 +108,13 @@ def test_stacks_beyond_the_cap_are_one_row(build: Build, monkeypatch: pytest.Mon
     ]  # fmt: skip
 
 
+def test_device_work_that_no_frame_is_round_is_one_row(build: Build) -> None:
+    trace = op(python(build(), "train.py(7): step", 0, 5), "aten::mm", 10, 4).trace()
+    frame = call_stacks(trace.table, trace.tree, activity_of(trace))
+    assert frame is not None
+    assert frame[["stack", "kernel_us"]].to_numpy().tolist() == [["(no Python frames)", 4.0]]
+
+
 def test_without_frames_there_are_no_stacks_and_no_modules(build: Build) -> None:
     trace = build().mm(8, 8, 8, 0, 10, 5).trace()
     activity = activity_of(trace)

@@ -48,9 +48,10 @@ def call_stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd
     paths = Paths()
     texts: dict[str, int] = {}
     code_of = np.array([texts.setdefault(_ADDRESS.sub("", name), len(texts)) for name in table.names], np.int64)
-    path = paths.of(frame[frame >= 0], frames.above, code_of[table.name[frames.rows]])
+    # One more at the end, which index -1 reaches: path 0 is the empty one
+    path = np.append(paths.of(frame[frame >= 0], frames.above, code_of[table.name[frames.rows]]), 0)
     names = list(texts)
-    owner = np.where(frame >= 0, path[frame], 0)
+    owner = path[frame]
     total = np.zeros(len(paths), np.int64)
     np.add.at(total, owner, activity.duration)
     kernels = np.bincount(owner, minlength=len(paths))
