@@ -24,6 +24,7 @@ from tracelens.analysis import catalog
 from tracelens.analysis.steps import find_steps
 from tracelens.cli import main
 from tracelens.extensions import TimeLimitError, time_limit
+from tracelens.report.text import clipped
 from tracelens.trace.read import read_trace
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
@@ -263,6 +264,7 @@ def test_a_name_of_many_digits_is_no_step_and_takes_no_time() -> None:
     note = {"ph": "X", "cat": "user_annotation", "name": "1" * 200_000 + "a1b", "pid": 1, "tid": 1, "ts": 0, "dur": 1}
     with time_limit(5):
         assert find_steps(TraceTable.from_events([note])) == ("", [])
+        assert clipped(note["name"], 80) == "1" * 79 + "…"
 
 
 HANGING = """

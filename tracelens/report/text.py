@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from typing import Any
@@ -41,9 +42,8 @@ def clipped(text: str, width: int) -> str:
     """``text`` in at most ``width`` columns; ``…`` where something was cut."""
     if display_width(text) <= width:
         return text
-    while text and display_width(text) > width - 1:
-        text = text[:-1]
-    return f"{text}…"
+    columns = itertools.accumulate(map(display_width, text))
+    return text[: sum(1 for _ in itertools.takewhile(lambda used: used < width, columns))] + "…"
 
 
 def _picture(match: re.Match[str]) -> str:

@@ -112,13 +112,13 @@ def test_a_step_window_ends_with_a_gap_that_the_next_steps_kernel_explains(build
     assert found[["cause", "gaps", "idle_us"]].to_numpy().tolist() == [["host work outside of ops", 1, 60.0]]
     assert found["percent_of_window"].tolist() == [60.0]
     idle = next(finding for finding in summarize(analysis).findings if finding.id == "idle")
-    assert idle.why == "device idle 60%: 1 gap, the longest 60 µs; 100 % host work outside of ops"
+    assert idle.why == "device idle 60 %: 1 gap, the longest 60 µs; 100 % host work outside of ops"
 
 
 def test_a_gap_of_unknown_cause_gets_none_in_the_verdict(build: Build) -> None:
     analysis = analyze(build().launch(0, "k", 5, 5).kernel("k", 30, 5).trace(), Options())
     idle = next(finding for finding in summarize(analysis).findings if finding.id == "idle")
-    assert idle.why == "device idle 67%: 1 gap, the longest 20 µs"
+    assert idle.why == "device idle 67 %: 1 gap, the longest 20 µs"
 
 
 def test_the_gaps_are_listed_with_what_stands_round_them(build: Build) -> None:
