@@ -261,6 +261,7 @@ def test_a_recipe_is_what_the_scripts_of_its_release_set() -> None:
     assert before.projection is not None
     assert after.projection is not None
     assert (before.projection.parallel.graphs, after.projection.parallel.graphs) == ("partial", "full")
+    assert before.projection.parallel.gradients == "bf16"
     assert after.projection.step_us < before.projection.step_us
     assert after.assumptions[0].startswith("recipe: no recomputation, graphs of the whole step, exchanges overlapped (")
 

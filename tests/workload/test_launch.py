@@ -54,7 +54,7 @@ def test_megatrons_arguments_are_a_model_and_options(written) -> None:
     assert found.model.parameters().total == ModelConfig.load("llama3.1-8b").parameters().total
     assert found.options == {
         "tp": 2, "pp": 4, "vpp": 2, "sequence": 8192, "micro_batch": 1, "global_batch": 64, "precision": "bf16",
-        "recompute": "selective", "recompute_modules": "core_attn,layernorm", "zero": 1, "dispatcher": "alltoall",
+        "gradients": "fp32", "recompute": "selective", "recompute_modules": "core_attn,layernorm", "zero": 1, "dispatcher": "alltoall",
         "sequential_experts": False, "no_sequence_parallel": False, "tp_overlap": "backward", "ep_overlap": False,
         "graphs": "none", "attention": "flash",
     }  # fmt: skip
@@ -86,6 +86,7 @@ def test_primus_yaml_names_its_model_and_its_turbo_switches(written) -> None:
         ("moe_enable_deepep: true", "dispatcher", "deepep"),
         ("fp8_recipe: mxfp8", "precision", "mxfp8"),
         ("use_torch_fsdp2: true", "zero", 3),
+        ("grad_reduce_in_bf16: true", "gradients", "bf16"),
         ("recompute_num_layers: 0", "recompute", "none"),
         ("overlap_moe_expert_parallel_comm: true", "ep_overlap", True),
         ("cuda_graph_impl: full_iteration", "graphs", "full"),

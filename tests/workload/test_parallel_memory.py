@@ -68,6 +68,12 @@ def test_states_per_parameter(zero: int, per_parameter: float) -> None:
     assert held.weights + held.gradients + held.optimizer == pytest.approx(per_parameter * 1e9)
 
 
+@pytest.mark.parametrize(("zero", "per_parameter"), [(0, 16), (1, 4 + 12 / 8), (2, 2 + 14 / 8), (3, 16 / 8)])
+def test_gradients_in_16_bits_take_2_bytes_less(zero: int, per_parameter: float) -> None:
+    held = memory.states(1e9, 0, ParallelConfig(dp=8, zero=zero, gradients="bf16"))
+    assert held.weights + held.gradients + held.optimizer == pytest.approx(per_parameter * 1e9)
+
+
 def test_experts_states_are_divided_among_fewer_ranks() -> None:
     held = memory.states(0, 1e9, ParallelConfig(dp=8, ep=4, zero=1))
     assert held.optimizer == pytest.approx(12e9 / 2)

@@ -66,6 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--straggler", metavar="[STAGE:]FACTOR", help="one device computes that much longer, e.g. 1.15 or 3:1.15")
     add("--precision", choices=PRECISIONS, default="bf16")
+    add("--gradients", choices=("fp32", "bf16"), default="fp32", help="what gradients are kept and summed in")
     add("--recompute", choices=("none", "selective", "full"), default="none")
     add(
         "--recompute-modules",
@@ -249,6 +250,7 @@ def _project(args: argparse.Namespace) -> Result:
         zero=args.zero,
         shard=args.shard,
         precision=args.precision,
+        gradients=args.gradients,
         recompute=args.recompute,
         recompute_modules=args.recompute_modules.split(","),
         attention=args.attention,
@@ -438,12 +440,13 @@ def _text(result: Result) -> str:
     p = found.parallel
     mfu = "" if found.mfu is None else f", MFU {found.mfu:.1%} of the {p.computed_in.label} data sheet rate"
     backends = ", ".join(f"{name} {count}" for name, count in found.answered_by.items())
+    narrow = "" if p.gradients == "fp32" else f", {p.gradients} gradients"
     routed = "" if found.model.experts is None else f", routing {p.skew}"
     lines = [
         f"{found.model.label} on {p.ranks} x {found.system.device.label}: {found.step_us / 1e6:.3f} s per step",
         (
             f"  tp {p.tp} pp {p.pp} vpp {p.vpp} cp {p.cp} dp {p.dp} ep {p.ep} etp {p.etp}, ZeRO {p.zero}, "
-            f"{p.micro_batches} micro-batches of {p.micro_batch} x {found.sequence} tokens, {p.precision}, "
+            f"{p.micro_batches} micro-batches of {p.micro_batch} x {found.sequence} tokens, {p.precision}{narrow}, "
             f"recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
         ),
         f"  {found.tokens_s_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",

@@ -364,7 +364,7 @@ class Job:
         kind = {"gather": "all_gather", "scatter": "reduce_scatter"}.get(what)
         if kind is None:
             kind = "all_reduce" if p.zero in (0, 3) else "reduce_scatter"
-        width = memory.WEIGHT_BYTES if what == "gather" else REDUCED_BYTES[p.zero]
+        width = memory.WEIGHT_BYTES if what == "gather" else min(REDUCED_BYTES[p.zero], p.gradient_width.width_bytes)
         made = []
         for count, group in groups:
             if count and group.ranks > 1:

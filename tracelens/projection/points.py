@@ -17,7 +17,7 @@ from tracelens.projection.recipes import recipe_of
 from tracelens.projection.software import PLAIN, Software
 from tracelens.projection.step import BACKENDS, Projection, project
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import Attention, ParallelConfig, Precision, Recompute, TPOverlap
+from tracelens.workload.parallel_config import Attention, Gradients, ParallelConfig, Precision, Recompute, TPOverlap
 from tracelens.workload.routing import UNIFORM, Skew
 
 #: A row without one of these is not complete. ep is 1 in a dense model, vp with pp 1, etp where nothing is said.
@@ -47,6 +47,7 @@ class Stack:
     attention: Attention
     tp_overlap: TPOverlap
     nvfp4_tp_overlap: TPOverlap
+    gradients: Gradients = "fp32"
     source: str
 
 
@@ -58,9 +59,11 @@ STACKS = (
     ),
     Stack(
         name="Megatron-Bridge", sequence_parallel=True, attention="flash", tp_overlap="all",
-        nvfp4_tp_overlap="backward",
+        nvfp4_tp_overlap="backward", gradients="bf16",
         source="Megatron-Bridge's performance recipes: sequence parallelism and tensor-parallel overlap with tp > 1; "
-        "in NVFP4 not through user buffers (scripts/performance/configs/llama at 0013c9a and 2a0d46e), so TE's own",
+        "in NVFP4 not through user buffers (scripts/performance/configs/llama at 0013c9a and 2a0d46e), so TE's own; "
+        "grad_reduce_in_fp32 = False for every model (*_llm_pretrain.py there: kimi 013180a, qwen 05c0c90, "
+        "gpt_oss 0501207, nemotronh 13d58bb)",
     ),
 )  # fmt: skip
 _OTHER = Stack(
@@ -172,6 +175,7 @@ def configuration(row: Mapping[str, str]) -> tuple[ParallelConfig, tuple[str, ..
         shard=shard,
         micro_batch=_whole(row, "mbs"),
         precision=precision,
+        gradients=stack.gradients,
         recompute=recompute,
         attention=stack.attention,
         tp_overlap=stack.nvfp4_tp_overlap if precision == "nvfp4" else stack.tp_overlap,

@@ -23,6 +23,7 @@ from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import (
     Attention,
     Dispatcher,
+    Gradients,
     Graphs,
     ParallelConfig,
     Precision,
@@ -211,6 +212,7 @@ def project(
     zero: int = 1,
     shard: int | None = None,
     precision: Precision = "bf16",
+    gradients: Gradients = "fp32",
     recompute: Recompute = "none",
     attention: Attention = "flash",
     tp_overlap: TPOverlap = "none",
@@ -250,6 +252,7 @@ def project(
         shard=shard,
         micro_batch=micro_batch,
         precision=precision,
+        gradients=gradients,
         recompute=recompute,
         attention=attention,
         tp_overlap=tp_overlap,

@@ -139,6 +139,7 @@ def _switches(keys: _Keys) -> dict[str, object]:
     together = (keys.text("moe_grouped_gemm") or "true").lower() not in _FALSE
     return {
         "precision": _precision(keys),
+        "gradients": "bf16" if keys.flag("grad_reduce_in_bf16") else "fp32",
         **_recompute(keys),
         **_zero(keys),
         "dispatcher": "deepep" if deepep else "alltoall",

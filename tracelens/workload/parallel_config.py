@@ -12,6 +12,8 @@ from tracelens.workload.routing import UNIFORM, Skew
 
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Recompute: TypeAlias = Literal["none", "selective", "full"]
+#: What gradients are kept and summed in.
+Gradients: TypeAlias = Literal["fp32", "bf16"]
 Attention: TypeAlias = Literal["flash", "unfused"]
 #: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the whole step.
 Graphs: TypeAlias = Literal["none", "partial", "full"]
@@ -66,7 +68,8 @@ class ParallelConfig:
     ``ep`` ranks share the experts, each expert divided among ``etp``; both are taken from the ranks of a stage,
     tp * cp * dp. ``zero``: 0 replicas, 1 divides the optimizer's state, 2 gradients too, 3 weights too (FSDP), among
     ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
-    per replica. ``recompute``: ``"selective"`` repeats ``recompute_modules``, ``"full"`` every layer's forward.
+    per replica. ``gradients``: what they are kept and, but for FSDP, summed in. ``recompute``: ``"selective"`` repeats
+    ``recompute_modules``, ``"full"`` every layer's forward.
     ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: which tensor-parallel collectives run beside
     products; ``"backward"``: those around the gradients of column-parallel ones, ``"all"``: in pieces, those that they
     feed and follow. ``summa_blocks``: products run on the grid of tp * cp ranks, which share all weights out, in so
@@ -91,6 +94,7 @@ class ParallelConfig:
     micro_batch: int = 1
     micro_batches: int = 1
     precision: Precision = "bf16"
+    gradients: Gradients = "fp32"
     recompute: Recompute = "none"
     recompute_modules: tuple[str, ...] = ("core_attn",)
     attention: Attention = "flash"
@@ -143,6 +147,7 @@ class ParallelConfig:
         shard: int | None = None,
         micro_batch: int = 1,
         precision: Precision = "bf16",
+        gradients: Gradients = "fp32",
         recompute: Recompute = "none",
         attention: Attention = "flash",
         tp_overlap: TPOverlap = "none",
@@ -177,6 +182,7 @@ class ParallelConfig:
             micro_batch=micro_batch,
             micro_batches=global_batch // (micro_batch * replicas),
             precision=precision,
+            gradients=gradients,
             recompute=recompute,
             attention=attention,
             tp_overlap=tp_overlap,
@@ -208,6 +214,11 @@ class ParallelConfig:
     def computed_in(self) -> DType:
         """What weights' products are computed in."""
         return COMPUTED_IN[self.precision]
+
+    @property
+    def gradient_width(self) -> DType:
+        """What gradients are kept and summed in."""
+        return DType.BF16 if self.gradients == "bf16" else DType.FP32
 
     @property
     def width(self) -> DType:

@@ -317,7 +317,7 @@ class _Rank:
             inputs = (self.rows if name in COLUMN else made.m) * made.k
             outputs = (self.rows if name in ROW else made.m) * made.n
             yield from self.narrowing(name, inputs, outputs)
-        wgrad = replace(wgrad, dtype_out=DType.FP32)
+        wgrad = replace(wgrad, dtype_out=self.parallel.gradient_width)
         if narrow and self.parallel.precision == "mxfp8":
             made, dgrad, wgrad = (_scaled(each) for each in (made, dgrad, wgrad))
         yield RankOp(name=name, phase="forward", part="gemm", model=made)
@@ -339,16 +339,17 @@ class _Rank:
         made = GroupedGEMM(m=rows, n=n, k=k, groups=groups, dtype=dtype, dtype_out=self.width)
         yield RankOp(name=name, phase="forward", part="experts", model=made)
         yield RankOp(name=name, phase="dgrad", part="experts", model=replace(made, n=k, k=n))
-        wgrad = GroupedGEMMVariableK(m=rows, n=n, k=k, groups=groups, dtype=dtype, dtype_out=DType.FP32)
+        wgrad = GroupedGEMMVariableK(m=rows, n=n, k=k, groups=groups, dtype=dtype, dtype_out=parallel.gradient_width)
         yield RankOp(name=name, phase="wgrad", part="experts", model=wgrad)
 
     def one_by_one(self, name: str, model: GEMM, experts: int) -> Iterator[RankOp]:
         """A product per expert and pass."""
         dgrad, wgrad = (replace(each, dtype=model.dtype, dtype_b=model.dtype) for each in model.backward())
+        wgrad = replace(wgrad, dtype_out=self.parallel.gradient_width)
         for _ in range(experts):
             yield RankOp(name=name, phase="forward", part="experts", model=replace(model, dtype_out=self.width))
             yield RankOp(name=name, phase="dgrad", part="experts", model=replace(dgrad, dtype_out=self.width))
-            yield RankOp(name=name, phase="wgrad", part="experts", model=replace(wgrad, dtype_out=DType.FP32))
+            yield RankOp(name=name, phase="wgrad", part="experts", model=wgrad)
 
     @property
     def expert_rows(self) -> int:
@@ -626,9 +627,10 @@ class _Rank:
         part = -(-self.config.vocab // parallel.tp)
         made = GEMM(m=self.tokens, n=part, k=self.config.hidden, dtype=self.width)
         dgrad, wgrad = made.backward()
+        wgrad = replace(wgrad, dtype_out=parallel.gradient_width)
         yield RankOp(name=name, phase="forward", part="vocabulary", model=made)
         yield RankOp(name=name, phase="dgrad", part="vocabulary", model=dgrad)
-        yield RankOp(name=name, phase="wgrad", part="vocabulary", model=replace(wgrad, dtype_out=DType.FP32))
+        yield RankOp(name=name, phase="wgrad", part="vocabulary", model=wgrad)
         loss = CrossEntropy(rows=self.tokens, vocabulary=part, dtype=DType.FP32)
         back = CrossEntropyBackward(rows=self.tokens, vocabulary=part, dtype=DType.FP32)
         cast = Movement(read=((self.tokens * part, self.width),), written=((self.tokens * part, DType.FP32),))
