@@ -183,7 +183,11 @@ def scheduled(each: Schedules, row: Scheduled) -> str:
 
 def loaded(model: str, blocks: str | None) -> ModelConfig:
     whole = ModelConfig.load(model)
-    return whole if blocks is None else replace(whole, blocks=expanded(blocks), mtp_layers=0)
+    if blocks is None:
+        return whole
+    # SimuMax' 405B has 16 (configs/models/llama3-405b.json, run_pretrain_llama3.sh)
+    kv_heads = 16 if model == "llama3.1-405b" else whole.kv_heads
+    return replace(whole, blocks=expanded(blocks), mtp_layers=0, kv_heads=kv_heads)
 
 
 def gib(stage: StageMemory) -> float:

