@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.analyze import CHOSEN, COLLECTIVES, Analysis
@@ -34,11 +35,14 @@ from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 
+Floats = npt.NDArray[np.float64]
+
 SHORT_KERNEL_US = 5.0
 #: Share of the window below which a possible gain is not worth a line.
 MIN_GAIN = 0.005
 #: Share of a category's time that calls of known work must exceed, for their rate to stand for the category.
 LEAST_KNOWN = 0.5
+_PER_CALL = ("roofline_us", "gflops", "wire_mb", "hbm_mb", "percent_of_peak", "kernel_us_mean")
 
 
 def summarize(analysis: Analysis) -> Summary:
@@ -212,32 +216,33 @@ def _cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]
 
 
 def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float) -> CategoryRow:
-    count, time = frame["operation_count"], frame["kernel_us_sum"]
+    count, time = (frame[key].to_numpy(np.float64) for key in ("operation_count", "kernel_us_sum"))
+    took, per = time > 0, {key: frame[key].to_numpy(np.float64) for key in _PER_CALL}
 
-    def ratio(per_call: pd.Series) -> float | None:
-        known = per_call.notna() & (time > 0)
+    def ratio(per_call: Floats) -> float | None:
+        known = took & ~np.isnan(per_call)
         measured = time[known].sum()
         return float((per_call * count)[known].sum() / measured) if measured > LEAST_KNOWN * time.sum() else None
 
-    def rate(per_call: pd.Series) -> float | None:
+    def rate(per_call: Floats) -> float | None:
         per_us = ratio(per_call)
         return None if per_us is None else per_us / TERA_PER_S_IN_PER_US
 
-    of_roofline = ratio(frame["roofline_us"])
+    of_roofline = ratio(per["roofline_us"])
     bounds = (frame["roofline_us"] * count).groupby(frame["roofline_bound"]).sum()
-    tflops = rate(frame["gflops"] * 1e9)
-    wire = rate(frame["wire_mb"] * 1e6)
+    tflops = rate(per["gflops"] * 1e9)
+    wire = rate(per["wire_mb"] * 1e6)
     backends = sorted(set(frame["backend"].dropna()))
     return CategoryRow(
         name=name,
         time_us=float(time.sum()) / divisor,
         share=float(time.sum()) / total_us,
         tflops_s=tflops or None,
-        hbm_tb_s=rate(frame["hbm_mb"] * 1e6),
+        hbm_tb_s=rate(per["hbm_mb"] * 1e6),
         wire_tb_s=wire,
         bound=str(bounds.idxmax()) if of_roofline is not None and len(bounds) else None,
         of_roofline=of_roofline,
-        of_peak=ratio(frame["percent_of_peak"] / 100 * frame["kernel_us_mean"]),
+        of_peak=ratio(per["percent_of_peak"] / 100 * per["kernel_us_mean"]),
         backend=", ".join(backends) or None,
     )
 

@@ -50,7 +50,9 @@ def recognize(
     record the same properties. What was not recorded separates nothing. Without properties, architectures in
     ``kernel_names`` (``sm90_``, ``gfx942``) give candidates, as a guess.
     """
-    known = [spec for spec in (HardwareSpec.all() if devices is None else devices) if spec.match is not None]
+    if devices is None:
+        devices = HardwareSpec.of_architecture(properties.compute_major if properties is not None else None)
+    known = [spec for spec in devices if spec.match is not None]
     if properties is None or properties == DeviceProperties():
         return _from_kernels(kernel_names, known)
     fitting = _named_where_needed([spec for spec in known if _fits(spec, properties)], properties.name)

@@ -237,6 +237,19 @@ class HardwareSpec:
         """Every device of this package, in the order of ``names``."""
         return tuple(_bundled(name) for name in cls.names())
 
+    @classmethod
+    def of_architecture(cls, compute_major: int | None) -> tuple[HardwareSpec, ...]:
+        """Devices of this package that a trace with this compute capability may be of: all that say what a trace
+        records, and not another. Other files are not parsed.
+        """
+        said = "" if compute_major is None else f"\ncompute_major = {compute_major}\n"
+        texts = {name: (FOLDER / f"{name}.toml").read_text(encoding="utf-8") for name in cls.names()}
+        return tuple(
+            _bundled(name)
+            for name, text in texts.items()
+            if "\n[match]\n" in text and (said in text or "\ncompute_major" not in text)
+        )
+
     def rate(self, engine: str, dtype: DType | None) -> Rate | None:
         """The compute rate of ``engine`` (``"matrix"`` or ``"vector"``) for ``dtype``; None when the file has none.
 

@@ -101,7 +101,8 @@ class _Part:
 
     def values(self, column: Column) -> list[Value]:
         """The cells of a column."""
-        return plain_values(self.sheet.frame[column.key].iloc[self.start : self.stop])
+        values = self.sheet.frame[column.key]
+        return plain_values(values if len(values) == self.stop - self.start else values.iloc[self.start : self.stop])
 
 
 class _ReportZip(ZipFile):
