@@ -123,6 +123,8 @@ def test_fuse_command_writes_one_file(folder, tmp_path, capsys):
     assert main(["fuse", str(folder), "-o", str(out), "--executor", "serial", "--ranks", "0-1", "--window", "0:5"]) == 0
     assert out.is_file()
     assert "2 ranks (0-1)" in capsys.readouterr().out
+    assert main(["fuse", str(folder), "-o", str(out), "--executor", "serial", "--category", "cpu_opp"]) == 0
+    assert "no event has --category cpu_opp" in capsys.readouterr().err
     assert main(["fuse", str(folder), "-o", str(out), "--executor", "serial", "--ranks", "x"]) == 2
 
 
