@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"left out: {file}: {why}", file=sys.stderr)
     fused = read.numbered.ranks if wanted is None else wanted & read.numbered.ranks.keys()
     print(f" {result.ranks} ranks ({ranks_text(fused)}), {result.events:,} events")
-    if kept.categories and not result.events:
+    if kept.categories and not result.slices:
         print(f"note: no event has --category {args.category}", file=sys.stderr)
     if result.moved_slices:
         print(f" {result.moved_slices:,} slices overlapped another of their track and got a lane of their own")

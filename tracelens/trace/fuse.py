@@ -63,9 +63,12 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """What was written: events, ranks, and slices that got a lane of their own because they overlapped another."""
+    """What was written: events, of them slices (what has a duration), ranks, and slices that got a lane of their own
+    because they overlapped another.
+    """
 
     events: int
+    slices: int
     ranks: int
     moved_slices: int
 
@@ -96,7 +99,7 @@ def fuse(
                 state.events += 1
             state.ranks += 1
         sink.write(b"\n]}\n")
-    return Fused(events=state.events, ranks=state.ranks, moved_slices=state.moved)
+    return Fused(events=state.events, slices=state.slices, ranks=state.ranks, moved_slices=state.moved)
 
 
 def parse_window(text: str) -> tuple[int, int]:
@@ -117,6 +120,7 @@ class _State:
     next_pid: int = 1
     next_id: int = 1
     events: int = 0
+    slices: int = 0
     ranks: int = 0
     moved: int = 0
 
@@ -151,6 +155,7 @@ class _RankWriter:
             if (row >= 0 and not wanted[row]) or index in closing:
                 continue
             if row >= 0:
+                self._state.slices += 1
                 yield self._slice(row, start, end, int(sublane[row]))
                 continue
             try:
