@@ -69,6 +69,21 @@ def test_whatever_the_configuration_no_part_of_a_step_is_negative(
     assert min(found.breakdown_us.values()) > -1e-3
 
 
+def test_layers_at_the_ends_compute_in_16_bits_all_the_same() -> None:
+    """Of 32 layers in FP8 two keep the products of BF16: a sixteenth of the way from one step to the other,
+    where BF16 is held down less than FP8."""
+    system = System.load("dgx-b200")
+    config = ParallelConfig(dp=8, micro_batches=8, precision="fp8")
+    narrow, some, all_wide = (step(replace(config, bf16_layers=layers), system) for layers in ((0, 0), (1, 1), (99, 0)))
+    wide = step(replace(config, precision="bf16"), system)
+    assert narrow.step_us < some.step_us < all_wide.step_us
+    assert all_wide.step_us == pytest.approx(wide.step_us)
+    assert (some.step_us - narrow.step_us) / (wide.step_us - narrow.step_us) == pytest.approx(2 / 32, rel=0.02)
+    parts = {op.model.dtype.label for layer in some.job.built["*-'"] for op in layer.ops if op.part == "gemm"}
+    assert parts == {"bf16"}
+    assert step(replace(config, precision="bf16", bf16_layers=(1, 1)), system).step_us == wide.step_us
+
+
 def test_no_step_beats_the_data_sheet(hopper: System) -> None:
     assert 0 < (step(NODE, hopper).mfu or 0) < 1
 

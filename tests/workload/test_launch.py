@@ -54,11 +54,23 @@ def test_megatrons_arguments_are_a_model_and_options(written) -> None:
     assert found.model.parameters().total == ModelConfig.load("llama3.1-8b").parameters().total
     assert found.options == {
         "tp": 2, "pp": 4, "vpp": 2, "sequence": 8192, "micro_batch": 1, "global_batch": 64, "precision": "bf16",
-        "gradients": "fp32", "recompute": "selective", "recompute_modules": "core_attn,layernorm", "zero": 1, "dispatcher": "alltoall",
+        "bf16_layers": "0,0", "gradients": "fp32", "recompute": "selective", "recompute_modules": "core_attn,layernorm", "zero": 1, "dispatcher": "alltoall",
         "sequential_experts": False, "no_sequence_parallel": False, "tp_overlap": "backward", "ep_overlap": False,
         "graphs": "none", "attention": "flash",
     }  # fmt: skip
     assert found.ignored == ("lr",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "layers"),
+    [
+        ("--first-last-layers-bf16", "1,1"),
+        ("--first-last-layers-bf16 --num-layers-at-start-in-bf16 0 --num-layers-at-end-in-bf16 3", "0,3"),
+        ("--num-layers-at-end-in-bf16 3", "0,0"),
+    ],
+)
+def test_layers_that_stay_in_16_bits_need_their_switch(written, arguments: str, layers: str) -> None:
+    assert read_launch(written("args.sh", f"{LLAMA} {arguments}")).options["bf16_layers"] == layers
 
 
 def test_groups_of_query_heads_need_their_switch(written) -> None:

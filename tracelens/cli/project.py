@@ -66,6 +66,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--straggler", metavar="[STAGE:]FACTOR", help="one device computes that much longer, e.g. 1.15 or 3:1.15")
     add("--precision", choices=PRECISIONS, default="bf16")
+    add(
+        "--bf16-layers", metavar="FIRST,LAST", help="how many of the first and last layers compute in BF16 all the same"
+    )
     add("--gradients", choices=("fp32", "bf16"), default="fp32", help="what gradients are kept and summed in")
     add("--recompute", choices=("none", "selective", "full"), default="none")
     add(
@@ -251,6 +254,7 @@ def _project(args: argparse.Namespace) -> Result:
         shard=args.shard,
         precision=args.precision,
         gradients=args.gradients,
+        bf16_layers=_first_and_last(args.bf16_layers),
         recompute=args.recompute,
         recompute_modules=args.recompute_modules.split(","),
         attention=args.attention,
@@ -278,6 +282,15 @@ def _write(found: Result, path: Path) -> None:
         return
     with whole_file(path) as file:
         file.write(found.to_json().encode())
+
+
+def _first_and_last(text: str | None) -> tuple[int, int]:
+    from tracelens.errors import UsageError
+
+    found = [part.strip() for part in (text or "0,0").split(",")]
+    if len(found) != 2 or not all(part.isdecimal() for part in found):
+        raise UsageError(f"--bf16-layers takes two numbers of layers, like 1,1; got {text!r}")
+    return int(found[0]), int(found[1])
 
 
 def _run_sweep(args: argparse.Namespace) -> int:

@@ -33,6 +33,8 @@ from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import RankLayer, RankOp
 
 ENDS = ("embedding", "head")
+#: How the name of a layer ends that computes in BF16 between narrower ones.
+WIDE = "'"
 T = TypeVar("T")
 
 
@@ -45,6 +47,11 @@ class Chunk:
     @property
     def layers(self) -> Counter[str]:
         return Counter(name for name in self.names if name not in ENDS)
+
+    @property
+    def letters(self) -> Counter[str]:
+        """Their blocks, in whatever precision."""
+        return Counter(letter for name in self.layers.elements() for letter in name.removesuffix(WIDE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +168,7 @@ class Job:
     @functools.cached_property
     def chunks(self) -> list[list[Chunk]]:
         """``[rank][chunk]``."""
-        layers = self.model.layers
+        layers = self._named
         made: dict[tuple[int, int], Chunk] = {}
         for route in self.routes:
             at = 0
@@ -173,14 +180,31 @@ class Job:
         return [[made[rank, chunk] for chunk in range(self.parallel.vpp)] for rank in range(self.parallel.pp)]
 
     @functools.cached_property
+    def _named(self) -> tuple[str, ...]:
+        """The model's layers, those marked that compute in BF16 between narrower ones."""
+        layers, (first, last) = self.model.layers, self.parallel.bf16_layers
+        if self.parallel.computed_in.width_bytes >= DType.BF16.width_bytes:
+            return tuple(layers)
+        wide = {*range(first), *range(max(0, len(layers) - last), len(layers))}
+        return tuple(layer + WIDE if at in wide else layer for at, layer in enumerate(layers))
+
+    @functools.cached_property
     def built(self) -> dict[str, list[RankLayer]]:
         """The blocks of each distinct layer, and the ends."""
-        arguments = (self.model, self.parallel)
-        letters = {letter: rank_ops.block(*arguments, letter, self.sequence) for letter in set(self.model.blocks)}
-        built = {layer: [letters[letter] for letter in layer] for layer in set(self.model.layers)}
+        arguments, built = (self.model, self.parallel), {}
+        for name in dict.fromkeys(self._named):
+            parallel = replace(self.parallel, precision="bf16") if name.endswith(WIDE) else self.parallel
+            letters = name.removesuffix(WIDE)
+            built[name] = [self._block(letter, parallel) for letter in letters]
         built["embedding"] = [rank_ops.embedding(*arguments, self.sequence)]
         built["head"] = [rank_ops.head(*arguments, self.sequence)]
         return built
+
+    def _block(self, letter: str, parallel: ParallelConfig) -> RankLayer:
+        return self._once(
+            ("block", letter, parallel.precision),
+            lambda: rank_ops.block(self.model, parallel, letter, self.sequence),
+        )
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What ``make`` makes, the first time."""
@@ -491,7 +515,7 @@ class Job:
         """Peak of one pipeline rank."""
         arguments = (self.model, self.parallel)
         chunks = self.chunks[rank]
-        layers = {layer for chunk in chunks for layer in chunk.layers}
+        layers = {layer.removesuffix(WIDE) for chunk in chunks for layer in chunk.layers}
         working = max((memory.working_bytes(*arguments, layer, self.sequence) for layer in layers), default=0.0)
         hbm = self.system.device.hbm
         found = memory.stage_memory(
@@ -509,10 +533,10 @@ class Job:
     def _kept(self, chunk: Chunk) -> float:
         """Activations of one micro-batch."""
         arguments = (self.model, self.parallel)
-        of_letter = {
-            letter: memory.activation_bytes(*arguments, letter, self.sequence) for letter in set("".join(chunk.layers))
-        }
-        return sum(count * of_letter[letter] for layer, count in chunk.layers.items() for letter in layer)
+        return sum(
+            count * memory.activation_bytes(*arguments, letter, self.sequence)
+            for letter, count in chunk.letters.items()
+        )
 
     def _later(self, chunk: Chunk) -> float:
         """Of one micro-batch, what the weights' gradients read."""

@@ -32,6 +32,7 @@ class Recipe:
     graphs: Graphs = "none"
     modules: tuple[str, ...] = ()
     ep_overlap: bool = False
+    bf16_layers: tuple[int, int] = (0, 0)
     dispatcher: Dispatcher = "deepep"
     source: str
 
@@ -43,6 +44,7 @@ class Recipe:
             recompute_modules=self.modules or parallel.recompute_modules,
             graphs=self.graphs,
             ep_overlap=self.ep_overlap,
+            bf16_layers=self.bf16_layers,
             dispatcher=self.dispatcher,
             grouped=self.graphs == "full",
         )
@@ -53,6 +55,7 @@ class Recipe:
             {"none": "no graphs", "partial": "partial graphs", "full": "graphs of the whole step"}[self.graphs]
         )
         parts += ["exchanges overlapped"] if self.ep_overlap else []
+        parts += [f"the last {self.bf16_layers[1]} layers in BF16"] if self.bf16_layers[1] else []
         return f"{', '.join(parts)} ({self.source})"
 
 
@@ -108,6 +111,11 @@ RECIPES = (
         model="Nemotron_3_Nano", gpus=("H100",), graphs="partial", modules=("moe", "layernorm"), source=_NEMOTRON
     ),
     Recipe(model="Nemotron_3_Super", gpus=("B200",), precisions=("MXFP8",), modules=_NORMS, source=_NEMOTRON),
+    # 14 of its 88 blocks, where a layer here is a block of experts with the one before it.
+    Recipe(
+        model="Nemotron_3_Super", precisions=("NVFP4",), graphs="partial", bf16_layers=(0, 7),
+        source=_NEMOTRON + ", nemotron_3_super_bf16_with_nvfp4_mixed of training/mixed_precision.py",
+    ),
     Recipe(model="Nemotron_3_Ultra", modules=("moe_act",), source=_NEMOTRON),
     Recipe(model="LLAMA", source=_LLAMA),
     Recipe(model="LLAMA3_8B", gpus=("GB300", "GB200", "B300", "B200"), graphs="full", source=_LLAMA),

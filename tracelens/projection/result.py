@@ -213,6 +213,7 @@ def project(
     shard: int | None = None,
     precision: Precision = "bf16",
     gradients: Gradients = "fp32",
+    bf16_layers: tuple[int, int] = (0, 0),
     recompute: Recompute = "none",
     attention: Attention = "flash",
     tp_overlap: TPOverlap = "none",
@@ -264,6 +265,7 @@ def project(
         dispatcher=dispatcher,
         grouped=not sequential_experts,
         graphs=graphs,
+        bf16_layers=bf16_layers,
         recompute_modules=tuple(recompute_modules),
     )
     options = Options(

@@ -34,7 +34,8 @@ class Software:
     ``products``, ``attention`` and ``memory`` multiply the times of matrix products, of attention, and of everything
     that streams memory. ``host_us_per_op`` is the host's time per launched operation: a kernel takes 3-5 us, and an
     operation is at least one. ``experts_us``: what it takes longer in a pass over a block of experts, whose token
-    counts it reads back. ``graphed``: the share of all this that partial graphs leave; of the whole step, nothing.
+    counts it reads back. ``graphed``: the share of all this that partial graphs leave, as found on published steps;
+    of the whole step, nothing.
     """
 
     products: float = 1.0

@@ -139,6 +139,7 @@ def _switches(keys: _Keys) -> dict[str, object]:
     together = (keys.text("moe_grouped_gemm") or "true").lower() not in _FALSE
     return {
         "precision": _precision(keys),
+        "bf16_layers": _bf16_layers(keys),
         "gradients": "bf16" if keys.flag("grad_reduce_in_bf16") else "fp32",
         **_recompute(keys),
         **_zero(keys),
@@ -151,6 +152,14 @@ def _switches(keys: _Keys) -> dict[str, object]:
         "graphs": _graphs(keys),
         "attention": "unfused" if keys.text("attention_backend") in ("unfused", "local") else "flash",
     }
+
+
+def _bf16_layers(keys: _Keys) -> str:
+    """Megatron's defaults are one layer at either end, with the switch."""
+    first, last = (keys.whole(f"num_layers_at_{end}_in_bf16") for end in ("start", "end"))
+    if not keys.flag("first_last_layers_bf16"):
+        return "0,0"
+    return f"{1 if first is None else first},{1 if last is None else last}"
 
 
 def _precision(keys: _Keys) -> str:

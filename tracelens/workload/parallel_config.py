@@ -68,7 +68,8 @@ class ParallelConfig:
     ``ep`` ranks share the experts, each expert divided among ``etp``; both are taken from the ranks of a stage,
     tp * cp * dp. ``zero``: 0 replicas, 1 divides the optimizer's state, 2 gradients too, 3 weights too (FSDP), among
     ``shard`` ranks (None: all dp * cp; fewer is HSDP). ``micro_batch`` sequences of each of ``micro_batches`` passes
-    per replica. ``gradients``: what they are kept and, but for FSDP, summed in. ``recompute``: ``"selective"`` repeats
+    per replica. ``gradients``: what they are kept and, but for FSDP, summed in. ``bf16_layers``: how many of the
+    first and of the last layers compute in BF16 whatever ``precision``. ``recompute``: ``"selective"`` repeats
     ``recompute_modules``, ``"full"`` every layer's forward.
     ``attention`` ``"unfused"``: scores go through memory. ``tp_overlap``: which tensor-parallel collectives run beside
     products; ``"backward"``: those around the gradients of column-parallel ones, ``"all"``: in pieces, those that they
@@ -95,6 +96,7 @@ class ParallelConfig:
     micro_batches: int = 1
     precision: Precision = "bf16"
     gradients: Gradients = "fp32"
+    bf16_layers: tuple[int, int] = (0, 0)
     recompute: Recompute = "none"
     recompute_modules: tuple[str, ...] = ("core_attn",)
     attention: Attention = "flash"
