@@ -13,7 +13,7 @@ from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
 from tracelens.workload import rank_ops
 from tracelens.workload.memory import activation_bytes
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import ParallelConfig, Precision
+from tracelens.workload.parallel_config import Attention, ParallelConfig, Precision
 from tracelens.workload.rank_ops import RankLayer
 from tracelens.workload.routing import Skew
 
@@ -222,6 +222,26 @@ def test_texts_packed_into_a_sequence_attend_within_themselves() -> None:
     assert others[0] == others[1]
     assert replace(LLAMA, document=8192).flops_per_token(S) == LLAMA.flops_per_token(S)
     assert packed.flops_per_token(S).training < LLAMA.flops_per_token(S).training
+
+
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_context_ranks_share_texts_that_are_longer_than_their_part(attention: Attention) -> None:
+    """Each of 8 ranks does an eighth of the scores of texts of 4096 tokens, whose keys lie on two ranks."""
+
+    def work(model: ModelConfig, cp: int) -> float:
+        layer = rank_ops.block(model, ParallelConfig(cp=cp, attention=attention), "*", 4 * S)
+        return sum(op.model.flops() or 0 for op in layer.ops if op.part == "attention")
+
+    packed = replace(LLAMA, document=S)
+    assert work(packed, 8) == pytest.approx(work(packed, 1) / 8, rel=1e-3)
+    assert work(packed, 1) == pytest.approx(work(LLAMA, 1) / 4, rel=1e-3)
+
+
+def test_what_is_left_of_a_sequence_is_a_shorter_text() -> None:
+    packed = rank_ops.block(replace(LLAMA, document=3000), ParallelConfig(micro_batch=2), "*", S)
+    texts = [op.model for op in packed.ops if isinstance(op.model, SDPA) and op.phase == "forward"]
+    assert [(text.b, text.s_q, text.s_kv) for text in texts] == [(2, 3000, 3000), (2, S - 3000, S - 3000)]
+    assert packed.dense == rank_ops.block(LLAMA, ParallelConfig(micro_batch=2), "*", S).dense
 
 
 def test_adam_reads_and_writes_thirty_bytes_per_parameter() -> None:

@@ -209,7 +209,8 @@ class _Kept:
             return projected + result + 4 * config.q_heads
         if self.repeats("core_attn"):
             return projected + result
-        keys = min(self.sequence, config.window or self.sequence) if letter == "w" else self.sequence
+        text = config.text(self.sequence)
+        keys = min(text, config.window or text) if letter == "w" else text
         # Softmax and, with dropout, its mask and its result.
         return projected + result + (5 if self.dropout else 2) * config.q_heads * keys
 

@@ -207,6 +207,10 @@ class ModelConfig:
         """Elements of one head's value."""
         return self.head_dim or 0 if self.latent_attention is None else self.latent_attention.d_v
 
+    def text(self, sequence: int) -> int:
+        """Tokens of the longest text in a sequence of that many."""
+        return min(self.document or sequence, sequence)
+
     @property
     def layers(self) -> tuple[str, ...]:
         """``blocks`` in layers: a mixer and the feed-forward after it, or whatever stands alone."""

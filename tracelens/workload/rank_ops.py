@@ -365,18 +365,18 @@ class _Rank:
         return expert_traffic(parallel.skew, experts=experts.count, topk=experts.top_k, ranks=parallel.ep)
 
     def attention(self, name: str, model: SDPA) -> Iterator[RankOp]:
-        """Context-parallel ranks hold an early and a late piece each, so all see the mean number of keys. Of texts
-        that are shorter than what a rank holds, it holds whole ones.
+        """Context-parallel ranks hold an early and a late piece of a text, so all see the mean number of its keys. Of
+        texts that are shorter than what a rank holds, it holds whole ones.
         """
         parallel = self.parallel
         heads = self._part(model.q_heads, "attention heads")
         own = _own(self.sequence, parallel)
-        within = model.s_q is not None and model.s_q < own
-        seen = self.sequence if self.config.bidirectional else (self.sequence + own) // 2
+        rows = model.s_q or own
+        keys = self.config.text(self.sequence) if rows == own else rows
         made = replace(
             model,
-            s_q=model.s_q if within else own,
-            s_kv=model.s_kv if within else seen,
+            s_q=rows,
+            s_kv=keys if self.config.bidirectional else (keys + rows) // 2,
             q_heads=heads,
             kv_heads=max(model.kv_heads // parallel.tp, 1),
             mask="none" if self.config.bidirectional else "bottom_right",
@@ -386,22 +386,22 @@ class _Rank:
             yield RankOp(name=name, phase="forward", part="attention", model=made)
             yield RankOp(name=name, phase="dgrad", part="attention", model=made.backward())
             return
-        yield from self.unfused(made, heads, own)
+        yield from self.unfused(made, heads, rows, keys)
 
-    def unfused(self, model: SDPA, heads: int, own: int) -> Iterator[RankOp]:
+    def unfused(self, model: SDPA, heads: int, rows: int, keys: int) -> Iterator[RankOp]:
         """Two batched products over the whole square of scores, softmax and dropout on scores in memory.
 
         Per score forward: fp16 written and read by the softmax, written and read by the dropout with its mask, written
         and read by the product with V; backward mirrors it.
         """
         b = model.b * heads
-        scores = GEMM(b=b, m=own, n=self.sequence, k=model.d_qk, dtype=self.width)
-        values = GEMM(b=b, m=own, n=model.d_v, k=self.sequence, dtype=self.width)
+        scores = GEMM(b=b, m=rows, n=keys, k=model.d_qk, dtype=self.width)
+        values = GEMM(b=b, m=rows, n=model.d_v, k=keys, dtype=self.width)
         for name, made in (("attention.scores", scores), ("attention.values", values)):
             yield RankOp(name=name, phase="forward", part="attention", model=made, core=True)
             for gradient in made.backward():
                 yield RankOp(name=name, phase="dgrad", part="attention", model=gradient)
-        count = b * own * self.sequence
+        count = b * rows * keys
         for name, forward, backward in (("attention.softmax", (1, 1), (2, 1)), ("attention.dropout", (1, 1), (1, 1))):
             for phase, (reads, writes) in (("forward", forward), ("dgrad", backward)):
                 made_pass = self.passes(count, reads, writes)
