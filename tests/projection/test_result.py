@@ -83,6 +83,23 @@ def test_other_sweeps_are_errors(text: str, capsys: pytest.CaptureFixture[str]) 
     assert "--sweep" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--sweep", "tp=1,2", "--anchor", "report.json", "--trace", "folder"],
+            "--sweep does not read --trace, --anchor",
+        ),
+        (["--batch", "points.csv", "-o", "out.csv"], "--batch does not read --model, --cluster, --nodes"),
+    ],
+)
+def test_options_that_many_steps_do_not_read_are_errors(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*COMMAND, *options]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_the_command_writes_the_step_as_a_document_or_its_operations(tmp_path: Path) -> None:
     assert main([*COMMAND, "--tp", "2", "-o", str(tmp_path / "step.json")]) == 0
     assert json.loads((tmp_path / "step.json").read_text())["schema"] == "tracelens.project/1"

@@ -129,12 +129,44 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.errors import UsageError
 
     if args.batch:
+        _refuse(args, "--batch", lambda name: name not in IN_BATCH)
         return _run_batch(args)
+    if args.sweep:
+        _refuse(args, "--sweep", lambda name: name in OF_ONE_STEP)
     if args.launch:
         args = _launched(args)
     if not args.model or not args.cluster:
         raise UsageError("project takes --model and --cluster, or --batch")
     return _run_sweep(args) if args.sweep else _run_one(args)
+
+
+def _refuse(args: argparse.Namespace, mode: str, ignored: Callable[[str], bool]) -> None:
+    """UsageError for options that were given and that ``mode`` does not read."""
+    from tracelens.errors import UsageError
+
+    parser = argparse.ArgumentParser(add_help=False)
+    configure(parser)
+    unread = [
+        "--" + name.replace("_", "-")
+        for name, default in vars(parser.parse_args([])).items()
+        if ignored(name) and getattr(args, name) != default
+    ]
+    if unread:
+        raise UsageError(f"{mode} does not read {', '.join(unread)}")
+
+
+IN_BATCH = (
+    "batch",
+    "output",
+    "anchor",
+    "backend",
+    "gpu_clock_mhz",
+    "skew",
+    "host_us",
+    "products_factor",
+    "attention_factor",
+    "memory_factor",
+)
 
 
 def _run_one(args: argparse.Namespace) -> int:
@@ -355,19 +387,8 @@ def _points(asked: list[str]) -> tuple[list[str], Iterator[tuple[object, ...]]]:
     return list(swept), itertools.product(*swept.values())
 
 
-NOT_SWEPT = (
-    "launch",
-    "from_report",
-    "traced",
-    "against",
-    "anchor",
-    "sweep",
-    "batch",
-    "output",
-    "trace",
-    "trace_ranks",
-    "help",
-)
+OF_ONE_STEP = ("from_report", "traced", "against", "anchor", "trace", "trace_ranks")
+NOT_SWEPT = (*OF_ONE_STEP, "launch", "sweep", "batch", "output", "help")
 
 
 def _software(args: argparse.Namespace) -> Software:
