@@ -61,7 +61,6 @@ class Trace:
 
     def steps(self) -> pd.DataFrame:
         """One row per step or iteration: start, duration and busy time in us, device events (see ``StepTimes``)."""
-
         rows = self.table.rows_of(DEVICE_KINDS)
         _, times, _ = device_steps(self.table, self.tree, rows)
         return times.frame(int(self.table.start_ns.min()) if len(self) else 0)
