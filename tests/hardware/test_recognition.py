@@ -134,6 +134,13 @@ def test_kernel_names_give_a_guess_and_never_a_device():
     assert recognize(None, kernel_names=["Cijk_x_gfx942_y"]).candidates == ("mi300a", "mi300x", "mi325x")
 
 
+@pytest.mark.parametrize("major", [None, *range(16)])
+def test_no_device_is_missed_by_the_text_of_its_file(major):
+    with_match = [spec for spec in HardwareSpec.all() if spec.match is not None]
+    fitting = [spec for spec in with_match if major is None or spec.match.compute_major in (None, major)]
+    assert list(HardwareSpec.of_architecture(major)) == fitting
+
+
 def test_properties_win_over_kernel_names():
     found = recognize(properties(*RECORDED[0][0]), kernel_names=["x_gfx942"])
     assert found.device.name == "h100-sxm"

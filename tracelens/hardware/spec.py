@@ -239,8 +239,8 @@ class HardwareSpec:
 
     @classmethod
     def of_architecture(cls, compute_major: int | None) -> tuple[HardwareSpec, ...]:
-        """Devices of this package that a trace with this compute capability may be of: all that say what a trace
-        records, and not another. Other files are not parsed.
+        """Devices of this package whose ``[match]`` has this compute capability, or none; with None all that have a
+        ``[match]``. By the files' text: others are not parsed.
         """
         said = "" if compute_major is None else f"\ncompute_major = {compute_major}\n"
         texts = {name: (FOLDER / f"{name}.toml").read_text(encoding="utf-8") for name in cls.names()}
