@@ -34,6 +34,7 @@ def small() -> Answer:
         replace(PAPER, strategies=("2d",)),
         replace(SMALL, strategies=("2d",)),
         replace(SMALL, model="mixtral-8x7b", gpus=(64,)),
+        replace(SMALL, model="llama3.1-8b", cluster="gb200-nvl72", gpus=(16,), precisions=("bf16", "nvfp4")),
     ],
 )
 def test_an_explanation_adds_up_to_its_row(request_: Request) -> None:
@@ -43,6 +44,15 @@ def test_an_explanation_adds_up_to_its_row(request_: Request) -> None:
         total = rows["forward_s"].sum() + rows["backward_s"].sum()
         assert total == pytest.approx(found.best["t"].iloc[place], rel=1e-12)
         assert (rows["forward_tflop"].sum(), rows["forward_volume_gb"].sum()) > (0, 0)
+
+
+def test_a_step_takes_as_long_whatever_other_precisions_are_searched() -> None:
+    """GB200 holds products down by precision, 1.66 times in BF16 and 1.11 times in FP4."""
+    fixed = Wanted(fixed={"tp": 4, "pp": 1, "mbs": 1, "zero": 1, "recompute": "none"})
+    asked = replace(SMALL, model="llama3.1-8b", cluster="gb200-nvl72", gpus=(16,), wanted=fixed)
+    (alone,) = answer(replace(asked, precisions=("bf16",))).table["t"]
+    among = answer(replace(asked, precisions=("bf16", "nvfp4"))).table.set_index("precision")["t"]
+    assert among["bf16"] == alone > 1.5 * among["nvfp4"]
 
 
 def test_an_explanation_by_the_papers_rules_adds_up_to_work_and_memory() -> None:

@@ -226,11 +226,16 @@ class CorrectedRules:
         under_way = _under_way(one, stage, one.micro_batches(global_batch))[0].tolist()
         rows: list[dict[str, Any]] = []
         again = 0.0
-        held = zip(self.kinds, self.layers(parallel).values(), stage.layers.tolist(), under_way, strict=True)
+        layers = self.layers(parallel).values()
+        priced = self.priced(op.model for blocks in layers for block in blocks for op in block.ops)
+        held = zip(self.kinds, layers, stage.layers.tolist(), under_way, strict=True)
         for kind, blocks, count, kept in held:
-            shares = self._shares(blocks, parallel)
+            shares = self._shares(blocks, parallel, priced)
             made = [
-                row for block in blocks if count for row in self._op_rows(kind, block, parallel, count, kept, shares)
+                row
+                for block in blocks
+                if count
+                for row in self._op_rows(kind, block, parallel, count, kept, shares, priced)
             ]
             again += sum(row["forward_s"] for row in made) * (parallel.recompute == "full" and kind not in ENDS)
             rows += made
@@ -244,12 +249,13 @@ class CorrectedRules:
             {"op": "optimizer", "backward_s": whole["t_optimizer"]},
         ]
 
-    def _shares(self, blocks: Sequence[RankLayer], parallel: ParallelConfig) -> dict[str, float]:
+    def _shares(
+        self, blocks: Sequence[RankLayer], parallel: ParallelConfig, priced: Mapping[PerfModel, float]
+    ) -> dict[str, float]:
         """Of tensor-parallel transfers of one layer, what products beside them leave exposed."""
         if parallel.summa_blocks is None:
             return {"forward": 1.0, "backward": 1.0}
         ops = [op for block in blocks for op in block.ops]
-        priced = self.priced(op.model for op in ops)
         shares = {}
         for side in ("forward", "backward"):
             mine = [op for op in ops if (op.phase == "forward") == (side == "forward")]
@@ -262,13 +268,12 @@ class CorrectedRules:
 
     def _op_rows(
         self, kind: str, block: RankLayer, parallel: ParallelConfig, count: int, kept: float,
-        shares: Mapping[str, float],
+        shares: Mapping[str, float], priced: Mapping[PerfModel, float],
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Of ``count`` blocks, all micro-batches of a step; weights as held, activations of ``kept`` micro-batches."""
         arguments = (self.model, parallel, block.letter, self.space.sequence)
         is_end = kind in ENDS
         weights = {} if is_end else rank_ops.weights(*arguments)
-        priced = self.priced(op.model for op in block.ops)
         times = count * parallel.micro_batches
         rows: dict[str, dict[str, Any]] = {}
         for op in block.ops:
@@ -384,7 +389,7 @@ class CorrectedRules:
         return built
 
     def priced(self, models: Iterable[PerfModel]) -> dict[PerfModel, float]:
-        """Microseconds of each distinct operation. UsageError for one that no backend prices."""
+        """Microseconds of each distinct operation, all of one step. UsageError for one that no backend prices."""
         ops = tuple(dict.fromkeys(models))
         system = completed(self.system)[0]
         found = _chain(self.backends).estimate_many(WorkColumns.of(ops), system)
@@ -489,7 +494,9 @@ class CorrectedRules:
         return self._built[key]
 
     def _layer_times(self, s: Splits) -> LayerTimes:
-        """Every distinct operation of every distinct layer is priced once, all in one call."""
+        """Every distinct operation of every distinct layer is priced once, those of steps in one precision in one call:
+        together they say at which clock a step runs.
+        """
         first, key = distinct([getattr(s, name) for name in _LAYER_KEY])
         keys = [{name: int(getattr(s, name)[index]) for name in _LAYER_KEY} for index in first]
         built = [self.layers(self._layer_parallel(one)) for one in keys]
@@ -518,23 +525,26 @@ class CorrectedRules:
                     for k, phase, op in mine.get(int(key[index]), ())
                 ],
             )
-        priced = self.priced(
-            [row[3].model for row in local] + [row[3] for _, found in exchanges.values() for row in found]
-        )
+        precision = [one["precision"] for one in keys]
+        priced = {
+            each: self.priced(op.model for i, _, _, op in local if precision[i] == each) for each in set(precision)
+        }
+        moved = self.priced(row[3] for _, found in exchanges.values() for row in found)
         shape = (len(keys), len(self.kinds), 2)
         compute, streamed, products, launched = (np.zeros(shape) for _ in range(4))
         for i, k, phase, op in local:
             table = compute if part_of(op) == "compute" else streamed
-            table[i, k, phase] += priced[op.model] * self.software.of(op)
+            time_us = priced[precision[i]][op.model] * self.software.of(op)
+            table[i, k, phase] += time_us
             if op.part == "gemm":
-                products[i, k, phase] += priced[op.model] * self.software.of(op)
+                products[i, k, phase] += time_us
         for i, k, phase, _ in rows:
             launched[i, k, phase] += 1
         exchanged = {}
         for part, (inverse, found) in exchanges.items():
             times = np.zeros((int(inverse.max(initial=-1)) + 1, *shape[1:]))
             for row, k, phase, model, op in found:
-                times[row, k, phase] += op.count * priced[model] * self.software.of(op)
+                times[row, k, phase] += op.count * moved[model] * self.software.of(op)
             exchanged[part] = (inverse, times)
         return LayerTimes(
             key=key, compute=compute, memory=streamed, products=products, launched=launched, exchanged=exchanged
