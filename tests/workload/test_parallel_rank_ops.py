@@ -237,11 +237,12 @@ def test_context_ranks_share_texts_that_are_longer_than_their_part(attention: At
     assert work(packed, 1) == pytest.approx(work(LLAMA, 1) / 4, rel=1e-3)
 
 
-def test_what_is_left_of_a_sequence_is_a_shorter_text() -> None:
-    packed = rank_ops.block(replace(LLAMA, document=3000), ParallelConfig(micro_batch=2), "*", S)
-    texts = [op.model for op in packed.ops if isinstance(op.model, SDPA) and op.phase == "forward"]
-    assert [(text.b, text.s_q, text.s_kv) for text in texts] == [(2, 3000, 3000), (2, S - 3000, S - 3000)]
-    assert packed.dense == rank_ops.block(LLAMA, ParallelConfig(micro_batch=2), "*", S).dense
+def test_texts_that_do_not_fill_a_sequence_are_as_many_as_come_nearest() -> None:
+    def texts(document: int, batch: int) -> list[tuple[int, int | None]]:
+        layer = rank_ops.block(replace(LLAMA, document=document), ParallelConfig(micro_batch=batch), "*", S)
+        return [(op.model.b, op.model.s_q) for op in layer.ops if isinstance(op.model, SDPA) and op.phase == "forward"]
+
+    assert [*texts(400, 1), *texts(700, 1), *texts(3000, 4)] == [(10, 400), (6, 700), (5, 3000)]
 
 
 def test_adam_reads_and_writes_thirty_bytes_per_parameter() -> None:

@@ -171,28 +171,24 @@ class _Shape:
             yield self.norm("attention.k_norm", config.d_qk, config.kv_heads)
         sinks = config.q_heads if config.sinks else 0
         text = config.text(self.sequence)
-        whole, rest = divmod(self.sequence, text)
-        for texts, length, weights in ((whole, text, sinks), (1, rest, 0)):
-            if not length:
-                continue
-            yield LayerOp(
-                name="attention.sdpa",
-                model=SDPA(
-                    b=self.batch * texts,
-                    s_q=length,
-                    s_kv=length,
-                    q_heads=config.q_heads,
-                    kv_heads=config.kv_heads,
-                    d_qk=config.d_qk,
-                    d_v=config.d_v,
-                    mask="none" if config.bidirectional else "top_left",
-                    window=window,
-                    flash=True,
-                    dtype=self.dtype,
-                ),
-                weights=weights,
-                active_weights=weights,
-            )
+        yield LayerOp(
+            name="attention.sdpa",
+            model=SDPA(
+                b=round(self.batch * self.sequence / text),
+                s_q=text,
+                s_kv=text,
+                q_heads=config.q_heads,
+                kv_heads=config.kv_heads,
+                d_qk=config.d_qk,
+                d_v=config.d_v,
+                mask="none" if config.bidirectional else "top_left",
+                window=window,
+                flash=True,
+                dtype=self.dtype,
+            ),
+            weights=sinks,
+            active_weights=sinks,
+        )
         yield self.linear("attention.out", config.hidden, config.q_heads * config.d_v, bias=config.out_bias)
 
     def latent_projections(self, latent: LatentAttention) -> Iterator[LayerOp]:

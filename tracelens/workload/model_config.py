@@ -106,7 +106,8 @@ class ModelConfig:
     ``head_dim`` is None where ``latent_attention`` says the head's sizes. ``gated``: a gate projection beside each
     feed-forward's up projection. ``positions``: rows of a learned position table, 0 for none. ``mtp_layers``: how many
     further tokens are predicted in training, each by ``mtp_blocks``. ``bidirectional``: attention has no causal mask.
-    ``document``: tokens of each of the texts that a sequence packs, if several: attention stays within a text.
+    ``document``: tokens of each of the texts that a sequence packs, if several: attention stays within a text,
+    and there are as many whole ones as come nearest.
     ``vocab`` 0: the model's tokens are no words, embedding and logits are left out. ``notes``: what a reader of figures
     must know.
     """
