@@ -31,5 +31,9 @@ def test_more_pairs_than_32_bits_count() -> None:
     assert (numbered(up, up[::-1]) == up).all()
 
 
+def test_codes_of_a_type_that_their_range_does_not_fit() -> None:
+    assert numbered(np.array([27, 28, -100, 127], np.int8)).tolist() == [1, 2, 0, 3]
+
+
 def test_distinct_rows_are_in_order() -> None:
     assert distinct_rows(np.array([4, 1, 4, 0]), 6).tolist() == [0, 1, 4]

@@ -51,7 +51,7 @@ def _ranks(values: npt.NDArray[np.integer]) -> Codes:
     if span > len(values) + 1024:
         ranks: Codes = np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int32)
         return ranks
-    offset = values - low
+    offset = np.subtract(values, low, dtype=np.promote_types(values.dtype, np.int32))
     seen = np.zeros(span, bool)
     seen[offset] = True
     found: Codes = (np.cumsum(seen, dtype=np.int32) - np.int32(1))[offset]
