@@ -187,6 +187,16 @@ def test_the_causes_add_up_to_the_idle_time_exactly(
     assert frame["gaps"].sum() == len(gaps.start)
 
 
+def test_causes_do_not_depend_on_how_many_gaps_are_looked_at_together(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = load(repository / "example_traces" / "moe_ep8" / "rank0.json.gz")
+    together = gaps_of(trace).cause
+    monkeypatch.setattr("tracelens.analysis.views.idle._BLOCK", 7)
+    assert len(np.unique(together)) > 1
+    assert (gaps_of(trace).cause == together).all()
+
+
 @pytest.mark.shared
 def test_the_causes_add_up_on_every_real_trace(shared_traces: Path) -> None:
     found: list[Any] = []
