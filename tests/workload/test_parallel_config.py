@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,3 +81,18 @@ def test_hybrid_sharding_has_shards_and_replicas() -> None:
 def test_ranks_and_batch_are_products(tp: int, pp: int, cp: int, dp: int, passes: int) -> None:
     p = ParallelConfig.of(ranks=tp * pp * cp * dp, global_batch=3 * dp * passes, tp=tp, pp=pp, cp=cp, micro_batch=3)
     assert (p.ranks, p.global_batch, p.micro_batches) == (tp * pp * cp * dp, 3 * dp * passes, passes)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tp_overlap": True}, "no tp_overlap named 'True'; known: all, backward, none"),
+        ({"gradients": "fp16"}, "no gradients named 'fp16'; did you mean bf16"),
+        ({"graphs": "some"}, "no graphs named 'some'"),
+        ({"bf16_layers": (-1, 2)}, "two numbers of layers"),
+        ({"bf16_layers": (1,)}, "two numbers of layers"),
+    ],
+)
+def test_a_choice_that_nothing_reads_is_an_error(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ParallelConfig(**given)

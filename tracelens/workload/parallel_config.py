@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
@@ -30,6 +30,15 @@ COMPUTED_IN: dict[str, DType] = {
     "fp8": DType.FP8_E4M3FN,
     "mxfp8": DType.FP8_E4M3FN,
     "nvfp4": DType.FP4_E2M1,
+}
+_CHOICES = {
+    "precision": tuple(COMPUTED_IN),
+    "gradients": get_args(Gradients),
+    "recompute": get_args(Recompute),
+    "attention": get_args(Attention),
+    "tp_overlap": get_args(TPOverlap),
+    "dispatcher": get_args(Dispatcher),
+    "graphs": get_args(Graphs),
 }
 _DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "micro_batches")
 
@@ -119,8 +128,11 @@ class ParallelConfig:
         for module in self.recompute_modules:
             if module not in MODULES:
                 raise UsageError.unknown("module to recompute", module, MODULES)
-        if self.precision not in COMPUTED_IN:
-            raise UsageError.unknown("precision", self.precision, COMPUTED_IN)
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UsageError.unknown(name, str(getattr(self, name)), known)
+        if len(self.bf16_layers) != 2 or any(type(count) is not int or count < 0 for count in self.bf16_layers):
+            raise UsageError(f"bf16_layers must be two numbers of layers, like (1, 1), not {self.bf16_layers!r}")
         if self.stage_ranks % (self.ep * self.etp):
             raise UsageError(
                 f"ep {self.ep} * etp {self.etp} = {self.ep * self.etp} does not divide "
