@@ -149,7 +149,6 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     modelled = modelled_calls(activity, readings, events, ops)
     # What has a row per kernel and op above it, and nothing below needs
     del events, ops
-    give_back_freed()
     unique = tables.ops_unique_args(table, activity, readings, launching, direct_calls(activity))
     del launching
     work = tables.Work(readings, estimate, chosen)
