@@ -90,10 +90,11 @@ def test_other_sweeps_are_errors(text: str, capsys: pytest.CaptureFixture[str]) 
             ["--sweep", "tp=1,2", "--anchor", "report.json", "--trace", "folder"],
             "--sweep does not read --trace, --anchor",
         ),
+        (["--from-report", "report.json", "--host-us", "9"], "--from-report does not read --host-us"),
         (["--batch", "points.csv", "-o", "out.csv"], "--batch does not read --model, --cluster, --nodes"),
     ],
 )
-def test_options_that_many_steps_do_not_read_are_errors(
+def test_options_that_would_not_be_read_are_errors(
     options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*COMMAND, *options]) == 2

@@ -133,6 +133,8 @@ def run(args: argparse.Namespace) -> int:
         return _run_batch(args)
     if args.sweep:
         _refuse(args, "--sweep", lambda name: name in OF_ONE_STEP)
+    if args.from_report:
+        _refuse(args, "--from-report", lambda name: name in (*CONSTANTS, "straggler", "fsdp_overlap"))
     if args.launch:
         args = _launched(args)
     if not args.model or not args.cluster:
@@ -155,18 +157,8 @@ def _refuse(args: argparse.Namespace, mode: str, ignored: Callable[[str], bool])
         raise UsageError(f"{mode} does not read {', '.join(unread)}")
 
 
-IN_BATCH = (
-    "batch",
-    "output",
-    "anchor",
-    "backend",
-    "gpu_clock_mhz",
-    "skew",
-    "host_us",
-    "products_factor",
-    "attention_factor",
-    "memory_factor",
-)
+CONSTANTS = ("host_us", "products_factor", "attention_factor", "memory_factor")
+IN_BATCH = (*CONSTANTS, "batch", "output", "anchor", "backend", "gpu_clock_mhz", "skew")
 
 
 def _run_one(args: argparse.Namespace) -> int:
