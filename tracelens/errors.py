@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -32,6 +31,8 @@ class UsageError(TracelensError):
     @classmethod
     def unknown(cls, what: str, given: str, known: Iterable[str]) -> UsageError:
         """``no device named 'mi30x'; did you mean mi300x?``"""
+        import difflib
+
         known = sorted(set(known))
         by_lower = {name.lower(): name for name in known}
         close = difflib.get_close_matches(given.lower(), by_lower, n=3, cutoff=0.6)

@@ -9,7 +9,6 @@ import math
 import os
 import pkgutil
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TracelensError as error:
         print(f"error: {_safe(str(error))}  (exit {error.exit_code})", file=sys.stderr)
         if args.verbose >= 2:
+            import traceback
+
             traceback.print_exc()
         return error.exit_code
     except KeyboardInterrupt:
