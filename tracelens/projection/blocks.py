@@ -162,7 +162,7 @@ def _stream(op: RankOp) -> str:
 
 
 def _waits_for_no_product(op: RankOp) -> bool:
-    """The backward's gather of a column-parallel product's input, for the weights' gradient, and the scatter of its
-    input's gradient: the one is not needed before, the other not after, the other gradient.
+    """Whether a transfer beside a column-parallel product's two backward products waits for none of them: the gather of
+    its input, which only wgrad reads, can run beside dgrad; the scatter of what dgrad made can run beside wgrad.
     """
     return op.part == "tp" and op.phase == "dgrad" and ".gather." in op.name

@@ -111,7 +111,8 @@ RECIPES = (
         model="Nemotron_3_Nano", gpus=("H100",), graphs="partial", modules=("moe", "layernorm"), source=_NEMOTRON
     ),
     Recipe(model="Nemotron_3_Super", gpus=("B200",), precisions=("MXFP8",), modules=_NORMS, source=_NEMOTRON),
-    # 14 of its 88 blocks, where a layer here is a block of experts with the one before it.
+    # The recipe keeps the last 14 of 88 blocks in BF16. A layer here is a block of experts with those before it: the
+    # last 7 layers are 13 of them.
     Recipe(
         model="Nemotron_3_Super", precisions=("NVFP4",), graphs="partial", bf16_layers=(0, 7),
         source=_NEMOTRON + ", nemotron_3_super_bf16_with_nvfp4_mixed of training/mixed_precision.py",
