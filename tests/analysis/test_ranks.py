@@ -15,7 +15,7 @@ from tracelens.analysis.ranks.clocks import HostClock
 from tracelens.analysis.ranks.files import find_traces
 from tracelens.analysis.ranks.job import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.reading import RankOptions
-from tracelens.analysis.ranks.waits import INCONCLUSIVE, SKEW, TRANSFER, bus_factor
+from tracelens.analysis.ranks.waits import INCONCLUSIVE, SKEW, TRANSFER
 from tracelens.errors import InputError, NothingToAnalyzeError
 from tracelens.executors import Serial
 
@@ -370,16 +370,6 @@ def test_drift_is_taken_away_over_the_whole_trace():
     clock = HostClock(host="b", ranks=(1,), offset_ns=1000.0, drift=1e-5, at_ns=10**18)
     # one second later the clock is 10 µs further ahead
     assert clock.corrected(np.array([10**18, 10**18 + 10**9])).tolist() == [10**18 - 1000, 10**18 + 10**9 - 11_000]
-
-
-def test_bus_factors_are_those_of_nccl_tests():
-    assert [bus_factor(w, 8) for w in ("all_reduce", "all_gather", "all_to_allv", "broadcast")] == [
-        1.75,
-        0.875,
-        0.875,
-        1.0,
-    ]
-    assert bus_factor("all_reduce", None) is None
 
 
 def test_a_rank_is_reduced_to_little_memory(tmp_path):

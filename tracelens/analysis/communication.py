@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.ranks.waits import bus_factor
 from tracelens.backends.collectives import (
     Collectives,
     Kernels,
@@ -25,7 +24,7 @@ from tracelens.network.algorithms import bound_us
 from tracelens.network.deepep import DEFAULT_SMS, Exchanges, Phase
 from tracelens.network.deepep import bound_us as exchange_bound_us
 from tracelens.network.topology import Topology
-from tracelens.perf_models.collective import Collective
+from tracelens.perf_models.collective import Collective, bus_factor
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 if TYPE_CHECKING:

@@ -79,6 +79,25 @@ _WORDS = (
 )  # fmt: skip
 
 
+#: Collectives of whose message one rank's share stays where it is.
+_SHARED = ("all_gather", "reduce_scatter", "all_to_all", "all_to_allv", "gather", "scatter")
+
+
+def bus_factor(word: str, ranks: int | None) -> float | None:
+    """Bus over algorithm bandwidth, as nccl-tests defines it (doc/PERFORMANCE.md); None for an unknown collective.
+
+    Bus bandwidth compares with a link's rate whatever the number of ranks.
+    """
+    if word in ("broadcast", "reduce", "send", "recv"):
+        return 1.0
+    if not ranks:
+        return None
+    share = (ranks - 1) / ranks
+    if word == "all_reduce":
+        return 2 * share
+    return share if word in _SHARED else None
+
+
 @traced_as("record_param_comms")
 def _record_param_comms(op: OpSignature) -> Collective | None:
     """The collective's own attributes; None for the markers that have none (``init``, ``wait``)."""

@@ -13,6 +13,7 @@ from tracelens.analysis.ranks.clocks import Clocks
 from tracelens.analysis.ranks.files import ranks_text
 from tracelens.analysis.ranks.matching import JobCalls
 from tracelens.analysis.ranks.summary import ALL_TO_ALL, Message
+from tracelens.perf_models.collective import bus_factor
 from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 #: Shares of waiting in a collective's time below and above which one word says it all.
@@ -105,21 +106,6 @@ def full_bytes(messages: list[Message], word: str) -> float | None:
     if word == "recv":
         return max(sizes_out or sizes_in, default=None)
     return max(sizes_in, default=None)
-
-
-def bus_factor(word: str, ranks: int | None) -> float | None:
-    """Bus over algorithm bandwidth, as nccl-tests defines it (doc/PERFORMANCE.md); None for an unknown collective.
-
-    Bus bandwidth compares with a link's rate whatever the number of ranks.
-    """
-    if word in ("broadcast", "reduce", "send", "recv"):
-        return 1.0
-    if not ranks:
-        return None
-    share = (ranks - 1) / ranks
-    if word == "all_reduce":
-        return 2 * share
-    return share if word in ("all_gather", "reduce_scatter", *ALL_TO_ALL, "gather", "scatter") else None
 
 
 def instance_frame(calls: JobCalls, found: Instances) -> pd.DataFrame:
