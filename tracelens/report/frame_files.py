@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +17,6 @@ from tracelens.whole import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-_EPOCH = datetime(1980, 1, 1)
 
 
 def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> None:
@@ -62,22 +57,20 @@ def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
 def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str]) -> bytes:
     """A workbook of one sheet per frame, ``meanings`` as notes on headers. No date inside: same frames, same bytes."""
     from openpyxl import Workbook
+    from openpyxl.writer.excel import ExcelWriter
+
+    from tracelens.report.workbook import EPOCH, DatelessZip
 
     workbook = Workbook()
     workbook.remove(workbook.worksheets[0])
     workbook.properties.creator = "tracelens"
-    workbook.properties.created = workbook.properties.modified = _EPOCH
+    workbook.properties.created = workbook.properties.modified = EPOCH
     for title, frame in frames.items():
         _write_sheet(workbook.create_sheet(title), frame, meanings)
-    raw, dateless = io.BytesIO(), io.BytesIO()
-    workbook.save(raw)
-    with zipfile.ZipFile(raw) as source_zip, zipfile.ZipFile(dateless, "w", zipfile.ZIP_DEFLATED) as target_zip:
-        for name in source_zip.namelist():
-            content = source_zip.read(name)
-            if name == "docProps/core.xml":
-                content = _without_time(content)
-            target_zip.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
-    return dateless.getvalue()
+    content = io.BytesIO()
+    with DatelessZip(content) as archive:
+        ExcelWriter(workbook, archive).write_data()
+    return content.getvalue()
 
 
 def _write_sheet(sheet: Any, frame: pd.DataFrame, meanings: Mapping[str, str]) -> None:
@@ -104,15 +97,6 @@ def _write_sheet(sheet: Any, frame: pd.DataFrame, meanings: Mapping[str, str]) -
                 cell.number_format = "#,##0.###" if isinstance(value, float) else "#,##0"
         longest = max((len(value) for value in values if isinstance(value, str)), default=0)
         sheet.column_dimensions[get_column_letter(number)].width = min(80, max(12, longest + 2, len(str(name)) + 2))
-
-
-def _without_time(core: bytes) -> bytes:
-    """openpyxl writes the time of saving whatever the properties say."""
-    begin, end = core.find(b"<dcterms:modified"), core.find(b"</dcterms:modified>")
-    if begin < 0 or end < 0:
-        return core
-    inside = core.find(b">", begin) + 1
-    return core[:inside] + b"1980-01-01T00:00:00Z" + core[end:]
 
 
 _WRITERS: dict[str, Callable[[Any, Mapping[str, Any]], bytes]] = {".csv": _csv, ".json": _json, ".xlsx": _xlsx}

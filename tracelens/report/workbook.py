@@ -6,11 +6,12 @@ import datetime
 import math
 import re
 import textwrap
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
@@ -42,7 +43,7 @@ MAX_TITLE = 31
 
 ABOUT = "about"
 #: openpyxl writes the time of day into the document and every zip member; a report has no date.
-_EPOCH = datetime.datetime(1980, 1, 1)
+EPOCH = datetime.datetime(1980, 1, 1)
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _END_OF_ROWS = b"</sheetData>"
 
@@ -76,14 +77,14 @@ def write_workbook_to(file: BinaryIO, sheets: Sequence[Sheet], summary: Summary,
     workbook = Workbook(write_only=True)
     workbook.properties.creator = "tracelens"
     workbook.properties.title = xml_text(f"Trace report of {summary.input.file}")
-    workbook.properties.created = workbook.properties.modified = _EPOCH
+    workbook.properties.created = workbook.properties.modified = EPOCH
     styles = _Styles()
     rows: dict[str, Iterator[bytes]] = {}
     try:
         _write_about(workbook, about_lines(summary, [(part.title, part.sheet) for part in parts]), styles)
         for number, part in enumerate(parts, 2):
             rows[f"xl/worksheets/sheet{number}.xml"] = _write_sheet(workbook, part, styles)
-        with _ReportZip(file, rows) as archive:
+        with DatelessZip(file, rows) as archive:
             ExcelWriter(workbook, archive).write_data()
     except BaseException:
         _discard(workbook)
@@ -105,13 +106,13 @@ class _Part:
         return plain_values(values if len(values) == self.stop - self.start else values.iloc[self.start : self.stop])
 
 
-class _ReportZip(ZipFile):
+class DatelessZip(ZipFile):
     """A zip whose members all have one date and one mode, so that the same content gives the same bytes.
 
-    ``rows``: by worksheet, what follows the header row.
+    ``rows``: by worksheet, what follows the header row that openpyxl wrote.
     """
 
-    def __init__(self, file: BinaryIO, rows: dict[str, Iterator[bytes]]) -> None:
+    def __init__(self, file: BinaryIO, rows: Mapping[str, Iterator[bytes]] = MappingProxyType({})) -> None:
         super().__init__(file, "w", ZIP_DEFLATED, allowZip64=True)
         self._rows = rows
 
