@@ -61,8 +61,11 @@ def test_without_a_topology_the_roofline_answers_collectives():
     assert who("tile", SUM) == ["roofline"]
 
 
-def test_a_single_backend_is_itself():
-    assert isinstance(chain("roofline"), Roofline)
+def test_a_chain_of_one_answers_as_that_backend():
+    ops = [PRODUCT, SUM, TOKENS]
+    table = chain("roofline").estimate_many(WorkColumns.of(ops), NODE)
+    alone = Roofline().estimate_many(WorkColumns.of(ops), NODE)
+    assert [table.row(i) for i in range(len(ops))] == [alone.row(i) for i in range(len(ops))]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import numpy as np
 
 from tracelens.analysis.communication import estimate_collectives, estimate_exchanges
 from tracelens.backends import System
-from tracelens.backends.base import Backend, Estimate, EstimateTable, Floats
-from tracelens.backends.chain import LAST, chain
+from tracelens.backends.base import Estimate, EstimateTable, Floats
+from tracelens.backends.chain import LAST, Chain, chain
 from tracelens.backends.columns import RATE, AttentionColumns, Columns, GEMMColumns, MoEColumns
 from tracelens.backends.moe import BLOCKS
 from tracelens.errors import InputError, OutputError, UsageError
@@ -114,7 +114,7 @@ def estimate(
                 if isinstance(store, str):
                     reason[rows] = store
                     continue
-                found = answers.estimate_many(store, system)  # type: ignore[arg-type]
+                found = answers.estimate_many(store, system)
                 known = ~np.isnan(found.time_us) & ~_without_rate(found, store.flops())
                 time[rows] = np.where(known, found.time_us, np.nan)
                 for column, said in ((bound, found.bound), (who, found.backend)):
@@ -289,9 +289,9 @@ def operation_answers(
 _Named = list[tuple[str, Columns | SDPABackward]]
 
 
-def _answer(name: str, work: Columns | SDPABackward, precision: str, backend: Backend, system: System) -> Answer:
+def _answer(name: str, work: Columns | SDPABackward, precision: str, backend: Chain, system: System) -> Answer:
     asked = WorkColumns.of([work]) if isinstance(work, SDPABackward) else work
-    table = backend.estimate_many(asked, system)  # type: ignore[arg-type]
+    table = backend.estimate_many(asked, system)
     counted = asked.flops if isinstance(asked, WorkColumns) else asked.flops()
     flops, found = float(counted[0]), None if _without_rate(table, counted)[0] else table.row(0)
     family = "backward"

@@ -87,10 +87,10 @@ class Chain:
 
     def _store(self, columns: Columns, system: System) -> EstimateTable:
         key = "gemm" if isinstance(columns, GEMMColumns) else "sdpa" if isinstance(columns, AttentionColumns) else "moe"
-        return _first_answers([b for b in self.backends(key) if hasattr(b, "reads_stores")], columns, system)
+        return _first_answers([b for b in self.backends(key) if getattr(b, "reads_stores", False)], columns, system)
 
 
-def chain(spec: str) -> Backend:
+def chain(spec: str) -> Chain:
     """``tile`` or ``gemm=origami,sdpa=tile``: backends by name, left to right; the roofline is always last.
 
     Collectives and exchanges go to ``collectives`` first, unless the chain names a backend for them or has the roofline
@@ -115,8 +115,6 @@ def chain(spec: str) -> Backend:
         if all(backend.name != Collectives.name for backend in general):
             own = {name: (load(Collectives.name),) for name in COMMUNICATION} | own
         general.append(load(LAST))
-    if len(general) == 1 and not own:
-        return general[0]
     return Chain(name=spec, general=tuple(general), of_family=own)
 
 
