@@ -126,7 +126,10 @@ def test_kernel_times_by_kernel_name_agree_with_the_table(shared_traces: Path, w
 @pytest.mark.shared
 @pytest.mark.parametrize("which", [SGLANG, VLLM])
 def test_kernel_times_by_category_agree_with_the_table(shared_traces: Path, which: str):
-    """What the table has in ``other`` is in another category here, so nothing else may be in one that it does have."""
+    """What the table has in ``other`` is in another category here, so nothing else may be in one that it does have.
+
+    Within 10 us: a copy within ``aten::cumsum`` counts for the cumsum here, and as elementwise there.
+    """
     found, tables = analyzed(shared_traces, which)
     assert found.coverage.categorised is not None
     assert found.coverage.categorised > 0.999
@@ -137,7 +140,7 @@ def test_kernel_times_by_category_agree_with_the_table(shared_traces: Path, whic
     ours = found.frames["ops_summary_by_category"].set_index("category")["direct_ms"]
     for category, expected in theirs.items():
         if category != "other":
-            assert ours[category] == pytest.approx(expected, rel=0.01), category
+            assert ours[category] == pytest.approx(expected, rel=0.01, abs=0.01), category
 
 
 @pytest.mark.shared

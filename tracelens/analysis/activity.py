@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.catalog import OTHER
 from tracelens.analysis.numbering import Codes, first_of_each, numbered
-from tracelens.perf_models.kernels import KernelPattern, classify
+from tracelens.perf_models.kernels import KernelPattern, classify, copy_path
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
@@ -52,9 +52,10 @@ class DeviceActivity:
     """Columns over the device events that a report covers, in file order.
 
     ``op``: table row of the launching op, -1 when unlinked. ``communication``, ``memcpy``: the timeline's classes;
-    ``collective``: NCCL/RCCL kernels, which have their own sheets and stay out of op rows. ``category``: what the
-    kernel's name alone says, ``other`` when nothing. ``gap_before``: how long (ns) its stream had been idle when the
-    event started, -1 for the first event of a stream.
+    ``collective``: NCCL/RCCL kernels, which have their own sheets and stay out of op rows. ``copy``: copies between the
+    device and the host or another device; ``rearranges``: kernels that only lay out operands of others. ``category``:
+    what the kernel's name alone says, ``other`` when nothing. ``gap_before``: how long (ns) its stream had been idle
+    when the event started, -1 for the first event of a stream.
     """
 
     rows: RowColumn
@@ -66,6 +67,8 @@ class DeviceActivity:
     communication: Bools
     memcpy: Bools
     collective: Bools
+    copy: Bools
+    rearranges: Bools
     gap_before: Ints
     category: Labels
 
@@ -94,10 +97,12 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
     rows = table.rows_of(DEVICE_KINDS)
     name = table.name[rows]
     codes, inverse = np.unique(name, return_inverse=True)
-    found = classify([table.names[code] for code in codes.tolist()], patterns)
-    communication = np.array([p is not None and p.communication for p in found], bool)
-    memcpy = np.array([p is not None and p.memcpy for p in found], bool)
-    collective = np.array([p is not None and p.collective for p in found], bool)
+    names = [table.names[code] for code in codes.tolist()]
+    found = classify(names, patterns)
+
+    def of_name(values: Iterable[bool]) -> Bools:
+        return np.fromiter(values, bool, len(names))[inverse]
+
     kind = table.kind[rows]
     start = table.start_ns[rows]
     end = start + table.duration_ns[rows]
@@ -109,9 +114,11 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
         op=tree.op[rows],
         name=name,
         stream=stream,
-        communication=communication[inverse] if len(rows) else np.zeros(0, bool),
-        memcpy=(memcpy[inverse] if len(rows) else np.zeros(0, bool)) | (kind == Kind.MEMCPY),
-        collective=collective[inverse] if len(rows) else np.zeros(0, bool),
+        communication=of_name(p is not None and p.communication for p in found),
+        memcpy=of_name(p is not None and p.memcpy for p in found) | (kind == Kind.MEMCPY),
+        collective=of_name(p is not None and p.collective for p in found),
+        copy=of_name(copy_path(name) is not None for name in names) & (kind == Kind.MEMCPY),
+        rearranges=of_name(p is not None and p.rearranges for p in found),
         gap_before=_gap_before(table.device[rows], stream, start, end),
         category=Labels.of(inverse, [OTHER if p is None else p.category for p in found]),
     )

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from tracelens.analysis import tables
 from tracelens.analysis.activity import DeviceActivity, Labels, device_activity
 from tracelens.analysis.calls import (
-    Calls,
-    OpReadings,
     direct_calls,
     launchers,
     modelled_calls,
@@ -24,6 +22,7 @@ from tracelens.analysis.catalog import Catalog, ExtensionFailure
 from tracelens.analysis.collectives import collective_rows, with_estimates
 from tracelens.analysis.coverage import coverage
 from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
+from tracelens.analysis.event_category import with_communicating_ops
 from tracelens.analysis.executed_work import ExecutedWork, executed_work
 from tracelens.analysis.families import families
 from tracelens.analysis.graphs import GraphLinks, with_captured_ops
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
 
 #: ``Recognition.how`` of a device that the caller named.
 CHOSEN = "chosen"
-#: The category of NCCL and RCCL kernels, which stand outside the op tables.
-COLLECTIVES = "collectives"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,11 +142,14 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
 
     events, ops, readings = read_ops(trace, catalog, activity)
+    activity = with_communicating_ops(activity, tree, readings)
+    everything = _with_selected(everything, activity)
     launching = launchers(table, activity, events, ops)
     modelled = modelled_calls(activity, readings, events, ops)
     # What has a row per kernel and op above it, and nothing below needs
     del events, ops
-    unique = tables.ops_unique_args(table, activity, readings, launching, direct_calls(activity))
+    unified_set, event_category = unified_calls(table, tree, activity, readings)
+    unique = tables.ops_unique_args(table, activity, launching, direct_calls(activity, event_category))
     del launching
     work = tables.Work(readings, estimate, chosen)
 
@@ -163,28 +163,26 @@ def analyze(trace: Trace, options: Options) -> Analysis:
             return None
         return remote_share(model, signature, rank=table.rank, members=members, ep_size=ep_size)
 
-    unified_set = unified_calls(table, tree, activity, readings)
     is_nested = ~np.isin(modelled.row, unified_set.row)
     nested = tables.modelled_table(table, activity, readings, modelled, work, remote, is_nested)
     del modelled, is_nested
-    unified_category = tables.category_of_calls(unified_set, activity, readings)
     unified = tables.modelled_table(table, activity, readings, unified_set, work, remote)
     unlinked = tables.unlinked_rows(table, activity)
     timeline = gpu_timeline(activity, span_ns)
-    parent_category = _parent_categories(activity, readings)
     give_back_freed()
     seen = views(recorded_trace, trace, activity, everything, timeline.window, times, selected, stem)
-    event_category = _event_categories(activity, unified_set, unified_category)
     frames = {
         "gpu_timeline": timeline.frame(),
         "ops_summary_by_category": tables.with_estimated_totals(
-            tables.ops_summary_by_category(_with_unlinked(unique, unlinked)), unified, "category"
+            tables.ops_summary_by_category(_with_unlinked(unique, unlinked), activity, event_category),
+            unified,
+            "category",
         ),
         "ops_summary": tables.with_estimated_totals(
             tables.ops_summary(_with_unlinked(unique, unlinked)), unified, "name"
         ),
         "ops_unique_args": unique,
-        "kernel_summary": tables.kernel_summary(table, activity, parent_category, timeline.total_ns),
+        "kernel_summary": tables.kernel_summary(table, activity, event_category, timeline.total_ns),
         "coll_analysis": with_estimates(collective_rows(table, tree, activity), chosen),
         "unified_perf_summary": _with_rows(unified, unlinked),
         "short_kernel_histogram": tables.short_kernel_histogram(activity),
@@ -201,7 +199,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         extensions=extensions,
         frames=frames,
         families=families(table, nested, readings, unified_set.row),
-        coverage=coverage(table, activity, unified_set, readings, unified_category),
+        coverage=coverage(table, activity, unified_set, readings, event_category),
         timeline=timeline,
         activity=activity,
         event_category=event_category,
@@ -313,22 +311,13 @@ def _estimator(device: HardwareSpec | None, backend: str, clock_mhz: float | Non
     return lambda columns: answers.estimate_many(columns, system)
 
 
-def _parent_categories(activity: DeviceActivity, readings: OpReadings) -> Labels:
-    own = [r.category for r in readings.readings]
-    known = np.array([category is not None for category in own] + [False], bool)
-    code = readings.code_of(np.where(activity.collective, np.int32(-1), activity.op))
-    return Labels.of(
-        np.where(known[code], code, activity.category.code + np.int32(len(own))),
-        [*(category or "" for category in own), *activity.category.texts],
-    )
-
-
-def _event_categories(activity: DeviceActivity, unified_set: Calls, unified_category: Labels) -> Labels:
-    """As in ``unified_perf_summary``."""
-    texts = (COLLECTIVES, *activity.category.texts, *unified_category.texts)
-    code = np.where(activity.collective, np.int32(0), activity.category.code + np.int32(1))
-    code[unified_set.events] = unified_category.code[unified_set.call_of_event] + 1 + len(activity.category.texts)
-    return Labels.of(code, texts)
+def _with_selected(everything: DeviceActivity, selected: DeviceActivity) -> DeviceActivity:
+    """``everything``, of which ``selected`` are the analyzed events, with what their ops say of them."""
+    if len(selected) == len(everything):
+        return selected
+    communication = everything.communication.copy()
+    communication[np.searchsorted(everything.rows, selected.rows)] = selected.communication
+    return replace(everything, communication=communication)
 
 
 def _with_unlinked(unique: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
@@ -337,6 +326,7 @@ def _with_unlinked(unique: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame
     import pandas as pd
 
     rows = unlinked[["name", "category", "operation_count"]].copy()
+    rows["calls"] = rows["operation_count"]
     rows["direct_us_sum"] = rows["subtree_us_sum"] = unlinked["kernel_us_sum"]
     return pd.concat([unique[rows.columns], rows], ignore_index=True)
 

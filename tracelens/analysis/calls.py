@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.activity import DeviceActivity
-from tracelens.analysis.catalog import Catalog, Reading
+from tracelens.analysis.activity import DeviceActivity, Labels
+from tracelens.analysis.catalog import OTHER, Catalog, Reading
+from tracelens.analysis.event_category import COMMUNICATION, PRODUCTS, event_categories, speaks_of
 from tracelens.analysis.inference import inference_sums
 from tracelens.analysis.inner_ops import forward_rows
 from tracelens.analysis.intervals import overlapping, union_by_group
@@ -86,6 +87,10 @@ class OpReadings:
             self.readings.append(inherited or catalog.read(signature))
         self.modelled = np.array([r.model is not None for r in self.readings], bool)
         self.leaf_only = np.array([r.leaf_only for r in self.readings], bool)
+        # A last entry for code -1
+        categories = [*(r.category for r in self.readings), None]
+        self.communicates = np.array([category in COMMUNICATION for category in categories], bool)
+        self.is_product = np.array([category in PRODUCTS for category in categories], bool)
         self._position: RowColumn = np.full(len(table), -1, np.int32)
         self._position[rows] = np.arange(len(rows))
 
@@ -170,7 +175,7 @@ def _in_step(signature: OpSignature, sums: AttentionSums | None) -> OpSignature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """One entry per op call. ``row``: table row; ``kernel_ns``: busy union of its kernels.
+    """One entry per op call and category of its kernels. ``row``: table row; ``kernel_ns``: busy union of its kernels.
 
     ``kernel_name`` is -1, or the name code that tells the synthetic calls of one parent apart;
     ``first_event`` indexes the activity: the earliest kernel of the call; ``events`` and
@@ -183,6 +188,7 @@ class Calls:
     first_event: Codes
     events: Codes
     call_of_event: Codes
+    category: Labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,22 +241,24 @@ def launchers(table: TraceTable, activity: DeviceActivity, events: Codes, ops: R
     return Launchers(row=rows, direct_ns=direct, subtree_ns=subtree)
 
 
-def direct_calls(activity: DeviceActivity) -> Calls:
-    """Every launching op with the kernels that it launched itself, in the order of ``launchers``."""
+def direct_calls(activity: DeviceActivity, category: Labels) -> Calls:
+    """Every launching op with the kernels that it launched itself, one call per category of these; sorted by row."""
     linked = activity.of_ops()
-    return grouped_calls(activity, linked, activity.op[linked], np.full(len(linked), -1, np.int32))
+    return grouped_calls(activity, linked, activity.op[linked], np.full(len(linked), -1, np.int32), category[linked])
 
 
-def unified_calls(table: TraceTable, tree: OpTree, activity: DeviceActivity, readings: OpReadings) -> Calls:
-    """Every linked device event in exactly one call.
+def unified_calls(
+    table: TraceTable, tree: OpTree, activity: DeviceActivity, readings: OpReadings
+) -> tuple[Calls, Labels]:
+    """Every linked device event in exactly one call; and the category of every event, linked or not.
 
-    Walking down from the root: the first op with a perf model owns everything below it; without one, an op with no
-    launching op below it owns its kernels; what remains under a passed parent becomes one synthetic call per parent and
-    kernel name.
+    Walking down from the root: the first op with a perf model owns everything below it that the model speaks of;
+    without one, an op with no launching op below it owns its kernels; what remains under a passed parent, and what the
+    model of its own op does not speak of, becomes one synthetic call per parent and kernel name.
     """
     linked = activity.of_ops()
     launcher = activity.op[linked]
-    owner = _topmost_modelled(tree, readings, launcher)
+    owner = _topmost_modelled(tree, readings, activity, linked)
     free = owner < 0
     has_launching_child = np.zeros(len(table), bool)
     above = tree.op_parent[launcher]
@@ -258,31 +266,36 @@ def unified_calls(table: TraceTable, tree: OpTree, activity: DeviceActivity, rea
         above = above[~has_launching_child[above]]
         has_launching_child[above] = True
         above = tree.op_parent[distinct_rows(above, len(table))]
-    is_op = table.kind[launcher] == Kind.CPU_OP
-    synthetic = free & (has_launching_child[launcher] | ~is_op)
+    passed = has_launching_child[launcher] | (table.kind[launcher] != Kind.CPU_OP)
+    code = readings.code_of(launcher)
+    foreign = activity.copy[linked] | (np.append(readings.modelled, False)[code])
+    synthetic = free & (passed | foreign)
     row = np.where(free, launcher, owner)
+    category = event_categories(activity, readings, linked, row, synthetic)
     kernel_name = np.where(synthetic, activity.name[linked], np.int32(-1))
-    return grouped_calls(activity, linked, row, kernel_name)
+    return grouped_calls(activity, linked, row, kernel_name, category[linked]), category
 
 
 def modelled_calls(activity: DeviceActivity, readings: OpReadings, events: Codes, ops: RowColumn) -> Calls:
-    """Every op call with a perf model that launched anything, nested ones included."""
+    """Every op call with a perf model that launched anything its model speaks of, nested ones included."""
     code = readings.code_of(ops)
     keep = code >= 0
-    keep[keep] = readings.modelled[code[keep]]
+    keep[keep] = readings.modelled[code[keep]] & speaks_of(readings, code[keep], activity, events[keep])
     direct = activity.op[events] == ops
     keep[keep] &= ~readings.leaf_only[code[keep]] | direct[keep]
-    return grouped_calls(activity, events[keep], ops[keep], np.full(int(keep.sum()), -1, np.int32))
+    category = Labels.of(code[keep], [r.category or OTHER for r in readings.readings])
+    return grouped_calls(activity, events[keep], ops[keep], np.full(int(keep.sum()), -1, np.int32), category)
 
 
-def _topmost_modelled(tree: OpTree, readings: OpReadings, launcher: RowColumn) -> RowColumn:
+def _topmost_modelled(tree: OpTree, readings: OpReadings, activity: DeviceActivity, linked: Codes) -> RowColumn:
+    launcher = activity.op[linked]
     owner: RowColumn = np.full(len(launcher), -1, np.int32)
     active = np.flatnonzero(launcher >= 0)
     current = launcher[active]
     while len(active):
         code = readings.code_of(current)
         owns = code >= 0
-        owns[owns] = readings.modelled[code[owns]]
+        owns[owns] = readings.modelled[code[owns]] & speaks_of(readings, code[owns], activity, linked[active[owns]])
         owns[owns] = ~readings.leaf_only[code[owns]] | (current[owns] == launcher[active[owns]])
         owner[active[owns]] = current[owns]
         current = tree.op_parent[current]
@@ -290,12 +303,15 @@ def _topmost_modelled(tree: OpTree, readings: OpReadings, launcher: RowColumn) -
     return owner
 
 
-def grouped_calls(activity: DeviceActivity, events: Codes, row: RowColumn, kernel_name: Codes) -> Calls:
-    """Calls from (event, owning row, kernel name code or -1); sorted by row."""
-    order = np.lexsort((activity.start[events], kernel_name, row))
-    r, k, e = row[order], kernel_name[order], events[order]
+def grouped_calls(
+    activity: DeviceActivity, events: Codes, row: RowColumn, kernel_name: Codes, category: Labels
+) -> Calls:
+    """Calls from (event, owning row, kernel name code or -1, category); sorted by row."""
+    order = np.lexsort((activity.start[events], category.code, kernel_name, row))
+    r, k, e, c = row[order], kernel_name[order], events[order], category.code[order]
     del order
-    fresh = np.concatenate(([True], (np.diff(r) != 0) | (np.diff(k) != 0))) if len(r) else np.zeros(0, bool)
+    changes = (np.diff(r) != 0) | (np.diff(k) != 0) | (np.diff(c) != 0)
+    fresh = np.concatenate(([True], changes)) if len(r) else np.zeros(0, bool)
     group = np.cumsum(fresh, dtype=np.int32) - np.int32(1)
     n = int(fresh.sum())
     return Calls(
@@ -305,4 +321,5 @@ def grouped_calls(activity: DeviceActivity, events: Codes, row: RowColumn, kerne
         first_event=e[fresh],
         events=e,
         call_of_event=group,
+        category=Labels(c[fresh], category.texts),
     )

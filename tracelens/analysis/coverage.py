@@ -16,8 +16,8 @@ def coverage(
 ) -> Coverage:
     """Shares of the summed duration of all device events, communication included in the denominator.
 
-    perf_model: in rows with a perf model; categorised: in rows whose category is not ``other`` (collectives count as
-    categorised, unlinked kernels by their name); unlinked: no recorded launch; communication: by kernel name.
+    perf_model: in rows with a perf model; categorised: of a category that is not ``other`` (``categories``: of every
+    event); unlinked: no recorded launch; communication: by kernel name, or because the op communicates.
     """
     duration = activity.duration
     total = int(duration.sum())
@@ -29,16 +29,12 @@ def coverage(
     call_has_model = np.zeros(len(unified.row), bool)
     inside = (code >= 0) & (unified.kernel_name < 0)
     call_has_model[inside] = readings.modelled[code[inside]]
-    call_definite = ~categories.are(OTHER)
     modelled = np.zeros(len(activity), bool)
-    definite = activity.collective.copy()
     unlinked = activity.op < 0
-    definite |= unlinked & ~activity.category.are(OTHER)
     modelled[unified.events] = call_has_model[unified.call_of_event]
-    definite[unified.events] |= call_definite[unified.call_of_event]
     return Coverage(
         perf_model=share(modelled),
-        categorised=share(definite),
+        categorised=share(~categories.are(OTHER)),
         unlinked=share(unlinked),
         communication=share(activity.communication),
         shapes=table.has_shapes,

@@ -13,13 +13,13 @@ from tracelens.analysis.analyze import recognized
 from tracelens.analysis.calls import read_ops, unified_calls
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.coverage import coverage
+from tracelens.analysis.event_category import with_communicating_ops
 from tracelens.analysis.graphs import graph_launches
 from tracelens.analysis.inference import STEM, inference_steps
 from tracelens.analysis.inner_ops import with_inner_ops
 from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.steps import find_steps
 from tracelens.analysis.summary import Coverage, Unanswered
-from tracelens.analysis.tables import category_of_calls
 from tracelens.analysis.views.assembly import not_recorded
 from tracelens.perf_models import EPComm
 from tracelens.trace.links import LinkedBy
@@ -132,8 +132,9 @@ def _coverage(trace: Trace, catalog: Catalog) -> Coverage:
     table, tree = trace.table, trace.tree
     activity = device_activity(table, tree, catalog.kernel_patterns)
     readings = read_ops(trace, catalog, activity)[2]
-    calls = unified_calls(table, tree, activity, readings)
-    return coverage(table, activity, calls, readings, category_of_calls(calls, activity, readings))
+    activity = with_communicating_ops(activity, tree, readings)
+    calls, categories = unified_calls(table, tree, activity, readings)
+    return coverage(table, activity, calls, readings, categories)
 
 
 def _categories(table: TraceTable) -> tuple[tuple[str, int], ...]:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from tracelens.analysis.activity import DeviceActivity, Labels
 from tracelens.analysis.calls import Calls, Launchers, OpReadings
-from tracelens.analysis.catalog import OTHER
+from tracelens.analysis.event_category import COPY
 from tracelens.analysis.numbering import Codes, first_of_each, numbered
 from tracelens.analysis.remote_share import RemoteShare
 from tracelens.backends.base import EstimateTable
@@ -25,6 +25,7 @@ from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.units import (
     BYTES_PER_MB,
     FLOPS_PER_GFLOP,
+    NS_PER_MS,
     NS_PER_US,
     TERA_PER_S_IN_PER_US,
 )
@@ -105,15 +106,11 @@ def _text(value: tuple[Any, ...] | None) -> str | None:
 
 
 class Grouping:
-    """Calls of the same name, arguments, process and thread; one row each. ``reading`` tells more calls apart."""
+    """Calls of the same name, arguments, process and thread; one row each. ``apart`` tells more calls apart."""
 
-    def __init__(self, table: TraceTable, row: RowColumn, kernel_name: Codes, reading: Codes | None = None) -> None:
-        none = np.int32(-1)
-        signature = np.where(kernel_name >= 0, none, table.signature[row])
-        columns = [table.name[row], signature, _lane_rank(table)[table.lane[row]], kernel_name]
-        if reading is not None:
-            columns.append(np.where(kernel_name >= 0, none, reading))
-        self.of_call = numbered(*columns)
+    def __init__(self, table: TraceTable, row: RowColumn, kernel_name: Codes, *apart: Codes) -> None:
+        signature = np.where(kernel_name >= 0, np.int32(-1), table.signature[row])
+        self.of_call = numbered(table.name[row], signature, _lane_rank(table)[table.lane[row]], kernel_name, *apart)
         self.first = first_of_each(self.of_call)
         self.example = row[self.first].tolist()
 
@@ -167,38 +164,37 @@ def _shorten(name: str, width: int = 48) -> str:
     return name if len(name) <= width else name[: width - 1] + "…"
 
 
-def category_of_calls(calls: Calls, activity: DeviceActivity, readings: OpReadings) -> Labels:
-    """The reading's category, else what the call's first kernel is, else ``other``.
+def ops_unique_args(table: TraceTable, activity: DeviceActivity, launchers: Launchers, direct: Calls) -> pd.DataFrame:
+    """One row per distinct launching op call and category of its kernels: direct and subtree kernel time (us).
 
-    Of the kernels that are left under a passed parent, each is first what its name says.
+    ``direct``: the same launchers as calls, one per category. A call of several categories has its subtree time in the
+    row of the one that took most; ``calls`` counts it there only.
     """
-    own = [reading.category or "" for reading in readings.readings]
-    known = np.array([bool(category) for category in own] + [False], bool)
-    code, kernel = readings.code_of(calls.row), activity.category[calls.first_event]
-    of_reading = known[code] & ((calls.kernel_name < 0) | kernel.are(OTHER))
-    return Labels.of(
-        np.where(of_reading, code, kernel.code + np.int32(len(own))),
-        [category or OTHER for category in (*own, *kernel.texts)],
-    )
-
-
-def ops_unique_args(
-    table: TraceTable, activity: DeviceActivity, readings: OpReadings, launchers: Launchers, direct: Calls
-) -> pd.DataFrame:
-    """One row per distinct launching op call: its direct and subtree kernel time (us).
-
-    ``direct``: the same launchers as calls, in the same order, for the kernels behind the numbers.
-    """
-    group = Grouping(table, launchers.row, np.full(len(launchers.row), -1, np.int32))
-    category = category_of_calls(direct, activity, readings)
-    frame = identity(table, group.example, category[group.first].tolist())
-    parts = [frame, pd.Series(np.bincount(group.of_call), name="operation_count")]
-    for key, values in (("direct_us", launchers.direct_ns), ("subtree_us", launchers.subtree_ns)):
-        parts.append(statistics(pd.Series(values / NS_PER_US), group.of_call, key, total=True))
+    group = Grouping(table, direct.row, direct.kernel_name, direct.category.code)
+    frame = identity(table, group.example, direct.category[group.first].tolist())
+    main, place = _main_parts(direct), np.searchsorted(launchers.row, direct.row)
+    subtree = np.where(main, launchers.subtree_ns[place] / NS_PER_US, np.nan)
+    parts = [
+        frame,
+        pd.Series(np.bincount(group.of_call), name="operation_count"),
+        pd.Series(np.bincount(group.of_call, weights=main).astype(np.int64), name="calls"),
+        statistics(pd.Series(direct.kernel_ns / NS_PER_US), group.of_call, "direct_us", total=True),
+        statistics(pd.Series(subtree), group.of_call, "subtree_us", total=True),
+    ]
     frame = pd.concat(parts, axis=1)
     frame["example_row"] = group.example
     frame = frame.join(kernel_details(table, activity, direct.events, group.of_call[direct.call_of_event]))
     return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
+
+
+def _main_parts(calls: Calls) -> npt.NDArray[np.bool_]:
+    """Of calls that stand together by row, which is the longest of each row; the first of equals."""
+    order = np.lexsort((np.arange(len(calls.row)), -calls.kernel_ns, calls.row))
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = np.diff(calls.row[order]) != 0
+    main = np.zeros(len(order), bool)
+    main[order[fresh]] = True
+    return main
 
 
 def ops_summary(unique: pd.DataFrame) -> pd.DataFrame:
@@ -206,7 +202,7 @@ def ops_summary(unique: pd.DataFrame) -> pd.DataFrame:
     frame = unique.groupby("name", sort=True).agg(
         direct_us_sum=("direct_us_sum", "sum"),
         subtree_us_sum=("subtree_us_sum", "sum"),
-        count=("operation_count", "sum"),
+        count=("calls", "sum"),
         categories=("category", lambda c: repr(sorted(set(c)))),
     )
     frame = frame.reset_index()
@@ -215,13 +211,12 @@ def ops_summary(unique: pd.DataFrame) -> pd.DataFrame:
     return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
 
 
-def ops_summary_by_category(unique: pd.DataFrame) -> pd.DataFrame:
-    """By category."""
-    frame = unique.groupby("category", sort=True).agg(
-        count=("operation_count", "sum"), direct_us=("direct_us_sum", "sum")
-    )
-    frame = frame.reset_index()
-    frame["direct_ms"] = frame.pop("direct_us") / 1e3
+def ops_summary_by_category(unique: pd.DataFrame, activity: DeviceActivity, category: Labels) -> pd.DataFrame:
+    """By category: the calls that launched kernels of it, and these kernels' summed time. Collectives are left out."""
+    counted = np.flatnonzero(~activity.collective)
+    took = np.bincount(category.code[counted], activity.duration[counted], minlength=len(category.texts))
+    frame = unique.groupby("category", sort=True).agg(count=("operation_count", "sum")).reset_index()
+    frame["direct_ms"] = frame["category"].map(dict(zip(category.texts, took / NS_PER_MS, strict=True)))
     return with_percent(sorted_by(frame, "direct_ms"), "direct_ms")
 
 
@@ -264,13 +259,14 @@ def modelled_table(
     memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting included. Calls that
     ``is_nested`` says lie in another one have rows of their own.
     """
-    group = Grouping(table, calls.row, calls.kernel_name, 2 * readings.code_of(calls.row) + is_nested)
-    category = category_of_calls(calls, activity, readings)
+    reading = np.where(calls.kernel_name >= 0, np.int32(-1), 2 * readings.code_of(calls.row) + is_nested)
+    group = Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code)
+    kernel_name, categories = calls.kernel_name[group.first].tolist(), calls.category[group.first].tolist()
     names = [
-        table.name_of(row) if kernel < 0 else f"{table.name_of(row)}->{table.names[kernel]} (Synthetic Op)"
-        for row, kernel in zip(group.example, calls.kernel_name[group.first].tolist(), strict=True)
+        _call_name(table.name_of(row), None if kernel < 0 else table.names[kernel], category)
+        for row, kernel, category in zip(group.example, kernel_name, categories, strict=True)
     ]
-    frame = identity(table, group.example, category[group.first].tolist(), names)
+    frame = identity(table, group.example, categories, names)
     code = readings.code_of(calls.row[group.first])
     code = np.where(calls.kernel_name[group.first] >= 0, -1, code)
     position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
@@ -299,10 +295,7 @@ def modelled_table(
     frame["has_perf_model"] = [m is not None for m in models]
     frame["compute_spec"] = [_compute_spec(m) for m in models]
     frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
-    frame["note"] = [
-        _note(readings, c, kernel)
-        for c, kernel in zip(code.tolist(), calls.kernel_name[group.first].tolist(), strict=True)
-    ]
+    frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
     remote = [
         None if m is None else remote_share(m, table.signature_of(row))
         for m, row in zip(models, group.example, strict=True)
@@ -316,6 +309,12 @@ def modelled_table(
     frame = _with_estimate(frame, work, position, kernel_us, of_call)
     frame = frame.join(kernel_details(table, activity, calls.events, of_call[calls.call_of_event]))
     return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
+
+
+def _call_name(op: str, kernel: str | None, category: str) -> str:
+    if kernel is None:
+        return op
+    return f"{op}->{kernel}" if category == COPY else f"{op}->{kernel} (Synthetic Op)"
 
 
 def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: Floats, of_call: Codes) -> pd.DataFrame:
@@ -380,7 +379,7 @@ def _compute_spec(model: Any) -> str | None:
 
 def _note(readings: OpReadings, code: int, kernel: int) -> str | None:
     if kernel >= 0:
-        return "kernels that a passed parent launched itself"
+        return "kernels that no perf model of the op speaks of"
     return (readings.readings[code].note or None) if code >= 0 else None
 
 
@@ -402,14 +401,14 @@ def unlinked_rows(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame:
     return frame.join(kernel_details(table, activity, index, group))
 
 
-def kernel_summary(table: TraceTable, activity: DeviceActivity, parent_category: Labels, total_ns: int) -> pd.DataFrame:
-    """One row per (parent op, kernel name, stream), collectives and unlinked kernels included."""
+def kernel_summary(table: TraceTable, activity: DeviceActivity, category: Labels, total_ns: int) -> pd.DataFrame:
+    """One row per (parent op, kernel name, category, stream), collectives and unlinked kernels included."""
     parent = np.where(activity.op >= 0, table.name[activity.op], np.int32(-1))
-    group = numbered(parent_category.code, parent, activity.name, activity.stream)
+    group = numbered(category.code, parent, activity.name, activity.stream)
     first = first_of_each(group)
     us = pd.Series(activity.duration_us()).groupby(group).agg(["sum", "count", "mean", "min", "max"])
     keys = {
-        "parent_category": parent_category[first].tolist(),
+        "parent_category": category[first].tolist(),
         "parent_op": [UNLINKED_NAME if c < 0 else table.names[c] for c in parent[first].tolist()],
         "kernel_name": [table.names[c] for c in activity.name[first].tolist()],
         "stream": activity.stream[first].astype(np.int64),

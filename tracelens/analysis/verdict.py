@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.analyze import CHOSEN, COLLECTIVES, Analysis
+from tracelens.analysis.analyze import CHOSEN, Analysis
 from tracelens.analysis.graphs import GraphLinks, graph_launches
-from tracelens.analysis.intervals import union_ns
+from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.numbering import distinct_rows
 from tracelens.analysis.overlap import StreamOverlaps
 from tracelens.analysis.summary import (
@@ -194,13 +195,22 @@ def _throughput(analysis: Analysis) -> Throughput | None:
 
 
 def _categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
-    unified = analysis.frames["unified_perf_summary"]
+    """Kernels' summed time by category, and the share of the window in which one of them at least ran."""
+    unified, activity, category = analysis.frames["unified_perf_summary"], analysis.activity, analysis.event_category
     total_us = analysis.timeline.total_ns / NS_PER_US or 1.0
-    rows = [_category_row(str(name), frame, divisor, total_us) for name, frame in unified.groupby("category")]
-    activity = analysis.activity
-    if activity.collective.any():
-        busy_us = union_ns(activity.start[activity.collective], activity.end[activity.collective]) / NS_PER_US
-        rows.append(CategoryRow(name=COLLECTIVES, time_us=busy_us / divisor, share=busy_us / total_us))
+    rated = {
+        str(name): _category_row(str(name), frame, divisor, total_us) for name, frame in unified.groupby("category")
+    }
+    took = np.bincount(category.code, activity.duration, minlength=len(category.texts)) / NS_PER_US
+    busy = union_by_group(category.code, activity.start, activity.end, len(category.texts)) / NS_PER_US
+    rows = [
+        replace(
+            rated.get(category.texts[code]) or CategoryRow(name=category.texts[code], time_us=0.0, share=0.0),
+            time_us=float(took[code]) / divisor,
+            share=float(busy[code]) / total_us,
+        )
+        for code in np.unique(category.code).tolist()
+    ]
     return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
 
 

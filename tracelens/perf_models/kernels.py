@@ -18,7 +18,8 @@ class KernelPattern:
     """Kernels whose name contains ``regex`` (Python syntax, case matters). A module-level constant is an addition.
 
     ``communication`` kernels are the timeline's communication, with or without an op above them; ``collective`` ones
-    belong to recorded collectives, which have their own sheets; ``memcpy`` ones are copies launched as kernels.
+    belong to recorded collectives, which have their own sheets; ``memcpy`` ones are copies launched as kernels;
+    ``rearranges`` ones only lay out the operands of others, so no matrix product's model speaks of them.
     """
 
     name: str
@@ -27,6 +28,7 @@ class KernelPattern:
     communication: bool = False
     collective: bool = False
     memcpy: bool = False
+    rearranges: bool = False
 
     @property
     def __tracelens_marks__(self) -> tuple[Mark, ...]:
@@ -41,6 +43,39 @@ def classify(names: Sequence[str], patterns: Iterable[KernelPattern]) -> list[Ke
     """The first pattern that each kernel name contains, or None; so an extension's patterns go first."""
     ordered = tuple(patterns)
     return [next((p for p in ordered if p.matches(name)), None) for name in names]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyPath:
+    """Between which memories a copy went: ``direction`` is HtoD, DtoH or PtoP; ``host_memory`` is pinned, pageable or
+    unknown, and None between devices."""
+
+    direction: str
+    host_memory: str | None = None
+
+
+def copy_path(name: str) -> CopyPath | None:
+    """The path of a recorded copy, by its name; None for one within a memory, or when the name does not say.
+
+    >>> copy_path("Memcpy HtoD (Pinned -> Device)")
+    CopyPath(direction='HtoD', host_memory='pinned')
+    """
+    found = _ENDS.search(name)
+    ends = tuple(_MEMORY[word[0].upper()] for word in found.groups()) if found else ()
+    if ends == ("P", "P"):
+        return CopyPath(direction="PtoP")
+    if "H" not in ends or ends == ("H", "H"):
+        return None
+    memory = next((word for word in ("pinned", "pageable") if word in name.lower()), "unknown")
+    return CopyPath(direction="to".join(ends), host_memory=memory)
+
+
+# Kineto ("Memcpy HtoD (Pinned -> Device)"), oneAPI ("Memcpy M2D"), ROCm ("CopyHostToDevice",
+# MEMORY_COPY_HOST_TO_DEVICE) and Nsight Systems ("[CUDA memcpy Host-to-Device]").
+_END = "(host|device|peer|[HDPMA])"
+_ENDS = re.compile(rf"(?i)(?:memcpy|copy)[ _]*{_END}[ _-]*(?:to|2)[ _-]*{_END}(?![a-z])")
+# M is oneAPI's name for host memory, A an array of the device.
+_MEMORY = {"H": "H", "M": "H", "D": "D", "A": "D", "P": "P"}
 
 
 @cache

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tracelens.analysis.activity import device_activity
 from tracelens.analysis.calls import read_ops, unified_calls
 from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.event_category import with_communicating_ops
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.ranks.summary import NOTIFY, Message, RankSummary
@@ -40,7 +41,7 @@ def rank_counters(trace: Trace, summary: RankSummary, options: Options) -> tuple
         edges = np.array([first, first + width], np.int64)
 
     readings = read_ops(trace, catalog, activity)[2]
-    calls = unified_calls(table, tree, activity, readings)
+    calls, _ = unified_calls(table, tree, with_communicating_ops(activity, tree, readings), readings)
     flops_of_code = np.array([0 if r.model is None else r.model.flops() or 0 for r in readings.readings] or [0], float)
     code = readings.code_of(calls.row)
     flops = np.where((code >= 0) & (calls.kernel_name < 0), flops_of_code[np.maximum(code, 0)], 0.0)

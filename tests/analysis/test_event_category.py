@@ -1,0 +1,135 @@
+"""Every device event counts in one category, and every table sums by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.analysis.test_every_trace import TRACES
+from tracelens.analysis.analyze import Analysis, Options, analyze
+from tracelens.analysis.event_category import COLLECTIVES, COPY
+from tracelens.analysis.intervals import overlapping
+from tracelens.analysis.trace import load
+from tracelens.analysis.verdict import step_count, summarize
+
+MORE = (
+    "b200/eager_trace.json.gz",
+    "inference/vllm_prefilldecode_piecewise/graph_execution.json.gz",
+    "mi210/gpu_only_trace.json.gz",
+    "more/param/dlrm_8rank/worker0_step_12.1694128201545.pt.trace.json.gz",
+    "more/torchbench/trace.json.gz",
+)
+
+
+def by_category(found: Analysis, frame: str, category: str, time: str) -> dict[str, float]:
+    rows = found.frames[frame]
+    return rows.groupby(category)[time].sum().to_dict()
+
+
+def sums(found: Analysis) -> dict[str, float]:
+    """Microseconds by category, recomputed event by event."""
+    duration = pd.Series(found.activity.duration / 1e3)
+    return duration.groupby(found.event_category.tolist()).sum().to_dict()
+
+
+def check_sums(found: Analysis) -> None:
+    expected = sums(found)
+    assert sum(expected.values()) * 1e3 == pytest.approx(found.activity.duration.sum())
+    assert by_category(found, "kernel_summary", "parent_category", "kernel_us_sum") == pytest.approx(expected)
+    divisor = max(1, step_count(found))
+    assert {row.name: row.time_us * divisor for row in summarize(found).categories} == pytest.approx(expected)
+    assert all(row.share <= 1 + 1e-9 for row in summarize(found).categories)
+    of_ops = {name: us for name, us in expected.items() if name != COLLECTIVES}
+    direct = by_category(found, "ops_summary_by_category", "category", "direct_ms")
+    assert {name: 1e3 * ms for name, ms in direct.items()} == pytest.approx(of_ops)
+    if not overlapping(found.activity.start, found.activity.end).any():
+        assert by_category(found, "unified_perf_summary", "category", "kernel_us_sum") == pytest.approx(of_ops)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", sorted({*TRACES, *MORE}))
+def test_every_table_of_a_recorded_trace_sums_by_the_same_categories(shared_traces: Path, name: str):
+    check_sums(analyze(load(shared_traces / name), Options()))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (MORE[1], {"triton": 2.05, "MoE_unfused": 124.9}),
+        (MORE[2], {"GEMM": 0.09}),
+    ],
+)
+def test_a_launch_of_many_kernels_is_counted_by_kernel(shared_traces: Path, name: str, expected: dict[str, float]):
+    found = analyze(load(shared_traces / name), Options())
+    ms = by_category(found, "ops_summary_by_category", "category", "direct_ms")
+    assert {key: ms[key] for key in expected} == pytest.approx(expected, abs=0.05)
+
+
+def test_a_call_with_kernels_of_several_categories_has_several_rows(build):
+    made = build().op("my::launcher", 0, 50, **{"Input Dims": [[4]], "Input type": ["float"]})
+    made.launch(1, "Cijk_Ailk_Bljk", 10, 30).launch(2, "softmax_kernel", 40, 5).launch(3, "Cijk_Ailk_Bljk", 45, 20)
+    found = analyze(made.trace(), Options())
+    check_sums(found)
+    rows = found.frames["ops_unique_args"].set_index("category")
+    assert rows["direct_us_sum"].to_dict() == {"GEMM": 50, "softmax": 5}
+    assert rows["subtree_us_sum"].to_dict() == {"GEMM": 55, "softmax": 0}
+    assert found.frames["ops_summary"]["count"].tolist() == [1]
+    unified = found.frames["unified_perf_summary"]
+    assert sorted(unified["category"]) == ["GEMM", "softmax"]
+    assert set(unified["name"]) == {"my::launcher"}
+
+
+def test_what_communicates_or_rearranges_is_no_matrix_product(build):
+    made = build().mm(64, 64, 64, 0, 10, 20)
+    made.launch(2, "void deep_gemm::transpose_fp32<512u>(float const*, float*)", 30, 5)
+    made.launch(3, "void two_shot_all_reduce_kernel<float>(float*)", 35, 7)
+    found = analyze(made.trace(), Options())
+    check_sums(found)
+    assert sums(found) == {"GEMM": 20, "memory": 5, "CustomCollective": 7}
+    rows = found.frames["unified_perf_summary"].set_index("category")
+    assert rows["kernel_us_sum"].to_dict() == {"GEMM": 20, "CustomCollective": 7, "memory": 5}
+    assert rows["has_perf_model"].to_dict() == {"GEMM": True, "CustomCollective": False, "memory": False}
+    assert found.timeline.exposed_comm_ns == 7000
+    assert [family["kernel_us_sum"].sum() for family in found.families.values()] == [20]
+
+
+def test_kernels_of_an_op_that_communicates_do_so_too(build):
+    made = build().op(
+        "symm_mem::multimem_all_reduce_", 0, 50, **{"Input Dims": [[4096], [], []], "Input type": ["float", "", ""]}
+    )
+    made.launch(1, "some_kernel_without_a_telling_name", 10, 30)
+    made.op("aten::mul", 10, 5, **{"Input Dims": [[4096], [4096]], "Input type": ["float", "float"]})
+    made.launch(12, "vectorized_elementwise_kernel", 40, 5)
+    found = analyze(made.trace(), Options())
+    check_sums(found)
+    assert sums(found) == {"CustomCollective": 30, "elementwise": 5}
+    assert (found.timeline.exposed_comm_ns, found.timeline.computation_ns) == (30_000, 5_000)
+
+
+@pytest.mark.parametrize("kernel", ["Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pageable)"])
+def test_copies_from_and_to_the_host_are_no_elementwise_op(build, kernel: str):
+    made = build().op(
+        "aten::copy_", 0, 50, **{"Input Dims": [[4096], [4096], []], "Input type": ["float", "float", "Scalar"]}
+    )
+    made.launch(1, kernel, 10, 30, cat="gpu_memcpy", bytes=16384)
+    found = analyze(made.trace(), Options())
+    check_sums(found)
+    assert sums(found) == {COPY: 30}
+    row = found.frames["unified_perf_summary"].iloc[0]
+    assert row["name"] == f"aten::copy_->{kernel}"
+    assert np.isnan(row["hbm_mb"])
+
+
+def test_a_copy_within_the_device_is_the_work_of_its_op(build):
+    made = build().op(
+        "aten::copy_", 0, 50, **{"Input Dims": [[4096], [4096], []], "Input type": ["float", "float", "Scalar"]}
+    )
+    made.launch(1, "Memcpy DtoD (Device -> Device)", 10, 30, cat="gpu_memcpy", bytes=16384)
+    found = analyze(made.trace(), Options())
+    check_sums(found)
+    assert sums(found) == {"elementwise": 30}
+    assert found.frames["unified_perf_summary"].iloc[0]["hbm_mb"] == pytest.approx(2 * 16384 / 1e6)
