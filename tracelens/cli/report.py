@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 EXTENSION_FAILED = 5
+CONTRADICTION = 6
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--capture", type=Path, metavar="TRACE", help="trace of the graphs' capture: ops for the kernels they replay")
     add("--max-memory", type=above_zero, metavar="GB", help="stop reading beyond this; default: 3/4 of the machine's")
     add("--csv", action="store_true", help="also write csv/, one file per sheet")
+    add(
+        "--check", action="store_true", help="check the report's totals and laws by a second, plain reading of the file"
+    )
     add("--format", choices=("text", "json"), default="text", help="what stdout carries: the verdict, or report.json")
 
 
@@ -107,7 +111,23 @@ def run(args: argparse.Namespace) -> int:
         written = f"{output}{'' if _is_file(output) else '/'}"
         seconds = time.monotonic() - started
         print(report.verdict(seconds=seconds, written=[written], color=wants_color(sys.stdout)))
+    if args.check and not _holds(report, args.trace):
+        return CONTRADICTION
     return EXTENSION_FAILED if report.has_failed_extension else 0
+
+
+def _holds(report: Report, trace: Path) -> bool:
+    """Whether the report obeys its laws; says on stderr which ones were checked and which it breaks."""
+    from tracelens.report.text import terminal_text
+
+    found = report.check(trace)
+    compared = f"not compared with the file: {found.unchecked}" if found.unchecked else "compared with the file"
+    print(f"check: {len(found.laws)} laws, {len(found.broken)} broken; totals {compared}", file=sys.stderr)
+    for law, what in found.broken:
+        print(terminal_text(f"check: {law}: {what}"), file=sys.stderr)
+    if found.broken:
+        print("check: this is an error of tracelens, please report it with these lines", file=sys.stderr)
+    return not found.broken
 
 
 def _is_file(output: Path) -> bool:

@@ -20,6 +20,7 @@ from tracelens.whole import whole_folder
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.analysis.selfcheck.laws import SelfCheck
     from tracelens.report.explanation import Explanation
 
 _OPS, _KERNELS, _COLLECTIVES = "unified_perf_summary", "kernel_summary", "coll_analysis"
@@ -87,6 +88,18 @@ class Report:
         if isinstance(row, int):
             row = self.ops.iloc[row]
         return explain(_by_keys(row, UNIFIED), self.summary.device)
+
+    def check(self, trace: str | PathLike[str]) -> SelfCheck:
+        """Which laws this report breaks, its totals compared with a second, plain and slow reading of its trace file.
+
+        UsageError for a report that was not made from a trace.
+        """
+        from tracelens.analysis.analyze import Analysis
+        from tracelens.analysis.selfcheck.laws import check_report
+
+        if not isinstance(self.result, Analysis):
+            raise UsageError("only the report of a trace can be checked")
+        return check_report(self.result, self.summary, Path(trace))
 
     def verdict(self, **options: Any) -> str:
         """The verdict as text, see ``report.terminal.verdict``."""

@@ -1,0 +1,223 @@
+"""Reports against a second, plain path, and against the laws: real traces, random built ones, and broken ones."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.conftest import REPOSITORY
+from tracelens.analysis.activity import device_activity
+from tracelens.analysis.analyze import Analysis, Options, analyze
+from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_report
+from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, union
+from tracelens.analysis.steps import device_steps
+from tracelens.analysis.summary import Coverage
+from tracelens.analysis.tables import kernel_summary
+from tracelens.analysis.timeline import gpu_timeline
+from tracelens.analysis.trace import load
+from tracelens.analysis.verdict import summarize
+from tracelens.errors import TracelensError
+from tracelens.hardware import recognize
+
+SHARED = REPOSITORY.parent / "shared" / "data" / "traces"
+#: Found when the tests are collected: a test each, so that all of them run beside one another.
+REAL = sorted(path.relative_to(SHARED).as_posix() for path in SHARED.rglob("*.json.gz"))
+KERNELS = (
+    "Cijk_Ailk_Bljk_BBS_MT128x128", "void at::native::vectorized_elementwise_kernel<4>", "ncclDevKernel_AllReduce_Sum",
+    "Memcpy HtoD (Pinned -> Device)", "Memcpy DtoD (Device -> Device)", "Memset (Device)", "triton_poi_fused_add_0",
+)  # fmt: skip
+OPS = ("aten::mm", "aten::add_", "aten::copy_", "c10d::allreduce_", "MyFunction")
+
+
+def found_by(trace: Path) -> tuple[Analysis, Any]:
+    analysis = analyze(load(trace), Options())
+    return analysis, summarize(analysis)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_trace_obeys_every_law(shared_traces: Path, name: str) -> None:
+    try:
+        analysis, summary = found_by(shared_traces / name)
+    except TracelensError:
+        return  # no Kineto trace, or none with device events: tests/cli says which and in which words
+    checked = check_report(analysis, summary, shared_traces / name)
+    assert checked.broken == ()
+    assert checked.unchecked == ""
+
+
+@st.composite
+def events(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """A random trace: threads of nested ops, launches, kernels of several streams, steps, kernels without a launch."""
+    base = draw(st.sampled_from([0, 1_000_000, 3_743_411_252_944]))
+    number = st.integers(0, 400_000)
+
+    def time(ns: int) -> float | str:
+        return float(f"{base + ns // 1000}.{ns % 1000:03d}")
+
+    made: list[dict[str, Any]] = []
+
+    def add(cat: str, name: str, start: int, duration: int, tid: int, **args: Any) -> None:
+        made.append(
+            {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": time(start), "dur": duration / 1000,
+             "args": args}
+        )  # fmt: skip
+
+    correlation = 0
+    for tid in range(1, 1 + draw(st.integers(1, 2))):
+        for _ in range(draw(st.integers(0, 6))):
+            start, duration = draw(number), draw(st.integers(10, 60_000))
+            add("cpu_op", draw(st.sampled_from(OPS)), start, duration, tid)
+            for _ in range(draw(st.integers(0, 3))):
+                correlation += 1
+                at = start + draw(st.integers(0, duration))
+                add("cuda_runtime", "cudaLaunchKernel", at, draw(st.integers(0, 5_000)), tid, correlation=correlation)
+                kernel = draw(st.sampled_from(KERNELS))
+                cat = "gpu_memcpy" if "Memcpy" in kernel else "gpu_memset" if "Memset" in kernel else "kernel"
+                stream = draw(st.sampled_from([7, 20]))
+                begin = at + draw(st.integers(0, 100_000))
+                add(cat, kernel, begin, draw(st.integers(0, 50_000)), stream, stream=stream, device=0,
+                    correlation=correlation)  # fmt: skip
+    for _ in range(draw(st.integers(0, 3))):
+        add("kernel", draw(st.sampled_from(KERNELS)), draw(number), draw(st.integers(1, 9_000)), 7, stream=7, device=0)
+    borders = sorted(set(draw(st.lists(number, max_size=4))))
+    for step, (start, end) in enumerate(itertools.pairwise(borders)):
+        add("user_annotation", f"ProfilerStep#{step}", start, end - start, 1)
+    return made
+
+
+def written(made: list[dict[str, Any]], folder: Path) -> Path:
+    path = folder / "built.json"
+    path.write_text(json.dumps({"traceEvents": made}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("built")
+
+
+def has_device_events(made: list[dict[str, Any]]) -> bool:
+    return any(event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset") for event in made)
+
+
+def assert_lawful(made: list[dict[str, Any]], folder: Path) -> None:
+    if not has_device_events(made):
+        return
+    path = written(made, folder)
+    checked = check_report(*found_by(path), path)
+    assert checked.broken == ()
+    assert checked.unchecked == ""
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(made=events())
+def test_a_built_trace_obeys_every_law(made: list[dict[str, Any]], folder: Path) -> None:
+    assert_lawful(made, folder)
+
+
+def figures_of(path: Path) -> Analysis:
+    """The part of ``analyze`` that the file speaks about, without tables of work and views: 20 times as fast."""
+    trace = load(path)
+    catalog = Catalog()
+    activity = device_activity(trace.table, trace.tree, catalog.kernel_patterns)
+    timeline = gpu_timeline(activity)
+    stem, times, _ = device_steps(trace.table, trace.tree, activity.rows)
+    kernels = kernel_summary(trace.table, activity, activity.category, timeline.total_ns)
+    return Analysis(
+        trace=trace, options=Options(), recognition=recognize(None), extensions=(), coverage=Coverage(),
+        frames={"kernel_summary": kernels}, families={}, timeline=timeline, activity=activity,
+        event_category=activity.category, step_times=times, step_stem=stem,
+    )  # fmt: skip
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("batch", range(20))
+def test_figures_of_ten_thousand_built_traces_equal_the_plain_path(batch: int, folder: Path) -> None:
+    @seed(batch)
+    @settings(max_examples=500, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(made=events())
+    def all_of_them(made: list[dict[str, Any]]) -> None:
+        if has_device_events(made):
+            path = written(made, folder)
+            analysis, plain = figures_of(path), PlainTrace.read(path)
+            assert [what for law in FILE_LAWS for what in law(analysis, plain)] == []
+
+    all_of_them()
+
+
+def test_a_contradiction_with_the_file_is_found(folder: Path) -> None:
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.0, "dur": 2.0, "args": {"stream": 7}}
+    path = written([kernel, {**kernel, "ts": 5.0}], folder)
+    analysis, summary = found_by(path)
+    assert check_report(analysis, summary, path).broken == ()
+    longer = written([kernel, {**kernel, "ts": 5.0, "dur": 2.001}], folder)
+    broken = {law for law, _ in check_report(analysis, summary, longer).broken}
+    assert "device events are those of the file" in broken
+    assert "kernels hang on the op that launched them" in broken
+
+
+def test_a_report_that_contradicts_itself_is_found(repository: Path) -> None:
+    path = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+    analysis, summary = found_by(path)
+    assert check_report(analysis, summary, path).broken == ()
+    assert summary.steps is not None
+    assert summary.busy is not None
+    too_much = replace(summary.findings[0], gain_us=2 * summary.steps.time_us)
+    wrong = replace(summary, busy=replace(summary.busy, idle=0.5), findings=(too_much,))
+    times = replace(analysis.step_times, busy_ns=analysis.step_times.busy_ns + 10**12)
+    idle = analysis.frames["idle_causes"].assign(idle_us=1.0)
+    kernels = analysis.frames["kernel_summary"].iloc[1:]
+    frames = {**analysis.frames, "idle_causes": idle, "kernel_summary": kernels}
+    broken = {law for law, _ in check_report(replace(analysis, step_times=times, frames=frames), wrong, path).broken}
+    assert {law.__name__.replace("_", " ") for law in REPORT_LAWS} <= broken
+
+
+def test_every_law_has_a_sentence() -> None:
+    for law in (*REPORT_LAWS, *FILE_LAWS):
+        assert law.__doc__ is not None
+        assert law.__doc__.strip().endswith(".")
+
+
+def test_plain_times_are_exact() -> None:
+    assert nanoseconds("3743411252944.511") == 3743411252944511
+    assert nanoseconds(0.0005) == 0
+    assert nanoseconds(0.0015) == 2
+    with pytest.raises(ValueError, match="is no time"):
+        nanoseconds("soon")
+
+
+def test_the_plain_union_and_the_plain_parts() -> None:
+    # [0, 10) and [5, 12) cover 12, [20, 21) one more
+    assert union([(5, 12), (0, 10), (20, 21)]) == 13
+    # 0-4 compute, 4-6 communication beside it until 5, 8-9 a copy, the rest of 0-10 idle
+    found = parts([(0, 5, "compute"), (4, 6, "communication"), (8, 9, "copy")], (0, 10))
+    assert (found.compute, found.exposed_communication, found.exposed_copies, found.idle) == (5, 1, 1, 3)
+
+
+def test_ops_nest_plainly() -> None:
+    def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
+
+    plain = PlainTrace.of(
+        [
+            event("cpu_op", "outer", 0, 10),
+            event("cpu_op", "inner", 2, 3),
+            event("cuda_runtime", "cudaLaunchKernel", 3, 1, correlation=1),
+            event("cuda_runtime", "cudaLaunchKernel", 7, 1, correlation=2),
+            {**event("kernel", "a", 20, 1, correlation=1, stream=7), "tid": 7},
+            {**event("kernel", "b", 22, 1, correlation=2, stream=7), "tid": 7},
+            {**event("kernel", "c", 24, 1, correlation=3, stream=7), "tid": 7},
+        ]
+    )
+    assert [e.launch.op if e.launch else None for e in plain.device] == ["inner", "outer", None]
+    assert np.array_equal([e.start for e in plain.device], [20_000, 22_000, 24_000])

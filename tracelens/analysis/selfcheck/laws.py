@@ -1,0 +1,180 @@
+"""The laws that every report obeys, and which of them one report breaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, union
+from tracelens.analysis.summary import Summary
+from tracelens.analysis.tables import UNLINKED_NAME
+from tracelens.trace.links import LinkedBy
+from tracelens.units import NS_PER_US
+
+#: Relative error of a sum of float microseconds against the same sum in whole nanoseconds.
+_FLOAT = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfCheck:
+    """``laws``: names of those that were checked; ``broken``: (law, what contradicts it); ``unchecked``: why the totals
+    were not compared with the file, "" when they were.
+    """
+
+    laws: tuple[str, ...]
+    broken: tuple[tuple[str, str], ...]
+    unchecked: str = ""
+
+
+def check_report(analysis: Analysis, summary: Summary, path: Path) -> SelfCheck:
+    """Checks one analysis against the laws, and its totals against a plain reading of the file at ``path``."""
+    laws = [law.__name__ for law in REPORT_LAWS]
+    broken = [(law.__name__, what) for law in REPORT_LAWS for what in law(analysis, summary)]
+    unchecked = _not_comparable(analysis)
+    if not unchecked:
+        plain = PlainTrace.read(path)
+        unchecked = plain.unusable
+        if not unchecked:
+            laws += [law.__name__ for law in FILE_LAWS]
+            broken += [(law.__name__, what) for law in FILE_LAWS for what in law(analysis, plain)]
+    return SelfCheck(
+        laws=tuple(name.replace("_", " ") for name in laws),
+        broken=tuple((name.replace("_", " "), what) for name, what in broken),
+        unchecked=unchecked,
+    )
+
+
+def _not_comparable(analysis: Analysis) -> str:
+    if analysis.trace.table.losses:
+        return "the file is damaged"
+    if analysis.merged is not None:
+        return "the file holds several ranks"
+    if analysis.overlaps is not None and analysis.overlaps.clipped:
+        return "--overlap clip changed the recorded times"
+    return ""
+
+
+def parts_of_the_window_add_up(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """Computation, exposed communication, exposed copies and idle time, each from 0 on, make the window."""
+    if summary.busy is not None:
+        shares = (summary.busy.compute, summary.busy.exposed_comm, summary.busy.memcpy, summary.busy.idle)
+        if min(shares) < 0 or not math.isclose(sum(shares), 1.0, rel_tol=_FLOAT):
+            yield f"shares of the window {shares}"
+
+
+def idle_causes_add_up_to_idle_time(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """Every idle nanosecond has one cause."""
+    if "idle_causes" in analysis.frames:
+        caused = float(analysis.frames["idle_causes"]["idle_us"].sum())
+        if not math.isclose(caused, analysis.timeline.idle_ns / NS_PER_US, rel_tol=_FLOAT, abs_tol=1e-6):
+            yield f"causes explain {caused} of {analysis.timeline.idle_ns / NS_PER_US} us"
+
+
+def no_step_is_busier_than_long(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """A step's device events cover at most its duration."""
+    times = analysis.step_times
+    for step, busy, start, end in zip(times.steps, times.busy_ns, times.start_ns, times.end_ns, strict=True):
+        if busy > end - start:
+            yield f"step {step.number} is busy for {busy} ns of {end - start}"
+
+
+def a_gain_is_within_a_step(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """No finding saves more than the step, or the window, takes."""
+    whole_us = summary.steps.time_us if summary.steps else summary.busy.total_us if summary.busy else None
+    for finding in summary.findings:
+        if whole_us is not None and finding.gain_us is not None and finding.gain_us > whole_us * (1 + _FLOAT):
+            yield f"{finding.id}: {finding.gain_us} of {whole_us} us"
+
+
+def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """The tables' kernel time by category adds up to all device time, collectives included."""
+    activity = analysis.activity
+    total = int(activity.duration.sum())
+    kernels = analysis.frames.get("kernel_summary")
+    if kernels is not None and not _is_total(kernels["kernel_us_sum"].sum(), total):
+        yield f"kernel_summary holds {kernels['kernel_us_sum'].sum()} us of {total} ns"
+    if len(analysis.event_category.code) != len(activity):
+        yield f"{len(analysis.event_category.code)} categories for {len(activity)} device events"
+
+
+#: Laws of the report alone.
+REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
+    parts_of_the_window_add_up,
+    idle_causes_add_up_to_idle_time,
+    no_step_is_busier_than_long,
+    a_gain_is_within_a_step,
+    each_device_nanosecond_has_one_category,
+)
+
+
+def device_events_are_those_of_the_file(analysis: Analysis, plain: PlainTrace) -> Iterator[str]:
+    """As many device events as the file holds, and as long."""
+    activity = analysis.activity
+    if analysis.selected_steps:
+        return
+    seen = (len(activity), int(activity.duration.sum()))
+    there = (len(plain.device), sum(event.end - event.start for event in plain.device))
+    if seen != there:
+        yield f"(events, ns) {seen} in the report, {there} in the file"
+
+
+def busy_time_is_the_union_of_device_events(analysis: Analysis, plain: PlainTrace) -> Iterator[str]:
+    """The timeline's parts, found moment by moment."""
+    activity, timeline = analysis.activity, analysis.timeline
+    what = np.where(activity.communication, "communication", np.where(activity.memcpy, "copy", "compute")).tolist()
+    events = list(zip(activity.start.tolist(), activity.end.tolist(), what, strict=True))
+    found = parts(events, timeline.window)
+    seen = (timeline.computation_ns, timeline.exposed_comm_ns, timeline.exposed_memcpy_ns, timeline.idle_ns)
+    if seen != (found.compute, found.exposed_communication, found.exposed_copies, found.idle):
+        yield f"{seen} ns in the report, {found}"
+
+
+def kernels_hang_on_the_op_that_launched_them(analysis: Analysis, plain: PlainTrace) -> Iterator[str]:
+    """Count and time of every (launching op, kernel) as found thread by thread."""
+    tree = analysis.trace.tree
+    device = analysis.activity.rows
+    how = tree.linked_by[device]
+    if analysis.selected_steps or analysis.graphs is not None or tree.overlaps:
+        return
+    if np.isin(how, (LinkedBy.FLOW, LinkedBy.EXTERNAL_ID)).any():
+        return
+    rows = analysis.frames["kernel_summary"]
+    seen: dict[tuple[str, str], tuple[int, int]] = {}
+    columns = (rows[key].tolist() for key in ("parent_op", "kernel_name", "kernel_us_count", "kernel_us_sum"))
+    for op, kernel, count, us in zip(*columns, strict=True):
+        key = ("" if op == UNLINKED_NAME else op, kernel)
+        before = seen.get(key, (0, 0))
+        seen[key] = (before[0] + int(count), before[1] + round(us * NS_PER_US))
+    there = kernel_totals(plain)
+    for key in sorted(seen.keys() | there.keys()):
+        if seen.get(key) != there.get(key):
+            yield f"{key}: (count, ns) {seen.get(key)} in the report, {there.get(key)} in the file"
+
+
+def busy_time_of_all_steps(analysis: Analysis, plain: PlainTrace) -> Iterator[str]:
+    """The union of all device events of the file, without steps chosen."""
+    if analysis.selected_steps:
+        return
+    found = union((event.start, event.end) for event in plain.device)
+    activity = analysis.activity
+    seen = union(zip(activity.start.tolist(), activity.end.tolist(), strict=True))
+    if seen != found:
+        yield f"{seen} ns in the report, {found} in the file"
+
+
+#: Laws of the report against its file.
+FILE_LAWS: tuple[Callable[[Analysis, PlainTrace], Iterator[str]], ...] = (
+    device_events_are_those_of_the_file,
+    busy_time_is_the_union_of_device_events,
+    busy_time_of_all_steps,
+    kernels_hang_on_the_op_that_launched_them,
+)
+
+
+def _is_total(us: float, ns: int) -> bool:
+    return math.isclose(us * NS_PER_US, ns, rel_tol=_FLOAT, abs_tol=0.5)

@@ -1,0 +1,200 @@
+"""A second, plain, slow path from a trace file to the totals of its report.
+
+It uses the standard library alone and shares no code with the reader, the op tree or the tables: a mistake in one of
+them shows as a difference. All times are whole nanoseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+_DEVICE = frozenset({"kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"})
+_OPS = frozenset({"cpu_op", "operator"})
+#: Categories of events that nest on a host thread, beside the runtime and driver calls of any vendor.
+_NESTING = _OPS | {"user_annotation", "python_function", "runtime", "driver"}
+#: An op of this name hands its kernels to the op above it.
+_PASSED_OVER = "execute"
+_STEP = "ProfilerStep#"
+
+Interval = tuple[int, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class HostEvent:
+    """One event of a host thread. ``op``: the name of the innermost op at or above it."""
+
+    name: str
+    category: str
+    start: int
+    end: int
+    op: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class DeviceEvent:
+    """One kernel, copy or memset. ``launch``: the host call that launched it, by its correlation."""
+
+    name: str
+    start: int
+    end: int
+    stream: int
+    launch: HostEvent | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PlainTrace:
+    """What the totals are made of. ``unusable``: why this path cannot speak about the file, "" when it can."""
+
+    device: list[DeviceEvent] = field(default_factory=list)
+    steps: list[Interval] = field(default_factory=list)
+    unusable: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> PlainTrace:
+        """From a .json or .json.gz file."""
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        try:
+            document = json.loads(content, parse_float=Decimal)
+        except (ValueError, RecursionError):
+            return cls(unusable="the file is damaged")
+        return cls.of(document["traceEvents"] if isinstance(document, dict) else document)
+
+    @classmethod
+    def of(cls, events: Sequence[Any]) -> PlainTrace:
+        """From the event list as JSON gives it."""
+        trace = cls()
+        launches: dict[int, list[HostEvent]] = defaultdict(list)
+        threads: dict[tuple[str, str], list[HostEvent]] = defaultdict(list)
+        pending: list[tuple[DeviceEvent, int]] = []
+        for event in events:
+            category = str(event.get("cat", "")).lower()
+            if event.get("ph") == "B" and category in _DEVICE | _NESTING:
+                trace.unusable = "the file has begin and end events"
+            if event.get("ph") != "X":
+                continue
+            args = event.get("args") or {}
+            start = nanoseconds(event["ts"])
+            end = start + max(0, nanoseconds(event.get("dur") or 0))
+            if category in _DEVICE:
+                stream = args.get("stream", event.get("tid"))
+                found = DeviceEvent(
+                    name=event["name"], start=start, end=end, stream=stream if isinstance(stream, int) else -1
+                )
+                trace.device.append(found)
+                pending.append((found, int(args.get("correlation") or 0)))
+            elif category in _NESTING or category.endswith(("_runtime", "_driver")):
+                host = HostEvent(name=event["name"], category=category, start=start, end=end)
+                threads[str(event.get("pid")), str(event.get("tid"))].append(host)
+                if category not in _NESTING - {"runtime", "driver"} and int(args.get("correlation") or 0) > 0:
+                    launches[int(args["correlation"])].append(host)
+                if category == "user_annotation" and host.name.startswith(_STEP):
+                    trace.steps.append((start, end))
+        trace.steps.sort()
+        for thread in threads.values():
+            _name_ops(thread)
+        for found, correlation in pending:
+            found.launch = _launch(launches.get(correlation, []), found.start)
+        return trace
+
+
+def nanoseconds(microseconds: Any) -> int:
+    """Whole ns, halves to even, from the digits as recorded; ValueError for what is no number."""
+    try:
+        value = Decimal(str(microseconds)) * 1000
+        return int(value.to_integral_value(ROUND_HALF_EVEN))
+    except (InvalidOperation, OverflowError) as error:
+        raise ValueError(f"{microseconds!r} is no time") from error
+
+
+def _launch(calls: list[HostEvent], start: int) -> HostEvent | None:
+    """The last call of a correlation that began before its device event; else, clocks differing, the first."""
+    if not calls:
+        return None
+    before = [call for call in calls if call.start <= start]
+    return max(before, key=lambda call: call.start) if before else min(calls, key=lambda call: call.start)
+
+
+def _name_ops(thread: list[HostEvent]) -> None:
+    """Sets ``op`` of every event of one thread: events nest where one lies in another."""
+    rank = {"runtime": 1, "driver": 2}
+    open_events: list[HostEvent] = []
+    for event in sorted(thread, key=lambda e: (e.start, -e.end, rank.get(e.category.rpartition("_")[2], 0))):
+        while open_events and not _contains(open_events[-1], event):
+            open_events.pop()
+        if event.category in _OPS and event.name != _PASSED_OVER:
+            event.op = event.name
+        elif open_events:
+            event.op = open_events[-1].op
+        open_events.append(event)
+
+
+def _contains(outer: HostEvent, inner: HostEvent) -> bool:
+    if outer.start == outer.end:
+        return (inner.start, inner.end) == (outer.start, outer.end)
+    return outer.start <= inner.start < outer.end and inner.end <= outer.end
+
+
+def union(intervals: Iterable[Interval]) -> int:
+    """The time that at least one of the intervals covers."""
+    covered, reached = 0, None
+    for start, end in sorted(intervals):
+        if reached is None or start > reached:
+            covered += end - start
+            reached = end
+        elif end > reached:
+            covered += end - reached
+            reached = end
+    return covered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """How a window divides, in ns: each moment counts for the first that ran of compute, communication, copies."""
+
+    compute: int
+    exposed_communication: int
+    exposed_copies: int
+    idle: int
+
+
+def parts(events: Sequence[tuple[int, int, str]], window: Interval) -> Parts:
+    """``events``: (start, end, ``compute`` | ``communication`` | ``copy``). One moment after the other."""
+    borders = sorted({*window, *(start for start, _, _ in events), *(end for _, end, _ in events)})
+    begins: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for start, end, what in events:
+        if end > start:
+            begins[start].append((what, 1))
+            begins[end].append((what, -1))
+    running = {"compute": 0, "communication": 0, "copy": 0}
+    spent = {"compute": 0, "communication": 0, "copy": 0, "idle": 0}
+    for here, there in itertools.pairwise(borders):
+        for what, change in begins[here]:
+            running[what] += change
+        now = next((what for what, count in running.items() if count), "idle")
+        spent[now] += there - here
+    return Parts(
+        compute=spent["compute"],
+        exposed_communication=spent["communication"],
+        exposed_copies=spent["copy"],
+        idle=spent["idle"],
+    )
+
+
+def kernel_totals(trace: PlainTrace) -> dict[tuple[str, str], tuple[int, int]]:
+    """(count, total ns) by (launching op, kernel name); the op of a kernel without a recorded launch is ""."""
+    totals: dict[tuple[str, str], tuple[int, int]] = {}
+    for event in trace.device:
+        op = "" if event.launch is None else event.launch.op or event.launch.name
+        count, spent = totals.get((op, event.name), (0, 0))
+        totals[op, event.name] = (count + 1, spent + event.end - event.start)
+    return totals
