@@ -1,6 +1,6 @@
 """FBGEMM: look-ups in embedding tables, rows quantized for the wire, permutations of sparse features and embeddings.
 
-As TorchRec uses them. The slots of a look-up are those of ``fbgemm_gpu/codegen`` with row-wise Adagrad.
+As TorchRec uses them. The slots of a look-up are those of ``fbgemm_gpu/codegen``.
 """
 
 from __future__ import annotations
@@ -8,31 +8,51 @@ from __future__ import annotations
 import math
 
 from tracelens import CategoryOf, DType, OpSignature, SignatureError, traced_as
-from tracelens.perf_models import BackwardOf, GroupQuant, Movement, PooledLookup
+from tracelens.perf_models import BackwardPairs, GroupQuant, Movement, PooledLookup
+from tracelens.perf_models.surroundings import gradient_of
 
 # A quantized row ends with its scale and bias, FP32 each (fbgemm_gpu/src/quantize_ops).
 _SUFFIX_BYTES = 8
 
-_LOOKUP = "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function"
-_LOOKUP_BACKWARD = "torch::autograd::CppNode<SplitLookupFunction_rowwise_adagrad_Op>"
+# Optimizer in a look-up's name -> elements of its state per element of a row, and per row (fbgemm_gpu/codegen).
+_STATE: dict[str, tuple[int, int]] = {
+    "rowwise_adagrad": (0, 1), "approx_rowwise_adagrad": (0, 1), "rowwise_weighted_adagrad": (0, 1),
+    "adagrad": (1, 0), "sgd": (0, 0), "approx_sgd": (0, 0), "lars_sgd": (1, 0), "adam": (2, 0), "lamb": (2, 0),
+    "partial_rowwise_adam": (1, 1), "partial_rowwise_lamb": (1, 1), "none": (0, 0),
+}  # fmt: skip
+_LOOKUPS = {f"fbgemm::split_embedding_codegen_lookup_{name}_function": state for name, state in _STATE.items()}
+_ROWWISE = "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function"
+_DENSE = "fbgemm::dense_embedding_codegen_lookup_function"
+_GRADIENTS = {
+    **{
+        f"fbgemm::split_embedding_codegen_lookup_{name}_function": (
+            f"torch::autograd::CppNode<SplitLookupFunction_{name}_Op>"
+        )
+        for name in _STATE
+    },
+    _DENSE: "torch::autograd::CppNode<SplitLookupFunction_Dense_Op>",
+}
 
 
-@traced_as(_LOOKUP)
+@traced_as(*_LOOKUPS, asks=("gradient",))
 def _lookup(op: OpSignature) -> PooledLookup:
     """(.., weights on the device (1), in host memory (2), .., offsets of the widths (6), total width (7), ..,
     indices (11), offsets of the bags (12), .., index weights (14), .., moments as 1 and 2 (20, 21), ...).
 
     A table's width stands in the values of a tensor. The mean is taken: the total width over the tables, where it was
-    recorded, else all weights over all rows, of which each has one moment. Bags are FP32.
+    recorded or the gradient shows it, else, where each row has one moment, all weights over all rows. Bags are FP32.
     """
     tables, bags = op.shape(6, rank=1)[0] - 1, op.shape(12, rank=1)[0] - 1
-    total, rows = op.literal(7), _elements(op, 20) + _elements(op, 21)
-    if isinstance(total, int) and tables > 0:
+    total, rows = op.literal(7), _elements(op, 20) + _elements(op, 21) if op.name == _ROWWISE else 0
+    if not isinstance(total, int):
+        total = _gradient_width(op)
+    if total and tables > 0:
         width, assumed = total / tables, "tables looked up alike"
     elif rows:
         width, assumed = (_elements(op, 1) + _elements(op, 2)) / rows, "mean row width"
     else:
         raise SignatureError(f"{op.name}: neither the widths of the tables nor their rows were recorded")
+    per_element, per_row = _LOOKUPS[op.name]
     return PooledLookup(
         looked_up=op.shape(11, rank=1)[0],
         width=width,
@@ -40,8 +60,37 @@ def _lookup(op: OpSignature) -> PooledLookup:
         weighted=op.has(14),
         dtype=op.dtype(1),
         dtype_index=op.dtype(11),
+        row_state=per_row + per_element * width,
         assumed=assumed,
     )
+
+
+@traced_as(_DENSE, asks=("gradient",))
+def _dense_lookup(op: OpSignature) -> PooledLookup:
+    """(weights (0), .., offsets of the widths (2), total width (3), .., indices (7), offsets of the bags (8), ...).
+
+    The gradient is added to that of the weights, no optimizer runs.
+    """
+    tables, total = op.shape(2, rank=1)[0] - 1, op.literal(3)
+    if not isinstance(total, int):
+        total = _gradient_width(op)
+    if not total or tables <= 0:
+        raise SignatureError(f"{op.name}: the widths of the tables were not recorded")
+    return PooledLookup(
+        looked_up=op.shape(7, rank=1)[0],
+        width=total / tables,
+        bags=op.shape(8, rank=1)[0] - 1,
+        dtype=op.dtype(0),
+        dtype_index=op.dtype(7),
+        row_state=0,
+        assumed="tables looked up alike",
+    )
+
+
+def _gradient_width(op: OpSignature) -> int | None:
+    """The width of all tables together: the last dim of the gradient of the bags, [batch, width]."""
+    gradient = gradient_of(op)
+    return gradient.shape(0, rank=2)[1] if gradient is not None else None
 
 
 def _elements(op: OpSignature, tensor: int) -> int:
@@ -49,7 +98,7 @@ def _elements(op: OpSignature, tensor: int) -> int:
 
 
 #: The gradient's record shows the bags alone.
-LOOKUP_BACKWARD = BackwardOf(forward=_LOOKUP, names=(_LOOKUP_BACKWARD,))
+LOOKUP_BACKWARDS = BackwardPairs(pairs=tuple(_GRADIENTS.items()))
 
 
 @traced_as("fbgemm::permute_2D_sparse_data", "fbgemm::permute_1D_sparse_data", "fbgemm::permute_sparse_features",
@@ -123,4 +172,4 @@ def _permute(op: OpSignature) -> Movement:
     return Movement(read=((n, op.dtype(0)),), written=((n, op.dtype(0)),))
 
 
-LOOKUPS = CategoryOf(category="index", names=(_LOOKUP_BACKWARD,))
+LOOKUPS = CategoryOf(category="index", names=tuple(_GRADIENTS.values()))

@@ -296,6 +296,21 @@ REST = [
          t(0, of="c10::Half"), NONE, t(9, of=INT32), t(9, of=INT64), t(10, of=INT32), NONE, NONE, t(10, of=INT64), NONE,
          t(500, of=INT64), t(37, of=INT64), *[NONE] * 7, t(9000, of=FP32), t(0, of=FP32),
          model="PooledLookup", flops=500 * 160, hbm=500 * 160 * 2 + 8 * (500 + 37) + 36 * 160 * 4),
+    call("fbgemm::split_embedding_codegen_lookup_approx_rowwise_adagrad_function "
+         "fbgemm::split_embedding_codegen_lookup_rowwise_weighted_adagrad_function "
+         "fbgemm::split_embedding_codegen_lookup_adagrad_function fbgemm::split_embedding_codegen_lookup_sgd_function "
+         "fbgemm::split_embedding_codegen_lookup_approx_sgd_function "
+         "fbgemm::split_embedding_codegen_lookup_lars_sgd_function "
+         "fbgemm::split_embedding_codegen_lookup_adam_function fbgemm::split_embedding_codegen_lookup_lamb_function "
+         "fbgemm::split_embedding_codegen_lookup_partial_rowwise_adam_function "
+         "fbgemm::split_embedding_codegen_lookup_partial_rowwise_lamb_function "
+         "fbgemm::split_embedding_codegen_lookup_none_function",
+         t(0, of=FP32), t(9000 * 160, of=FP32), t(0, of=FP32), NONE, t(9, of=INT32), t(9, of=INT64), t(10, of=INT32),
+         c(9 * 160), NONE, t(10, of=INT64), NONE, t(500, of=INT64), t(37, of=INT64),
+         model="PooledLookup", flops=500 * 160, hbm=500 * 160 * 4 + 8 * (500 + 37) + 36 * 160 * 4),
+    call("fbgemm::dense_embedding_codegen_lookup_function", t(112, of=FP32), t(2, of=INT64), t(3, of=INT32), c(32),
+         NONE, t(3, of=INT64), NONE, t(500, of=INT64), t(33, of=INT64),
+         model="PooledLookup", flops=500 * 16, hbm=500 * 16 * 4 + 8 * (500 + 33) + 32 * 16 * 4),
     call("fbgemm::permute_2D_sparse_data fbgemm::permute_sparse_features", t(30, of=INT32), t(20, 8, of=INT32),
          t(700, of=INT32), NONE, NONE, model="Movement", flops=0, hbm=4 * (2 * 700 + 20 * 8 + 30 * 8)),
     call("fbgemm::permute_1D_sparse_data", t(30, of=INT32), t(20, of=INT32), t(700, of=INT32), t(700, of=FP32), c(900),

@@ -10,7 +10,7 @@ import pytest
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models import GEMM, Collective, EPComm, PerfModel, Reduce, Softmax, WorkColumns, bindings
-from tracelens.perf_models.launches import LAUNCH, Launch
+from tracelens.perf_models.surroundings import LAUNCH, Launch
 from tracelens.signature import OpSignature
 
 
@@ -97,10 +97,78 @@ def test_indexing_by_a_list_without_shapes_takes_the_rows_from_its_gather(kernel
     assert (model and model.hbm_bytes()) == nbytes
 
 
+CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<{}, unsigned int, 3, 128, 1>({}*)"
+OPAQUE = CAT.format("at::native::(anonymous namespace)::OpaqueType<2u>", "OpaqueType<2u>")
+LISTS = {"shapes": (((1, 559, 32), (1, 559, 32)), ()), "dtypes": ("TensorList", "Scalar")}
+UNSIZED = {"shapes": ((), ()), "dtypes": ("TensorList", "Scalar")}
+
+
+def launched(kernel: str) -> tuple[str, Launch]:
+    return (LAUNCH, Launch(kernel=kernel))
+
+
 def test_a_concatenation_without_element_type_has_no_bytes_but_no_flops_either():
-    model = read("aten::cat", shapes=(((1, 559, 32), (1, 559, 32)), ()), dtypes=("TensorList", "Scalar"))
+    model = read("aten::cat", **LISTS)
     assert (model.flops(), model.hbm_bytes()) == (0, None)
     assert model.parameters()["num_read"] == 2 * 559 * 32
+
+
+@pytest.mark.parametrize(
+    ("kernel", "width"),
+    [
+        (OPAQUE, 2),
+        (OPAQUE.replace("2u", "(unsigned int)8"), 8),
+        (CAT.format("float", "float"), 4),
+        (CAT.format("c10::BFloat16", "c10::BFloat16").replace("_contig", ""), 2),
+        (OPAQUE.replace("_contig", "_vectorized"), 2),
+    ],
+)
+def test_a_concatenations_kernel_says_how_wide_its_elements_are(kernel: str, width: int):
+    assert read("aten::cat", **LISTS, attributes=(launched(kernel),)).hbm_bytes() == 2 * width * 2 * 559 * 32
+
+
+def test_another_kernel_says_nothing_of_a_concatenations_elements():
+    attributes = (launched("void at::native::elementwise_kernel<128, 4, OpaqueType<2u>>()"),)
+    assert read("aten::cat", **LISTS, attributes=attributes).hbm_bytes() is None
+
+
+def test_a_concatenation_without_sizes_takes_them_from_its_gradient():
+    gradient = OpSignature(name="CatBackward0", shapes=((16, 416),), dtypes=("float",))
+    model = read("aten::cat", **UNSIZED, attributes=(("gradient", gradient),))
+    assert model.hbm_bytes() == 2 * 4 * 16 * 416
+
+
+@pytest.mark.parametrize(
+    ("caller", "shapes", "elements"),
+    [
+        ("SplitWithSizesBackward0", ((2048, 160), (2048, 32), ()), 2048 * 192),
+        ("All2All_Pooled_WaitBackward", ((2048, 7),), 2048 * 7),
+        ("aten::stack", ((2048, 437, 160), (), ()), 2048 * 437 * 160),
+    ],
+)
+def test_a_concatenation_without_sizes_takes_those_that_its_caller_puts_together(
+    caller: str, shapes: Any, elements: int
+):
+    above = OpSignature(name=caller, shapes=shapes, dtypes=("float",) * len(shapes))
+    model = read("aten::cat", **UNSIZED, attributes=(launched(OPAQUE), ("caller", above)))
+    assert model.hbm_bytes() == 2 * 2 * elements
+
+
+def test_a_concatenation_called_by_any_other_op_has_no_sizes():
+    above = OpSignature(name="MyFunctionBackward", shapes=((8, 8),), dtypes=("float",))
+    with pytest.raises(SignatureError, match="is not a list of tensors"):
+        read("aten::cat", **UNSIZED, attributes=(launched(OPAQUE), ("caller", above)))
+
+
+def test_a_concatenation_into_a_tensor_has_its_size():
+    model = read("aten::cat", shapes=((2048, 160, 606), (), ()), dtypes=("float", "TensorList", "Scalar"))
+    assert model.hbm_bytes() == 2 * 4 * 2048 * 160 * 606
+
+
+def test_an_index_without_its_list_picks_what_its_gradient_has():
+    gradient = OpSignature(name="IndexBackward0", shapes=((16, 351),), dtypes=("float",))
+    model = read("aten::index", shapes=((16, 27, 27), ()), dtypes=("float", ""), attributes=(("gradient", gradient),))
+    assert model.hbm_bytes() == 2 * 4 * 16 * 351
 
 
 def test_max_pooling_writes_positions():
@@ -124,6 +192,33 @@ def test_a_fused_adam_step_reads_four_lists_and_writes_three():
     assert model.flops() == 15 * 22
     assert model.hbm_bytes() is None  # element types of lists are not recorded
     assert model.parameters()["reads_per_elem"] + model.parameters()["writes_per_elem"] == 7
+
+
+MULTI = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<"
+    "at::native::(anonymous namespace)::{metadata}, at::native::(anonymous namespace)::{functor}>(float)"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "slots", "metadata", "functor", "nbytes"),
+    [
+        ("aten::_fused_adamw_", 5, "FusedOptimizerTensorListMetadata<4>",
+         "FusedAdamMathFunctor<c10::BFloat16, 4, ADAM_MODE::ADAMW, false>", 7 * 2 * 22),
+        ("aten::_fused_sgd_", 3, "TensorListMetadata<3>", "FusedSgdMathFunctor<float, 3>", 5 * 4 * 22),
+        ("aten::_foreach_add_", 2, "TensorListMetadata<2>",
+         "BinaryOpListAlphaFunctor<double, 2, 2, 0>, std::plus<double>, double", 3 * 8 * 22),
+        ("aten::_foreach_norm", 1, "TensorListMetadata<1>",
+         "LpNormFunctor<float, (at::native::NormType)1, float, 1, 1, 0>", 4 * (22 + 2)),
+        ("aten::_foreach_copy_", 2, "TensorListMetadata<2>", "CopyFunctor<float, c10::BFloat16, 2, 1, 1>", 2 * 4 * 22),
+    ],
+)  # fmt: skip
+def test_the_kernel_of_a_tensor_list_says_its_element_type(
+    name: str, slots: int, metadata: str, functor: str, nbytes: int
+):
+    lists = (((10,), (3, 4)),) * slots
+    attributes = (launched(MULTI.format(metadata=metadata, functor=functor)),)
+    assert read(name, shapes=lists, dtypes=("TensorList",) * slots, attributes=attributes).hbm_bytes() == nbytes
 
 
 def test_a_tensor_list_without_shapes_is_an_error():

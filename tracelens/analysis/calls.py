@@ -25,17 +25,16 @@ from tracelens.analysis.inference import inference_sums
 from tracelens.analysis.inner_ops import forward_rows
 from tracelens.analysis.intervals import overlapping, union_by_group
 from tracelens.analysis.numbering import Codes, distinct_rows, first_of_each, numbered
+from tracelens.analysis.surroundings import Surroundings, surroundings
 from tracelens.analysis.trace import Trace
+from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.inference_attention import SUMS, AttentionSums
-from tracelens.perf_models.launches import LAUNCH, Launch
 from tracelens.signature import OpSignature
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 Ints = npt.NDArray[np.int64]
-#: Launches that are read from the file again for the sake of ops that do not say how much they move.
-MOST_LAUNCHES = 100
 
 
 class OpReadings:
@@ -50,11 +49,11 @@ class OpReadings:
         catalog: Catalog,
         rows: RowColumn,
         forward: Mapping[int, int] | None = None,
-        launches: Mapping[int, Launch] | None = None,
+        around: Surroundings | None = None,
     ) -> None:
         """``forward``: rows that cost what the backward of another row's model says (``_inherited_backward``).
 
-        ``launches``: rows that are read with what their kernel was launched with.
+        ``around``: rows that are read with what stands round them.
         """
         code = numbered(table.name[rows], table.signature[rows])
         step, sums = inference_sums(table, catalog, rows)
@@ -64,28 +63,32 @@ class OpReadings:
             per_step[codes] = [catalog.is_per_step(table.names[code]) for code in codes.tolist()]
             step[~per_step[table.name[rows]]] = -1
             code = numbered(code, step)
+        if around:
+            code = numbered(code, _codes_of(around, rows.tolist()))
         if forward:
             ahead = np.array([forward.get(row, -1) for row in rows.tolist()], np.int64)
             code = numbered(
-                code, *(np.where(ahead >= 0, column[ahead], -2) for column in (table.name, table.signature))
+                code,
+                *(np.where(ahead >= 0, column[ahead], -2) for column in (table.name, table.signature)),
+                _codes_of(around or {}, ahead.tolist()),
             )
-        if launches:
-            code_of = {launch: code for code, launch in enumerate(dict.fromkeys(launches.values()))}
-            launched = np.array([code_of[launches[r]] if r in launches else -1 for r in rows.tolist()], np.int64)
-            code = numbered(code, launched)
         first = first_of_each(code)
         self.rows = rows
         self.code = code
         self.example = rows[first]
         self.readings: list[Reading] = []
         for row, s in zip(self.example.tolist(), step[first].tolist(), strict=True):
-            signature = _in_step(table.signature_of(row), sums[s] if s >= 0 else None)
-            if launches and row in launches:
-                signature = replace(signature, attributes=(*signature.attributes, (LAUNCH, launches[row])))
-            ahead_row = (forward or {}).get(row, -1)
-            inherited = catalog.read_backward(signature, table.signature_of(ahead_row)) if ahead_row >= 0 else None
+            signature = _in_step(_signature(table, row, around), sums[s] if s >= 0 else None)
+            forward_row = (forward or {}).get(row, -1)
+            inherited = (
+                catalog.read_backward(signature, _signature(table, forward_row, around)) if forward_row >= 0 else None
+            )
             self.readings.append(inherited or catalog.read(signature))
         self.modelled = np.array([r.model is not None for r in self.readings], bool)
+        self.with_bytes = np.array(
+            [r.model is not None and r.model.hbm_bytes() is not None for r in self.readings], bool
+        )
+        self.with_work = np.array([r.model is not None and _has_work(r.model) for r in self.readings], bool)
         self.leaf_only = np.array([r.leaf_only for r in self.readings], bool)
         # A last entry for code -1
         categories = [*(r.category for r in self.readings), None]
@@ -101,47 +104,50 @@ class OpReadings:
 
 
 def read_ops(trace: Trace, catalog: Catalog, activity: DeviceActivity) -> tuple[Codes, RowColumn, OpReadings]:
-    """(event, op) pairs of ``ops_above``, and the readings of these ops, backward ops by their forward included."""
+    """(event, op) pairs of ``ops_above``, and the readings of these ops.
+
+    Ops that do not say how much they move are read with what stands round them, backward ops by their forward.
+    """
     table = trace.table
     events, ops = ops_above(trace.tree, activity)
     rows = distinct_rows(ops, len(table))
+    forward = forward_rows(trace, catalog)
     readings = OpReadings(table, catalog, rows)
-    inherited = _inherited_backward(trace, catalog, readings)
-    launches = _launches(table, catalog, activity, readings)
-    return events, ops, OpReadings(table, catalog, rows, inherited, launches) if inherited or launches else readings
+    silent = rows[~readings.with_bytes[readings.code]] if len(rows) else rows
+    around = surroundings(trace, catalog, activity, silent, forward)
+    if around:
+        readings = OpReadings(table, catalog, rows, around=around)
+    inherited = _inherited_backward(trace, catalog, readings, forward, around)
+    return events, ops, OpReadings(table, catalog, rows, inherited, around) if inherited else readings
 
 
-def _launches(table: TraceTable, catalog: Catalog, activity: DeviceActivity, readings: OpReadings) -> dict[int, Launch]:
-    """What the kernels of ops were launched with, where the binding asks for it and the op alone does not say.
-
-    Empty when there are more than ``MOST_LAUNCHES``: each is read from the file again.
-    """
-    rows = readings.rows
-    codes = np.unique(table.name[rows])
-    asked = [code for code in codes.tolist() if catalog.is_per_launch(table.names[code])]
-    silent = rows[np.isin(table.name[rows], asked) & ~readings.modelled[readings.code]] if asked else rows[:0]
-    linked = activity.of_ops()
-    events = linked[np.isin(activity.op[linked], silent)]
-    _, position, kernels = np.unique(activity.op[events], return_index=True, return_counts=True)
-    events = events[position[kernels == 1]]
-    if len(events) > MOST_LAUNCHES:
-        return {}
-    found = {}
-    for op, kernel in zip(activity.op[events].tolist(), activity.rows[events].tolist(), strict=True):
-        grid = table.args(kernel).get("grid")
-        if isinstance(grid, list) and len(grid) == 3 and all(isinstance(n, int) for n in grid):
-            found[op] = Launch(kernel=table.name_of(kernel), grid=(grid[0], grid[1], grid[2]))
-    return found
+def _signature(table: TraceTable, row: int, around: Surroundings | None) -> OpSignature:
+    """What was recorded of an op and of what stands round it."""
+    signature = table.signature_of(row)
+    known = (around or {}).get(row, ())
+    return replace(signature, attributes=(*signature.attributes, *known)) if known else signature
 
 
-def _inherited_backward(trace: Trace, catalog: Catalog, readings: OpReadings) -> dict[int, int]:
+def _codes_of(around: Surroundings, rows: list[int]) -> Ints:
+    """A number per row that tells different surroundings apart; -1 without any."""
+    code_of = {found: code for code, found in enumerate(dict.fromkeys(around.values()))}
+    return np.array([code_of[around[row]] if row in around else -1 for row in rows], np.int64)
+
+
+def _has_work(model: PerfModel) -> bool:
+    """Whether a model says anything: bytes, or FLOPs of which there are any."""
+    return model.hbm_bytes() is not None or bool(model.flops()) or bool(model.wire_bytes())
+
+
+def _inherited_backward(
+    trace: Trace, catalog: Catalog, readings: OpReadings, forward: RowColumn, around: Surroundings
+) -> dict[int, int]:
     """Backward row -> forward row, where the forward's model stands in for a binding that the backward op lacks.
 
     Where an extension says that the op is the forward's backward. Elsewhere only where nothing at or below the op has a
     model, and where the forward has no other such op.
     """
     table, tree = trace.table, trace.tree
-    forward = forward_rows(trace, catalog)
     rows = readings.rows
     unknown = ~readings.modelled[readings.code] if len(rows) else np.zeros(0, bool)
     candidates = rows[unknown & (forward[rows] >= 0)].tolist()
@@ -153,15 +159,16 @@ def _inherited_backward(trace: Trace, catalog: Catalog, readings: OpReadings) ->
         has_model[above] = True
         above = np.unique(tree.op_parent[above].astype(np.int64))
     found: dict[int, int] = {}
-    readable: dict[tuple[int, int, int, int], bool] = {}
+    readable: dict[tuple[object, ...], bool] = {}
     for row in candidates:
         ahead = int(forward[row])
         name = table.name_of(row)
         if (has_model[row] and not catalog.is_backward(name)) or name.startswith(ENGINE_PREFIX):
             continue
-        key = (int(table.name[row]), int(table.signature[row]), int(table.name[ahead]), int(table.signature[ahead]))
+        codes = (table.name[row], table.signature[row], table.name[ahead], table.signature[ahead])
+        key = (*map(int, codes), around.get(ahead))
         if key not in readable:
-            readable[key] = catalog.read_backward(table.signature_of(row), table.signature_of(ahead)) is not None
+            readable[key] = catalog.read_backward(table.signature_of(row), _signature(table, ahead, around)) is not None
         if readable[key]:
             found[row] = ahead
     topmost = {row: ahead for row, ahead in found.items() if int(tree.op_parent[row]) not in found}

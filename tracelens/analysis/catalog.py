@@ -132,10 +132,10 @@ class Catalog:
         claim = self._claim(name)
         return claim is not None and bool(claim.options.get("per_step"))
 
-    def is_per_launch(self, name: str) -> bool:
-        """Whether the binding of this name reads what its op's kernel was launched with."""
+    def asks(self, name: str) -> frozenset[str]:
+        """What the binding of this name wants to know of the surroundings of an op that does not say enough."""
         claim = self._claim(name)
-        return claim is not None and bool(claim.options.get("per_launch"))
+        return frozenset(claim.options.get("asks", ())) if claim is not None else frozenset()
 
     def inference_step(self, annotation: str) -> InferenceStep | None:
         """What an annotation says of an inference step's requests; None when it is no such step's."""

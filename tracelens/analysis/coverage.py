@@ -16,8 +16,9 @@ def coverage(
 ) -> Coverage:
     """Shares of the summed duration of all device events, communication included in the denominator.
 
-    perf_model: in rows with a perf model; categorised: of a category that is not ``other`` (``categories``: of every
-    event); unlinked: no recorded launch; communication: by kernel name, or because the op communicates.
+    perf_model: in rows whose perf model says FLOPs or bytes; categorised: of a category that is not ``other``
+    (``categories``: of every event); unlinked: no recorded launch; communication: by kernel name, or because the op
+    communicates.
     """
     duration = activity.duration
     total = int(duration.sum())
@@ -28,7 +29,7 @@ def coverage(
     code = readings.code_of(unified.row)
     call_has_model = np.zeros(len(unified.row), bool)
     inside = (code >= 0) & (unified.kernel_name < 0)
-    call_has_model[inside] = readings.modelled[code[inside]]
+    call_has_model[inside] = readings.with_work[code[inside]]
     modelled = np.zeros(len(activity), bool)
     unlinked = activity.op < 0
     modelled[unified.events] = call_has_model[unified.call_of_event]

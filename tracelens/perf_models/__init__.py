@@ -41,7 +41,7 @@ from tracelens.perf_models.inference_attention import (
     annotated_as,
     attention_sums,
 )
-from tracelens.perf_models.inner_ops import BackwardOf, InnerOp, OpCall, holds_ops
+from tracelens.perf_models.inner_ops import BackwardOf, BackwardPairs, InnerOp, OpCall, holds_ops
 from tracelens.perf_models.kernels import KernelPattern, classify, kernel_patterns
 from tracelens.perf_models.memory import Movement, Sort
 from tracelens.perf_models.moe import MoEAux, MoEDown, MoEFused, MoEUp
@@ -63,6 +63,7 @@ __all__ = [
     "AllReduceRMSNorm",
     "AttentionSums",
     "BackwardOf",
+    "BackwardPairs",
     "BinaryElementwise",
     "CacheWrite",
     "CategoryOf",

@@ -72,7 +72,7 @@ def traced_as(
     category: str | None = None,
     leaf_only: bool = False,
     per_step: bool = False,
-    per_launch: bool = False,
+    asks: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
     """Marks ``binding(op: OpSignature) -> PerfModel | None`` as the reading of these traced names.
 
@@ -81,10 +81,10 @@ def traced_as(
     not determine the dimensions. ``leaf_only`` is for wrappers (``aten::linear``): their model counts only where the
     op launches kernels itself, since otherwise an op below it (``aten::addmm``) is the row. ``per_step``: the binding
     also reads what the step around the op was annotated with (``inference_attention.attention_sums``).
-    ``per_launch``: where the binding cannot tell from the op alone, it is asked again with what the op's kernel was
-    launched with (``launches.launch_of``).
+    ``asks``: where the binding cannot tell the bytes from the op alone, it is asked again with what stands round the
+    op (``surroundings``): its ``kernel``, its launch's ``grid``, its ``gradient``, its ``caller``.
     """
-    return mark("traced_as", *names, category=category, leaf_only=leaf_only, per_step=per_step, per_launch=per_launch)
+    return mark("traced_as", *names, category=category, leaf_only=leaf_only, per_step=per_step, asks=asks)
 
 
 def traced_as_pattern(*patterns: str, category: str | None = None, per_step: bool = False) -> Callable[[F], F]:

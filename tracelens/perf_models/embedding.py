@@ -15,6 +15,7 @@ class PooledLookup(PerfModel):
 
     flops = one addition per element, two with weights. bytes = a row per index, the indices and where bags begin read,
     the bags written. Rows that several indices name count each time, so with many of those it is an upper bound.
+    ``row_state``: FP32 elements that an optimizer fused with the gradient keeps per row.
     """
 
     category: ClassVar[str] = "index"
@@ -27,6 +28,7 @@ class PooledLookup(PerfModel):
     dtype: DType | None = DType.FP16
     dtype_out: DType | None = DType.FP32
     dtype_index: DType | None = DType.INT64
+    row_state: float = 1
     assumed: str = ""
 
     def flops(self) -> float:
@@ -47,20 +49,21 @@ class PooledLookup(PerfModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PooledLookupBackward(PooledLookup):
-    """The gradient of every bag added up per row, and the row updated with one moment per row (row-wise Adagrad).
+    """The gradient of every bag added up per row, and the row and its optimizer state updated.
 
-    flops per looked-up element = 1 to add up, 2 for the sum of squares, 2 for the update; with weights 1 to scale and 2
-    for their own gradient. bytes = the bags' gradients and the indices read, every row and its moment read and written.
+    flops per looked-up element = 1 to add up, 2 for the sum of squares (with a state), 2 for the update; with weights 1
+    to scale and 2 for their own gradient. bytes = the bags' gradients and the indices read, every row and its state
+    read and written.
     Sorting the indices, which implementations do first, is not counted.
     """
 
     def flops(self) -> float:
-        return (5 + 3 * self.weighted) * self.looked_up * self.width
+        return (3 + 2 * (self.row_state > 0) + 3 * self.weighted) * self.looked_up * self.width
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(
             (2 * self.looked_up * self.width, self.dtype),
             (self.looked_up + self.bags + 1, self.dtype_index),
-            ((2 + 2 * self.weighted) * self.looked_up, DType.FP32),
+            (2 * (self.row_state + self.weighted) * self.looked_up, DType.FP32),
             (self.bags * self.width, self.dtype_out),
         )

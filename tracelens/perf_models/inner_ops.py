@@ -57,3 +57,16 @@ class BackwardOf:
     @property
     def __tracelens_marks__(self) -> tuple[Mark, ...]:
         return (Mark(kind="backward_of", keys=self.names, options={"forward": self.forward}),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardPairs:
+    """``BackwardOf`` for several forward ops at once: (forward op, its backward op)."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    @property
+    def __tracelens_marks__(self) -> tuple[Mark, ...]:
+        return tuple(
+            Mark(kind="backward_of", keys=(backward,), options={"forward": forward}) for forward, backward in self.pairs
+        )

@@ -12,7 +12,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import PerfModel, scalar_type, total_bytes, traced_as, traced_name
 from tracelens.perf_models.elementwise import Operand, broadcast, operand
-from tracelens.perf_models.launches import Launch, launch_of
+from tracelens.perf_models.surroundings import Launch, caller_of, copied_type, gradient_of, launch_of, list_type
 from tracelens.signature import OpSignature, Shape
 
 
@@ -21,6 +21,7 @@ class Movement(PerfModel):
     """``read`` and ``written`` elements, each with its type; ``added`` of them accumulate (one flop each).
 
     A lookup reads the rows that it returns, and at most the whole table: which rows an index repeats is not recorded.
+    ``element_bytes``: the width of elements whose type is unknown.
     ``permutes``: rows of tokens go where their experts are, which is far slower than a copy.
     """
 
@@ -32,11 +33,14 @@ class Movement(PerfModel):
     written: tuple[tuple[int, DType | None], ...]
     added: int = 0
     permutes: bool = False
+    element_bytes: int | None = None
 
     def flops(self) -> int:
         return self.added
 
     def hbm_bytes(self) -> int | float | None:
+        if self.element_bytes is not None:
+            return self.element_bytes * sum(n for n, _ in (*self.read, *self.written))
         return total_bytes(*self.read, *self.written)
 
     @property
@@ -171,7 +175,7 @@ def _gathered_rows(op: OpSignature, launch: Launch) -> Movement | None:
     """Whole rows of x, one per index: their number is the grid's x, and its y has to fit a row's bytes."""
     x, dtype, kernel = op.shape(0), op.dtype(0), _ROW_GATHER.search(launch.kernel)
     index = _GATHER_INDEX.get(kernel[2]) if kernel else None
-    if kernel is None or index is None or dtype is None or len(x) < 2 or x[0] < 2:
+    if kernel is None or index is None or dtype is None or launch.grid is None or len(x) < 2 or x[0] < 2:
         return None
     row_bytes = prod(x[1:]) * dtype.width_bytes
     if launch.grid[1:] != (ceil(row_bytes / (_GATHER_THREADS * int(kernel[1]))), 1):
@@ -183,9 +187,15 @@ def _gathered_rows(op: OpSignature, launch: Launch) -> Movement | None:
 _GATHER_INDEX = {"long": DType.INT64, "int": DType.INT32}
 
 
-@traced_as("aten::index", leaf_only=True, category="index", per_launch=True)
+@traced_as("aten::index", leaf_only=True, category="index", asks=("kernel", "grid", "gradient"))
 def _index(op: OpSignature) -> Movement | None:
-    """(x, list of index tensors): PyTorch up to 2.13 records no shapes of a list that may have gaps."""
+    """(x, list of index tensors): PyTorch up to 2.13 records no shapes of a list that may have gaps.
+
+    Then the gradient of the result says how much was picked; the positions, of unknown rank, are left out.
+    """
+    if not op.has(1) and (gradient := gradient_of(op)) is not None:
+        results = prod(gradient.shape(0))
+        return Movement(read=((min(results, prod(op.shape(0))), op.dtype(0)),), written=((results, op.dtype(0)),))
     if not op.has(1) and (launch := launch_of(op)) is not None:
         return _gathered_rows(op, launch)
     x, indices = op.shape(0), op.shape_list(1)
@@ -218,21 +228,53 @@ def _selected(op: OpSignature) -> None:
     return
 
 
-@traced_as("aten::cat", "aten::concat", "aten::stack", "aten::_cat", "aten::hstack", "aten::vstack", leaf_only=True)
+_CONCATENATIONS = (
+    "aten::cat", "aten::concat", "aten::stack", "aten::_cat", "aten::hstack", "aten::vstack", "aten::_chunk_cat",
+    "aten::block_diag",
+)  # fmt: skip
+# Backward nodes that put the gradients they are given together again: one tensor of as many elements. The last one is
+# TorchRec's (torchrec/distributed/comm_ops.py).
+_REASSEMBLING = re.compile(
+    r"^(?:(?:Unsafe)?(?:SplitWithSizes|Split|Chunk|TensorSplit|Unbind)Backward\d*|All2All_Pooled_WaitBackward)$"
+)
+
+
+@traced_as(*_CONCATENATIONS, leaf_only=True, asks=("kernel", "gradient", "caller"))
 def _cat(op: OpSignature) -> Movement:
-    """(list of tensors, dim): every element read and written once. Element types of lists are not recorded."""
-    return _moved(op.shape_list(0), op.dtype(0))
+    """(list of tensors, dim), or (result, list, dim) with ``out=``: every element read and written once.
+
+    Element types of lists are not recorded: the kernel says the type, or the width. Sizes of long lists are not
+    either: there those of the result, of its gradient, or of the gradients that a split's backward is given.
+    """
+    launch, gradient = launch_of(op), gradient_of(op)
+    dtype, element_bytes = copied_type(launch.kernel) if launch else (None, None)
+    if dtype is None and element_bytes is None:
+        dtype = op.dtype(0) or (gradient.dtype(0) if gradient else None)
+    return _moved(_concatenated(op, gradient), dtype, element_bytes)
 
 
-@traced_as("aten::_chunk_cat", "aten::block_diag", leaf_only=True)
-def _list_copy(op: OpSignature) -> Movement:
-    return _moved(op.shape_list(0), op.dtype(0))
+def _concatenated(op: OpSignature, gradient: OpSignature | None) -> Iterable[Shape]:
+    """Shapes of as many elements as the result has."""
+    lists = [slot for slot in op.shapes or () if slot and isinstance(slot[0], tuple)]
+    if lists:
+        return op.shape_list((op.shapes or ()).index(lists[0]))
+    if op.has(0):
+        return (op.shape(0),)
+    if gradient is not None:
+        return (gradient.shape(0),)
+    caller = caller_of(op)
+    if caller is not None and caller.name in _CONCATENATIONS:
+        return _concatenated(caller, None)
+    if caller is not None and _REASSEMBLING.match(caller.name):
+        return tuple(caller.shape(i) for i in range(len(caller.shapes or ())) if caller.has(i))
+    return op.shape_list(0)
 
 
-@traced_as("aten::_foreach_copy_", leaf_only=True, category="multi_tensor_apply")
+@traced_as("aten::_foreach_copy_", leaf_only=True, category="multi_tensor_apply", asks=("kernel",))
 def _foreach_copy(op: OpSignature) -> Movement:
     """(destinations, sources, non_blocking)."""
-    return _moved(op.shape_list(0), op.dtype(0))
+    launch = launch_of(op)
+    return _moved(op.shape_list(0), list_type(launch.kernel) if launch else None)
 
 
 @traced_as("aten::split_with_sizes_copy", leaf_only=True)
@@ -240,9 +282,9 @@ def _split_copy(op: OpSignature) -> Movement:
     return _moved((op.shape(0),), op.dtype(0))
 
 
-def _moved(shapes: Iterable[Shape], dtype: DType | None) -> Movement:
+def _moved(shapes: Iterable[Shape], dtype: DType | None, element_bytes: int | None = None) -> Movement:
     n = sum(prod(s) for s in shapes)
-    return Movement(read=((n, dtype),), written=((n, dtype),))
+    return Movement(read=((n, dtype),), written=((n, dtype),), element_bytes=element_bytes)
 
 
 @traced_as("aten::arange", "aten::linspace", leaf_only=True)

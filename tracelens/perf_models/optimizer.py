@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.perf_models.base import PerfModel, total_bytes, traced_as, traced_name
+from tracelens.perf_models.surroundings import launch_of, list_type
 from tracelens.signature import OpSignature
 
 
@@ -16,8 +17,8 @@ class MultiTensor(PerfModel):
     """An elementwise update of ``tensors`` tensors with ``elements`` elements in all.
 
     flops = flops_per_element each; bytes = ``reads`` tensors read and ``writes`` written per element, plus
-    ``results`` further elements. A trace does not record the element type of a tensor list: then ``dtype`` and the
-    bytes are None, unless other operands say it.
+    ``results`` further elements. A trace does not record the element type of a tensor list: the kernel's name says it,
+    else ``dtype`` and the bytes are None. Lists of other types than the first, as FP32 moments, are counted like it.
     """
 
     category: ClassVar[str] = "multi_tensor_apply"
@@ -48,7 +49,7 @@ class MultiTensor(PerfModel):
 def _lists(
     op: OpSignature, *, flops: int, reads: int, writes: int, first: int = 0, results: bool = False
 ) -> MultiTensor:
-    shapes = op.shape_list(first)
+    shapes, launch = op.shape_list(first), launch_of(op)
     return MultiTensor(
         tensors=len(shapes),
         elements=sum(prod(s) for s in shapes),
@@ -56,7 +57,7 @@ def _lists(
         reads=reads,
         writes=writes,
         results=len(shapes) if results else 0,
-        dtype=op.dtype(0),
+        dtype=op.dtype(0) or (list_type(launch.kernel) if launch else None),
     )
 
 
@@ -78,7 +79,9 @@ _UNARY = (
 )
 
 
-@traced_as(*(f"aten::_foreach_{op}{suffix}" for op in _BINARY for suffix in ("", "_")), leaf_only=True)
+@traced_as(
+    *(f"aten::_foreach_{op}{suffix}" for op in _BINARY for suffix in ("", "_")), leaf_only=True, asks=("kernel",)
+)
 def _foreach_binary(op: OpSignature) -> MultiTensor:
     """(tensors, tensors | number[s], ...): a second list has the shapes of the first."""
     second = op.dtype_text(1) == "TensorList" or (op.has(1) and isinstance(_slot(op, 1)[0], tuple))
@@ -89,12 +92,12 @@ def _slot(op: OpSignature, index: int) -> tuple[Any, ...]:
     return op.shapes[index] if op.shapes is not None else ()
 
 
-@traced_as(*(f"aten::_foreach_{op}{suffix}" for op in _UNARY for suffix in ("", "_")), leaf_only=True)
+@traced_as(*(f"aten::_foreach_{op}{suffix}" for op in _UNARY for suffix in ("", "_")), leaf_only=True, asks=("kernel",))
 def _foreach_unary(op: OpSignature) -> MultiTensor:
     return _lists(op, flops=1, reads=1, writes=1)
 
 
-@traced_as("aten::_foreach_zero_", leaf_only=True)
+@traced_as("aten::_foreach_zero_", leaf_only=True, asks=("kernel",))
 def _foreach_zero(op: OpSignature) -> MultiTensor:
     return _lists(op, flops=0, reads=0, writes=1)
 
@@ -102,36 +105,37 @@ def _foreach_zero(op: OpSignature) -> MultiTensor:
 @traced_as(
     "aten::_foreach_addcmul", "aten::_foreach_addcmul_", "aten::_foreach_addcdiv", "aten::_foreach_addcdiv_",
     leaf_only=True,
+    asks=("kernel",),
 )  # fmt: skip
 def _foreach_addc(op: OpSignature) -> MultiTensor:
     """``x + value * a * b``: three operations, three lists read."""
     return _lists(op, flops=3, reads=3, writes=1)
 
 
-@traced_as("aten::_foreach_lerp", "aten::_foreach_lerp_", leaf_only=True)
+@traced_as("aten::_foreach_lerp", "aten::_foreach_lerp_", leaf_only=True, asks=("kernel",))
 def _foreach_lerp(op: OpSignature) -> MultiTensor:
     """``a + weight * (b - a)``: three operations, two lists read (the weight may be a third)."""
     return _lists(op, flops=3, reads=3 if op.dtype_text(2) == "TensorList" else 2, writes=1)
 
 
-@traced_as("aten::_foreach_norm", leaf_only=True)
+@traced_as("aten::_foreach_norm", leaf_only=True, asks=("kernel",))
 def _foreach_norm(op: OpSignature) -> MultiTensor:
     """A square and a sum per element, one result per tensor."""
     return _lists(op, flops=2, reads=1, writes=0, results=True)
 
 
-@traced_as("aten::_foreach_max", leaf_only=True)
+@traced_as("aten::_foreach_max", leaf_only=True, asks=("kernel",))
 def _foreach_max(op: OpSignature) -> MultiTensor:
     return _lists(op, flops=1, reads=1, writes=0, results=True)
 
 
-@traced_as("aten::_amp_foreach_non_finite_check_and_unscale_", leaf_only=True)
+@traced_as("aten::_amp_foreach_non_finite_check_and_unscale_", leaf_only=True, asks=("kernel",))
 def _unscale(op: OpSignature) -> MultiTensor:
     """A comparison and a product per element."""
     return _lists(op, flops=2, reads=1, writes=1)
 
 
-@traced_as("aten::_fused_adam_", "aten::_fused_adamw_", leaf_only=True)
+@traced_as("aten::_fused_adam_", "aten::_fused_adamw_", leaf_only=True, asks=("kernel",))
 def _fused_adam(op: OpSignature) -> MultiTensor:
     """(parameters, gradients, first moments, second moments, ...).
 
@@ -142,14 +146,14 @@ def _fused_adam(op: OpSignature) -> MultiTensor:
     return _lists(op, flops=15, reads=4, writes=3)
 
 
-@traced_as("aten::_fused_sgd_", leaf_only=True)
+@traced_as("aten::_fused_sgd_", leaf_only=True, asks=("kernel",))
 def _fused_sgd(op: OpSignature) -> MultiTensor:
     """(parameters, gradients, momenta, ...): 2 for weight decay, 2 for the step, 2 with momentum."""
     momentum = op.has(2)
     return _lists(op, flops=6 if momentum else 4, reads=3 if momentum else 2, writes=2 if momentum else 1)
 
 
-@traced_as("aten::_fused_adagrad_", leaf_only=True)
+@traced_as("aten::_fused_adagrad_", leaf_only=True, asks=("kernel",))
 def _fused_adagrad(op: OpSignature) -> MultiTensor:
     """(parameters, gradients, sums of squares, ...): 2 for weight decay, 2 for the sums, 4 for the step."""
     return _lists(op, flops=8, reads=3, writes=2)

@@ -1,0 +1,79 @@
+"""What stands round an op's call in a trace, for ops whose own record does not say how much they move.
+
+PyTorch records neither the element type of a tensor list nor, in older versions, the sizes in it. The kernel's name,
+the launch, the gradient's record and the calling op say them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tracelens.dtypes import DType
+from tracelens.signature import OpSignature
+
+#: Attributes of an op's signature under which bindings find what ``traced_as(asks=...)`` asked for.
+LAUNCH, GRADIENT, CALLER = "launch", "gradient", "caller"
+#: What ``asks`` may hold; a ``Launch`` has its grid only where ``GRID`` is among them.
+KERNEL, GRID = "kernel", "grid"
+
+# The type stands near the beginning; what a name says later is not read.
+_LONGEST_NAME = 2000
+_OPAQUE = re.compile(r"\bOpaqueType<(?:\(unsigned int\))?(\d+)u?>")
+_COPIED = re.compile(r"\bCatArrayBatchedCopy\w*<([\w: ]+?)(?:,|>)")
+_LISTED = re.compile(r"multi_tensor_apply_kernel<.*?Functor<([\w: ]+?)(?:,|>)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """An op's first kernel: its name, and how many blocks it was launched with in x, y and z where it is the only one.
+
+    ``grid`` is None where nobody asked for it, or the op has several kernels.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int] | None = None
+
+
+def launch_of(op: OpSignature) -> Launch | None:
+    """What was recorded of the op's launch; None where it was not asked for."""
+    found = op.attribute(LAUNCH)
+    return found if isinstance(found, Launch) else None
+
+
+def gradient_of(op: OpSignature) -> OpSignature | None:
+    """The op's backward node, whose first input is the gradient of the op's result; None where none was recorded."""
+    found = op.attribute(GRADIENT)
+    return found if isinstance(found, OpSignature) else None
+
+
+def caller_of(op: OpSignature) -> OpSignature | None:
+    """The nearest op above the op whose inputs were recorded."""
+    found = op.attribute(CALLER)
+    return found if isinstance(found, OpSignature) else None
+
+
+def copied_type(kernel: str) -> tuple[DType | None, int | None]:
+    """(type, bytes) of the elements that PyTorch's concatenation kernel copies; older versions name the type.
+
+    >>> copied_type("CatArrayBatchedCopy_contig<at::native::(anonymous namespace)::OpaqueType<2u>, unsigned int, 3>")
+    (None, 2)
+    """
+    if "CatArrayBatchedCopy" not in kernel:
+        return None, None
+    kernel = kernel[:_LONGEST_NAME]
+    if match := _OPAQUE.search(kernel):
+        return None, int(match[1])
+    match = _COPIED.search(kernel)
+    dtype = DType.parse(match[1]) if match else None
+    return dtype, None
+
+
+def list_type(kernel: str) -> DType | None:
+    """The element type that a kernel over lists of tensors is compiled for.
+
+    >>> list_type("multi_tensor_apply_kernel<TensorListMetadata<1>, BinaryOpScalarFunctor<float, 1, 1, 0>, float>")
+    <DType.FP32: (32, 'fp32', 'fp32')>
+    """
+    match = _LISTED.search(kernel[:_LONGEST_NAME])
+    return DType.parse(match[1]) if match else None
