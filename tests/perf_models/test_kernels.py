@@ -6,6 +6,7 @@ import pytest
 
 from tracelens.errors import UsageError
 from tracelens.perf_models import KernelPattern, classify, kernel_patterns
+from tracelens.perf_models.kernels import CopyPath, copy_path
 
 
 def category_of(name: str) -> str | None:
@@ -22,6 +23,17 @@ def category_of(name: str) -> str | None:
         "void uccl::intranode::cached_notify_combine<2>(void**, int*)",
         "_ZN7deep_ep9intranode8dispatchILi8EEEvP4int4Pf",
         "_ZN7deep_ep12internode_ll7combineILb1EEEvPvS1_",
+        "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*, int*)",
+        "void deep_ep::internode::get_dispatch_layout<256>(long const*, int*)",
+        "void uccl::intranode::barrier<8>(int**, int)",
+        "void deep_ep::elastic::dispatch_impl<128, 4>(ncclDevComm, ncclWindow*)",
+        "void hybrid_ep::dispatch_kernel<unsigned char, 4>(hybrid_ep::dispatch_kernel_param_t<unsigned char>)",
+        "hybrid_ep::device_sync_kernel()",
+        "void mori::moe::EpDispatchIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)",
+        "EpCombineInterNodeV1Kernel_bf16",
+        "void a2a_combine_recv_kernel<true, 16ul>(unsigned long)",
+        "void (anonymous namespace)::dispatchKernel<10u>(int)",
+        "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<x>(y)",
     ],
 )
 def test_expert_parallel_kernels_are_communication_in_any_outer_namespace(name: str):
@@ -66,6 +78,13 @@ def test_rocm_copies_that_are_kernels_are_copies():
 @pytest.mark.parametrize(
     ("name", "category"),
     [
+        ("void deep_gemm::transpose_fp32<512u>(float const*, float*)", "memory"),
+        ("void fill_tensor_map_kernel<4>(CUtensorMap*)", "memory"),
+        ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<1>(cute::TmaDescriptor)", "GEMM"),
+        ("void cutlass::device_kernel<cutlass::gemm::kernel::Gemm<cute::Transpose, deep_ep::X>>(int)", "GEMM"),
+        ("batched_transpose_32x32_half", "CONV_fwd"),
+        ("void c10d::symmetric_memory::(anonymous namespace)::barrier_kernel(unsigned int**)", "CustomCollective"),
+        ("kuserbuffers_pushsend", "CustomCollective"),
         ("Cijk_Ailk_Bjlk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT192x256x64_MI16x16x1", "GEMM"),
         ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN", "GEMM"),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_execute_kernel__5x_cublas", "GEMM"),
@@ -108,7 +127,7 @@ def test_rocm_copies_that_are_kernels_are_copies():
         ("_chunk_scan_fwd_kernel", "SSM_fwd"),
         ("liger_cross_entropy_kernel", "CrossEntropy_fwd"),
         ("void fbgemm_gpu::permute_pooled_embs_kernel<float>(x)", "index"),
-        ("void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)", "MoE_aux"),
+        ("void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)", "EP_Communication"),
         ("_ZN5aiter14aiter_mhc_post_kernel", "mHC"),
         ("Memset (Device)", "memset"),
         ("some_kernel_nobody_knows", None),
@@ -131,3 +150,28 @@ def test_a_broken_pattern_is_an_error_that_shows_it():
 def test_pattern_names_are_unique():
     names = [p.name for p in kernel_patterns()]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "host_memory"),
+    [
+        ("Memcpy HtoD (Pinned -> Device)", "HtoD", "pinned"),
+        ("Memcpy DtoH (Device -> Pageable)", "DtoH", "pageable"),
+        ("Memcpy HtoD (Host -> Device)", "HtoD", "unknown"),
+        ("Memcpy D2M", "DtoH", "unknown"),
+        ("CopyHostToDevice", "HtoD", "unknown"),
+        ("MEMORY_COPY_DEVICE_TO_HOST", "DtoH", "unknown"),
+        ("[CUDA memcpy Host-to-Device]", "HtoD", "unknown"),
+        ("Memcpy PtoP (Device -> Device)", "PtoP", None),
+    ],
+)
+def test_a_copy_s_name_says_between_which_memories(name: str, direction: str, host_memory: str | None):
+    assert copy_path(name) == CopyPath(direction=direction, host_memory=host_memory)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Memcpy DtoD (Device -> Device)", "Memcpy HtoH (Pinned -> Pageable)", "CopyDeviceToDevice", "Memset (Device)"],
+)
+def test_copies_within_a_memory_have_no_path(name: str):
+    assert copy_path(name) is None

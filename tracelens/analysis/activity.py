@@ -52,10 +52,10 @@ class DeviceActivity:
     """Columns over the device events that a report covers, in file order.
 
     ``op``: table row of the launching op, -1 when unlinked. ``communication``, ``memcpy``: the timeline's classes;
-    ``collective``: NCCL/RCCL kernels, which have their own sheets and stay out of op rows. ``copy``: copies between the
-    device and the host or another device; ``rearranges``: kernels that only lay out operands of others. ``category``:
-    what the kernel's name alone says, ``other`` when nothing. ``gap_before``: how long (ns) its stream had been idle
-    when the event started, -1 for the first event of a stream.
+    ``collective``: NCCL/RCCL kernels, which have their own sheets and stay out of op rows. ``host_copy``,
+    ``peer_copy``: copies between the device and the host, or another device; ``rearranges``: kernels that only lay out
+    operands of others. ``category``: what the kernel's name alone says, ``other`` when nothing. ``gap_before``: how
+    long (ns) its stream had been idle when the event started, -1 for the first event of a stream.
     """
 
     rows: RowColumn
@@ -67,7 +67,8 @@ class DeviceActivity:
     communication: Bools
     memcpy: Bools
     collective: Bools
-    copy: Bools
+    host_copy: Bools
+    peer_copy: Bools
     rearranges: Bools
     gap_before: Ints
     category: Labels
@@ -98,7 +99,7 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
     name = table.name[rows]
     codes, inverse = np.unique(name, return_inverse=True)
     names = [table.names[code] for code in codes.tolist()]
-    found = classify(names, patterns)
+    found, paths = classify(names, patterns), [copy_path(name) for name in names]
 
     def of_name(values: Iterable[bool]) -> Bools:
         return np.fromiter(values, bool, len(names))[inverse]
@@ -117,7 +118,8 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
         communication=of_name(p is not None and p.communication for p in found),
         memcpy=of_name(p is not None and p.memcpy for p in found) | (kind == Kind.MEMCPY),
         collective=of_name(p is not None and p.collective for p in found),
-        copy=of_name(copy_path(name) is not None for name in names) & (kind == Kind.MEMCPY),
+        host_copy=of_name(p is not None and p.host_memory is not None for p in paths) & (kind == Kind.MEMCPY),
+        peer_copy=of_name(p is not None and p.host_memory is None for p in paths) & (kind == Kind.MEMCPY),
         rearranges=of_name(p is not None and p.rearranges for p in found),
         gap_before=_gap_before(table.device[rows], stream, start, end),
         category=Labels.of(inverse, [OTHER if p is None else p.category for p in found]),

@@ -92,6 +92,7 @@ class OpReadings:
         self.leaf_only = np.array([r.leaf_only for r in self.readings], bool)
         # A last entry for code -1
         categories = [*(r.category for r in self.readings), None]
+        self.known = np.array([category is not None for category in categories], bool)
         self.communicates = np.array([category in COMMUNICATION for category in categories], bool)
         self.is_product = np.array([category in PRODUCTS for category in categories], bool)
         self._position: RowColumn = np.full(len(table), -1, np.int32)
@@ -275,7 +276,7 @@ def unified_calls(
         above = tree.op_parent[distinct_rows(above, len(table))]
     passed = has_launching_child[launcher] | (table.kind[launcher] != Kind.CPU_OP)
     code = readings.code_of(launcher)
-    foreign = activity.copy[linked] | (np.append(readings.modelled, False)[code])
+    foreign = activity.host_copy[linked] | activity.peer_copy[linked] | (np.append(readings.modelled, False)[code])
     synthetic = free & (passed | foreign)
     row = np.where(free, launcher, owner)
     category = event_categories(activity, readings, linked, row, synthetic)

@@ -127,6 +127,12 @@ class Catalog:
         """Whether a perf model is bound to this traced name."""
         return self._claim(name) is not None
 
+    def category_of(self, name: str) -> str | None:
+        """The category of calls of this name, whatever their arguments; None when it is not known."""
+        claim = self._claim(name)
+        own = None if claim is None else perf_models.category_of(claim)
+        return own or (self.categories[name].options["category"] if name in self.categories else None)
+
     def is_per_step(self, name: str) -> bool:
         """Whether the binding of this name reads the sums of the step around its op."""
         claim = self._claim(name)
@@ -154,8 +160,7 @@ class Catalog:
         return next((claim for pattern, claim in self._name_patterns if pattern.match(name)), None)
 
     def _read(self, signature: OpSignature) -> Reading:
-        claim = self._claim(signature.name)
-        category = self.categories[signature.name].options["category"] if signature.name in self.categories else None
+        claim, category = self._claim(signature.name), self.category_of(signature.name)
         if claim is None and signature.attribute(BACKEND) == TRITON:
             claim = _COMPILED
         if claim is None:

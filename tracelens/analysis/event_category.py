@@ -38,32 +38,39 @@ PRODUCTS = (GEMM.category, "GroupedGEMM_fwd", "GroupedGEMM_bwd")
 def with_communicating_ops(activity: DeviceActivity, tree: OpTree, readings: OpReadings) -> DeviceActivity:
     """``activity``, where the kernels of ops that communicate do so too, whatever they are called.
 
-    A kernel's op is the innermost one above it of known category. Copies from or to the host stay copies.
+    A kernel's op is the innermost one above it of known category; a copy to another device counts below any op that
+    communicates. Copies from or to the host and matrix products stay what they are.
     """
     if not readings.communicates.any():
         return activity
     linked = activity.of_ops()
-    linked = linked[~activity.copy[linked]]
-    code = _innermost_known(tree, readings, activity.op[linked])
-    found = (code >= 0) & readings.communicates[code]
+    linked = linked[~activity.host_copy[linked] & ~activity.category[linked].are(GEMM.category)]
+    peer = activity.peer_copy[linked]
+    code = _innermost(tree, readings, activity.op[linked], readings.known)
+    code[peer] = _innermost(tree, readings, activity.op[linked[peer]], readings.communicates)
+    found = readings.communicates[code]
     events, category = linked[found], [r.category or OTHER for r in readings.readings]
     communication, label = activity.communication.copy(), activity.category.code + np.int32(len(category))
-    unnamed = ~communication[events]
-    communication[events] = True
+    peer_copy, unnamed = activity.peer_copy.copy(), ~communication[events]
+    communication[events], peer_copy[events] = True, False
     label[events[unnamed]] = code[found][unnamed]
     return replace(
-        activity, communication=communication, category=Labels.of(label, (*category, *activity.category.texts))
+        activity,
+        communication=communication,
+        peer_copy=peer_copy,
+        category=Labels.of(label, (*category, *activity.category.texts)),
     )
 
 
-def _innermost_known(tree: OpTree, readings: OpReadings, op: RowColumn) -> Codes:
-    known = np.array([r.category is not None for r in readings.readings] + [False], bool)
+def _innermost(tree: OpTree, readings: OpReadings, op: RowColumn, wanted: Bools) -> Codes:
+    """The reading of the first ``wanted`` one at or above each op; -1 for none."""
     result: Codes = np.full(len(op), -1, np.int32)
     at = np.arange(len(op))
     while len(at):
         code = readings.code_of(op)
-        result[at[known[code]]] = code[known[code]]
-        op = np.where(known[code], np.int32(-1), tree.op_parent[op])
+        found = wanted[code]
+        result[at[found]] = code[found]
+        op = np.where(found, np.int32(-1), tree.op_parent[op])
         at, op = at[op >= 0], op[op >= 0]
     return result
 
@@ -71,7 +78,8 @@ def _innermost_known(tree: OpTree, readings: OpReadings, op: RowColumn) -> Codes
 def speaks_of(readings: OpReadings, code: Codes, activity: DeviceActivity, events: npt.NDArray[np.integer]) -> Bools:
     """Whether the reading of an op above an event is about that event; ``code`` and ``events`` in pairs."""
     same: Bools = readings.communicates[code] == activity.communication[events]
-    same &= ~activity.copy[events] & ~(activity.rearranges[events] & readings.is_product[code])
+    same &= ~activity.host_copy[events] & ~activity.peer_copy[events]
+    same &= ~(activity.rearranges[events] & readings.is_product[code])
     return same
 
 
@@ -85,10 +93,9 @@ def event_categories(
     """
     texts = (COLLECTIVES, COPY, *activity.category.texts, *(r.category or OTHER for r in readings.readings))
     label = activity.category.code + np.int32(2)
-    label[activity.copy], label[activity.collective] = 1, 0
-    known = np.array([r.category is not None for r in readings.readings] + [False], bool)
+    label[activity.host_copy | activity.peer_copy], label[activity.collective] = 1, 0
     code = readings.code_of(op)
-    of_op = known[code] & speaks_of(readings, code, activity, events)
+    of_op = readings.known[code] & speaks_of(readings, code, activity, events)
     of_op &= ~is_synthetic | activity.category[events].are(OTHER)
     label[events[of_op]] = code[of_op] + np.int32(2 + len(activity.category.texts))
     return Labels.of(label, texts)

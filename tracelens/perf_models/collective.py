@@ -186,8 +186,15 @@ def _symmetric_reduce_scatter(op: OpSignature) -> CustomCollective:
     return exchanged(op, "reduce_scatter", 0, 3)
 
 
-#: Their results' sizes are not among their arguments.
+#: Their results' sizes are not among their arguments; the products of fused ones are ops of their own below them.
 SYMMETRIC = CategoryOf(
     category="CustomCollective",
-    names=("symm_mem::_low_contention_all_gather", "symm_mem::_low_contention_reduce_scatter"),
+    names=(
+        "symm_mem::_low_contention_all_gather",
+        "symm_mem::_low_contention_reduce_scatter",
+        "symm_mem::fused_all_gather_matmul",
+        "symm_mem::fused_all_gather_scaled_matmul",
+        "symm_mem::fused_matmul_reduce_scatter",
+        "symm_mem::fused_scaled_matmul_reduce_scatter",
+    ),
 )

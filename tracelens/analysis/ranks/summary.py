@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity, device_activity
+from tracelens.analysis.calls import read_ops
 from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.event_category import COMMUNICATION, with_communicating_ops
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.recorded_groups import expert_groups, recorded_attributes
@@ -37,7 +39,9 @@ SEND_RECV = "send_recv"
 NOTIFY = "notify"
 _GLOO = "gloo:"
 # As in tracelens/perf_models/kernels.toml: the function of a DeepEP kernel, with or without its namespace.
-_EXCHANGE = re.compile(r"(cached_notify|notify_dispatch|notify|dispatch|combine)")
+_EXCHANGE = re.compile(r"(?i)(dispatch|combine)")
+# Kernels of an exchange that move no tokens: they announce, plan, clear or wait.
+_NOTIFIES = re.compile(r"notify|get_dispatch_layout|barrier|clean|device_sync")
 # ncclDevKernel_AllReduce_Sum_f32_RING_LL, ncclKernel_SendRecv_..., rccl's as well; then custom all-reduces.
 _NCCL_WORD = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
 _SPELLED = {"sendrecv": SEND_RECV, "allreduce": "all_reduce", "crossdevicereduce": "all_reduce"}
@@ -135,9 +139,9 @@ class RankSummary:
 
 def summarize_rank(trace: Trace, options: Options) -> RankSummary:
     """The summary of a loaded trace, also of one without GPU work or without communication."""
-    table, tree = trace.table, trace.tree
+    table = trace.table
     catalog = Catalog(active_extensions(table.names, options))
-    activity = device_activity(table, tree, catalog.kernel_patterns)
+    activity = _activity(trace, catalog)
     _, times, step_of = device_steps(trace.table, trace.tree, activity.rows)
     members = {group.name: group for group in table.process_groups()}
     reader = _Reader(trace, catalog, members)
@@ -188,6 +192,15 @@ def summarize_rank(trace: Trace, options: Options) -> RankSummary:
         timeline=gpu_timeline(activity),
         **_step_columns(activity, times, reader.is_point_to_point(len(index)), index, base),
     )
+
+
+def _activity(trace: Trace, catalog: Catalog) -> DeviceActivity:
+    """Device events; ops are read only where one that communicates was recorded."""
+    table, activity = trace.table, device_activity(trace.table, trace.tree, catalog.kernel_patterns)
+    ops = np.unique(table.name[table.kind == Kind.CPU_OP]).tolist()
+    if not any(catalog.category_of(table.names[code]) in COMMUNICATION for code in ops):
+        return activity
+    return with_communicating_ops(activity, trace.tree, read_ops(trace, catalog, activity)[2])
 
 
 class _Reader:
@@ -375,10 +388,10 @@ def _gathered(name: str, elements: int | None, size: int | None) -> int | None:
 
 
 def _exchange_word(kernel: str) -> str:
+    if _NOTIFIES.search(kernel):
+        return NOTIFY
     found = _EXCHANGE.findall(kernel)
-    if not found:
-        return "exchange"
-    return NOTIFY if any("notify" in word for word in found) else str(found[-1])
+    return str(found[-1]).lower() if found else "exchange"
 
 
 def _word_of_kernel(kernel: str) -> str:
