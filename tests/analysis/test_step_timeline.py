@@ -24,8 +24,8 @@ def test_the_step_nearest_the_median_is_drawn(build):
     assert (drawn.step, drawn.duration_ns, drawn.events) == (1, 100_000, 2)
     assert drawn.lanes == (Lane(device=0, stream=7), Lane(device=0, stream=9))
     assert drawn.lane.tolist() == [0, 1]
-    assert drawn.start_ns.tolist() == [0, 18_000]
-    assert drawn.end_ns.tolist() == [10_000, 23_000]
+    assert drawn.start_ns.tolist() == [2_000, 20_000]
+    assert drawn.end_ns.tolist() == [12_000, 25_000]
     assert drawn.merged_below_ns == 0
 
 

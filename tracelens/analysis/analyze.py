@@ -187,7 +187,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         "unified_perf_summary": _with_rows(unified, unlinked),
         "short_kernel_histogram": tables.short_kernel_histogram(activity),
         "short_kernels_summary": tables.short_kernels_summary(table, activity, timeline.total_ns),
-        "steps": times.frame(int(table.start_ns.min())),
+        "steps": times.sheet(int(table.start_ns.min())),
         **(_inference_frames(served, served_times, served_of, activity, event_category) if len(served) else {}),
         **seen.frames,
         **(_cpu_frames(recorded_trace, catalog) if options.cpu else {}),

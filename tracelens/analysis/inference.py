@@ -80,7 +80,7 @@ def steady_steps(steps: InferenceSteps, times: StepTimes) -> list[int]:
         if first is None or runs[-1][-1] != i - 1 or not _alike(first, step):
             runs.append([])
         runs[-1].append(i)
-    duration = times.end_ns - times.start_ns
+    duration = times.duration_ns
     best = max(runs, key=lambda run: int(duration[run].sum()), default=[])
     return best[1:] or best
 
@@ -100,7 +100,7 @@ def iterations(
     """One row per engine step: its requests and tokens, and where its time went.
 
     ``step_of`` and ``category``: of each device event of ``activity`` the position of its step (-1: in none) and the
-    category that it is counted in. ``duration_us`` is to the next step's first device event, as in the sheet of steps.
+    category that it is counted in. ``duration_us`` is as in the sheet of steps.
     """
     import pandas as pd
 
@@ -108,7 +108,7 @@ def iterations(
     part = activity.select(inside)
     attention = category[inside].are(InferenceAttention.category)
     n, of = len(steps), step_of[inside]
-    duration = (times.end_ns - times.start_ns) / NS_PER_US
+    duration = times.duration_ns / NS_PER_US
     tokens = np.array([_sum(s.context_tokens, s.generation_tokens) for s in steps.said], float)
     steady = set(steady_steps(steps, times))
     return pd.DataFrame(

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.intervals import Ints, union_by_group
+from tracelens.analysis.intervals import Ints, union_by_group, union_ns
+from tracelens.analysis.step_periods import (
+    DeviceWork,
+    Spans,
+    device_periods,
+    refill_spans,
+    step_bounds,
+    step_of_events,
+    waited_for_earlier,
+)
+from tracelens.analysis.views.host_calls import blocking_calls
 from tracelens.errors import UsageError
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -23,6 +33,8 @@ if TYPE_CHECKING:
 # The last number of a name; in one pass, however many digits a damaged name has.
 _NUMBER = re.compile(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")
 _STEM_END = "# :_-"
+#: What the row of work says that was in the queue as recording began.
+BEFORE = "before the first step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,55 +81,72 @@ def is_step_annotation(name: str, stem: str) -> bool:
     return match is not None and stem != "" and name[: match.start()].rstrip(_STEM_END) == stem
 
 
-def step_of_device_rows(steps: list[Step], launch_ns: Ints) -> Ints:
-    """Index into ``steps`` of the step in which each device event was launched; -1 outside all of them."""
-    starts = np.array([s.start_ns for s in steps], np.int64)
-    ends = np.array([s.end_ns for s in steps], np.int64)
-    index = np.searchsorted(starts, launch_ns, side="right") - 1
-    return np.where((index >= 0) & (launch_ns < ends[np.maximum(index, 0)]), index, -1)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTimes:
-    """When each step ran, in the trace's own clock (ns).
+    """When each step ran, in the trace's own clock (ns); docs/report.md has a picture.
 
-    A step lasts from its first device event to the next step's; the last one to the later of its last device event
-    and its annotation's end. Without device events in every step, the annotations themselves. ``complete`` is False
-    for a last step with fewer than 90 % of the median number of device events: the recording ended inside it.
+    Steps follow each other: one begins with its host code, or when the device has finished earlier work
+    (``on_device``: the host ran ahead), and ends where the next begins. ``left_out``: idle spans of the first step that
+    only exist because recording began; they are in no duration. ``busy_ns``: union of the step's own device events
+    within it; ``outside_ns``: what of that union lies beside neighbors. ``host_period_ns``: from host start to host
+    start, ``device_period_ns``: from first kernel to first kernel (-1: unknown). ``complete`` is False for a last step
+    with fewer than 90 % of the median number of device events: the recording ended inside it.
+    ``before_events``: how many events were in the queue as recording began, from ``before_start_ns`` on, for
+    ``before_ns`` together; they are in no step.
     """
 
     steps: tuple[Step, ...]
     start_ns: Ints
     end_ns: Ints
     busy_ns: Ints
+    outside_ns: Ints
     device_events: Ints
     complete: npt.NDArray[np.bool_]
+    on_device: npt.NDArray[np.bool_]
+    host_period_ns: Ints
+    device_period_ns: Ints
+    left_out: Spans
+    before_events: int
+    before_start_ns: int
+    before_ns: int
 
     @classmethod
-    def of(cls, steps: list[Step], step_of: Ints, start: Ints, end: Ints) -> StepTimes:
-        """From the step index (or -1), start and end of every device event."""
-        n = len(steps)
-        inside = step_of >= 0
-        count = np.bincount(step_of[inside], minlength=n)
-        first = np.array([s.start_ns for s in steps], np.int64)
-        stop = np.array([s.end_ns for s in steps], np.int64)
+    def of(cls, steps: list[Step], step_of: Ints, work: DeviceWork, waits: Spans) -> StepTimes:
+        """From the step index (or -1) of every device event, and the spans of calls that wait for the device."""
+        n, inside = len(steps), step_of >= 0
+        count = np.bincount(step_of[inside], minlength=n).astype(np.int64)
+        begin, end, left_out = _bounds(steps, step_of, work, waits)
+        host = np.array([s.start_ns for s in steps], np.int64)
+        host_end = np.append(host[1:], max(steps[-1].end_ns, int(end[-1]))) if n else host
+        of, start, stop = step_of[inside], work.start[inside], work.end[inside]
+        first, last = np.clip(start, begin[of], end[of]), np.clip(stop, begin[of], end[of])
+        busy = union_by_group(of, first, last, n)
         complete = np.ones(n, bool)
-        if n and (count > 0).all():
-            annotated_end = int(stop[-1])
-            first = np.full(n, np.iinfo(np.int64).max)
-            last = np.full(n, np.iinfo(np.int64).min)
-            np.minimum.at(first, step_of[inside], start[inside])
-            np.maximum.at(last, step_of[inside], end[inside])
-            stop = np.concatenate((first[1:], [max(int(last[-1]), annotated_end)]))
-            complete[-1] = n == 1 or count[-1] >= 0.9 * np.median(count)
+        if n > 1 and count.any():
+            complete[-1] = count[-1] >= 0.9 * np.median(count)
         return cls(
             steps=tuple(steps),
-            start_ns=first,
-            end_ns=stop,
-            busy_ns=union_by_group(step_of[inside], start[inside], end[inside], n),
-            device_events=count.astype(np.int64),
+            start_ns=begin,
+            end_ns=end,
+            busy_ns=busy,
+            outside_ns=union_by_group(of, start, stop, n) - busy,
+            device_events=count,
             complete=complete,
+            on_device=begin > host,
+            host_period_ns=host_end - host,
+            device_period_ns=device_periods(work, step_of, n),
+            left_out=left_out,
+            before_events=int(work.before.sum()),
+            before_start_ns=int(work.start[work.before].min(initial=np.iinfo(np.int64).max)),
+            before_ns=union_ns(work.start[work.before], work.end[work.before]),
         )
+
+    @property
+    def duration_ns(self) -> Ints:
+        """How long each step lasts, without what is left out of the first one."""
+        duration = self.end_ns - self.start_ns
+        duration[:1] -= int((self.left_out[1] - self.left_out[0]).sum())
+        return duration
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -126,16 +155,61 @@ class StepTimes:
         """One row per step; ``start_us`` is relative to ``base_ns``."""
         import pandas as pd
 
+        duration, left_out = self.duration_ns, np.zeros(len(self), np.int64)
+        left_out[:1] = (self.left_out[1] - self.left_out[0]).sum()
         return pd.DataFrame(
             {
                 "step": [s.number for s in self.steps],
                 "start_us": (self.start_ns - base_ns) / NS_PER_US,
-                "duration_us": (self.end_ns - self.start_ns) / NS_PER_US,
+                "duration_us": duration / NS_PER_US,
                 "busy_us": self.busy_ns / NS_PER_US,
+                "idle_us": (duration - self.busy_ns) / NS_PER_US,
                 "device_events": self.device_events,
                 "complete": self.complete,
+                "begins_with": np.where(self.on_device, "device", "host").astype(object),
+                "host_period_us": self.host_period_ns / NS_PER_US,
+                "device_period_us": np.where(self.device_period_ns < 0, np.nan, self.device_period_ns / NS_PER_US),
+                "outside_us": self.outside_ns / NS_PER_US,
+                "left_out_us": left_out / NS_PER_US,
             }
         )
+
+    def sheet(self, base_ns: int) -> pd.DataFrame:
+        """``frame``, and above it a row without a number for the work that was in the queue as recording began."""
+        frame = self.frame(base_ns)
+        if not self.before_events:
+            return frame
+        row = {
+            "start_us": (self.before_start_ns - base_ns) / NS_PER_US,
+            "busy_us": self.before_ns / NS_PER_US,
+            "device_events": self.before_events,
+            "begins_with": BEFORE,
+        }
+        return type(frame)({name: [row.get(str(name)), *frame[name]] for name in frame.columns}, dtype=object)
+
+
+def _bounds(steps: list[Step], step_of: Ints, work: DeviceWork, waits: Spans) -> tuple[Ints, Ints, Spans]:
+    """(begins, ends, what is left out of the first step).
+
+    Work from before recording delays the first step; where its host waited for that work, the queue ran empty, and the
+    idle time until the host had filled it again is of the recording, not of the loop. A loop would repeat the longer of
+    the host's time without that wait and the device's without that idle time.
+    """
+    none = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if not steps:
+        return (*none, none)
+    begin, end = step_bounds(steps, work, step_of)
+    window = steps[0].start_ns, steps[1].start_ns if len(steps) > 1 else steps[0].end_ns
+    if begin[0] == window[0]:
+        return begin, end, none
+    waited = waited_for_earlier(waits, window, work)
+    host = window[1] - window[0] - waited
+    if len(steps) == 1:
+        begin[0] = min(int(begin[0]), int(end[0]) - host)
+    if not waited:
+        return begin, end, none
+    spare = int(end[0] - begin[0]) - host
+    return begin, end, refill_spans((int(begin[0]), int(end[0])), work, step_of == 0, spare)
 
 
 def device_steps(
@@ -143,15 +217,16 @@ def device_steps(
 ) -> tuple[str, StepTimes, Ints]:
     """The steps of a trace (annotation stem, times) and the step of each device event in ``rows``, -1 outside of them.
 
-    A device event belongs to the step in which it was launched; one without a launch, to that in which it started.
-    ``found``: the steps, where they are not those of ``find_steps``.
+    A device event belongs to the step in which it was launched; one without a recorded launch to that in which it
+    started, unless it was in the queue as recording began: then to none. ``found``: the steps, where they are not those
+    of ``find_steps``.
     """
     stem, steps = found or find_steps(table)
-    start = table.start_ns[rows]
-    launch = tree.launch[rows]
-    launch_ns = np.where(launch >= 0, table.start_ns[np.maximum(launch, 0)], start)
-    step_of = step_of_device_rows(steps, launch_ns) if steps else np.full(len(rows), -1, np.int64)
-    return stem, StepTimes.of(steps, step_of, start, start + table.duration_ns[rows]), step_of
+    work = DeviceWork.of(table, tree, rows)
+    step_of = step_of_events(steps, work.launch)
+    calls = np.flatnonzero(blocking_calls(table))
+    waits = table.start_ns[calls], table.start_ns[calls] + table.duration_ns[calls]
+    return stem, StepTimes.of(steps, step_of, work, waits), step_of
 
 
 def complete_steps(times: StepTimes, selected: Sequence[int] = ()) -> list[int]:
@@ -162,7 +237,7 @@ def complete_steps(times: StepTimes, selected: Sequence[int] = ()) -> list[int]:
 
 def typical_step(times: StepTimes, candidates: Sequence[int]) -> int:
     """The one of ``candidates`` whose duration is nearest their median, the first of equals."""
-    duration = times.end_ns - times.start_ns
+    duration = times.duration_ns
     median = np.median(duration[list(candidates)])
     return min(candidates, key=lambda i: (abs(duration[i] - median), i))
 

@@ -127,7 +127,7 @@ def _timed_steps(analysis: Analysis) -> list[tuple[int | None, float, float]]:
     flops = executed.flops_by_step if executed is not None else np.zeros(max(1, len(times)))
     if not len(times):
         return [(None, analysis.timeline.total_ns / NS_PER_US, float(flops[0]))]
-    duration = (times.end_ns - times.start_ns) / NS_PER_US
+    duration = times.duration_ns / NS_PER_US
     return [(times.steps[i].number, float(duration[i]), float(flops[i])) for i in analysis.complete_steps]
 
 

@@ -90,7 +90,7 @@ def step_summary(analysis: Analysis) -> Steps | None:
         return None
     chosen = list(analysis.selected_steps) or list(range(len(times)))
     complete = analysis.complete_steps
-    duration = (times.end_ns - times.start_ns)[complete] / NS_PER_US
+    duration = times.duration_ns[complete] / NS_PER_US
     median = float(np.median(duration))
     low, high = np.percentile(duration, [25, 75])
     numbers = [s.number for s in times.steps]

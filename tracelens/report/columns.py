@@ -521,14 +521,43 @@ STEPS = column_set(
     Column(key="step", header="step", meaning="Number that the trace gives the step.", number_format=IDENTIFIER),
     Column(key="start_us", header="start (µs)", meaning="In the trace's own clock.", unit="µs", number_format=US),
     Column(
-        key="duration_us", header="duration (µs)", meaning="From its first kernel to the next step's.", unit="µs",
-        number_format=US,
+        key="duration_us", header="duration (µs)", unit="µs", number_format=US,
+        meaning="From its beginning to the next step's, the last to the end of its host code and device work.",
     ),
-    Column(key="busy_us", header="busy (µs)", meaning="Union of its device events.", unit="µs", number_format=US),
-    Column(key="device_events", header="device events", meaning="Kernels and copies.", number_format=COUNT),
+    Column(
+        key="busy_us", header="busy (µs)", unit="µs", number_format=US,
+        meaning="Union of the device events that were launched in it.",
+    ),
+    Column(key="idle_us", header="idle (µs)", meaning="The rest of its duration.", unit="µs", number_format=US),
+    Column(
+        key="device_events", header="device events", number_format=COUNT,
+        meaning="Kernels and copies that were launched in it.",
+    ),
     Column(
         key="complete", header="complete", meaning="FALSE: the recording ended inside it.", number_format="General",
         width=10,
+    ),
+    Column(
+        key="begins_with", header="begins with", number_format="General", width=20,
+        meaning="host: its first line of code. device: the host ran ahead, and the step begins when the device has "
+        "finished earlier work. before the first step: work that was in the queue as recording began, in no step.",
+    ),
+    Column(
+        key="host_period_us", header="host period (µs)", unit="µs", number_format=US,
+        meaning="From the start of its annotation to the next step's, of the last to the end of what it launched.",
+    ),
+    Column(
+        key="device_period_us", header="device period (µs)", unit="µs", number_format=US,
+        meaning="From its first kernel to the next step's, of the last to its end, on the stream with most events.",
+    ),
+    Column(
+        key="outside_us", header="beside neighbors (µs)", unit="µs", number_format=US,
+        meaning="Its device work on other streams while a neighboring step had the device; in no busy time.",
+    ),
+    Column(
+        key="left_out_us", header="left out (µs)", unit="µs", number_format=US,
+        meaning="Idle time of a first step whose host waited for work from before recording, until the queue was full "
+        "again; not in the duration.",
     ),
 )  # fmt: skip
 

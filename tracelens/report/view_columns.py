@@ -48,7 +48,7 @@ _KIND = _text(
     "kernels: no longer than what is ready usually takes to start; what is longer is not on the path.",
     30,
 )
-_STEP_DURATION = "From the step's first device event to the next step's; the last one to its own end."
+_STEP_DURATION = "As in the sheet steps: from its beginning to the next step's; the last to its own end."
 _CALL = "From the start to the end of the call on the host."
 _LATENCY = "From the start of the call to the start of its first kernel, of calls whose stream had nothing left to do."
 _DEPTH = "Kernels of the same stream that were launched and not finished when the call began."

@@ -102,17 +102,20 @@ def test_another_process_does_not_explain_this_ones_gaps(build: Build) -> None:
     assert causes(builder) == [("host work outside of ops", 20)]
 
 
-def test_a_step_window_ends_with_a_gap_that_the_next_steps_kernel_explains(build: Build) -> None:
+def test_a_step_window_holds_the_gaps_before_its_first_and_after_its_last_kernel(build: Build) -> None:
     builder = build()
     for number, start in enumerate((0, 100, 200)):
         builder.op(f"ProfilerStep#{number}", start, 90, cat="user_annotation").launch(start + 1, "k", start + 10, 40)
     analysis = analyze(builder.trace(), Options(steps="1"))
     found = analysis.frames["idle_causes"]
-    # step 1 lasts from its kernel at 110 to step 2's at 210; busy for 40 us; the host was at nothing from 150 to 201
-    assert found[["cause", "gaps", "idle_us"]].to_numpy().tolist() == [["host work outside of ops", 1, 60.0]]
-    assert found["percent_of_window"].tolist() == [60.0]
+    # step 1 lasts from 100 to 200; busy from 110 to 150; the host launched at 101, and was at nothing from 150 on
+    assert found[["cause", "gaps", "idle_us"]].to_numpy().tolist() == [
+        ["host work outside of ops", 1, 50.0],
+        ["launch-bound", 1, 10.0],
+    ]
+    assert found["percent_of_window"].tolist() == [50.0, 10.0]
     idle = next(finding for finding in summarize(analysis).findings if finding.id == "idle")
-    assert idle.why == "device idle 60 %: 1 gap, the longest 60 µs; 100 % host work outside of ops"
+    assert idle.why == "device idle 60 %: 2 gaps, the longest 50 µs; 83 % host work outside of ops"
 
 
 def test_a_gap_of_unknown_cause_gets_none_in_the_verdict(build: Build) -> None:

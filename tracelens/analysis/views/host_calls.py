@@ -44,6 +44,18 @@ class HostCalls:
     outermost: RowColumn
 
 
+def blocking_calls(table: TraceTable) -> Bools:
+    """Which rows are calls that wait for the device."""
+    kind = table.kind
+    found: Bools = ((kind == Kind.RUNTIME) | (kind == Kind.DRIVER)) & _named(table, _BLOCKING)
+    return found
+
+
+def _named(table: TraceTable, pattern: re.Pattern[str]) -> Bools:
+    found = np.array([pattern.search(name) is not None for name in table.names] or [False], bool)
+    return found[table.name] if len(table) else np.zeros(0, bool)
+
+
 def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
     """The host's side of a trace. Names are looked at once each."""
     codes = {pid: code for code, pid in enumerate(dict.fromkeys(pid for pid, _ in table.lanes))}
@@ -53,10 +65,9 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
     is_range = (kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION)
 
     def named(pattern: re.Pattern[str]) -> Bools:
-        found = np.array([pattern.search(name) is not None for name in table.names] or [False], bool)
-        return found[table.name] if len(table) else np.zeros(0, bool)
+        return _named(table, pattern)
 
-    blocking = is_launch & named(_BLOCKING)
+    blocking = blocking_calls(table)
     outermost = ((kind == Kind.CPU_OP) | is_launch) & (tree.op_parent < 0)
     blocking[_outlasting(table, tree)] = True
 

@@ -1,0 +1,275 @@
+"""A step lasts as long as a loop repeats, and owns what its host calls launched."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.analysis.conftest import Builder
+from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.steps import BEFORE, StepTimes, device_steps
+from tracelens.analysis.trace import Trace, load
+from tracelens.trace.table import DEVICE_KINDS
+
+
+def times_of(trace: Trace) -> StepTimes:
+    return device_steps(trace.table, trace.tree, trace.table.rows_of(DEVICE_KINDS))[1]
+
+
+def durations_us(trace: Trace) -> list[float]:
+    return (times_of(trace).duration_ns / 1e3).tolist()
+
+
+def step(b: Builder, number: int, start: float, duration: float) -> Builder:
+    return b.op(f"ProfilerStep#{number}", start, duration, cat="user_annotation")
+
+
+def test_a_single_step_ends_when_its_host_code_and_its_device_work_have_ended(build):
+    """A step of [0, 100] whose one kernel is launched at 90 and runs from 95 to 150."""
+    assert durations_us(step(build(), 0, 0, 100).launch(90, "k", 95, 55).trace()) == [150.0]
+    assert durations_us(step(build(), 0, 0, 100).launch(10, "k", 15, 55).trace()) == [100.0]
+
+
+def test_data_loading_before_the_first_kernel_is_in_the_step(build):
+    """Steps of 100 that launch 80 in, and whose kernel has ended before the next begins."""
+    b = build()
+    for i in range(3):
+        step(b, i, 100 * i, 100).launch(100 * i + 80, "k", 100 * i + 82, 10)
+    times = times_of(b.trace())
+    assert (times.duration_ns / 1e3).tolist() == [100.0] * 3
+    assert not times.on_device.any()
+    assert times.busy_ns.tolist() == [10_000] * 3
+
+
+def test_where_the_host_runs_ahead_a_step_begins_when_the_device_has_finished_the_one_before(build):
+    """Host windows of 20, kernels of 50 one behind the other: the device needs 50 a step, from its first at 5."""
+    b = build()
+    for i in range(4):
+        step(b, i, 20 * i, 20).launch(20 * i + 1, "k", 5 + 50 * i, 50)
+    times = times_of(b.trace())
+    assert (times.duration_ns / 1e3).tolist() == [55.0, 50.0, 50.0, 50.0]
+    assert times.on_device.tolist() == [False, True, True, True]
+    assert (times.host_period_ns / 1e3).tolist() == [20.0, 20.0, 20.0, 145.0]
+    assert (times.device_period_ns / 1e3).tolist() == [50.0] * 4
+
+
+def queued(b: Builder) -> Builder:
+    """Two steps with host windows of 20; 100 us of kernels were in the queue as recording began."""
+    for i in range(10):
+        b.kernel("k", 10 * i, 10)
+    for i in range(2):
+        step(b, i, 20 * i, 20).launch(20 * i + 1, "k", 100 + 50 * i, 50)
+    return b
+
+
+def test_work_queued_before_recording_is_in_no_step_and_has_a_row_of_its_own(build):
+    trace = queued(build()).trace()
+    times = times_of(trace)
+    assert (times.duration_ns / 1e3).tolist() == [50.0, 50.0]
+    assert times.device_events.tolist() == [1, 1]
+    frame = analyze(trace, Options()).frames["steps"]
+    assert frame["step"].tolist() == [None, 0, 1]
+    assert frame["begins_with"].tolist() == [BEFORE, "device", "device"]
+    assert frame["busy_us"].tolist() == [100.0, 50.0, 50.0]
+    assert frame["device_events"].tolist() == [10, 1, 1]
+
+
+def test_a_stream_that_ran_only_unlaunched_work_while_the_queue_drained_ran_it_before_the_first_step(build):
+    b = queued(build()).kernel("other", 40, 5, stream=9)
+    assert times_of(b.trace()).before_events == 11
+
+
+def test_without_any_recorded_launch_work_belongs_to_the_step_in_which_it_ran(build):
+    b = build()
+    for i in range(2):
+        step(b, i, 100 * i, 100).kernel("k", 100 * i + 10, 20)
+    times = times_of(b.trace())
+    assert times.before_events == 0
+    assert times.device_events.tolist() == [1, 1]
+    assert (times.duration_ns / 1e3).tolist() == [100.0, 100.0]
+
+
+def test_a_host_that_waited_for_earlier_work_leaves_no_refill_of_the_queue_in_the_step(build):
+    """A wait of [1, 50] for work from before recording, then three kernels of 20, each launched 10 after the last.
+
+    The device is idle in [50, 58] and [78, 80]; the loop would repeat the device's 60, its host needs 92 - 49 = 43.
+    """
+    b = step(build().kernel("k", 0, 50), 0, 0, 92)
+    b.op("cudaDeviceSynchronize", 1, 50, cat="cuda_runtime")
+    for i, (at, start) in enumerate(((55, 58), (79, 80), (81, 100))):
+        b.launch(at, f"k{i}", start, 20)
+    times = times_of(b.trace())
+    assert (times.duration_ns / 1e3).tolist() == [60.0]
+    assert [spans.tolist() for spans in times.left_out] == [[50_000, 78_000], [58_000, 80_000]]
+    assert times.busy_ns.tolist() == [60_000]
+
+
+def test_a_single_step_is_never_shorter_than_its_host_code_without_the_wait(build):
+    """As above with 200 us of host code behind the launches: the host alone needs 300 - 49."""
+    b = step(build().kernel("k", 0, 50), 0, 0, 300)
+    b.op("cudaDeviceSynchronize", 1, 50, cat="cuda_runtime").launch(55, "k", 58, 20)
+    assert durations_us(b.trace()) == [251.0]
+
+
+def test_a_tail_on_another_stream_does_not_hold_up_the_next_step(build):
+    """A copy of 1000 us that step 0 launches on a stream of its own; kernels one behind the other, 50 a step."""
+    b = build()
+    for i in range(3):
+        step(b, i, 20 * i, 20).launch(20 * i + 1, "k", 5 + 50 * i, 25).launch(20 * i + 2, "k", 30 + 50 * i, 25)
+        if not i:
+            b.launch(3, "Memcpy DtoH", 10, 140, stream=9, cat="gpu_memcpy")
+    times = times_of(b.trace())
+    assert (times.duration_ns / 1e3).tolist() == [55.0, 50.0, 50.0]
+    assert times.busy_ns.tolist() == [50_000, 50_000, 50_000]
+    assert times.outside_ns.tolist() == [95_000, 0, 0]
+
+
+# Random traces: (gap before a step, its length), and events (launch or None, when it is run, how long, stream)
+STEPS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 60)), min_size=1, max_size=5)
+EVENTS = st.lists(
+    st.tuples(st.none() | st.integers(0, 200), st.integers(0, 400), st.integers(0, 60), st.integers(1, 3)),
+    max_size=14,
+)
+WAITS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 100)), max_size=2)
+
+
+def built(steps: Any, events: Any, waits: Any) -> tuple[list[tuple[int, int]], Trace]:
+    b, at, windows = Builder(), 0, []
+    for number, (gap, length) in enumerate(steps):
+        at += gap
+        windows.append((at, at + length))
+        step(b, number, at, length)
+        at += length
+    for launch, start, length, stream in events:
+        if launch is None:
+            b.kernel("k", start, length, stream=stream)
+        else:
+            b.launch(launch, "k", start, length, stream=stream)
+    for start, length in waits:
+        b.op("cudaDeviceSynchronize", start, length, tid=3, cat="cuda_runtime")
+    return windows, b.trace()
+
+
+def covered(events: Any, first: int, last: int) -> set[int]:
+    """Every whole µs of [first, last) in which one of the events runs."""
+    return {t for _, start, length, _ in events for t in range(max(start, first), min(start + length, last))}
+
+
+def owners(windows: list[tuple[int, int]], events: Any) -> list[int | None]:
+    """The step of each event by the definition, one by one; -1: before the first step, None: in none."""
+    first: dict[int, int] = {}
+    for launch, start, _, stream in events:
+        if launch is not None:
+            first[stream] = min(first.get(stream, start), start)
+    if not first or all(launch is not None for launch, *_ in events):
+        first = {}
+    early = [e for e in events if e[0] is None and e[3] in first and e[1] < first[e[3]]]
+    horizon = max([min(first.values()), *(start + length for _, start, length, _ in early)]) if first else -math.inf
+    found: list[int | None] = []
+    for event in events:
+        launch, start, _, stream = event
+        if launch is None and (event in early or (stream not in first and start < horizon)):
+            found.append(-1)
+            continue
+        moment = start if launch is None else launch
+        begun = [k for k, (begin, _) in enumerate(windows) if begin <= moment]
+        found.append(begun[-1] if begun and moment <= windows[-1][1] else None)
+    return found
+
+
+def plain_periods(windows: list[tuple[int, int]], events: Any) -> list[tuple[int, int]]:
+    """(begin, end) of each step, before anything is left out: a plain loop over steps and events."""
+    owner = owners(windows, events)
+    streams = [event[3] for event, k in zip(events, owner, strict=True) if k is not None and k >= 0]
+    main = max(sorted(set(streams)), key=streams.count) if streams else None
+    begins = []
+    for k, (begin, _) in enumerate(windows):
+        ended = [begin]
+        for (launch, start, length, stream), of in zip(events, owner, strict=True):
+            moment = start if launch is None else launch
+            if stream == main and (of == -1 or moment < windows[k][0]):
+                ended.append(start + length)
+        begins.append(max(ended))
+    own = [s + n for (_, s, n, _), k in zip(events, owner, strict=True) if k == len(windows) - 1]
+    return list(zip(begins, [*begins[1:], max([windows[-1][1], begins[-1], *own])], strict=True))
+
+
+@given(STEPS, EVENTS)
+@settings(max_examples=300, deadline=None)
+def test_periods_and_owners_equal_those_of_a_plain_loop(steps, events):
+    windows, trace = built(steps, events, [])
+    times, owner = times_of(trace), owners(windows, events)
+    assert times.before_events == owner.count(-1)
+    assert times.device_events.tolist() == [owner.count(k) for k in range(len(windows))]
+    found = list(zip((times.start_ns // 1000).tolist(), (times.end_ns // 1000).tolist(), strict=True))
+    expected = plain_periods(windows, events)
+    if len(windows) == 1 and expected[0][0] > windows[0][0]:
+        begin, end = expected[0]
+        expected = [(min(begin, end - (windows[0][1] - windows[0][0])), end)]
+    base = windows[0][0] - times.steps[0].start_ns // 1000
+    assert [(a + base, b + base) for a, b in found] == expected
+    for k, (first, last) in enumerate(expected):
+        own = [event for event, of in zip(events, owner, strict=True) if of == k]
+        assert times.busy_ns[k] == 1000 * len(covered(own, first, last))
+        assert times.busy_ns[k] + times.outside_ns[k] == 1000 * len(covered(own, 0, 1000))
+
+
+@given(STEPS, EVENTS, WAITS)
+@settings(max_examples=300, deadline=None)
+def test_no_step_is_busy_for_longer_than_it_lasts(steps, events, waits):
+    """And what is left out is idle time between the bounds of the first step."""
+    windows, trace = built(steps, events, waits)
+    times = times_of(trace)
+    assert (times.busy_ns <= times.duration_ns).all()
+    opens, closes = ((spans // 1000).tolist() for spans in times.left_out)
+    own = [event for event, of in zip(events, owners(windows, events), strict=True) if of in (0, -1)]
+    shift = windows[0][0] - int(times.steps[0].start_ns) // 1000
+    for first, last in zip(opens, closes, strict=True):
+        assert not covered(own, first + shift, last + shift)
+        assert times.start_ns[0] <= 1000 * first <= 1000 * last <= times.end_ns[0]
+
+
+def analyzable(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.json.gz") if not {"et", "rocprofv3"} & set(path.parts))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "expected_ms", "tolerance"),
+    [
+        ("mi300/resnet_act_checkpoint.json.gz", [18.980, 18.983, 18.554], 1e-3),
+        ("mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz", [390.7], 1e-3),
+        ("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", [30.0], 0.02),
+        ("hta/triton_example/triton_example.json.gz", [13_336.3], 1e-3),
+    ],
+)
+def test_real_steps_last_as_long_as_recomputed_by_launch(
+    shared_traces: Path, name: str, expected_ms: list[float], tolerance: float
+):
+    times = times_of(load(shared_traces / name))
+    assert (times.duration_ns / 1e6).tolist() == pytest.approx(expected_ms, rel=tolerance)
+
+
+@pytest.mark.shared
+def test_the_steps_of_a_host_that_runs_ahead_own_equally_many_events(shared_traces: Path):
+    times = times_of(load(shared_traces / "mi300/resnet_act_checkpoint.json.gz"))
+    assert times.device_events.tolist() == [895] * 3
+    assert times.before_events == 968
+    assert times.outside_ns.tolist() == [0] * 3
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("room", ["h100", "hta", "inference", "mi300", "more/torchrec_pr1460", "more/param/dlrm_8rank"])
+def test_no_real_step_is_busy_for_longer_than_it_lasts(shared_traces: Path, room: str):
+    """Of pipelined ranks a few ms of a step run beside its neighbors; nothing else does."""
+    for path in analyzable(shared_traces / room):
+        if path.stat().st_size > 10_000_000:
+            continue
+        times = times_of(load(path))
+        assert (times.busy_ns <= times.duration_ns).all(), path
+        assert (times.outside_ns <= 0.03 * times.duration_ns).all(), path
