@@ -62,7 +62,7 @@ from tracelens.perf_models.moe import all_operands, expert_down, expert_up, fuse
 from tracelens.perf_models.normalization import rms_norm
 from tracelens.perf_models.quantization import mxfp4, quantized
 from tracelens.perf_models.rope import rotated
-from tracelens.perf_models.sdpa import causal, rows_then_heads
+from tracelens.perf_models.sdpa import causal, rows_then_heads, windowed
 
 _ATOM_STEP = re.compile(r"(prefill|decode)\[(.*)\]")
 _FP4 = (DType.FP4_E2M1, DType.FP4_E2M1)
@@ -151,7 +151,7 @@ def _batched_gemm_a16wfp4(op: OpSignature) -> GEMM:
 
 @traced_as("aiter::_flash_attn_forward", "aiter::mha_fwd", "aiter::fmha_v3_fwd")
 def _attention(op: OpSignature) -> SDPA:
-    """(q, k, v, dropout_p, softmax_scale, is_causal, ...)."""
+    """(q, k, v, dropout_p, softmax_scale, is_causal, window_size_left, window_size_right, ...)."""
     return _dense_attention(op, 0, dropout=3, is_causal=5)
 
 
@@ -178,12 +178,14 @@ def _mha_backward(op: OpSignature) -> SDPABackward:
 
 
 def _dense_attention(op: OpSignature, first: int, *, dropout: int, is_causal: int) -> SDPA:
+    """The window sizes follow ``is_causal``."""
     probability = op.literal(dropout)
     return rows_then_heads(
         op,
         first,
         dropout=float(probability) if isinstance(probability, int | float) else None,
         mask=causal(op.literal(is_causal), "bottom_right"),
+        **windowed(op, is_causal + 1, is_causal + 2, op.literal(is_causal)),
     )
 
 

@@ -9,28 +9,32 @@ from __future__ import annotations
 
 from tracelens import SDPA, CategoryOf, OpSignature, traced_as
 from tracelens.perf_models import SDPABackward
-from tracelens.perf_models.sdpa import causal, packed, rows_then_heads
+from tracelens.perf_models.sdpa import causal, packed, rows_then_heads, windowed
 
 
 @traced_as("FlashAttnFunc", "flash_attn::_flash_attn_forward")
 def _forward(op: OpSignature) -> SDPA:
-    return rows_then_heads(op, 0, dropout=op.literal(3), mask=causal(op.literal(5), "bottom_right"))
+    """(q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, ...)."""
+    window = windowed(op, 6, 7, op.literal(5))
+    return rows_then_heads(op, 0, dropout=op.literal(3), mask=causal(op.literal(5), "bottom_right"), **window)
 
 
 @traced_as("flash_attn::_flash_attn_backward")
 def _backward(op: OpSignature) -> SDPABackward:
-    """(dO, q, k, v, o, lse, dq, dk, dv, dropout_p, softmax_scale, causal, ...).
+    """(dO, q, k, v, o, lse, dq, dk, dv, dropout_p, softmax_scale, causal, window_size_left, window_size_right, ...).
 
     Some builds record one slot less before dropout_p; the causal flag is the one that is a truth value.
     """
     at = 10 if isinstance(op.literal(10), bool) else 11
     fields = {"dropout": op.literal(at - 2), "mask": causal(op.literal(at), "bottom_right")}
-    return rows_then_heads(op, 1, **fields).backward()
+    return rows_then_heads(op, 1, **fields, **windowed(op, at + 1, at + 2, op.literal(at))).backward()
 
 
 @traced_as("flash_attn_3::fwd")
 def _forward_3(op: OpSignature) -> SDPA:
-    return rows_then_heads(op, 0, mask=causal(op.literal(24), "bottom_right"))
+    """Slots 24 to 26: is_causal, window_size_left and window_size_right."""
+    window = windowed(op, 25, 26, op.literal(24))
+    return rows_then_heads(op, 0, mask=causal(op.literal(24), "bottom_right"), **window)
 
 
 @traced_as("flash_attn::_flash_attn_varlen_forward")
@@ -44,7 +48,10 @@ def _varlen_backward(op: OpSignature) -> SDPABackward:
 
 
 def _packed(op: OpSignature, first: int, *, cumulative: int, longest: int, dropout: int, is_causal: int) -> SDPA:
-    """Slots ``cumulative`` and the next: running lengths of queries and keys, one more than there are sequences."""
+    """Slots ``cumulative`` and the next: running lengths of queries and keys, one more than there are sequences.
+
+    The window sizes follow ``is_causal``.
+    """
     return packed(
         op,
         first,
@@ -54,6 +61,7 @@ def _packed(op: OpSignature, first: int, *, cumulative: int, longest: int, dropo
         longest_kv=op.literal(longest + 1),
         dropout=op.literal(dropout),
         mask=causal(op.literal(is_causal), "bottom_right"),
+        **windowed(op, is_causal + 1, is_causal + 2, op.literal(is_causal)),
     )
 
 

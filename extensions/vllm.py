@@ -39,7 +39,7 @@ from tracelens.perf_models.gemm import times_transposed
 from tracelens.perf_models.inference_attention import cache_write, gated_delta_rule, paged_attention
 from tracelens.perf_models.moe import all_operands, fused_experts
 from tracelens.perf_models.normalization import rms_norm
-from tracelens.perf_models.quantization import quantized
+from tracelens.perf_models.quantization import MX_GROUP, quantized
 from tracelens.perf_models.rope import rotated_heads
 
 _TRITON_PRODUCTS = ("pseudo_op::moe_triton_unfused_up", "pseudo_op::moe_triton_unfused_down")
@@ -126,13 +126,22 @@ def _gemm_a8w8(op: OpSignature) -> GEMM:
 
 @traced_as("vllm::gemm_with_dynamic_quant")
 def _gemm_dynamic_quant(op: OpSignature) -> GEMM:
-    """The first two matrices are x [m,k] and weight [n,k/2] in FP4; x is narrowed on the way."""
+    """The first two matrices are x [m,k] and weight [n,k/2] in FP4; x is narrowed on the way. The others are scales."""
     matrices = [i for i, shape in enumerate(op.shapes or ()) if len(shape) == 2 and not isinstance(shape[0], tuple)]
     if len(matrices) < 2:
         raise SignatureError(f"{op.name}: fewer than two matrices were recorded")
     x, weight = matrices[:2]
     dtypes = (op.dtype(x), DType.FP4_E2M1)
-    return times_transposed(op, x, weight, packed=(1, 2), dtypes=dtypes, dtype_out=op.dtype(x), kind=DynamicQuantGEMM)
+    return times_transposed(
+        op,
+        x,
+        weight,
+        scales=tuple(matrices[2:]),
+        packed=(1, 2),
+        dtypes=dtypes,
+        dtype_out=op.dtype(x),
+        kind=DynamicQuantGEMM,
+    )
 
 
 @traced_as("_C::cutlass_scaled_mm")
@@ -297,7 +306,7 @@ def _triton_experts(call: OpCall) -> list[InnerOp]:
 
 @traced_as(*_TRITON_PRODUCTS)
 def _triton_product(op: OpSignature) -> MoEUp | MoEDown:
-    """(x [t,h], w1 [e,h/2,2f or f], w2 [e,f/2,h], chosen experts [t,k])."""
+    """(x [t,h], w1 [e,h/2,2f or f], w2 [e,f/2,h], chosen experts [t,k]): MXFP4, one scale per 32 weights."""
     (tokens, hidden), (experts, packed, _) = op.shape(0, rank=2), op.shape(2, rank=3)
     is_up = op.name.endswith("up")
     return (MoEUp if is_up else MoEDown)(
@@ -308,8 +317,9 @@ def _triton_product(op: OpSignature) -> MoEUp | MoEDown:
         top_k=op.shape(3, rank=2)[1],
         gated=is_up and op.shape(1, rank=3)[2] == 4 * packed,
         dtype=op.dtype(0),
-        dtype_weight=op.dtype(1),
+        dtype_weight=packed_type.values[1] if (packed_type := op.dtype(1)) is not None else None,
         dtype_out=op.dtype(0),
+        scaled_by=MX_GROUP,
     )
 
 

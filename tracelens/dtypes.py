@@ -6,7 +6,10 @@ import enum
 
 
 class DType(enum.Enum):
-    """An element type. ``value`` is (bits per element, name of its compute rate or ``""``)."""
+    """An element type. ``value`` is (bits per element, name of its compute rate or ``""``, label).
+
+    ``FP4_E2M1_X2`` is PyTorch's ``Float4_e2m1fn_x2``: one element is a byte that holds two FP4 values.
+    """
 
     FP64 = (64, "fp64", "fp64")
     FP32 = (32, "fp32", "fp32")
@@ -20,6 +23,7 @@ class DType(enum.Enum):
     FP8_E8M0FNU = (8, "", "fp8_e8m0fnu")
     FP6 = (6, "fp6", "fp6")
     FP4_E2M1 = (4, "fp4", "fp4_e2m1")
+    FP4_E2M1_X2 = (8, "fp4", "fp4_e2m1_x2")
     INT64 = (64, "", "int64")
     INT32 = (32, "int32", "int32")
     INT16 = (16, "", "int16")
@@ -62,6 +66,15 @@ class DType(enum.Enum):
     def is_floating(self) -> bool:
         return self.name.startswith(("FP", "TF", "BF"))
 
+    @property
+    def is_complex(self) -> bool:
+        return self.name.startswith("COMPLEX")
+
+    @property
+    def values(self) -> tuple[int, DType]:
+        """How many values an element holds, and their type: ``(2, FP4_E2M1)`` for packed FP4, else one of its own."""
+        return (2, DType.FP4_E2M1) if self is DType.FP4_E2M1_X2 else (1, self)
+
     @classmethod
     def parse(cls, text: str | None) -> DType | None:
         """The type that a trace, a collective or a user spells ``text``; None when unknown.
@@ -87,7 +100,8 @@ _SPELLINGS: dict[str, DType] = {d.label: d for d in DType} | {
     "float8_e5m2": DType.FP8_E5M2,
     "float8_e5m2fnuz": DType.FP8_E5M2FNUZ,
     "float8_e8m0fnu": DType.FP8_E8M0FNU,
-    "float4_e2m1fn_x2": DType.FP4_E2M1, "fp4": DType.FP4_E2M1, "float4_e2m1": DType.FP4_E2M1, "mxfp4": DType.FP4_E2M1,
+    "float4_e2m1fn_x2": DType.FP4_E2M1_X2,
+    "fp4": DType.FP4_E2M1, "float4_e2m1": DType.FP4_E2M1, "mxfp4": DType.FP4_E2M1,
     "long int": DType.INT64, "long": DType.INT64, "long long": DType.INT64,
     "int": DType.INT32, "unsigned int": DType.UINT32, "unsigned long": DType.UINT64,
     "short": DType.INT16, "short int": DType.INT16, "unsigned short": DType.UINT16,
@@ -103,6 +117,7 @@ _TRACED: dict[DType, str] = {
     DType.FP8_E4M3FN: "c10::Float8_e4m3fn", DType.FP8_E4M3FNUZ: "c10::Float8_e4m3fnuz",
     DType.FP8_E5M2: "c10::Float8_e5m2", DType.FP8_E5M2FNUZ: "c10::Float8_e5m2fnuz",
     DType.FP8_E8M0FNU: "c10::Float8_e8m0fnu", DType.FP4_E2M1: "c10::Float4_e2m1fn_x2",
+    DType.FP4_E2M1_X2: "c10::Float4_e2m1fn_x2",
     DType.INT64: "long int", DType.INT32: "int", DType.INT16: "short int",
     DType.INT8: "signed char", DType.UINT8: "unsigned char",
     DType.UINT16: "unsigned short", DType.UINT32: "unsigned int", DType.UINT64: "unsigned long",

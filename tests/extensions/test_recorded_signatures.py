@@ -103,7 +103,7 @@ GEMMS = [
     call("vllm::rocm_unquantized_gemm", t(M, K), t(N, K), t(N),
          model="GEMM", flops=PRODUCT + OUT, hbm=2 * (X + W_NT + OUT + N)),
     call("vllm::gemm_with_dynamic_quant", t(M, K), t(N, K // 2, of=BYTE), t(N, K // 32, of=BYTE),
-         model="DynamicQuantGEMM", flops=PRODUCT, hbm=2 * X + W_NT // 2 + 2 * OUT),
+         model="DynamicQuantGEMM", flops=PRODUCT, hbm=2 * X + W_NT // 2 + W_NT // 32 + 2 * OUT),
     call("aiter::batched_gemm_a16wfp4_", t(3, M, K), t(3, N, K // 2, of=BYTE), t(3, N, K // 32, of=BYTE), c(15),
          model="DynamicQuantGEMM", flops=3 * PRODUCT, hbm=3 * (2 * X + W_NT // 2 + W_NT // 32 + 2 * OUT)),
     call("sglang_profiler::batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant_"
@@ -241,9 +241,9 @@ MOE = [
     call("pseudo_op::moe_gptq_awq_up", t(T, HID), t(E, 2 * F, HID // 2, of=BYTE), t(E, HID, F // 2, of=BYTE),
          t(T, TOP, of=FP32), IDS, model="MoEUp", flops=2 * UP, hbm=2 * T * HID + WEIGHTS_UP / 2 + 2 * T * TOP * F),
     call("pseudo_op::moe_triton_unfused_up", t(T, HID), t(E, HID // 2, 2 * F, of=FP4), t(E, F // 2, HID, of=FP4), IDS,
-         model="MoEUp", flops=2 * UP, hbm=2 * T * HID + WEIGHTS_UP / 2 + 2 * T * TOP * F),
+         model="MoEUp", flops=2 * UP, hbm=2 * T * HID + WEIGHTS_UP * (1 / 2 + 1 / 32) + 2 * T * TOP * F),
     call("pseudo_op::moe_triton_unfused_down", t(T, HID), t(E, HID // 2, 2 * F, of=FP4), t(E, F // 2, HID, of=FP4), IDS,
-         model="MoEDown", flops=DOWN, hbm=2 * T * TOP * F + WEIGHTS_DOWN / 2 + 2 * T * HID),
+         model="MoEDown", flops=DOWN, hbm=2 * T * TOP * F + WEIGHTS_DOWN * (1 / 2 + 1 / 32) + 2 * T * HID),
     call("pseudo_op::moe_gptq_awq_down", t(T, HID), t(E, 2 * F, HID // 2, of=BYTE), t(E, HID, F // 2, of=BYTE),
          t(T, TOP, of=FP32), IDS, model="MoEDown", flops=DOWN, hbm=2 * T * TOP * F + WEIGHTS_DOWN / 2 + 2 * T * HID),
     call(under("aiter::", "moe_sorting_fwd mxfp4_moe_sort_hip biased_grouped_topk_hip topk_softplus"

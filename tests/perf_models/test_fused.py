@@ -34,12 +34,12 @@ def read(op: OpSignature) -> PerfModel:
 @pytest.mark.parametrize(
     ("name", "slots", "flops", "elements"),
     [
-        # silu 4 and mul 1 per element; one argument in place, one read
-        ("triton_poi_fused__unsafe_view_mul_silu_2", ((8, 64), (8, 64), 512), 5 * 512, 2 * 512),
+        # silu 4 and mul 1 per element; one argument is read and written, one read
+        ("triton_poi_fused__unsafe_view_mul_silu_2", ((8, 64), (8, 64), 512), 5 * 512, 3 * 512),
         # 4 rows of 128: mean 1, pow 2, add 1, rsqrt 2, mul 1
         ("triton_red_fused_add_mean_mul_pow_rsqrt_0", ((4, 128), (128,), (4, 128), 4, 128), 7 * 512, 2 * 512 + 128),
-        # the bias of a convolution that ran in a kernel of its own, and a relu
-        ("triton_poi_fused_convolution_relu_7", ((2, 8, 4, 4), (8,), 256), 2 * 256, 256 + 8),
+        # the bias of a convolution that ran in a kernel of its own, and a relu, in place
+        ("triton_poi_fused_convolution_relu_7", ((2, 8, 4, 4), (8,), 256), 2 * 256, 2 * 256 + 8),
         # 6 tokens of 32 from a table of 1000: no more than there are iterations
         ("triton_poi_fused_embedding_1", ((6,), (1000, 32), (6, 32), 192), 0, 6 + 192 + 192),
     ],

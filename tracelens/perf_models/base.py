@@ -10,11 +10,13 @@ import enum
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from math import prod
 from types import FunctionType
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from tracelens.dtypes import DType
 from tracelens.registry import Claim, Mark, mark
+from tracelens.signature import Shape
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,6 +33,8 @@ class PerfModel:
     engine: ClassVar[str] = "vector"
     #: The sheet that lists calls of this model; the category where it is None.
     family: ClassVar[str | None] = None
+    #: Whether the work is concluded from names and sizes that do not determine it, and so may be too much.
+    inferred: ClassVar[bool] = False
 
     def flops(self) -> int | float | None:
         """Floating-point operations; a fused multiply-add counts as two, as in torch.utils.flop_counter."""
@@ -67,6 +71,13 @@ def total_bytes(*parts: tuple[int | float, DType | None]) -> int | float | None:
     return total
 
 
+def distinct_elements(shape: Shape, stride: Shape | None) -> int:
+    """Elements of a tensor in memory: a dim of stride 0 repeats one; all of them where strides were not recorded."""
+    if stride is None or len(stride) != len(shape):
+        return prod(shape)
+    return prod(size for size, step in zip(shape, stride, strict=True) if step != 0 or size == 0)
+
+
 def traced_as(
     *names: str,
     category: str | None = None,
@@ -87,9 +98,18 @@ def traced_as(
     return mark("traced_as", *names, category=category, leaf_only=leaf_only, per_step=per_step, asks=asks)
 
 
-def traced_as_pattern(*patterns: str, category: str | None = None, per_step: bool = False) -> Callable[[F], F]:
+def traced_as_pattern(
+    *patterns: str, category: str | None = None, per_step: bool = False, asks: tuple[str, ...] = ()
+) -> Callable[[F], F]:
     """Like ``traced_as``, for names that a regular expression describes; an exact name wins over a pattern."""
-    return mark("traced_as_pattern", *patterns, category=category, leaf_only=False, per_step=per_step)
+    return mark(
+        "traced_as_pattern",
+        *patterns,
+        category=category,
+        leaf_only=False,
+        per_step=per_step,
+        asks=asks,
+    )
 
 
 def recorded_as(*names: str) -> Callable[[F], F]:
@@ -146,7 +166,7 @@ _SCALAR_TYPES: dict[int, DType] = {
     0: DType.UINT8, 1: DType.INT8, 2: DType.INT16, 3: DType.INT32, 4: DType.INT64, 5: DType.FP16, 6: DType.FP32,
     7: DType.FP64, 9: DType.COMPLEX64, 10: DType.COMPLEX128, 11: DType.BOOL, 15: DType.BF16, 23: DType.FP8_E5M2,
     24: DType.FP8_E4M3FN, 25: DType.FP8_E5M2FNUZ, 26: DType.FP8_E4M3FNUZ, 44: DType.FP8_E8M0FNU,
-    45: DType.FP4_E2M1,
+    45: DType.FP4_E2M1_X2,
 }  # fmt: skip
 
 

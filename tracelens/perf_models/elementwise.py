@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.perf_models.base import PerfModel, recorded_as, scalar_type, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import (
+    PerfModel,
+    distinct_elements,
+    recorded_as,
+    scalar_type,
+    total_bytes,
+    traced_as,
+    traced_name,
+)
 from tracelens.perf_models.gemm import dense_strides
 from tracelens.signature import OpSignature, Shape
 
@@ -31,9 +39,7 @@ class Operand:
         """Distinct elements in memory: a dim of stride 0 repeats one."""
         if self.number:
             return 0
-        if self.stride is None or len(self.stride) != len(self.shape):
-            return prod(self.shape)
-        return prod(size for size, step in zip(self.shape, self.stride, strict=True) if step != 0 or size == 0)
+        return distinct_elements(self.shape, self.stride)
 
 
 def broadcast(*shapes: Shape) -> Shape:
@@ -150,7 +156,7 @@ def promoted(operands: Sequence[Operand]) -> DType | None:
 
 def _kind(dtype: DType) -> int:
     """0 bool, 1 integer, 2 floating, 3 complex."""
-    if dtype.name.startswith("COMPLEX"):
+    if dtype.is_complex:
         return 3
     return 2 if dtype.is_floating else 0 if dtype is DType.BOOL else 1
 
@@ -252,7 +258,7 @@ def _binary(op: OpSignature) -> BinaryElementwise:
 def _div(op: OpSignature) -> BinaryElementwise:
     """(a, b[, rounding_mode | out]): integers divide to the default floating type."""
     result = promoted((operand(op, 0), operand(op, 1)))
-    real = result is None or result.is_floating or result.name.startswith("COMPLEX")
+    real = result is None or result.is_floating or result.is_complex
     return binary(op, out=2, dtype_out=None if real or op.literal(2) else DType.FP32)
 
 

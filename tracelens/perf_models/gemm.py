@@ -11,6 +11,7 @@ from tracelens.errors import SignatureError
 from tracelens.perf_models.base import (
     Like,
     PerfModel,
+    distinct_elements,
     recorded_as,
     resolved,
     scalar_type,
@@ -25,13 +26,13 @@ from tracelens.signature import OpSignature, Shape
 class GEMM(PerfModel):
     """``C[b,m,n] = A[b,m,k] @ B[b,k,n]``, optionally plus a bias.
 
-    flops = 2*b*m*n*k (+ b*m*n for the bias); bytes = one read of A, B, bias and scales, one write of C.
-    Convention: a fused multiply-add counts as two, as in torch.utils.flop_counter.
+    flops = 2*b*m*n*k (+ b*m*n for the bias), of complex numbers 8*b*m*n*k (+ 2*b*m*n); bytes = one read of A, B, bias
+    and scales, one write of C. Convention: a fused multiply-add counts as two, as in torch.utils.flop_counter.
 
     ``dtype`` is A's, and the one that is computed in; B, C and the bias are like it unless said otherwise.
     ``bias_elements`` is the size of the bias, ``n`` when None. ``scale_elements`` of ``dtype_scale`` are the
     quantization scales of both operands. ``stride_a`` and ``stride_b`` are the operands' strides in elements, as
-    ``[.., m, k]`` and ``[.., k, n]``.
+    ``[.., m, k]`` and ``[.., k, n]``: a dim of stride 0 is read once.
     """
 
     category: ClassVar[str] = "GEMM"
@@ -53,14 +54,16 @@ class GEMM(PerfModel):
     stride_b: Shape | None = None
 
     def flops(self) -> int:
-        return self.b * self.m * self.n * (2 * self.k + self.bias)
+        is_complex = self.dtype is not None and self.dtype.is_complex
+        multiply_add, add = (8, 2) if is_complex else (2, 1)
+        return self.b * self.m * self.n * (multiply_add * self.k + add * self.bias)
 
     def hbm_bytes(self) -> int | float | None:
         b, m, n, k = self.b, self.m, self.n, self.k
         bias = (n if self.bias_elements is None else self.bias_elements) if self.bias else 0
         return total_bytes(
-            (b * m * k, self.dtype),
-            (b * k * n, resolved(self.dtype_b, self.dtype)),
+            (distinct_elements((b, m, k), self.stride_a), self.dtype),
+            (distinct_elements((b, k, n), self.stride_b), resolved(self.dtype_b, self.dtype)),
             (b * m * n, resolved(self.dtype_out, self.dtype)),
             (bias, resolved(self.dtype_bias, self.dtype)),
             (self.scale_elements, self.dtype_scale),
@@ -129,23 +132,32 @@ def _is_transposed(stride: Shape | None) -> bool | None:
     return stride[-2] == 1 and stride[-1] != 1
 
 
-def _product(op: OpSignature, a: int, b: int, *, rank: int, bias: int | None = None) -> GEMM:
-    """GEMM of tensors ``a`` [(b,)m,k] and ``b`` [(b,)k,n], and of a bias in slot ``bias``."""
+def _values(dtype: DType | None) -> tuple[int, DType | None]:
+    """How many values along k one recorded element holds, and the type of each."""
+    return (1, None) if dtype is None else dtype.values
+
+
+def _product(op: OpSignature, a: int, b: int, *, rank: int, bias: int | None = None, beta: int | None = None) -> GEMM:
+    """GEMM of tensors ``a`` [(b,)m,k] and ``b`` [(b,)k,n], and of a bias in slot ``bias`` times that in ``beta``.
+
+    A bias times 0 is not read.
+    """
     *batch, m, k = op.shape(a, rank=rank)
     k_b, n = op.shape(b, rank=rank)[-2:]
     if k != k_b:
         raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
-    added = op.shape_or_scalar(bias) if bias is not None else None
+    added = op.shape_or_scalar(bias) if bias is not None and not _is_zero(op, beta) else None
+    packed, dtype = _values(op.dtype(a))
     return GEMM(
         b=batch[0] if batch else 1,
         m=m,
         n=n,
-        k=k,
+        k=packed * k,
         bias=added is not None,
-        bias_elements=None if added in (None, (n,)) else _numel(added or ()),
-        dtype=op.dtype(a),
-        dtype_b=op.dtype(b),
-        dtype_bias=op.dtype(bias) if bias is not None else Like.FIRST,
+        bias_elements=None if bias is None or added in (None, (n,)) else distinct_elements(added, op.stride(bias)),
+        dtype=dtype,
+        dtype_b=_values(op.dtype(b))[1],
+        dtype_bias=op.dtype(bias) if bias is not None and added is not None else Like.FIRST,
         stride_a=op.stride(a),
         stride_b=op.stride(b),
     )
@@ -159,18 +171,21 @@ def times_transposed(
     rank: int = 2,
     bias: int | None = None,
     scales: tuple[int, ...] = (),
-    packed: tuple[int, int] = (1, 1),
+    packed: tuple[int, int] | None = None,
     dtypes: tuple[DType | None, DType | None] | None = None,
     dtype_out: DType | Like | None = Like.FIRST,
     kind: type[GEMM] = GEMM,
 ) -> GEMM:
     """GEMM of tensor ``a`` [(b,)m,k] and a weight ``b`` [(b,)n,k], stored as linear layers store it.
 
-    ``packed``: how many values one recorded element along k holds, of ``a`` and ``b``; ``dtypes`` are then those of
-    the values. ``scales`` are slots of quantization scales, ``bias`` that of a bias where the op has one.
+    ``packed``: how many values one recorded element along k holds, of ``a`` and ``b``, where their types do not say;
+    ``dtypes`` are then those of the values. ``scales`` are slots of quantization scales, ``bias`` that of a bias where
+    the op has one.
     """
     *batch, m, k = op.shape(a, rank=rank)
     *batch_b, n, k_b = op.shape(b, rank=rank)
+    (packed_a, dtype_a), (packed_b, dtype_b) = _values(op.dtype(a)), _values(op.dtype(b))
+    packed = packed or (packed_a, packed_b)
     if k * packed[0] != k_b * packed[1] or batch != batch_b:
         raise SignatureError(f"{op.name}: {list(op.shape(a))} and {list(op.shape(b))} do not fit one another")
     biased = bias is not None and op.has(bias)
@@ -181,8 +196,8 @@ def times_transposed(
         n=n,
         k=k * packed[0],
         bias=biased,
-        dtype=dtypes[0] if dtypes else op.dtype(a),
-        dtype_b=dtypes[1] if dtypes else op.dtype(b),
+        dtype=dtypes[0] if dtypes else dtype_a,
+        dtype_b=dtypes[1] if dtypes else dtype_b,
         dtype_out=dtype_out,
         dtype_bias=op.dtype(bias) if bias is not None and biased else Like.FIRST,
         scale_elements=sum(_numel(op.shape(s)) for s in scales if op.has(s)),
@@ -198,6 +213,11 @@ def _numel(shape: Shape) -> int:
     return product
 
 
+def _is_zero(op: OpSignature, index: int | None) -> bool:
+    value = None if index is None else op.literal(index)
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == 0
+
+
 @traced_as("aten::mm")
 def _mm(op: OpSignature) -> GEMM:
     return _product(op, 0, 1, rank=2)
@@ -210,18 +230,22 @@ def _bmm(op: OpSignature) -> GEMM:
 
 @traced_as("aten::addmm")
 def _addmm(op: OpSignature) -> GEMM:
-    return _product(op, 1, 2, rank=2, bias=0)
+    """(bias, A, B, beta, alpha)."""
+    return _product(op, 1, 2, rank=2, bias=0, beta=3)
 
 
 @traced_as("aten::baddbmm")
 def _baddbmm(op: OpSignature) -> GEMM:
-    return _product(op, 1, 2, rank=3, bias=0)
+    """(bias, A, B, beta, alpha)."""
+    return _product(op, 1, 2, rank=3, bias=0, beta=3)
 
 
 @traced_as("aten::addmv", leaf_only=True)
 def _addmv(op: OpSignature) -> GEMM:
+    """(bias, A, x, beta, alpha)."""
     m, k = op.shape(1, rank=2)
-    return GEMM(m=m, n=1, k=k, bias=True, bias_elements=m, dtype=op.dtype(1), dtype_b=op.dtype(2))
+    biased = not _is_zero(op, 3)
+    return GEMM(m=m, n=1, k=k, bias=biased, bias_elements=m, dtype=op.dtype(1), dtype_b=op.dtype(2))
 
 
 @traced_as("aten::mv", leaf_only=True)
@@ -274,15 +298,15 @@ def _scaled_mm(op: OpSignature) -> GEMM:
     k_b, n = op.shape(1, rank=2)
     if k != k_b:
         raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
-    dtype = op.dtype(0)
+    packed, dtype = _values(op.dtype(0))
     out = scalar_type(op.literal(6))
     return GEMM(
         m=m,
         n=n,
-        k=2 * k if dtype is DType.FP4_E2M1 else k,
+        k=packed * k,
         bias=op.has(4),
         dtype=dtype,
-        dtype_b=op.dtype(1),
+        dtype_b=_values(op.dtype(1))[1],
         dtype_bias=op.dtype(4) if op.has(4) else Like.FIRST,
         # without out_dtype the op returns bfloat16 on every build that runs these GEMMs (its kernels offer no 1-byte C)
         dtype_out=out or DType.BF16,
@@ -294,9 +318,10 @@ def _scaled_mm(op: OpSignature) -> GEMM:
 
 
 def _recorded_operands(model: GEMM) -> tuple[tuple[Shape, Shape], tuple[str, str], tuple[Shape, Shape]]:
-    """Shapes, types and strides of A and B; dense row-major strides where the model does not say."""
+    """Shapes, types and strides of A and B, FP4 in pairs; row-major strides where the model does not say."""
     batch = (model.b,) if model.b > 1 else ()
-    a, b = (*batch, model.m, model.k), (*batch, model.k, model.n)
+    k = model.k // 2 if model.dtype is DType.FP4_E2M1 else model.k
+    a, b = (*batch, model.m, k), (*batch, k, model.n)
     types = (traced_name(model.dtype) or "", traced_name(resolved(model.dtype_b, model.dtype)) or "")
     return (a, b), types, (model.stride_a or dense_strides(a), model.stride_b or dense_strides(b))
 
@@ -319,8 +344,8 @@ def _recorded_mm(model: GEMM) -> OpSignature:
 
 @recorded_as("aten::bmm")
 def _recorded_bmm(model: GEMM) -> OpSignature:
-    a, b = (model.b, model.m, model.k), (model.b, model.k, model.n)
-    types = _recorded_operands(model)[1]
+    (a, b), types, _ = _recorded_operands(model)
+    a, b = (model.b, *a[-2:]), (model.b, *b[-2:])
     strides = (model.stride_a or dense_strides(a), model.stride_b or dense_strides(b))
     return OpSignature(name="aten::bmm", shapes=(a, b), dtypes=types, strides=strides, scalars=("", ""))
 

@@ -136,16 +136,22 @@ def _take(op: OpSignature) -> Movement:
     category="index",
 )  # fmt: skip
 def _scatter(op: OpSignature) -> Movement:
-    """(x, dim, index, source | value): out of place the whole of x is copied as well."""
-    x, n = op.shape(0), prod(op.shape_or_scalar(2))
+    """(x, dim, index, source | value)."""
+    n = prod(op.shape_or_scalar(2))
     adds = n if "_add" in op.name or "_reduce" in op.name else 0
     source = (n, op.dtype(3)) if op.has(3) else (0, None)
-    copied = 0 if op.name.endswith("_") else prod(x)
-    return Movement(
-        read=(source, (n, op.dtype(2)), (copied + adds, op.dtype(0))),
-        written=((max(copied, n), op.dtype(0)),),
-        added=adds,
-    )
+    return _put(op, ((n, op.dtype(2)), source), n, adds, in_place=op.name.endswith("_"))
+
+
+def _put(op: OpSignature, read: tuple[tuple[int, DType | None], ...], n: int, adds: int, *, in_place: bool) -> Movement:
+    """``n`` elements put into tensor 0, ``adds`` of them added to what is there: at most the whole of it is touched.
+
+    Out of place the whole of it is copied as well.
+    """
+    whole = prod(op.shape_or_scalar(0))
+    touched = min(n, whole) if in_place else whole
+    kept = min(adds, whole) if in_place else whole
+    return Movement(read=(*read, (kept, op.dtype(0))), written=((touched, op.dtype(0)),), added=adds)
 
 
 @traced_as(
@@ -158,12 +164,8 @@ def _index_add(op: OpSignature) -> Movement:
     x, index = op.shape(0), op.shape_or_scalar(2)
     n = _replaced(x, _at(op, 1, len(x)), prod(index))
     adds = n if "_add" in op.name else 0
-    copied = 0 if op.name.endswith("_") else prod(x)
-    return Movement(
-        read=((n if op.has(3) else 0, op.dtype(3)), (prod(index), op.dtype(2)), (copied + adds, op.dtype(0))),
-        written=((max(copied, n), op.dtype(0)),),
-        added=adds,
-    )
+    source = (n, op.dtype(3)) if op.has(3) else (0, None)
+    return _put(op, (source, (prod(index), op.dtype(2))), n, adds, in_place=op.name.endswith("_"))
 
 
 # One block column per row that is picked: at::native::vectorized_gather_kernel_launch, PyTorch 2.7 and later.
@@ -208,18 +210,16 @@ def _index(op: OpSignature) -> Movement | None:
 @traced_as("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", leaf_only=True, category="index")
 def _index_put(op: OpSignature) -> Movement:
     """(x, list of index tensors, values, accumulate, ...): the values' size where the list's shapes are unknown."""
+    accumulates, in_place = op.literal(3) is True, op.name != "aten::index_put"
     if not op.has(1) and op.has(2):
-        n, adds = prod(op.shape(2)), prod(op.shape(2)) if op.literal(3) is True else 0
-        return Movement(read=((n, op.dtype(2)), (adds, op.dtype(0))), written=((n, op.dtype(0)),), added=adds)
+        n = prod(op.shape(2))
+        return _put(op, ((n, op.dtype(2)),), n, n if accumulates else 0, in_place=in_place)
     x, indices = op.shape(0), op.shape_list(1)
     picked = broadcast(*(i for i in indices if i))
     n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
-    adds = n if op.literal(3) is True else 0
     values = (prod(op.shape_or_scalar(2)), op.dtype(2))
     looked_up = sum(prod(i) for i in indices if i)
-    return Movement(
-        read=(values, (looked_up, DType.INT64), (adds, op.dtype(0))), written=((n, op.dtype(0)),), added=adds
-    )
+    return _put(op, (values, (looked_up, DType.INT64)), n, n if accumulates else 0, in_place=in_place)
 
 
 @traced_as("aten::masked_select", "aten::nonzero", leaf_only=True, category="index")

@@ -32,7 +32,8 @@ class MoELayer(PerfModel):
 
     Weights are read once per expert that has tokens. A trace does not record which have: the expectation under uniform
     routing is assumed and shown (``param: assumed``), unless ``touched`` says it. ``gated``: gate and up projections.
-    The input's type is ``dtype``; weights and outputs are like it unless said otherwise. Scales are not counted.
+    The input's type is ``dtype``; weights and outputs are like it unless said otherwise. ``scaled_by`` weights share
+    one scale of a byte (32 in the OCP MX formats); 0 is without scales, or with scales that were not recorded.
     """
 
     engine: ClassVar[str] = "matrix"
@@ -47,6 +48,7 @@ class MoELayer(PerfModel):
     dtype: DType | None = DType.BF16
     dtype_weight: DType | Like | None = Like.FIRST
     dtype_out: DType | Like | None = Like.FIRST
+    scaled_by: int = 0
 
     @property
     def read_experts(self) -> float:
@@ -64,9 +66,10 @@ class MoELayer(PerfModel):
         """Flops of one projection of every token by its experts."""
         return 2 * self.tokens * self.hidden * self.ffn * self.top_k
 
-    def _weights(self, matrices: int) -> tuple[float, DType | None]:
+    def _weights(self, matrices: int) -> tuple[tuple[float, DType | None], ...]:
         elements = self.read_experts * matrices * self.hidden * self.ffn
-        return elements, resolved(self.dtype_weight, self.dtype)
+        scales = elements / self.scaled_by if self.scaled_by else 0
+        return (elements, resolved(self.dtype_weight, self.dtype)), (scales, DType.FP8_E8M0FNU)
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -94,7 +97,7 @@ class MoEFused(MoELayer):
 
     def hbm_bytes(self) -> int | float | None:
         n = self.tokens * self.hidden
-        return total_bytes((n, self.dtype), self._weights(2 + self.gated), (n, resolved(self.dtype_out, self.dtype)))
+        return total_bytes((n, self.dtype), *self._weights(2 + self.gated), (n, resolved(self.dtype_out, self.dtype)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,7 @@ class MoEUp(MoELayer):
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(
             (self.tokens * self.hidden, self.dtype),
-            self._weights(1 + self.gated),
+            *self._weights(1 + self.gated),
             (self.tokens * self.top_k * self.ffn, resolved(self.dtype_out, self.dtype)),
         )
 
@@ -138,7 +141,7 @@ class MoEDown(MoELayer):
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(
             (self.tokens * self.top_k * self.ffn, self.dtype),
-            self._weights(1),
+            *self._weights(1),
             (self.tokens * self.hidden, resolved(self.dtype_out, self.dtype)),
         )
 

@@ -10,6 +10,9 @@ from tracelens.dtypes import DType
 from tracelens.perf_models.base import PerfModel, total_bytes, traced_name
 from tracelens.signature import OpSignature
 
+#: Values that share one E8M0 scale: OCP Microscaling Formats (MX) v1.0, section 5.1.
+MX_GROUP = 32
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQuant(PerfModel):
@@ -61,5 +64,5 @@ def quantized(op: OpSignature, x: int, out: int | None = None, scale: int | None
 
 
 def mxfp4(elements: int) -> dict[str, Any]:
-    """What an FP4 result of so many elements adds to a model: one E8M0 scale per 32 of them (OCP MX formats)."""
-    return {"dtype_out": DType.FP4_E2M1, "scale_elements": ceil(elements / 32), "dtype_scale": DType.FP8_E8M0FNU}
+    """What an FP4 result of so many elements adds to a model: one E8M0 scale per ``MX_GROUP`` of them."""
+    return {"dtype_out": DType.FP4_E2M1, "scale_elements": ceil(elements / MX_GROUP), "dtype_scale": DType.FP8_E8M0FNU}

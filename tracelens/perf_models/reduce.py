@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import Like, PerfModel, resolved, scalar_type, total_bytes, traced_as, traced_name
 from tracelens.perf_models.elementwise import Operand, operand
 from tracelens.signature import OpSignature
 
@@ -93,12 +93,31 @@ def _dims(op: OpSignature, index: int) -> Any:
     return None if isinstance(value, bool | str) else value
 
 
+def _summed_type(op: OpSignature, dtype: int, out: int) -> DType | Like:
+    """That of ``out``, else the one asked for in slot ``dtype``, else int64 where x is an integer, else that of x."""
+    if op.has(out) and (written := op.dtype(out)) is not None:
+        return written
+    if (asked := scalar_type(op.literal(dtype))) is not None:
+        return asked
+    x = op.dtype(0)
+    return Like.FIRST if x is None or x.is_floating or x.is_complex else DType.INT64
+
+
 @traced_as("aten::sum", "aten::mean")
 def _sum(op: OpSignature) -> Reduce:
-    """(x, dims, keepdim, dtype), or (x, dtype)."""
+    """(x, dims, keepdim, dtype, out), or (x, dtype): integers are summed as int64."""
+    return _summed(op)
+
+
+@traced_as("aten::prod", "aten::nansum", leaf_only=True)
+def _product(op: OpSignature) -> Reduce:
+    return _summed(op)
+
+
+def _summed(op: OpSignature) -> Reduce:
     if op.shapes is not None and len(op.shapes) <= 2:
-        return _reduce(op, dims=None)
-    return _reduce(op, dims=_dims(op, 1))
+        return _reduce(op, dims=None, dtype_out=_summed_type(op, 1, 2))
+    return _reduce(op, dims=_dims(op, 1), dtype_out=_summed_type(op, 3, 4))
 
 
 @traced_as("aten::max", "aten::min")
@@ -130,7 +149,7 @@ def _vector_norm(op: OpSignature) -> Reduce:
 
 @traced_as("aten::cumsum", "aten::cumprod")
 def _scan(op: OpSignature) -> Reduce:
-    """(x, dim, dtype): as many results as elements; integers are summed as int64."""
+    """(x, dim, dtype, out): as many results as elements; integers are summed as int64."""
     return _scanned(op)
 
 
@@ -141,18 +160,17 @@ def _scan_leaf(op: OpSignature) -> Reduce:
 
 def _scanned(op: OpSignature) -> Reduce:
     x = operand(op, 0)
-    widened = x.dtype is not None and not x.dtype.is_floating and x.dtype.bits < 64 and not op.name.endswith("_")
     return Reduce(
         elements=prod(x.shape),
         results=prod(x.shape),
         kind=_kind(op.name),
         distinct=x.elements,
         dtype=x.dtype,
-        dtype_out=DType.INT64 if widened else Like.FIRST,
+        dtype_out=Like.FIRST if op.name.endswith("_") else _summed_type(op, 2, 3),
     )
 
 
-@traced_as("aten::prod", "aten::nansum", "aten::std_mean", "aten::var_mean", leaf_only=True)
+@traced_as("aten::std_mean", "aten::var_mean", leaf_only=True)
 def _more(op: OpSignature) -> Reduce:
     return _reduce(op, dims=_dims(op, 1))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.perf_models.base import (
     Like,
     PerfModel,
+    distinct_elements,
     recorded_as,
     resolved,
     total_bytes,
@@ -22,16 +24,19 @@ from tracelens.signature import OpSignature, Shape
 Mask: TypeAlias = Literal["none", "top_left", "bottom_right"]
 
 
-def attended_pairs(s_q: int, s_kv: int, mask: Mask, window: int | None = None) -> int:
+def attended_pairs(s_q: int, s_kv: int, mask: Mask, window: int | None = None, ahead: int | None = None) -> int:
     """(query, key) pairs that are computed, in closed form; a ``window`` keeps each query's last ``window`` keys.
+
+    Without a mask, a query's own key is the one that ``bottom_right`` says, and ``ahead`` how many it sees after it.
 
     >>> attended_pairs(4, 4, "top_left"), attended_pairs(2, 4, "top_left"), attended_pairs(2, 4, "bottom_right")
     (10, 3, 7)
     """
-    if mask == "none":
-        return s_q * s_kv
-    first = 1 if mask == "top_left" else s_kv - s_q + 1  # keys that query 0 sees
-    seen = _clipped_ramp(first, s_q, s_kv)
+    first = 1 if mask == "top_left" else s_kv - s_q + 1  # keys up to query 0's own
+    if mask != "none":
+        seen = _clipped_ramp(first, s_q, s_kv)
+    else:
+        seen = s_q * s_kv if ahead is None else _clipped_ramp(first + ahead, s_q, s_kv)
     # what leaves the window is what a ramp that starts ``window`` keys later attends
     return seen if window is None else seen - _clipped_ramp(first - window, s_q, s_kv)
 
@@ -54,7 +59,9 @@ class SDPA(PerfModel):
     ``s_q`` and ``s_kv`` are None where sequences are packed and their lengths were not recorded: then flops are
     unknown, while ``tokens_q`` and ``tokens_kv``, the rows of the packed tensors, still give the bytes. ``pairs``,
     when given, is the number of attended pairs per head over all ``b`` sequences, for callers that know the lengths.
-    ``mask`` None is *not recorded*. ``dtype`` is Q's; K, V and O are like it unless said otherwise.
+    ``mask`` None is *not recorded*. ``window`` and ``ahead`` as in ``attended_pairs``: keys that no query sees are not
+    read. ``dtype`` is Q's; K, V and O are like it unless said otherwise. ``bias_elements`` of ``dtype_bias``, a bias or
+    mask added to the scores, are read once; its addition is left out of the flops like the softmax.
     """
 
     category: ClassVar[str] = "SDPA_fwd"
@@ -69,6 +76,7 @@ class SDPA(PerfModel):
     d_v: int
     mask: Mask | None = "none"
     window: int | None = None
+    ahead: int | None = None
     dropout: float | None = 0.0
     pairs: int | None = None
     tokens_q: int | None = None
@@ -78,6 +86,9 @@ class SDPA(PerfModel):
     dtype_k: DType | Like | None = Like.FIRST
     dtype_v: DType | Like | None = Like.FIRST
     dtype_out: DType | Like | None = Like.FIRST
+    bias_elements: int = 0
+    bias_gradient: int = 0
+    dtype_bias: DType | Like | None = Like.FIRST
 
     def flops(self) -> int | None:
         pairs = self.total_pairs
@@ -85,7 +96,12 @@ class SDPA(PerfModel):
 
     def hbm_bytes(self) -> int | float | None:
         q, k, v, o = self._elements()
-        return None if q is None or k is None else total_bytes((q, self.dtype), *self._typed(k, v, o))
+        if q is None or k is None or v is None:
+            return None
+        seen = self._seen_keys
+        if seen is not None and self.s_kv:
+            k, v = k * seen // self.s_kv, v * seen // self.s_kv
+        return total_bytes((q, self.dtype), *self._typed(k, v, o), self._bias(self.bias_elements))
 
     def backward(self) -> SDPABackward:
         """The gradient of the same call."""
@@ -98,7 +114,17 @@ class SDPA(PerfModel):
             return self.pairs
         if self.s_q is None or self.s_kv is None or self.mask is None:
             return None
-        return self.b * attended_pairs(self.s_q, self.s_kv, self.mask, self.window)
+        return self.b * attended_pairs(self.s_q, self.s_kv, self.mask, self.window, self.ahead)
+
+    @property
+    def _seen_keys(self) -> int | None:
+        """Keys of a sequence that a query sees, where a window hides the first of them."""
+        if self.window is None or self.s_q is None or self.s_kv is None or self.mask == "top_left":
+            return None
+        return min(self.s_kv, self.s_q + self.window - 1)
+
+    def _bias(self, elements: int) -> tuple[int, DType | None]:
+        return elements, resolved(self.dtype_bias, self.dtype)
 
     def _elements(self) -> tuple[int | None, int | None, int | None, int | None]:
         """Elements of Q, K, V and O."""
@@ -121,6 +147,7 @@ class SDPA(PerfModel):
             "B": self.b, "N_Q": self.s_q, "H_Q": self.q_heads, "N_KV": self.s_kv, "H_KV": self.kv_heads,
             "d_h_qk": self.d_qk, "d_h_v": self.d_v, "dropout": self.dropout,
             "causal": None if self.mask is None else self.mask != "none", "mask": self.mask, "flash_impl": self.flash,
+            **({} if self.window is None else {"sliding_window": self.window}),
             "dtype_A_B": (traced_name(self.dtype), traced_name(resolved(self.dtype_k, self.dtype))),
         }  # fmt: skip
 
@@ -130,8 +157,8 @@ class SDPABackward(SDPA):
     """The gradients of Q, K and V.
 
     flops = 2 * q_heads * pairs * (3*d_qk + 2*d_v): the scores again, then dV, dP, dQ and dK, five products; plus one
-    addition per element of dK and dV and query head beyond the first of its group. bytes = one read of Q, K, V and
-    dO, one write of dQ, dK and dV.
+    addition per element of dK and dV and query head beyond the first of its group. bytes = one read of Q, K, V, dO and
+    the bias, one write of dQ, dK and dV, and of ``bias_gradient`` elements where the bias' gradient was asked for.
     """
 
     category: ClassVar[str] = "SDPA_bwd"
@@ -154,7 +181,7 @@ class SDPABackward(SDPA):
             return None
         read = ((q, self.dtype), *self._typed(k, v, o))
         written = ((q, self.dtype), *self._typed(k, v, 0))
-        return total_bytes(*read, *written)
+        return total_bytes(*read, *written, self._bias(self.bias_elements + self.bias_gradient))
 
 
 def _times(a: int, b: int | None) -> int | None:
@@ -213,6 +240,42 @@ def causal(recorded: Any, aligned: Mask) -> Mask | None:
     return aligned if recorded else "none"
 
 
+def windowed(op: OpSignature, left: int, right: int, is_causal: Any) -> dict[str, Any]:
+    """SDPA's ``window`` and ``ahead`` from the slots of flash-attn's window sizes; -1 is no limit.
+
+    A query sees itself and ``left`` keys before it; a causal mask hides those after it, whatever ``right`` says.
+    """
+    before, after = op.literal(left), op.literal(right)
+    if isinstance(before, list | tuple) and len(before) == 2:
+        before, after = before
+    return {
+        "window": before + 1 if _is_limit(before) else None,
+        "ahead": after if _is_limit(after) and not is_causal else None,
+    }
+
+
+def _is_limit(size: Any) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool) and size >= 0
+
+
+def biased(op: OpSignature, index: int, gradient: bool = False) -> dict[str, Any]:
+    """SDPA's fields of a bias or mask in slot ``index``: what broadcasting repeats is read once."""
+    if not op.has(index):
+        return {}
+    shape = op.shape(index)
+    return {
+        "bias_elements": distinct_elements(shape, op.stride(index)),
+        "bias_gradient": prod(shape) if gradient else 0,
+        "dtype_bias": op.dtype(index),
+    }
+
+
+def _asks_for(op: OpSignature, index: int, position: int) -> bool:
+    """Whether the recorded list of truth values ``index`` asks for gradient ``position``."""
+    asked = op.literal(index)
+    return isinstance(asked, list | tuple) and len(asked) > position and asked[position] is True
+
+
 def _dense(
     op: OpSignature, first: int, shapes: tuple[Shape, Shape, Shape], *, heads: int, rows: int, **fields: Any
 ) -> SDPA:
@@ -246,24 +309,25 @@ def _scaled_dot_product_flash(op: OpSignature) -> SDPA:
 def _scaled_dot_product_with_bias(op: OpSignature) -> SDPA:
     """(q, k, v, attn_bias, compute_log_sumexp, dropout_p, is_causal, ...)."""
     mask = causal(op.literal(6), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(5)), flash=False)
+    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(5)), flash=False, **biased(op, 3))
 
 
 @traced_as("aten::_scaled_dot_product_attention_math", leaf_only=True)
 def _scaled_dot_product_math(op: OpSignature) -> SDPA:
     mask = causal(op.literal(5), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(4)), flash=False)
+    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(4)), flash=False, **biased(op, 3))
 
 
 @traced_as("aten::scaled_dot_product_attention", leaf_only=True)
 def _scaled_dot_product(op: OpSignature) -> SDPA:
     mask = causal(op.literal(5), "top_left")
-    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(4)))
+    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(4)), **biased(op, 3))
 
 
 @traced_as("aten::_flash_attention_forward")
 def _flash_forward(op: OpSignature) -> SDPA:
-    """(q, k, v, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, ...).
+    """(q, k, v, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, scale, window_size_left,
+    window_size_right, ...).
 
     The kernel is flash-attn's; its causal mask is anchored at the bottom right.
     """
@@ -271,6 +335,7 @@ def _flash_forward(op: OpSignature) -> SDPA:
         "mask": causal(op.literal(8), "bottom_right"),
         "dropout": _probability(op.literal(7)),
         "flash": True,
+        **windowed(op, 11, 12, op.literal(8)),
     }
     if op.has(3) or len(op.shape(0)) == 3:
         return _packed_aten(op, 0, cumulative=(3, 4), longest=(5, 6), **fields)
@@ -279,13 +344,26 @@ def _flash_forward(op: OpSignature) -> SDPA:
 
 @traced_as("aten::_efficient_attention_forward")
 def _efficient_forward(op: OpSignature) -> SDPA:
-    """(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, custom_mask_type, ...)."""
+    """(q, k, v, bias, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, custom_mask_type, compute_log_sumexp, scale,
+    seqlen_k, window_size).
+    """
     kind = op.literal(9)
     masks: dict[Any, Mask] = {0: "none", 1: "top_left", 2: "bottom_right"}
-    fields: dict[str, Any] = {"mask": masks.get(kind), "dropout": _probability(op.literal(8)), "flash": False}
+    fields: dict[str, Any] = {
+        "mask": masks.get(kind),
+        "dropout": _probability(op.literal(8)),
+        "flash": False,
+        "window": _local(op.literal(13)),
+        **biased(op, 3),
+    }
     if op.has(4):
         return _packed_efficient(op, 0, cumulative=4, **fields)
     return rows_then_heads(op, 0, **fields)
+
+
+def _local(window: Any) -> int | None:
+    """The window of memory-efficient attention, which counts a query's own key; 0 or nothing is no window."""
+    return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
 
 
 def _packed_efficient(op: OpSignature, first: int, *, cumulative: int, **fields: Any) -> SDPA:
@@ -326,11 +404,14 @@ def _packed_aten(
 
 @traced_as("aten::_flash_attention_backward")
 def _flash_backward(op: OpSignature) -> SDPABackward:
-    """(grad_out, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, ...)."""
+    """(grad_out, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state, unused,
+    scale, window_size_left, window_size_right).
+    """
     fields: dict[str, Any] = {
         "mask": causal(op.literal(11), "bottom_right"),
         "dropout": _probability(op.literal(10)),
         "flash": True,
+        **windowed(op, 15, 16, op.literal(11)),
     }
     if op.has(6) or len(op.shape(1)) == 3:
         return _packed_aten(op, 1, cumulative=(6, 7), longest=(8, 9), **fields).backward()
@@ -348,26 +429,31 @@ def _scaled_dot_product_flash_backward(op: OpSignature) -> SDPABackward:
 def _scaled_dot_product_efficient_backward(op: OpSignature) -> SDPABackward:
     """(grad_out, q, k, v, attn_bias, out, logsumexp, seed, offset, dropout_p, grad_input_mask, is_causal)."""
     mask = causal(op.literal(11), "top_left")
-    return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(9)), flash=False).backward()
+    bias = biased(op, 4, _asks_for(op, 10, 3))
+    return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(9)), flash=False, **bias).backward()
 
 
 @traced_as("aten::_scaled_dot_product_cudnn_attention_backward")
 def _scaled_dot_product_cudnn_backward(op: OpSignature) -> SDPABackward:
     """(grad_out, q, k, v, out, logsumexp, seed, offset, bias, cum_q, cum_k, max_q, max_k, dropout_p, is_causal)."""
     mask = causal(op.literal(14), "top_left")
-    return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(13)), flash=False).backward()
+    dropout, bias = _probability(op.literal(13)), biased(op, 8)
+    return heads_then_rows(op, 1, mask=mask, dropout=dropout, flash=False, **bias).backward()
 
 
 @traced_as("aten::_efficient_attention_backward")
 def _efficient_backward(op: OpSignature) -> SDPABackward:
     """(grad_out, q, k, v, bias, out, cu_seqlens_q, cu_seqlens_k, max_q, max_k, logsumexp, dropout_p, seed, offset,
-    custom_mask_type, ...); laid out ``b s h d``, packed when cu_seqlens are given.
+    custom_mask_type, bias_requires_grad, scale, num_splits_key, window_size, ...); laid out ``b s h d``, packed when
+    cu_seqlens are given.
     """
     masks: dict[Any, Mask] = {0: "none", 1: "top_left", 2: "bottom_right"}
     fields: dict[str, Any] = {
         "mask": masks.get(op.literal(14)),
         "dropout": _probability(op.literal(11)),
         "flash": False,
+        "window": _local(op.literal(18)),
+        **biased(op, 4, op.literal(15) is True),
     }
     if op.has(6):
         return _packed_efficient(op, 1, cumulative=6, **fields).backward()

@@ -43,6 +43,7 @@ class Args(Struct, gc=False):
     dtype: Raw = ABSENT
     kernel_backend: Raw = ABSENT
     kernel_flop: Raw = ABSENT
+    kernel_kwargs: Raw = ABSENT
     kernel_num_gb: Raw = ABSENT
     old_dims: Raw = field(default=ABSENT, name="Input dims")
     # Of synchronization records: the stream waited for, and the call that recorded the event waited for.
@@ -64,7 +65,7 @@ SIGNATURE_FIELDS = (
     "dims", "types", "strides", "scalars",
     "collective", "receiver", "group_size", "in_elements", "in_split", "out_elements", "out_split",
     "group_description", "group_name", "group_ranks", "sender", "dtype",
-    "kernel_backend", "kernel_flop", "kernel_num_gb",
+    "kernel_backend", "kernel_flop", "kernel_kwargs", "kernel_num_gb",
     "old_dims",
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ ARGUMENT_KEYS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 ATTRIBUTE_KEYS = (
     "Collective name", "Dst Rank", "Group size", "In msg nelems", "In split size", "Out msg nelems", "Out split size",
     "Process Group Description", "Process Group Name", "Process Group Ranks", "Src Rank", "dtype",
-    "kernel_backend", "kernel_flop", "kernel_num_gb",
+    "kernel_backend", "kernel_flop", "kernel_kwargs", "kernel_num_gb",
 )  # fmt: skip
 #: ``Input Dims`` as files of PyTorch 1.8 spell it; a part of its own only until the text is interned.
 OLD_DIMS_KEY = "Input dims"
