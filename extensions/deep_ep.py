@@ -12,29 +12,65 @@ and expert in the low-latency mode, which sends a copy to every chosen expert.
 from __future__ import annotations
 
 from tracelens import EPComm, OpSignature, traced_as
+from tracelens.perf_models.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens
+
+
+@traced_as("FusedDispatch", "FusedCombineBackward", "HybridEPCombineBackward", "hybridep::dispatch")
+def _dispatch(op: OpSignature) -> EPComm:
+    """(x [t,h], token_indices [t,k], token_probs, num_experts, ...); the gradient of a combine's result alone."""
+    found = routed_tokens(op)
+    return EPComm(
+        tokens=found.tokens, hidden=found.hidden, dtype=found.dtype, topk=found.topk, experts=found.number,
+        phase=DISPATCH,
+    )  # fmt: skip
+
+
+@traced_as("HybridEPDispatch")
+def _hybrid_dispatch(op: OpSignature) -> EPComm:
+    """(x [t,h], routing_map [t,e], probs [t,e], ...)."""
+    found = routed_tokens(op)
+    return EPComm(tokens=found.tokens, hidden=found.hidden, dtype=found.dtype, experts=found.flags, phase=DISPATCH)
+
+
+@traced_as("deepep::dispatch", "deep_ep::intranode_dispatch", "deep_ep::internode_dispatch")
+def _buffer_dispatch(op: OpSignature) -> EPComm:
+    """(x [t,h], .., topk_idx [t,k], .., is_token_in_rank [t,p], ...), every argument in its place."""
+    found = routed_tokens(op, may_be_pair=False)
+    return EPComm(
+        tokens=found.tokens, hidden=found.hidden, dtype=found.dtype, topk=found.topk, ranks=found.flags, phase=DISPATCH
+    )
 
 
 @traced_as(
-    "deepep::dispatch", "deepep::combine", "hybridep::dispatch", "hybridep::combine",
-    "FusedDispatch", "FusedCombine", "FusedDispatchBackward", "FusedCombineBackward",
-    "deep_ep::intranode_dispatch", "deep_ep::intranode_combine",
-    "deep_ep::internode_dispatch", "deep_ep::internode_combine",
+    "FusedCombine", "FusedDispatchBackward", "deepep::combine", "deep_ep::intranode_combine",
+    "deep_ep::internode_combine",
 )  # fmt: skip
-def _exchange(op: OpSignature) -> EPComm:
-    """(x [t,h], ...): a dispatch is given its own tokens, a combine the rows that arrived."""
-    tokens, hidden = op.shape(0, rank=2)
-    return EPComm(tokens=tokens, hidden=hidden, dtype=op.dtype(0))
+def _combine(op: OpSignature) -> EPComm:
+    """(x [rows,h], ...): the rows that arrived, one per token and sending rank."""
+    (tokens, hidden), dtype = given_tokens(op)
+    return EPComm(tokens=tokens, hidden=hidden, dtype=dtype, phase=COMBINE)
+
+
+@traced_as("HybridEPCombine", "HybridEPDispatchBackward", "hybridep::combine")
+def _hybrid_combine(op: OpSignature) -> EPComm:
+    """(x [rows,h], ...): HybridEP sorts rows by expert, so there is one per token and expert, padded."""
+    (tokens, hidden), dtype = given_tokens(op)
+    return EPComm(tokens=tokens, hidden=hidden, dtype=dtype, phase=COMBINE, per_expert=True)
 
 
 @traced_as("deep_ep::low_latency_dispatch")
 def _low_latency_dispatch(op: OpSignature) -> EPComm:
-    """(x [t,h], topk_idx [t,k], ...): counted in x's type, also where the kernel narrows it to FP8."""
-    tokens, hidden = op.shape(0, rank=2)
-    return EPComm(tokens=tokens * op.shape(1, rank=2)[1], hidden=hidden, dtype=op.dtype(0))
+    """(x [t,h], topk_idx [t,k], ...): a copy per choice; in x's type, also where the kernel narrows it to FP8."""
+    (tokens, hidden), dtype = given_tokens(op)
+    topk = op.shape(1, rank=2)[1]
+    return EPComm(tokens=tokens, hidden=hidden, dtype=dtype, topk=topk, rows=tokens * topk, phase=DISPATCH)
 
 
 @traced_as("deep_ep::low_latency_combine")
 def _low_latency_combine(op: OpSignature) -> EPComm:
     """(x [local experts, slots, h], topk_idx [t,k], ...): the slots are padded, so the choices say how many rows."""
-    tokens, top_k = op.shape(1, rank=2)
-    return EPComm(tokens=tokens * top_k, hidden=op.shape(0, rank=3)[2], dtype=op.dtype(0))
+    tokens, topk = op.shape(1, rank=2)
+    return EPComm(
+        tokens=tokens * topk, hidden=op.shape(0, rank=3)[2], dtype=op.dtype(0), topk=topk, own_tokens=tokens,
+        phase=COMBINE,
+    )  # fmt: skip

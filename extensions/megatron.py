@@ -1,7 +1,8 @@
 """Megatron-LM: expert-parallel dispatch and combine by DeepEP, and its grouped GEMM.
 
-DeepEP's autograd functions record their input as tensor 0. The backward of a dispatch is a combine and the other way
-round, so each op below is read from its own tensor 0, and the backward is costed like the forward it mirrors.
+The backward of a dispatch is a combine and the other way round, so each op below is read from its own tensor 0, and the
+backward is costed like the forward it mirrors. The functions' arguments are recorded without the objects, strings and
+pairs of tensors among them.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import CategoryOf, EPComm, GroupedGEMM, OpSignature, SignatureError, recorded_as, traced_as
+from tracelens.perf_models.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepEPDispatch(EPComm):
     """Every local token to the ranks of its experts: ``tokens`` are the rank's own, before they are copied.
 
-    wire_bytes = tokens * hidden * width, each token once. What remains open:
+    wire_bytes = rows * hidden * width * remote_share, where ``rows`` are one copy per token and destination rank: as
+    many as the layer's combine returns, else what even routing makes of top-k, experts and ranks. What remains open:
 
-    1. The top-k is not recorded in the shape that is read here. DeepEP sends a token once per destination rank (once
-       per node over RDMA), so with more than one remote expert rank per token more bytes leave than are counted, while
-       tokens for a local expert do not leave at all: see ``expected_wire_bytes`` for the latter.
+    1. Which copies stay on their rank: see ``remote_share``. Over RDMA a token crosses once per node.
     2. FP8 dispatch sends scales beside the tokens; only the tokens are counted.
     3. Bytes over the kernels' duration are an effective rate, waiting for the slowest rank included.
     """
@@ -29,24 +30,28 @@ class DeepEPDispatch(EPComm):
 class DeepEPCombine(EPComm):
     """The experts' rows back to their tokens' ranks: ``tokens`` are the dispatched rows, one per copy.
 
-    wire_bytes = tokens * hidden * width. It moves more than the dispatch did, by the copies. What remains open:
+    wire_bytes = tokens * hidden * width * remote_share: the copies that the dispatch made. What remains open:
 
-    1. Rows of tokens that never left their rank are counted: the figure is an upper bound (``expected_wire_bytes``).
-    2. Where the rows of one token are summed before they are sent (DeepEP does so per rank), fewer travel than counted.
+    1. Which rows stay on their rank: see ``remote_share``.
+    2. Where the rows of one token are summed before they are sent (DeepEP does so per node), fewer travel than counted.
     3. Bytes over the kernels' duration are an effective rate, waiting for the slowest rank included.
     """
 
 
 @traced_as("DeepEPDispatch", "DeepEPCombineBackward")
 def _dispatch(op: OpSignature) -> DeepEPDispatch:
-    tokens, hidden = op.shape(0, rank=2)
-    return DeepEPDispatch(tokens=tokens, hidden=hidden, dtype=op.dtype(0), ranks=_ranks(op))
+    """(x [t,h], token_indices [t,k], token_probs, num_experts, ...); the gradient of a combine's result alone."""
+    found = routed_tokens(op)
+    return DeepEPDispatch(
+        tokens=found.tokens, hidden=found.hidden, dtype=found.dtype, topk=found.topk, experts=found.number,
+        phase=DISPATCH, ranks=_ranks(op),
+    )  # fmt: skip
 
 
 @traced_as("DeepEPCombine", "DeepEPDispatchBackward")
 def _combine(op: OpSignature) -> DeepEPCombine:
-    tokens, hidden = op.shape(0, rank=2)
-    return DeepEPCombine(tokens=tokens, hidden=hidden, dtype=op.dtype(0), ranks=_ranks(op))
+    (tokens, hidden), dtype = given_tokens(op)
+    return DeepEPCombine(tokens=tokens, hidden=hidden, dtype=dtype, phase=COMBINE, ranks=_ranks(op))
 
 
 def _ranks(op: OpSignature) -> int | None:
@@ -76,6 +81,8 @@ def _recorded_combine_backward(model: DeepEPDispatch) -> OpSignature:
 
 
 def _recorded(name: str, model: EPComm) -> OpSignature:
+    if model.hidden is None:
+        raise SignatureError(f"{name}: the tokens' size is not known")
     return OpSignature(
         name=name,
         shapes=((model.tokens, model.hidden),),

@@ -8,7 +8,7 @@ arguments, so the outer of the two is the one with the model.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from tracelens import (
@@ -24,6 +24,7 @@ from tracelens import (
 from tracelens.perf_models import GroupedGEMMVariableK, UnaryElementwise, total_bytes
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.elementwise import Operand
+from tracelens.perf_models.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens
 
 _GROUPED = ("grouped_gemm", "grouped_gemm_impl", "ck_grouped_gemm", "ck_grouped_gemm_impl", "hipblaslt_grouped_gemm")
 _VARIABLE_K = (
@@ -234,12 +235,16 @@ def _fused_ln_modulate_backward(op: OpSignature) -> FusedLayerNormModulateBackwa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoETransfer(EPComm):
-    """Primus-Turbo's own dispatch and combine, which wrap DeepEP kernels: tokens * hidden * width of what is given.
+    """Primus-Turbo's own dispatch and combine, which wrap DeepEP kernels: rows * hidden * width leave the rank.
 
-    What remains open is what stands in ``EPComm``: an effective rate, and no count of the tokens that stay local.
+    What remains open is what stands in ``EPComm``: an effective rate, and the share of rows that stay local.
     """
 
     category: ClassVar[str] = "MoE_comm_fwd"
+
+    def backward(self, gradient: OpSignature | None = None) -> EPComm:
+        back = EPComm.backward(self, gradient)
+        return MoETransferBackward(**{f.name: getattr(back, f.name) for f in fields(back)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,13 +254,30 @@ class MoETransferBackward(MoETransfer):
     category: ClassVar[str] = "MoE_comm_bwd"
 
 
-@traced_as("MoEDispatch", "MoECombine")
-def _moe_transfer(op: OpSignature) -> MoETransfer:
-    tokens, hidden = op.shape(0, rank=2)
-    return MoETransfer(tokens=tokens, hidden=hidden, dtype=op.dtype(0))
+@traced_as("MoEDispatch")
+def _moe_dispatch(op: OpSignature) -> MoETransfer:
+    """(x [t,h] or an FP8 pair, token_indices [t,k], token_probs, num_experts, ...)."""
+    found = routed_tokens(op)
+    return MoETransfer(
+        tokens=found.tokens, hidden=found.hidden, dtype=found.dtype, topk=found.topk, experts=found.number,
+        phase=DISPATCH,
+    )  # fmt: skip
 
 
-@traced_as("MoEDispatchBackward", "MoECombineBackward")
-def _moe_transfer_backward(op: OpSignature) -> MoETransferBackward:
-    tokens, hidden = op.shape(0, rank=2)
-    return MoETransferBackward(tokens=tokens, hidden=hidden, dtype=op.dtype(0))
+@traced_as("MoECombine")
+def _moe_combine(op: OpSignature) -> MoETransfer:
+    """(x [rows,h], ...)."""
+    (tokens, hidden), dtype = given_tokens(op)
+    return MoETransfer(tokens=tokens, hidden=hidden, dtype=dtype, phase=COMBINE)
+
+
+@traced_as("MoEDispatchBackward")
+def _moe_dispatch_backward(op: OpSignature) -> MoETransferBackward:
+    (tokens, hidden), dtype = given_tokens(op)
+    return MoETransferBackward(tokens=tokens, hidden=hidden, dtype=dtype, phase=COMBINE)
+
+
+@traced_as("MoECombineBackward")
+def _moe_combine_backward(op: OpSignature) -> MoETransferBackward:
+    (tokens, hidden), dtype = given_tokens(op)
+    return MoETransferBackward(tokens=tokens, hidden=hidden, dtype=dtype, phase=DISPATCH)

@@ -129,8 +129,8 @@ def test_what_remains_open_stands_in_the_docstring(name: str):
     ranks=st.none() | st.integers(1, 1024),
 )
 def test_binding_and_inverse_round_trip(name: str, tokens: int, hidden: int, dtype: DType, ranks: int | None):
-    if dtype is DType.TF32 or DType.parse(dtype.traced) is not dtype:
-        return  # no trace spells this type
+    if dtype is DType.TF32 or DType.parse(dtype.traced) is not dtype or not dtype.is_floating:
+        return  # no trace spells this type, or it is no token's
     model = read(name, tokens, hidden, dtype.traced, attributes=() if ranks is None else (("Group size", ranks),))
     assert BINDINGS[name].target(INVERSES[name].target(model)) == model
 

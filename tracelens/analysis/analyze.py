@@ -24,6 +24,7 @@ from tracelens.analysis.coverage import coverage
 from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.event_category import with_communicating_ops
 from tracelens.analysis.executed_work import ExecutedWork, executed_work
+from tracelens.analysis.expert_exchange import ExpertGroup, exchanges_of, ranks_of_kernels
 from tracelens.analysis.families import families
 from tracelens.analysis.graphs import GraphLinks, with_captured_ops
 from tracelens.analysis.inference import STEM, InferenceSteps, by_phase, inference_steps, iterations, steady_steps
@@ -31,7 +32,6 @@ from tracelens.analysis.inner_ops import with_inner_ops
 from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.recorded_groups import expert_groups
-from tracelens.analysis.remote_share import RemoteShare, remote_share
 from tracelens.analysis.steps import StepTimes, complete_steps, device_steps, find_steps, select_steps
 from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.timeline import Timeline, gpu_timeline
@@ -41,9 +41,6 @@ from tracelens.backends.system import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
-from tracelens.perf_models import EPComm
-from tracelens.perf_models.base import PerfModel
-from tracelens.signature import OpSignature
 from tracelens.trace.memory import give_back_freed
 from tracelens.trace.merged import MergedRanks, merged_ranks
 from tracelens.trace.table import Kind, TraceTable
@@ -144,6 +141,8 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     events, ops, readings = read_ops(trace, catalog, activity)
     activity = with_communicating_ops(activity, tree, readings)
     everything = _with_selected(everything, activity)
+    system = None if device is None else System.of_device(device)
+    readings, exchanges = exchanges_of(trace, readings, _expert_group(table, options), system)
     launching = launchers(table, activity, events, ops)
     modelled = modelled_calls(activity, readings, events, ops)
     # What has a row per kernel and op above it, and nothing below needs
@@ -153,20 +152,10 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     del launching
     work = tables.Work(readings, estimate, chosen)
 
-    ep_size = options.ep_size or recorded_ep_size(table)
-
-    groups = expert_groups(table)
-    members = groups[0].ranks if len(groups) == 1 else ()
-
-    def remote(model: PerfModel, signature: OpSignature) -> RemoteShare | None:
-        if not isinstance(model, EPComm):
-            return None
-        return remote_share(model, signature, rank=table.rank, members=members, ep_size=ep_size)
-
     is_nested = ~np.isin(modelled.row, unified_set.row)
-    nested = tables.modelled_table(table, activity, readings, modelled, work, remote, is_nested)
+    nested = tables.modelled_table(table, activity, readings, modelled, work, exchanges, is_nested)
     del modelled, is_nested
-    unified = tables.modelled_table(table, activity, readings, unified_set, work, remote)
+    unified = tables.modelled_table(table, activity, readings, unified_set, work, exchanges)
     unlinked = tables.unlinked_rows(table, activity)
     timeline = gpu_timeline(activity, span_ns)
     give_back_freed()
@@ -245,6 +234,13 @@ def recorded_ep_size(table: TraceTable) -> int | None:
     """Ranks of this rank's expert-parallel group, by the group's recorded description; None unless exactly one size."""
     sizes = {len(group.ranks) for group in expert_groups(table)}
     return sizes.pop() if len(sizes) == 1 else None
+
+
+def _expert_group(table: TraceTable, options: Options) -> ExpertGroup:
+    groups = expert_groups(table)
+    kernels = np.unique(table.name[table.kind == Kind.KERNEL]).tolist()
+    size = options.ep_size or recorded_ep_size(table) or ranks_of_kernels(table.names[code] for code in kernels)
+    return ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
 
 
 def no_device_events(trace: Trace) -> NothingToAnalyzeError:

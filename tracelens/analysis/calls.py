@@ -11,6 +11,7 @@ NCCL and RCCL kernels stay out of all three: they have the collective sheets.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -84,11 +85,7 @@ class OpReadings:
                 catalog.read_backward(signature, _signature(table, forward_row, around)) if forward_row >= 0 else None
             )
             self.readings.append(inherited or catalog.read(signature))
-        self.modelled = np.array([r.model is not None for r in self.readings], bool)
-        self.with_bytes = np.array(
-            [r.model is not None and r.model.hbm_bytes() is not None for r in self.readings], bool
-        )
-        self.with_work = np.array([r.model is not None and _has_work(r.model) for r in self.readings], bool)
+        self._note_models()
         self.leaf_only = np.array([r.leaf_only for r in self.readings], bool)
         # A last entry for code -1
         categories = [*(r.category for r in self.readings), None]
@@ -97,6 +94,19 @@ class OpReadings:
         self.is_product = np.array([category in PRODUCTS for category in categories], bool)
         self._position: RowColumn = np.full(len(table), -1, np.int32)
         self._position[rows] = np.arange(len(rows))
+
+    def _note_models(self) -> None:
+        models = [r.model for r in self.readings]
+        self.modelled = np.array([m is not None for m in models], bool)
+        self.with_bytes = np.array([m is not None and m.hbm_bytes() is not None for m in models], bool)
+        self.with_work = np.array([m is not None and _has_work(m) for m in models], bool)
+
+    def with_readings(self, others: Mapping[int, Reading]) -> OpReadings:
+        """The same with the readings of some codes replaced."""
+        made = copy.copy(self)
+        made.readings = [others.get(code, reading) for code, reading in enumerate(self.readings)]
+        made._note_models()
+        return made
 
     def code_of(self, rows: npt.NDArray[np.integer]) -> Codes:
         """Reading code of each row; -1 for a row that launched nothing."""

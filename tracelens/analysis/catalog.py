@@ -11,6 +11,7 @@ from tracelens import perf_models
 from tracelens.errors import SignatureError
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.ep_comm import EPComm
 from tracelens.perf_models.fused import BACKEND, TRITON, compiled_kernel
 from tracelens.perf_models.gemm import GEMM, GEMMBackward
 from tracelens.perf_models.inference_attention import InferenceStep
@@ -84,8 +85,9 @@ class Catalog:
         """
         if self.knows(signature.name):
             return None
-        backward = getattr(self.read(forward).model, "backward", None)
-        model = backward() if callable(backward) else None
+        ahead = self.read(forward).model
+        backward = getattr(ahead, "backward", None)
+        model = ahead.backward(signature) if isinstance(ahead, EPComm) else backward() if callable(backward) else None
         if isinstance(model, tuple) and len(model) == 2 and all(isinstance(part, GEMM) for part in model):
             model = GEMMBackward(grad_a=model[0], grad_b=model[1])
         if not isinstance(model, PerfModel):

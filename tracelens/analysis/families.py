@@ -46,6 +46,7 @@ def families(
 _RATES = ("hbm_tb_s", "tflops_s", "effective_interconnect_tb_s", "percent_of_roofline")
 _COLUMNS = (
     "category", "gflops", "hbm_mb", "flops_per_byte", "wire_mb", "expected_remote_mb", "remote_from",
+    "copies_per_token", "rows_from", "deepep_us",
     *(f"{rate}_{s}" for rate in _RATES for s in _STATISTICS),
     "compute_spec", "roofline_us", "roofline_bound", "percent_of_peak", "backend",
     "estimated_us", "percent_of_achievable", "estimated_by",

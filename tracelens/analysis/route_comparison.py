@@ -20,10 +20,10 @@ _CATEGORY = "EP_Communication"
 def compared(result: RouteResult, folder: Path) -> RouteResult:
     """The result with a frame ``comparison``: one row per exchange op and shape of each trace (``*.json[.gz]``).
 
-    The predicted time is the phase's, scaled by the op's bytes over the phase's bytes of one rank: a
-    dispatch has its rank's tokens, a combine the copies that its rank received; the backward of one is the other. A
-    measured time holds the wait for the slowest rank. InputError without traces, NothingToAnalyzeError without
-    exchanges in them, UsageError for a mesh result, or where the traces recorded a group of another size.
+    The predicted time is the phase's, scaled by the op's bytes over the phase's bytes of one rank: of a
+    dispatch those of its rank's tokens, of a combine those of the copies that its rank received; the backward of one is
+    the other. A measured time holds the wait for the slowest rank. InputError without traces, NothingToAnalyzeError
+    without exchanges in them, UsageError for a mesh result, or where the traces recorded a group of another size.
     """
     phases = result.frames["phases"].set_index("phase")
     if "time_us" not in phases:
@@ -46,7 +46,9 @@ def compared(result: RouteResult, folder: Path) -> RouteResult:
             name = str(op["name"]).lower()
             phase = "combine" if ("combine" in name) != ("backward" in name) else "dispatch"
             one_rank = rows[phase] * phases.copy_bytes[phase]
-            share = op["wire_mb"] * BYTES_PER_MB / one_rank if pd.notna(op["wire_mb"]) and one_rank > 0 else None
+            copies = op["copies_per_token"] if phase == "dispatch" and op["copies_per_token"] > 0 else 1.0
+            given = op["wire_mb"] * BYTES_PER_MB / copies
+            share = given / one_rank if pd.notna(given) and one_rank > 0 else None
             measured.append(
                 {
                     "trace": path.name,

@@ -6,7 +6,7 @@ descending, ties broken on the text columns, so the same trace gives the same ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ import pandas as pd
 from tracelens.analysis.activity import DeviceActivity, Labels
 from tracelens.analysis.calls import Calls, Launchers, OpReadings
 from tracelens.analysis.event_category import COPY
+from tracelens.analysis.expert_exchange import Exchange
 from tracelens.analysis.numbering import Codes, first_of_each, numbered
-from tracelens.analysis.remote_share import RemoteShare
 from tracelens.backends.base import EstimateTable
 from tracelens.perf_models.columns import WorkColumns
 from tracelens.trace.extended import has_host_time
@@ -250,7 +250,7 @@ def modelled_table(
     readings: OpReadings,
     calls: Calls,
     work: Work,
-    remote_share: Callable[[Any, Any], RemoteShare | None],
+    exchanges: Mapping[int, Exchange],
     is_nested: npt.NDArray[np.bool_] | bool = False,
 ) -> pd.DataFrame:
     """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
@@ -283,10 +283,15 @@ def modelled_table(
         work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
     )
     wire = np.where(wire > 0, wire, np.nan)
+    every_row = wire.copy()
+    exchange = [exchanges.get(c) for c in code.tolist()]
+    for i, found in enumerate(exchange):
+        if found is not None and found.exchanged_bytes:
+            every_row[i] = found.exchanged_bytes
     frame["gflops"] = flops / FLOPS_PER_GFLOP
     frame["hbm_mb"] = hbm / BYTES_PER_MB
     frame["flops_per_byte"] = np.divide(flops, hbm, out=np.full(len(flops), np.nan), where=hbm > 0)
-    frame["wire_mb"] = wire / BYTES_PER_MB
+    frame["wire_mb"] = every_row / BYTES_PER_MB
     for key, amount in (("tflops_s", flops), ("hbm_tb_s", hbm), ("effective_interconnect_tb_s", wire)):
         rate = np.divide(amount[of_call], kernel_us, out=np.full(len(kernel_us), np.nan), where=kernel_us > 0)
         parts.append(statistics(pd.Series(rate / TERA_PER_S_IN_PER_US), of_call, key, total=False))
@@ -296,13 +301,7 @@ def modelled_table(
     frame["compute_spec"] = [_compute_spec(m) for m in models]
     frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
     frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
-    remote = [
-        None if m is None else remote_share(m, table.signature_of(row))
-        for m, row in zip(models, group.example, strict=True)
-    ]
-    shares = np.array([np.nan if r is None else r.share for r in remote], float)
-    frame["expected_remote_mb"] = shares * frame["wire_mb"]
-    frame["remote_from"] = np.array([r.source if r is not None else None for r in remote], object)
+    _add_exchanges(frame, exchange, wire)
     gap = activity.gap_before[calls.first_event].astype(float)
     frame["launch_gap_us"] = pd.Series(np.where(gap < 0, np.nan, gap) / NS_PER_US).groupby(of_call).median()
     frame = pd.concat(parts, axis=1)
@@ -315,6 +314,17 @@ def _call_name(op: str, kernel: str | None, category: str) -> str:
     if kernel is None:
         return op
     return f"{op}->{kernel}" if category == COPY else f"{op}->{kernel} (Synthetic Op)"
+
+
+def _add_exchanges(frame: pd.DataFrame, exchange: Sequence[Exchange | None], wire: Floats) -> None:
+    """What is known of token exchanges only."""
+    known = [np.nan if e is None or e.copies is None else e.copies for e in exchange]
+    frame["copies_per_token"] = np.array(known, np.float64)
+    frame["rows_from"] = np.array([None if e is None else e.rows_from for e in exchange], object)
+    frame["expected_remote_mb"] = np.where([e is not None for e in exchange], wire, np.nan) / BYTES_PER_MB
+    frame["remote_from"] = np.array([None if e is None else e.share.source for e in exchange], object)
+    deepep = [np.nan if e is None or e.deepep_us is None else e.deepep_us for e in exchange]
+    frame["deepep_us"] = np.array(deepep, np.float64)
 
 
 def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: Floats, of_call: Codes) -> pd.DataFrame:

@@ -43,7 +43,9 @@ SHORT_KERNEL_US = 5.0
 MIN_GAIN = 0.005
 #: Share of a category's time that calls of known work must exceed, for their rate to stand for the category.
 LEAST_KNOWN = 0.5
-_PER_CALL = ("roofline_us", "gflops", "wire_mb", "hbm_mb", "percent_of_peak", "kernel_us_mean")
+_PER_CALL = (
+    "roofline_us", "gflops", "wire_mb", "expected_remote_mb", "hbm_mb", "percent_of_peak", "kernel_us_mean",
+)  # fmt: skip
 
 
 def summarize(analysis: Analysis) -> Summary:
@@ -241,7 +243,8 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
     of_roofline = ratio(per["roofline_us"])
     bounds = (frame["roofline_us"] * count).groupby(frame["roofline_bound"]).sum()
     tflops = rate(per["gflops"] * 1e9)
-    wire = rate(per["wire_mb"] * 1e6)
+    leaves = np.where(frame["rows_from"].notna(), per["expected_remote_mb"], per["wire_mb"])
+    wire = rate(leaves * 1e6)
     backends = sorted(set(frame["backend"].dropna()))
     return CategoryRow(
         name=name,

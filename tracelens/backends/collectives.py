@@ -165,11 +165,18 @@ def _exchange(model: EPComm, system: System) -> Exchanges | None:
     phase, topology = phases.get(model.phase), system.topology
     if phase is None or not model.ranks or not model.experts or not model.topk or topology is None:
         return None
+    tokens = model.tokens if model.own_tokens is None else model.own_tokens
     per_node = topology.ranks_per_node
-    if not _runs_deepep(system) or per_node is None or model.stride != 1 or model.ranks % per_node:
+    if (
+        model.hidden is None
+        or not _runs_deepep(system)
+        or per_node is None
+        or model.stride != 1
+        or model.ranks % per_node
+    ):
         return None
     return Exchanges(
-        phase=phase, tokens=float(model.tokens), hidden=float(model.hidden), topk=float(model.topk),
+        phase=phase, tokens=float(tokens), hidden=float(model.hidden), topk=float(model.topk),
         experts=float(model.experts), nodes=float(model.ranks // per_node), sms=float(DEFAULT_SMS),
     )  # fmt: skip
 
@@ -178,16 +185,16 @@ def _forwarded_us(model: EPComm, topology: Topology) -> tuple[float, float] | No
     """Time and bound of a router's exchange between nodes where no DeepEP measurement carries over: a token crosses the
     network once per distinct node, and is passed on there to the ranks that it goes to. None for any other.
     """
-    per_node, nbytes = topology.ranks_per_node, model.dtype.width_bytes if model.dtype is not None else None
+    per_node, row = topology.ranks_per_node, model.row_bytes
     if model.phase not in ("dispatch", "combine") or not model.ranks or not model.experts or not model.topk:
         return None
-    if per_node is None or nbytes is None:
+    if per_node is None or row is None:
         return None
     group = Group(ranks=model.ranks, stride=model.stride)
     topology, nodes = topology.beside_siblings(group), group.domains(per_node)
     if model.ranks % nodes:
         return None
-    token = model.tokens * model.hidden * nbytes
+    token = (model.tokens if model.own_tokens is None else model.own_tokens) * row
     ranks, places = (float(distinct(count, model.experts, model.topk)) for count in (model.ranks, nodes))
     sent = token * places * (nodes - 1) / nodes
     time_us = forwarded_us(token * ranks, sent, group, topology)

@@ -92,7 +92,8 @@ class Fabric:
 class Exchanges:
     """Dispatches or combines as numbers or arrays: ``tokens`` of every rank, and what the router chooses from.
 
-    Groups fill ``nodes`` whole nodes. ``sms`` counts for the normal kernels only.
+    Groups fill ``nodes`` whole nodes. ``sms`` counts for the normal kernels only. ``element_bytes``: of one
+    element on the wire, scales included; those of DeepEP's README unless given.
     """
 
     phase: Phase
@@ -102,6 +103,7 @@ class Exchanges:
     experts: Values
     nodes: Values
     sms: Values = DEFAULT_SMS
+    element_bytes: Values | None = None
 
     def __post_init__(self) -> None:
         if not np.all(np.asarray(self.tokens) >= 0):
@@ -113,6 +115,8 @@ class Exchanges:
     @property
     def token_bytes(self) -> Values:
         """One token on the wire: dispatch FP8 with an FP32 scale per 128 elements, combine BF16 (DeepEP's README)."""
+        if self.element_bytes is not None:
+            return self.hidden * self.element_bytes
         return self.hidden * (1 + 4 / 128) if self.phase == "dispatch" else self.hidden * 2.0
 
     @property

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
-from tracelens.errors import UsageError
+from tracelens.errors import SignatureError, UsageError
 from tracelens.perf_models.base import PerfModel, total_bytes, traced_name
+from tracelens.signature import OpSignature
+
+DISPATCH, COMBINE = "dispatch", "combine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EPComm(PerfModel):
     """Tokens exchanged between expert-parallel ranks; no arithmetic.
 
-    wire_bytes = tokens * hidden * width * remote_share. A combine counts the rows it is given, which are the copies
-    that the dispatch made, so it moves more than the dispatch.
+    wire_bytes = rows * hidden * width * remote_share: what leaves the rank. ``rows`` are the copies of tokens that are
+    exchanged, those for the own rank included, ``tokens`` where nothing says how many there are; a combine is given its
+    rows. ``exchanged_bytes`` counts every row.
 
     What such a figure, and a rate made from it, does not say:
 
@@ -23,27 +27,44 @@ class EPComm(PerfModel):
        the links achieved at least that much. Their true rate needs the start times of all ranks.
     2. The bytes cross the interconnect and not device memory: ``hbm_bytes`` is None, and a rate made from
        ``wire_bytes`` is comparable with link rates only.
-    3. The bytes are an upper bound: a token whose expert is on its own rank does not travel. A trace does not record
-       which, so there ``remote_share`` is 1; a routing simulation, or routing metadata, supplies the true share.
-       ``expected_wire_bytes`` says what uniform routing would give.
+    3. A token whose expert is on its own rank does not travel. ``remote_share`` is 1 in a binding, which cannot know; a
+       report takes the recorded share, else that of even routing, and None, so no wire bytes, where neither is known.
+    4. FP8 dispatch sends scales beside the tokens (DeepEP: 4 bytes per 128 elements); only the tokens are counted.
 
     ``ranks`` is the size of the expert-parallel group, None where it was not recorded; its ranks stand ``stride``
     apart. ``phase`` (``"dispatch"`` or ``"combine"``), ``experts`` and ``topk`` are what a router's exchange is priced
-    by; where they are known, ``tokens`` are the rank's own, before copies are made. None where they were not recorded.
+    by. ``tokens`` are the rank's own, before copies are made, unless ``own_tokens`` says how many those are: a traced
+    combine is given the copies. ``per_expert``: its rows are one per token and expert, of which those of one rank are
+    summed before they travel. ``hidden`` is None where a profiler did not record the tokens. None: not recorded.
     """
 
     category: ClassVar[str] = "EP_Communication"
     engine: ClassVar[str] = "none"
 
     tokens: int
-    hidden: int
+    hidden: int | None
     dtype: DType | None = DType.BF16
-    remote_share: float = 1.0
+    remote_share: float | None = 1.0
     ranks: int | None = None
     stride: int = 1
     phase: str | None = None
     experts: int | None = None
     topk: int | None = None
+    rows: float | None = None
+    own_tokens: float | None = None
+    per_expert: bool = False
+
+    @property
+    def copies(self) -> float | None:
+        """Rows per token of the rank's own; None where either is not known."""
+        own = self.tokens if self.own_tokens is None and self.phase == DISPATCH else self.own_tokens
+        rows = self.tokens if self.rows is None and self.phase == COMBINE else self.rows
+        return rows / own if rows is not None and own else None
+
+    @property
+    def row_bytes(self) -> int | float | None:
+        """Bytes of one token; None when its size or width is unknown."""
+        return None if self.hidden is None else total_bytes((self.hidden, self.dtype))
 
     def flops(self) -> int:
         return 0
@@ -52,9 +73,17 @@ class EPComm(PerfModel):
         """None: what the exchange reads and writes on its own device depends on its buffers, which are not recorded."""
         return
 
+    def exchanged_bytes(self) -> int | float | None:
+        """Bytes of every row, those for the own rank included."""
+        if (row := self.row_bytes) is None:
+            return None
+        return row * (self.tokens if self.rows is None else self.rows)
+
     def wire_bytes(self) -> int | float | None:
-        nbytes = total_bytes((self.tokens * self.hidden, self.dtype))
-        return nbytes if nbytes is None or self.remote_share == 1.0 else nbytes * self.remote_share
+        nbytes = self.exchanged_bytes()
+        if nbytes is None or self.remote_share is None:
+            return None
+        return nbytes if self.remote_share == 1.0 else nbytes * self.remote_share
 
     def expected_wire_bytes(self, ranks: int | None = None) -> float | None:
         """Bytes that leave the rank if every row's destination is uniform over the ``ranks``: the share (p-1)/p.
@@ -67,11 +96,118 @@ class EPComm(PerfModel):
             return None
         if ranks < 1:
             raise UsageError(f"an expert-parallel group has at least one rank, not {ranks}")
-        nbytes = total_bytes((self.tokens * self.hidden, self.dtype))
+        nbytes = self.exchanged_bytes()
         return None if nbytes is None else nbytes * (ranks - 1) / ranks
 
+    def backward(self, gradient: OpSignature | None = None) -> EPComm:
+        """The gradient's way back: a dispatch's is a combine, of the copies that it sent, and the other way round.
+
+        ``gradient``: the backward op's recorded arguments, whose tensor is what it sends.
+        """
+        phases = {DISPATCH: COMBINE, COMBINE: DISPATCH}
+        mirrored = replace(self, phase=phases.get(self.phase or ""), rows=None, own_tokens=None)
+        given = None if gradient is None else recorded_tokens(gradient)
+        if given is not None:
+            (tokens, hidden), dtype = given
+            return replace(mirrored, tokens=tokens, hidden=hidden, dtype=dtype)
+        if self.phase == DISPATCH:
+            # What comes back has the 16-bit type of the experts' results, whatever was sent
+            return replace(mirrored, rows=self.rows, own_tokens=self.tokens, dtype=_widened(self.dtype))
+        return replace(mirrored, rows=self.tokens if self.phase == COMBINE else self.rows)
+
     def parameters(self) -> dict[str, Any]:
+        copies = self.copies
         return {
-            "tokens": self.tokens, "hidden": self.hidden, "dtype": traced_name(self.dtype),
+            "tokens": self.tokens, "hidden": self.hidden, "dtype": traced_name(self.dtype), "topk": self.topk,
+            "experts": self.experts, "copies": None if copies is None else round(copies, 4),
             "remote_share": self.remote_share, "ranks": self.ranks,
         }  # fmt: skip
+
+
+def _widened(dtype: DType | None) -> DType | None:
+    return DType.BF16 if dtype is not None and dtype.bits < 16 else dtype
+
+
+def recorded_tokens(op: OpSignature) -> tuple[tuple[int, int], DType | None] | None:
+    """([rows, hidden], element type) of the op's first argument; None where that is no matrix of numbers.
+
+    Integers are indices and never tokens: a profiler leaves out tuples of tensors, so that the token indices of an FP8
+    dispatch, whose tokens are a pair with their scales, come first.
+    """
+    shape = op.shape_or_scalar(0)
+    dtype = op.dtype(0)
+    if len(shape) != 2 or (dtype is not None and not dtype.is_floating):
+        return None
+    return (shape[0], shape[1]), dtype
+
+
+def given_tokens(op: OpSignature) -> tuple[tuple[int, int], DType | None]:
+    """The same of an op that cannot do without; SignatureError where its first argument is no matrix of numbers."""
+    found = recorded_tokens(op)
+    if found is None:
+        op.shape(0, rank=2)
+        raise SignatureError(f"{op.name}: input 0 holds integers, which are no tokens")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedTokens:
+    """What a dispatch was given: its tokens, and of their routing what was recorded.
+
+    ``topk``: choices per token; ``flags``: columns of a Boolean map with a row per token, over experts or ranks.
+    """
+
+    tokens: int
+    hidden: int | None
+    dtype: DType | None
+    topk: int | None = None
+    flags: int | None = None
+    number: int | None = None
+
+
+def routed_tokens(op: OpSignature, *, may_be_pair: bool = True) -> RoutedTokens:
+    """Of a dispatch called with (x [t,h], token_indices [t,k] or a map [t,e], probabilities, number of experts, ...).
+
+    ``may_be_pair``: where the indices come first, x was a pair of FP8 tokens and their scales (DeepEP and its
+    descendants take nothing else), which a profiler drops from the arguments of autograd functions: then no argument
+    says the tokens' size. SignatureError where no tokens were recorded.
+    """
+    given = recorded_tokens(op)
+    if given is not None:
+        (rows, hidden), width = given
+        found = RoutedTokens(tokens=rows, hidden=hidden, dtype=width)
+    else:
+        rows, _ = op.shape(0, rank=2)
+        found = RoutedTokens(tokens=rows, hidden=None, dtype=DType.FP8_E4M3FN)
+    choices, flags = _matrix_columns(op, rows, from_slot=0 if given is None else 1)
+    if given is None and (not may_be_pair or op.dtype(0) not in (*_INDICES, DType.BOOL)):
+        raise SignatureError(f"{op.name}: input 0 holds integers, which are no tokens")
+    number = _first_integer(op)
+    is_possible = choices is None or number is None or choices <= number
+    return replace(found, topk=choices, flags=flags, number=number if is_possible else None)
+
+
+_INDICES = (DType.INT32, DType.INT64)
+
+
+def _matrix_columns(op: OpSignature, rows: int, *, from_slot: int) -> tuple[int | None, int | None]:
+    """Columns of the first matrix of indices and of the first Boolean one with this many rows."""
+    choices = flags = None
+    for index in range(from_slot, len(op.shapes or ())):
+        shape, dtype = op.shape_or_scalar(index), op.dtype(index)
+        if len(shape) != 2 or shape[0] != rows:
+            continue
+        if dtype in _INDICES and choices is None:
+            choices = shape[1]
+        elif dtype is DType.BOOL and flags is None:
+            flags = shape[1]
+    return choices, flags
+
+
+def _first_integer(op: OpSignature) -> int | None:
+    """The first recorded number: the number of experts, in every dispatch that is read so."""
+    for index in range(len(op.scalars or ())):
+        value = op.literal(index)
+        if value is not None:
+            return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return None

@@ -280,7 +280,7 @@ def _details(model: PerfModel | None) -> tuple[tuple[str, object], ...]:
     if word is None:
         return ()
     if isinstance(model, EPComm):
-        elements = (model.tokens * model.hidden,) * 2
+        elements = (model.tokens * (model.hidden or 0),) * 2
     else:
         elements = (model.elements_in, model.elements_out)  # type: ignore[union-attr]
     dtype = model.compute_dtype if model is not None else None

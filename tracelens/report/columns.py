@@ -317,7 +317,8 @@ WIRE = (
     Column(
         key="wire_mb",
         header="Interconnect Data (MB)",
-        meaning="Wire: bytes of one call that may leave the device. An upper bound: it includes what stays.",
+        meaning="Wire: bytes of one call; of a token exchange every copy of a token, those for the own rank too, as "
+        "DeepEP's own tables count.",
         unit="MB (1e6 bytes)",
         number_format=MB,
         optional=True,
@@ -326,16 +327,18 @@ WIRE = (
         SPREAD,
         key="effective_interconnect_tb_s",
         header="Effective Interconnect TB/s_{}",
-        meaning="Wire: Interconnect Data (MB) over the kernels' whole duration, in which a rank also waits for the "
-        "slowest sender; so at most what the links achieved. Never HBM traffic.",
+        meaning="Wire: bytes that leave the rank (of a token exchange Expected Remote Data) over the kernels' whole "
+        "duration, in which a rank also waits for the slowest sender: the links did at least this. Never HBM traffic.",
         unit="TB/s (1e12 bytes per second), wire",
         number_format="#,##0.0000",
         optional=True,
     ),
+)
+EXCHANGE = (
     Column(
         key="expected_remote_mb",
         header="Expected Remote Data (MB)",
-        meaning="Wire: the share of Interconnect Data (MB) that leaves the rank.",
+        meaning="Wire: the share of Interconnect Data (MB) that leaves the rank; an exchange's roofline is of this.",
         unit="MB (1e6 bytes)",
         number_format=MB,
         optional=True,
@@ -345,6 +348,30 @@ WIRE = (
         header="Remote Data From",
         meaning="Where that share comes from: recorded split sizes or token counts, else what was assumed.",
         width=34,
+        optional=True,
+    ),
+    Column(
+        key="copies_per_token",
+        header="Copies per Token",
+        meaning="Rows exchanged per token of the rank's own: one per rank that it goes to. Mean of the calls.",
+        number_format="0.00",
+        optional=True,
+    ),
+    Column(
+        key="rows_from",
+        header="Exchanged Rows From",
+        meaning="Where the number of copies comes from: the layer's combine, which returns a row per copy, else even "
+        "routing by top-k, experts and ranks.",
+        width=34,
+        optional=True,
+    ),
+    Column(
+        key="deepep_us",
+        header="DeepEP Estimate (µs)",
+        meaning="Time that DeepEP's kernels take for one call by the model fitted to their measurements, agreeing on "
+        "counts included, in the device's standard node under even routing.",
+        unit="µs",
+        number_format=US,
         optional=True,
     ),
 )
@@ -397,7 +424,8 @@ HOST_TIME = (
 UNIFIED = column_set(
     NAME, CATEGORY, PROCESS, ARGUMENTS, EXAMPLE, CALLS,
     HOST_TIME[0].renamed("total_duration_us"), HOST_TIME[1:3], GFLOPS, HBM_MB, INTENSITY, SPEC,
-    HBM_RATE, COMPUTE_RATE, KERNEL_TIME, WIRE, ROOFLINE, ACHIEVABLE, HOST_TIME[3:], KERNELS_BEHIND,
+    HBM_RATE, COMPUTE_RATE, KERNEL_TIME, WIRE, EXCHANGE, ROOFLINE, ACHIEVABLE, HOST_TIME[3:],
+    KERNELS_BEHIND,
     Column(key="perf_params", header="perf_params", meaning=_PARAMETER, width=40),
     Column(key="model", header="perf model", meaning="Class of the perf model.", width=20),
     Column(
@@ -426,7 +454,7 @@ def _first(column: Column) -> Column:
 
 FAMILY = column_set(
     NAME, _first(GFLOPS), _first(HBM_MB), _first(INTENSITY), HBM_RATE, COMPUTE_RATE,
-    _first(WIRE[0]), WIRE[1:-2], *(_first(column) for column in WIRE[-2:]), SPEC, ROOFLINE, ACHIEVABLE, KERNEL_TIME,
+    _first(WIRE[0]), WIRE[1:], *(_first(column) for column in EXCHANGE), SPEC, ROOFLINE, ACHIEVABLE, KERNEL_TIME,
     CALLS.renamed("name_count"), EXAMPLE.renamed("UID_first"),
     Column(
         key="nested",

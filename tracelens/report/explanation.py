@@ -52,7 +52,9 @@ def explain(row: Mapping[str, Any], device: DeviceSummary) -> Explanation:
 _WORK = (
     ("gflops", "work of one call", "GFLOP"),
     ("hbm_mb", "HBM traffic of one call, at least", "MB"),
-    ("wire_mb", "interconnect traffic of one call, at most", "MB"),
+    ("copies_per_token", "copies of a token", "rows"),
+    ("wire_mb", "interconnect traffic of one call, copies for the own rank included", "MB"),
+    ("expected_remote_mb", "of it expected to leave the rank", "MB"),
 )
 
 

@@ -81,7 +81,7 @@ class ExchangeOp:
 
     name: str
     tokens: int
-    hidden: int
+    hidden: int | None
     row_bytes: float | None
     wire_bytes: float | None
     counts: tuple[int, ...] | None = None
@@ -327,7 +327,6 @@ class _Reader:
 
 
 def _exchange_op(signature: OpSignature, model: EPComm, split: tuple[int, ...] | None) -> ExchangeOp:
-    width = None if model.dtype is None else model.dtype.width_bytes
     counts, source = recorded_counts(signature)
     if split and source != SPLIT_SIZES:
         counts, source = split, SPLIT_SIZES
@@ -335,7 +334,7 @@ def _exchange_op(signature: OpSignature, model: EPComm, split: tuple[int, ...] |
         name=signature.name,
         tokens=model.tokens,
         hidden=model.hidden,
-        row_bytes=None if width is None else model.hidden * width,
+        row_bytes=model.row_bytes,
         wire_bytes=model.wire_bytes(),
         counts=counts,
         counts_from=source,

@@ -1,0 +1,86 @@
+"""Token exchanges as PyTorch records autograd functions written in Python (``record_autograd.py`` wrote the table)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.extensions import bundled_extensions, overlay
+from tracelens.perf_models import EPComm, bindings
+from tracelens.perf_models.base import PerfModel
+from tracelens.signature import OpSignature, freeze
+
+TABLE: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_autograd.json").read_text(encoding="utf-8"))
+BINDINGS = overlay(bindings(), bundled_extensions())
+TOKENS, RECEIVED, HIDDEN, TOP_K, EXPERTS = 512, 1408, 7168, 8, 64
+EXCHANGES = ["megatron", "megatron_hybrid", "primus", "primus_fp8", "deep_ep", "deep_ep_fp8"]
+
+
+def signature(event: dict[str, Any]) -> OpSignature:
+    return OpSignature(
+        name=event["name"], shapes=freeze(event["Input Dims"]), dtypes=tuple(event["Input type"]),
+        strides=freeze(event["Input Strides"]), scalars=tuple(event["Concrete Inputs"]),
+    )  # fmt: skip
+
+
+def read(case: str, number: int) -> PerfModel:
+    op = signature(TABLE[case][number])
+    return BINDINGS[op.name].target(op)
+
+
+def test_a_profiler_drops_pairs_and_objects_from_the_arguments_and_keeps_none():
+    assert TABLE["primus_fp8"][0]["Input type"] == ["long int", "float", "Scalar", "Scalar", "Scalar", "Scalar"]
+    assert TABLE["primus"][1]["Input type"] == ["c10::BFloat16", "", "Scalar", "Scalar"]
+    assert TABLE["megatron_hybrid"][0]["Input type"][6:8] == ["", ""]
+
+
+@pytest.mark.parametrize("case", ["megatron", "primus", "deep_ep"])
+def test_top_k_and_experts_are_recorded(case: str):
+    model = read(case, 0)
+    assert isinstance(model, EPComm)
+    assert (model.tokens, model.hidden, model.dtype) == (TOKENS, HIDDEN, DType.BF16)
+    assert (model.topk, model.experts, model.phase) == (TOP_K, EXPERTS, "dispatch")
+
+
+@pytest.mark.parametrize("case", ["primus_fp8", "deep_ep_fp8"])
+def test_the_indices_of_an_fp8_dispatch_are_no_tokens(case: str):
+    model = read(case, 0)
+    assert isinstance(model, EPComm)
+    assert (model.tokens, model.hidden, model.dtype) == (TOKENS, None, DType.FP8_E4M3FN)
+    assert (model.topk, model.experts) == (TOP_K, EXPERTS)
+    assert model.wire_bytes() is None
+
+
+def test_a_routing_map_says_the_experts_and_not_the_top_k():
+    model = read("megatron_hybrid", 0)
+    assert isinstance(model, EPComm)
+    assert (model.tokens, model.hidden, model.topk, model.experts) == (TOKENS, HIDDEN, None, EXPERTS)
+
+
+@pytest.mark.parametrize("case", EXCHANGES)
+def test_a_combine_and_the_gradient_of_a_dispatch_have_the_copies(case: str):
+    for number in (1, 3):
+        model = read(case, number)
+        assert isinstance(model, EPComm)
+        assert (model.tokens, model.hidden, model.phase) == (RECEIVED, HIDDEN, "combine")
+    back = read(case, 2)
+    assert isinstance(back, EPComm)
+    assert (back.tokens, back.hidden, back.phase) == (TOKENS, HIDDEN, "dispatch")
+
+
+@pytest.mark.parametrize("kind", ["long int", "int", "unsigned char"])
+@pytest.mark.parametrize("name", ["FusedCombine", "MoECombine", "DeepEPCombine", "MoEDispatchBackward"])
+def test_integers_are_never_tokens(name: str, kind: str):
+    with pytest.raises(SignatureError, match="integers, which are no tokens"):
+        BINDINGS[name].target(OpSignature(name=name, shapes=((512, 8),), dtypes=(kind,)))
+
+
+def test_tokens_kept_as_bytes_are_not_read_as_indices():
+    shapes, types = ((512, 7168), (512, 8), (512, 8)), ("unsigned char", "long int", "float")
+    with pytest.raises(SignatureError, match="integers, which are no tokens"):
+        BINDINGS["FusedDispatch"].target(OpSignature(name="FusedDispatch", shapes=shapes, dtypes=types))
