@@ -339,7 +339,8 @@ REST = [
          model="CustomCollective", flops=0, hbm=2 * 5 * NORM, wire=2 * 4 * NORM * 3 / 4),
     call("deepep::dispatch deepep::combine hybridep::dispatch hybridep::combine FusedDispatch FusedCombine"
          " FusedDispatchBackward FusedCombineBackward deep_ep::intranode_dispatch deep_ep::intranode_combine"
-         " deep_ep::internode_dispatch deep_ep::internode_combine", t(T, HID), t(T, TOP, of=INT64),
+         " deep_ep::internode_dispatch deep_ep::internode_combine HybridEPDispatch HybridEPCombine"
+         " HybridEPDispatchBackward HybridEPCombineBackward", t(T, HID), t(T, TOP, of=INT64),
          model="EPComm", flops=0, wire=2 * T * HID),
     call("deep_ep::low_latency_dispatch", t(T, HID), t(T, TOP, of=INT64),
          model="EPComm", flops=0, wire=2 * T * TOP * HID),

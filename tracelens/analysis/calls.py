@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity, Labels
 from tracelens.analysis.catalog import OTHER, Catalog, Reading
-from tracelens.analysis.event_category import COMMUNICATION, PRODUCTS, event_categories, speaks_of
+from tracelens.analysis.event_category import PRODUCTS, communicates, event_categories, speaks_of
 from tracelens.analysis.inference import inference_sums
 from tracelens.analysis.inner_ops import forward_rows
 from tracelens.analysis.intervals import overlapping, union_by_group
@@ -90,7 +90,7 @@ class OpReadings:
         # A last entry for code -1
         categories = [*(r.category for r in self.readings), None]
         self.known = np.array([category is not None for category in categories], bool)
-        self.communicates = np.array([category in COMMUNICATION for category in categories], bool)
+        self.communicates = np.array([*(communicates(r) for r in self.readings), False], bool)
         self.is_product = np.array([category in PRODUCTS for category in categories], bool)
         self._position: RowColumn = np.full(len(table), -1, np.int32)
         self._position[rows] = np.arange(len(rows))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import Bools, DeviceActivity, Labels
-from tracelens.analysis.catalog import OTHER
+from tracelens.analysis.catalog import OTHER, Reading
 from tracelens.analysis.numbering import Codes
 from tracelens.perf_models import EPComm
 from tracelens.perf_models.collective import CustomCollective
@@ -33,6 +33,11 @@ COPY = "copy"
 COMMUNICATION = (EPComm.category, CustomCollective.category)
 #: Categories of matrix products.
 PRODUCTS = (GEMM.category, "GroupedGEMM_fwd", "GroupedGEMM_bwd")
+
+
+def communicates(reading: Reading) -> bool:
+    """Whether an op exchanges data between devices: by its model, whatever its category, or by its category."""
+    return isinstance(reading.model, EPComm | CustomCollective) or reading.category in COMMUNICATION
 
 
 def with_communicating_ops(activity: DeviceActivity, tree: OpTree, readings: OpReadings) -> DeviceActivity:
