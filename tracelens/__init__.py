@@ -6,10 +6,14 @@
 The names below are loaded when first used: ``import tracelens`` loads neither NumPy nor pandas.
 """
 
-from __future__ import annotations
+import sys
+
+# ``python -m tracelens`` puts the current folder first on the path. That folder may hold foreign traces, so whatever is
+# imported from here on, even ``__future__``, must not come from it.
+if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].endswith("tracelens") and not sys.flags.safe_path:
+    del sys.path[0]
 
 import importlib
-import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +116,7 @@ class _ReportRoom(ModuleType):
         return self.report(*args, **kwargs)
 
     @property
-    def __signature__(self) -> inspect.Signature:
+    def __signature__(self) -> "inspect.Signature":
         import inspect
 
         return inspect.signature(self.report)

@@ -11,6 +11,7 @@ import importlib
 import multiprocessing
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -27,6 +28,8 @@ PROCESSES, SERIAL, MPI, DASK = "processes", "serial", "mpi", "dask://"
 DIED = "the worker process that read it died (killed, or out of memory)"
 #: How often an input is given to a new worker after its worker died: once may be bad luck, twice is the input.
 _RETRIES = 1
+_SAFE_PATH = "PYTHONSAFEPATH"
+_starting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +119,15 @@ class IsolatedProcesses(Executor):
 
     When one worker of a ``ProcessPoolExecutor`` dies, all its pending calls fail and nobody can say whose fault it was.
     Here each worker is a pool of its own, started anew after a death: only the call that it was running fails, with
-    BrokenProcessPool. ``jobs`` >= 1 workers; they are spawned, so scripts need ``if __name__ == "__main__"``.
+    BrokenProcessPool. ``jobs`` >= 1 workers; they are spawned, so scripts need ``if __name__ == "__main__"``. They
+    import from this process's path, not from the current folder.
     """
 
     def __init__(self, jobs: int) -> None:
         if jobs < 1:
             raise UsageError(f"at least one worker is needed, not {jobs}")
+        if sys.flags.ignore_environment and not sys.flags.safe_path:
+            raise UsageError("python -E would let workers import from the current folder: start python with -I or -EP")
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], tuple[Any, ...]]] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(jobs)]
         self._started = 0
@@ -155,14 +161,15 @@ class IsolatedProcesses(Executor):
             future, call = entry
             if not future.set_running_or_notify_cancel():
                 continue
-            if pool is None:
-                # Forking a process that has threads, as this one does, can deadlock
-                pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
             fn, args, kwargs = call()
             try:
-                result = pool.submit(fn, *args, **kwargs).result()
+                with _safe_path():
+                    # Forking a process that has threads, as this one does, can deadlock
+                    pool = pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+                    running = pool.submit(fn, *args, **kwargs)
+                result = running.result()
             except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the result
-                if isinstance(error, BrokenProcessPool):
+                if pool is not None and isinstance(error, BrokenProcessPool):
                     pool.shutdown(wait=False)
                     pool = None
                 future.set_exception(error)
@@ -170,6 +177,25 @@ class IsolatedProcesses(Executor):
                 future.set_result(result)
         if pool is not None:
             pool.shutdown()
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """Interpreters started in this block do not look for modules in the current folder.
+
+    A spawned worker, and the tracker of its resources, is ``python -c ...``: it would import the standard library from
+    the current folder, which may hold foreign files, before it takes over this process's path.
+    """
+    with _starting:
+        before = os.environ.get(_SAFE_PATH)
+        os.environ[_SAFE_PATH] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_SAFE_PATH]
+            else:
+                os.environ[_SAFE_PATH] = before
 
 
 def _dask(address: str) -> Iterator[Executor]:

@@ -41,6 +41,7 @@ _PACKAGE = "tracelens_extensions"
 # Kinds of marks whose keys are op names.
 _NAMED_BY = ("traced_as", "category", "holds_ops", "backward_of")
 _OLDER_HOOKS = ("perf_model_extension", "dict_cat2names_extension")
+_SEPARATORS = {"/", os.sep}
 _numbers = itertools.count(1)
 
 
@@ -89,8 +90,9 @@ class Extension:
 def load_extension(spec: ExtensionSpec) -> Extension:
     """The extension that ``spec`` means.
 
-    In this order: a module or marked object as it is; a bundled name; a path (ends in ``.py``, or a file of that name
-    exists); an installed entry point of the group ``tracelens.extensions``; an importable module's dotted name.
+    In this order: a module or marked object as it is; a bundled name; an installed entry point of the group
+    ``tracelens.extensions``; a path (ends in ``.py`` or holds a slash); an importable module's dotted name. So a file
+    of the current folder is run only where the text says that a file is meant.
 
     A file is executed anew each time, so that an edit counts in the next report, and under a module name of its own.
     UsageError (exit 2), naming file and line, when it does not load, marks nothing, or claims one name twice.
@@ -103,9 +105,14 @@ def load_extension(spec: ExtensionSpec) -> Extension:
     text = os.fspath(spec)
     if text in bundled_names():
         return _load_bundled(text)
-    if text.endswith(".py") or Path(text).is_file():
+    if (installed := _load_installed(text)) is not None:
+        return installed
+    if isinstance(spec, PathLike) or text.endswith(".py") or not _SEPARATORS.isdisjoint(text):
         return _load_file(Path(text))
-    return _load_installed(text)
+    if _is_importable(text):
+        return Extension.of(_imported(text, shown=text), name=text, origin="module", where=text)
+    known = {*bundled_names(), *(installed_name for installed_name, _ in installed_extensions())}
+    raise UsageError(f"{UsageError.unknown('extension', text, known)} (or give the path of a .py file)")
 
 
 def bundled_extensions() -> tuple[Extension, ...]:
@@ -239,29 +246,27 @@ def _load_file(path: Path) -> Extension:
     return Extension.of(module, name=path.stem, origin=f"file {path.name}", where=str(path))
 
 
-def _load_installed(name: str) -> Extension:
+def _load_installed(name: str) -> Extension | None:
+    """The extension that an installed package offers under this name."""
     from importlib.metadata import entry_points
 
     points = list(entry_points(group=ENTRY_POINT_GROUP, name=name))
     if len({point.value for point in points}) > 1:
         offers = " and ".join(sorted(f"{p.dist.name if p.dist else '?'} ({p.value})" for p in points))
         raise UsageError(f"extension {name!r} is installed twice: by {offers}")
-    if points:
-        point = points[0]
-        module_name, _, attribute = point.value.partition(":")
-        source: Any = _imported(module_name.strip(), shown=name)
-        where = f"{name} ({point.value})"
-        try:
-            for part in filter(None, attribute.strip().split(".")):
-                source = getattr(source, part)
-        except AttributeError as error:
-            raise UsageError(f"extension {where} does not load: {error}") from error
-        distribution = point.dist.name if point.dist else "an unnamed package"
-        return Extension.of(source, name=name, origin=f"installed by {distribution}", where=where)
-    if _is_importable(name):
-        return Extension.of(_imported(name, shown=name), name=name, origin="module", where=name)
-    known = {*bundled_names(), *(installed for installed, _ in installed_extensions())}
-    raise UsageError(f"{UsageError.unknown('extension', name, known)} (or give the path of a .py file)")
+    if not points:
+        return None
+    point = points[0]
+    module_name, _, attribute = point.value.partition(":")
+    source: Any = _imported(module_name.strip(), shown=name)
+    where = f"{name} ({point.value})"
+    try:
+        for part in filter(None, attribute.strip().split(".")):
+            source = getattr(source, part)
+    except AttributeError as error:
+        raise UsageError(f"extension {where} does not load: {error}") from error
+    distribution = point.dist.name if point.dist else "an unnamed package"
+    return Extension.of(source, name=name, origin=f"installed by {distribution}", where=where)
 
 
 def _imported(module_name: str, *, shown: str) -> ModuleType:

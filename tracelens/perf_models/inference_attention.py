@@ -67,7 +67,7 @@ def annotated_numbers(text: str) -> dict[str, int]:
     >>> annotated_numbers("bs=2 toks=14721 ctx=[7803]")
     {'bs': 2, 'toks': 14721}
     """
-    return {key: int(value) for key, value in re.findall(r"(\w+)=(\d{1,18})\b", text)}
+    return {key: int(value) for key, value in re.findall(r"\b(\w++)=(\d{1,18})\b", text)}
 
 
 def step_of_one_kind(

@@ -13,7 +13,8 @@ from tracelens.trace.repair import STRING, repaired
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
 _OPENING = re.compile(rb"\s*+:\s*+\[")
-_TOKEN = re.compile(STRING + rb"|[{}\[\]]", re.DOTALL)
+_KEY = b'"traceEvents"'
+_TOKEN = re.compile(STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BLANK_BYTES = b" \t\r\n\x00"
 _FAILURES = (ValueError, RecursionError)
 
@@ -32,14 +33,16 @@ def find_events(text: bytes) -> int | None:
 
     One pass over strings and brackets: parsing the text before each candidate would take hours where a file has many.
     """
+    if _KEY not in text:
+        return None
     depth = 0
     for match in _TOKEN.finditer(text):
         token = match[0]
-        if token in b"{[":
-            depth += 1
-        elif token in b"}]":
-            depth -= 1
-        elif depth == 1 and token == b'"traceEvents"' and (opening := _OPENING.match(text, match.end())):
+        if token[0] in b"{[":
+            depth += len(token)
+        elif token[0] in b"}]":
+            depth -= len(token)
+        elif depth == 1 and token == _KEY and (opening := _OPENING.match(text, match.end())):
             return opening.end()
     return None
 

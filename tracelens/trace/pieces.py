@@ -286,7 +286,7 @@ class Pieces:
         if self._proven:
             self._fill(end + _LOOK_AHEAD_BYTES)
             return not _more_events(result.rest + self._window[end : end + _LOOK_AHEAD_BYTES])
-        return self._sees_end_of_file(end) and self._is_tail(result.rest + self._window[end:])
+        return self._sees_end_of_file(end) and self._is_tail(end, result.rest)
 
     def _is_plausible_position(self, position: int, is_proven: bool) -> bool:
         """Whether the list ends before ``position``: not if events follow; after damage, only if the rest of the file
@@ -294,15 +294,17 @@ class Pieces:
         if is_proven:
             self._fill(position + _LOOK_AHEAD_BYTES)
             return not _more_events(self._window[position : position + _LOOK_AHEAD_BYTES])
-        return self._sees_end_of_file(position) and self._is_tail(self._window[position:])
+        return self._sees_end_of_file(position) and self._is_tail(position)
 
     def _sees_end_of_file(self, position: int) -> bool:
         self._fill(position + _CHECKED_TAIL_BYTES)
         return self._at_end_of_file
 
-    def _is_tail(self, text: bytes) -> bool:
+    def _is_tail(self, position: int, before: bytes = b"") -> bool:
+        if self._checked_ends == _MOST_CHECKED_ENDS:
+            return False
         self._checked_ends += 1
-        return self._checked_ends <= _MOST_CHECKED_ENDS and metadata.is_tail(text, in_object=self._in_object)
+        return metadata.is_tail(before + self._window[position:], in_object=self._in_object)
 
 
 def _more_events(text: bytes) -> bool:

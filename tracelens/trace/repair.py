@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
-#: A JSON string, as a pattern.
-STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+#: A JSON string, as a pattern. One without an end reaches to the end of the text: as it matches there, what is in it is
+#: not searched again from each of its quotes, which would take the square of its length.
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
 _TOKEN = re.compile(STRING + rb"|-?\b(?:NaN|nan|Infinity|infinity|inf|Inf|INF)\b|,(?=\s*+[}\]])", re.DOTALL)
 _SUSPECT = re.compile(rb"[\x00-\x1f\\\x80-\xff]")
 _CONTROL = re.compile(rb"[\x00-\x1f]")

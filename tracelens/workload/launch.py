@@ -23,8 +23,8 @@ _DEGREES = {
     "global_batch_size": "global_batch", "seq_length": "sequence", "virtual_pipeline_model_parallel_size": "vpp",
     "num_virtual_stages_per_pipeline_rank": "vpp", "nnodes": "nodes", "world_size": "gpus",
 }  # fmt: skip
-_LINE = re.compile(r"^\s*(?:-\s+)?([A-Za-z_][\w.-]*)\s*:\s*(.*?)\s*$")
-_FROM_ENVIRONMENT = re.compile(r"\$\{[^:}]+:([^}]*)\}")
+_LINE = re.compile(r"^\s*(?:-\s+)?([A-Za-z_][\w.-]*)\s*:(.*)")
+_FROM_ENVIRONMENT = re.compile(r"\$\{[^:}$]++:([^}$]*+)\}")
 _TRUE, _FALSE = frozenset(("true", "yes", "on", "1")), frozenset(("false", "no", "off", "0", "null", "none", ""))
 
 
@@ -105,9 +105,9 @@ def _of_yaml(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in text.splitlines():
         matched = _LINE.match(re.sub(r"(^|\s)#.*$", "", line))
-        if matched is None or not matched[2]:
+        if matched is None or not (value := matched[2].strip()):
             continue
-        found[matched[1].replace("-", "_")] = _FROM_ENVIRONMENT.sub(r"\1", matched[2]).strip("'\"")
+        found[matched[1].replace("-", "_")] = _FROM_ENVIRONMENT.sub(r"\1", value).strip("'\"")
     return found
 
 

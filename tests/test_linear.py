@@ -1,0 +1,157 @@
+"""Text made to be searched again and again: twice as much costs twice as much. Ratios within one run, never seconds."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import tracelens
+from tracelens.analysis.steps import find_steps
+from tracelens.errors import TracelensError
+from tracelens.extensions import bundled_extensions
+from tracelens.perf_models.inference_attention import annotated_numbers
+from tracelens.perf_models.kernels import kernel_patterns
+from tracelens.report.text import clipped
+from tracelens.trace.read import read_trace
+from tracelens.trace.table import TraceTable
+from tracelens.workload.launch import _of_yaml
+
+# Linear is 8 here, the square 64; between them lies what a busy machine adds.
+TIMES, MOST = 8, 20
+EVENTS = b",".join(b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%d,"dur":1}' % i for i in range(200))
+LIST = b'{"traceEvents":[' + EVENTS
+
+
+def cost(run: Callable[[], object]) -> float:
+    """CPU seconds of the cheapest of three runs."""
+    seconds = []
+    for _ in range(3):
+        before = time.process_time()
+        run()
+        seconds.append(time.process_time() - before)
+    return min(seconds)
+
+
+def grows_linearly(run: Callable[[int], object], size: int) -> bool:
+    run(size)
+    return cost(lambda: run(TIMES * size)) <= MOST * cost(lambda: run(size))
+
+
+TEXTS: dict[str, tuple[bytes, bytes, bytes]] = {
+    "a string without an end before the events": (b'{"', b'\\"', b""),
+    "braces": (b"{", b"{", b""),
+    "objects before no events": (b'{"a":[', b"{},", b""),
+    "false keys": (b'{"a":[', b'{"traceEvents": []},', b'{}], "traceEvents": [{"ph":"X","ts":1}]}'),
+    "a cut inside a name": (LIST + b',{"ph":"X","name":"', b'\\"', b""),
+    "a cut inside a name of quotes": (LIST + b',{"ph":"X","name":"', b'a"b', b""),
+    "a cut behind the events": (LIST + b'],"x":"', b'\\"', b""),
+    "backslashes behind the events": (LIST + b'],"x":"', b"\\", b""),
+    "NaN behind the events": (LIST + b'],"x":[', b"NaN,", b""),
+    "white space": (LIST + b"],", b" ", b"x"),
+    "false ends": (b'{"traceEvents": [{"ph": x},{}],"a":1', b',"a":[{}],"a":1', b""),
+    "ends that no end follows": (LIST + b"}]", b',"a":{}]', b""),
+    "false starts": (b'{"traceEvents": [', b'{"ph": "X", \\', b""),
+    "brackets": (b'{"traceEvents": [', b"}]}", b""),
+    "unclosed": (b'{"traceEvents": [', b'{"ph": "X", "args": {"l": [1, 2', b"]}"),
+    "damaged events": (b'{"traceEvents":[', b'{"ph":"X","name":"\x01},', b""),
+    "control characters": (b'{"traceEvents":[{"ph":"X","name":"', b"\x01", b'"},{"ph":"X","ts":1}]}'),
+    "lone surrogates": (b'{"traceEvents":[{"ph":"X","name":"', b"\\ud800", b'"},{"ph":"X","ts":1}]}'),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_reading_damaged_text_takes_time_in_proportion(name: str, tmp_path: Path) -> None:
+    head, unit, tail = TEXTS[name]
+    path = tmp_path / "t.json"
+
+    def read(count: int) -> None:
+        path.write_bytes(head + unit * count + tail)
+        with suppress(TracelensError):
+            read_trace(path)
+
+    assert grows_linearly(read, 30_000 // len(unit))
+
+
+def test_ten_megabytes_of_braces_cost_less_than_as_much_of_a_trace(tmp_path: Path) -> None:
+    braces, events = tmp_path / "braces.json", tmp_path / "events.json"
+    braces.write_bytes(b"{" * 10_000_000)
+    events.write_bytes(LIST + (b"," + EVENTS) * (10_000_000 // len(EVENTS)) + b"]}")
+
+    def read(path: Path) -> None:
+        with suppress(TracelensError):
+            read_trace(path)
+
+    assert cost(lambda: read(braces)) < cost(lambda: read(events))
+
+
+def test_a_name_of_many_digits_is_no_step_and_takes_time_in_proportion() -> None:
+    def steps(count: int) -> None:
+        name = "1" * count + "a1b"
+        note = {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": 0, "dur": 1}
+        assert find_steps(TraceTable.from_events([note])) == ("", [])
+        assert clipped(name, 80) == "1" * 79 + "…"
+
+    assert grows_linearly(steps, 100_000)
+
+
+def test_annotations_and_launch_files_take_time_in_proportion() -> None:
+    assert grows_linearly(lambda count: annotated_numbers("a" * count), 20_000)
+    assert grows_linearly(lambda count: _of_yaml("key: ${" + "a " * count), 20_000)
+    assert grows_linearly(lambda count: _of_yaml("key: " + "${a:" * count), 20_000)
+    assert annotated_numbers("bs=2 toks=14721 ctx=[7803]") == {"bs": 2, "toks": 14721}
+    assert _of_yaml("a-b:  ${X:12}  # note\n- c: 'd'\ne:\n") == {"a_b": "12", "c": "d"}
+
+
+# Only ever matched from one place on, never searched for: each character is then looked at once per call.
+MATCHED = {"_OPENING", "_SEPARATOR", "_NODE", "_ATOM_STEP", "_STEP", "_DETAILED", "_PLAIN", "_LINE", "_RUN", "_LAYER"}
+
+
+def patterns() -> Iterator[tuple[str, re.Pattern[str] | re.Pattern[bytes]]]:
+    for module in pkgutil.walk_packages(tracelens.__path__, "tracelens."):
+        if not module.name.endswith("__main__"):
+            for name, value in vars(importlib.import_module(module.name)).items():
+                if isinstance(value, re.Pattern):
+                    yield f"{module.name}.{name}", value
+    for pattern in kernel_patterns():
+        yield f"kernels.toml.{pattern.name}", re.compile(pattern.regex)
+    for extension in bundled_extensions():
+        for text in extension.name_patterns:
+            yield f"{extension.name}: {text}", re.compile(text)
+        for source in extension.sources:
+            for name, value in vars(source).items():
+                if isinstance(value, re.Pattern):
+                    yield f"{extension.name}.{name}", value
+
+
+UNITS = ("a", "1", " ", "_", '"', '\\"', "\\", "{", "}", "} ", "[", "-", ",", ": ", "_1", "a1", "a=", "${a:")
+LENGTH = 20_000
+# So many times as long as one look at every character: linear patterns of 20 alternatives need 10, squares 250 and more.
+MOST_LOOKS = 60
+_LOOK = re.compile(r"(?:(?!\x02).)*+", re.DOTALL)
+
+
+def test_every_pattern_looks_at_each_character_a_few_times() -> None:
+    allowed = MOST_LOOKS * cost(lambda: _LOOK.match("a" * LENGTH))
+    found = dict(patterns())
+    assert len(found) > 80
+    slow = []
+    for name, pattern in found.items():
+        words = re.findall(r"[A-Za-z_]{2,}", str(pattern.pattern))
+        run = pattern.match if name.rpartition(".")[2] in MATCHED else pattern.search
+        for unit in dict.fromkeys((*UNITS, *words, "_".join(words) or "b")):
+            text = (unit * (LENGTH // len(unit) + 1))[:LENGTH] + "\x01"
+            given = text.encode() if isinstance(pattern.pattern, bytes) else text
+            before = time.process_time()
+            run(given)  # type: ignore[arg-type]
+            spent = time.process_time() - before
+            if spent > allowed and cost(lambda run=run, given=given: run(given)) > allowed:
+                slow.append((name, unit))
+                break
+    assert not slow
