@@ -7,6 +7,7 @@ it is in the annotation ``execute_<tokens>_context_<requests>(sq..sk..sqsq..sqsk
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import Any
@@ -33,11 +34,21 @@ from tracelens.perf_models import (
     annotated_as,
     holds_ops,
 )
+from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.collective import exchanged
 from tracelens.perf_models.elementwise import gated
 from tracelens.perf_models.gemm import times_transposed
 from tracelens.perf_models.inference_attention import cache_write, gated_delta_rule, paged_attention
 from tracelens.perf_models.moe import all_operands, fused_experts
+from tracelens.perf_models.moe_kernels import (
+    DOWN,
+    UP,
+    LayerShape,
+    helper,
+    layer_ops,
+    product_types,
+    unquantized_product,
+)
 from tracelens.perf_models.normalization import rms_norm
 from tracelens.perf_models.quantization import MX_GROUP, quantized
 from tracelens.perf_models.rope import rotated_heads
@@ -45,7 +56,8 @@ from tracelens.perf_models.rope import rotated_heads
 _TRITON_PRODUCTS = ("pseudo_op::moe_triton_unfused_up", "pseudo_op::moe_triton_unfused_down")
 _SUMS = r"\(sq(\d{1,18})sk(\d{1,18})sqsq(\d{1,18})sqsk(\d{1,18})\)"
 _DETAILED = re.compile(rf"execute_\d+_context_(\d{{1,18}}){_SUMS}_generation_(\d{{1,18}}){_SUMS}")
-_PLAIN = re.compile(r"execute_context_(\d{1,18})\((\d{1,18})\)_generation_(\d{1,18})\((\d{1,18})\)")
+_TOKENS = r"\((\d{1,18})(?:_(\d{1,18}))?\)"
+_PLAIN = re.compile(rf"execute_context_(\d{{1,18}}){_TOKENS}_generation_(\d{{1,18}}){_TOKENS}")
 
 
 @annotated_as("capture_")
@@ -57,7 +69,10 @@ def _capture(annotation: str) -> InferenceStep | None:
 
 @annotated_as("execute_")
 def _step(annotation: str) -> InferenceStep | None:
-    """With sums, or with requests and tokens alone; ``execute_diffusion_<bs>_<WxH>`` has no requests."""
+    """With sums, with requests, tokens and one sum, or with requests and tokens alone.
+
+    ``execute_diffusion_<bs>_<WxH>`` has no requests.
+    """
     if match := _DETAILED.match(annotation):
         context, c_sq, c_sk, c_sqsq, c_sqsk, generation, *g = (int(text) for text in match.groups())
         sums = AttentionSums(
@@ -71,14 +86,35 @@ def _step(annotation: str) -> InferenceStep | None:
             sums=sums,
         )
     if match := _PLAIN.match(annotation):
-        context, c_tokens, generation, g_tokens = (int(text) for text in match.groups())
+        context, c_tokens, c_sum, generation, g_tokens, g_sum = (int(text) if text else None for text in match.groups())
         return InferenceStep(
             context_requests=context,
             context_tokens=c_tokens,
             generation_requests=generation,
             generation_tokens=g_tokens,
+            sums=_sums(context or 0, c_tokens or 0, c_sum, g_tokens or 0, g_sum),
         )
     return None
+
+
+def _sums(requests: int, c_tokens: int, c_sum: int | None, g_tokens: int, g_sum: int | None) -> AttentionSums | None:
+    """Of ``execute_context_1(888_788544)_generation_2(2_9000)``: the second number sums up new tokens times keys.
+
+    Of a context without a past that is the sum of the tokens' squares, at most the square of their sum: there no past
+    is assumed. A larger number has a past in it, which only a single request lets tell apart. Generated tokens, one per
+    request, add their keys. None where that leaves something open.
+    """
+    context: dict[str, Any] | None = None
+    if not c_tokens:
+        context = {}
+    elif c_sum and c_tokens <= c_sum <= c_tokens**2:
+        context = {"c_sq": c_tokens, "c_sk": c_tokens, "c_sqsq": c_sum, "c_sqsk": c_sum, "assumed": "no cached context"}
+    elif c_sum and requests == 1 and c_sum % c_tokens == 0:
+        context = {"c_sq": c_tokens, "c_sk": c_sum // c_tokens, "c_sqsq": c_tokens**2, "c_sqsk": c_sum}
+    if context is None or not (c_tokens or g_tokens) or (g_tokens and (g_sum is None or g_sum <= g_tokens)):
+        return None
+    generated = g_sum or 0
+    return AttentionSums(**context, g_sq=g_tokens, g_sk=generated, g_sqsq=g_tokens, g_sqsk=generated)
 
 
 @traced_as("vllm::unified_attention_with_output", "vllm::unified_attention", per_step=True)
@@ -274,17 +310,90 @@ def _int4_experts(op: OpSignature) -> MoEUp | MoEDown:
     )
 
 
-@holds_ops("vllm::moe_forward")
+@holds_ops("vllm::moe_forward", "vllm::moe_forward_shared")
+def _experts(call: OpCall) -> list[InnerOp]:
+    """The operations of a layer that records (x [t,h], router logits [t,e], ...), by whose kernels run in it."""
+    if any(kernel.startswith("_matmul_ogs") for kernel in call.kernels):
+        return _triton_experts(call)
+    if any(product_types(kernel) is not None for kernel in call.kernels):
+        return layer_ops(call.kernels, _trtllm_gen_layer(call))
+    if any(kernel.startswith("fused_moe_kernel") for kernel in call.kernels):
+        return _triton_fused_experts(call)
+    return []
+
+
+def _trtllm_gen_layer(call: OpCall) -> LayerShape:
+    """The layer's dimensions, from the buffers that flashinfer allocates in the call.
+
+    Experts and weights of the choice [t,k], then the first product's result [p,f] and the second's [p,h], for ``p``
+    rows: one per choice, padded to tiles. Values of less than a byte are packed.
+    """
+    op = call.signature
+    (tokens, hidden), (_, experts) = op.shape(0, rank=2), op.shape(1, rank=2)
+    up = next(types for kernel in call.kernels if (types := product_types(kernel)) is not None)
+    buffers = [
+        (*size, dtype)
+        for below in call.below
+        if below.name == "aten::empty"
+        and isinstance(size := below.literal(0), list)
+        and len(size) == 2
+        and all(isinstance(n, int) for n in size)
+        and (dtype := scalar_type(below.literal(1))) is not None
+    ]
+    top_k = next((k for rows, k, _ in buffers if rows == tokens and 0 < k <= experts and k != hidden), None)
+    pairs = [
+        (columns, dtype)
+        for (rows, columns, dtype), (rows_out, columns_out, _) in itertools.combinations(buffers, 2)
+        if top_k and rows == rows_out >= tokens * top_k and columns_out == hidden
+    ]
+    if not top_k or not pairs:
+        raise SignatureError(
+            f"{op.name}: the buffers that say its top-k and the width of its experts were not recorded"
+        )
+    columns, dtype = pairs[-1]
+    ffn = columns * dtype.bits // up.out.bits
+    return LayerShape(tokens=tokens, hidden=hidden, ffn=ffn, experts=experts, top_k=top_k, dtype=op.dtype(0))
+
+
+def _triton_fused_experts(call: OpCall) -> list[InnerOp]:
+    """The two products of vLLM's own ``fused_moe_kernel``.
+
+    ``_moe_C::topk_softmax`` in the call says how many experts a token takes, the activation's result [t*k,f] how wide
+    they are. The weights' type is the input's where nothing in the call quantizes that, else unknown.
+    """
+    op = call.signature
+    (tokens, hidden), (_, experts) = op.shape(0, rank=2), op.shape(1, rank=2)
+    products = [i for i, kernel in enumerate(call.kernels) if kernel.startswith("fused_moe_kernel")]
+    chosen = next((below.shape(0, rank=2) for below in call.below if "topk_s" in below.name and below.has(0)), None)
+    gates = [b for b in call.below if b.name in ("_C::silu_and_mul", "_C::gelu_and_mul", "_C::swigluoai_and_mul")]
+    if len(products) != 2 or chosen is None or len(gates) != 1 or gates[0].shape(0)[-1] * 2 != gates[0].shape(1)[-1]:
+        raise SignatureError(f"{op.name}: no pair of products with a routing and an activation that say its dimensions")
+    layer = LayerShape(
+        tokens=tokens,
+        hidden=hidden,
+        ffn=gates[0].shape(0)[-1],
+        experts=experts,
+        top_k=chosen[1],
+        dtype=op.dtype(0),
+    )
+    is_quantized = any("quant" in below.name for below in call.below) or any(
+        "gptq" in call.kernels[i] for i in products
+    )
+    names = (UP, DOWN)
+    return [
+        InnerOp(kernel=kernel, signature=unquantized_product(name, layer, known=not is_quantized))
+        for kernel, name in zip(products, names, strict=True)
+    ]
+
+
 def _triton_experts(call: OpCall) -> list[InnerOp]:
     """The two products of the Triton kernels that vLLM ships for gpt-oss, with MXFP4 weights.
 
-    The call records (x [t,h], router logits [t,e], ...). ``TopK`` in it says how many experts a token takes; the
-    weights, two values per byte, show in views: up [e,h/2,2f], then down [e,f/2,h].
+    ``TopK`` in the call says how many experts a token takes; the weights, two values per byte, show in views: up
+    [e,h/2,2f], then down [e,f/2,h].
     """
     op = call.signature
     products = [i for i, kernel in enumerate(call.kernels) if kernel.startswith("_matmul_ogs")]
-    if not products:
-        return []
     (tokens, hidden), (_, experts) = op.shape(0, rank=2), op.shape(1, rank=2)
     chosen = next((below.literal(1) for below in call.below if below.name == "TopK"), None)
     views = [
@@ -298,9 +407,16 @@ def _triton_experts(call: OpCall) -> list[InnerOp]:
         raise SignatureError(f"{op.name}: the shapes of the experts' weights were not recorded")
     shapes = ((tokens, hidden), *views, (tokens, chosen))
     dtypes = (op.dtype_text(0) or "", DType.FP4_E2M1.traced, DType.FP4_E2M1.traced, "int")
+    layer = LayerShape(
+        tokens=tokens, hidden=hidden, ffn=2 * views[1][1], experts=experts, top_k=chosen, dtype=op.dtype(0)
+    )
+    helpers = ((i, helper(kernel, layer)) for i, kernel in enumerate(call.kernels))
     return [
-        InnerOp(kernel=kernel, signature=OpSignature(name=name, shapes=shapes, dtypes=dtypes))
-        for kernel, name in zip(products, _TRITON_PRODUCTS, strict=True)
+        *(
+            InnerOp(kernel=kernel, signature=OpSignature(name=name, shapes=shapes, dtypes=dtypes))
+            for kernel, name in zip(products, _TRITON_PRODUCTS, strict=True)
+        ),
+        *(InnerOp(kernel=i, signature=signature) for i, signature in helpers if signature is not None),
     ]
 
 

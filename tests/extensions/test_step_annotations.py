@@ -38,6 +38,29 @@ def read(annotation: str) -> InferenceStep | None:
             "execute_context_2(6144)_generation_3(3)",
             InferenceStep(context_requests=2, context_tokens=6144, generation_requests=3, generation_tokens=3),
         ),
+        (
+            "execute_context_1(888_788544)_generation_0(0)",  # 888 * 888
+            InferenceStep(
+                context_requests=1, context_tokens=888, generation_requests=0, generation_tokens=0,
+                sums=AttentionSums(c_sq=888, c_sk=888, c_sqsq=788544, c_sqsk=788544, assumed="no cached context"),
+            ),
+        ),
+        (
+            "execute_context_1(100_50000)_generation_2(2_9000)",  # 100 tokens on 500 keys; two tokens on 9000 in all
+            InferenceStep(
+                context_requests=1, context_tokens=100, generation_requests=2, generation_tokens=2,
+                sums=AttentionSums(c_sq=100, c_sk=500, c_sqsq=10000, c_sqsk=50000,
+                                   g_sq=2, g_sk=9000, g_sqsq=2, g_sqsk=9000),
+            ),
+        ),
+        (
+            "execute_context_2(100_50000)_generation_0(0)",  # whose past it is cannot be told
+            InferenceStep(context_requests=2, context_tokens=100, generation_requests=0, generation_tokens=0),
+        ),
+        (
+            "execute_context_1(888_788544)_generation_3(3)",
+            InferenceStep(context_requests=1, context_tokens=888, generation_requests=3, generation_tokens=3),
+        ),
         ("execute_diffusion_4_1024x1024", None),
         (
             "step[EXTEND bs=2 toks=14721 c_sq=14721 c_sqsq=108745533 c_sqsk=108745533 c_sk=14721]",

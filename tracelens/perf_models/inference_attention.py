@@ -24,7 +24,8 @@ SUMS = "attention sums"
 class AttentionSums:
     """Sums over the context (``c_``, prefill) and the generation (``g_``, decode) requests of one engine step.
 
-    With ``sq`` new tokens and ``sk`` keys in all per request: of sq, sk, sq*sq and sq*sk.
+    With ``sq`` new tokens and ``sk`` keys in all per request: of sq, sk, sq*sq and sq*sk. ``assumed``: what the
+    annotation does not say.
     """
 
     c_sq: int = 0
@@ -35,6 +36,7 @@ class AttentionSums:
     g_sk: int = 0
     g_sqsq: int = 0
     g_sqsk: int = 0
+    assumed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
