@@ -14,6 +14,7 @@ from tracelens.analysis.event_category import COLLECTIVES, COPY
 from tracelens.analysis.intervals import overlapping
 from tracelens.analysis.trace import load
 from tracelens.analysis.verdict import step_count, summarize
+from tracelens.hardware import HardwareSpec
 
 MORE = (
     "b200/eager_trace.json.gz",
@@ -133,3 +134,44 @@ def test_a_copy_within_the_device_is_the_work_of_its_op(build):
     check_sums(found)
     assert sums(found) == {"elementwise": 30}
     assert found.frames["unified_perf_summary"].iloc[0]["hbm_mb"] == pytest.approx(2 * 16384 / 1e6)
+
+
+def copy(build, kernel: str, *, at: float = 0, **args):
+    made = build().op("aten::copy_", at, 50, **{"Input Dims": [[4096], [4096], []], "Input type": ["float"] * 2 + [""]})
+    return made.launch(at + 1, kernel, at + 10, 100, cat="gpu_memcpy", **args)
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "expected"),
+    [
+        ("mi300x", "Memcpy HtoD (Pinned -> Device)", ("HtoD", "pinned", "PCIe", 64)),
+        ("mi300x", "Memcpy DtoH (Device -> Pageable)", ("DtoH", "pageable", "PCIe", 64)),
+        ("gh200-96gb", "Memcpy HtoD (Pinned -> Device)", ("HtoD", "pinned", "C2C", 450)),
+        ("h100-sxm", "Memcpy PtoP (Device -> Device)", ("PtoP", None, "link", 450)),
+        ("rtx-4090", "Memcpy PtoP (Device -> Device)", ("PtoP", None, "PCIe", 32)),
+    ],
+)
+def test_copies_stand_beside_their_path(build, device: str, kernel: str, expected: tuple):
+    trace = copy(build, kernel, bytes=1_600_000).trace()
+    row = analyze(trace, Options(device=HardwareSpec.load(device))).frames["copies"].iloc[0]
+    assert (row["direction"], row["host_memory"], row["path"], row["path_gb_s"]) == expected
+    assert (row["copies"], row["copied_mb"], row["gb_s"]) == (1, 1.6, 16)
+    assert row["percent_of_path"] == pytest.approx(100 * 16 / expected[3])
+
+
+@pytest.mark.parametrize("recorded", [{}, {"bytes": "many"}, {"bytes": -1}, {"bytes": True}])
+def test_copies_without_recorded_bytes_have_no_rate(build, recorded: dict):
+    row = analyze(copy(build, "Memcpy HtoD (Host -> Device)", **recorded).trace(), Options()).frames["copies"].iloc[0]
+    assert (row["host_memory"], row["copies_us"]) == ("unknown", 100)
+    assert np.isnan([row["copied_mb"], row["gb_s"], row["percent_of_path"]]).all()
+
+
+@pytest.mark.shared
+def test_pinned_copies_of_a_recorded_step_are_rated_against_pcie(shared_traces: Path):
+    found = analyze(load(shared_traces / "more/torchbench/trace.json.gz"), Options())
+    rows = found.frames["copies"]
+    assert rows[["direction", "host_memory", "path"]].to_numpy().tolist() == [
+        ["HtoD", "pinned", "PCIe"],
+        ["DtoH", "pinned", "PCIe"],
+    ]
+    assert rows["gb_s"].tolist() == pytest.approx([10 * 154140672 / 306081e3, 10 * 154140672 / 177200e3])

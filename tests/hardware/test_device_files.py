@@ -197,8 +197,8 @@ def test_the_files_repeat_the_collected_figures(shared_traces):
     for row in rows:
         collected[HardwareSpec.load(row["device"]).name].add(float(row["value"]))
     figures_of = {name: HardwareSpec.load(name).figures() for name in collected}
-    added = [(name, f.key) for name, figures in figures_of.items() for f in figures if f.value not in collected[name]]
-    assert added == []
+    added = {(name, f.key) for name, figures in figures_of.items() for f in figures if f.value not in collected[name]}
+    assert {key for _, key in added} <= {"chip.pcie.gb_s"}, "a link of known generation and lanes"
 
 
 def test_every_file_starts_with_what_the_device_is_called():

@@ -20,6 +20,7 @@ from tracelens.analysis.calls import (
 )
 from tracelens.analysis.catalog import Catalog, ExtensionFailure
 from tracelens.analysis.collectives import collective_rows, with_estimates
+from tracelens.analysis.copies import copies
 from tracelens.analysis.coverage import coverage
 from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.event_category import with_communicating_ops
@@ -179,6 +180,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         "steps": times.sheet(int(table.start_ns.min())),
         **(_inference_frames(served, served_times, served_of, activity, event_category) if len(served) else {}),
         **seen.frames,
+        **_copy_frames(table, activity, device),
         **(_cpu_frames(recorded_trace, catalog) if options.cpu else {}),
     }
     return Analysis(
@@ -270,6 +272,11 @@ def _inference_frames(
     frame = iterations(served, times, step_of, activity, category)
     frame = frame[np.isin(np.arange(len(served)), step_of)]
     return {"inference_iterations": frame, "inference_phases": by_phase(frame)}
+
+
+def _copy_frames(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | None) -> dict[str, pd.DataFrame]:
+    frame = copies(table, activity, device)
+    return {"copies": frame} if len(frame) else {}
 
 
 def _cpu_frames(trace: Trace, catalog: Catalog) -> dict[str, pd.DataFrame]:

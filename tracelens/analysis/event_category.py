@@ -37,7 +37,9 @@ PRODUCTS = (GEMM.category, "GroupedGEMM_fwd", "GroupedGEMM_bwd")
 
 def communicates(reading: Reading) -> bool:
     """Whether an op exchanges data between devices: by its model, whatever its category, or by its category."""
-    return isinstance(reading.model, EPComm | CustomCollective) or reading.category in COMMUNICATION
+    model = reading.model
+    exchanges = isinstance(model, EPComm | CustomCollective) or (model is not None and bool(model.wire_bytes()))
+    return exchanges or reading.category in COMMUNICATION
 
 
 def with_communicating_ops(activity: DeviceActivity, tree: OpTree, readings: OpReadings) -> DeviceActivity:

@@ -124,6 +124,42 @@ VIEW_SETS: Mapping[str, ColumnSet] = {
         _text("kernel_after", "kernel after", "The device event that ended the gap.", 60),
         _text("op_after", "op after", "The op that launched it."),
     ),
+    "copies": column_set(
+        _text("op", "op", "The op that launched the copies."),
+        _text("direction", "direction", "HtoD: host to device; DtoH: device to host; PtoP: to another device.", 10),
+        _text(
+            "host_memory",
+            "host memory",
+            "Pinned, or pageable (the driver then copies twice, and the call waits), as the copy's name says; unknown "
+            "where it does not say; empty between devices.",
+            14,
+        ),
+        _number("copies", "copies", "Number of copies."),
+        _us("copies_us", "time (µs)", _KERNELS),
+        _mb("copied_mb", "Data Moved (MB)", "Bytes copied; empty where no copy recorded them."),
+        Column(
+            key="gb_s",
+            header="GB/s",
+            meaning="Bytes over time, of the copies whose bytes were recorded.",
+            unit="GB/s",
+            number_format="#,##0.00",
+        ),
+        _text(
+            "path",
+            "path",
+            "What the copies go over: C2C (to the CPU of the same package) or PCIe to the host; the devices' own link, "
+            "else PCIe, between devices.",
+            8,
+        ),
+        Column(
+            key="path_gb_s",
+            header="path GB/s",
+            meaning="Its peak in one direction, as the device file says; between devices of one pair of them.",
+            unit="GB/s",
+            number_format="#,##0.0",
+        ),
+        _percent("percent_of_path", "percent of path (%)", "Achieved rate over the path's peak."),
+    ),
     "critical_path": column_set(
         _KIND,
         _identifier("step", "step", "The typical step, whose path it is; empty: the whole window."),

@@ -284,6 +284,8 @@ class TableBuilder:
                 codes[row] = code(join(_signature_parts(a)))
             elif a.dims is not ABSENT or a.scalars is not ABSENT or a.types is not ABSENT:
                 codes[row] = code(join((a.dims, a.types, a.strides, a.scalars)))
+            elif a.copied is not ABSENT:
+                codes[row] = code(join(_signature_parts(a)))
         return codes
 
     def _streams(self, values: list[int | str]) -> Array:

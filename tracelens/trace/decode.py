@@ -40,6 +40,7 @@ class Args(Struct, gc=False):
     group_name: Raw = field(default=ABSENT, name="Process Group Name")
     group_ranks: Raw = field(default=ABSENT, name="Process Group Ranks")
     sender: Raw = field(default=ABSENT, name="Src Rank")
+    copied: Raw = field(default=ABSENT, name="bytes")
     dtype: Raw = ABSENT
     kernel_backend: Raw = ABSENT
     kernel_flop: Raw = ABSENT
@@ -64,7 +65,7 @@ class Args(Struct, gc=False):
 SIGNATURE_FIELDS = (
     "dims", "types", "strides", "scalars",
     "collective", "receiver", "group_size", "in_elements", "in_split", "out_elements", "out_split",
-    "group_description", "group_name", "group_ranks", "sender", "dtype",
+    "group_description", "group_name", "group_ranks", "sender", "copied", "dtype",
     "kernel_backend", "kernel_flop", "kernel_kwargs", "kernel_num_gb",
     "old_dims",
 )  # fmt: skip

@@ -13,10 +13,10 @@ from tracelens.signature import OpSignature, ShapeSlot, freeze
 
 #: The arguments every op may have, in the order of a signature's first four parts.
 ARGUMENT_KEYS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
-#: The arguments that tell collectives and compiled kernels apart; sorted, as in ``OpSignature.attributes``.
+#: The arguments that tell collectives, copies and compiled kernels apart; sorted, as in ``OpSignature.attributes``.
 ATTRIBUTE_KEYS = (
     "Collective name", "Dst Rank", "Group size", "In msg nelems", "In split size", "Out msg nelems", "Out split size",
-    "Process Group Description", "Process Group Name", "Process Group Ranks", "Src Rank", "dtype",
+    "Process Group Description", "Process Group Name", "Process Group Ranks", "Src Rank", "bytes", "dtype",
     "kernel_backend", "kernel_flop", "kernel_kwargs", "kernel_num_gb",
 )  # fmt: skip
 #: ``Input Dims`` as files of PyTorch 1.8 spell it; a part of its own only until the text is interned.

@@ -23,6 +23,12 @@ def idle_gaps(result: Analyzed) -> pd.DataFrame | None:
     return result.frames.get("idle_gaps")
 
 
+@sheet("copies", columns=VIEW_SETS["copies"], order=63)
+def copies(result: Analyzed) -> pd.DataFrame | None:
+    """Copies between the device and the host or another device, beside what their path allows."""
+    return result.frames.get("copies")
+
+
 @sheet("critical_path", columns=VIEW_SETS["critical_path"], order=14)
 def critical_path(result: Analyzed) -> pd.DataFrame | None:
     """The longest chain of work and launches that led to the end of the typical step, by kind of work."""
