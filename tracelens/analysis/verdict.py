@@ -11,6 +11,7 @@ import pandas as pd
 
 from tracelens.analysis.analyze import CHOSEN, Analysis
 from tracelens.analysis.graphs import GraphLinks, graph_launches
+from tracelens.analysis.idle_findings import counted, idle_findings
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.numbering import distinct_rows
 from tracelens.analysis.overlap import StreamOverlaps
@@ -28,7 +29,6 @@ from tracelens.analysis.summary import (
     Unanswered,
 )
 from tracelens.analysis.utilization import utilization
-from tracelens.analysis.views.idle import UNKNOWN
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.fused import FusedKernel
@@ -274,7 +274,7 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
                 op=str(row["name"]),
                 gain_us=float(gain[index]),
                 certainty="medium",
-                why=f"{row['name']} {_dims(analysis, row)}, {_counted(int(row['operation_count']), 'call')}: "
+                why=f"{row['name']} {_dims(analysis, row)}, {counted(int(row['operation_count']), 'call')}: "
                 f"{100 * row['roofline_us'] / row['kernel_us_mean']:.0f} % of the {row['roofline_bound']} roofline",
             )
         )
@@ -290,22 +290,7 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
             )
         )
     activity = analysis.activity
-    if timeline.idle_ns > 0.02 * timeline.total_ns:
-        causes = analysis.frames["idle_causes"]
-        idle = _percent(timeline.idle_ns / timeline.total_ns)
-        why = f"device idle {idle}: {_counted(int(causes['gaps'].sum()), 'gap')}"
-        why += f", the longest {_duration(causes['max_us'].max())}"
-        if causes["cause"].iloc[0] != UNKNOWN:
-            why += f"; {causes['percent_of_idle'].iloc[0]:.0f} % {causes['cause'].iloc[0]}"
-        findings.append(
-            Finding(
-                id="idle",
-                op=None,
-                gain_us=timeline.idle_ns / NS_PER_US / divisor,
-                certainty="low",
-                why=why,
-            )
-        )
+    findings += idle_findings(analysis.frames["idle_causes"], divisor)
     short = activity.duration < SHORT_KERNEL_US * NS_PER_US
     if short.sum() > 100 and activity.duration[short].sum() > 0.02 * timeline.total_ns:
         findings.append(
@@ -319,18 +304,6 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
         )
     findings.sort(key=lambda f: (-(f.gain_us or 0.0), f.id, f.op or "", f.why))
     return tuple(findings[:10])
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
-
-
-def _duration(us: float) -> str:
-    """A length of time in the unit that reads well: microseconds below 10 ms, milliseconds below 10 s, seconds."""
-    for unit, name in ((1, "µs"), (1e3, "ms")):
-        if us < 10_000 * unit:
-            return f"{us / unit:,.0f} {name}"
-    return f"{us / 1e6:,.1f} s"
 
 
 def _percent(share: float, decimals: int = 0) -> str:
@@ -364,7 +337,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         notices.append(Notice(id="device", count=1, text=analysis.recognition.note))
     above = _above_peak(analysis)
     if above:
-        faster = f"{_counted(above, 'row')} faster than the data sheet allows"
+        faster = f"{counted(above, 'row')} faster than the data sheet allows"
         text = f"{faster}: a perf model or the device file is wrong there"
         notices.append(Notice(id="above_peak", count=above, text=text))
     graphs = _graph_share(analysis)
@@ -372,7 +345,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         notices.append(graphs)
     notices += [*_whole_calls(analysis), *_compiled_without_work(analysis)]
     if tree.overlaps:
-        ended = f"{_counted(tree.overlaps, 'host event')} ended after their caller did"
+        ended = f"{counted(tree.overlaps, 'host event')} ended after their caller did"
         text = f"{ended}, and hang on the innermost event that contains them"
         notices.append(Notice(id="host_overlaps", count=tree.overlaps, text=text))
     if analysis.overlaps is not None and analysis.overlaps.count:
@@ -400,7 +373,7 @@ def _input_notices(analysis: Analysis) -> list[Notice]:
 def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
     device = analysis.trace.table.is_of(DEVICE_KINDS)
     share = _percent(overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum())), 2)
-    kernels = f"{_counted(overlaps.count, 'device event')} ran into the next of their stream ({share} of device time)"
+    kernels = f"{counted(overlaps.count, 'device event')} ran into the next of their stream ({share} of device time)"
     text = f"{kernels}: clipped there" if overlaps.clipped else f"{kernels}: kept; --overlap clip ends them there"
     return Notice(id="same_stream_overlap", count=overlaps.count, text=text)
 
@@ -448,7 +421,7 @@ def _graph_share(analysis: Analysis) -> Notice | None:
     if not behind.any():
         return None
     share = activity.duration[behind].sum() / max(1, activity.duration.sum())
-    found = f"{_counted(int(behind.sum()), 'kernel')} ({_percent(share)} of device time) came from graph launches"
+    found = f"{counted(int(behind.sum()), 'kernel')} ({_percent(share)} of device time) came from graph launches"
     text = f"{found}: by kernel, no ops; --capture TRACE gives them"
     return Notice(id="graph_launches", count=int(behind.sum()), text=text)
 
@@ -456,7 +429,7 @@ def _graph_share(analysis: Analysis) -> Notice | None:
 def _whole_calls(analysis: Analysis) -> Iterator[Notice]:
     """Calls of ops that hold several operations which could not be told apart, by reason."""
     for why, count in analysis.whole_calls:
-        yield Notice(id="whole_calls", count=count, text=f"{_counted(count, 'call')} left whole: {why}")
+        yield Notice(id="whole_calls", count=count, text=f"{counted(count, 'call')} left whole: {why}")
 
 
 def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
@@ -469,7 +442,7 @@ def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
         names = list(dict.fromkeys(unknown["name"].astype(str)))
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         calls = int(unknown["operation_count"].sum())
-        text = f"{_counted(calls, 'Triton kernel')} ({share} of their time) without FLOPs or without bytes: {shown}"
+        text = f"{counted(calls, 'Triton kernel')} ({share} of their time) without FLOPs or without bytes: {shown}"
         yield Notice(id="compiled_kernels", count=calls, text=text)
 
 

@@ -51,8 +51,8 @@ _WINDOW_TEXT = (
     "which neither ran."
 )
 _IDLE_TEXT = (
-    "Idle time: of each gap exactly one cause, by the launch of the kernel that ended it and by what the host was "
-    "doing until then; together exactly the window's idle time."
+    "Idle time, by cause, to the nanosecond: until the launch that ended a gap, what the host was doing instead; from "
+    "then on, what the device waited for. Together exactly the window's idle time."
 )
 _PATH_TEXT = (
     "The critical path: the longest chain of host work, launches and kernels that led to the end of the typical step, "

@@ -35,11 +35,13 @@ _START = "Time since the trace's first event."
 _CAUSE = _text(
     "cause",
     "cause",
-    "Why the device stood idle: of each gap exactly one. Launch-bound: the host was in ops and launches; host work "
-    "outside of ops: in code that recorded no op, mostly Python; synchronization: a call waited for the device, so "
-    "nothing was launched ahead; between queued kernels: the next kernel had been launched already; unknown: its "
-    "launch was not recorded.",
-    26,
+    "Why the device stood idle. While its queue was empty, by what the launching thread was at: launch-bound (in ops "
+    "and launches), first-time loading (of a kernel, library or context), allocator, compilation, Python garbage "
+    "collection, blocking copy or synchronization, data loading, communication on the host, profiler overhead, Python "
+    "or other host work. While something was in the queue: event wait, another rank, copy engine busy, stream "
+    "dependency, between queued kernels, launch latency; device wait, cause not recorded: longer than launches take, "
+    "and nothing says why. Unknown: the launch was not recorded.",
+    32,
 )
 _KIND = _text(
     "kind",
@@ -50,8 +52,14 @@ _KIND = _text(
 )
 _STEP_DURATION = "As in the sheet steps: from its beginning to the next step's; the last to its own end."
 _CALL = "From the start to the end of the call on the host."
-_LATENCY = "From the start of the call to the start of its first kernel, of calls whose stream had nothing left to do."
-_DEPTH = "Kernels of the same stream that were launched and not finished when the call began."
+_LATENCY = (
+    "From the start of the call to the start of its first kernel, of calls whose stream had nothing left to do and had "
+    "not just been told to wait."
+)
+_DEPTH = (
+    "Kernels of the same stream that were launched and not finished when the call began, those queued before the "
+    "recording began too."
+)
 
 _KERNELS = "Durations of the device events, added up."
 _MB_HELD = "In use, as the allocator says of the whole device."
@@ -109,10 +117,10 @@ VIEW_SETS: Mapping[str, ColumnSet] = {
     ),
     "idle_causes": column_set(
         _CAUSE,
-        _number("gaps", "gaps", "Gaps in which no stream of the device was busy."),
-        _us("idle_us", "idle (µs)", "Length of the gaps; the column adds up to idle_time of gpu_timeline."),
-        _us("mean_us", "mean (µs)", "Mean length of a gap."),
-        _us("max_us", "max (µs)", "The longest gap."),
+        _number("gaps", "gaps", "Gaps in which no stream of the device was busy, and that have this cause."),
+        _us("idle_us", "idle (µs)", "Time of this cause; the column adds up to idle_time of gpu_timeline."),
+        _us("mean_us", "mean (µs)", "Mean time of this cause in a gap."),
+        _us("max_us", "max (µs)", "The most of this cause in one gap."),
         _percent("percent_of_idle", "percent of idle (%)", "Share of all idle time."),
         _percent("percent_of_window", "percent of window (%)", "Share of total_time of gpu_timeline."),
     ),
@@ -120,6 +128,14 @@ VIEW_SETS: Mapping[str, ColumnSet] = {
         _us("start_us", "start (µs)", _START),
         _us("idle_us", "idle (µs)", "Length of the gap."),
         _CAUSE,
+        _percent(
+            "percent_of_gap", "percent of gap (%)", "Share of the gap that has this cause, the largest of its causes."
+        ),
+        _us(
+            "queue_empty_us",
+            "queue empty (µs)",
+            "Time until the host had launched something; the rest the device waited.",
+        ),
         _text("kernel_before", "kernel before", "The device event that ended last.", 60),
         _text("kernel_after", "kernel after", "The device event that ended the gap.", 60),
         _text("op_after", "op after", "The op that launched it."),
@@ -188,7 +204,7 @@ VIEW_SETS: Mapping[str, ColumnSet] = {
         _us("latency_us_max", "launch latency (µs)_max", _LATENCY),
         Column(key="depth_mean", header="queue depth_mean", meaning=_DEPTH, number_format="#,##0.0"),
         _number("depth_max", "queue depth_max", _DEPTH),
-        _percent("percent_launch_bound", "launch-bound (%)", "Share of the calls at queue depth 0: the stream waited."),
+        _percent("percent_queue_empty", "queue empty (%)", "Share of the calls at queue depth 0."),
     ),
     "stream_overlap": column_set(
         _identifier("device_a", "device A", "Device of the first stream; -1 where not recorded."),

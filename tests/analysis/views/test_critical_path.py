@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.analysis.conftest import Builder
+from tests.analysis.conftest import Builder, readable
 from tracelens.analysis.activity import device_activity
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.catalog import Catalog
@@ -188,10 +188,7 @@ def test_the_path_is_at_most_the_step_and_at_least_the_busiest_stream(
 @pytest.mark.parametrize("folder", ["hta/critical_path", "."])
 def test_the_bounds_hold_on_real_traces(shared_traces: Path, folder: str) -> None:
     checked = 0
-    for file in sorted((shared_traces / folder).rglob("*.json.gz")):
-        trace = load(file)
-        if not trace.table.has_device_events:
-            continue
+    for file, trace in readable(shared_traces / folder):
         path = path_of(trace)
         assert path.busiest_stream_ns <= path.length_ns <= path.window[1] - path.window[0], file.name
         checked += 1

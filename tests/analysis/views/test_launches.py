@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,9 @@ from tracelens.analysis.activity import device_activity
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.options import Options
 from tracelens.analysis.trace import Trace
+from tracelens.analysis.views.host_calls import host_calls
 from tracelens.analysis.views.launches import launch_overhead
+from tracelens.analysis.views.queue import queue
 from tracelens.analysis.views.stream_overlap import stream_overlap
 from tracelens.trace.table import TraceTable
 
@@ -23,7 +26,9 @@ Build = Callable[[], Builder]
 
 def overhead(builder: Builder) -> pd.DataFrame | None:
     trace = builder.trace()
-    return launch_overhead(trace.table, trace.tree, device_activity(trace.table, trace.tree, ()))
+    events = device_activity(trace.table, trace.tree, ())
+    queued = queue(trace.table, trace.tree, host_calls(trace.table, trace.tree), events)
+    return launch_overhead(trace.table, events, queued)
 
 
 def shared(builder: Builder) -> pd.DataFrame | None:
@@ -39,8 +44,25 @@ def test_queue_depth_counts_what_was_launched_and_not_finished(build: Build) -> 
     row = frame.iloc[0]
     assert (row["launches"], row["depth_max"], row["depth_mean"]) == (4, 2, (0 + 1 + 2 + 0) / 4)
     # two of four found an empty stream: their kernels began 10 and 6 us after the call did
-    assert (row["percent_launch_bound"], row["latency_us_median"], row["latency_us_max"]) == (50.0, 8.0, 10.0)
+    assert (row["percent_queue_empty"], row["latency_us_median"], row["latency_us_max"]) == (50.0, 8.0, 10.0)
     assert (row["host_us_sum"], row["host_us_mean"]) == (4 * 0.5, 0.5)
+
+
+def test_kernels_queued_before_the_recording_began_are_in_the_queue(build: Build) -> None:
+    # launched before 0, they run until 40; what is launched at 1 and 2 finds two of them, then them and the first
+    builder = build().kernel("early", 3, 17).kernel("early", 20, 20)
+    frame = overhead(builder.launch(1, "k", 40, 5).launch(2, "k", 45, 5).launch(60, "k", 67, 5))
+    assert frame is not None
+    assert frame.loc[0, ["depth_max", "depth_mean"]].tolist() == [3, (2 + 3 + 0) / 3]
+    # so the one launch latency is that of the last call
+    assert frame.loc[0, ["percent_queue_empty", "latency_us_max"]].tolist() == pytest.approx([100 / 3, 7.0])
+
+
+def test_a_wait_for_an_event_is_no_launch_latency(build: Build) -> None:
+    builder = build().launch(0, "k", 5, 5).op("cudaStreamWaitEvent", 18, 1, cat="cuda_runtime", correlation=90)
+    frame = overhead(builder.launch(20, "k", 500, 5))
+    assert frame is not None
+    assert frame.loc[0, ["percent_queue_empty", "latency_us_max"]].tolist() == [100.0, 5.0]
 
 
 def test_a_full_stream_does_not_fill_the_queue_of_another(build: Build) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.analysis.conftest import Builder
+from tests.analysis.conftest import Builder, readable
 from tracelens.analysis.activity import DeviceActivity, device_activity
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.scopes import Paths
@@ -192,10 +192,7 @@ def test_paths_are_equal_where_all_above_are(tree: list[tuple[int, int]]) -> Non
 @pytest.mark.shared
 def test_the_views_hold_all_device_time_of_real_traces(shared_traces: Path) -> None:
     checked = 0
-    for file in sorted(shared_traces.rglob("*.json.gz")):
-        trace = load(file)
-        if not trace.table.has_device_events:
-            continue
+    for file, trace in readable(shared_traces):
         activity = activity_of(trace)
         total = int(activity.duration.sum())
         found = phases(trace.table, trace.tree, activity)

@@ -17,6 +17,7 @@ from tracelens.analysis.views.host_calls import host_calls
 from tracelens.analysis.views.idle import idle_gaps
 from tracelens.analysis.views.launches import launch_overhead
 from tracelens.analysis.views.modules import modules
+from tracelens.analysis.views.queue import queue
 from tracelens.analysis.views.recompute import phases
 from tracelens.analysis.views.stream_overlap import stream_overlap
 from tracelens.trace.table import Kind, TraceTable
@@ -68,7 +69,8 @@ def views(
     """
     table, tree = trace.table, trace.tree
     host = host_calls(table, tree)
-    gaps = idle_gaps(table, tree, host, activity, everything, window)
+    queued = queue(table, tree, host, everything)
+    gaps = idle_gaps(table, tree, host, activity, queued, window)
     found: dict[str, pd.DataFrame | None]
     found = {"idle_causes": gaps.by_cause(), "idle_gaps": gaps.longest(table, tree)}
     # As long as the device events, and what follows makes columns of its own
@@ -85,7 +87,7 @@ def views(
     del host
     phase = phases(opened.table, opened.tree, activity)
     found |= {
-        "launch_overhead": launch_overhead(table, tree, activity),
+        "launch_overhead": launch_overhead(table, activity, queued),
         "stream_overlap": stream_overlap(table, activity),
         "phases": phase.frame(activity) if phase.has_backward else None,
         "recompute": phase.by_op(opened.table, activity) if phase.has_recompute else None,

@@ -1,4 +1,4 @@
-"""What the host was doing: recorded calls, calls that wait for the device, data loading, communication."""
+"""The calls of the host: which of them contain the others, and which wait for the device."""
 
 from __future__ import annotations
 
@@ -19,27 +19,19 @@ _BLOCKING = re.compile(
     r"Synchronize(?:_v\d+|_ptsz)?$|^(?:cuda|hip|cu)Memcpy(?:2D|3D|Peer|DtoH|HtoD|DtoD|DtoA|AtoD|ToSymbol|FromSymbol"
     r"|WithStream)?(?:_v\d+|_ptds)?$|^urQueueFinish$"
 )
-# PyTorch: "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", torch/utils/data/dataloader.py; and what
-# people call a range of their own.
-_DATA_LOADING = re.compile(r"data[ _]?load", re.IGNORECASE)
-# Ops and annotations of torch.distributed: "c10d::allreduce_", "_c10d_functional::wait_tensor", "gloo:all_reduce".
-_COMMUNICATION = re.compile(r"^(?:_?c10d(?:_functional)?::|(?:nccl|rccl|gloo|mpi|ucc|xccl):|record_param_comms)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostCalls:
-    """Unions of the calls of each process, over all its threads, by code of the process (``process[lane]``).
+    """Recorded ops, runtime and driver calls.
 
-    ``calls``: recorded ops, runtime and driver calls. ``waits``: those that wait for the device, among them copies that
-    return when the copy is done. ``loads``: data loading. ``communicates``: ops of torch.distributed. ``blocking`` says
-    of each table row whether it is one of ``waits``; ``outermost`` are the rows of ``calls`` that lie in no other call.
+    ``calls``: their union in each process, over all its threads, by code of the process (``process[lane]``).
+    ``blocking`` says of each table row whether it is a call that waits for the device, as do copies that return when
+    the copy is done; ``outermost`` are the rows of calls that lie in no other.
     """
 
     process: npt.NDArray[np.int32]
     calls: Covered
-    waits: Covered
-    loads: Covered
-    communicates: Covered
     blocking: Bools
     outermost: RowColumn
 
@@ -47,13 +39,8 @@ class HostCalls:
 def blocking_calls(table: TraceTable) -> Bools:
     """Which rows are calls that wait for the device."""
     kind = table.kind
-    found: Bools = ((kind == Kind.RUNTIME) | (kind == Kind.DRIVER)) & _named(table, _BLOCKING)
+    found: Bools = ((kind == Kind.RUNTIME) | (kind == Kind.DRIVER)) & named(table, _BLOCKING)
     return found
-
-
-def _named(table: TraceTable, pattern: re.Pattern[str]) -> Bools:
-    found = np.array([pattern.search(name) is not None for name in table.names] or [False], bool)
-    return found[table.name] if len(table) else np.zeros(0, bool)
 
 
 def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
@@ -62,11 +49,6 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
     process = np.array([codes[pid] for pid, _ in table.lanes], np.int32)
     kind = table.kind
     is_launch = (kind == Kind.RUNTIME) | (kind == Kind.DRIVER)
-    is_range = (kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION)
-
-    def named(pattern: re.Pattern[str]) -> Bools:
-        return _named(table, pattern)
-
     blocking = blocking_calls(table)
     outermost = ((kind == Kind.CPU_OP) | is_launch) & (tree.op_parent < 0)
     blocking[_outlasting(table, tree)] = True
@@ -78,12 +60,15 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
     return HostCalls(
         process=process,
         calls=covered(outermost),
-        waits=covered(blocking),
-        loads=covered((is_range | (kind == Kind.PYTHON_FUNCTION)) & named(_DATA_LOADING)),
-        communicates=covered(is_range & named(_COMMUNICATION)),
         blocking=blocking,
         outermost=np.flatnonzero(outermost).astype(np.int32),
     )
+
+
+def named(table: TraceTable, pattern: re.Pattern[str]) -> Bools:
+    """The rows whose name the pattern finds."""
+    found = np.array([pattern.search(name) is not None for name in table.names] or [False], bool)
+    return found[table.name] if len(table) else np.zeros(0, bool)
 
 
 def _outlasting(table: TraceTable, tree: OpTree) -> RowColumn:

@@ -1,17 +1,19 @@
-"""Why the device stood idle: every gap in the union of device events gets exactly one cause, in whole nanoseconds."""
+"""Why the device stood idle: every nanosecond in which no device event ran has exactly one cause."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.activity import Bools, DeviceActivity
+from tracelens.analysis.activity import DeviceActivity, streams_of
 from tracelens.analysis.intervals import Ints, idle_spans
-from tracelens.analysis.numbering import numbered
-from tracelens.analysis.views.host_calls import HostCalls
+from tracelens.analysis.views.host_calls import HostCalls, named
+from tracelens.analysis.views.host_time import HOST_CAUSES, HostTime
+from tracelens.analysis.views.queue import NEVER, Queue
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
@@ -19,34 +21,49 @@ from tracelens.units import NS_PER_US
 if TYPE_CHECKING:
     import pandas as pd
 
-DATA_LOADING = "data loading"
-COMMUNICATION = "communication on the host"
-SYNCHRONIZATION = "synchronization"
-HOST_WORK = "host work outside of ops"
-LAUNCH_BOUND = "launch-bound"
+EVENT_WAIT = "event wait"
+ANOTHER_RANK = "another rank"
+COPY_ENGINE = "copy engine busy"
+STREAM_DEPENDENCY = "stream dependency"
+UNRECORDED = "device wait, cause not recorded"
 QUEUED = "between queued kernels"
+LATENCY = "launch latency"
 UNKNOWN = "unknown"
-#: Every cause, in the order in which they are tried; ``QUEUED`` and ``UNKNOWN`` need no look at the host.
-CAUSES = (UNKNOWN, QUEUED, DATA_LOADING, COMMUNICATION, SYNCHRONIZATION, HOST_WORK, LAUNCH_BOUND)
+#: What kept a device that had work in its queue.
+DEVICE_CAUSES = (EVENT_WAIT, ANOTHER_RANK, COPY_ENGINE, STREAM_DEPENDENCY, UNRECORDED, QUEUED, LATENCY)
+#: Every cause; those of the host first.
+CAUSES = (*HOST_CAUSES, *DEVICE_CAUSES, UNKNOWN)
 #: Gaps that the sheet of single gaps lists; the causes count all of them.
 MAX_GAPS = 100
-# Gaps whose cause is looked for at a time: the dozen columns made on the way stay small.
-_BLOCK = 100_000
+# A launch on an idle device starts within some 5 to 20 us, with the profiler on and for a graph's first kernel a few
+# times that; what takes longer waited for something.
+_LONGEST_LATENCY_NS = 100_000
+_WITHIN_A_DEVICE = re.compile(r"DtoD|Device -> Device|D2D")
+# Gaps whose causes are looked for at a time: the columns made on the way stay small.
+_BLOCK = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IdleGaps:
-    """The gaps of a window in order of time; ``cause`` indexes ``CAUSES``.
+    """The gaps of a window in order of time.
 
-    ``row``: table row of the device event that ended the gap, -1 where the recording ended first. ``before``: row of
-    the one that ran last, -1 for a gap at the window's start. ``window_ns``: length of the window.
+    ``cause`` indexes ``CAUSES``: the one with the largest share of the gap, ``share`` its ns. ``host``: how much of the
+    gap the queue was empty, because the host had launched nothing. ``row``: table row of the device event that ended
+    the gap, -1 where the recording ended first. ``before``: row of the one that ran last, -1 for a gap at the window's
+    start. By cause: ``idle`` ns, the number of ``gaps`` that have it, its ``longest`` share of one. ``window_ns``:
+    length of the window.
     """
 
     start: Ints
     end: Ints
     cause: npt.NDArray[np.int8]
+    share: Ints
+    host: Ints
     row: RowColumn
     before: RowColumn
+    idle: Ints
+    gaps: Ints
+    longest_ns: Ints
     window_ns: int
 
     @property
@@ -57,23 +74,18 @@ class IdleGaps:
         """One row per cause that occurs, the longest first; ``idle_us`` adds up to the window's idle time."""
         import pandas as pd
 
-        n = len(CAUSES)
-        length = self.end - self.start
-        idle, longest = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        np.add.at(idle, self.cause, length)
-        np.maximum.at(longest, self.cause, length)
-        gaps = np.bincount(self.cause, minlength=n)
-        shown = [i for i in sorted(range(n), key=lambda i: (-idle[i], CAUSES[i])) if gaps[i]]
+        shown = [i for i in sorted(range(len(CAUSES)), key=lambda i: (-self.idle[i], CAUSES[i])) if self.gaps[i]]
+        idle, gaps = self.idle[shown], self.gaps[shown]
         total = self.total_ns
         return pd.DataFrame(
             {
                 "cause": [CAUSES[i] for i in shown],
-                "gaps": gaps[shown],
-                "idle_us": idle[shown] / NS_PER_US,
-                "mean_us": idle[shown] / NS_PER_US / gaps[shown],
-                "max_us": longest[shown] / NS_PER_US,
-                "percent_of_idle": 100 * idle[shown] / total if total else idle[shown] * 0.0,
-                "percent_of_window": 100 * idle[shown] / self.window_ns if self.window_ns else idle[shown] * 0.0,
+                "gaps": gaps,
+                "idle_us": idle / NS_PER_US,
+                "mean_us": idle / NS_PER_US / gaps,
+                "max_us": self.longest_ns[shown] / NS_PER_US,
+                "percent_of_idle": 100 * idle / total if total else idle * 0.0,
+                "percent_of_window": 100 * idle / self.window_ns if self.window_ns else idle * 0.0,
             }
         )
 
@@ -91,6 +103,8 @@ class IdleGaps:
                 "start_us": (self.start[order] - base) / NS_PER_US,
                 "idle_us": length[order] / NS_PER_US,
                 "cause": [CAUSES[i] for i in self.cause[order].tolist()],
+                "percent_of_gap": 100 * self.share[order] / length[order],
+                "queue_empty_us": self.host[order] / NS_PER_US,
                 "kernel_before": [table.name_of(row) if row >= 0 else None for row in before],
                 "kernel_after": [table.name_of(row) if row >= 0 else None for row in after],
                 "op_after": [table.name_of(row) if row >= 0 else None for row in op],
@@ -103,66 +117,135 @@ def idle_gaps(
     tree: OpTree,
     host: HostCalls,
     activity: DeviceActivity,
-    everything: DeviceActivity,
+    queued: Queue,
     window: tuple[int, int],
 ) -> IdleGaps:
-    """The gaps of ``activity`` in ``window`` and their causes; ``everything``: also what lies outside of the window.
+    """The gaps of ``activity`` in ``window`` and their causes; ``queued``: also what lies outside of the window.
 
-    The device event that ends a gap decides, and its launch. Without one: ``unknown``. Launched before the gap began,
-    or by a call (a graph) that had started other kernels: ``between queued kernels``. Otherwise the host was late, and
-    what the process was doing from the gap's start to the launch says why, the first that holds: in data loading, or
-    in ops of torch.distributed, for at least half of the gap; in a call that waits for the device, which kept it from
-    launching ahead; outside of all recorded calls for at least half of the gap; else in ops and launches.
+    A gap is split where the queue stopped being empty: at the end of the first launch call of anything that ran after
+    the gap. Until then the host was late, and what the launching thread was at says why, to the nanosecond. From then
+    on the device waited: for an event or a value where the stream had just been told to, else as
+    ``_DeviceWaits.causes`` says. The time before a launch that was not recorded is ``unknown``.
     """
-    start, end = idle_spans(activity.start, activity.end, *window)
-    by_end = np.argsort(activity.end, kind="stable").astype(np.int32)
-    last = np.searchsorted(activity.end[by_end], start, side="right")
-    before = np.append(np.int32(-1), activity.rows[by_end])[last]
-    del by_end, last
-    by_start = np.argsort(everything.start, kind="stable").astype(np.int32)
-    next_one = np.append(by_start, np.int32(-1))[np.searchsorted(everything.start[by_start], end)]
-    del by_start
-    row = np.append(everything.rows, np.int32(-1))[next_one]
-    launch = np.append(tree.launch[everything.rows], np.int32(-1))[next_one]
-    continues = np.append(_first_starts(tree, everything), np.iinfo(np.int64).max)[next_one] < end
-    del next_one
-    cause = np.zeros(len(start), np.int8)
-    for low in range(0, len(start), _BLOCK):
-        part = slice(low, low + _BLOCK)
-        cause[part] = _causes(table, host, launch[part], continues[part], start[part], end[part])
-    return IdleGaps(start=start, end=end, cause=cause, row=row, before=before, window_ns=window[1] - window[0])
-
-
-def _causes(
-    table: TraceTable, host: HostCalls, launch: RowColumn, continues: Bools, start: Ints, end: Ints
-) -> npt.NDArray[np.int64]:
-    """The causes of gaps, by the launch of the event that ended each and whether it had started others before."""
-    is_call = (launch >= 0) & np.isin(table.kind[np.maximum(launch, 0)], (Kind.RUNTIME, Kind.DRIVER))
-    called = np.where(launch >= 0, table.start_ns[np.maximum(launch, 0)], end)
-    # Of a launch that is known only as its op, the op's start is all that is known
-    returned = called + np.where(is_call, table.duration_ns[np.maximum(launch, 0)], 0)
-    queued = (launch >= 0) & ((returned <= start) | continues)
-    length = end - start
-    late_end = np.clip(called, start, end)
-    process = np.where(launch >= 0, host.process[table.lane[np.maximum(launch, 0)]] if len(table) else 0, -1)
-
-    return np.select(
-        [
-            launch < 0,
-            queued,
-            2 * host.loads.within(process, start, late_end) >= length,
-            2 * host.communicates.within(process, start, late_end) >= length,
-            host.waits.within(process, start, late_end) > 0,
-            2 * (late_end - start - host.calls.within(process, start, late_end)) >= length,
-        ],
-        range(len(CAUSES) - 1),
-        len(CAUSES) - 1,
+    gaps = _gaps(queued, activity, window)
+    time, device = HostTime(table, tree, host), _DeviceWaits(table, queued)
+    found = _Sums(len(gaps.start))
+    for low in range(0, len(gaps.start), _BLOCK):
+        found.add(slice(low, low + _BLOCK), _shares(table, time, device, gaps.part(slice(low, low + _BLOCK))))
+    rows = np.append(queued.events.rows, np.int32(-1))
+    return IdleGaps(
+        start=gaps.start,
+        end=gaps.end,
+        cause=found.cause,
+        share=found.share,
+        host=gaps.empty_until - gaps.start,
+        row=rows[gaps.after],
+        before=rows[gaps.before],
+        idle=found.idle,
+        gaps=found.gaps,
+        longest_ns=found.longest,
+        window_ns=window[1] - window[0],
     )
 
 
-def _first_starts(tree: OpTree, everything: DeviceActivity) -> Ints:
-    """When the first device event of each one's launch started."""
-    launch = numbered(tree.launch[everything.rows])
-    first = np.full(int(launch.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(first, launch, everything.start)
-    return first[launch]
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Gaps:
+    """``after``, ``before``: positions of the device events round the gap, -1 without one. ``launch``: see there."""
+
+    start: Ints
+    empty_until: Ints
+    end: Ints
+    after: RowColumn
+    before: RowColumn
+    launch: RowColumn
+
+    def part(self, at: slice) -> _Gaps:
+        return _Gaps(**{key: getattr(self, key)[at] for key in self.__slots__})
+
+
+def _gaps(queued: Queue, activity: DeviceActivity, window: tuple[int, int]) -> _Gaps:
+    everything = queued.events
+    start, end = idle_spans(activity.start, activity.end, *window)
+    by_start = np.argsort(everything.start, kind="stable").astype(np.int32)
+    at = np.searchsorted(everything.start[by_start], end)
+    # Whatever runs after the gap was in the queue from its launch on: the earliest of these launches ends the emptiness
+    earliest = np.append(np.minimum.accumulate(queued.launched[by_start][::-1])[::-1], NEVER)
+    empty_until = np.clip(earliest[at], start, end)
+    after = np.append(by_start, np.int32(-1))[at]
+    del by_start, earliest, at
+    by_end = np.argsort(activity.end, kind="stable").astype(np.int32)
+    last = np.searchsorted(activity.end[by_end], start, side="right")
+    before_row = np.append(np.int32(-1), activity.rows[by_end])[last]
+    before = np.where(before_row >= 0, np.searchsorted(everything.rows, before_row), -1).astype(np.int32)
+    # Where the recording ends first, the thread that launched last is the one to look at
+    launch = np.append(queued.launch, np.int32(-1))[np.where(after >= 0, after, before)]
+    return _Gaps(start=start, empty_until=empty_until, end=end, after=after, before=before, launch=launch)
+
+
+def _shares(table: TraceTable, time: HostTime, device: _DeviceWaits, gaps: _Gaps) -> Ints:
+    """(gaps, ``CAUSES``): ns of each gap by cause."""
+    shares = np.zeros((len(gaps.start), len(CAUSES)), np.int64)
+    known = np.flatnonzero(gaps.launch >= 0)
+    lane = table.lane[gaps.launch[known]].astype(np.int64)
+    shares[known, : len(HOST_CAUSES)] = time.shares(lane, gaps.start[known], gaps.empty_until[known])
+    unknown = np.flatnonzero(gaps.launch < 0)
+    shares[unknown, CAUSES.index(UNKNOWN)] = (gaps.empty_until - gaps.start)[unknown]
+    shares[np.arange(len(shares)), device.causes(gaps)] += gaps.end - gaps.empty_until
+    return shares
+
+
+class _Sums:
+    """What is kept of the shares of all gaps."""
+
+    def __init__(self, gaps: int) -> None:
+        self.cause, self.share = np.zeros(gaps, np.int8), np.zeros(gaps, np.int64)
+        self.idle, self.gaps, self.longest = (np.zeros(len(CAUSES), np.int64) for _ in range(3))
+
+    def add(self, part: slice, shares: Ints) -> None:
+        self.cause[part] = shares.argmax(axis=1)
+        self.share[part] = shares.max(axis=1)
+        self.idle += shares.sum(axis=0)
+        self.gaps += (shares > 0).sum(axis=0)
+        np.maximum(self.longest, shares.max(axis=0, initial=0), out=self.longest)
+
+
+class _DeviceWaits:
+    """Why a device did not start what it had in its queue."""
+
+    def __init__(self, table: TraceTable, queued: Queue) -> None:
+        self._queued, everything = queued, queued.events
+        lane = streams_of(table, everything)[1]
+        order = np.lexsort((everything.start, lane))
+        free_since = np.empty(len(order), np.int64)
+        for part in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1) if len(order) else ():
+            free_since[part[0]] = np.iinfo(np.int64).min
+            free_since[part[1:]] = np.maximum.accumulate(everything.end[part])[:-1]
+        self._free_since = free_since
+        # Copies within a device are kernels' work, not a copy engine's
+        self._copies = (table.kind[everything.rows] == Kind.MEMCPY) & ~named(table, _WITHIN_A_DEVICE)[everything.rows]
+
+    def causes(self, gaps: _Gaps) -> Ints:
+        """Index into ``CAUSES`` by the event that ended each gap; the first that holds.
+
+        Its stream had just been told to wait for a value or for an event. Longer than launches take: a copy waited for
+        the copy engine, a collective for the ranks it is with, a kernel for something not recorded. Launched before the
+        gap began, with its own stream free: it followed what ended there on another stream, a copy after a copy on the
+        engine that both need. Launched before the gap began: it followed its own stream. Else it started as late as
+        launches take.
+        """
+        event, queued, events = np.maximum(gaps.after, 0), self._queued, self._queued.events
+        is_copy, long = self._copies[event], gaps.end - gaps.empty_until > _LONGEST_LATENCY_NS
+        waited = gaps.empty_until <= gaps.start
+        free = waited & (self._free_since[event] < gaps.start) & (queued.launched[event] < gaps.start)
+        after_copy = (gaps.before >= 0) & self._copies[np.maximum(gaps.before, 0)]
+        causes = {
+            UNKNOWN: gaps.after < 0,
+            ANOTHER_RANK: queued.after_value[event] | (long & events.communication[event] & ~queued.after_event[event]),
+            EVENT_WAIT: queued.after_event[event],
+            COPY_ENGINE: is_copy & (long | (free & after_copy)),
+            UNRECORDED: long,
+            STREAM_DEPENDENCY: free,
+            QUEUED: waited,
+        }
+        found = np.select(list(causes.values()), [CAUSES.index(cause) for cause in causes], CAUSES.index(LATENCY))
+        return found.astype(np.int64)

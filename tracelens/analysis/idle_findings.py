@@ -1,0 +1,59 @@
+"""What a report says first about idle time: a finding per cause, none with more to gain than the time it speaks of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens.analysis.summary import Finding
+from tracelens.analysis.views.idle import UNKNOWN
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Percent of the window from which idle time of a cause is a finding.
+_LEAST_PERCENT = 2.0
+
+
+def idle_findings(causes: pd.DataFrame, divisor: int) -> list[Finding]:
+    """A finding per row of ``idle_causes`` that is long enough; where none is alone, one of all idle time."""
+    percent = causes["percent_of_window"]
+    long, total = causes[percent > _LEAST_PERCENT], float(percent.sum())
+    if long.empty and total > _LEAST_PERCENT:
+        why = f"device idle {total:.0f} %: several causes; the longest wait {duration(causes['max_us'].max())}"
+        return [_finding(causes["idle_us"].sum() / divisor, why)]
+    rows = zip(
+        *(long[key].tolist() for key in ("cause", "percent_of_window", "gaps", "max_us", "idle_us")), strict=True
+    )
+    return [
+        _finding(
+            idle_us / divisor,
+            f"device idle {share:.0f} %: {'cause unknown' if cause == UNKNOWN else cause}; "
+            f"{counted(gaps, 'gap')}, the longest {duration(longest)}",
+        )
+        for cause, share, gaps, longest, idle_us in rows
+    ]
+
+
+def _finding(gain_us: float, why: str) -> Finding:
+    return Finding(id="idle", op=None, gain_us=gain_us, certainty="low", why=why)
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things, in words.
+
+    >>> counted(1, "gap"), counted(1200, "gap")
+    ('1 gap', '1,200 gaps')
+    """
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def duration(us: float) -> str:
+    """A length of time in the unit that reads well: microseconds below 10 ms, milliseconds below 10 s, seconds.
+
+    >>> duration(493_284), duration(12_000_000)
+    ('493 ms', '12.0 s')
+    """
+    for unit, name in ((1, "µs"), (1e3, "ms")):
+        if us < 10_000 * unit:
+            return f"{us / unit:,.0f} {name}"
+    return f"{us / 1e6:,.1f} s"
