@@ -2,7 +2,7 @@
 
     python -m benchmarks.compare_versions OLD/bin/python NEW/bin/python [TRACES ...] [--jobs 2] [--texts]
 
-Figures, tables, columns, texts, pages, workbooks and exit codes: what differs is printed side by side, and the exit code
+Figures, tables, columns, texts, pages, workbooks, exit codes: what differs is printed side by side, and the exit code
 is 1. ``--texts`` says that words may differ, numbers and exit codes not. TRACES: files or folders; default: the
 repository's own and those of ../shared, where they are.
 """
@@ -41,13 +41,13 @@ RUNS: dict[str, tuple[str, ...]] = {
         "estimate", "sdpa", "--b", "1", "--s-q", "4096", "--q-heads", "32", "--d-qk", "128", "--device", "mi300x",
     ),
     "estimate-ep": (
-        "estimate", "ep", "--op", "dispatch", "--ranks", "8", "--experts", "256", "--topk", "8", "--tokens", "4096",
+        "estimate", "ep", "--ranks", "8", "--experts", "256", "--topk", "8", "--tokens", "4096",
         "--hidden", "7168", "--device", "h100-sxm",
     ),
     "extensions": ("extensions", "list"),
     "fuse": ("fuse", "{ranks}", "-o", "{out}/fused.json.gz"),
     "ops": ("ops", "grouped"),
-    "project": ("project", "--model", "llama3.1-8b", "--cluster", "dgx-h100", "--gpus", "8", "--global-batch", "32"),
+    "project": ("project", "--model", "llama3.1-8b", "--cluster", "dgx-h100", "--gpus", "8", "--global-batch", "32", "--tp", "8"),
     "report": ("report", "{moe}", "-o", "{out}/steady.report", "--steps", "steady", "--backend", "tile", "--csv"),
     "route": ("route", "--tokens", "1024", "--experts", "64", "--ranks", "8", "--topk", "4", "--seed", "1"),
     "search": (
