@@ -47,7 +47,10 @@ RUNS: dict[str, tuple[str, ...]] = {
     "extensions": ("extensions", "list"),
     "fuse": ("fuse", "{ranks}", "-o", "{out}/fused.json.gz"),
     "ops": ("ops", "grouped"),
-    "project": ("project", "--model", "llama3.1-8b", "--cluster", "dgx-h100", "--gpus", "8", "--global-batch", "32", "--tp", "8"),
+    "project": (
+        "project", "--model", "llama3.1-8b", "--cluster", "dgx-h100", "--gpus", "8", "--global-batch", "32",
+        "--tp", "8",
+    ),
     "report": ("report", "{moe}", "-o", "{out}/steady.report", "--steps", "steady", "--backend", "tile", "--csv"),
     "route": ("route", "--tokens", "1024", "--experts", "64", "--ranks", "8", "--topk", "4", "--seed", "1"),
     "search": (
