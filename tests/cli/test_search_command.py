@@ -31,6 +31,13 @@ def test_nothing_that_fits_is_exit_3_and_says_so(capsys: pytest.CaptureFixture[s
     assert "no feasible configuration on 4, 8 devices" in capsys.readouterr().out
 
 
+def test_what_does_not_fit_is_in_the_file_as_on_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fixed = ["--fix", "tp=1,pp=1,mbs=8", "--fix", "recompute=none", "--gpus", "8"]
+    assert main([*SMALL, *fixed, "-o", str(tmp_path / "out.csv")]) == 3
+    assert "does not fit: needs" in capsys.readouterr().out
+    assert len(pd.read_csv(tmp_path / "out.csv")) >= 1
+
+
 def test_the_winner_its_reasons_and_its_recheck_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--gpus", "8,16", "--top", "3", "--pareto"]) == 0
     out = capsys.readouterr().out

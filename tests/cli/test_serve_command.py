@@ -143,3 +143,9 @@ def test_a_trace_of_the_run_is_written(capsys, tmp_path):
     path = tmp_path / "served.json.gz"
     assert main([*BASE[:-1], "1", "--output", "3", "--trace", str(path)]) == 0
     assert main(["report", str(path), "-o", str(tmp_path / "out.json")]) == 0
+
+
+def test_an_unknown_all_reduce_algorithm_is_refused_also_on_one_device(capsys):
+    code = main(["serve", "--model", "llama3.1-8b", "--device", "h100-sxm", "--collective", "rong", "--requests", "3"])
+    assert code == 2
+    assert "no all-reduce algorithm named 'rong'; did you mean ring?" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import jsonschema
+import numpy as np
 import orjson
 import pytest
 
@@ -50,7 +51,7 @@ def test_explain_names_the_formula_the_device_figure_and_its_source(report):
     assert "bf16 matrix peak: 1,307 TFLOPS/s (AMD data sheet, dense)" in text
     assert "measured: 10 µs of kernels per call, 4 calls" in text
     assert "estimate: 5 µs by roofline, bound by compute: 50 %" in text
-    assert str(report.explain(0)) == text
+    assert str(report.explain(0)) == str(report.explain(np.int64(0))) == text
     assert "no perf model" in str(report.explain(2))
 
 

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 from tracelens.cli import filled_in, positive
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.projection.result import Result
     from tracelens.projection.software import Software
     from tracelens.projection.step import Projection
@@ -163,16 +161,17 @@ IN_BATCH = (*CONSTANTS, "batch", "output", "anchor", "backend", "gpu_clock_mhz",
 
 def _run_one(args: argparse.Namespace) -> int:
     found = _measured(args, _project(args))
-    print(_text(found))
-    if args.against:
-        from tracelens.projection.delta import against
-
-        print(f"\nprojected beside measured, us of one step of the busiest rank\n{_beside(against, args, found)}")
-    if args.trace:
-        files = found.write_traces(args.trace, _ranks(args.trace_ranks))
-        print(f"wrote {len(files)} traces to {args.trace}")
+    beside = _beside(args.against, found) if args.against else ""
+    # Files first: a reader that closes standard output must not cost them
+    files = found.write_traces(args.trace, _ranks(args.trace_ranks)) if args.trace else ()
     if args.output:
         _write(found, args.output)
+    print(_text(found))
+    if args.against:
+        print(f"\nprojected beside measured, us of one step of the busiest rank\n{beside}")
+    if args.trace:
+        print(f"wrote {len(files)} traces to {args.trace}")
+    if args.output:
         print(f"wrote {args.output}")
     return DOES_NOT_FIT if found.projection.infeasible else 0
 
@@ -231,24 +230,25 @@ def _as_traced(args: argparse.Namespace) -> argparse.Namespace:
     """The options of the traced step: those of this one with what ``--traced`` says."""
     from tracelens.errors import UsageError
 
-    names, points = _points(args.traced.split())
-    (values,) = points if all(name in vars(args) for name in names) else ((),)
+    names, points = _points(args.traced.split(), "--traced")
+    values, *more = points
+    if more:
+        raise UsageError(f"--traced says how one step was configured, one value per option; got {args.traced!r}")
     given = dict(zip(names, values, strict=True))
     if {"nodes", "gpus"} & set(given):
         given = {"nodes": None, "gpus": None, **given}
-    if not given:
-        raise UsageError(f'--traced takes options and values, like "nodes=1 ep=8"; got {args.traced!r}')
     return argparse.Namespace(**{**vars(args), **given})
 
 
-def _beside(against: Callable[..., pd.DataFrame], args: argparse.Namespace, found: Result) -> str:
+def _beside(path: Path, found: Result) -> str:
+    """The projected step beside a measured one: of a trace or a report.json."""
     import tracelens
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.measured_step import report_step, trace_step
     from tracelens.analysis.options import Options
+    from tracelens.projection.delta import against
     from tracelens.report.json_report import is_report
 
-    path: Path = args.against
     step = report_step(path) if is_report(path) else trace_step(analyze(tracelens.load(path), Options()))
     table = against(found.projection, step)
     return table.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.5g}")
@@ -327,7 +327,7 @@ def _run_sweep(args: argparse.Namespace) -> int:
 
     if args.output:
         refuse_unknown(args.output)
-    names, points = _points(args.sweep)
+    names, points = _points(args.sweep, "--sweep")
     rows = []
     for values in points:
         asked = argparse.Namespace(**{**vars(args), **dict(zip(names, values, strict=True))})
@@ -337,13 +337,14 @@ def _run_sweep(args: argparse.Namespace) -> int:
             summary = {"reason": str(error)}
         rows.append({**dict(zip(names, values, strict=True)), **{name: summary.get(name) for name in SWEPT}})
     table = pd.DataFrame(rows, columns=[*names, *SWEPT])
+    plot = args.output.with_suffix(".svg") if args.output else None
+    if args.output and plot:
+        write_frame(args.output, table, {"schema": "tracelens.project.sweep/1", "model": args.model})
+        with whole_file(plot) as file:
+            file.write(sweep_chart(table, names, f"{args.model} on {args.cluster}").encode())
     shown = table.assign(reason=table["reason"].fillna(table["does_not_fit"])).drop(columns="does_not_fit")
     print(shown.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.4g}"))
     if args.output:
-        write_frame(args.output, table, {"schema": "tracelens.project.sweep/1", "model": args.model})
-        plot = args.output.with_suffix(".svg")
-        with whole_file(plot) as file:
-            file.write(sweep_chart(table, names, f"{args.model} on {args.cluster}").encode())
         print(f"wrote {args.output} and {plot}")
     return 0 if table["step_time_s"].notna().any() else DOES_NOT_FIT
 
@@ -351,8 +352,8 @@ def _run_sweep(args: argparse.Namespace) -> int:
 SWEPT = ("step_time_s", "tokens_s_gpu", "tflops_gpu", "mfu", "memory_gb", "does_not_fit", "reason")
 
 
-def _points(asked: list[str]) -> tuple[list[str], Iterator[tuple[object, ...]]]:
-    """The swept options as ``args`` names them, and every combination of their values, read as the options are."""
+def _points(asked: list[str], flag: str) -> tuple[list[str], Iterator[tuple[object, ...]]]:
+    """The options that ``flag`` lists as ``args`` names them, and every combination of their values."""
     from tracelens.errors import UsageError
 
     parser = argparse.ArgumentParser(exit_on_error=False)
@@ -364,17 +365,19 @@ def _points(asked: list[str]) -> tuple[list[str], Iterator[tuple[object, ...]]]:
         name = option.strip().lstrip("-").replace("-", "_")
         action = known.get(name)
         if not separator or not listed or action is None or name in NOT_SWEPT:
-            raise UsageError(f"--sweep takes an option and its values, like tp=1,2,4; got {text!r}")
+            raise UsageError(f"{flag} takes an option and its values, like tp=1,2,4; got {text!r}")
+        if name in swept:
+            raise UsageError(f"{flag} names {option.strip()} twice: list all its values once")
         values = listed.split(",")
         if action.nargs == 0:
             if not set(values) <= {"0", "1"}:
-                raise UsageError(f"--sweep {option}: a switch is 0 or 1, got {listed!r}")
+                raise UsageError(f"{flag} {option}: a switch is 0 or 1, got {listed!r}")
             swept[name] = [value == "1" for value in values]
         else:
             try:
                 read = [parser.parse_args([action.option_strings[0], value]) for value in values]
             except argparse.ArgumentError as error:
-                raise UsageError(f"--sweep {option}: {error.message}") from None
+                raise UsageError(f"{flag} {option}: {error.message}") from None
             swept[name] = [getattr(each, name) for each in read]
     return list(swept), itertools.product(*swept.values())
 
@@ -403,7 +406,7 @@ def _ranks(text: str) -> list[int] | None:
         return None
     if not all(part.strip().isdecimal() for part in text.split(",")):
         raise UsageError(f"--trace-ranks takes all, or numbers of ranks like 0,8; got {text!r}")
-    return [int(part) for part in text.split(",")]
+    return list(dict.fromkeys(int(part) for part in text.split(",")))
 
 
 def _run_batch(args: argparse.Namespace) -> int:

@@ -84,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
     found = answer(request)
     if args.output is not None:
         about = {"model": request.model, "cluster": request.cluster, "rules": request.rules}
-        write_frame(args.output, found.front() if args.pareto else found.fits, about)
+        fitting = found.front() if args.pareto else found.fits
+        write_frame(args.output, fitting if len(found.fits) else found.table, about)
     print("\n".join(_text(found, args)))
     if args.plot is not None and len(found.fits):
         print(f"wrote {', '.join(map(str, write_plots(args.plot, found.fits, found.ranking())))}")

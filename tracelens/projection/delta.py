@@ -16,6 +16,7 @@ from tracelens.perf_models import WorkColumns
 from tracelens.projection.passes import Transfer
 from tracelens.projection.software import PLAIN
 from tracelens.projection.step import Projection, completed, project
+from tracelens.units import US_PER_S
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 #: What a breakdown calls the measured step's share that nothing explains, launch gaps included.
 PART = "as traced, unexplained"
-_US_PER_S = 1e6
 #: Nothing launches: gaps come from the trace.
 _GAPLESS = replace(PLAIN, host_us_per_op=0.0)
 
@@ -78,7 +78,7 @@ def project_from(
 
 
 def _note(measured: MeasuredStep, then: Projection) -> str:
-    took, idle, own = (us / _US_PER_S for us in (measured.step_us, measured.idle_us, then.step_us))
+    took, idle, own = (us / US_PER_S for us in (measured.step_us, measured.idle_us, then.step_us))
     return f"the traced step took {took:.4f} s (idle {idle:.4f} s), its own projection {own:.4f} s"
 
 

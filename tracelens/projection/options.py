@@ -45,7 +45,7 @@ class Straggler:
 
     def __post_init__(self) -> None:
         if not self.factor >= 1 or self.stage < 0:
-            raise UsageError(f"a straggler takes at least as long, in a stage from 0; got {self.stage}:{self.factor}")
+            raise UsageError(f"straggler factor must be >= 1 and stage >= 0; got {self.stage}:{self.factor}")
 
     @classmethod
     def parse(cls, text: str) -> Straggler:

@@ -18,7 +18,7 @@ from tracelens.projection.job import Run
 from tracelens.projection.options import Hidden, Options, Straggler
 from tracelens.projection.software import PLAIN, Software
 from tracelens.projection.step import BACKENDS, Lever, Projection
-from tracelens.units import BYTES_PER_GB, NS_PER_US
+from tracelens.units import BYTES_PER_GB, NS_PER_US, US_PER_S
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import (
     Attention,
@@ -36,7 +36,6 @@ from tracelens.workload.routing import Skew
 if TYPE_CHECKING:
     import pandas as pd
 
-_US_PER_S = 1e6
 _KINDS = ("tp", "cp", "ep", "fsdp", "dp", "pp")
 
 
@@ -78,7 +77,7 @@ class Result:
         """The figures of the step by name."""
         found = self.projection
         return {
-            "step_time_s": found.step_us / _US_PER_S,
+            "step_time_s": found.step_us / US_PER_S,
             "tokens_s_gpu": found.tokens_s_gpu,
             "tflops_gpu": found.tflops_gpu,
             "mfu": found.mfu,
@@ -268,9 +267,12 @@ def project(
         bf16_layers=bf16_layers,
         recompute_modules=tuple(recompute_modules),
     )
+    late = Straggler.parse(straggler) if straggler else None
+    if late is not None and late.stage >= pp:
+        raise UsageError(f"straggler in pipeline stage {late.stage}: with pp {pp} the stages are 0 to {pp - 1}")
     options = Options(
         fsdp_hidden=Hidden.parse(fsdp_overlap) if fsdp_overlap else None,
-        straggler=Straggler.parse(straggler) if straggler else None,
+        straggler=late,
     )
     found = step.project(
         config, parallel, system,

@@ -15,14 +15,13 @@ from tracelens.projection import schedules
 from tracelens.projection.job import Job
 from tracelens.projection.options import NO_OPTIONS, Options
 from tracelens.projection.software import PLAIN, Software
-from tracelens.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US
+from tracelens.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 from tracelens.workload import memory
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
 #: Who prices operations unless said otherwise; the roofline comes last.
 BACKENDS = "tile,collectives"
-_US_PER_S = 1e6
 _chain = functools.cache(chain)
 
 
@@ -56,7 +55,7 @@ class Projection:
     def tokens_s_gpu(self) -> float:
         """Tokens per second and rank."""
         tokens = self.parallel.global_batch * self.sequence
-        return tokens / self.parallel.ranks / (self.step_us / _US_PER_S)
+        return tokens / self.parallel.ranks / (self.step_us / US_PER_S)
 
     @property
     def peak_memory(self) -> memory.StageMemory:

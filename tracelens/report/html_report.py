@@ -49,7 +49,7 @@ class Limits:
 
 
 def write_html(path: str | PathLike[str], sheets: Sequence[Sheet], summary: Summary, result: Analyzed) -> None:
-    """Writes ``path`` whole or not at all; InputError when the folder is not writable."""
+    """Writes ``path`` whole or not at all; OutputError when the folder is not writable."""
     with whole_file(Path(path)) as file:
         file.write(html_bytes(sheets, summary, result))
 

@@ -48,7 +48,7 @@ Json: TypeAlias = dict[str, Any]
 def write_json(
     path: str | PathLike[str], summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS
 ) -> None:
-    """Writes ``path`` whole or not at all; InputError when the folder is not writable."""
+    """Writes ``path`` whole or not at all; OutputError when the folder is not writable."""
     with whole_file(Path(path)) as file:
         file.write(json_bytes(summary, ops, views))
 

@@ -83,10 +83,12 @@ class Report:
 
         ``row``: ``report.ops.iloc[0]``, or its position.
         """
+        import pandas as pd
+
         from tracelens.report.explanation import explain
 
-        if isinstance(row, int):
-            row = self.ops.iloc[row]
+        if not isinstance(row, pd.Series):
+            row = self.ops.iloc[int(row)]
         return explain(_by_keys(row, UNIFIED), self.summary.device)
 
     def check(self, trace: str | PathLike[str]) -> SelfCheck:

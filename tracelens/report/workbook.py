@@ -63,7 +63,7 @@ _WIDEST_NUMBER, _NARROWEST, _PAGE_WIDTH = 24, 8, 200
 def write_workbook(
     path: str | PathLike[str], sheets: Sequence[Sheet], summary: Summary, *, max_rows: int = MAX_ROWS
 ) -> None:
-    """Writes ``path`` whole or not at all; InputError when the folder is not writable.
+    """Writes ``path`` whole or not at all; OutputError when the folder is not writable.
 
     A sheet with more than ``max_rows`` rows, header included, continues in ``<title> (2)``.
     """

@@ -10,9 +10,12 @@ from pathlib import Path
 from tracelens.backends import System
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
+from tracelens.network.algorithms import algorithms
 from tracelens.tables import Table
 from tracelens.workload import ModelConfig
 from tracelens.workload.routing import UNIFORM, Skew
+
+_ALL_REDUCE = "all_reduce/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,3 +223,8 @@ class Deployment:
     backend: str = "roofline"
     collective: str | None = "ring"
     speculation: Speculation | None = None
+
+    def __post_init__(self) -> None:
+        known = [name.removeprefix(_ALL_REDUCE) for name in algorithms() if name.startswith(_ALL_REDUCE)]
+        if self.collective is not None and self.collective not in known:
+            raise UsageError.unknown("all-reduce algorithm", self.collective, known)

@@ -31,7 +31,7 @@ from tracelens.projection.search.space import Ints, Strategy, distinct
 from tracelens.projection.search.splits import RECOMPUTE, Space, Splits, placed
 from tracelens.projection.software import PLAIN, Software, later_us, sustained_us
 from tracelens.projection.step import BACKENDS, completed
-from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
+from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig, Placement
@@ -39,7 +39,6 @@ from tracelens.workload.rank_ops import RankLayer, RankOp
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 ENDS = ("embedding", "head")
-_US_PER_S = 1e6
 _FLOP_PER_TFLOP = 1e12
 #: Candidates per pass, so that a pass' columns fit into a few tens of MB.
 _CHUNK = 100_000
@@ -281,7 +280,7 @@ class CorrectedRules:
             name = op.name if is_end else f"{kind} {op.name}"
             row = rows.setdefault(name, {"op": name, "times": times, "forward_s": 0.0, "backward_s": 0.0})
             share = shares[side] if part_of(op) in ("tp", "grid") else 1.0
-            row[f"{side}_s"] += share * op.count * priced[op.model] * self.software.of(op) * times / _US_PER_S
+            row[f"{side}_s"] += share * op.count * priced[op.model] * self.software.of(op) * times / US_PER_S
             for column, value, unit in (
                 ("tflop", op.model.flops(), _FLOP_PER_TFLOP), ("hbm_gb", op.model.hbm_bytes(), BYTES_PER_GB),
             ):  # fmt: skip
@@ -370,7 +369,7 @@ class CorrectedRules:
                 made = self._stage_times(splits, at, types, *costs, global_batch)
                 stage[at] = made.pop("stage")
                 for name, value in made.items():
-                    found[name][at] = value / _US_PER_S
+                    found[name][at] = value / US_PER_S
         return found, stage
 
     def tflop_per_gpu(self, splits: Splits, *, global_batch: int) -> Floats:

@@ -18,7 +18,7 @@ from tracelens.network.topology import Link as TierLink
 from tracelens.network.topology import Protocol, Rates, Tier, Topology
 from tracelens.projection.search.paper import LinkTier, PaperSystem, given_shape, load_shape, system_names
 from tracelens.projection.search.space import Shape
-from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB
+from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 from tracelens.workload.model_config import ModelConfig
 
 _NODE = re.compile(r"(.+)-nvs(\d{1,6})", re.IGNORECASE)
@@ -29,7 +29,6 @@ _ALGORITHMS = (
     "all_gather/ring", "reduce_scatter/ring", "all_reduce/ring", "broadcast/ring", "reduce/ring", "all_to_all/direct",
     "send/p2p",
 )  # fmt: skip
-_US_PER_S = 1e6
 #: Where a model does not say how long its sequences are, as ``tracelens project`` has it.
 SEQUENCE = 4096
 
@@ -187,7 +186,7 @@ def _from_paper(paper: PaperSystem) -> System:
 
 
 def _link(tier: LinkTier) -> TierLink:
-    hop = tier.latency_s * _US_PER_S
+    hop = tier.latency_s * US_PER_S
     return TierLink(
         rates=Rates(peak_gb_s=tier.gb_s, all_gather_gb_s=tier.effective_gb_s),
         protocols=(Protocol(name="simple", base_us=0.0, hop_us=hop, tree_hop_us=hop, rate_share=1.0),),
@@ -229,7 +228,7 @@ def _tier(link: TierLink, share: float) -> LinkTier:
     return LinkTier(
         gb_s=rates.peak_gb_s * share,
         efficiency=rates.of("all_gather") / rates.peak_gb_s,
-        latency_s=link.protocols[-1].hop_us / _US_PER_S,
+        latency_s=link.protocols[-1].hop_us / US_PER_S,
     )
 
 
