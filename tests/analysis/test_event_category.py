@@ -175,3 +175,18 @@ def test_pinned_copies_of_a_recorded_step_are_rated_against_pcie(shared_traces: 
         ["DtoH", "pinned", "PCIe"],
     ]
     assert rows["gb_s"].tolist() == pytest.approx([10 * 154140672 / 306081e3, 10 * 154140672 / 177200e3])
+
+
+@pytest.mark.parametrize(("named", "wire_mb"), [("7", 2 * 3 / 4 * 16384 / 1e6), ("8", np.nan)])
+def test_collectives_of_custom_kernels_are_priced_on_links_by_their_recorded_group(build, named: str, wire_mb: float):
+    made = build().op(
+        "symm_mem::multimem_all_reduce_", 0, 50,
+        **{"Input Dims": [[4096], [], []], "Input type": ["float", "", ""], "Concrete Inputs": ["", "sum", named]},
+    )  # fmt: skip
+    made.launch(1, "multimem_all_reduce_kernel", 10, 30)
+    groups = [{"pg_name": "7", "ranks": [0, 1, 2, 3]}]
+    found = analyze(made.trace(distributedInfo={"rank": 0, "world_size": 4, "pg_config": groups}), Options())
+    row = found.frames["unified_perf_summary"].iloc[0]
+    assert row["wire_mb"] == pytest.approx(wire_mb, nan_ok=True)
+    assert np.isnan(row["hbm_mb"])
+    assert row["roofline_bound"] == (None if np.isnan(wire_mb) else "wire")

@@ -199,9 +199,9 @@ NORMS = [
     call("aiter::_groupnorm_run", t(ROWS, 16, 2, 4), c(8), t(16), t(16), c(1e-6),
          model="Normalization", flops=5 * NORM + 6 * 16, hbm=2 * (2 * NORM + 2 * 16) + 4 * 2 * ROWS * 8),
     call("aiter::fused_allreduce_rmsnorm", t(1, of=INT64), NONE, *[VECTOR] * 4, WEIGHT, c(1e-6),
-         model="AllReduceRMSNorm", flops=PLAIN + NORM, hbm=2 * (4 * NORM + H), wire=None),
+         model="AllReduceRMSNorm", flops=PLAIN + NORM, hbm=None, wire=None),
     call("aiter::fused_allreduce_rmsnorm_", VECTOR, VECTOR, WEIGHT, c(1e-6),
-         model="AllReduceRMSNorm", flops=PLAIN + NORM, hbm=2 * (4 * NORM + H), wire=None),
+         model="AllReduceRMSNorm", flops=PLAIN + NORM, hbm=None, wire=None),
 ]  # fmt: skip
 
 # 7 tokens choose 2 of 8 experts of 64 -> 32 -> 64; an expert is missed by a token with probability 3/4
@@ -328,15 +328,15 @@ REST = [
     call("fbgemm::permute_pooled_embs_auto_grad fbgemm::permute_pooled_embs", t(M, K, of=FP32),
          model="Movement", flops=0, hbm=2 * 4 * X),
     call("_C_custom_ar::all_reduce _C_custom_ar::qr_all_reduce sgl_kernel::all_reduce_reg sgl_kernel::qr_all_reduce",
-         NONE, VECTOR, VECTOR, model="CustomCollective", flops=0, hbm=2 * 2 * NORM, wire=None),
-    call("trtllm::allreduce", VECTOR, model="CustomCollective", flops=0, hbm=2 * 2 * NORM, wire=None),
+         NONE, VECTOR, VECTOR, model="CustomCollective", flops=0, hbm=None, wire=None),
+    call("trtllm::allreduce", VECTOR, model="CustomCollective", flops=0, hbm=None, wire=None),
     # 4 ranks: 3/4 of the larger side leaves the rank
     call("aiter::reduce_scatter", NONE, t(4 * ROWS, H), VECTOR,
-         model="CustomCollective", flops=0, hbm=2 * 5 * NORM, wire=2 * 4 * NORM * 3 / 4),
+         model="CustomCollective", flops=0, hbm=None, wire=2 * 4 * NORM * 3 / 4),
     call("aiter::all_gather_reg", NONE, VECTOR, t(4 * ROWS, H),
-         model="CustomCollective", flops=0, hbm=2 * 5 * NORM, wire=2 * 4 * NORM * 3 / 4),
+         model="CustomCollective", flops=0, hbm=None, wire=2 * 4 * NORM * 3 / 4),
     call("sglang::reg_all_gather_into_tensor", t(4 * ROWS, H), VECTOR, NONE,
-         model="CustomCollective", flops=0, hbm=2 * 5 * NORM, wire=2 * 4 * NORM * 3 / 4),
+         model="CustomCollective", flops=0, hbm=None, wire=2 * 4 * NORM * 3 / 4),
     call("deepep::dispatch deepep::combine hybridep::dispatch hybridep::combine FusedDispatch FusedCombine"
          " FusedDispatchBackward FusedCombineBackward deep_ep::intranode_dispatch deep_ep::intranode_combine"
          " deep_ep::internode_dispatch deep_ep::internode_combine HybridEPDispatch HybridEPCombine"
@@ -449,13 +449,13 @@ TRAINING = [
     call("CrossEntropyFunction", t(B, 1, 1000), model="CrossEntropy", flops=5 * B * 1000, hbm=2 * 2 * B * 1000),
     call(under("symm_mem::", "one_shot_all_reduce one_shot_all_reduce_out two_shot_all_reduce_ two_shot_all_reduce_out"
                " multimem_all_reduce_ multimem_one_shot_all_reduce multimem_one_shot_all_reduce_out"),
-         VECTOR, c("sum"), c("0"), model="CustomCollective", flops=0, hbm=2 * 2 * NORM, wire=None),
+         VECTOR, c("sum"), c("0"), model="CustomCollective", flops=0, hbm=None, wire=None),
     call("symm_mem::one_shot_all_reduce_copy symm_mem::one_shot_all_reduce_copy_out", VECTOR, VECTOR, c("sum"), c("0"),
-         model="CustomCollective", flops=0, hbm=2 * 2 * NORM, wire=None),
+         model="CustomCollective", flops=0, hbm=None, wire=None),
     call("symm_mem::multimem_all_gather_out", VECTOR, c("0"), t(4 * ROWS, H),
-         model="CustomCollective", flops=0, hbm=2 * 5 * NORM, wire=2 * 4 * NORM * 3 / 4),
+         model="CustomCollective", flops=0, hbm=None, wire=2 * 4 * NORM * 3 / 4),
     call("symm_mem::reduce_scatter_out", t(4 * ROWS, H), c("0"), c("False"), VECTOR,
-         model="CustomCollective", flops=0, hbm=2 * 5 * NORM, wire=2 * 4 * NORM * 3 / 4),
+         model="CustomCollective", flops=0, hbm=None, wire=2 * 4 * NORM * 3 / 4),
 ]  # fmt: skip
 CALLS = [*GEMMS, *ATTENTION, *NORMS, *MOE, *REST, *TRAINING]
 

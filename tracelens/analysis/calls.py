@@ -29,6 +29,7 @@ from tracelens.analysis.numbering import Codes, distinct_rows, first_of_each, nu
 from tracelens.analysis.surroundings import Surroundings, surroundings
 from tracelens.analysis.trace import Trace
 from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.collective import GROUP_SIZES, CustomCollective
 from tracelens.perf_models.inference_attention import SUMS, AttentionSums
 from tracelens.signature import OpSignature
 from tracelens.trace.links import ENGINE_PREFIX
@@ -78,8 +79,11 @@ class OpReadings:
         self.code = code
         self.example = rows[first]
         self.readings: list[Reading] = []
+        groups = tuple((group.name, len(group.ranks)) for group in table.process_groups() if group.ranks)
         for row, s in zip(self.example.tolist(), step[first].tolist(), strict=True):
             signature = _in_step(_signature(table, row, around), sums[s] if s >= 0 else None)
+            if groups and catalog.category_of(signature.name) == CustomCollective.category:
+                signature = replace(signature, attributes=(*signature.attributes, (GROUP_SIZES, groups)))
             forward_row = (forward or {}).get(row, -1)
             inherited = (
                 catalog.read_backward(signature, _signature(table, forward_row, around)) if forward_row >= 0 else None

@@ -79,6 +79,8 @@ _WORDS = (
 )  # fmt: skip
 
 
+#: The attribute of ops that name their process group: (name, number of ranks) of every recorded one.
+GROUP_SIZES = "process group sizes"
 #: Collectives of whose message one rank's share stays where it is.
 _SHARED = ("all_gather", "reduce_scatter", "all_to_all", "all_to_allv", "gather", "scatter")
 
@@ -119,15 +121,12 @@ def _record_param_comms(op: OpSignature) -> Collective | None:
 class CustomCollective(Collective):
     """A collective by a kernel of its own, on buffers that the ranks of a node share.
 
-    flops = 0; bytes in device memory = one read of the input, one write of the output; wire_bytes as for
-    ``Collective``: None for an all-reduce, whose group's size such ops do not record.
+    flops = 0; wire_bytes as for ``Collective``, by which alone it is priced: what it reads and writes in device memory
+    takes no longer than what crosses the links. None for an all-reduce whose group's size was not recorded.
     """
 
     category: ClassVar[str] = "CustomCollective"
     family: ClassVar[str | None] = "CustomCollective_fwd"
-
-    def hbm_bytes(self) -> int | float | None:  # type: ignore[override]
-        return total_bytes((self.elements_in + self.elements_out, self.dtype))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,26 +134,27 @@ class AllReduceRMSNorm(CustomCollective):
     """An all-reduce, the sum with a residual, and that sum RMS-normalized over ``channels``.
 
     flops = 5n + 2 per row, as ``RMSNorm`` with a weight and a residual; the all-reduce's additions are not counted.
-    bytes = input, residual and weight read, sum and result written.
     """
-
-    engine: ClassVar[str] = "vector"
 
     channels: int
 
     def flops(self) -> int:
         return 5 * self.elements_in + 2 * (self.elements_in // max(self.channels, 1))
 
-    def hbm_bytes(self) -> int | float | None:  # type: ignore[override]
-        return total_bytes((4 * self.elements_in + self.channels, self.dtype))
 
+def exchanged(
+    op: OpSignature, kind: str, x: int, out: int | None = None, *, group: int | None = None
+) -> CustomCollective:
+    """``kind`` of tensor ``x`` into ``out`` (None: of the same size). ``group``: the argument that names the group.
 
-def exchanged(op: OpSignature, kind: str, x: int, out: int | None = None) -> CustomCollective:
-    """``kind`` of tensor ``x`` into ``out`` (None: of the same size). Gathers and scatters show how many ranks."""
+    Gathers and scatters show how many ranks take part.
+    """
     n_in = prod(op.shape(x))
     n_out = n_in if out is None else prod(op.shape(out))
     larger, smaller = max(n_in, n_out), min(n_in, n_out)
     ranks = larger // smaller if kind in ("all_gather", "reduce_scatter") and smaller else None
+    if ranks is None and group is not None:
+        ranks = dict(op.attribute(GROUP_SIZES) or ()).get(str(op.literal(group)))
     return CustomCollective(kind=kind, elements_in=n_in, elements_out=n_out, ranks=ranks, dtype=op.dtype(x))
 
 
@@ -165,13 +165,13 @@ def exchanged(op: OpSignature, kind: str, x: int, out: int | None = None) -> Cus
 )  # fmt: skip
 def _symmetric_all_reduce(op: OpSignature) -> CustomCollective:
     """(input, reduce_op, group_name[, out]), in torch/csrc/distributed/c10d/symm_mem."""
-    return exchanged(op, "all_reduce", 0)
+    return exchanged(op, "all_reduce", 0, group=2)
 
 
 @traced_as("symm_mem::one_shot_all_reduce_copy", "symm_mem::one_shot_all_reduce_copy_out")
 def _symmetric_all_reduce_copy(op: OpSignature) -> CustomCollective:
     """(symmetric buffer, local input, reduce_op, group_name[, out])."""
-    return exchanged(op, "all_reduce", 1)
+    return exchanged(op, "all_reduce", 1, group=3)
 
 
 @traced_as("symm_mem::multimem_all_gather_out")
