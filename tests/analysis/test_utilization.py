@@ -215,7 +215,7 @@ def test_model_flops_above_the_executed_ones_are_said(build):
     summary = used(steps(build, indices=[2, 512]), batch=100, sequence=512)
     assert 1 > summary.utilization.mfu > summary.utilization.hfu
     (said,) = (notice.text for notice in summary.notices if notice.id == "utilization_uncovered")
-    assert "100 % of the device time is in ops with a perf model" in said
+    assert "100 % of the device time is in ops of known FLOPs" in said
 
 
 def test_without_a_device_there_are_flops_and_no_shares(build):

@@ -98,10 +98,12 @@ def summary() -> Summary:
             figures=(Figure(what="bf16 matrix peak", value=1307.4, unit="TFLOPS/s", source="AMD data sheet, dense"),
                      Figure(what="HBM peak", value=5.3, unit="TB/s", source="AMD data sheet")),
         ),
-        coverage=Coverage(perf_model=0.912, categorised=0.99, unlinked=0.03, communication=0.12, shapes=True),
+        coverage=Coverage(perf_model=0.912, flops=0.5, categorised=0.99, unlinked=0.03, communication=0.12, shapes=True),
         busy=Busy(compute=0.784, exposed_comm=0.119, memcpy=0.015, idle=0.082, total_us=736_000.0),
         steps=Steps(count=4, time_us=184_000.0, spread=0.012, window="3-6", left_out="steps 0-2"),
-        throughput=Throughput(tflops_s=300.0, dtype="bf16", of_peak=0.23, of_achievable=0.42),
+        throughput=Throughput(
+            tflops_s=300.0, dtype="bf16", device_share=0.5, of_peak=0.23, of_achievable=0.42, window_of_peak=0.1
+        ),
         categories=(
             CategoryRow(name="GEMM", time_us=79_500.0, share=0.432, tflops_s=520.0, hbm_tb_s=1.1, bound="compute", of_roofline=0.4, of_peak=0.398, backend="roofline"),
             CategoryRow(name="EP_Communication", time_us=21_700.0, share=0.118, wire_tb_s=0.21, bound="wire", of_roofline=0.47),

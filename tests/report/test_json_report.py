@@ -109,9 +109,9 @@ def test_what_is_not_determined_is_null(report):
     assert unknown["signature"]["shapes"] is None
 
 
-def test_coverage_has_its_six_keys(report):
+def test_coverage_has_its_seven_keys(report):
     assert report["coverage"] == {
-        "perf_model": 0.912, "categorised": 0.99, "unlinked": 0.03, "communication": 0.12, "shapes": True, "stacks": False,
+        "perf_model": 0.912, "flops": 0.5, "categorised": 0.99, "unlinked": 0.03, "communication": 0.12, "shapes": True, "stacks": False,
     }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from tracelens.analysis.families import families
 from tracelens.analysis.graphs import GraphLinks, with_captured_ops
 from tracelens.analysis.inference import STEM, InferenceSteps, by_phase, inference_steps, iterations, steady_steps
 from tracelens.analysis.inner_ops import with_inner_ops
+from tracelens.analysis.limits import Limits
 from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.recorded_groups import expert_groups
@@ -151,7 +152,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     unified_set, event_category = unified_calls(table, tree, activity, readings)
     unique = tables.ops_unique_args(table, activity, launching, direct_calls(activity, event_category))
     del launching
-    work = tables.Work(readings, estimate, chosen)
+    work = tables.Work(readings, estimate, chosen, None if device is None else Limits.of(device))
 
     is_nested = ~np.isin(modelled.row, unified_set.row)
     nested = tables.modelled_table(table, activity, readings, modelled, work, exchanges, is_nested)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,9 +28,11 @@ from tracelens.analysis.intervals import overlapping, union_by_group
 from tracelens.analysis.numbering import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.surroundings import Surroundings, surroundings
 from tracelens.analysis.trace import Trace
+from tracelens.dtypes import DType
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.collective import GROUP_SIZES, CustomCollective
 from tracelens.perf_models.inference_attention import SUMS, AttentionSums
+from tracelens.perf_models.precision import Precision, is_open, precisions
 from tracelens.signature import OpSignature
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -89,6 +91,12 @@ class OpReadings:
                 catalog.read_backward(signature, _signature(table, forward_row, around)) if forward_row >= 0 else None
             )
             self.readings.append(inherited or catalog.read(signature))
+        self._position: RowColumn = np.full(len(table), -1, np.int32)
+        self._position[rows] = np.arange(len(rows))
+        self._describe()
+
+    def _describe(self) -> None:
+        """Columns over the readings."""
         self._note_models()
         self.leaf_only = np.array([r.leaf_only for r in self.readings], bool)
         # A last entry for code -1
@@ -96,8 +104,17 @@ class OpReadings:
         self.known = np.array([category is not None for category in categories], bool)
         self.communicates = np.array([*(communicates(r) for r in self.readings), False], bool)
         self.is_product = np.array([category in PRODUCTS for category in categories], bool)
-        self._position: RowColumn = np.full(len(table), -1, np.int32)
-        self._position[rows] = np.arange(len(rows))
+
+    def compute_in(self, kind: Codes, precisions: Sequence[Precision]) -> None:
+        """Tells apart readings by what their kernels compute in: ``kind`` of each row in ``precisions``, or -1."""
+        before, code = self.code, numbered(self.code, kind)
+        first = first_of_each(code)
+        self.readings = [
+            self.readings[b] if k < 0 else replace(self.readings[b], computed_in=precisions[k])
+            for b, k in zip(before[first].tolist(), kind[first].tolist(), strict=True)
+        ]
+        self.code, self.example = code, self.rows[first]
+        self._describe()
 
     def _note_models(self) -> None:
         models = [r.model for r in self.readings]
@@ -133,7 +150,35 @@ def read_ops(trace: Trace, catalog: Catalog, activity: DeviceActivity) -> tuple[
     if around:
         readings = OpReadings(table, catalog, rows, around=around)
     inherited = _inherited_backward(trace, catalog, readings, forward, around)
-    return events, ops, OpReadings(table, catalog, rows, inherited, around) if inherited else readings
+    if inherited:
+        readings = OpReadings(table, catalog, rows, inherited, around)
+    _read_precisions(table, activity, readings, events, ops)
+    return events, ops, readings
+
+
+def _read_precisions(
+    table: TraceTable, activity: DeviceActivity, readings: OpReadings, events: Codes, ops: RowColumn
+) -> None:
+    """Sets what matrix products compute in where their type leaves it open: what the kernels of most time are named."""
+    models = [reading.model for reading in readings.readings]
+    matrix = [m.compute_dtype if m is not None and m.engine == "matrix" else DType.BOOL for m in models]
+    code = readings.code_of(ops)
+    found: dict[Precision, int] = {}
+    kind = np.full(len(events), -1, np.int32)
+    for recorded in dict.fromkeys(dtype for dtype in matrix if is_open(dtype)):
+        at = np.flatnonzero(np.array([dtype is recorded for dtype in matrix], bool)[code])
+        names, which = np.unique(activity.name[events[at]], return_inverse=True)
+        said = precisions([table.names[name] for name in names.tolist()], recorded)
+        kinds = [-1 if precision is None else found.setdefault(precision, len(found)) for precision in said]
+        kind[at] = np.array(kinds, np.int32)[which]
+    if not found:
+        return
+    telling = np.flatnonzero(kind >= 0)
+    rows = np.searchsorted(readings.rows, ops[telling])
+    time_ns = np.zeros((len(readings.rows), len(found)), np.int64)
+    np.add.at(time_ns, (rows, kind[telling]), activity.duration[events[telling]])
+    known = time_ns.any(axis=1)
+    readings.compute_in(np.where(known, time_ns.argmax(axis=1), -1).astype(np.int32), tuple(found))
 
 
 def _signature(table: TraceTable, row: int, around: Surroundings | None) -> OpSignature:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tracelens import perf_models
+from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.perf_models.base import PerfModel
@@ -17,6 +18,7 @@ from tracelens.perf_models.gemm import GEMM, GEMMBackward
 from tracelens.perf_models.inference_attention import InferenceStep
 from tracelens.perf_models.inner_ops import InnerOp, OpCall
 from tracelens.perf_models.kernels import KernelPattern
+from tracelens.perf_models.precision import Precision
 from tracelens.registry import Claim, Registry
 from tracelens.signature import OpSignature
 
@@ -31,12 +33,32 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is known of one distinct op call. ``note`` says why there is no model."""
+    """What is known of one distinct op call. ``note`` says why there is no model.
+
+    ``computed_in``: what its kernels' names say that its products run in; None where they are silent.
+    """
 
     category: str | None
     model: PerfModel | None = None
     note: str = ""
     leaf_only: bool = False
+    computed_in: Precision | None = None
+
+    @property
+    def compute_dtype(self) -> DType | None:
+        """The element type whose compute rate applies."""
+        if self.computed_in is not None:
+            return self.computed_in.dtype
+        return None if self.model is None else self.model.compute_dtype
+
+    @property
+    def compute_spec(self) -> str | None:
+        """Engine and precision: ``matrix_tf32``; None where the call computes nothing, or in an unknown type."""
+        if self.model is None or self.model.engine == "none":
+            return None
+        dtype = self.model.compute_dtype
+        label = self.computed_in.label if self.computed_in is not None else dtype.label if dtype is not None else None
+        return None if label is None else f"{self.model.engine}_{label}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ def coverage(
 ) -> Coverage:
     """Shares of the summed duration of all device events, communication included in the denominator.
 
-    perf_model: in rows whose perf model says FLOPs or bytes; categorised: of a category that is not ``other``
-    (``categories``: of every event); unlinked: no recorded launch; communication: by kernel name, or because the op
-    communicates.
+    perf_model: in rows whose perf model says FLOPs or bytes; flops: in rows whose FLOPs are known, those of pure data
+    movement and communication being none; categorised: of a category that is not ``other`` (``categories``: of every
+    event); unlinked: no recorded launch; communication: by kernel name, or because the op communicates.
     """
     duration = activity.duration
     total = int(duration.sum())
@@ -26,15 +26,18 @@ def coverage(
     def share(mask: Bools) -> float | None:
         return float(duration[mask].sum() / total) if total else None
 
-    code = readings.code_of(unified.row)
-    call_has_model = np.zeros(len(unified.row), bool)
-    inside = (code >= 0) & (unified.kernel_name < 0)
-    call_has_model[inside] = readings.with_work[code[inside]]
+    code = np.where(unified.kernel_name < 0, readings.code_of(unified.row), np.int32(-1))
+    models = [reading.model for reading in readings.readings]
+    says_work = np.append(readings.with_work, False)
+    says_flops = np.array([m is not None and m.flops() is not None for m in models] + [False], bool)
     modelled = np.zeros(len(activity), bool)
     unlinked = activity.op < 0
-    modelled[unified.events] = call_has_model[unified.call_of_event]
+    modelled[unified.events] = says_work[code][unified.call_of_event]
+    computed = activity.communication | activity.memcpy
+    computed[unified.events] |= says_flops[code][unified.call_of_event]
     return Coverage(
         perf_model=share(modelled),
+        flops=share(computed),
         categorised=share(~categories.are(OTHER)),
         unlinked=share(unlinked),
         communication=share(activity.communication),

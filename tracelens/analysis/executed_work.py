@@ -39,9 +39,9 @@ def executed_work(calls: Calls, readings: OpReadings, step_of_event: Ints, steps
     np.add.at(total, step[step >= 0], flops[modelled[step >= 0] + 1])
     by_type: dict[DType, float] = {}
     for index, count in enumerate(np.bincount(modelled + 1, minlength=len(flops))[1:].tolist()):
-        model = matrix[index]
-        if model is not None and model.compute_dtype is not None:
-            by_type[model.compute_dtype] = by_type.get(model.compute_dtype, 0.0) + count * flops[index + 1]
+        dtype = readings.readings[index].compute_dtype
+        if matrix[index] is not None and dtype is not None:
+            by_type[dtype] = by_type.get(dtype, 0.0) + count * flops[index + 1]
     forward = np.array([isinstance(m, SDPA) and not isinstance(m, SDPABackward) for m in models] + [False], bool)
     attention = np.flatnonzero(forward[modelled])
     return ExecutedWork(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.dtypes import DType
+from tracelens.analysis.limits import rate_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,7 @@ def roofs(analysis: Analysis) -> Roofs | None:
     used = ops.dropna(subset=["compute_spec"]).groupby("compute_spec")["kernel_us_sum"].sum()
     compute = []
     for spec, _ in sorted(used.items(), key=lambda entry: (-entry[1], str(entry[0]))):
-        engine, _, dtype = str(spec).partition("_")
-        rate = device.rate(engine, DType.parse(dtype))
+        rate = rate_of(device, str(spec))
         if rate is not None:
             compute.append(
                 ComputeRoof(

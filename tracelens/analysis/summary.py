@@ -50,9 +50,13 @@ class DeviceSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Shares of the summed duration of device events; ``shapes`` and ``stacks``: whether the trace recorded them."""
+    """Shares of the summed duration of device events; ``shapes`` and ``stacks``: whether the trace recorded them.
+
+    ``perf_model``: of known FLOPs or bytes; ``flops``: of known FLOPs, none included.
+    """
 
     perf_model: float | None = None
+    flops: float | None = None
     categorised: float | None = None
     unlinked: float | None = None
     communication: float | None = None
@@ -91,14 +95,37 @@ class Steps:
     left_out: str = ""
 
 
+#: Share of the device time from which the ops of known work stand for all of it.
+COMPLETE = 0.9
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Modeled arithmetic over the window's whole time, and as shares of the device's rates for ``dtype``."""
+    """Matrix arithmetic of known FLOPs over the time of the calls that it belongs to.
+
+    ``device_share``: these calls' share of the device time. ``of_peak`` and ``of_achievable``: shares of the device's
+    rates, each call's for what it computes in; ``dtype`` is the type of most FLOPs, ``several`` whether others matter.
+    ``window_of_peak``: the same FLOPs over the whole window, idle time included; where ``is_lower_bound`` other calls
+    may add to it.
+    """
 
     tflops_s: float
     dtype: str
+    device_share: float
+    several: bool = False
     of_peak: float | None = None
     of_achievable: float | None = None
+    window_of_peak: float | None = None
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the calls are too little of the device time for the window's figure to be all of it."""
+        return self.device_share < COMPLETE
+
+    @property
+    def peak_name(self) -> str:
+        """What the shares are of: ``dense bf16 peak``."""
+        return f"dense peak (mostly {self.dtype})" if self.several else f"dense {self.dtype} peak"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +173,7 @@ class CategoryRow:
 
     ``time_us`` is per step where there are steps, else over the window; ``share`` is of the window. Rates are over
     the category's own kernel time, of the calls whose work is known; None where these are not most of that time.
+    ``flops_share``: the share of the category's time in calls of known FLOPs.
     ``of_roofline`` is estimated over measured time, ``of_peak`` the achieved share of the data sheet's figure for
     ``bound``.
     """
@@ -160,6 +188,7 @@ class CategoryRow:
     of_roofline: float | None = None
     of_peak: float | None = None
     backend: str | None = None
+    flops_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

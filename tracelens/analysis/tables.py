@@ -17,6 +17,7 @@ from tracelens.analysis.activity import DeviceActivity, Labels
 from tracelens.analysis.calls import Calls, Launchers, OpReadings
 from tracelens.analysis.event_category import COPY
 from tracelens.analysis.expert_exchange import Exchange
+from tracelens.analysis.limits import LAUNCH, Limits
 from tracelens.analysis.numbering import Codes, first_of_each, numbered
 from tracelens.backends.base import EstimateTable
 from tracelens.perf_models.columns import WorkColumns
@@ -228,9 +229,13 @@ class Work:
         readings: OpReadings,
         estimate: Callable[[WorkColumns], EstimateTable] | None,
         chosen: Callable[[WorkColumns], EstimateTable] | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        models = [r.model for r in readings.readings if r.model is not None]
-        self.columns = WorkColumns.of(models)
+        known = [r for r in readings.readings if r.model is not None]
+        models = [r.model for r in known if r.model is not None]
+        self.columns = WorkColumns.of(models, [r.computed_in for r in known])
+        #: Of the device, None where it is not known.
+        self.limits = limits
         self.estimates = estimate(self.columns) if estimate is not None and models else None
         #: What the backend that the caller chose says is achievable, beside the roofline.
         self.achievable = chosen(self.columns) if chosen is not None and models else None
@@ -255,9 +260,9 @@ def modelled_table(
 ) -> pd.DataFrame:
     """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
 
-    Rates are per call, then averaged: flops or bytes over the busy time of the call's kernels. ``hbm_*`` is device
-    memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting included. Calls that
-    ``is_nested`` says lie in another one have rows of their own.
+    Rates are flops or bytes over the busy time of the kernels, their mean of all calls together: a ratio of sums.
+    ``hbm_*`` is device memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting
+    included. Calls that ``is_nested`` says lie in another one have rows of their own.
     """
     reading = np.where(calls.kernel_name >= 0, np.int32(-1), 2 * readings.code_of(calls.row) + is_nested)
     group = Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code)
@@ -293,16 +298,21 @@ def modelled_table(
     frame["flops_per_byte"] = np.divide(flops, hbm, out=np.full(len(flops), np.nan), where=hbm > 0)
     frame["wire_mb"] = every_row / BYTES_PER_MB
     for key, amount in (("tflops_s", flops), ("hbm_tb_s", hbm), ("effective_interconnect_tb_s", wire)):
-        rate = np.divide(amount[of_call], kernel_us, out=np.full(len(kernel_us), np.nan), where=kernel_us > 0)
-        parts.append(statistics(pd.Series(rate / TERA_PER_S_IN_PER_US), of_call, key, total=False))
-    models = [readings.readings[c].model if c >= 0 else None for c in code.tolist()]
+        parts.append(_rates(amount / TERA_PER_S_IN_PER_US, kernel_us, of_call, key))
+    spoken = [readings.readings[c] if c >= 0 else None for c in code.tolist()]
+    models = [None if reading is None else reading.model for reading in spoken]
     frame["model"] = [None if m is None else type(m).__name__ for m in models]
     frame["has_perf_model"] = [m is not None for m in models]
-    frame["compute_spec"] = [_compute_spec(m) for m in models]
+    frame["compute_spec"] = [None if r is None else r.compute_spec for r in spoken]
+    precision = [None if r is None or r.computed_in is None else r.computed_in.label for r in spoken]
+    frame["computed_in"] = np.array(precision, object)
     frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
     frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
     _add_exchanges(frame, exchange, wire)
     gap = activity.gap_before[calls.first_event].astype(float)
+    frame["kernels_per_call"] = (
+        np.bincount(of_call[calls.call_of_event], minlength=len(frame)) / frame["operation_count"]
+    )
     frame["launch_gap_us"] = pd.Series(np.where(gap < 0, np.nan, gap) / NS_PER_US).groupby(of_call).median()
     frame = pd.concat(parts, axis=1)
     frame = _with_estimate(frame, work, position, kernel_us, of_call)
@@ -327,28 +337,51 @@ def _add_exchanges(frame: pd.DataFrame, exchange: Sequence[Exchange | None], wir
     frame["deepep_us"] = np.array(deepep, np.float64)
 
 
+def _rates(amount: Floats, kernel_us: Floats, of_call: Codes, key: str) -> pd.DataFrame:
+    """Statistics of ``amount`` (per call, by group) over each call's time; the mean is all amounts over all time."""
+    each, us = amount[of_call], np.where(kernel_us > 0, kernel_us, np.nan)
+    frame = statistics(pd.Series(each / us), of_call, key, total=False)
+    timed = np.bincount(of_call[kernel_us > 0], minlength=len(amount))
+    total = np.bincount(of_call, kernel_us, minlength=len(amount))
+    return frame.assign(**{f"{key}_mean": amount * timed / np.where(total > 0, total, np.nan)})
+
+
 def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: Floats, of_call: Codes) -> pd.DataFrame:
-    estimates = work.estimates
-    if estimates is None:
+    estimates, limits = work.estimates, work.limits
+    if estimates is None or limits is None:
         frame["roofline_us"] = np.nan
-        frame["roofline_bound"] = None
-        frame["backend"] = None
+        frame["roofline_bound"] = frame["backend"] = frame["served_from"] = None
         frame["percent_of_peak"] = np.nan
-        ratio = np.full(len(kernel_us), np.nan)
+        share = _rates(np.full(len(frame), np.nan), kernel_us, of_call, "percent_of_roofline")
     else:
-        time_us = work.take(estimates.time_us, position)
-        peak_us = work.take(estimates.peak_us, position)
-        frame["roofline_us"] = time_us
-        frame["roofline_bound"] = [estimates.bound[p] if p >= 0 else None for p in position.tolist()]
-        frame["backend"] = [
-            estimates.backend[p] if p >= 0 and np.isfinite(time_us[i]) else None
-            for i, p in enumerate(position.tolist())
+        mean, kernels = frame["kernel_us_mean"].to_numpy(), frame["kernels_per_call"].to_numpy()
+        time_us, peak_us = work.take(estimates.time_us, position), work.take(estimates.peak_us, position)
+        floor_us = limits.floor_us(kernels, mean)
+        bound = [estimates.bound[p] if p >= 0 else None for p in position.tolist()]
+        frame["roofline_us"] = np.where(np.isnan(time_us), np.nan, np.fmax(time_us, floor_us))
+        frame["roofline_bound"] = [
+            LAUNCH if at_floor else b for at_floor, b in zip(floor_us > time_us, bound, strict=True)
         ]
-        mean = frame["kernel_us_mean"].to_numpy()
+        who = zip(np.isfinite(time_us).tolist(), position.tolist(), strict=True)
+        frame["backend"] = [estimates.backend[p] if known else None for known, p in who]
         frame["percent_of_peak"] = 100 * np.divide(peak_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
-        ratio = 100 * np.divide(time_us[of_call], kernel_us, out=np.full(len(kernel_us), np.nan), where=kernel_us > 0)
-    frame = pd.concat([frame, statistics(pd.Series(ratio), of_call, "percent_of_roofline", total=False)], axis=1)
+        served = limits.served_from(frame["hbm_mb"].to_numpy() * BYTES_PER_MB, peak_us, mean, kernels)
+        frame["served_from"] = np.array(served, object)
+        share = _percent_of_roofline(frame, limits, time_us, kernel_us, of_call)
+    frame = pd.concat([frame, share], axis=1)
     return frame if work.achievable is None else _with_achievable(frame, work, work.achievable, position)
+
+
+def _percent_of_roofline(
+    frame: pd.DataFrame, limits: Limits, time_us: Floats, kernel_us: Floats, of_call: Codes
+) -> pd.DataFrame:
+    """Of each call's own roofline, which its launches are part of; the mean is the group's."""
+    own = np.fmax(time_us[of_call], limits.floor_us(frame["kernels_per_call"].to_numpy()[of_call], kernel_us))
+    own[np.isnan(time_us[of_call])] = np.nan
+    share = pd.Series(100 * own / np.where(kernel_us > 0, kernel_us, np.nan))
+    mean = frame["kernel_us_mean"].where(frame["kernel_us_mean"] > 0)
+    found = statistics(share, of_call, "percent_of_roofline", total=False)
+    return found.assign(percent_of_roofline_mean=100 * frame["roofline_us"] / mean)
 
 
 def _with_achievable(frame: pd.DataFrame, work: Work, achievable: EstimateTable, position: Ints) -> pd.DataFrame:
@@ -378,13 +411,6 @@ def with_estimated_totals(frame: pd.DataFrame, unified: pd.DataFrame, key: str) 
     return frame.assign(
         estimated_ms=frame[key].map(sums["estimated_us"] / 1e3), percent_of_achievable=frame[key].map(share)
     )
-
-
-def _compute_spec(model: Any) -> str | None:
-    if model is None or model.engine == "none":
-        return None
-    dtype = model.compute_dtype
-    return f"{model.engine}_{dtype.label}" if dtype is not None else None
 
 
 def _note(readings: OpReadings, code: int, kernel: int) -> str | None:

@@ -66,7 +66,7 @@ def utilization(analysis: Analysis) -> tuple[Utilization | None, tuple[Notice, .
         text = f"MFU is {100 * made.mfu:.0f} %: the model, --ranks or the tokens per step do not fit this trace"
         notices.insert(0, _notice("utilization_above_peak", text))
     elif made.mfu is not None and made.mfu > (made.hfu or 0):
-        covered = f"{100 * (made.hardware_coverage or 0):.0f} % of the device time is in ops with a perf model"
+        covered = f"{100 * (made.hardware_coverage or 0):.0f} % of the device time is in ops of known FLOPs"
         text = f"MFU is above HFU: {covered}, the rest may hold the missing products"
         notices.insert(0, _notice("utilization_uncovered", text))
     return made, tuple(notices)
@@ -100,7 +100,7 @@ def _made(analysis: Analysis, work: StepWork, tokens: _Tokens, ranks: int, ranks
         time_us=time_us,
         model_flops=model_flops,
         hardware_flops=hardware_flops,
-        hardware_coverage=analysis.coverage.perf_model,
+        hardware_coverage=analysis.coverage.flops,
         mfu=_share(model_flops, time_us, peak),
         mfu_of_achievable=_share(model_flops, time_us, achievable),
         hfu=_share(hardware_flops, time_us, peak),

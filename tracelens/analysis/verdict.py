@@ -11,11 +11,13 @@ import pandas as pd
 
 from tracelens.analysis.analyze import CHOSEN, Analysis
 from tracelens.analysis.graphs import GraphLinks, graph_launches
-from tracelens.analysis.idle_findings import counted, idle_findings
+from tracelens.analysis.idle_findings import counted, duration, idle_findings
 from tracelens.analysis.intervals import union_by_group
+from tracelens.analysis.limits import LAUNCH, SHORT_KERNEL_US, TOLERANCE_US, rate_of
 from tracelens.analysis.numbering import distinct_rows
 from tracelens.analysis.overlap import StreamOverlaps
 from tracelens.analysis.summary import (
+    COMPLETE,
     Busy,
     CategoryRow,
     DeviceSummary,
@@ -29,16 +31,16 @@ from tracelens.analysis.summary import (
     Unanswered,
 )
 from tracelens.analysis.utilization import utilization
-from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.fused import FusedKernel
 from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
-from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 Floats = npt.NDArray[np.float64]
 
-SHORT_KERNEL_US = 5.0
+#: Share of the FLOPs from which one type stands for all.
+ONE_TYPE = 0.99
 #: Share of the window below which a possible gain is not worth a line.
 MIN_GAIN = 0.005
 #: Share of a category's time that calls of known work must exceed, for their rate to stand for the category.
@@ -176,23 +178,35 @@ def _busy(analysis: Analysis) -> Busy:
 
 
 def _throughput(analysis: Analysis) -> Throughput | None:
-    """Modeled flops over the window, beside the rates of the type that does most of them."""
+    """Known matrix FLOPs over the time of the calls that they belong to, and over the window."""
     unified = analysis.frames["unified_perf_summary"]
-    matrix = unified[unified["compute_spec"].astype(str).str.startswith("matrix_") & unified["gflops"].notna()]
+    matrix = unified[unified["compute_spec"].astype(str).str.startswith("matrix_") & (unified["gflops"] > 0)]
+    matrix = matrix[matrix["kernel_us_sum"] > 0]
+    device_us = analysis.activity.duration.sum() / NS_PER_US
     if matrix.empty or not analysis.timeline.total_ns:
         return None
-    flops = matrix["gflops"] * matrix["operation_count"] * 1e9
-    by_type = flops.groupby(matrix["compute_spec"]).sum()
-    name = str(by_type.idxmax()).removeprefix("matrix_")
-    achieved = float(flops.sum()) / (analysis.timeline.total_ns / NS_PER_US) / TERA_PER_S_IN_PER_US
-    dtype = DType.parse(name)
-    rate = analysis.device.rate("matrix", dtype) if analysis.device is not None and dtype is not None else None
-    achievable = rate.achievable_tflops_s if rate else None
+    mflop = matrix["gflops"] * matrix["operation_count"] * FLOPS_PER_GFLOP / TERA_PER_S_IN_PER_US
+    time_us = matrix["kernel_us_sum"]
+    by_spec = mflop.groupby(matrix["compute_spec"]).sum()
+    rates = {spec: rate_of(analysis.device, str(spec)) for spec in by_spec.index}
+    peak, best = (
+        matrix["compute_spec"].map({spec: getattr(rate, key, None) for spec, rate in rates.items()}).astype(float)
+        for key in ("peak_tflops_s", "achievable_tflops_s")
+    )
+
+    def share(rate: pd.Series) -> float | None:
+        known = rate.notna()
+        return float((mflop / rate)[known].sum() / time_us[known].sum()) if known.any() else None
+
+    at_peak_us = (mflop / peak).sum()
     return Throughput(
-        tflops_s=achieved,
-        dtype=name,
-        of_peak=achieved / rate.peak_tflops_s if rate else None,
-        of_achievable=achieved / achievable if achievable else None,
+        tflops_s=float(mflop.sum() / time_us.sum()),
+        dtype=str(by_spec.idxmax()).removeprefix("matrix_"),
+        several=bool(by_spec.max() < ONE_TYPE * by_spec.sum()),
+        device_share=float(time_us.sum() / device_us),
+        of_peak=share(peak),
+        of_achievable=share(best) if time_us[best.notna()].sum() > COMPLETE * time_us[peak.notna()].sum() else None,
+        window_of_peak=float(at_peak_us / (analysis.timeline.total_ns / NS_PER_US)) if peak.notna().any() else None,
     )
 
 
@@ -249,6 +263,7 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
     return CategoryRow(
         name=name,
         time_us=float(time.sum()) / divisor,
+        flops_share=float(time[~np.isnan(per["gflops"])].sum() / time.sum()) if time.sum() else None,
         share=float(time.sum()) / total_us,
         tflops_s=tflops or None,
         hbm_tb_s=rate(per["hbm_mb"] * 1e6),
@@ -265,17 +280,17 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
     unified = analysis.frames["unified_perf_summary"]
     findings: list[Finding] = []
     gain = (unified["kernel_us_sum"] - unified["roofline_us"] * unified["operation_count"]) / divisor
-    worthwhile = gain[gain * divisor > MIN_GAIN * analysis.timeline.total_ns / NS_PER_US]
+    worthwhile = gain[(gain * divisor > MIN_GAIN * analysis.timeline.total_ns / NS_PER_US) & ~_at_launch_floor(unified)]
     for index in worthwhile.sort_values(ascending=False, kind="stable").index[:6]:
         row = unified.loc[index]
+        calls = counted(int(row["operation_count"]), "call")
         findings.append(
             Finding(
                 id="op_below_roofline",
                 op=str(row["name"]),
                 gain_us=float(gain[index]),
                 certainty="medium",
-                why=f"{row['name']} {_dims(analysis, row)}, {counted(int(row['operation_count']), 'call')}: "
-                f"{100 * row['roofline_us'] / row['kernel_us_mean']:.0f} % of the {row['roofline_bound']} roofline",
+                why=f"{row['name']} {_dims(analysis, row)}, {calls}: {_distance(row)}",
             )
         )
     timeline = analysis.timeline
@@ -304,6 +319,19 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
         )
     findings.sort(key=lambda f: (-(f.gain_us or 0.0), f.id, f.op or "", f.why))
     return tuple(findings[:10])
+
+
+def _at_launch_floor(rows: pd.DataFrame) -> pd.Series:
+    """Calls of short kernels whose work takes less than their launches: no faster kernel helps, only fewer of them."""
+    per_kernel = rows["kernel_us_mean"] / rows["kernels_per_call"]
+    return (rows["roofline_bound"] == LAUNCH) & (per_kernel <= SHORT_KERNEL_US)
+
+
+def _distance(row: pd.Series) -> str:
+    """How far a row is from its roofline."""
+    if row["roofline_bound"] == LAUNCH:
+        return f"{duration(row['kernel_us_mean'])} each, {row['roofline_us']:.1f} µs is the launch floor"
+    return f"{100 * row['roofline_us'] / row['kernel_us_mean']:.0f} % of the {row['roofline_bound']} roofline"
 
 
 def _percent(share: float, decimals: int = 0) -> str:
@@ -335,7 +363,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         )
     elif analysis.recognition.note and (analysis.recognition.device is None or analysis.recognition.how == CHOSEN):
         notices.append(Notice(id="device", count=1, text=analysis.recognition.note))
-    above = _above_peak(analysis)
+    above = _above_peak(analysis.frames["unified_perf_summary"])
     if above:
         faster = f"{counted(above, 'row')} faster than the data sheet allows"
         text = f"{faster}: a perf model or the device file is wrong there"
@@ -350,6 +378,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         notices.append(Notice(id="host_overlaps", count=tree.overlaps, text=text))
     if analysis.overlaps is not None and analysis.overlaps.count:
         notices.append(_overlap_notice(analysis, analysis.overlaps))
+    notices += _from_cache(analysis.frames["unified_perf_summary"])
     failed: dict[str, list[str]] = {}
     for failure in analysis.failures:
         failed.setdefault(f"{failure.origin}: {failure.error}", []).append(failure.name)
@@ -407,9 +436,18 @@ def _chosen_rank(ranks: MergedRanks) -> Notice:
     return Notice(id="several_processes", count=len(ranks.numbers), text=text)
 
 
-def _above_peak(analysis: Analysis) -> int:
-    percent = analysis.frames["unified_perf_summary"]["percent_of_peak"]
-    return int((percent > 100).sum())
+def _above_peak(rows: pd.DataFrame) -> int:
+    """Rows faster than the data sheet allows, by more than the clock's resolution and than the cache explains."""
+    at_peak_us = rows["percent_of_peak"] / 100 * rows["kernel_us_mean"]
+    beyond = at_peak_us - rows["kernel_us_mean"] > TOLERANCE_US * rows["kernels_per_call"]
+    return int((beyond & rows["served_from"].isna()).sum())
+
+
+def _from_cache(rows: pd.DataFrame) -> Iterator[Notice]:
+    """Rows faster than HBM, by the cache that explains it."""
+    for name, count in rows["served_from"].dropna().value_counts().sort_index().items():
+        text = f"{counted(int(count), 'row')} faster than HBM: bytes from {name} (column Served From)"
+        yield Notice(id="from_cache", count=int(count), text=text)
 
 
 def _graph_share(analysis: Analysis) -> Notice | None:

@@ -26,8 +26,9 @@ class Roofline:
     direction. Rates are the achievable ones where the device file has them, else the peaks; ``peak_us`` is the same
     with peaks throughout. Achievable rates never exceed peaks, so ``time_us`` never beats the device's peak.
 
-    What is unknown bounds nothing: without a compute rate (unknown precision, a type the device has no rate for) the
-    row is memory or wire bound, and ``rate_basis`` is None. Ties go to compute, then memory. All three unknown: NaN.
+    An operation that computes, but whose FLOPs are unknown, has no time and no bound: its bytes alone say neither. What
+    else is unknown bounds nothing: without a compute rate (a type the device has no rate for) the row is memory or
+    wire bound, and ``rate_basis`` is None. Ties go to compute, then memory. All three unknown: NaN.
     """
 
     name: ClassVar[str] = "roofline"
@@ -57,13 +58,14 @@ class Roofline:
             memory_tb_s=memory_peak,
             wire_gb_s=wire_peak,
         )
-        time_us = _largest(achievable)
+        undecided = np.isnan(columns.flops * columns.passes) & np.array([e != "none" for e in columns.engine], bool)
+        time_us = np.where(undecided, np.nan, _largest(achievable))
         # argmax takes the first of equals: compute, memory, wire.
         largest = np.where(np.isnan(achievable), -1.0, achievable).argmax(axis=0)
         answered = time_us > 0
         return EstimateTable(
             time_us=time_us,
-            peak_us=_largest(peak),
+            peak_us=np.where(undecided, np.nan, _largest(peak)),
             compute_us=achievable[0],
             memory_us=achievable[1],
             wire_us=achievable[2],
@@ -92,6 +94,7 @@ def _work(columns: Columns, device: HardwareSpec) -> WorkColumns:
         engine=("matrix",) * rows,
         dtype=(dtype,) * rows,
         models=(),
+        passes=np.ones(rows),
     )
 
 
@@ -103,7 +106,7 @@ def _times(columns: WorkColumns, *, compute: Floats, memory_tb_s: float | None, 
     """Three rows: compute, memory, wire time in us. No work takes no time, at whatever rate."""
     memory_per_us = np.nan if memory_tb_s is None else memory_tb_s * TERA_PER_S_IN_PER_US
     wire_per_us = np.nan if wire_gb_s is None else wire_gb_s * GB_PER_S_IN_BYTES_PER_US
-    work = np.stack([columns.flops, columns.hbm_bytes, columns.wire_bytes])
+    work = np.stack([columns.flops * columns.passes, columns.hbm_bytes, columns.wire_bytes])
     per_us = np.stack(
         [
             compute * TERA_PER_S_IN_PER_US,

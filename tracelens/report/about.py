@@ -109,11 +109,15 @@ def _time(summary: Summary) -> Iterator[Line]:
         yield _row("Idle", busy.idle, number_format=PERCENT)
     rate = summary.throughput
     if rate is not None:
-        yield _row("TFLOPS/s over the window", rate.tflops_s, rate.dtype, number_format="#,##0.0")
+        yield _row("TFLOPS/s of calls with known FLOPs", rate.tflops_s, rate.dtype, number_format="#,##0.0")
+        yield _row("  which are of the device time", rate.device_share, number_format=PERCENT)
         if rate.of_peak is not None:
             yield _row("  of the dense peak", rate.of_peak, number_format=PERCENT)
         if rate.of_achievable is not None:
             yield _row("  of the best measured", rate.of_achievable, number_format=PERCENT)
+        if rate.window_of_peak is not None:
+            least = "at least: other calls may compute, too" if rate.is_lower_bound else None
+            yield _row("  over the whole window, of the dense peak", rate.window_of_peak, least, number_format=PERCENT)
 
 
 def _utilization(used: Utilization | None) -> Iterator[Line]:

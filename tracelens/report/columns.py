@@ -379,7 +379,8 @@ ROOFLINE = (
     Column(
         key="roofline_us",
         header="Roofline Time (µs)_first",
-        meaning="Least time of one call at the device's achievable rates: the larger of compute, HBM and wire time.",
+        meaning="Least time of one call at the device's achievable rates: the largest of compute, HBM and wire time "
+        "and of the launch of its kernels. Empty where the FLOPs are not known.",
         unit="µs",
         number_format=US,
         optional=True,
@@ -395,7 +396,8 @@ ROOFLINE = (
         SPREAD,
         key="percent_of_roofline",
         header="Pct Roofline_{}",
-        meaning="Roofline time over measured kernel time. Above 100 the kernel beats the best rates measured.",
+        meaning="Roofline time over measured kernel time; the mean is of all calls together (a ratio of sums). "
+        "Above 100 the kernel beats the best rates measured, or its bytes came from a cache (Served From).",
         unit="%",
         number_format=PERCENT,
         look="of_limit",
@@ -408,6 +410,14 @@ ROOFLINE = (
         unit="%",
         number_format=PERCENT,
         look="of_limit",
+        optional=True,
+    ),
+    Column(
+        key="served_from",
+        header="Served From",
+        meaning="The last-level cache, where a call is faster than HBM and its bytes fit in it (in part: the rest "
+        "came from HBM).",
+        width=16,
         optional=True,
     ),
     Column(key="backend", header="backend", meaning="What estimated the row.", width=14, optional=True),
@@ -434,6 +444,20 @@ UNIFIED = column_set(
         meaning="Whether the row's work is known.",
         number_format="General",
         width=12,
+    ),
+    Column(
+        key="computed_in",
+        header="Computed In",
+        meaning="What the names of the kernels say that products run in, where the recorded type leaves it open.",
+        width=12,
+        optional=True,
+    ),
+    Column(
+        key="kernels_per_call",
+        header="Kernels per Call",
+        meaning="Kernels, copies and memsets of one call, on average.",
+        number_format="#,##0.0",
+        optional=True,
     ),
     Column(
         key="launch_gap_us",

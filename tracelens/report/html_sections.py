@@ -113,12 +113,15 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
     if rate is not None:
         shares = [
             f"{shown_share(value)} of {name}"
-            for value, name in ((rate.of_achievable, "achievable"), (rate.of_peak, f"dense {rate.dtype} peak"))
+            for value, name in ((rate.of_achievable, "achievable"), (rate.of_peak, rate.peak_name))
             if value is not None
         ]
+        least = "at least " if rate.is_lower_bound else ""
+        whole = "" if rate.window_of_peak is None else f" Over the window: {least}{shown_share(rate.window_of_peak)}."
         yield _tile(
-            "Throughput", f"{shown_rate(rate.tflops_s)} TFLOPS/s", ", ".join(shares) or rate.dtype,
-            "Modeled matrix operations of the window over its whole time, idle time included. "
+            "Throughput", f"{shown_rate(rate.tflops_s)} TFLOPS/s",
+            f"{', '.join(shares) or rate.dtype}, in {shown_share(rate.device_share)} of GPU time",
+            f"Known matrix operations over the time of the calls that they belong to.{whole} "
             "Achievable: the best rate measured on such a device; the sources stand at the end of this page.",
         )  # fmt: skip
     used = summary.utilization
@@ -132,7 +135,7 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
     if coverage.perf_model is not None:
         yield _tile(
             "Coverage", shown_share(coverage.perf_model), "of GPU time has a perf model",
-            "Share of the summed duration of device events in rows whose FLOPs and bytes are known from what was "
+            "Share of the summed duration of device events in rows whose FLOPs or bytes are known from what was "
             "recorded. What follows about rates speaks of these only.",
         )  # fmt: skip
 

@@ -244,6 +244,7 @@ def _category(row: CategoryRow) -> Json:
         "of_roofline": row.of_roofline,
         "of_peak": row.of_peak,
         "backend": row.backend,
+        "flops_share": row.flops_share,
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from tracelens.analysis.summary import CategoryRow, Summary, Utilization
+from tracelens.analysis.summary import COMPLETE, CategoryRow, Summary, Throughput, Utilization
 from tracelens.report.figures import (
     bound_text,
     shown_ms,
@@ -78,6 +78,8 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
     line = "".join(_time(summary))
     if line:
         yield _Row(text=f" {line}")
+    if summary.throughput is not None:
+        yield _Row(text=f" {_rate(summary.throughput)}")
     if summary.utilization is not None:
         yield _Row(text=f" {_utilization(summary.utilization)}")
     if summary.busy is not None:
@@ -103,14 +105,17 @@ def _time(summary: Summary) -> Iterator[str]:
     else:
         return
     rate = summary.throughput
-    if rate is None:
-        return
+    if rate is not None and rate.window_of_peak is not None:
+        yield f"   {'at least ' if rate.is_lower_bound else ''}{shown_share(rate.window_of_peak)} of {rate.peak_name}"
+
+
+def _rate(rate: Throughput) -> str:
+    """What the matrix ops of known FLOPs reached, and how much of the device time they are."""
+    where = f"matrix ops, {shown_share(rate.device_share)} of GPU time"
     if rate.of_peak is None:
-        yield f"   {rate.tflops_s:,.1f} TFLOP/s {rate.dtype}"
-        return
-    yield f"   {shown_share(rate.of_peak)} of dense {rate.dtype} peak"
-    if rate.of_achievable is not None:
-        yield f", {shown_share(rate.of_achievable)} of achievable"
+        return f"{where}: {shown_rate(rate.tflops_s)} TFLOP/s {rate.dtype}"
+    best = "" if rate.of_achievable is None else f", {shown_share(rate.of_achievable)} of achievable"
+    return f"{where}: {shown_share(rate.of_peak)} of peak{best}"
 
 
 def _utilization(used: Utilization) -> str:
@@ -118,7 +123,8 @@ def _utilization(used: Utilization) -> str:
     if used.mfu is None:
         return f"{used.model_flops / FLOPS_PER_TFLOP:,.3g} TFLOP per step · {what}"
     shares = [("MFU", used.mfu, used.mfu_of_achievable), ("HFU", used.hfu, used.hfu_of_achievable)]
-    of_peak = ", ".join(f"{name} {shown_share(share)}" for name, share, _ in shares if share is not None)
+    partly = {"HFU": "at least "} if (used.hardware_coverage or 0) < COMPLETE else {}
+    of_peak = ", ".join(f"{name} {partly.get(name, '')}{shown_share(s)}" for name, s, _ in shares if s is not None)
     achievable = ", ".join(f"{100 * share:.0f}" for _, _, share in shares if share is not None)
     return f"{of_peak}{f' ({achievable} % of achievable)' if achievable else ''} · {what}"
 
