@@ -12,15 +12,17 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.enclosing_calls import SIZES_FROM
 from tracelens.analysis.recorded_groups import recorded_attributes
 from tracelens.analysis.remote_share import all_to_all_share
 from tracelens.analysis.tables import sorted_by
 from tracelens.backends import EstimateTable
 from tracelens.dtypes import DType
 from tracelens.perf_models import Collective, WorkColumns
+from tracelens.perf_models.collective import bus_factor
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.units import BYTES_PER_MB, NS_PER_US
+from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 _ATTRIBUTES = {
     "group_name": "Process Group Name",
@@ -32,6 +34,7 @@ _ATTRIBUTES = {
     "out_nelems": "Out msg nelems",
     "in_split": "In split size",
     "out_split": "Out split size",
+    "sizes_from": SIZES_FROM,
 }
 _KEYS = ("rank", *_ATTRIBUTES, "stream", "remote_share", "remote_from")
 
@@ -39,7 +42,7 @@ _KEYS = ("rank", *_ATTRIBUTES, "stream", "remote_share", "remote_from")
 def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd.DataFrame:
     """One row per distinct collective call of this rank; a field that was not recorded is None and groups as such.
 
-    Recorded on the kernel, else on the ``record_param_comms`` above its launch.
+    Recorded on the kernel, else on the ``record_param_comms`` above its launch, else read from the ops above it.
     """
     index = np.flatnonzero(activity.collective)
     if not len(index):
@@ -49,7 +52,7 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     for i in index.tolist():
         attributes = recorded_attributes(table, tree, int(activity.rows[i]))
         record: dict[str, Any] = {key: _plain(attributes.get(name)) for key, name in _ATTRIBUTES.items()}
-        share = all_to_all_share(attributes, table.rank) if _is_all_to_all(record["collective"]) else None
+        share = all_to_all_share(attributes, table.rank) if _word(record["collective"]) == "all_to_all" else None
         record |= {"remote_share": share and share.share, "remote_from": share and share.source}
         record |= {"rank": table.rank, "stream": int(activity.stream[i])}
         group.append(code_of.setdefault(tuple(record[key] for key in _KEYS), len(code_of)))
@@ -68,7 +71,22 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
         None if share is None or nbytes is None else share * nbytes
         for share, nbytes in zip(result.pop("remote_share"), result["in_mb"], strict=True)
     ]
+    for time in ("mean", "min"):
+        result[f"bus_gb_s_{time}"] = _bus_gb_s(result, result[f"duration_us_{time}"])
     return sorted_by(result, "duration_us_sum")
+
+
+def _bus_gb_s(rows: pd.DataFrame, time_us: pd.Series) -> list[float | None]:
+    """Bus bandwidth as nccl-tests counts it; None where a size was not recorded."""
+    found: list[float | None] = []
+    columns = (rows["collective"], rows["group_size"], rows["in_mb"], rows["out_mb"], time_us)
+    for kind, size, sent, received, us in zip(*columns, strict=True):
+        word = _word(kind)
+        megabytes = received if word == "all_gather" else sent
+        factor = bus_factor(word, size) if word is not None and isinstance(size, int | None) else None
+        known = megabytes is not None and factor is not None and us > 0
+        found.append(megabytes * BYTES_PER_MB * factor / us / GB_PER_S_IN_BYTES_PER_US if known else None)
+    return found
 
 
 def with_estimates(frame: pd.DataFrame, estimate: Callable[[WorkColumns], EstimateTable] | None) -> pd.DataFrame:
@@ -122,10 +140,10 @@ def _stride(ranks: Any) -> int | None:
 
 
 @functools.cache
-def _is_all_to_all(name: object) -> bool:
+def _word(name: object) -> str | None:
     if not isinstance(name, str):
-        return False
-    return Collective(kind=name, elements_in=0, elements_out=0, ranks=None).word == "all_to_all"
+        return None
+    return Collective(kind=name, elements_in=0, elements_out=0, ranks=None).word
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tracelens.analysis.enclosing_calls import calls_above, enclosing_attributes
 from tracelens.trace.table import ProcessGroup, TraceTable
 from tracelens.trace.tree import OpTree
 
@@ -22,10 +23,12 @@ def expert_groups(table: TraceTable) -> tuple[ProcessGroup, ...]:
 
 
 def recorded_attributes(table: TraceTable, tree: OpTree, row: int) -> dict[str, Any]:
-    """What a collective's kernel records of its call, else the ``record_param_comms`` above its launch."""
+    """What a collective's kernel records of its call, else ``record_param_comms`` above its launch, else its ops."""
     attributes = dict(table.signature_of(row).attributes)
     if "Collective name" not in attributes and tree.launch[row] >= 0:
         attributes = _metadata_above(table, tree, int(tree.launch[row])) | attributes
+    if "Collective name" not in attributes and tree.launch[row] >= 0:
+        attributes = enclosing_attributes(table, calls_above(table, tree, row)) | attributes
     return attributes
 
 

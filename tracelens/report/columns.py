@@ -566,7 +566,20 @@ COLLECTIVES = column_set(
         ("sum", "mean", "std", "min", "max"), key="duration_us", header="dur_{}",
         meaning="Duration of the kernel, in which the rank also waits for the others.", unit="µs", number_format=US,
     ),
-    CALLS, ACHIEVABLE,
+    CALLS,
+    Column(
+        key="bus_gb_s_mean", header="Bus GB/s_mean", unit="GB/s", number_format=RATE,
+        meaning="Bus bandwidth as nccl-tests counts it, over the mean duration, waiting included.",
+    ),
+    Column(
+        key="bus_gb_s_min", header="Bus GB/s_of dur_min", unit="GB/s", number_format=RATE,
+        meaning="The same over the shortest duration, with the least waiting.",
+    ),
+    Column(
+        key="sizes_from", header="Sizes From", width=30, optional=True,
+        meaning="Where sizes are from that the collective's own metadata does not hold.",
+    ),
+    ACHIEVABLE,
 )  # fmt: skip
 
 STEPS = column_set(

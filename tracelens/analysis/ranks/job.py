@@ -185,10 +185,26 @@ def _notices(read: ReadRanks, calls: JobCalls, clocks: Clocks, found: waits.Inst
         if partial:
             text = f"{partial:,} collectives lack ranks of their group: waits and bandwidths are of the ranks present"
             yield Notice(id="partial_collective", count=partial, text=text)
-    ungrouped = sum(not channel.has_group for channel in calls.channels)
+    yield from _ungrouped(calls)
+
+
+def _ungrouped(calls: JobCalls) -> Iterator[Notice]:
+    """Calls without a process group, and those of them that show no bandwidth."""
+    alone = np.array([m.group is None and not m.is_exchange for m in calls.messages] or [False], bool)
+    sized = np.array([m.size is not None and m.in_bytes is not None for m in calls.messages] or [False], bool)
+    ungrouped, unsized = (int(mask[calls.message].sum()) for mask in (alone, alone & ~sized))
     if ungrouped:
-        text = "no process groups recorded: calls that end together are paired; bandwidth is unknown"
+        which = "no process groups recorded" if alone.all() else _of(ungrouped, calls, "without a process group")
+        unknown = "bandwidth is unknown" if unsized == ungrouped else _of(unsized, calls, "have no bandwidth")
+        said = [unknown] if unsized else []
+        if unsized < ungrouped:
+            said.append("bandwidth takes the group to be the whole job")
+        text = f"{which}: calls that end together are paired; {'; '.join(said)}"
         yield Notice(id="group_unknown", count=ungrouped, text=text)
+
+
+def _of(count: int, calls: JobCalls, what: str) -> str:
+    return f"{count:,} of {len(calls.start):,} communication calls {what}"
 
 
 def _more(count: int) -> str:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tracelens.analysis.activity import DeviceActivity, device_activity
 from tracelens.analysis.calls import read_ops
 from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.enclosing_calls import calls_above
 from tracelens.analysis.event_category import COMMUNICATION, with_communicating_ops
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.options import Options, active_extensions
@@ -224,7 +225,8 @@ class _Reader:
         above = self._exchange_above(op)
         stream = int(activity.stream[i])
         signature = -1 if op < 0 else (int(self._table.name[op]), int(self._table.signature[op]))
-        key = (int(activity.name[i]), int(self._table.signature[row]), signature, above >= 0, stream)
+        calls = calls_above(self._table, self._tree, row) if collective else ()
+        key = (int(activity.name[i]), int(self._table.signature[row]), signature, calls, above >= 0, stream)
         code = self._known.get(key)
         if code is None:
             code = self._known[key] = len(self.messages)

@@ -130,7 +130,7 @@ def instance_frame(calls: JobCalls, found: Instances) -> pd.DataFrame:
         full, factor = known[codes]
         shortest_us = found.shortest[i] / NS_PER_US
         algo = full / shortest_us / GB_PER_S_IN_BYTES_PER_US if full is not None and shortest_us > 0 else None
-        if not channel.has_group and not channel.is_point_to_point:
+        if not channel.has_group and not channel.is_point_to_point and message.size is None:
             algo = None
         records.append(
             {
