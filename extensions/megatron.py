@@ -44,7 +44,7 @@ def _dispatch(op: OpSignature) -> DeepEPDispatch:
     found = routed_tokens(op)
     return DeepEPDispatch(
         tokens=found.tokens, hidden=found.hidden, dtype=found.dtype, topk=found.topk, experts=found.number,
-        phase=DISPATCH, ranks=_ranks(op),
+        buffer_rows=found.buffer_rows, phase=DISPATCH, ranks=_ranks(op),
     )  # fmt: skip
 
 

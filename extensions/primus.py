@@ -260,7 +260,7 @@ def _moe_dispatch(op: OpSignature) -> MoETransfer:
     found = routed_tokens(op)
     return MoETransfer(
         tokens=found.tokens, hidden=found.hidden, dtype=found.dtype, topk=found.topk, experts=found.number,
-        phase=DISPATCH,
+        buffer_rows=found.buffer_rows, phase=DISPATCH,
     )  # fmt: skip
 
 

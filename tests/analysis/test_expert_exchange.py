@@ -174,3 +174,14 @@ def test_deepeps_kernels_say_how_many_ranks_they_are_built_for():
     assert ranks_of_kernels(["void deep_ep::internode::dispatch<false, 2, false, 16384, 7>(...)"]) == 16
     assert ranks_of_kernels(["deep_ep::intranode::notify_dispatch<8>", "deep_ep::intranode::dispatch<4, 1>"]) is None
     assert ranks_of_kernels(["void deep_ep::layout::get_dispatch_layout<256, 32, 8>", "gemm<8>"]) is None
+
+
+def test_rows_of_a_padded_buffer_are_no_copies(tmp_path: Path):
+    """``num_worst_tokens`` pads what a rank receives to tokens x ranks, whatever arrives."""
+    calls = json.loads(json.dumps(layer("deep_ep")))
+    calls[0]["Concrete Inputs"][-1] = "4096"
+    calls[1]["Input Dims"][0] = calls[3]["Input Dims"][0] = [4096, HIDDEN]
+    frame = rows(report(tmp_path, calls))
+    copies = float(distinct(8, EXPERTS, TOP_K))
+    assert frame["copies_per_token"].tolist() == pytest.approx([copies] * 4)
+    assert frame.loc["DeepEPCombine", "rows_from"] == "even routing: top-8 of 64 experts over 8 ranks"

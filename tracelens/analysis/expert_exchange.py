@@ -29,6 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 #: Where the number of exchanged rows comes from.
 RECORDED, OF_COMBINE, AS_GIVEN = "recorded", "rows of the layer's combine", "each token once: its copies are not known"
+PADDED = "recorded: padded rows, or one per token and expert"
 NO_SHARE = "unknown: the ranks of the exchange were not recorded (--ep-size)"
 NO_SIZE = "its tokens were not recorded (an FP8 pair), and no combine of the same layer says their size"
 
@@ -135,6 +136,7 @@ class _Routed:
     hidden: int | None
     topk: int | None
     experts: int | None
+    is_padded: bool
 
 
 class _Layers:
@@ -154,7 +156,8 @@ class _Layers:
         self.hidden, self.topk, self.experts = (
             _column(getattr(m, name) for m in models) for name in ("hidden", "topk", "experts")
         )
-        self._columns = (self.own, self.rows, self.sorted_rows, self.hidden, self.topk, self.experts)
+        self.buffer = _column(m.buffer_rows for m in models)
+        self._columns = (self.own, self.rows, self.sorted_rows, self.hidden, self.topk, self.experts, self.buffer)
         place = np.full(len(trace.table), -1, np.int64)
         place[rows] = np.arange(len(rows))
         forward = trace.tree.forward[rows]
@@ -164,6 +167,7 @@ class _Layers:
         order = np.lexsort((trace.table.start_ns[rows], trace.table.lane[rows]))
         self._join(order[(is_dispatch | is_combine)[order]], is_dispatch, trace.table.lane[rows])
         self._spread(np.flatnonzero(linked), ahead[linked])
+        self.rows[self.rows == self.buffer] = np.nan
 
     def _join(self, order: npt.NDArray[np.int64], is_dispatch: npt.NDArray[np.bool_], lane: Any) -> None:
         waiting: dict[int, list[int]] = {}
@@ -194,7 +198,10 @@ class _Layers:
     def of_calls(self, at: npt.NDArray[np.int64]) -> _Routed:
         own, rows, sorted_rows = (_mean(column[at]) for column in (self.own, self.rows, self.sorted_rows))
         hidden, topk, experts = (_first(column[at]) for column in (self.hidden, self.topk, self.experts))
-        return _Routed(own=own, rows=rows, sorted_rows=sorted_rows, hidden=hidden, topk=topk, experts=experts)
+        return _Routed(
+            own=own, rows=rows, sorted_rows=sorted_rows, hidden=hidden, topk=topk, experts=experts,
+            is_padded=rows is None and not np.isnan(self.buffer[at]).all(),
+        )  # fmt: skip
 
 
 def _column(values: Iterable[float | None]) -> Floats:
@@ -215,7 +222,8 @@ def _with_rows(model: EPComm, routed: _Routed) -> tuple[EPComm, str]:
     """``model`` with the rows that it exchanges, and where their number comes from."""
     if model.phase == COMBINE and model.own_tokens is None:
         model = replace(model, own_tokens=routed.own)
-    if model.rows is not None or (model.phase != DISPATCH and not model.per_expert):
+    is_padded = routed.is_padded or model.per_expert
+    if model.rows is not None or (model.phase != DISPATCH and not is_padded):
         return model, RECORDED
     if routed.rows is not None:
         return replace(model, rows=routed.rows), OF_COMBINE
@@ -225,7 +233,7 @@ def _with_rows(model: EPComm, routed: _Routed) -> tuple[EPComm, str]:
         topk = max(1, round(routed.sorted_rows / own))
         source = f"even routing: {routed.sorted_rows / own:.3g} experts per token"
     if own is None or not topk or not model.experts or not model.ranks or topk > model.experts:
-        return model, AS_GIVEN if model.phase == DISPATCH else "recorded: a row per token and expert"
+        return model, AS_GIVEN if model.phase == DISPATCH else PADDED
     copies = float(distinct(model.ranks, model.experts, topk))
     return replace(model, rows=own * copies), f"{source} of {model.experts} experts over {model.ranks} ranks"
 

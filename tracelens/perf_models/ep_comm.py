@@ -35,7 +35,8 @@ class EPComm(PerfModel):
     apart. ``phase`` (``"dispatch"`` or ``"combine"``), ``experts`` and ``topk`` are what a router's exchange is priced
     by. ``tokens`` are the rank's own, before copies are made, unless ``own_tokens`` says how many those are: a traced
     combine is given the copies. ``per_expert``: its rows are one per token and expert, of which those of one rank are
-    summed before they travel. ``hidden`` is None where a profiler did not record the tokens. None: not recorded.
+    summed before they travel. ``buffer_rows``: what a dispatch pads the received rows to, so that a combine of as many
+    does not say how many are copies. ``hidden`` is None where a profiler did not record the tokens. None: not recorded.
     """
 
     category: ClassVar[str] = "EP_Communication"
@@ -53,6 +54,7 @@ class EPComm(PerfModel):
     rows: float | None = None
     own_tokens: float | None = None
     per_expert: bool = False
+    buffer_rows: int | None = None
 
     @property
     def copies(self) -> float | None:
@@ -154,7 +156,9 @@ def given_tokens(op: OpSignature) -> tuple[tuple[int, int], DType | None]:
 class RoutedTokens:
     """What a dispatch was given: its tokens, and of their routing what was recorded.
 
-    ``topk``: choices per token; ``flags``: columns of a Boolean map with a row per token, over experts or ranks.
+    ``topk``: choices per token; ``flags``: columns of a Boolean map with a row per token, over experts or ranks;
+    ``number``: the first recorded number, that of the experts; ``buffer_rows``: the last, the received rows' upper
+    bound, where it is one (``num_worst_tokens``).
     """
 
     tokens: int
@@ -163,6 +167,7 @@ class RoutedTokens:
     topk: int | None = None
     flags: int | None = None
     number: int | None = None
+    buffer_rows: int | None = None
 
 
 def routed_tokens(op: OpSignature, *, may_be_pair: bool = True) -> RoutedTokens:
@@ -182,9 +187,10 @@ def routed_tokens(op: OpSignature, *, may_be_pair: bool = True) -> RoutedTokens:
     choices, flags = _matrix_columns(op, rows, from_slot=0 if given is None else 1)
     if given is None and (not may_be_pair or op.dtype(0) not in (*_INDICES, DType.BOOL)):
         raise SignatureError(f"{op.name}: input 0 holds integers, which are no tokens")
-    number = _first_integer(op)
-    is_possible = choices is None or number is None or choices <= number
-    return replace(found, topk=choices, flags=flags, number=number if is_possible else None)
+    numbers = _integers(op)
+    number = numbers[0] if numbers and (choices or 0) <= numbers[0] else None
+    buffer_rows = numbers[-1] if len(numbers) > 1 and numbers[-1] >= rows > 0 else None
+    return replace(found, topk=choices, flags=flags, number=number, buffer_rows=buffer_rows)
 
 
 _INDICES = (DType.INT32, DType.INT64)
@@ -204,10 +210,7 @@ def _matrix_columns(op: OpSignature, rows: int, *, from_slot: int) -> tuple[int 
     return choices, flags
 
 
-def _first_integer(op: OpSignature) -> int | None:
-    """The first recorded number: the number of experts, in every dispatch that is read so."""
-    for index in range(len(op.scalars or ())):
-        value = op.literal(index)
-        if value is not None:
-            return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-    return None
+def _integers(op: OpSignature) -> list[int]:
+    """The recorded positive numbers, in order."""
+    values = (op.literal(index) for index in range(len(op.scalars or ())))
+    return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
