@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from os import PathLike
@@ -40,8 +40,10 @@ ExtensionSpec: TypeAlias = str | PathLike[str] | ModuleType | object
 _PACKAGE = "tracelens_extensions"
 # Kinds of marks whose keys are op names.
 _NAMED_BY = ("traced_as", "category", "holds_ops", "backward_of")
-_OLDER_HOOKS = ("perf_model_extension", "dict_cat2names_extension")
 _SEPARATORS = {"/", os.sep}
+#: What a file written for TraceLens assigns; ``tracelens.perf_models.foreign`` reads them.
+_FOREIGN_HOOKS = ("perf_model_extension", "dict_cat2names_extension", "op_category_extension")
+_TREE_HOOK = "tree_postprocess_extension"
 _numbers = itertools.count(1)
 
 
@@ -52,7 +54,7 @@ class Extension:
     ``sources`` are what ``Registry.collect`` and ``overlay`` take. ``origin`` says where it came from, without a folder
     of this machine: ``bundled``, ``file my_ops.py``, ``installed by my-package``, ``module``, ``object``.
     ``traced_names`` are the op names it gives a perf model or a category, sorted; ``name_patterns`` regular expressions
-    of further op names, and of the step annotations it reads.
+    of further op names, and of the step annotations it reads. ``note``: what of it is not used.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Extension:
     origin: str
     traced_names: tuple[str, ...]
     name_patterns: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def is_bundled(self) -> bool:
@@ -73,18 +76,23 @@ class Extension:
 
     @classmethod
     def of(cls, source: object, *, name: str, origin: str, where: str) -> Extension:
-        """From a module or a marked object; UsageError naming ``where`` when nothing in it is marked."""
+        """From a module or a marked object; UsageError naming ``where`` when nothing in it is marked.
+
+        A module that marks nothing but has the hooks of TraceLens adds what they amount to.
+        """
+        sources, note = (source,), ""
         if not _marked(source):
-            held = set(vars(source)) if isinstance(source, ModuleType) else set()
-            if older := [hook for hook in _OLDER_HOOKS if hook in held]:
-                dicts = {hook: _dict_names(vars(source)[hook]) for hook in older}
-                raise UsageError(_older_hook_answer(where, dicts))
-            raise UsageError(_unmarked_answer(where))
-        claims = {key for kind in _NAMED_BY for key in Registry.collect(kind, [source])}
-        prefixes = (re.escape(prefix) for prefix in Registry.collect("annotated_as", [source]))
-        patterns = tuple(sorted((*Registry.collect("traced_as_pattern", [source]), *prefixes)))
+            held = vars(source) if isinstance(source, ModuleType) else {}
+            if not any(hook in held for hook in _FOREIGN_HOOKS):
+                raise UsageError(_unmarked_answer(where))
+            sources = _foreign().adapted(held, where=where)
+            if _TREE_HOOK in held:
+                note = f"extension {name}: {_TREE_HOOK} is not run, it is made for another program's tree of calls"
+        claims = {key for kind in _NAMED_BY for key in Registry.collect(kind, sources)}
+        prefixes = (re.escape(prefix) for prefix in Registry.collect("annotated_as", sources))
+        patterns = tuple(sorted((*Registry.collect("traced_as_pattern", sources), *prefixes)))
         names = tuple(sorted(claims))
-        return cls(name=name, sources=(source,), origin=origin, traced_names=names, name_patterns=patterns)
+        return cls(name=name, sources=sources, origin=origin, traced_names=names, name_patterns=patterns, note=note)
 
 
 def load_extension(spec: ExtensionSpec) -> Extension:
@@ -228,9 +236,7 @@ def _load_bundled(name: str) -> Extension:
 def _load_file(path: Path) -> Extension:
     if not path.is_file():
         raise UsageError(f"no extension file {path}")
-    dicts = _older_hooks_in(path)
-    if dicts:
-        raise UsageError(_older_hook_answer(str(path), dicts))
+    imports = _foreign().stand_ins() if _has_foreign_hooks(path) else nullcontext()
     module_name = f"_tracelens_extension_{next(_numbers)}_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path, loader=_FreshSource(module_name, str(path)))
     if spec is None or spec.loader is None:
@@ -239,7 +245,8 @@ def _load_file(path: Path) -> Extension:
     # Dataclasses and type hints look their module up by name, so it stays there, under a name no import can mean.
     sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
+        with imports:
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # foreign code runs here, and may fail in any way
         del sys.modules[module_name]
         raise UsageError(_failure(str(path), str(path), error)) from error
@@ -324,59 +331,23 @@ def _unmarked_answer(where: str) -> str:
     return f"extension {where} marks nothing, so it adds nothing; write for example\n{_example('my_lib::gemm')}"
 
 
-def _older_hooks_in(path: Path) -> dict[str, dict[str, tuple[str, ...]]]:
-    """The older hooks that a file assigns, when it marks nothing; read from its text, for it may not import here."""
+def _has_foreign_hooks(path: Path) -> bool:
+    """Whether a file assigns the hooks of TraceLens; read from its text, for it may not import without help."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):
-        return {}
-    used = {getattr(node, "id", None) or getattr(node, "attr", None) for node in ast.walk(tree)}
-    if used & {"traced_as", "CategoryOf", "KernelPattern", "sheet", "backend"}:
-        return {}
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        for target in targets:
-            if isinstance(target, ast.Name) and target.id in _OLDER_HOOKS:
-                try:
-                    value = _dict_names(_literal_dict(getattr(node, "value", None)))
-                except ValueError:
-                    value = {}
-                found[target.id] = value
-    return found
+        return False
+    targets = (
+        target
+        for node in tree.body
+        for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
+    )
+    return any(isinstance(target, ast.Name) and target.id in _FOREIGN_HOOKS for target in targets)
 
 
-def _literal_dict(node: ast.expr | None) -> dict[str, Any]:
-    """Keys of a written-out dict, with those values that are lists of texts."""
-    result: dict[str, Any] = {}
-    for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
-        if isinstance(key, ast.Constant) and isinstance(key.value, str):
-            elements = value.elts if isinstance(value, ast.List | ast.Tuple | ast.Set) else []
-            result[key.value] = [e.value for e in elements if isinstance(e, ast.Constant)]
-    return result
-
-
-def _dict_names(value: object) -> dict[str, tuple[str, ...]]:
-    if not isinstance(value, dict):
-        return {}
-    return {
-        str(key): tuple(str(item) for item in items) if isinstance(items, list | tuple | set) else ()
-        for key, items in value.items()
-    }
-
-
-def _older_hook_answer(where: str, hooks: dict[str, dict[str, tuple[str, ...]]]) -> str:
-    plural = "are older hooks" if len(hooks) > 1 else "is an older hook"
-    lines = [f"extension {where}: {' and '.join(hooks)} {plural}, which tracelens does not read."]
-    if (models := hooks.get("perf_model_extension")) is not None:
-        lines += ["Mark one function per op (or per several names) instead:", _example(*models or ("my_lib::gemm",))]
-    if (categories := hooks.get("dict_cat2names_extension")) is not None:
-        lines.append("A category for names without a perf model:" if models is not None else "Write instead:")
-        lines += ["    from tracelens import CategoryOf"]
-        for number, (category, names) in enumerate(list(categories.items())[:3] or [("my category", ("my_lib::op",))]):
-            shown = "".join(f"{name!r}, " for name in names[:4]).replace("'", '"') or '"my_lib::op", '
-            lines.append(f'    CATEGORY_{number} = CategoryOf(category="{category}", names=({shown.rstrip()}))')
-    return "\n".join(lines)
+def _foreign() -> Any:
+    """The reader of such hooks. It makes perf models, so it stands above this floor, as every extension does."""
+    return importlib.import_module("tracelens.perf_models.foreign")
 
 
 def _example(*names: str) -> str:

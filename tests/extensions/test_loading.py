@@ -160,38 +160,6 @@ def test_what_is_no_extension_at_all_is_refused():
     )
 
 
-def test_the_older_hooks_are_answered_with_what_to_write_for_their_own_names(tmp_path: Path):
-    path = written(
-        tmp_path,
-        "old.py",
-        "from SomeOtherTool.PerfModel import perf_model\n"
-        "perf_model_extension = {'my_lib::a': perf_model.A, 'my_lib::b': perf_model.B}\n"
-        "dict_cat2names_extension = {'MINE': ['my_lib::a', 'my_lib::c']}\n",
-    )
-    assert refusal(path) == "\n".join(
-        (
-            f"extension {path}: perf_model_extension and dict_cat2names_extension are older hooks, which tracelens does not read.",
-            "Mark one function per op (or per several names) instead:",
-            "    from tracelens import GEMM, OpSignature, traced_as",
-            '    @traced_as("my_lib::a", "my_lib::b")',
-            "    def _read(op: OpSignature) -> GEMM:  # or EPComm, SDPA, GroupedGEMM, Normalization ...",
-            "        (m, k), (_, n) = op.shape(0, rank=2), op.shape(1, rank=2)",
-            "        return GEMM(m=m, n=n, k=k, dtype=op.dtype(0), dtype_out=op.dtype(0))",
-            "A category for names without a perf model:",
-            "    from tracelens import CategoryOf",
-            '    CATEGORY_0 = CategoryOf(category="MINE", names=("my_lib::a", "my_lib::c",))',
-        )
-    )
-
-
-def test_the_older_hooks_are_answered_in_a_module_too():
-    module = types.ModuleType("old_hooks")
-    module.dict_cat2names_extension = {"MINE": ["my_lib::a"]}  # type: ignore[attr-defined]
-    answer = refusal(module)
-    assert "extension old_hooks: dict_cat2names_extension is an older hook" in answer
-    assert 'CategoryOf(category="MINE", names=("my_lib::a",))' in answer
-
-
 def test_a_file_may_serve_both_hooks(tmp_path: Path):
     path = written(tmp_path, "both.py", GOOD + "\nperf_model_extension = {}\n")
     assert load_extension(path).traced_names == ("my_lib::op", "my_lib::other")

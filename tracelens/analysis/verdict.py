@@ -384,6 +384,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         failed.setdefault(f"{failure.origin}: {failure.error}", []).append(failure.name)
     for what, names in failed.items():
         notices.append(Notice(id="extension_failed", count=len(names), text=f"{names[0]} lost its model: {what}"))
+    notices += [Notice(id="extension_unused", count=1, text=e.note) for e in analysis.extensions if e.note]
     return tuple(notices)
 
 

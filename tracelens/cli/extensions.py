@@ -30,3 +30,5 @@ def _show(extension: Extension) -> None:
     print(f"{extension.name} ({extension.origin}) loads")
     for kind, key, place in extension.additions():
         print(f"  {kind:<14} {key}  from {place}")
+    if extension.note:
+        print(f"  {extension.note}")
