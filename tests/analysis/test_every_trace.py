@@ -8,67 +8,70 @@ import pytest
 
 from tracelens.analysis.analyze import Analysis, Options, analyze
 from tracelens.analysis.trace import load
-from tracelens.errors import NothingToAnalyzeError
+from tracelens.errors import InputError, NothingToAnalyzeError
 
 pytestmark = pytest.mark.shared
 
-CAPTURE = "inference/vllm_decode_full/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace.json.gz"
-#: Trace -> the trace of its graphs' capture, where it replays graphs.
-TRACES: dict[str, str | None] = {
-    "h100/gaunernst_bert-small-uncased__1016001.json.gz": None,
-    "hta/amd_trace/mi250_minitoy_train_ROCm6_2_kineto.json.gz": None,
-    "hta/critical_path/alexnet/benchmark_result_2869224_1695835535_trace.json.gz": None,
-    "hta/critical_path/cuda_event_sync/event_sync_trace.json.gz": None,
-    "hta/critical_path/cuda_event_sync_multi_stream/event_sync_trace.json.gz": None,
-    "hta/critical_path/end_to_end/simple_add/input/trace.json.gz": None,
-    "hta/critical_path/simple_add/benchmark_result_493459_1694039959_trace.json.gz": None,
-    "hta/nccl_parser_config/nccl_data.json.gz": None,
-    "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": None,
-    "hta/trace_filter/sampled_rank-0.json.gz": None,
-    "hta/trace_filter/sampled_rank-1.json.gz": None,
-    "hta/triton_example/triton_example.json.gz": None,
-    "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode.json.gz": None,
-    "inference/vllm_decode_full/graph_execution.json.gz": CAPTURE,
-    CAPTURE: None,
-    "mi300/Falconsai_nsfw_image_detection__1016002.json.gz": None,
-    "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": None,
-    "mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz": None,
-    "mi300/gaunernst_bert-small-uncased__1016001.json.gz": None,
-    "mi300/resnet_act_checkpoint.json.gz": None,
-    "perf_model/normalization/normalization_layer_test.json.gz": None,
-    "torch_compile_triton/trace.json.gz": None,
+TRACES = Path(__file__).parents[3] / "shared/data/traces"
+#: Trace of graph replays -> the trace of its graphs' capture.
+CAPTURES = {
+    "inference/vllm_decode_full/graph_execution.json.gz": (
+        "inference/vllm_decode_full/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace.json.gz"
+    ),
+    "inference/vllm_prefilldecode_piecewise/graph_execution.json.gz": (
+        "inference/vllm_prefilldecode_piecewise/capture_traces/graph_capture_rank_0.pt.trace.json.gz"
+    ),
 }
-COMMUNICATION = ("CustomCollective", "EP_Communication")
+_NO_CAPTURE = "most kernels hang on graph launches or compiled regions of a torch that records no arguments of theirs"
+_OLD_LISTS = "its Kineto records no sizes of tensor lists: concatenations of the forward pass have none"
+_OLD_OPS = "PyTorch 1.8: cudnn_convolution*, and backward ops and optimizers without shapes"
+_BARE = "its kernels were launched by a library below no op: there are no shapes to them"
+_HAND_MADE = "made by hand, no recording: the fused op says no top-k"
+#: Start of a path -> (least share of the time with work, why it is below ``WITH_WORK``).
+EXCEPTIONS = {
+    "hta/trace_filter/": (0.95, _OLD_LISTS),
+    "more/ao/": (0.0, _NO_CAPTURE),
+    "more/flashinfer/": (0.0, _BARE),
+    "more/kineto/samples/": (0.15, _OLD_OPS),
+    "more/tracelens_handmade_pairs/test01": (0.0, _HAND_MADE),
+}
+WITH_WORK, CATEGORISED = 0.97, 0.99
+#: The same of categories.
+UNNAMED = {"more/kineto/samples/": 0.9}
+#: Counted by their bytes on links, not in the device's memory.
+ELSEWHERE = ("CustomCollective", "EP_Communication", "copy")
+
+
+def device_traces() -> list[str]:
+    """Every trace of the shared folder that holds device events, as PyTorch's profiler writes them."""
+    return sorted(path.relative_to(TRACES).as_posix() for path in TRACES.rglob("*.json.gz"))
 
 
 def share_with_work(found: Analysis) -> float:
-    """Of the linked kernel time that is no communication, the share in rows with FLOPs or bytes."""
+    """Of the linked kernel time that neither communicates nor copies from host to device, the share with work."""
     rows = found.frames["unified_perf_summary"]
-    rows = rows[(rows["name"] != "(unlinked kernels)") & ~rows["category"].isin(COMMUNICATION)]
-    known = rows["gflops"].notna() | rows["hbm_mb"].notna()
-    return float(rows.loc[known, "kernel_us_sum"].sum() / rows["kernel_us_sum"].sum())
+    rows = rows[(rows["name"] != "(unlinked kernels)") & ~rows["category"].isin(ELSEWHERE)]
+    known = (rows["gflops"] > 0) | rows["hbm_mb"].notna()
+    total = rows["kernel_us_sum"].sum()
+    return float(rows.loc[known, "kernel_us_sum"].sum() / total) if total else 1.0
 
 
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", device_traces())
 def test_time_has_a_category_and_where_shapes_were_recorded_work(shared_traces: Path, name: str):
     """A trace counts as having shapes when any event records ``Input Dims`` (``record_shapes=True``)."""
-    captured = TRACES[name]
+    captured = CAPTURES.get(name)
     options = Options(capture=load(shared_traces / captured) if captured else None)
-    found = analyze(load(shared_traces / name), options)
+    try:
+        found = analyze(load(shared_traces / name), options)
+    except (NothingToAnalyzeError, InputError) as error:
+        pytest.skip(f"no trace of device events: {error}")
     work = share_with_work(found) if found.coverage.shapes else None
     shown = "no shapes" if work is None else f"work {work:7.2%}"
     print(f"\n{name[:76]:76} category {found.coverage.categorised:7.2%}  {shown}", end="")  # noqa: T201
-    assert found.coverage.categorised > 0.9999
-    assert work is None or work >= 0.93
-
-
-def test_the_table_lists_every_trace_with_device_events(shared_traces: Path):
-    there = {path.relative_to(shared_traces).as_posix() for path in shared_traces.rglob("*.json.gz")}
-    without = there - set(TRACES)
-    assert set(TRACES) <= there
-    for name in without:
-        with pytest.raises(NothingToAnalyzeError):
-            analyze(load(shared_traces / name), Options())
+    bar = next((bar for start, (bar, _) in EXCEPTIONS.items() if name.startswith(start)), WITH_WORK)
+    named = next((bar for start, bar in UNNAMED.items() if name.startswith(start)), CATEGORISED)
+    assert found.coverage.categorised >= named
+    assert work is None or work >= bar
 
 
 def test_a_graph_replay_without_its_capture_has_categories_by_kernel(shared_traces: Path):

@@ -8,7 +8,8 @@ import pytest
 
 from tracelens.perf_models import EPComm, PerfModel, bindings, categories, category_of, inverses
 
-ALLOWED_PREFIXES = ("aten::", "symm_mem::", "record_param_comms")
+#: ``pseudo_op::moe_`` are the operations that a MoE layer's kernels are taken apart into, for every engine that ships them.
+ALLOWED_PREFIXES = ("aten::", "symm_mem::", "record_param_comms", "pseudo_op::moe_")
 
 
 def test_the_core_binds_aten_names_and_the_profilers_own_only():

@@ -67,3 +67,47 @@ def test_what_a_trace_would_record_reads_back(kind: type[GroupedGEMM]) -> None:
     assert type(read_back) is kind
     assert (read_back.m, read_back.n, read_back.k, read_back.groups) == (4096, 768, 2048, 16)
     assert inverses()["aten::_grouped_mm"].target(read_back) == signature
+
+
+M, N, K, G = 96, 8, 32, 4
+RANKS = {
+    # 2-D by 3-D: C [m, n]; 3-D by 2-D: C [m, n], the columns shared out; 3-D by 3-D: C [g, m, n]; 2-D by 2-D: C [g, m, n]
+    "rows": (((M, K), (G, K, N)), 2 * M * N * K, M * K + G * K * N, M * N),
+    "columns": (((G, M, K), (K, N)), 2 * M * N * K, G * M * K + K * N, M * N),
+    "equal groups": (((G, M, K), (G, K, N)), 2 * G * M * N * K, G * M * K + G * K * N, G * M * N),
+    "sum": (((M, K), (K, N)), 2 * M * N * K, M * K + K * N, G * M * N),
+}
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_aten_grouped_mm_in_all_ranks(ranks: str):
+    (a, b), flops, read, written = RANKS[ranks]
+    op = OpSignature(
+        name="aten::_grouped_mm", shapes=(a, b, (G,), (), ()), dtypes=("c10::BFloat16",) * 2 + ("int", "", "")
+    )
+    model = bindings()[op.name].target(op)
+    assert (model.flops(), model.hbm_bytes()) == (flops, 2 * (read + written))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_aten_scaled_grouped_mm_reads_scales_and_writes_bf16(ranks: str):
+    (a, b), flops, read, written = RANKS[ranks]
+    fp8, scale = "c10::Float8_e4m3fn", "c10::Float8_e8m0fnu"
+    op = OpSignature(
+        name="aten::_scaled_grouped_mm", shapes=(a, b, (M,), (G, N), (G,), (), (), (), ()),
+        dtypes=(fp8, fp8, scale, scale, "int", "", "", "", ""), scalars=("",) * 7 + ("15", "True"),
+    )  # fmt: skip
+    model = bindings()[op.name].target(op)
+    assert (model.flops(), model.hbm_bytes()) == (flops, read + 2 * written + M + G * N)
+    assert model.compute_dtype is DType.FP8_E4M3FN
+
+
+def test_aten_scaled_grouped_mm_of_packed_fp4_has_twice_the_sum():
+    op = OpSignature(
+        name="aten::_scaled_grouped_mm_v2",
+        shapes=((M, K // 2), (G, K // 2, N), ((M, 2),), (), (), ((G, N),), (), (), (G,), (), ()),
+        dtypes=("c10::Float4_e2m1fn_x2",) * 2 + ("TensorList",),
+    )
+    model = bindings()[op.name].target(op)
+    assert model.flops() == 2 * M * N * K
+    assert model.hbm_bytes() == (M * K + G * K * N) / 2 + 2 * M * N + 2 * M + G * N

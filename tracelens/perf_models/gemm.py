@@ -228,9 +228,9 @@ def _bmm(op: OpSignature) -> GEMM:
     return _product(op, 0, 1, rank=3)
 
 
-@traced_as("aten::addmm")
+@traced_as("aten::addmm", "aten::_addmm_activation")
 def _addmm(op: OpSignature) -> GEMM:
-    """(bias, A, B, beta, alpha)."""
+    """(bias, A, B, beta, alpha): an activation fused into it is not counted."""
     return _product(op, 1, 2, rank=2, bias=0, beta=3)
 
 

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
-from tracelens.perf_models.base import Like, PerfModel, recorded_as, resolved, total_bytes, traced_as, traced_name
+from tracelens.perf_models.base import (
+    Like,
+    PerfModel,
+    recorded_as,
+    resolved,
+    scalar_type,
+    total_bytes,
+    traced_as,
+    traced_name,
+)
 from tracelens.perf_models.gemm import dense_strides
 from tracelens.signature import OpSignature
 
@@ -17,7 +27,8 @@ class GroupedGEMM(PerfModel):
 
     flops = 2*m*n*k, however the rows are shared out; bytes = one read of A and of all groups' B, one write of C:
     ``groups`` are those that have rows, as far as the caller knows.
-    ``dtype`` is A's; B and C are like it unless said otherwise.
+    ``dtype`` is A's; B and C are like it unless said otherwise. ``scale_elements`` of ``dtype_scale`` are the scales of
+    quantized operands, read once; those of the gradients are not counted.
     """
 
     category: ClassVar[str] = "GroupedGEMM_fwd"
@@ -30,6 +41,8 @@ class GroupedGEMM(PerfModel):
     dtype: DType | None = DType.BF16
     dtype_b: DType | Like | None = Like.FIRST
     dtype_out: DType | Like | None = Like.FIRST
+    scale_elements: int = 0
+    dtype_scale: DType | None = DType.FP32
 
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k
@@ -39,6 +52,7 @@ class GroupedGEMM(PerfModel):
             (self.m * self.k, self.dtype),
             (self.groups * self.k * self.n, self._dtype_b),
             (self.m * self.n, self._dtype_out),
+            (self.scale_elements, self.dtype_scale),
         )
 
     def backward(self) -> GroupedGEMMBackward:
@@ -97,19 +111,57 @@ class GroupedGEMMVariableK(GroupedGEMM):
             (self.m * self.k, self.dtype),
             (self.m * self.n, self._dtype_b),
             (self.groups * self.k * self.n, self._dtype_out),
+            (self.scale_elements, self.dtype_scale),
         )
 
 
 @traced_as("aten::_grouped_mm")
 def _grouped_mm(op: OpSignature) -> GroupedGEMM | None:
-    """(self, mat2, offs, bias, out_dtype): 2-D by 3-D shares out the rows, 2-D by 2-D the summed dimension."""
+    """(self, mat2, offs, bias, out_dtype)."""
+    return _grouped(op, offsets=2, out=scalar_type(op.literal(4)))
+
+
+@traced_as("aten::_scaled_grouped_mm")
+def _scaled_grouped_mm(op: OpSignature) -> GroupedGEMM | None:
+    """(self, mat2, scale_a, scale_b, offs, bias, scale_result, out_dtype, ...): to BF16 where no type was given."""
+    scales = sum(prod(op.shape_or_scalar(slot)) for slot in (2, 3))
+    return _grouped(op, offsets=4, out=scalar_type(op.literal(7)) or DType.BF16, scales=scales, scale=op.dtype(2))
+
+
+@traced_as("aten::_scaled_grouped_mm_v2")
+def _scaled_grouped_mm_v2(op: OpSignature) -> GroupedGEMM | None:
+    """(self, mat2, scales_a, recipes, swizzles, scales_b, recipes, swizzles, offs, bias, out_dtype, ...)."""
+    scales = sum(prod(s) for slot in (2, 5) if op.has(slot) for s in op.shape_list(slot))
+    return _grouped(op, offsets=8, out=scalar_type(op.literal(10)) or DType.BF16, scales=scales)
+
+
+def _grouped(
+    op: OpSignature, *, offsets: int, out: DType | None, scales: int = 0, scale: DType | None = None
+) -> GroupedGEMM | None:
+    """2-D by 3-D shares out A's rows, 3-D by 2-D B's columns, 2-D by 2-D the summed dimension, 3-D by 3-D nothing.
+
+    One of PyTorch's FP4 elements along k holds two values. Scales of an unknown type take a byte, as those of MX do.
+    """
     a, b = op.shape(0), op.shape(1)
-    dtypes: dict[str, Any] = {"dtype": op.dtype(0), "dtype_b": op.dtype(1)}
+    (packed, dtype), (_, dtype_b) = (_values_of(op.dtype(slot)) for slot in (0, 1))
+    common: dict[str, Any] = {"dtype": dtype, "dtype_b": dtype_b, "dtype_out": Like.FIRST if out is None else out}
+    if scales:
+        common |= {"scale_elements": scales, "dtype_scale": scale or DType.FP8_E8M0FNU}
     if len(a) == 2 and len(b) == 3:
-        return GroupedGEMM(m=a[0], k=a[1], groups=b[0], n=b[2], **dtypes)
-    if len(a) == 2 and len(b) == 2 and op.has(2):
-        return GroupedGEMMVariableK(m=a[1], k=a[0], n=b[1], groups=op.shape(2, rank=1)[0], **dtypes)
+        return GroupedGEMM(m=a[0], k=packed * a[1], groups=b[0], n=b[2], **common)
+    if len(a) == 3 and len(b) == 2:
+        swapped = common | {"dtype": dtype_b, "dtype_b": dtype, "dtype_out": dtype if out is None else out}
+        return GroupedGEMM(m=b[1], k=packed * b[0], groups=a[0], n=a[1], **swapped)
+    if len(a) == 3 and len(b) == 3:
+        return GroupedGEMM(m=a[0] * a[1], k=packed * a[2], groups=b[0], n=b[2], **common)
+    if len(a) == 2 and len(b) == 2 and op.has(offsets):
+        groups = op.shape(offsets, rank=1)[0]
+        return GroupedGEMMVariableK(m=packed * a[1], k=a[0], n=b[1], groups=groups, **common)
     return None
+
+
+def _values_of(dtype: DType | None) -> tuple[int, DType | None]:
+    return (1, None) if dtype is None else dtype.values
 
 
 @recorded_as("aten::_grouped_mm")
