@@ -141,7 +141,7 @@ FAMILIES: dict[str, tuple[Make, int]] = {
 #: Models whose work is on the wire, which have laws of their own below.
 ON_THE_WIRE = {"Collective", "CustomCollective", "AllReduceRMSNorm", "EPComm"}
 #: Dimensions that other models share; no op is one.
-ABSTRACT = {"MoELayer", "HyperConnection"}
+ABSTRACT = {"MoELayer", "HyperConnection", "UnknownWork"}
 BATCH = st.integers(1, 10_000)
 every_family = pytest.mark.parametrize(("make", "fixed"), FAMILIES.values(), ids=FAMILIES)
 

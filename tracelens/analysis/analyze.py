@@ -28,6 +28,7 @@ from tracelens.analysis.executed_work import ExecutedWork, executed_work
 from tracelens.analysis.expert_exchange import ExpertGroup, exchanges_of, ranks_of_kernels
 from tracelens.analysis.families import families
 from tracelens.analysis.graphs import GraphLinks, with_captured_ops
+from tracelens.analysis.impossible_work import forget_impossible_work
 from tracelens.analysis.inference import STEM, InferenceSteps, by_phase, inference_steps, iterations, steady_steps
 from tracelens.analysis.inner_ops import with_inner_ops
 from tracelens.analysis.limits import Limits
@@ -140,7 +141,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     estimate = _estimator(device, "roofline", options.clock_mhz)
     chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
 
-    events, ops, readings = read_ops(trace, catalog, activity)
+    events, ops, readings = read_ops(trace, catalog, activity, options.work.model if options.work is not None else None)
     activity = with_communicating_ops(activity, tree, readings)
     everything = _with_selected(everything, activity)
     system = None if device is None else System.of_device(device)
@@ -152,6 +153,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     unified_set, event_category = unified_calls(table, tree, activity, readings)
     unique = tables.ops_unique_args(table, activity, launching, direct_calls(activity, event_category))
     del launching
+    forget_impossible_work(readings, modelled, device)
     work = tables.Work(readings, estimate, chosen, None if device is None else Limits.of(device))
 
     is_nested = ~np.isin(modelled.row, unified_set.row)

@@ -25,6 +25,7 @@ from tracelens.analysis.event_category import PRODUCTS, communicates, event_cate
 from tracelens.analysis.inference import inference_sums
 from tracelens.analysis.inner_ops import forward_rows
 from tracelens.analysis.intervals import overlapping, union_by_group
+from tracelens.analysis.layer_windows import layer_windows
 from tracelens.analysis.numbering import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.surroundings import Surroundings, surroundings
 from tracelens.analysis.trace import Trace
@@ -37,6 +38,7 @@ from tracelens.signature import OpSignature
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
+from tracelens.workload import ModelConfig
 
 Ints = npt.NDArray[np.int64]
 
@@ -129,16 +131,25 @@ class OpReadings:
         made._note_models()
         return made
 
+    def replace(self, code: int, reading: Reading) -> None:
+        """Another reading for ``code``, of the same op and category."""
+        self.readings[code] = reading
+        self.with_work[code] = reading.model is not None and _has_work(reading.model)
+        self.with_bytes[code] = reading.model is not None and reading.model.hbm_bytes() is not None
+
     def code_of(self, rows: npt.NDArray[np.integer]) -> Codes:
         """Reading code of each row; -1 for a row that launched nothing."""
         position = np.where(rows >= 0, self._position[np.maximum(rows, 0)], np.int32(-1))
         return np.where(position >= 0, self.code[position], np.int32(-1)) if len(self.code) else position
 
 
-def read_ops(trace: Trace, catalog: Catalog, activity: DeviceActivity) -> tuple[Codes, RowColumn, OpReadings]:
+def read_ops(
+    trace: Trace, catalog: Catalog, activity: DeviceActivity, model: ModelConfig | None = None
+) -> tuple[Codes, RowColumn, OpReadings]:
     """(event, op) pairs of ``ops_above``, and the readings of these ops.
 
-    Ops that do not say how much they move are read with what stands round them, backward ops by their forward.
+    Ops that do not say how much they move are read with what stands round them, backward ops by their forward, and
+    attention of a serving engine by the layers of ``model``.
     """
     table = trace.table
     events, ops = ops_above(trace.tree, activity)
@@ -146,7 +157,10 @@ def read_ops(trace: Trace, catalog: Catalog, activity: DeviceActivity) -> tuple[
     forward = forward_rows(trace, catalog)
     readings = OpReadings(table, catalog, rows)
     silent = rows[~readings.with_bytes[readings.code]] if len(rows) else rows
-    around = surroundings(trace, catalog, activity, silent, forward)
+    around = {
+        **surroundings(trace, catalog, activity, silent, forward),
+        **layer_windows(table, catalog, rows, model),
+    }
     if around:
         readings = OpReadings(table, catalog, rows, around=around)
     inherited = _inherited_backward(trace, catalog, readings, forward, around)

@@ -39,7 +39,7 @@ def families(
         for key, value in zip(_ARGUMENTS, arguments, strict=True):
             record[key] = _as_list(value)
         record["nested"] = bool(nested[position])
-        frames.setdefault(type(model).family or model.category, []).append(record)
+        frames.setdefault(model.sheet, []).append(record)
     return {name: sorted_by(pd.DataFrame(records), "kernel_us_sum") for name, records in sorted(frames.items())}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -187,22 +187,42 @@ def _past(sums: AttentionSums | None) -> float:
 
 
 def inference_sums(table: TraceTable, catalog: Catalog, rows: RowColumn) -> tuple[Ints, list[AttentionSums]]:
-    """(index into the sums for each row, or -1; the distinct sums) from the host annotations around the rows.
+    """(index into the sums for each row, or -1; the distinct sums) from the host annotations around the rows."""
+    sums_of = _sums_of(table, catalog)
+    distinct = {sums: index for index, sums in enumerate(dict.fromkeys(sums_of.values()))}
+    if not distinct:
+        return np.full(len(rows), -1, np.int64), []
+    index_of = np.full(len(table.names) + 1, -1, np.int64)
+    for code, sums in sums_of.items():
+        index_of[code] = distinct[sums]
+    around = _enclosing(table, sums_of, rows)
+    return index_of[np.where(around >= 0, table.name[around], -1)], list(distinct)
 
-    An op belongs to the innermost annotation of its process, on whatever thread, in whose time it started.
-    """
-    found = np.full(len(rows), -1, np.int64)
+
+def annotated_rows(table: TraceTable, catalog: Catalog, rows: RowColumn) -> Ints:
+    """The annotation of an inference step around each row, as a table row; -1 without one."""
+    return _enclosing(table, _sums_of(table, catalog), rows)
+
+
+def _sums_of(table: TraceTable, catalog: Catalog) -> dict[int, AttentionSums]:
+    """Name code of the annotations that say an inference step's sums -> these."""
     annotations = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
     sums_of: dict[int, AttentionSums] = {}
     for code in np.unique(table.name[annotations]).tolist():
         step = catalog.inference_step(table.names[code])
         if step is not None and step.sums is not None:
             sums_of[code] = step.sums
+    return sums_of
+
+
+def _enclosing(table: TraceTable, sums_of: Mapping[int, AttentionSums], rows: RowColumn) -> Ints:
+    """An op belongs to the innermost annotation of its process, on whatever thread, in whose time it started."""
+    found = np.full(len(rows), -1, np.int64)
+    annotations = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
     windows = [row for row in annotations.tolist() if int(table.name[row]) in sums_of]
     if not windows:
-        return found, []
+        return found
     windows.sort(key=lambda row: (int(table.start_ns[row]), -int(table.duration_ns[row])))
-    distinct = {sums: index for index, sums in enumerate(dict.fromkeys(sums_of.values()))}
     pids = {pid: index for index, pid in enumerate(dict.fromkeys(pid for pid, _ in table.lanes))}
     process = np.array([pids[pid] for pid, _ in table.lanes], np.int64)
     start, process_of_row = table.start_ns[rows], process[table.lane[rows]]
@@ -213,5 +233,5 @@ def inference_sums(table: TraceTable, catalog: Catalog, rows: RowColumn) -> tupl
         low, high = np.searchsorted(in_order, (begin, begin + int(table.duration_ns[row])))
         inside = order[low:high]
         inside = inside[process_of_row[inside] == process[table.lane[row]]]
-        found[inside] = distinct[sums_of[int(table.name[row])]]
-    return found, list(distinct)
+        found[inside] = row
+    return found

@@ -12,6 +12,7 @@ import pandas as pd
 from tracelens.analysis.analyze import CHOSEN, Analysis
 from tracelens.analysis.graphs import GraphLinks, graph_launches
 from tracelens.analysis.idle_findings import counted, duration, idle_findings
+from tracelens.analysis.impossible_work import MOST_OF_ROOFLINE
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.limits import LAUNCH, SHORT_KERNEL_US, TOLERANCE_US, rate_of
 from tracelens.analysis.numbering import distinct_rows
@@ -32,6 +33,7 @@ from tracelens.analysis.summary import (
 )
 from tracelens.analysis.utilization import utilization
 from tracelens.hardware import HardwareSpec
+from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.fused import FusedKernel
 from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
@@ -371,7 +373,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
     graphs = _graph_share(analysis)
     if graphs is not None:
         notices.append(graphs)
-    notices += [*_whole_calls(analysis), *_compiled_without_work(analysis)]
+    notices += [*_whole_calls(analysis), *_compiled_without_work(analysis), *_too_much_work(analysis)]
     if tree.overlaps:
         ended = f"{counted(tree.overlaps, 'host event')} ended after their caller did"
         text = f"{ended}, and hang on the innermost event that contains them"
@@ -469,6 +471,16 @@ def _whole_calls(analysis: Analysis) -> Iterator[Notice]:
     """Calls of ops that hold several operations which could not be told apart, by reason."""
     for why, count in analysis.whole_calls:
         yield Notice(id="whole_calls", count=count, text=f"{counted(count, 'call')} left whole: {why}")
+
+
+def _too_much_work(analysis: Analysis) -> Iterator[Notice]:
+    """Calls whose work was inferred and could not have been done in their time (``impossible_work``)."""
+    rows = analysis.frames["unified_perf_summary"]
+    rows = rows[rows["model"] == UnknownWork.__name__]
+    if len(rows):
+        calls, names = int(rows["operation_count"].sum()), ", ".join(dict.fromkeys(rows["name"].astype(str).head(3)))
+        text = f"{counted(calls, 'call')} of {names}: their inferred work is above {MOST_OF_ROOFLINE} x the roofline"
+        yield Notice(id="impossible_work", count=calls, text=f"{text}, so it counts as unknown")
 
 
 def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:

@@ -31,7 +31,7 @@ class PerfModel:
 
     category: ClassVar[str] = "other"
     engine: ClassVar[str] = "vector"
-    #: The sheet that lists calls of this model; the category where it is None.
+    #: The sheet that lists calls of this model where it is not the category's.
     family: ClassVar[str | None] = None
     #: Whether the work is concluded from names and sizes that do not determine it, and so may be too much.
     inferred: ClassVar[bool] = False
@@ -53,9 +53,36 @@ class PerfModel:
         """The element type whose compute rate applies; None when unknown."""
         return getattr(self, "dtype", None)
 
+    @property
+    def sheet(self) -> str:
+        """The sheet that lists calls of this model."""
+        return self.family or self.category
+
     def parameters(self) -> dict[str, Any]:
         """Name -> value of the dimensions, as the ``param: *`` columns show them."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownWork(PerfModel):
+    """An operation of known dimensions, ``of``, whose work is not known after all."""
+
+    engine: ClassVar[str] = "none"
+
+    of: PerfModel
+
+    def flops(self) -> None:
+        return
+
+    def hbm_bytes(self) -> None:
+        return
+
+    @property
+    def sheet(self) -> str:
+        return self.of.sheet
+
+    def parameters(self) -> dict[str, Any]:
+        return self.of.parameters()
 
 
 def total_bytes(*parts: tuple[int | float, DType | None]) -> int | float | None:

@@ -20,6 +20,7 @@ class PooledLookup(PerfModel):
 
     category: ClassVar[str] = "index"
     family: ClassVar[str | None] = "Embedding"
+    inferred: ClassVar[bool] = True
 
     looked_up: int
     width: float

@@ -16,8 +16,8 @@ from tracelens.signature import OpSignature
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The attribute under which an op's signature carries the sums of the step that it ran in.
-SUMS = "attention sums"
+#: The attributes under which an op's signature carries the sums of the step that it ran in, and its layer's window.
+SUMS, WINDOW = "attention sums", "layer window"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,14 @@ class AttentionSums:
     g_sqsq: int = 0
     g_sqsk: int = 0
     assumed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWindow:
+    """How many keys a layer of ``model`` sees: what a trace does not record and the model says."""
+
+    keys: int
+    model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +108,17 @@ class InferenceAttention(PerfModel):
 
     flops = q_heads * (d_qk + d_v) * (2*c_sqsk - c_sqsq + 2*g_sqsk): among a request's new tokens half of the pairs.
     bytes = (c_sq + g_sq) * (q_heads + kv_heads) * (d_qk + d_v) elements of the queries' type: Q, O and the new K and V;
-    and (sk - sq) * kv_heads * (d_qk + d_v) of the cache's type. With a ``window`` W each generated token sees at most W
-    keys: g_sk and g_sqsk are at most g_sq*W; exact where all requests are on one side of it.
+    and (sk - sq) * kv_heads * (d_qk + d_v) of the cache's type. With a ``window`` W each token sees at most W keys: its
+    pairs and the keys read are at most sq*W; exact where all requests are on one side of it, but for the first W tokens
+    of a prompt.
 
-    An engine's window per layer is mostly not recorded: there both figures are upper bounds.
+    An engine's window per layer is mostly not recorded: where no model says it (``assumed``), both are upper bounds.
     """
 
     category: ClassVar[str] = "InferenceAttention"
     engine: ClassVar[str] = "matrix"
     family: ClassVar[str | None] = "InferenceAttention_fwd"
+    inferred: ClassVar[bool] = True
 
     tokens: int
     q_heads: int
@@ -117,30 +127,33 @@ class InferenceAttention(PerfModel):
     d_v: int
     sums: AttentionSums
     window: int | None = None
+    assumed: str = ""
     dtype: DType | None = DType.BF16
     dtype_kv: DType | Like | None = Like.FIRST
 
     def flops(self) -> int:
         s = self.sums
-        pairs = 2 * s.c_sqsk - s.c_sqsq + 2 * self._windowed(s.g_sqsk)
+        pairs = self._within(2 * s.c_sqsk - s.c_sqsq, 2 * s.c_sq) + 2 * self._within(s.g_sqsk, s.g_sq)
         return self.q_heads * (self.d_qk + self.d_v) * pairs
 
     def hbm_bytes(self) -> int | float | None:
         s, width = self.sums, self.d_qk + self.d_v
-        cached = max(s.c_sk - s.c_sq, 0) + max(self._windowed(s.g_sk) - s.g_sq, 0)
+        cached = self._within(max(s.c_sk - s.c_sq, 0), s.c_sq) + max(self._within(s.g_sk, s.g_sq) - s.g_sq, 0)
         return total_bytes(
             ((s.c_sq + s.g_sq) * (self.q_heads + self.kv_heads) * width, self.dtype),
             (cached * self.kv_heads * width, resolved(self.dtype_kv, self.dtype)),
         )
 
-    def _windowed(self, generated: int) -> int:
-        return generated if self.window is None else min(generated, self.sums.g_sq * self.window)
+    def _within(self, everything: int, tokens: int) -> int:
+        """``everything``, or what the windows of so many tokens hold of it."""
+        return everything if self.window is None else min(everything, tokens * self.window)
 
     def parameters(self) -> dict[str, Any]:
         return {
             "N_Q": self.tokens, "H_Q": self.q_heads, "H_KV": self.kv_heads, "d_h_qk": self.d_qk, "d_h_v": self.d_v,
             **{f.name: getattr(self.sums, f.name) for f in fields(AttentionSums)}, "sliding_window": self.window,
-            "dtype_Q": traced_name(self.dtype), "dtype_KV": traced_name(resolved(self.dtype_kv, self.dtype)),
+            "assumed": self.assumed, "dtype_Q": traced_name(self.dtype),
+            "dtype_KV": traced_name(resolved(self.dtype_kv, self.dtype)),
         }  # fmt: skip
 
 
@@ -155,6 +168,7 @@ class SparseAttention(PerfModel):
     category: ClassVar[str] = "InferenceAttention"
     engine: ClassVar[str] = "matrix"
     family: ClassVar[str | None] = "InferenceAttention_fwd"
+    inferred: ClassVar[bool] = True
 
     tokens: int
     q_heads: int
@@ -228,6 +242,8 @@ def paged_attention(
     """Attention of queries ``q`` [t,hq,d] on a cache ``k`` [..,hkv,d]; d_v is the last dim of ``v``, else of ``k``."""
     tokens, q_heads, d_qk = op.shape(q, rank=3)
     cache = op.shape(k)
+    layer = op.attribute(WINDOW)
+    is_layers = window is None and isinstance(layer, LayerWindow)
     return InferenceAttention(
         tokens=tokens,
         q_heads=q_heads,
@@ -235,7 +251,8 @@ def paged_attention(
         d_qk=d_qk,
         d_v=op.shape(k if v is None else v)[-1],
         sums=attention_sums(op),
-        window=window,
+        window=layer.keys if is_layers else window,
+        assumed=f"sliding window as in {layer.model}" if is_layers else "",
         dtype=op.dtype(q),
         dtype_kv=op.dtype(k),
     )

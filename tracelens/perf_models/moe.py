@@ -37,6 +37,7 @@ class MoELayer(PerfModel):
     """
 
     engine: ClassVar[str] = "matrix"
+    inferred: ClassVar[bool] = True
 
     tokens: int
     hidden: int
