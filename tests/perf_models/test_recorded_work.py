@@ -155,6 +155,19 @@ def test_a_sum_is_written_in_its_own_type(types: tuple[str, ...], scalars: dict[
     assert model.hbm_bytes() == 128 * width + 64 * written
 
 
+@pytest.mark.parametrize("name", ["aten::sigmoid", "aten::neg", "aten::exp", "aten::gelu"])
+def test_a_function_of_one_tensor_into_a_given_one_moves_two(name: str):
+    """``sigmoid(x, out=y)``: x read, y written."""
+    model = read(name, (64, 8), (64, 8))
+    assert (model.flops(), model.hbm_bytes()) == (512, 2 * 2 * 512)
+
+
+def test_a_power_of_two_tensors_moves_three():
+    assert read("aten::pow", (64, 8), (64, 8)).hbm_bytes() == 2 * 3 * 512
+    assert read("aten::pow", (64, 8), (64, 8), (64, 8)).hbm_bytes() == 2 * 3 * 512
+    assert read("aten::pow", (64, 8), (), (64, 8), scalars={1: "2"}).hbm_bytes() == 2 * 2 * 512
+
+
 def test_additions_into_few_elements_touch_no_more_than_these():
     """1,000,000 values added into 50: values and positions read, 50 read and written."""
     n = 1_000_000

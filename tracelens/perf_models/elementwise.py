@@ -161,11 +161,17 @@ def _kind(dtype: DType) -> int:
     return 2 if dtype.is_floating else 0 if dtype is DType.BOOL else 1
 
 
-def unary(op: OpSignature, *, flops: int = 1, x: int = 0, dtype_out: DType | None = None) -> UnaryElementwise:
-    """A function of tensor ``x`` alone, into a dense tensor of its shape (in place: into ``x``)."""
+def unary(
+    op: OpSignature, *, flops: int = 1, x: int = 0, dtype_out: DType | None = None, out: int | None = None
+) -> UnaryElementwise:
+    """A function of tensor ``x`` alone, into tensor ``out``, else a dense one of its shape (in place: into ``x``)."""
     read = operand(op, x)
     in_place = op.name.endswith("_")
-    written = Operand(shape=read.shape, dtype=dtype_out or read.dtype, stride=read.stride if in_place else None)
+    written = (
+        operand(op, out)
+        if out is not None
+        else Operand(shape=read.shape, dtype=dtype_out or read.dtype, stride=read.stride if in_place else None)
+    )
     return UnaryElementwise(shape=read.shape, inputs=(read,), outputs=(written,), flops_per_element=flops)
 
 
@@ -217,8 +223,18 @@ def pointwise(op: OpSignature, *inputs: int, dtype_out: DType | None = None, flo
     "aten::silu", "aten::neg", "aten::pow",
 )  # fmt: skip
 def _unary(op: OpSignature) -> UnaryElementwise | BinaryElementwise:
-    """``pow`` and the clamps take a number, or a second tensor."""
-    return binary(op) if op.has(1) and op.has(0) else unary(op)
+    """A second tensor is the result's (``out=``), but for ops that take a number or another operand there."""
+    if op.name.removesuffix("_") in _OF_TWO and op.has(1) and op.has(0):
+        return binary(op, out=2)
+    return unary(op, out=_last_tensor(op))
+
+
+_OF_TWO = frozenset({"aten::pow", "aten::clamp_min", "aten::clamp_max", "aten::clamp", "aten::rsub"})
+
+
+def _last_tensor(op: OpSignature) -> int | None:
+    """The last slot after the first that holds a tensor: where an op of one tensor was given ``out=``."""
+    return next((i for i in range(len(op.shapes or ()) - 1, 0, -1) if op.has(i)), None)
 
 
 @traced_as(
@@ -245,7 +261,7 @@ def _unary_leaf(op: OpSignature) -> UnaryElementwise | BinaryElementwise:
     leaf_only=True,
 )  # fmt: skip
 def _unary_predicate(op: OpSignature) -> UnaryElementwise:
-    return unary(op, dtype_out=DType.BOOL)
+    return unary(op, dtype_out=DType.BOOL, out=_last_tensor(op))
 
 
 @traced_as("aten::add", "aten::add_", "aten::mul", "aten::mul_")
