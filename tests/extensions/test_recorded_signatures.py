@@ -457,7 +457,86 @@ TRAINING = [
     call("symm_mem::reduce_scatter_out", t(4 * ROWS, H), c("0"), c("False"), VECTOR,
          model="CustomCollective", flops=0, hbm=None, wire=2 * 4 * NORM * 3 / 4),
 ]  # fmt: skip
-CALLS = [*GEMMS, *ATTENTION, *NORMS, *MOE, *REST, *TRAINING]
+SCALES = t(K // 32, N)
+INT4_BYTES = 2 * X + W_NT / 2 + 2 * OUT + 2 * (K // 32) * N
+PACKED_WEIGHT, WORKSPACE = t(K // 16, N * 2, of=INT32), t(100, of=INT32)
+TRIPLE = (c(M), c(N), c(K))
+LOGITS = t(ROWS, 4096, of=FP32)
+PRODUCTS = [
+    # vLLM's Marlin with a bias slot, its newer one with scales of A, and SGLang's: the sizes are where they are found
+    call("_C::gptq_marlin_gemm", t(M, K), NONE, PACKED_WEIGHT, NONE, SCALES, NONE, NONE, NONE, NONE, WORKSPACE, c(4),
+         *TRIPLE, c("True"), model="GEMM", flops=PRODUCT, hbm=INT4_BYTES),
+    call("_C::marlin_gemm", t(M, K), NONE, PACKED_WEIGHT, NONE, SCALES, NONE, NONE, NONE, NONE, NONE, WORKSPACE, c(4),
+         *TRIPLE, c("True"), model="GEMM", flops=PRODUCT, hbm=INT4_BYTES),
+    call("sgl_kernel::gptq_marlin_gemm", t(M, K), NONE, PACKED_WEIGHT, SCALES, NONE, NONE, NONE, NONE, WORKSPACE, c(4),
+         *TRIPLE, c("True"), model="GEMM", flops=PRODUCT, hbm=INT4_BYTES),
+    call("_C::gptq_marlin_24_gemm", t(M, K), PACKED_WEIGHT, SCALES, WORKSPACE, c(4), *TRIPLE,
+         model="GEMM", flops=PRODUCT, hbm=INT4_BYTES),
+    call("_C::fp8_marlin_gemm", t(M, K), t(K // 16, N * 4, of=INT32), t(1, N), WORKSPACE, c(8), *TRIPLE,
+         model="GEMM", flops=PRODUCT, hbm=2 * X + W_NT + 2 * OUT + 2 * N),
+    call("_C::awq_gemm", t(M, K), t(K, N // 8, of=INT32), SCALES, t(K // 32, N // 8, of=INT32), c(8),
+         model="GEMM", flops=PRODUCT, hbm=INT4_BYTES),
+    call("_C::gptq_gemm sgl_kernel::gptq_gemm", t(M, K), t(K // 8, N, of=INT32), t(K // 32, N // 8, of=INT32), SCALES,
+         t(K, of=INT32), c("True"), c(4), model="GEMM", flops=PRODUCT, hbm=INT4_BYTES),
+    call("_C::machete_mm", t(M, K), t(K // 8, N, of=INT32), c(4), NONE, SCALES, NONE, c(32), NONE, NONE, NONE,
+         model="GEMM", flops=PRODUCT, hbm=INT4_BYTES),
+    call("_C::awq_dequantize sgl_kernel::awq_dequantize", t(K, N // 8, of=INT32), SCALES, t(K // 32, N // 8, of=INT32),
+         model="Movement", flops=2 * W_NT,
+         hbm=4 * K * N // 8 + 2 * (K // 32) * N + 4 * (K // 32) * (N // 8) + 2 * W_NT),
+    call("sgl_kernel::fp8_scaled_mm sgl_kernel::fp8_blockwise_scaled_mm", t(M, K, of=FP8), t(K, N, of=FP8),
+         t(M, of=FP32), t(N, of=FP32), c(15), model="GEMM", flops=PRODUCT, hbm=X + W_NT + 2 * OUT + 4 * (M + N)),
+    call("sgl_kernel::int8_scaled_mm", t(M, K, of=INT8), t(K, N, of=INT8), t(M, of=FP32), t(N, of=FP32), c(5), t(N),
+         model="GEMM", flops=PRODUCT + OUT, hbm=X + W_NT + 2 * OUT + 4 * (M + N) + 2 * N),
+    call("_C::cutlass_scaled_fp4_mm sgl_kernel::cutlass_scaled_fp4_mm", t(M, N), t(M, K // 2, of=BYTE),
+         t(N, K // 2, of=BYTE), t(M, K // 16, of=FP8), t(N, K // 16, of=FP8), t(1, of=FP32),
+         model="GEMM", flops=PRODUCT, hbm=(X + W_NT) / 2 + 2 * OUT + (M + N) * (K // 16)),
+    call("sgl_kernel::bmm_fp8", t(B, M, K, of=FP8), t(B, K, N, of=FP8), t(B, M, N), t(1, of=FP32), t(1, of=FP32),
+         model="GEMM", flops=B * PRODUCT, hbm=B * (X + W_NT + 2 * OUT) + 8),
+    call("sgl_kernel::dsv3_fused_a_gemm sgl_kernel::dsv3_router_gemm _C::dsv3_fused_a_gemm", t(M, N), t(M, K), t(N, K),
+         model="GEMM", flops=PRODUCT, hbm=2 * (X + W_NT + OUT)),
+    call("_C::cutlass_moe_mm", t(M, N), t(M, K, of=FP8), t(E, K, N, of=FP8), t(M, of=FP32), t(E, of=FP32),
+         t(E, of=INT32), model="GroupedGEMM", flops=PRODUCT, hbm=X + E * W_NT + 2 * OUT + 4 * (M + E)),
+    call("sgl_kernel::fp8_blockwise_scaled_grouped_mm", t(M, N), *[t(E, of=INT64)] * 5, t(M, K, of=FP8),
+         t(E, K, N, of=FP8), t(M, 4, of=FP32), t(E, 4, of=FP32),
+         model="GroupedGEMM", flops=PRODUCT, hbm=X + E * W_NT + 2 * OUT + 16 * (M + E)),
+    call("sgl_kernel::cutlass_fp4_group_mm _C::cutlass_fp4_group_mm", t(M, N), t(M, K // 2, of=BYTE),
+         t(E, N, K // 2, of=BYTE), t(M, K // 16, of=FP8), t(E, N, K // 16, of=FP8),
+         model="GroupedGEMM", flops=PRODUCT, hbm=(X + E * W_NT) / 2 + 2 * OUT + (M + E * N) * (K // 16)),
+    call("sgl_kernel::cutlass_w4a8_moe_mm", t(M, N), t(M, K, of=FP8), t(E, N, K // 2, of=INT8), *[NONE] * 9, c(TOP),
+         model="GroupedGEMM", flops=PRODUCT, hbm=X + E * W_NT / 2 + 2 * OUT),
+    call("_moe_C::moe_wna16_marlin_gemm sgl_kernel::moe_wna16_marlin_gemm", t(T, HID), NONE,
+         t(E, HID // 16, F * 2, of=INT32), t(E, HID // 32, F), NONE, NONE, NONE, WORKSPACE, t(64, of=INT32),
+         t(E, of=INT32), t(1, of=INT32), t(T, TOP, of=FP32), c(16), c(TOP), c("True"), c("False"), c(4), c(T), c(F),
+         c(HID), model="MoEUp", flops=UP, hbm=2 * T * HID + TOUCHED * HID * F / 2 + 2 * T * TOP * F),
+    call("sgl_kernel::gemma_rmsnorm", VECTOR, VECTOR, WEIGHT, c(1e-6),
+         model="RMSNorm", flops=PLAIN, hbm=2 * (2 * NORM + H)),
+    call("sgl_kernel::gemma_fused_add_rmsnorm", VECTOR, VECTOR, WEIGHT, c(1e-6),
+         model="RMSNorm", flops=PLAIN + NORM, hbm=2 * (4 * NORM + H)),
+    call("sgl_kernel::apply_rope_pos_ids_cos_sin_cache", t(ROWS, HQ, D), t(ROWS, HKV, D), t(ROWS, HQ, D),
+         t(ROWS, HKV, D), t(4096, D, of=FP32), t(ROWS, of=INT64),
+         model="RoPE", flops=3 * ROWS * (HQ + HKV) * D, hbm=2 * 2 * ROWS * (HQ + HKV) * D),
+    call("sgl_kernel::sgl_per_token_group_quant_fp8 sgl_kernel::sgl_per_token_quant_fp8 "
+         "sgl_kernel::sgl_per_tensor_quant_fp8", VECTOR, t(ROWS, H, of=FP8), t(ROWS, of=FP32),
+         model="GroupQuant", flops=2 * NORM, hbm=3 * NORM + 4 * ROWS),
+    call("sgl_kernel::sgl_per_token_group_quant_int8 sgl_kernel::sgl_per_token_group_quant_8bit", VECTOR,
+         t(ROWS, H, of=INT8), t(ROWS, of=FP32), model="GroupQuant", flops=2 * NORM, hbm=3 * NORM + 4 * ROWS),
+    call("sgl_kernel::scaled_fp4_quant", t(ROWS, H // 2, of=BYTE), VECTOR, t(ROWS, H // 16, of=FP8), t(1, of=FP32),
+         model="GroupQuant", flops=2 * NORM, hbm=2 * NORM + NORM / 2 + NORM / 16),
+    call("sgl_kernel::topk_softmax sgl_kernel::moe_align_block_size sgl_kernel::moe_fused_gate "
+         "sgl_kernel::prepare_moe_input sgl_kernel::get_cutlass_w4a8_moe_mm_data", t(T, TOP, of=FP32), IDS,
+         model="MoEAux", flops=0, hbm=8 * T * TOP),
+    call("sgl_kernel::shuffle_rows", t(T, HID), t(T * TOP, of=INT32), t(T * TOP, HID),
+         model="Movement", flops=0, hbm=2 * 2 * T * TOP * HID + 4 * T * TOP),
+    call("sgl_kernel::apply_shuffle_mul_sum", t(T * TOP, HID), t(T, HID), t(T * TOP, of=INT32), t(T * TOP, of=FP32),
+         model="Movement", flops=(2 * TOP - 1) * T * HID, hbm=2 * (TOP + 1) * T * HID + 8 * T * TOP),
+    call("sgl_kernel::top_k_top_p_sampling_from_probs sgl_kernel::top_p_sampling_from_probs "
+         "sgl_kernel::min_p_sampling_from_probs", LOGITS, t(ROWS, of=INT32),
+         model="Movement", flops=0, hbm=4 * ROWS * 4096 + 4 * ROWS),
+    call("sgl_kernel::top_k_renorm_probs sgl_kernel::top_p_renorm_probs", LOGITS, LOGITS,
+         model="Movement", flops=0, hbm=2 * 4 * ROWS * 4096),
+]  # fmt: skip
+
+CALLS = [*GEMMS, *ATTENTION, *NORMS, *MOE, *REST, *TRAINING, *PRODUCTS]
 
 
 EXACT = overlay(Registry("traced_as", {}), bundled_extensions())
