@@ -77,6 +77,11 @@ class DeviceActivity:
     def duration(self) -> Ints:
         return self.end - self.start
 
+    @property
+    def between_memories(self) -> Bools:
+        """Which events are copies between the device and the host or another device."""
+        return self.host_copy | self.peer_copy
+
     def duration_us(self, at: npt.NDArray[np.integer] | slice = slice(None)) -> npt.NDArray[np.float64]:
         """Of the events at these positions."""
         return (self.end[at] - self.start[at]) / NS_PER_US

@@ -349,7 +349,7 @@ def unified_calls(
         above = tree.op_parent[distinct_rows(above, len(table))]
     passed = has_launching_child[launcher] | (table.kind[launcher] != Kind.CPU_OP)
     code = readings.code_of(launcher)
-    foreign = activity.host_copy[linked] | activity.peer_copy[linked] | (np.append(readings.modelled, False)[code])
+    foreign = activity.between_memories[linked] | (np.append(readings.modelled, False)[code])
     synthetic = free & (passed | foreign)
     row = np.where(free, launcher, owner)
     category = event_categories(activity, readings, linked, row, synthetic)

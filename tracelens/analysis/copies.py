@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,7 @@ def path_rate(device: HardwareSpec | None, path: CopyPath) -> PathRate | None:
 def copied_bytes(table: TraceTable, activity: DeviceActivity) -> Floats:
     """Of every event what a copy between memories moved; NaN where that is not recorded, and for all other events."""
     result = np.full(len(activity), np.nan)
-    at = np.flatnonzero(activity.host_copy | activity.peer_copy)
+    at = np.flatnonzero(activity.between_memories)
     code = table.signature[activity.rows[at]]
     distinct, inverse = np.unique(code, return_inverse=True)
     recorded = [table.signatures.signature("", c).attribute("bytes") for c in distinct.tolist()]
@@ -66,7 +67,7 @@ def copied_bytes(table: TraceTable, activity: DeviceActivity) -> Floats:
 
 def only_copies_ns(activity: DeviceActivity) -> int:
     """Time in which the device did nothing but copies between memories."""
-    copies = activity.host_copy | activity.peer_copy
+    copies = activity.between_memories
     if not copies.any():
         return 0
     others = ~copies
@@ -77,7 +78,7 @@ def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | N
     """One row per launching op, direction and kind of host memory, by time. Rates are of the copies of known size."""
     import pandas as pd
 
-    at = np.flatnonzero(activity.host_copy | activity.peer_copy)
+    at = np.flatnonzero(activity.between_memories)
     if not len(at):
         return pd.DataFrame()
     names = activity.name[at]
@@ -112,7 +113,7 @@ def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | N
     return frame.sort_values(keys, ascending=[False, True, True, True], ignore_index=True)
 
 
-def rated(row: CategoryRow, frame: pd.DataFrame) -> CategoryRow:
+def with_rate(row: CategoryRow, frame: pd.DataFrame) -> CategoryRow:
     """The category of copies with what ``copies`` says of most of its time."""
     known = frame[(frame["gb_s"] > 0) & frame["path_gb_s"].notna()]
     took_us = known["copied_mb"] * BYTES_PER_MB / (known["gb_s"] * GB_PER_S_IN_BYTES_PER_US)
@@ -129,15 +130,15 @@ def rated(row: CategoryRow, frame: pd.DataFrame) -> CategoryRow:
     )
 
 
-def exposed(activity: DeviceActivity, frame: pd.DataFrame, window_ns: int, steps: int) -> Finding | None:
-    """Time in which the device did nothing but copy, and how fast the copies that took most were; None if little."""
+def exposed_copies(activity: DeviceActivity, frame: pd.DataFrame, window_ns: int, steps: int) -> Iterator[Finding]:
+    """Time in which the device did nothing but copy, and how fast the copies that took most were; none if little."""
     only_ns = only_copies_ns(activity)
     if not only_ns > LEAST_EXPOSED * window_ns:
-        return None
+        return
     top = frame.iloc[0]
     how = " ".join(word for word in (top["direction"], top["host_memory"]) if word)
     why = f"device only copies in {100 * only_ns / window_ns:.0f} % of the time: {top['op']} {how}"
     if top["gb_s"] > 0:
         why += f" at {top['gb_s']:.1f} GB/s"
         why += f", {top['path']} has {top['path_gb_s']:.0f}" if top["path"] else ""
-    return Finding(id="exposed_copies", op=None, gain_us=only_ns / NS_PER_US / steps, certainty="low", why=why)
+    yield Finding(id="exposed_copies", op=None, gain_us=only_ns / NS_PER_US / steps, certainty="low", why=why)

@@ -85,7 +85,7 @@ def _innermost(tree: OpTree, readings: OpReadings, op: RowColumn, wanted: Bools)
 def speaks_of(readings: OpReadings, code: Codes, activity: DeviceActivity, events: npt.NDArray[np.integer]) -> Bools:
     """Whether the reading of an op above an event is about that event; ``code`` and ``events`` in pairs."""
     same: Bools = readings.communicates[code] == activity.communication[events]
-    same &= ~activity.host_copy[events] & ~activity.peer_copy[events]
+    same &= ~activity.between_memories[events]
     same &= ~(activity.rearranges[events] & readings.is_product[code])
     return same
 
@@ -100,7 +100,7 @@ def event_categories(
     """
     texts = (COLLECTIVES, COPY, *activity.category.texts, *(r.category or OTHER for r in readings.readings))
     label = activity.category.code + np.int32(2)
-    label[activity.host_copy | activity.peer_copy], label[activity.collective] = 1, 0
+    label[activity.between_memories], label[activity.collective] = 1, 0
     code = readings.code_of(op)
     of_op = readings.known[code] & speaks_of(readings, code, activity, events)
     of_op &= ~is_synthetic | activity.category[events].are(OTHER)

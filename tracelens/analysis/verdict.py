@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.analyze import CHOSEN, Analysis
+from tracelens.analysis.copies import exposed_copies, with_rate
+from tracelens.analysis.event_category import COMMUNICATION, COPY
 from tracelens.analysis.graphs import GraphLinks, graph_launches
 from tracelens.analysis.idle_findings import counted, duration, idle_findings
 from tracelens.analysis.impossible_work import MOST_OF_ROOFLINE
@@ -229,6 +231,8 @@ def _categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
         )
         for code in np.unique(category.code).tolist()
     ]
+    if "copies" in analysis.frames:
+        rows = [with_rate(row, analysis.frames["copies"]) if row.name == COPY else row for row in rows]
     return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
 
 
@@ -281,7 +285,7 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
     """At most ten, largest gain first. A gain is what the estimate would save, an upper bound."""
     unified = analysis.frames["unified_perf_summary"]
     findings: list[Finding] = []
-    gain = (unified["kernel_us_sum"] - unified["roofline_us"] * unified["operation_count"]) / divisor
+    gain = _possible_gains(unified) / divisor
     worthwhile = gain[(gain * divisor > MIN_GAIN * analysis.timeline.total_ns / NS_PER_US) & ~_at_launch_floor(unified)]
     for index in worthwhile.sort_values(ascending=False, kind="stable").index[:6]:
         row = unified.loc[index]
@@ -307,8 +311,10 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
             )
         )
     activity = analysis.activity
+    if "copies" in analysis.frames:
+        findings += exposed_copies(activity, analysis.frames["copies"], timeline.total_ns, divisor)
     findings += idle_findings(analysis.frames["idle_causes"], divisor)
-    short = activity.duration < SHORT_KERNEL_US * NS_PER_US
+    short = (activity.duration < SHORT_KERNEL_US * NS_PER_US) & ~activity.communication & ~activity.between_memories
     if short.sum() > 100 and activity.duration[short].sum() > 0.02 * timeline.total_ns:
         findings.append(
             Finding(
@@ -319,8 +325,23 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
                 why=f"{int(short.sum()):,} kernels under {SHORT_KERNEL_US:.0f} µs: fuse them or capture a graph",
             )
         )
+    most = _longest_gain_us(analysis, divisor)
+    findings = [f if f.gain_us is None else replace(f, gain_us=min(f.gain_us, most)) for f in findings]
     findings.sort(key=lambda f: (-(f.gain_us or 0.0), f.id, f.op or "", f.why))
     return tuple(findings[:10])
+
+
+def _possible_gains(unified: pd.DataFrame) -> pd.Series:
+    """Of every row, measured less estimated time (µs); NaN for communication and copies: what of them is exposed is."""
+    gains = unified["kernel_us_sum"] - unified["roofline_us"] * unified["operation_count"]
+    return gains.where(unified["wire_mb"].isna() & ~unified["category"].isin((*COMMUNICATION, COPY)))
+
+
+def _longest_gain_us(analysis: Analysis, divisor: int) -> float:
+    """The window, or the step: kernels that ran beside each other add up to more than can be gained."""
+    window_us = analysis.timeline.total_ns / NS_PER_US / divisor
+    steps = step_summary(analysis)
+    return window_us if steps is None else min(window_us, steps.time_us)
 
 
 def _at_launch_floor(rows: pd.DataFrame) -> pd.Series:
