@@ -177,16 +177,70 @@ def test_pinned_copies_of_a_recorded_step_are_rated_against_pcie(shared_traces: 
     assert rows["gb_s"].tolist() == pytest.approx([10 * 154140672 / 306081e3, 10 * 154140672 / 177200e3])
 
 
-@pytest.mark.parametrize(("named", "wire_mb"), [("7", 2 * 3 / 4 * 16384 / 1e6), ("8", np.nan)])
+@pytest.mark.parametrize(("named", "wire_mb"), [("7", 2 * 3 / 4 * (1 << 24) / 1e6), ("8", np.nan)])
 def test_collectives_of_custom_kernels_are_priced_on_links_by_their_recorded_group(build, named: str, wire_mb: float):
     made = build().op(
         "symm_mem::multimem_all_reduce_", 0, 50,
-        **{"Input Dims": [[4096], [], []], "Input type": ["float", "", ""], "Concrete Inputs": ["", "sum", named]},
+        **{"Input Dims": [[1 << 22], [], []], "Input type": ["float", "", ""], "Concrete Inputs": ["", "sum", named]},
     )  # fmt: skip
-    made.launch(1, "multimem_all_reduce_kernel", 10, 30)
+    made.launch(1, "multimem_all_reduce_kernel", 10, 300)
     groups = [{"pg_name": "7", "ranks": [0, 1, 2, 3]}]
     found = analyze(made.trace(distributedInfo={"rank": 0, "world_size": 4, "pg_config": groups}), Options())
     row = found.frames["unified_perf_summary"].iloc[0]
     assert row["wire_mb"] == pytest.approx(wire_mb, nan_ok=True)
     assert np.isnan(row["hbm_mb"])
     assert row["roofline_bound"] == (None if np.isnan(wire_mb) else "wire")
+
+
+def gains(found: Analysis) -> dict[str, float]:
+    return {finding.id: finding.gain_us or 0.0 for finding in summarize(found).findings}
+
+
+def test_communication_and_copies_are_claimed_once(build):
+    groups = {"distributedInfo": {"pg_config": [{"pg_name": "7", "ranks": [0, 1, 2, 3]}]}}
+    made = copy(build, "Memcpy HtoD (Pinned -> Device)", bytes=1_600_000)
+    made.op(
+        "symm_mem::multimem_all_reduce_", 60, 50,
+        **{"Input Dims": [[4096], [], []], "Input type": ["float", "", ""], "Concrete Inputs": ["", "sum", "7"]},
+    )  # fmt: skip
+    made.launch(61, "multimem_all_reduce_kernel", 110, 300)
+    assert gains(analyze(made.trace(**groups), Options())) == {"exposed_communication": 300, "exposed_copies": 100}
+
+
+def test_copies_beside_one_another_gain_no_more_than_the_window(build):
+    made = copy(build, "Memcpy HtoD (Pinned -> Device)", bytes=1_600_000, stream=1)
+    made.launch(2, "Memcpy DtoH (Device -> Pinned)", 10, 100, cat="gpu_memcpy", bytes=1_600_000, stream=2)
+    found = analyze(made.trace(), Options())
+    assert gains(found) == {"exposed_copies": 100}
+    row = summarize(found).categories[0]
+    assert (row.name, row.time_us, row.share, row.bound) == (COPY, 200, 1, "PCIe")
+    assert row.wire_tb_s == pytest.approx(0.016)
+    assert row.of_roofline == pytest.approx(16 / 64)
+    assert found.coverage.perf_model == 1
+
+
+@pytest.mark.shared
+def test_no_gain_of_a_recorded_step_of_copies_is_longer_than_the_step(shared_traces: Path):
+    found = analyze(load(shared_traces / "more/torchbench/trace.json.gz"), Options())
+    summary = summarize(found)
+    assert summary.steps is not None
+    assert set(gains(found)) == {"exposed_copies"}
+    assert 0.9 * summary.steps.time_us < gains(found)["exposed_copies"] <= summary.steps.time_us
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel"),
+    [
+        ("symm_mem::fused_all_gather_matmul", "Memcpy PtoP (Device -> Device)"),
+        ("symm_mem::_low_contention_all_gather", "Memcpy PtoP (Device -> Device)"),
+    ],
+)
+def test_copies_between_devices_of_an_op_that_communicates_do_so(build, op: str, kernel: str):
+    made = build().op(op, 0, 100).op("aten::copy_", 1, 20, **{"Input Dims": [[4], [4]], "Input type": ["float"] * 2})
+    made.launch(2, kernel, 10, 30, cat="gpu_memcpy", bytes=16)
+    made.op("aten::mm", 30, 20, **{"Input Dims": [[4, 4], [4, 4]], "Input type": ["float"] * 2})
+    made.launch(31, "Cijk_Ailk_Bljk", 40, 20)
+    found = analyze(made.trace(), Options())
+    check_sums(found)
+    assert sums(found) == {"CustomCollective": 30, "GEMM": 20}
+    assert (found.timeline.exposed_comm_ns, found.timeline.exposed_memcpy_ns) == (30_000, 0)

@@ -7,6 +7,7 @@ import numpy as np
 from tracelens.analysis.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.calls import Calls, OpReadings
 from tracelens.analysis.catalog import OTHER
+from tracelens.analysis.copies import copied_bytes
 from tracelens.analysis.summary import Coverage
 from tracelens.trace.table import TraceTable
 
@@ -16,9 +17,10 @@ def coverage(
 ) -> Coverage:
     """Shares of the summed duration of all device events, communication included in the denominator.
 
-    perf_model: in rows whose perf model says FLOPs or bytes; flops: in rows whose FLOPs are known, those of pure data
-    movement and communication being none; categorised: of a category that is not ``other`` (``categories``: of every
-    event); unlinked: no recorded launch; communication: by kernel name, or because the op communicates.
+    perf_model: in rows whose perf model says FLOPs or bytes, or copies of known size; flops: in rows of known FLOPs,
+    those of pure data movement and communication being none; categorised: of a category that is not ``other``
+    (``categories``: of every event); unlinked: no recorded launch; communication: by kernel name, or because the op
+    communicates.
     """
     duration = activity.duration
     total = int(duration.sum())
@@ -30,9 +32,9 @@ def coverage(
     models = [reading.model for reading in readings.readings]
     says_work = np.append(readings.with_work, False)
     says_flops = np.array([m is not None and m.flops() is not None for m in models] + [False], bool)
-    modelled = np.zeros(len(activity), bool)
+    modelled = ~np.isnan(copied_bytes(table, activity))
     unlinked = activity.op < 0
-    modelled[unified.events] = says_work[code][unified.call_of_event]
+    modelled[unified.events] |= says_work[code][unified.call_of_event]
     computed = activity.communication | activity.memcpy
     computed[unified.events] |= says_flops[code][unified.call_of_event]
     return Coverage(
