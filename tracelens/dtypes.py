@@ -37,6 +37,12 @@ class DType(enum.Enum):
     COMPLEX64 = (64, "", "complex64")
     COMPLEX128 = (128, "", "complex128")
 
+    def __repr__(self) -> str:
+        """The label, so that a type reads alike in every output, alone or in a list."""
+        return self.label
+
+    __str__ = __repr__
+
     @property
     def bits(self) -> int:
         """Bits per element as stored."""
@@ -80,7 +86,7 @@ class DType(enum.Enum):
         """The type that a trace, a collective or a user spells ``text``; None when unknown.
 
         >>> DType.parse("c10::BFloat16"), DType.parse("long int"), DType.parse("Foo")
-        (<DType.BF16: (16, 'bf16', 'bf16')>, <DType.INT64: (64, '', 'int64')>, None)
+        (bf16, int64, None)
         """
         if not text:
             return None

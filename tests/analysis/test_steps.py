@@ -235,7 +235,11 @@ def test_no_step_is_busy_for_longer_than_it_lasts(steps, events, waits):
 
 
 def analyzable(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.json.gz") if not {"et", "rocprofv3"} & set(path.parts))
+    return sorted(
+        path
+        for path in folder.rglob("*.json.gz")
+        if not {"et", "rocprof_v1", "rocprof_v2", "rocprofv3"} & set(path.parts)
+    )
 
 
 @pytest.mark.shared

@@ -18,6 +18,16 @@ EXPECTED_NAMES = {
     *("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"),
     *("h100-sxm", "h100-pcie", "h100-nvl", "h200-sxm", "h200-nvl", "h800-sxm", "gh200-96gb", "gh200-144gb"),
     *("b200", "b300", "gb200", "gb300", "rubin", "l4", "l40s", "v100-sxm-32gb", "rtx-4090", "rtx-pro-6000"),
+    *(
+        "v100-sxm-16gb",
+        "v100-pcie-32gb",
+        "v100-dgxs-32gb",
+        "rtx-2080-ti",
+        "gtx-1650",
+        "mi308x",
+        "a800-sxm-80gb",
+        "h100-sxm-96gb",
+    ),
     *("mi210", "mi250-gcd", "mi250x", "mi250x-gcd", "mi300a", "mi300x", "mi325x", "mi350x", "mi355x", "mi455x"),
     *("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x", "gaudi2", "gaudi3"),
 }
@@ -132,6 +142,7 @@ def test_what_sources_disagree_about_is_marked():
         "h100-nvl": ("chip.compute_units.count",),
         "h100-pcie": ("matrix.fp64.peak_tflops_s",),
         "h800-sxm": fp64,
+        "mi308x": ("hbm.peak_tb_s",),
     }
 
 

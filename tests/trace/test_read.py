@@ -328,6 +328,8 @@ def test_every_shared_trace_reads_as_json_does(shared_traces: Path) -> None:
     for path in paths:
         content = path.read_bytes()
         whole = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+        if not isinstance(whole, dict) or "traceEvents" not in whole or "rocprof" in str(path):
+            continue  # of another tool
         events = whole.pop("traceEvents")
         complete = [e for e in events if e["ph"] == "X"]
         table = read_trace(path)

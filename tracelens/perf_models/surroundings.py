@@ -73,7 +73,7 @@ def list_type(kernel: str) -> DType | None:
     """The element type that a kernel over lists of tensors is compiled for.
 
     >>> list_type("multi_tensor_apply_kernel<TensorListMetadata<1>, BinaryOpScalarFunctor<float, 1, 1, 0>, float>")
-    <DType.FP32: (32, 'fp32', 'fp32')>
+    fp32
     """
     match = _LISTED.search(kernel[:_LONGEST_NAME])
     return DType.parse(match[1]) if match else None

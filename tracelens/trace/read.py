@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tracelens.errors import InputError
-from tracelens.trace import metadata
+from tracelens.trace import foreign, metadata
 from tracelens.trace.bytestream import GZIP_MAGIC, ByteStream, GzipFile, MemoryStream, PlainFile
 from tracelens.trace.columns import TableBuilder
 from tracelens.trace.lookup import PieceIndex
@@ -21,20 +21,9 @@ from tracelens.trace.table import Losses, TraceTable
 Progress = Callable[[int, int], None]
 
 PIECE_BYTES = 512 * 1024
+_FIRST_BYTES = 64 * 1024
 _UTF8_MARK = b"\xef\xbb\xbf"
 _BLANK_BYTES = b" \t\r\n\x00"
-# Other contents people hand over, by their first bytes.
-_SIGNATURES = (
-    (b"PK\x03\x04", "a zip archive: unpack it first"),
-    (b"\x28\xb5\x2f\xfd", "zstd data: unpack it first (zstd -d)"),
-    (b"BZh", "bzip2 data: unpack it first (bunzip2)"),
-    (b"\xfd7zXZ\x00", "xz data: unpack it first (unxz)"),
-    (b"SQLite format 3\x00", "a SQLite database (Nsight Systems, rocprof): record with torch.profiler instead"),
-    (b"\x0aPERFETTO", "a Perfetto binary trace: export it as JSON"),
-    (b"\xff\xfe", "UTF-16 text: save it as UTF-8"),
-    (b"\xfe\xff", "UTF-16 text: save it as UTF-8"),
-    (b"<", "HTML or XML: hand over the profiler's JSON instead"),
-)
 _ADVICE = "hand over what torch.profiler's export_chrome_trace wrote"
 
 
@@ -155,9 +144,11 @@ class _Reading:
 
     def _find_list(self) -> tuple[int, bool]:
         """(position behind the ``[`` of the event list, whether it is the ``traceEvents`` of an object)."""
-        self._grow(64 * 1024)
+        self._grow(_FIRST_BYTES)
         text = self._window.removeprefix(_UTF8_MARK)
         start = len(self._window) - len(text.lstrip(_BLANK_BYTES))
+        if (what := foreign.named(text, whole=len(text) < _FIRST_BYTES)) is not None:
+            raise InputError(f"{self._source} is {what}")
         first = self._window[start : start + 1]
         if first == b"[":
             return start + 1, False
@@ -184,9 +175,6 @@ class _Reading:
     def _no_json(self, text: bytes) -> str:
         if not text.strip(_BLANK_BYTES):
             return f"{self._source} holds nothing but white space: record the trace again"
-        for start, what in _SIGNATURES:
-            if text.startswith(start):
-                return f"{self._source} is {what}"
         what = "is text, but no JSON" if text[:200].isascii() and b"\x00" not in text[:200] else "is no JSON"
         return f"{self._source} {what}: {_ADVICE}"
 

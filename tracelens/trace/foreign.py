@@ -1,0 +1,82 @@
+"""Files of other profilers and packers, told by how they begin: named at once instead of being searched for events."""
+
+from __future__ import annotations
+
+import re
+
+_RECORD = "record with torch.profiler instead"
+# Other contents people hand over, by their first bytes.
+_SIGNATURES = (
+    (b"PK\x03\x04", "a zip archive: unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "zstd data: unpack it first (zstd -d)"),
+    (b"BZh", "bzip2 data: unpack it first (bunzip2)"),
+    (b"\xfd7zXZ\x00", "xz data: unpack it first (unxz)"),
+    (b"SQLite format 3\x00", f"a SQLite database (of Nsight Systems or rocprof): {_RECORD}"),
+    (b"\xff\xfe", "UTF-16 text: save it as UTF-8"),
+    (b"\xfe\xff", "UTF-16 text: save it as UTF-8"),
+    (b"<", "HTML or XML: hand over the profiler's JSON instead"),
+)
+_PATTERNS = (
+    (re.compile(rb'\s*+\{\s*+"rocprofiler-sdk-tool"\s*+:'), f"the JSON of rocprofv3 (rocprofiler-sdk): {_RECORD}"),
+    # XSpace of tsl/profiler/protobuf/xplane.proto: a plane, its id, its name
+    (
+        re.compile(
+            rb"\n[\x80-\xff]{0,9}+[\x00-\x7f](?:\x08[\x80-\xff]{0,9}+[\x00-\x7f])?\x12[\x00-\x7f]/(?:host|device):"
+        ),
+        f"an XPlane file (JAX, TensorFlow or PyTorch/XLA): {_RECORD}",
+    ),
+)
+#: What rocprof v1 and v2 write into every event, and torch.profiler into none.
+_ROCPROF_KEYS = (b'"BeginNs"', b'"EndNs"', b'"DurationNs"')
+# Its arrows alone have a category.
+_OTHER_CATEGORY = re.compile(rb'"cat"\s*+:\s*+"(?!DataFlow")')
+_PACKET = 0x0A
+# A TracePacket of Perfetto is small: so many, each starting where the one before says that it ends, are no chance.
+_PACKETS = 3
+
+
+def named(text: bytes, *, whole: bool) -> str | None:
+    """What a file is that begins with ``text``, and what to do with it; None for what may be a trace.
+
+    ``whole``: the file ends with it.
+    """
+    for start, what in _SIGNATURES:
+        if text.startswith(start):
+            return what
+    for pattern, what in _PATTERNS:
+        if pattern.match(text):
+            return what
+    if _is_perfetto(text, whole=whole):
+        return f"a Perfetto binary trace: {_RECORD}, or export it as JSON where it was made from one"
+    if all(key in text for key in _ROCPROF_KEYS) and not _OTHER_CATEGORY.search(text):
+        return f"the JSON of rocprof (v1 or v2), which holds no ops: {_RECORD}"
+    return None
+
+
+def _is_perfetto(text: bytes, *, whole: bool) -> bool:
+    """Whether packets follow one another: each is the field 1 of Trace, with its length, in protobuf's encoding."""
+    position = 0
+    for number in range(_PACKETS):
+        if position == len(text):
+            return whole and number > 0
+        if text[position] != _PACKET:
+            return False
+        length, position = _varint(text, position + 1)
+        position += length
+        if position > len(text):
+            return False
+    return True
+
+
+def _varint(text: bytes, position: int) -> tuple[int, int]:
+    """(the number at ``position``, where it ends); a number that does not end is as large as can be."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if position >= len(text):
+            break
+        byte = text[position]
+        value |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return value, position
+    return len(text) + 1, position
