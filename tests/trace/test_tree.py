@@ -166,6 +166,35 @@ def test_an_event_that_outlives_its_caller_hangs_on_the_innermost_that_contains_
     assert alone.overlaps == 1
 
 
+def test_a_broken_frame_does_not_take_the_launches_in_it_out_of_their_op():
+    # The frame starts in the op and was recorded to end after it; the graph launch and its kernel belong to the op,
+    # which the kernel's External id names too. What the frame calls later is its own
+    rows = [
+        event("main", 0, 99, category="python_function"),
+        event("Torch-Compiled Region", 10, 50, **{"External id": 5651}),
+        event("run", 20, 60, category="python_function"),
+        event("hipGraphLaunch", 30, 5, category="hip_runtime", correlation=7, **{"External id": 5651}),
+        event("aten::add", 65, 5),
+        event("k", 40, 5, thread=3, category="kernel", correlation=7, **{"External id": 5651}),
+    ]
+    tree = tree_of(*rows)
+    assert tree.parent.tolist() == [-1, 0, 0, 1, 2, -1]
+    assert tree.op[5] == 1
+    assert tree.overlaps == 1
+    assert tree.self_check() == []
+
+
+def test_a_launch_that_ends_with_its_op_but_for_rounding_lies_in_it():
+    rows = [
+        event("aten::add", 10, 20),
+        event("cudaLaunchKernel", 25, 6, category="cuda_runtime", correlation=7),
+        event("k", 40, 5, thread=3, category="kernel", correlation=7),
+    ]
+    tree = tree_of(*rows)
+    assert (tree.parent[1], tree.op[2], tree.overlaps) == (0, 0, 1)
+    assert tree.self_check() == []
+
+
 def test_threads_do_not_mix():
     rows = [event("a", 0, 9), event("b", 1, 2, thread=2), event("c", 1, 2), event("d", 1, 1, thread="text")]
     tree = tree_of(*rows)

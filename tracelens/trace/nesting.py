@@ -24,7 +24,7 @@ class Nesting:
 
     ``parent``: position of the innermost interval that contains this one, -1 for a root. ``last``: end of the subtree,
     exclusive. ``overlaps``: this one outlives its caller: one that started after its parent did is still open when it
-    starts, and ends before it does.
+    starts, and ends before it does. ``outlived``: where that is so, the end of the last of those, in ns.
     """
 
     order: Ints
@@ -32,6 +32,7 @@ class Nesting:
     last: Ints
     depth: npt.NDArray[np.int32]
     overlaps: Bools
+    outlived: Ints
 
 
 def nest(lane: npt.NDArray[np.int32], start: Ints, duration: Ints, rank: npt.NDArray[np.uint8]) -> Nesting:
@@ -63,6 +64,7 @@ def nest(lane: npt.NDArray[np.int32], start: Ints, duration: Ints, rank: npt.NDA
         last=last,
         depth=depth.astype(np.int32),
         overlaps=(passed != _NONE) & ((passed >> 1) > start),
+        outlived=passed >> 1,
     )
 
 

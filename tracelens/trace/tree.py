@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.signature import OpSignature
+from tracelens.trace.broken import ROUNDING_NS, nest_host
 from tracelens.trace.links import LinkedBy, forward_links, launch_links
-from tracelens.trace.nesting import nearest, nest
+from tracelens.trace.nesting import nearest
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, RowColumn, TraceTable
 from tracelens.units import NS_PER_US
 
@@ -30,7 +31,8 @@ class OpTree:
     op: its forward op). Device rows: ``launch`` (host row that launched it), ``linked_by`` (``LinkedBy``), ``op``
     (nearest cpu_op at or above the launch, not one called ``execute``; the launch itself when no op is there).
     ``unlinked``: device rows without a launch, mostly launched before the window. ``overlaps``: how many host events
-    outlive their caller; they hang on the innermost event that does contain them. ``ambiguous``: how many of
+    outlive their caller; they hang on the innermost event that does contain them, or, where a call would leave its op
+    for that, on the one that ``nest_host`` says. ``ambiguous``: how many of
     ``unlinked`` could have been launched by several processes of the file.
     """
 
@@ -43,7 +45,7 @@ class OpTree:
         self.table = table
         n = len(table)
         host = table.rows_of(HOST_KINDS)
-        nesting = nest(table.lane[host], table.start_ns[host], table.duration_ns[host], _outer_rank(table.kind[host]))
+        nesting = nest_host(table, host, _outer_rank(table.kind[host]))
         order = host[nesting.order]
         self.order: RowColumn = order
         self.overlaps = int(nesting.overlaps.sum())
@@ -196,7 +198,7 @@ class OpTree:
         child = order[self.parent[order] >= 0]
         parent = self.parent[child]
         end = table.start_ns + table.duration_ns
-        inside = (table.start_ns[parent] <= table.start_ns[child]) & (end[child] <= end[parent])
+        inside = (table.start_ns[parent] <= table.start_ns[child]) & (end[child] <= end[parent] + ROUNDING_NS)
         # Half-open: what starts where its parent ends lies outside it, unless both have no length
         inside &= (table.start_ns[child] < end[parent]) | (table.duration_ns[parent] == 0)
         yield from _violated(table.lane[child] == table.lane[parent], "parents are in another lane", child)
