@@ -224,7 +224,10 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Everything a report says outside its frames. ``extensions`` are the names of those that took part."""
+    """Everything a report says outside its frames. ``extensions`` are the names of those that took part.
+
+    ``late_host_events``: how many host events were recorded to end after their caller, which changes no figure.
+    """
 
     input: InputSummary
     device: DeviceSummary
@@ -238,3 +241,4 @@ class Summary:
     notices: tuple[Notice, ...] = ()
     cannot_answer: tuple[Unanswered, ...] = ()
     extensions: tuple[str, ...] = ()
+    late_host_events: int = 0

@@ -69,6 +69,7 @@ def summarize(analysis: Analysis) -> Summary:
             notices=(*used_notices, *_input_notices(analysis)),
             cannot_answer=_cannot_answer(analysis),
             extensions=tuple(extension.name for extension in analysis.extensions),
+            late_host_events=analysis.trace.tree.overlaps,
         )
     return Summary(
         input=_input(analysis),
@@ -83,6 +84,7 @@ def summarize(analysis: Analysis) -> Summary:
         notices=(*used_notices, *_notices(analysis)),
         cannot_answer=_cannot_answer(analysis),
         extensions=tuple(extension.name for extension in analysis.extensions),
+        late_host_events=analysis.trace.tree.overlaps,
     )
 
 
@@ -369,7 +371,7 @@ def _dims(analysis: Analysis, row: pd.Series) -> str:
 
 
 def _notices(analysis: Analysis) -> tuple[Notice, ...]:
-    tree, activity = analysis.trace.tree, analysis.activity
+    activity = analysis.activity
     notices = _input_notices(analysis)
     unlinked = int((activity.op < 0).sum())
     if unlinked:
@@ -395,10 +397,6 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
     if graphs is not None:
         notices.append(graphs)
     notices += [*_whole_calls(analysis), *_compiled_without_work(analysis), *_too_much_work(analysis)]
-    if tree.overlaps:
-        ended = f"{counted(tree.overlaps, 'host event')} ended after their caller did"
-        text = f"{ended}, and hang on the innermost event that contains them"
-        notices.append(Notice(id="host_overlaps", count=tree.overlaps, text=text))
     if analysis.overlaps is not None and analysis.overlaps.count:
         notices.append(_overlap_notice(analysis, analysis.overlaps))
     notices += _from_cache(analysis.frames["unified_perf_summary"])

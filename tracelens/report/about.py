@@ -93,6 +93,11 @@ def _coverage(summary: Summary) -> Iterator[Line]:
         yield _row(label, _known(getattr(summary.coverage, key)), None, meaning, number_format=PERCENT)
     yield _row("Shapes recorded", "yes" if summary.coverage.shapes else "no", None, "record_shapes=True")
     yield _row("Python stacks recorded", "yes" if summary.coverage.stacks else "no", None, "with_stack=True")
+    if summary.late_host_events:
+        meaning = (
+            "They hang on the innermost event that contains them; calls in a frame recorded too long stay in their op."
+        )
+        yield _row("Host events that end after their caller", summary.late_host_events, None, meaning)
 
 
 def _time(summary: Summary) -> Iterator[Line]:

@@ -142,6 +142,17 @@ def test_every_kernel_is_in_one_phase(build: Build) -> None:
     assert phase_us(trained(build)) == {"forward": 4, "backward": 9, "optimizer": 2, "no recorded launch": 1}
 
 
+def test_a_backward_that_a_schedule_runs_by_hand_inside_a_forward_op_is_backward(build: Build) -> None:
+    # as in DualPipe: one op runs a chunk forward and another chunk backward, without autograd's engine
+    builder = build().op("DualPipeChunk", 0, 90).launch(1, "forward", 10, 10)
+    builder.op("aten::native_layer_norm_backward", 20, 5).launch(21, "backward", 30, 20)
+    builder.op("## backward ##", 40, 20, cat="user_annotation").launch(45, "backward", 60, 25)
+    builder.op("forward_backward", 75, 5, cat="user_annotation").launch(76, "forward", 95, 5)
+    trace = builder.trace()
+    frame = phases(trace.table, trace.tree, activity_of(trace)).frame(activity_of(trace))
+    assert frame[["phase", "kernel_us"]].to_numpy().tolist() == [["forward", 15.0], ["backward", 45.0]]
+
+
 def test_a_recorded_recompute_frame_splits_the_forward(build: Build) -> None:
     builder = python(trained(build), "torch/utils/checkpoint.py(1500): recompute_fn", 60, 20, tid=2)
     op(builder, "aten::mm", 65, 3, tid=2)

@@ -34,6 +34,10 @@ _RECOMPUTE_FRAME = re.compile(r"torch/utils/checkpoint\.py\(\d+\): recompute_fn$
 _CHECKPOINT_BACKWARD = "CheckpointFunctionBackward"
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 
+# "aten::native_layer_norm_backward", "AddmmBackward0", "## backward ##", "_flash_attn_bwd"; not "forward_backward".
+_BACKWARD = re.compile(r"backward|bwd", re.IGNORECASE)
+_FORWARD = re.compile(r"forward|fwd", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phases:
@@ -100,7 +104,9 @@ def phases(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> Phases:
     The innermost decides of: what autograd's engine runs (``backward``), and what repeats a forward there
     (``recompute``): frames of ``recompute_fn``, ``CheckpointFunctionBackward``, and ops in the engine that have a
     Sequence number of their own, which only ops with gradients get, if the same op with the same arguments also ran
-    outside of the engine (a backward of a backward does not repeat ops).
+    outside of the engine (a backward of a backward does not repeat ops). A schedule may run a backward by hand inside
+    of a forward op: what an op or a range is called says so, not a Python frame, so that phases are the same with and
+    without stacks.
     """
     order = tree.order
     name, kind = table.name[order], table.kind[order]
@@ -114,7 +120,8 @@ def phases(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> Phases:
     repeats |= is_op & named(lambda text: text == _CHECKPOINT_BACKWARD)
     repeats |= _repeated_forwards(table, tree, engine)
     launch = tree.launch[activity.rows]
-    deciders = Scopes(tree, engine | repeats)
+    by_hand = (is_op | (kind == Kind.USER_ANNOTATION)) & named(_says_backward)
+    deciders = Scopes(tree, engine | repeats | by_hand)
     decider = deciders.around(launch)
     is_repeat = np.append(repeats[tree.position[deciders.rows]], False)
     steps = Scopes(tree, (kind == Kind.USER_ANNOTATION) & named(_OPTIMIZER_STEP.search))
@@ -124,6 +131,10 @@ def phases(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> Phases:
         PHASES.index(FORWARD),
     )
     return Phases(phase=phase.astype(np.int64))
+
+
+def _says_backward(name: str) -> bool:
+    return _BACKWARD.search(name) is not None and _FORWARD.search(name) is None
 
 
 def _repeated_forwards(table: TraceTable, tree: OpTree, engine: Bools) -> Bools:
