@@ -66,6 +66,12 @@ def test_a_tensor_updated_in_place_is_read_and_written(name: str, slots: tuple[A
     assert most_mb(model) is None
 
 
+def test_a_scattered_result_may_be_small_without_an_update_of_the_first_tensor():
+    """512 values and positions into 50 elements: the last tensor is the result all the same."""
+    op = signature("triton_poi_fused_index_put_mul_0", (512,), (512,), (50,), 512, dtypes=(BF16, INT64))
+    assert read(op).hbm_bytes() == 512 * (2 + 8) + 50 * 2
+
+
 def test_where_the_arguments_leave_an_update_in_place_open_both_bounds_stand():
     """``a + b`` of three tensors is two read and one written, or ``a + b + c`` into ``a``: 3 or 4 x 512 elements."""
     model = read(signature("triton_poi_fused_add_3", (8, 64), (8, 64), (8, 64), 512))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import distinct_elements, total_bytes
-from tracelens.perf_models.fused_names import MAKES, MOVES, PRODUCTS, UNARY
+from tracelens.perf_models.fused_names import MAKES, MOVES, PRODUCTS, SCATTERS, UNARY
 from tracelens.perf_models.surroundings import launch_of
 from tracelens.signature import OpSignature, Shape
 
@@ -179,6 +179,8 @@ def updates_first(
         return False
     if len(tensors) == 1:
         return None if ops is None else not set(ops) <= MAKES
+    if ops is not None and SCATTERS & set(ops):
+        return None
     if not _may_hold_result(last, space, reduces):
         return True
     if ops is None:

@@ -88,6 +88,12 @@ _OF_ONE_TENSOR = (
     "log2 log10 exp2 expm1 erf erfc hardswish hardsigmoid softplus elu gelu mish nan_to_num"
 )
 MAKES, UNARY = frozenset(_MADE.split()), frozenset(_OF_ONE_TENSOR.split())
+# Ops that write where an index says: into a tensor of any size.
+_SCATTERED = (
+    "index_put index_put_ _unsafe_index_put scatter scatter_add scatter_reduce index_add index_fill masked_scatter "
+    "embedding_dense_backward max_pool2d_with_indices_backward"
+)
+SCATTERS = frozenset(_SCATTERED.split())
 #: Products, which leave a flat result that a fused kernel reads as a view of more dims.
 PRODUCTS = frozenset({"mm", "addmm", "_scaled_mm", "_int_mm"})
 _PREFIX = re.compile(r"^triton_(?:poi|red|per|spl)_fused_(?P<ops>.*?)(?:_\d+)?$")
