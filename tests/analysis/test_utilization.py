@@ -59,7 +59,7 @@ def steps(
     trace = build()
     for number in range(3):
         start = 1000.0 * number
-        trace.op(f"ProfilerStep#{number}", start, 999, cat="user_annotation")
+        trace.op(f"ProfilerStep#{number}", start, 1000, cat="user_annotation")
         for call in range(calls):
             if indices is not None:
                 embedding(trace, start + 5 + 3 * call, indices, table)

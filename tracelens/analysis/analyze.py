@@ -34,10 +34,11 @@ from tracelens.analysis.inner_ops import with_inner_ops
 from tracelens.analysis.limits import Limits
 from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
+from tracelens.analysis.per_step import Counted, counted_steps
 from tracelens.analysis.recorded_groups import expert_groups
 from tracelens.analysis.steps import StepTimes, complete_steps, device_steps, find_steps, select_steps
 from tracelens.analysis.summary import Coverage, Unanswered
-from tracelens.analysis.timeline import Timeline, gpu_timeline
+from tracelens.analysis.timeline import Timeline, gpu_timeline, timeline_of
 from tracelens.analysis.views.assembly import views
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
@@ -65,7 +66,7 @@ class Analysis:
     ``executed``: None where no model's utilization was asked for. ``graphs``: None without a trace of the capture; with
     one, ``trace`` has the captured ops as rows of its own. ``missing``: what a view was not recorded for.
     ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the ranks of a
-    file with several.
+    file with several. ``per_step``: what figures per step are made of; None without device work.
     """
 
     trace: Trace
@@ -88,6 +89,22 @@ class Analysis:
     missing: tuple[Unanswered, ...] = ()
     whole_calls: tuple[tuple[str, int], ...] = ()
     merged: MergedRanks | None = None
+    per_step: Counted | None = None
+
+    @property
+    def headline(self) -> Analysis:
+        """This analysis with the events, rows and times of the complete analyzed steps alone, if there are steps."""
+        part = self.per_step
+        if part is None:
+            return self
+        return replace(
+            self,
+            activity=part.activity,
+            event_category=part.event_category,
+            frames={**self.frames, "unified_perf_summary": part.rows},
+            coverage=part.coverage,
+            timeline=part.timeline,
+        )
 
     @property
     def complete_steps(self) -> list[int]:
@@ -161,9 +178,29 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     del modelled, is_nested
     unified = tables.modelled_table(table, activity, readings, unified_set, work, exchanges)
     unlinked = tables.unlinked_rows(table, activity)
-    timeline = gpu_timeline(activity, span_ns)
+    timeline = gpu_timeline(activity) if span_ns is None else timeline_of(activity, span_ns, times.left_out)
+    whole = Counted(
+        activity=activity,
+        event_category=event_category,
+        rows=_with_rows(unified, unlinked),
+        coverage=coverage(table, activity, unified_set, readings, event_category),
+        timeline=timeline,
+    )
+
+    def count(part: DeviceActivity, of: Timeline) -> Counted:
+        calls, category = unified_calls(table, tree, part, readings)
+        rows = tables.modelled_table(table, part, readings, calls, work, exchanges)
+        return Counted(
+            activity=part,
+            event_category=category,
+            rows=_with_rows(rows, tables.unlinked_rows(table, part)),
+            coverage=coverage(table, part, calls, readings, category),
+            timeline=of,
+        )
+
+    per_step = counted_steps(whole, times, complete_steps(times, selected), step_of, count)
     give_back_freed()
-    seen = views(recorded_trace, trace, activity, everything, timeline.window, times, selected, stem)
+    seen = views(recorded_trace, trace, activity, everything, per_step, times, selected, stem)
     frames = {
         "gpu_timeline": timeline.frame(),
         "ops_summary_by_category": tables.with_estimated_totals(
@@ -177,7 +214,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         "ops_unique_args": unique,
         "kernel_summary": tables.kernel_summary(table, activity, event_category, timeline.total_ns),
         "coll_analysis": with_estimates(collective_rows(table, tree, activity), chosen),
-        "unified_perf_summary": _with_rows(unified, unlinked),
+        "unified_perf_summary": whole.rows,
         "short_kernel_histogram": tables.short_kernel_histogram(activity),
         "short_kernels_summary": tables.short_kernels_summary(table, activity, timeline.total_ns),
         "steps": times.sheet(int(table.start_ns.min())),
@@ -193,7 +230,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         extensions=extensions,
         frames=frames,
         families=families(table, nested, readings, unified_set.row),
-        coverage=coverage(table, activity, unified_set, readings, event_category),
+        coverage=whole.coverage,
         timeline=timeline,
         activity=activity,
         event_category=event_category,
@@ -207,6 +244,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         missing=seen.missing,
         whole_calls=tuple(whole_calls.most_common()),
         merged=merged,
+        per_step=per_step,
     )
 
 
@@ -292,7 +330,7 @@ def _cpu_only(trace: Trace, options: Options, extensions: tuple[Extension, ...],
     stem, times, _ = device_steps(trace.table, trace.tree, activity.rows)
     frames = _cpu_frames(trace, catalog)
     if len(times):
-        frames["steps"] = times.frame(int(trace.table.start_ns.min()))
+        frames["steps"] = times.sheet(int(trace.table.start_ns.min()))
     return Analysis(
         trace=trace,
         options=options,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+#: (starts, ends) on the trace's own clock, in ns.
+Spans: TypeAlias = tuple[Ints, Ints]
 
 # Offsets that keep groups apart must fit in int64 with room for one more interval.
 _MAX_OFFSET = 1 << 61
@@ -82,6 +86,13 @@ def idle_spans(start: Ints, end: Ints, first: int, last: int) -> tuple[Ints, Int
     closes = np.minimum(np.concatenate((start[order], [last])), last)
     free = closes > opens
     return opens[free].astype(np.int64), closes[free].astype(np.int64)
+
+
+def idle_within(start: Ints, end: Ints, spans: Spans) -> Spans:
+    """What ``[start, end)`` leave free of ``spans``, which are in order and apart, none of them empty."""
+    opens, closes = spans
+    busy_from, busy_to = np.concatenate((start, closes[:-1])), np.concatenate((end, opens[1:]))
+    return idle_spans(busy_from, busy_to, int(opens[0]), int(closes[-1]))
 
 
 class Covered:

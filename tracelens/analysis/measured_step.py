@@ -46,7 +46,8 @@ def report_step(path: Path) -> MeasuredStep:
 
 def trace_step(analysis: Analysis) -> MeasuredStep:
     """Of an analyzed trace, the mean step; the whole window where no steps were marked."""
-    steps = len(analysis.selected_steps) or len(analysis.step_times) or 1
+    analysis = analysis.headline
+    steps = len(analysis.complete_steps) or 1
     catalog, calls = Catalog(analysis.extensions), []
     ops = analysis.frames.get("unified_perf_summary")
     if ops is not None and "example_row" in ops:

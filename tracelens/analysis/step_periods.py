@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.intervals import Ints, idle_spans, union_ns
+from tracelens.analysis.intervals import Ints, Spans, idle_spans, union_ns
 from tracelens.analysis.numbering import Codes, numbered
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tracelens.analysis.steps import Step
 
 Bools = npt.NDArray[np.bool_]
-#: (starts, ends) on the trace's own clock, in ns.
-Spans: TypeAlias = tuple[Ints, Ints]
 #: When work was launched that was in the queue as recording began.
 _BEFORE_RECORDING = np.iinfo(np.int64).min
 _NEVER = np.iinfo(np.int64).max

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.intervals import Ints, union_by_group, union_ns
+from tracelens.analysis.intervals import Ints, Spans, union_by_group, union_ns
 from tracelens.analysis.step_periods import (
     DeviceWork,
-    Spans,
     device_periods,
     refill_spans,
     step_bounds,
@@ -87,7 +86,8 @@ class StepTimes:
 
     Steps follow each other: one begins with its host code, or when the device has finished earlier work
     (``on_device``: the host ran ahead), and ends where the next begins. ``left_out``: idle spans of the first step that
-    only exist because recording began; they are in no duration. ``busy_ns``: union of the step's own device events
+    only exist because recording began, ``waited_ns``: how long its host waited for work from before recording; neither
+    is in a duration. ``busy_ns``: union of the step's own device events
     within it; ``outside_ns``: what of that union lies beside neighbors. ``host_period_ns``: from host start to host
     start, ``device_period_ns``: from first kernel to first kernel (-1: unknown). ``complete`` is False for a last step
     with fewer than 90 % of the median number of device events: the recording ended inside it.
@@ -106,6 +106,7 @@ class StepTimes:
     host_period_ns: Ints
     device_period_ns: Ints
     left_out: Spans
+    waited_ns: int
     before_events: int
     before_start_ns: int
     before_ns: int
@@ -115,7 +116,8 @@ class StepTimes:
         """From the step index (or -1) of every device event, and the spans of calls that wait for the device."""
         n, inside = len(steps), step_of >= 0
         count = np.bincount(step_of[inside], minlength=n).astype(np.int64)
-        begin, end, left_out = _bounds(steps, step_of, work, waits)
+        waited = waited_for_earlier(waits, _first_window(steps), work) if n else 0
+        begin, end, left_out = _bounds(steps, step_of, work, waited)
         host = np.array([s.start_ns for s in steps], np.int64)
         host_end = np.append(host[1:], max(steps[-1].end_ns, int(end[-1]))) if n else host
         of, start, stop = step_of[inside], work.start[inside], work.end[inside]
@@ -136,6 +138,7 @@ class StepTimes:
             host_period_ns=host_end - host,
             device_period_ns=device_periods(work, step_of, n),
             left_out=left_out,
+            waited_ns=waited,
             before_events=int(work.before.sum()),
             before_start_ns=int(work.start[work.before].min(initial=np.iinfo(np.int64).max)),
             before_ns=union_ns(work.start[work.before], work.end[work.before]),
@@ -188,7 +191,12 @@ class StepTimes:
         return type(frame)({name: [row.get(str(name)), *frame[name]] for name in frame.columns}, dtype=object)
 
 
-def _bounds(steps: list[Step], step_of: Ints, work: DeviceWork, waits: Spans) -> tuple[Ints, Ints, Spans]:
+def _first_window(steps: list[Step]) -> tuple[int, int]:
+    """The host window of the first step."""
+    return steps[0].start_ns, steps[1].start_ns if len(steps) > 1 else steps[0].end_ns
+
+
+def _bounds(steps: list[Step], step_of: Ints, work: DeviceWork, waited: int) -> tuple[Ints, Ints, Spans]:
     """(begins, ends, what is left out of the first step).
 
     Work from before recording delays the first step; where its host waited for that work, the queue ran empty, and the
@@ -199,10 +207,9 @@ def _bounds(steps: list[Step], step_of: Ints, work: DeviceWork, waits: Spans) ->
     if not steps:
         return (*none, none)
     begin, end = step_bounds(steps, work, step_of)
-    window = steps[0].start_ns, steps[1].start_ns if len(steps) > 1 else steps[0].end_ns
+    window = _first_window(steps)
     if begin[0] == window[0]:
         return begin, end, none
-    waited = waited_for_earlier(waits, window, work)
     host = window[1] - window[0] - waited
     if len(steps) == 1:
         begin[0] = min(int(begin[0]), int(end[0]) - host)

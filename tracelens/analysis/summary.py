@@ -86,11 +86,25 @@ class Busy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """The steps that were analyzed: ``time_us`` is their median, ``spread`` the relative deviation around it."""
+    """The complete steps that were analyzed; what is said per step is the mean of them.
+
+    ``time_us``: the mean step, ``spread`` the standard deviation as a share of it. ``on_device``: how many begin when
+    the device has finished earlier work, because the host ran ahead; ``host_us``: the mean period of the host, without
+    waiting for work from before recording.
+    ``before_events``, ``before_us``: work that was in the queue as recording began, in no step. ``skipped_us``: idle
+    time that only exists because recording began, in no step either.
+    """
 
     count: int
     time_us: float
     spread: float | None = None
+    shortest_us: float | None = None
+    longest_us: float | None = None
+    on_device: int = 0
+    host_us: float | None = None
+    before_events: int = 0
+    before_us: float = 0.0
+    skipped_us: float = 0.0
     window: str = ""
     left_out: str = ""
 
@@ -145,7 +159,7 @@ class Utilization:
     ``work``: ``training`` or ``inference``, by whether the steps have backward ops. ``model_flops`` are the model's for
     ``tokens`` in sequences of ``sequence``, divided among ``ranks``; ``hardware_flops`` those of executed calls with a
     perf model, which hold ``hardware_coverage`` of the device time. Both are matrix products of one step. ``mfu`` and
-    ``hfu`` relate them to the dense peak of ``dtype`` over the median step, or over the window without steps.
+    ``hfu`` relate them to the dense peak of ``dtype`` over the mean step, or over the window without steps.
     """
 
     model: str

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tracelens.analysis.activity import Bools, DeviceActivity
-from tracelens.analysis.intervals import union_ns
+from tracelens.analysis.intervals import Spans, union_ns
 from tracelens.units import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ class Timeline:
 
     Communication is what runs NCCL, RCCL, DeepEP or custom collective kernels; memcpy is copies; computation is the
     rest, memset included. Time in which several ran counts for the first of computation, communication, memcpy.
-    ``start_ns``: where the window begins, in the trace's own clock.
+    ``start_ns``: where the window begins, in the trace's own clock. ``left_out``: (start, end) of what is not counted.
     """
 
     total_ns: int
@@ -29,6 +31,7 @@ class Timeline:
     total_comm_ns: int
     total_memcpy_ns: int
     start_ns: int = 0
+    left_out: tuple[tuple[int, int], ...] = ()
 
     @property
     def busy_ns(self) -> int:
@@ -36,8 +39,17 @@ class Timeline:
 
     @property
     def window(self) -> tuple[int, int]:
-        """(start, end) in ns."""
-        return self.start_ns, self.start_ns + self.total_ns
+        """(start, end) in ns, with what is left out."""
+        return self.start_ns, self.start_ns + self.total_ns + sum(end - start for start, end in self.left_out)
+
+    @property
+    def spans(self) -> Spans:
+        """The window without what is left out."""
+        first, last = self.window
+        opens = np.array([first, *(end for _, end in self.left_out)], np.int64)
+        closes = np.array([*(start for start, _ in self.left_out), last], np.int64)
+        kept = closes > opens
+        return (opens[kept], closes[kept]) if kept.any() else (opens[:1], opens[:1])
 
     @property
     def idle_ns(self) -> int:
@@ -91,3 +103,13 @@ def gpu_timeline(activity: DeviceActivity, span_ns: tuple[int, int] | None = Non
         total_memcpy_ns=union(copies),
         start_ns=first,
     )
+
+
+def timeline_of(activity: DeviceActivity, window: tuple[int, int], left_out: Spans) -> Timeline:
+    """Of a window without the spans that are left out of it: what ran outside of it does not count."""
+    first, last = window
+    pairs = zip(left_out[0].tolist(), left_out[1].tolist(), strict=True)
+    skipped = tuple(span for span in pairs if first <= span[0] < last)
+    start, end = np.clip(activity.start, first, last), np.clip(activity.end, first, last)
+    within = gpu_timeline(replace(activity, start=start, end=end), window)
+    return replace(within, total_ns=within.total_ns - sum(b - a for a, b in skipped), left_out=skipped)

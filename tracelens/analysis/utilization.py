@@ -85,9 +85,9 @@ def _made(analysis: Analysis, work: StepWork, tokens: _Tokens, ranks: int, ranks
     rate = analysis.device.rate("matrix", dtype) if analysis.device is not None and dtype is not None else None
     peak, achievable = (rate.peak_tflops_s, rate.achievable_tflops_s) if rate is not None else (None, None)
     steps = _timed_steps(analysis)
-    time_us = float(np.median([time for _, time, _ in steps]))
+    time_us = float(np.mean([time for _, time, _ in steps]))
     done = [flops for _, _, flops in steps if flops]
-    hardware_flops = float(np.median(done)) if done else None
+    hardware_flops = float(np.mean(done)) if done else None
     return Utilization(
         model=work.model.name,
         work="training" if training else "inference",

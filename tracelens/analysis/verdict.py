@@ -56,7 +56,7 @@ _PER_CALL = (
 
 def summarize(analysis: Analysis) -> Summary:
     """The summary of one analysis; everything per step where there are steps."""
-    steps = step_summary(analysis)
+    steps, seen = step_summary(analysis), analysis.headline
     divisor = max(1, step_count(analysis))
     used, used_notices = utilization(analysis)
     if "gpu_timeline" not in analysis.frames:
@@ -74,13 +74,13 @@ def summarize(analysis: Analysis) -> Summary:
     return Summary(
         input=_input(analysis),
         device=_device(analysis),
-        coverage=analysis.coverage,
-        busy=_busy(analysis),
+        coverage=seen.coverage,
+        busy=_busy(seen),
         steps=steps,
-        throughput=_throughput(analysis),
+        throughput=_throughput(seen),
         utilization=used,
-        categories=_categories(analysis, divisor),
-        findings=_findings(analysis, divisor),
+        categories=_categories(seen, divisor),
+        findings=_findings(seen, divisor),
         notices=(*used_notices, *_notices(analysis)),
         cannot_answer=_cannot_answer(analysis),
         extensions=tuple(extension.name for extension in analysis.extensions),
@@ -89,28 +89,35 @@ def summarize(analysis: Analysis) -> Summary:
 
 
 def step_count(analysis: Analysis) -> int:
-    """Steps in the analyzed window; 0 without step annotations."""
-    return len(analysis.selected_steps) or len(analysis.step_times)
+    """Complete steps among those analyzed, which all figures per step are the mean of; 0 without step annotations."""
+    return len(analysis.complete_steps)
 
 
 def step_summary(analysis: Analysis) -> Steps | None:
-    """Median step time and spread: half the interquartile range over the median, of the complete selected steps."""
+    """The mean of the complete selected steps, and how far they lie apart."""
     times = analysis.step_times
     if not len(times):
         return None
-    chosen = list(analysis.selected_steps) or list(range(len(times)))
-    complete = analysis.complete_steps
-    duration = times.duration_ns[complete] / NS_PER_US
-    median = float(np.median(duration))
-    low, high = np.percentile(duration, [25, 75])
+    chosen = analysis.complete_steps
+    duration = times.duration_ns[chosen] / NS_PER_US
+    mean = float(duration.mean())
+    host_us = np.append(times.host_period_ns[:-1], times.steps[-1].end_ns - times.steps[-1].start_ns) / NS_PER_US
+    host_us[0] -= times.waited_ns / NS_PER_US
     numbers = [s.number for s in times.steps]
-    left_out = [str(n) for i, n in enumerate(numbers) if i not in chosen]
+    left_out = [n for i, n in enumerate(numbers) if i not in chosen]
     return Steps(
         count=len(chosen),
-        time_us=median,
-        spread=float((high - low) / 2 / median) if len(complete) > 1 and median else None,
+        time_us=mean,
+        spread=float(duration.std() / mean) if len(chosen) > 1 and mean else None,
+        shortest_us=float(duration.min()),
+        longest_us=float(duration.max()),
+        on_device=int(times.on_device[chosen].sum()),
+        host_us=float(host_us[chosen].mean()),
+        before_events=times.before_events,
+        before_us=times.before_ns / NS_PER_US,
+        skipped_us=sum(end - start for start, end in analysis.headline.timeline.left_out) / NS_PER_US,
         window=_range([numbers[i] for i in chosen]),
-        left_out=f"steps {_range([int(n) for n in left_out])}" if left_out else "",
+        left_out=f"steps {_range(left_out)}" if left_out else "",
     )
 
 
@@ -224,7 +231,8 @@ def _categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
         str(name): _category_row(str(name), frame, divisor, total_us) for name, frame in unified.groupby("category")
     }
     took = np.bincount(category.code, activity.duration, minlength=len(category.texts)) / NS_PER_US
-    busy = union_by_group(category.code, activity.start, activity.end, len(category.texts)) / NS_PER_US
+    start, end = (np.clip(time, *analysis.timeline.window) for time in (activity.start, activity.end))
+    busy = union_by_group(category.code, start, end, len(category.texts)) / NS_PER_US
     rows = [
         replace(
             rated.get(category.texts[code]) or CategoryRow(name=category.texts[code], time_us=0.0, share=0.0),

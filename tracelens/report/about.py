@@ -66,9 +66,20 @@ def _input(summary: Summary) -> Iterator[Line]:
         window = f"steps {steps.window}" if steps.window else None
         left_out = f"Left out: {steps.left_out}" if steps.left_out else None
         yield _row("Steps", steps.count, window, left_out, number_format="#,##0")
-        yield _row("Time per step (ms), median", steps.time_us / 1e3, number_format="#,##0.000")
+        yield _row("Time per step (ms), mean", steps.time_us / 1e3, number_format="#,##0.000")
         if steps.spread is not None:
-            yield _row("Spread of the step time", steps.spread, "±", number_format=PERCENT)
+            note = "Standard deviation as a share of the mean."
+            yield _row("Spread of the step time", steps.spread, "±", note, number_format=PERCENT)
+        for figure, what in ((steps.shortest_us, "shortest"), (steps.longest_us, "longest"), (steps.host_us, "host")):
+            if figure is not None:
+                yield _row(f"Time per step (ms), {what}", figure / 1e3, number_format="#,##0.000")
+        if steps.before_events:
+            note = "Device events that were in the queue as recording began: in no step."
+            yield _row("Before the first step", steps.before_events, None, note, number_format="#,##0")
+            yield _row("Before the first step (ms)", steps.before_us / 1e3, number_format="#,##0.000")
+        if steps.skipped_us:
+            note = "Idle time after the host had waited for work from before recording: in no step."
+            yield _row("Left out of the first step (ms)", steps.skipped_us / 1e3, None, note, number_format="#,##0.000")
     if source.torch_version:
         yield _row("PyTorch", source.torch_version)
     if summary.extensions:
@@ -133,7 +144,7 @@ def _utilization(used: Utilization | None) -> Iterator[Line]:
     yield _row("Tokens per step", used.tokens, None, used.tokens_source, number_format="#,##0")
     yield _row("Tokens in a sequence", used.sequence, number_format="#,##0")
     yield _row("Ranks that share the work on them", used.ranks, None, used.ranks_source, number_format="#,##0")
-    yield _row("Time per step (ms), median", used.time_us / 1e3, number_format="#,##0.000")
+    yield _row("Time per step (ms), mean", used.time_us / 1e3, number_format="#,##0.000")
     yield _row(
         "Model TFLOP per step",
         used.model_flops / FLOPS_PER_TFLOP,

@@ -30,6 +30,7 @@ from tracelens.report.html_charts import (
 )
 from tracelens.report.html_markup import Content, Markup, joined, tag
 from tracelens.report.html_tables import STATIC_ROWS, PageTable, shown_text
+from tracelens.report.step_figures import step_notes, step_range
 from tracelens.units import NS_PER_MS, NS_PER_US
 
 #: Lines of a list of notices; an extension can fail in very many ways.
@@ -44,7 +45,7 @@ OPS_TEXT = (
 )
 KERNELS_TEXT = "Kernels by launching op, name and stream."
 COLLECTIVES_TEXT = "Collectives of this rank. Durations include waiting for the other ranks."
-_STEP_TEXT = "from its first device event to the next step's"
+_STEP_TEXT = "from its first line of code, or when the device had finished earlier work, to where the next begins"
 _WINDOW_TEXT = (
     "The window: interval unions in whole nanoseconds. Compute + exposed communication + exposed copies + idle is the "
     "window. Exposed communication is communication during which no computation ran, exposed copies are copies during "
@@ -94,11 +95,11 @@ def _facts(summary: Summary) -> Iterator[str]:
 def _tiles(summary: Summary) -> Iterator[Markup]:
     steps, busy, rate, coverage = summary.steps, summary.busy, summary.throughput, summary.coverage
     if steps is not None:
-        spread = "one complete step" if steps.spread is None else f"±{shown_percent(steps.spread)}"
+        spread = "one complete step" if steps.spread is None else step_range(steps)
         yield _tile(
             "Step time", f"{shown_ms(steps.time_us)} ms", spread,
-            f"Median of the complete steps, {_STEP_TEXT if busy is not None else 'as they were annotated'}. "
-            "Spread: half the interquartile range over the median.",
+            f"Mean of the complete steps, {_STEP_TEXT if busy is not None else 'as they were annotated'}."
+            + "".join(f" {note[0].upper()}{note[1:]}." for note in step_notes(steps)),
         )  # fmt: skip
     elif busy is not None and busy.total_us is not None:
         yield _tile(
@@ -108,7 +109,7 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
     if busy is not None:
         yield _tile(
             "GPU busy", shown_percent(busy.busy), f"idle {shown_percent(busy.idle)}",
-            "Union of all device events over the window, whatever stream they ran on.",
+            "Union of all device events over the steps, or the window without steps, whatever stream they ran on.",
         )  # fmt: skip
     if rate is not None:
         shares = [

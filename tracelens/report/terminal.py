@@ -17,6 +17,7 @@ from tracelens.report.figures import (
     shown_tb_s,
     trace_name,
 )
+from tracelens.report.step_figures import rest_of_window, step_notes
 from tracelens.report.text import clipped, display_width, terminal_text
 from tracelens.units import FLOPS_PER_TFLOP
 
@@ -78,6 +79,9 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
     line = "".join(_time(summary))
     if line:
         yield _Row(text=f" {line}")
+    if summary.steps is not None:
+        for note in step_notes(summary.steps):
+            yield from (_Row(text=f"     {line}") for line in _wrapped(note, WIDTH - 5))
     if summary.throughput is not None:
         yield _Row(text=f" {_rate(summary.throughput)}")
     if summary.utilization is not None:
@@ -98,8 +102,6 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
 def _time(summary: Summary) -> Iterator[str]:
     if summary.steps is not None:
         yield f"step {shown_ms(summary.steps.time_us)} ms"
-        if summary.steps.spread is not None:
-            yield f" ±{shown_percent(summary.steps.spread)}"
     elif summary.busy is not None and summary.busy.total_us is not None:
         yield f"window {shown_ms(summary.busy.total_us)} ms"
     else:
@@ -159,6 +161,8 @@ def _table(summary: Summary) -> Iterator[_Row]:
     decimals = 1 if largest >= 50_000 else 2 if largest >= 5_000 else 3
     for row in shown:
         yield _Row(text=_time_cells(row, decimals) + (_rate_cells(row) if on_device else ""))
+    for row in rest_of_window(summary):
+        yield _Row(text=_time_cells(row, decimals), style=_DIM)
 
 
 def _shown_categories(rows: Sequence[CategoryRow]) -> list[CategoryRow]:

@@ -71,16 +71,17 @@ def idle_causes_add_up_to_idle_time(analysis: Analysis, summary: Summary) -> Ite
     """Every idle nanosecond has one cause."""
     if "idle_causes" in analysis.frames:
         caused = float(analysis.frames["idle_causes"]["idle_us"].sum())
-        if not math.isclose(caused, analysis.timeline.idle_ns / NS_PER_US, rel_tol=_FLOAT, abs_tol=1e-6):
-            yield f"causes explain {caused} of {analysis.timeline.idle_ns / NS_PER_US} us"
+        idle = analysis.headline.timeline.idle_ns / NS_PER_US
+        if not math.isclose(caused, idle, rel_tol=_FLOAT, abs_tol=1e-6):
+            yield f"causes explain {caused} of {idle} us"
 
 
 def no_step_is_busier_than_long(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """A step's device events cover at most its duration."""
     times = analysis.step_times
-    for step, busy, start, end in zip(times.steps, times.busy_ns, times.start_ns, times.end_ns, strict=True):
-        if busy > end - start:
-            yield f"step {step.number} is busy for {busy} ns of {end - start}"
+    for step, busy, duration in zip(times.steps, times.busy_ns, times.duration_ns, strict=True):
+        if busy > duration:
+            yield f"step {step.number} is busy for {busy} ns of {duration}"
 
 
 def a_gain_is_within_a_step(analysis: Analysis, summary: Summary) -> Iterator[str]:
@@ -127,9 +128,11 @@ def busy_time_is_the_union_of_device_events(analysis: Analysis, plain: PlainTrac
     """The timeline's parts, found moment by moment."""
     activity, timeline = analysis.activity, analysis.timeline
     what = np.where(activity.communication, "communication", np.where(activity.memcpy, "copy", "compute")).tolist()
-    events = list(zip(activity.start.tolist(), activity.end.tolist(), what, strict=True))
-    found = parts(events, timeline.window)
-    seen = (timeline.computation_ns, timeline.exposed_comm_ns, timeline.exposed_memcpy_ns, timeline.idle_ns)
+    start, end = (np.clip(time, *timeline.window).tolist() for time in (activity.start, activity.end))
+    found = parts(list(zip(start, end, what, strict=True)), timeline.window)
+    left_out = timeline.window[1] - timeline.window[0] - timeline.total_ns
+    idle = timeline.idle_ns + left_out
+    seen = (timeline.computation_ns, timeline.exposed_comm_ns, timeline.exposed_memcpy_ns, idle)
     if seen != (found.compute, found.exposed_communication, found.exposed_copies, found.idle):
         yield f"{seen} ns in the report, {found}"
 

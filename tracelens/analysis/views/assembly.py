@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.per_step import Counted
 from tracelens.analysis.steps import StepTimes, complete_steps, typical_step
 from tracelens.analysis.summary import Unanswered
 from tracelens.analysis.trace import Trace
@@ -57,25 +58,26 @@ def views(
     opened: Trace,
     activity: DeviceActivity,
     everything: DeviceActivity,
-    window: tuple[int, int],
+    counted: Counted,
     times: StepTimes,
     selected: Sequence[int],
     step_stem: str,
 ) -> Views:
-    """All views of ``activity``, the device events of ``window`` (start, end in ns).
+    """All views of ``activity``, the analyzed device events; ``everything``: those of the whole file.
 
-    ``everything``: those of the whole file. The critical path is that of the typical one of the ``selected`` steps
-    (none: of all), or of the window where there are none. ``opened``: ``trace`` with the ops of captured graphs.
+    Idle time is that of ``counted``, what figures per step are made of. The critical path is that of the typical one of
+    the ``selected`` steps (none: of all), or of the window where there are none. ``opened``: ``trace`` with the ops of
+    captured graphs.
     """
     table, tree = trace.table, trace.tree
     host = host_calls(table, tree)
     queued = queue(table, tree, host, everything)
-    gaps = idle_gaps(table, tree, host, activity, queued, window)
+    gaps = idle_gaps(table, tree, host, counted.activity, queued, counted.timeline.spans)
     found: dict[str, pd.DataFrame | None]
     found = {"idle_causes": gaps.by_cause(), "idle_gaps": gaps.longest(table, tree)}
     # As long as the device events, and what follows makes columns of its own
     del gaps
-    path_window, step = window, None
+    path_window, step = counted.timeline.window, None
     if candidates := complete_steps(times, selected):
         at = typical_step(times, candidates)
         path_window, step = (int(times.start_ns[at]), int(times.end_ns[at])), times.steps[at].number

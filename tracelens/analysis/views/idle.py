@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity, streams_of
-from tracelens.analysis.intervals import Ints, idle_spans
+from tracelens.analysis.intervals import Ints, Spans, idle_within
 from tracelens.analysis.views.host_calls import HostCalls, named
 from tracelens.analysis.views.host_time import HOST_CAUSES, HostTime
 from tracelens.analysis.views.queue import NEVER, Queue
@@ -118,16 +118,16 @@ def idle_gaps(
     host: HostCalls,
     activity: DeviceActivity,
     queued: Queue,
-    window: tuple[int, int],
+    spans: Spans,
 ) -> IdleGaps:
-    """The gaps of ``activity`` in ``window`` and their causes; ``queued``: also what lies outside of the window.
+    """The gaps of ``activity`` in ``spans`` and their causes; ``queued``: also what lies outside of them.
 
     A gap is split where the queue stopped being empty: at the end of the first launch call of anything that ran after
     the gap. Until then the host was late, and what the launching thread was at says why, to the nanosecond. From then
     on the device waited: for an event or a value where the stream had just been told to, else as
     ``_DeviceWaits.causes`` says. The time before a launch that was not recorded is ``unknown``.
     """
-    gaps = _gaps(queued, activity, window)
+    gaps = _gaps(queued, activity, spans)
     time, device = HostTime(table, tree, host), _DeviceWaits(table, queued)
     found = _Sums(len(gaps.start))
     for low in range(0, len(gaps.start), _BLOCK):
@@ -144,7 +144,7 @@ def idle_gaps(
         idle=found.idle,
         gaps=found.gaps,
         longest_ns=found.longest,
-        window_ns=window[1] - window[0],
+        window_ns=int((spans[1] - spans[0]).sum()),
     )
 
 
@@ -163,9 +163,9 @@ class _Gaps:
         return _Gaps(**{key: getattr(self, key)[at] for key in self.__slots__})
 
 
-def _gaps(queued: Queue, activity: DeviceActivity, window: tuple[int, int]) -> _Gaps:
+def _gaps(queued: Queue, activity: DeviceActivity, spans: Spans) -> _Gaps:
     everything = queued.events
-    start, end = idle_spans(activity.start, activity.end, *window)
+    start, end = idle_within(activity.start, activity.end, spans)
     by_start = np.argsort(everything.start, kind="stable").astype(np.int32)
     at = np.searchsorted(everything.start[by_start], end)
     # Whatever runs after the gap was in the queue from its launch on: the earliest of these launches ends the emptiness
