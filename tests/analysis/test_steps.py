@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tracelens.analysis.analyze import Options, analyze
 from tracelens.analysis.steps import BEFORE, StepTimes, device_steps
+from tracelens.analysis.summary import CategoryRow, Summary
 from tracelens.analysis.trace import Trace, load
+from tracelens.analysis.verdict import summarize
+from tracelens.report.step_figures import rest_of_window
 from tracelens.trace.table import DEVICE_KINDS
 
 
@@ -277,3 +280,77 @@ def test_no_real_step_is_busy_for_longer_than_it_lasts(shared_traces: Path, room
         times = times_of(load(path))
         assert (times.busy_ns <= times.duration_ns).all(), path
         assert (times.outside_ns <= 0.03 * times.duration_ns).all(), path
+
+
+def lines_of_table(summary: Summary) -> list[CategoryRow]:
+    return [*summary.categories, *rest_of_window(summary)]
+
+
+def test_table_step_and_busy_share_speak_of_the_same_time(build):
+    """Two steps of 50 us on the device behind 100 us of earlier work: one kernel each, busy all the time."""
+    summary = summarize(analyze(queued(build()).trace(), Options()))
+    assert (summary.steps.count, summary.steps.time_us, summary.busy.total_us) == (2, 50.0, 100.0)
+    assert (summary.steps.on_device, summary.steps.host_us) == (2, 20.0)
+    assert (summary.steps.before_events, summary.steps.before_us) == (10, 100.0)
+    assert [(row.name, row.time_us, row.share) for row in lines_of_table(summary)] == [
+        ("other", 50.0, 1.0),
+        ("(idle)", 0.0, 0.0),
+    ]
+    assert summary.coverage.unlinked == 0
+
+
+def test_a_step_cut_short_by_the_recording_is_in_no_figure(build):
+    """Three steps of 100 with ten kernels of 5, and one with two of 50 that the recording cut off."""
+    b = build()
+    for i in range(3):
+        step(b, i, 100 * i, 100)
+        for j in range(10):
+            b.launch(100 * i + j, "k", 100 * i + 10 + 6 * j, 5)
+    step(b, 3, 300, 100).launch(301, "k", 305, 50).launch(302, "k", 355, 50)
+    summary = summarize(analyze(b.trace(), Options()))
+    assert (summary.steps.count, summary.steps.window, summary.steps.left_out) == (3, "0-2", "steps 3")
+    assert [(row.name, row.time_us) for row in lines_of_table(summary)] == [("other", 50.0), ("(idle)", 50.0)]
+    assert summary.busy.idle == 0.5
+
+
+def test_the_idle_time_of_the_verdict_has_causes_without_what_is_left_out(build):
+    b = step(build().kernel("k", 0, 50), 0, 0, 92)
+    b.op("cudaDeviceSynchronize", 1, 50, cat="cuda_runtime")
+    for i, (at, start) in enumerate(((55, 58), (56, 80), (81, 100))):
+        b.launch(at, f"k{i}", start, 20)
+    found = analyze(b.trace(), Options())
+    summary = summarize(found)
+    # idle in [50, 58], left out, and in [78, 80], which was launched long before
+    assert (summary.steps.time_us, summary.steps.skipped_us, summary.steps.host_us) == (62.0, 8.0, 43.0)
+    assert summary.busy.idle == pytest.approx(2 / 62)
+    assert found.frames["idle_causes"]["idle_us"].sum() == pytest.approx(2.0)
+
+
+def test_no_kernel_in_any_step_is_a_device_that_is_idle(build):
+    """A step of 100 in which nothing is launched, and a kernel that was launched after it."""
+    b = step(build(), 0, 0, 100).op("aten::relu", 120, 10).launch(121, "k", 125, 10)
+    summary = summarize(analyze(b.trace(), Options()))
+    assert (summary.steps.time_us, summary.busy.idle) == (100.0, 1.0)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mi300/resnet_act_checkpoint",
+        "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005",
+        "mi300/facebook_timesformer-base-finetuned-k400__1016002",
+        "hta/triton_example/triton_example",
+        "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank3.pt.trace",
+        "more/param/dlrm_8rank/worker1_step_12.1694128201556.pt.trace",
+    ],
+)
+def test_real_tables_and_idle_time_add_up_to_the_printed_step(shared_traces: Path, name: str):
+    found = analyze(load(shared_traces / f"{name}.json.gz"), Options())
+    summary = summarize(found)
+    assert sum(row.time_us for row in lines_of_table(summary)) == pytest.approx(summary.steps.time_us, rel=1e-3)
+    assert sum(row.share for row in lines_of_table(summary)) == pytest.approx(1.0, rel=1e-3)
+    assert summary.busy.total_us / summary.steps.count == pytest.approx(summary.steps.time_us)
+    causes = found.frames["idle_causes"]["idle_us"].sum()
+    assert causes == pytest.approx(summary.busy.idle * summary.busy.total_us, abs=1e-3)
+    assert all((finding.gain_us or 0) <= summary.steps.time_us for finding in summary.findings)

@@ -100,7 +100,10 @@ def summary() -> Summary:
         ),
         coverage=Coverage(perf_model=0.912, flops=0.5, categorised=0.99, unlinked=0.03, communication=0.12, shapes=True),
         busy=Busy(compute=0.784, exposed_comm=0.119, memcpy=0.015, idle=0.082, total_us=736_000.0),
-        steps=Steps(count=4, time_us=184_000.0, spread=0.012, window="3-6", left_out="steps 0-2"),
+        steps=Steps(
+            count=4, time_us=184_000.0, spread=0.012, shortest_us=181_800.0, longest_us=186_200.0, window="3-6",
+            left_out="steps 0-2",
+        ),
         throughput=Throughput(
             tflops_s=300.0, dtype="bf16", device_share=0.5, of_peak=0.23, of_achievable=0.42, window_of_peak=0.1
         ),

@@ -25,7 +25,8 @@ from tracelens.report.text import display_width
 def test_the_whole_verdict(summary):
     assert verdict(summary, seconds=4.8, written=["moe-16b.report/"]).splitlines() == [
         " moe-16b  rank 3 of 8 · 4 steps · MI300X · torch 2.9 · 600,345 events in 4.8 s",
-        " step 184.0 ms ±1.2 %   at least 10 % of dense bf16 peak",
+        " step 184.0 ms   at least 10 % of dense bf16 peak",
+        "     mean of 4: 181.8 to 186.2 ms",
         " matrix ops, 50 % of GPU time: 23 % of peak, 42 % of achievable",
         " GPU busy 91.8 %  = compute 78.4 + exposed comm 11.9 + memcpy 1.5; idle 8.2 %",
         " coverage  perf model 91 % of GPU time · unlinked 3 % · shapes yes · stacks no",
@@ -35,6 +36,7 @@ def test_the_whole_verdict(summary):
         " GEMM                    79.5   43.2      520  1.10 HBM   compute          40 %",
         " EP_Communication        21.7   11.8        -  0.21 link  link             47 %",
         " other                   14.9    8.1        -          -  no model",
+        " (idle)                  15.1    8.2",
         "",
         " look here first                                         gain per step, at most",
         " 1 mm 4096x14336x4096 bf16, 32 calls: 57 % of achievable                16.3 ms",
@@ -45,13 +47,13 @@ def test_the_whole_verdict(summary):
 
 def test_utilization_is_one_line_below_the_step(summary, utilization):
     lines = verdict(replace(summary, utilization=utilization)).splitlines()
-    assert lines[3] == " MFU 20 %, HFU 23 % (37, 42 % of achievable) · moe-16b training, 32,768 tokens"
+    assert lines[4] == " MFU 20 %, HFU 23 % (37, 42 % of achievable) · moe-16b training, 32,768 tokens"
 
 
 def test_utilization_without_a_device_is_flops(summary, utilization):
     used = replace(utilization, mfu=None, mfu_of_achievable=None, hfu=None, hfu_of_achievable=None)
     lines = verdict(replace(summary, utilization=used)).splitlines()
-    assert lines[3] == " 48.1 TFLOP per step · moe-16b training, 32,768 tokens"
+    assert lines[4] == " 48.1 TFLOP per step · moe-16b training, 32,768 tokens"
 
 
 def test_without_device_steps_and_gpu_work_it_says_what_is_known():
@@ -75,7 +77,7 @@ def test_categories_beyond_the_eighth_line_are_added_up(summary):
     rows = tuple(CategoryRow(name=f"c{i}", time_us=1000.0 * (9 - i), share=0.1) for i in range(9))
     lines = verdict(replace(summary, categories=rows)).splitlines()
     # c7 and c8 take 2 + 1 = 3 ms
-    assert [line.split()[:3] for line in lines[8:16]] == [[f"c{i}", f"{9 - i}.00", "10.0"] for i in range(7)] + [
+    assert [line.split()[:3] for line in lines[9:17]] == [[f"c{i}", f"{9 - i}.00", "10.0"] for i in range(7)] + [
         ["2", "more", "3.00"]
     ]
 

@@ -53,7 +53,7 @@ def gaps_of(trace: Trace) -> IdleGaps:
     activity = device_activity(trace.table, trace.tree, Catalog(()).kernel_patterns)
     host = host_calls(trace.table, trace.tree)
     queued = queue(trace.table, trace.tree, host, activity)
-    return idle_gaps(trace.table, trace.tree, host, activity, queued, gpu_timeline(activity).window)
+    return idle_gaps(trace.table, trace.tree, host, activity, queued, gpu_timeline(activity).spans)
 
 
 def causes(builder: Builder) -> dict[str, float]:
