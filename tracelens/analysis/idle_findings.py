@@ -20,7 +20,7 @@ def idle_findings(causes: pd.DataFrame, divisor: int) -> list[Finding]:
     long, total = causes[percent > _LEAST_PERCENT], float(percent.sum())
     if long.empty and total > _LEAST_PERCENT:
         why = f"device idle {total:.0f} %: several causes; the longest wait {duration(causes['max_us'].max())}"
-        return [_finding(causes["idle_us"].sum() / divisor, why)]
+        return [_finding(float(causes["idle_us"].sum()) / divisor, why)]
     rows = zip(
         *(long[key].tolist() for key in ("cause", "percent_of_window", "gaps", "max_us", "idle_us")), strict=True
     )

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tracelens.analysis.advice import advice, communication_text, unmodelled_categories
 from tracelens.analysis.analyze import CHOSEN, Analysis
 from tracelens.analysis.copies import exposed_copies, with_rate
 from tracelens.analysis.event_category import COMMUNICATION, COPY
@@ -294,9 +295,11 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
 def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
     """At most ten, largest gain first. A gain is what the estimate would save, an upper bound."""
     unified = analysis.frames["unified_perf_summary"]
-    findings: list[Finding] = []
+    patterns = advice(analysis, divisor)
+    findings = list(patterns.findings)
     gain = _possible_gains(unified) / divisor
-    worthwhile = gain[(gain * divisor > MIN_GAIN * analysis.timeline.total_ns / NS_PER_US) & ~_at_launch_floor(unified)]
+    spoken_of = _at_launch_floor(unified) | patterns.rows
+    worthwhile = gain[(gain * divisor > MIN_GAIN * analysis.timeline.total_ns / NS_PER_US) & ~spoken_of]
     for index in worthwhile.sort_values(ascending=False, kind="stable").index[:6]:
         row = unified.loc[index]
         calls = counted(int(row["operation_count"]), "call")
@@ -317,7 +320,8 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
                 op=None,
                 gain_us=timeline.exposed_comm_ns / NS_PER_US / divisor,
                 certainty="low",
-                why=f"communication that no computation hid: {_percent(timeline.exposed_comm_ns / timeline.total_ns)}",
+                why=f"communication that no computation hid: {_percent(timeline.exposed_comm_ns / timeline.total_ns)}"
+                + communication_text(analysis, divisor),
             )
         )
     activity = analysis.activity
@@ -401,6 +405,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         faster = f"{counted(above, 'row')} faster than the data sheet allows"
         text = f"{faster}: a perf model or the device file is wrong there"
         notices.append(Notice(id="above_peak", count=above, text=text))
+    notices += unmodelled_categories(analysis)
     graphs = _graph_share(analysis)
     if graphs is not None:
         notices.append(graphs)

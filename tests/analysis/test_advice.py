@@ -1,0 +1,158 @@
+"""What an experienced engineer says: each pattern on a small trace of its form, and where it must stay silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analysis.conftest import MI300X
+from tests.analysis.test_rates import H100, add, found
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.options import Options
+from tracelens.analysis.summary import Finding
+from tracelens.analysis.trace import load
+from tracelens.analysis.verdict import summarize
+from tracelens.report.terminal import verdict
+
+Build = Callable[[], Any]
+SGEMM, TF32 = "ampere_sgemm_128x64_tn", "cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4"
+
+
+def gemm(b: Any, dims: list[list[int]], at: float, start: float, duration: float, **kind: str) -> Any:
+    """``aten::mm`` or ``aten::bmm`` with its one kernel."""
+    dtype = kind.get("dtype", "c10::BFloat16")
+    strides = [[*([dim[-2] * dim[-1]] if len(dim) == 3 else []), dim[-1], 1] for dim in dims]
+    b.op(
+        "aten::mm" if len(dims[0]) == 2 else "aten::bmm", at, 5,
+        **{"Input Dims": dims, "Input type": [dtype] * 2, "Input Strides": strides, "Concrete Inputs": ["", ""]},
+    )  # fmt: skip
+    return b.launch(at + 1, kind.get("kernel", "Cijk_Ailk_Bljk_BBS"), start, duration)
+
+
+def findings(b: Any, device: dict[str, Any] = MI300X) -> dict[str, Finding]:
+    return {finding.id: finding for finding in summarize(found(b, device)).findings}
+
+
+def softmax(b: Any, dims: list[int], at: float, start: float, duration: float) -> Any:
+    args = {"Input Dims": [dims, [], []], "Input type": ["c10::BFloat16", "Scalar", "Scalar"],
+            "Input Strides": [[dims[-1], 1], [], []], "Concrete Inputs": ["", "-1", "False"]}  # fmt: skip
+    return b.op("aten::_softmax", at, 5, **args).launch(at + 1, "softmax_warp_forward", start, duration)
+
+
+def test_tf32_kernels_are_rated_against_tf32(build: Build) -> None:
+    """An H100 does 494.7 TFLOPS/s in TF32 and 66.9 in FP32; 2048^3 in 60 µs are 286."""
+    analysis = found(gemm(build(), [[2048, 2048]] * 2, 0, 10, 60, dtype="float", kernel=TF32), H100)
+    row = analysis.frames["unified_perf_summary"].iloc[0]
+    tflops = 2 * 2048**3 / 60 / 1e6
+    assert (row["compute_spec"], row["computed_in"]) == ("matrix_tf32", "tf32")
+    assert row["percent_of_peak"] == pytest.approx(100 * tflops / 494.7)
+    rate = summarize(analysis).throughput
+    assert rate is not None
+    assert (rate.dtype, rate.of_peak) == ("tf32", pytest.approx(tflops / 494.7))
+
+
+def test_calls_of_one_shape_are_told_apart_by_precision(build: Build) -> None:
+    b = gemm(build(), [[2048, 2048]] * 2, 0, 10, 60, dtype="float", kernel=TF32)
+    gemm(b, [[2048, 2048]] * 2, 80, 100, 400, dtype="float", kernel=SGEMM)
+    rows = found(b, H100).frames["unified_perf_summary"]
+    assert dict(zip(rows["computed_in"], rows["kernel_us_sum"], strict=True)) == {"tf32": 60, "fp32": 400}
+
+
+def test_fp32_products_without_tf32_are_a_finding(build: Build) -> None:
+    """400 µs at FP32's roofline; TF32's takes the part 66.9 / 494.7 of it."""
+    finding = findings(gemm(build(), [[2048, 2048]] * 2, 0, 10, 400, dtype="float", kernel=SGEMM), H100)[
+        "fp32_without_tf32"
+    ]
+    assert finding.gain_us == pytest.approx(400 * (1 - 66.9 / 494.7))
+    assert finding.why.startswith("1 FP32 GEMMs and convolutions without TF32, 100 % of GPU time")
+
+
+@pytest.mark.parametrize(("kernel", "dtype"), [(TF32, "float"), ("triton_tem_fused_mm_0", "float"), (SGEMM, "double")])
+def test_tf32_double_and_silent_kernels_are_none(build: Build, kernel: str, dtype: str) -> None:
+    assert "fp32_without_tf32" not in findings(
+        gemm(build(), [[2048, 2048]] * 2, 0, 10, 400, dtype=dtype, kernel=kernel), H100
+    )
+
+
+def attention(b: Any, softmax_dims: list[int]) -> Any:
+    """96 heads of 1024 x 1024 scores: 200 + 300 + 100 µs, and 50 of a multiplication between."""
+    gemm(b, [[96, 1024, 64], [96, 64, 1024]], 0, 100, 200)
+    add(b, [96, 1024, 1024], 10, 300, 50)
+    softmax(b, softmax_dims, 20, 350, 300)
+    return gemm(b, [[96, 1024, 1024], [96, 1024, 64]], 30, 650, 100)
+
+
+@pytest.mark.parametrize("dims", [[96, 1024, 1024], [8, 12, 1024, 1024]])
+def test_bmm_softmax_bmm_is_attention(build: Build, dims: list[int]) -> None:
+    """Attention of 96 heads is 25.8 GFLOP: 36.4 µs at the MI300X's 708 TFLOPS/s, of 650 measured."""
+    made = findings(attention(build(), dims))
+    finding = made["attention_from_parts"]
+    assert finding.gain_us == pytest.approx(650 - 4 * 96 * 1024 * 1024 * 64 / 708e6)
+    assert finding.why.startswith("bmm + softmax + bmm, 1 time, 100 % of GPU time")
+    # its time is spoken of once
+    assert [f for f in made.values() if f.id == "op_below_roofline" and f.op in ("aten::bmm", "aten::_softmax")] == []
+
+
+def test_a_softmax_of_something_else_is_no_attention(build: Build) -> None:
+    assert "attention_from_parts" not in findings(attention(build(), [96, 1024, 512]))
+
+
+def test_unaligned_rows_of_gemms_are_a_finding(build: Build) -> None:
+    """5185 columns of 2 bytes: the second row starts 10,370 bytes in. 5185 rows of 768 are aligned."""
+    finding = findings(gemm(build(), [[768, 768], [768, 5185]], 0, 10, 400))["unaligned_gemms"]
+    assert finding.why.startswith("1 GEMMs with rows of 5185 elements, 100 % of GPU time")
+    assert 0 < (finding.gain_us or 0) < 400
+    assert "unaligned_gemms" not in findings(gemm(build(), [[5185, 768], [768, 3072]], 0, 10, 400))
+    assert "unaligned_gemms" not in findings(gemm(build(), [[768, 768], [768, 1]], 0, 10, 400))
+
+
+def test_elementwise_kernels_in_a_row_are_unfused(build: Build) -> None:
+    """Chains of 30 + 20 + 10 and of 40 µs alone: fused, the first takes at least 30."""
+    b = add(add(add(build(), [4096, 4096], 0, 100, 30), [4096, 4096], 10, 130, 20), [4096, 4096], 20, 150, 10)
+    gemm(b, [[1024, 1024]] * 2, 30, 160, 50)
+    add(b, [4096, 4096], 40, 210, 40)
+    finding = findings(b)["unfused_elementwise"]
+    assert finding.gain_us == pytest.approx(30)
+    assert finding.why.startswith("3 elementwise kernels follow one another, 40 % of GPU time")
+
+
+def test_elementwise_kernels_alone_are_no_chain(build: Build) -> None:
+    b = gemm(add(build(), [4096, 4096], 0, 100, 30), [[1024, 1024]] * 2, 10, 130, 50)
+    assert "unfused_elementwise" not in findings(add(b, [4096, 4096], 20, 180, 30))
+
+
+def test_a_large_category_without_a_model_is_said(build: Build) -> None:
+    b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50)
+    b.op("mine::unknown", 80, 10).launch(81, "my_kernel", 60, 150)
+    (notice,) = (n for n in summarize(found(b)).notices if n.id == "unmodelled")
+    assert notice.text == "other is 75 % of GPU time and has no perf model: no rate, no roofline, no gain"
+
+
+def test_kernels_that_wait_are_named_with_exposed_communication(build: Build) -> None:
+    b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50)
+    b.op("mine::exchange", 80, 10).launch(81, "void deep_ep::intranode::cached_notify_combine<8>", 100, 3000)
+    why = findings(b)["exposed_communication"].why
+    assert "3 ms are kernels that wait (notify, barrier)" in why
+
+
+@pytest.mark.shared
+def test_timesformer_is_told_to_use_flash_attention(shared_traces: Path) -> None:
+    analysis = analyze(
+        load(shared_traces / "mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz"), Options()
+    )
+    made = {finding.id: finding for finding in summarize(analysis).findings}
+    assert made["attention_from_parts"].why.startswith("bmm + softmax + bmm, 24 times")
+    assert "rows of 3137 elements" in made["unaligned_gemms"].why
+    spoken_of = analysis.activity.duration.sum() / 1e3
+    assert all((finding.gain_us or 0) < spoken_of for finding in made.values() if finding.id != "idle")
+
+
+@pytest.mark.shared
+def test_qwen_is_told_of_its_unfused_elementwise_kernels(shared_traces: Path) -> None:
+    summary = summarize(analyze(load(shared_traces / "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"), Options()))
+    assert "elementwise kernels follow one another" in verdict(summary)
+    # two host events that end after their caller did are no warning
+    assert "host_overlaps" not in {notice.id for notice in summary.notices}

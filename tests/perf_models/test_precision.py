@@ -1,0 +1,60 @@
+"""What matrix kernels compute in, by names as public traces hold them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tracelens.dtypes import DType
+from tracelens.perf_models.precision import Precision, is_open, precisions
+
+
+@pytest.mark.parametrize(
+    ("kernel", "recorded", "label"),
+    [
+        ("cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4", DType.FP32, "tf32"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_64x64_16x6_tn_align4>(Params)", DType.FP32, "tf32"),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x64x16_stage4_warpsize2x2x1", DType.FP32, "tf32"),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x64x16", DType.FP32, "tf32"),
+        ("void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688wgrad_optimized_tf32_128x64_16x4>", DType.FP32, "tf32"),
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize64x64x32_cgasize1x1x1", DType.FP32, "tf32"),
+        ("cutlass3x_sm90_tensorop_s64x128x8gemm_f32_f32_f32_f32_f32_64x128x32", DType.FP32, "tf32"),
+        ("Cijk_Ailk_Bljk_S_MX_B_Bias_HA_S_SAV_UserArgs_MT128x128x32", DType.FP32, "tf32"),
+        ("ampere_sgemm_128x64_tn", DType.FP32, "fp32"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma", DType.FP32, "fp32"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)", DType.FP32, "fp32"),
+        ("ampere_scudnn_128x64_relu_interior_nn_v1", DType.FP32, "fp32"),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x16_MI32x32x1x2_SN", DType.FP32, "fp32"),
+        ("igemm_fwd_gtcx3_nhwc_fp32_bx0_ex0_bt256x128x16", DType.FP32, "fp32"),
+        ("sm100_xmma_gemm_bf16x9_f32f32_f32_tn_n", DType.FP32, "bf16x9"),
+        ("Cijk_Ailk_Bljk_S_bf16x3gemm_MT128", DType.FP32, "bf16x3"),
+        ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn", DType.FP32, None),
+        ("void at::native::vectorized_elementwise_kernel<4, tf32>", DType.FP32, None),
+        ("triton_tem_fused_mm_0", DType.FP32, None),
+        ("sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x64", DType.BF16, "fp8"),
+        ("Cijk_Alik_Bljk_F8BS_BH_Bias_MT256x256x128", DType.BF16, "fp8"),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn", DType.BF16, None),
+        ("ampere_igemm_int8_128x128_ldg4_relu_i8816_nn", None, "int8"),
+        ("void cublas::ozaki_gemm_i8_slices", DType.FP64, "fp64_emulated"),
+        ("sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize128x64x16", DType.FP64, None),
+    ],
+)  # fmt: skip
+def test_names_say_what_products_run_in(kernel: str, recorded: DType | None, label: str | None) -> None:
+    (found,) = precisions([kernel], recorded)
+    assert (None if found is None else found.label) == label
+
+
+def test_a_narrow_type_is_what_it_says() -> None:
+    assert not is_open(DType.FP8_E4M3FN)
+    assert precisions(["cutlass_80_tensorop_s1688gemm"], DType.INT8) == [None]
+
+
+def test_labels_stand_for_rates() -> None:
+    assert Precision.parse("bf16x9") == Precision("bf16x9", DType.BF16, 9)
+    assert Precision.parse("tf32") == Precision("tf32", DType.TF32)
+    assert Precision.parse("fp16") == Precision("fp16", DType.FP16)
+    assert Precision.parse("nothing") is None
+    emulated = Precision.parse("fp64_emulated")
+    assert emulated is not None
+    assert math.isnan(emulated.passes)
