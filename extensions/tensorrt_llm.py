@@ -48,6 +48,25 @@ def _fused_moe(op: OpSignature) -> MoEFused:
     return fused_experts(op, 0, 3, fc2, top_k=op.shape(1, rank=2)[1], packed_as=DType.FP4_E2M1)
 
 
+@traced_as(
+    "trtllm::fp8_block_scale_moe_runner", "trtllm::fp4_block_scale_moe_runner",
+    "flashinfer::trtllm_fp8_block_scale_moe", "flashinfer::trtllm_fp4_block_scale_moe",
+    "vllm::flashinfer_fused_moe_blockscale_fp8",
+)  # fmt: skip
+def _block_scale_moe(op: OpSignature) -> MoEFused:
+    """(router logits, bias, x [t,h], scales, weights [e,2f,h], .., weights [e,h,f], .., experts, top-k, ...).
+
+    The weights are the two largest 3-D tensors; the number of experts and top-k are the first integers.
+    """
+    cubes = [i for i, slot in enumerate(op.shapes or ()) if len(slot) == 3 and not isinstance(slot[0], tuple)]
+    up_down = sorted(sorted(cubes, key=lambda i: -math.prod(op.shape(i)))[:2])
+    values = [op.literal(i) for i in range(len(op.scalars or ()))]
+    numbers = [v for v in values if isinstance(v, int) and not isinstance(v, bool)]
+    if len(up_down) < 2 or len(numbers) < 2:
+        raise SignatureError(f"{op.name}: two weights and the top-k were not recorded")
+    return fused_experts(op, 2, up_down[0], up_down[1], top_k=numbers[1], packed_as=DType.FP4_E2M1)
+
+
 @traced_as("trtllm::allreduce")
 def _all_reduce(op: OpSignature) -> CustomCollective:
     """(input, residual, norm weight, ...): a fused norm is left out."""

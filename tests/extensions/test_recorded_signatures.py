@@ -508,6 +508,17 @@ PRODUCTS = [
          t(E, HID // 16, F * 2, of=INT32), t(E, HID // 32, F), NONE, NONE, NONE, WORKSPACE, t(64, of=INT32),
          t(E, of=INT32), t(1, of=INT32), t(T, TOP, of=FP32), c(16), c(TOP), c("True"), c("False"), c(4), c(T), c(F),
          c(HID), model="MoEUp", flops=UP, hbm=2 * T * HID + TOUCHED * HID * F / 2 + 2 * T * TOP * F),
+    call("trtllm::fp8_block_scale_moe_runner flashinfer::trtllm_fp8_block_scale_moe"
+         " vllm::flashinfer_fused_moe_blockscale_fp8", t(T, E, of=FP32), t(E), t(T, HID, of=FP8), t(1, T, of=FP32),
+         t(E, 2 * F, HID, of=FP8), t(E, 1, 1, of=FP32), t(E, HID, F, of=FP8), t(E, 1, 1, of=FP32), c(E), c(TOP),
+         model="MoEFused", flops=FUSED, hbm=2 * T * HID + WEIGHTS_UP + WEIGHTS_DOWN),
+    call("trtllm::fp4_block_scale_moe_runner flashinfer::trtllm_fp4_block_scale_moe", t(T, E), NONE, t(T, HID, of=FP8),
+         NONE, t(E, 2 * F, HID // 2, of=BYTE), t(E, 2 * F, 4, of=BYTE), *[NONE] * 4, t(E, HID, F // 2, of=BYTE),
+         t(E, HID, 2, of=BYTE), NONE, NONE, NONE, NONE, c(E), c(TOP),
+         model="MoEFused", flops=FUSED, hbm=2 * T * HID + (WEIGHTS_UP + WEIGHTS_DOWN) / 2),
+    call("sageattention_qattn_sm89::qk_int8_sv_f8_accum_f32_attn", t(B, S, HQ, D, of=INT8), t(B, S, HKV, D, of=INT8),
+         t(B, D, HKV, S, of=FP8), t(B, S, HQ, D), t(B, HQ, 1, of=FP32), t(B, HKV, 1, of=FP32), c(0), c(1), c(3), c(0.1),
+         c(0), model="SDPA", flops=FORWARD, hbm=QE + KE + KE + 2 * QE),
     call("sgl_kernel::gemma_rmsnorm", VECTOR, VECTOR, WEIGHT, c(1e-6),
          model="RMSNorm", flops=PLAIN, hbm=2 * (2 * NORM + H)),
     call("sgl_kernel::gemma_fused_add_rmsnorm", VECTOR, VECTOR, WEIGHT, c(1e-6),
@@ -593,7 +604,8 @@ def test_every_name_has_a_signature_here():
     shown = {name for made in CALLS for name in made.names}
     with_blanks = {name for name in EXACT if " " in name}  # a C++ type, read like the forward op beside it
     assert {*EXACT, *CORE} - shown - with_blanks == set()
-    assert [p.pattern for p, _ in PATTERNS if not any(p.match(name) for name in shown)] == []
+    elsewhere = {"sage_fwd"}  # its FLOPs are unknown: tests/perf_models/test_flex_attention.py
+    assert [p.pattern for p, _ in PATTERNS if not any(p.match(name) for name in shown | elsewhere)] == []
 
 
 def test_the_page_lists_as_unverified_only_names_that_are_read():
