@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tracelens.errors import UsageError
@@ -29,6 +31,8 @@ def category_of(name: str) -> str | None:
         "void deep_ep::elastic::dispatch_impl<128, 4>(ncclDevComm, ncclWindow*)",
         "void hybrid_ep::dispatch_kernel<unsigned char, 4>(hybrid_ep::dispatch_kernel_param_t<unsigned char>)",
         "hybrid_ep::device_sync_kernel()",
+        "void hybridep::dispatch<4>(void*)",
+        "void mori::moe::some_new_kernel<float>(float*)",
         "void mori::moe::EpDispatchIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)",
         "EpCombineInterNodeV1Kernel_bf16",
         "void a2a_combine_recv_kernel<true, 16ul>(unsigned long)",
@@ -175,3 +179,15 @@ def test_a_copy_s_name_says_between_which_memories(name: str, direction: str, ho
 )
 def test_copies_within_a_memory_have_no_path(name: str):
     assert copy_path(name) is None
+
+
+@pytest.mark.parametrize(
+    "part", ["transpose", "EpDispatch", "a::", "symmetric_memory::", "deep_ep", "1deep_ep", "copyH"]
+)
+def test_no_name_takes_long_to_class_as_communication_or_layout(part: str):
+    """Each of these patterns reads a name in time linear in its length."""
+    patterns = [p for p in kernel_patterns() if p.communication or p.rearranges]
+    start = time.process_time()
+    classify([part * 20_000], patterns)
+    copy_path(part * 20_000)
+    assert time.process_time() - start < 60, "a second here; hours where a pattern is quadratic"

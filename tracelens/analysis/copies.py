@@ -137,7 +137,7 @@ def exposed_copies(activity: DeviceActivity, frame: pd.DataFrame, window_ns: int
         return
     top = frame.iloc[0]
     how = " ".join(word for word in (top["direction"], top["host_memory"]) if word)
-    why = f"device only copies in {100 * only_ns / window_ns:.0f} % of the time: {top['op']} {how}"
+    why = f"nothing but copies on the device for {100 * only_ns / window_ns:.0f} % of the time: {top['op']} {how}"
     if top["gb_s"] > 0:
         why += f" at {top['gb_s']:.1f} GB/s"
         why += f", {top['path']} has {top['path_gb_s']:.0f}" if top["path"] else ""
