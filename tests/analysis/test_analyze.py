@@ -11,8 +11,10 @@ import pytest
 from tests.analysis.conftest import MI300X
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.options import Options
+from tracelens.analysis.trace import Trace
 from tracelens.analysis.verdict import summarize
 from tracelens.errors import NothingToAnalyzeError, UsageError
+from tracelens.trace.read import read_events
 
 Build = Callable[[], Any]
 
@@ -261,3 +263,20 @@ def test_a_users_triton_kernel_has_bytes_and_is_named_for_its_missing_flops(buil
 
 def test_a_kernel_that_no_compiler_is_recorded_for_has_no_model(build: Build) -> None:
     assert analyze(compiled(build), Options()).frames["unified_perf_summary"].iloc[0]["note"] == "no perf model"
+
+
+def test_events_of_an_accelerator_that_is_not_read_are_counted_and_no_wrong_recording_is_suspected() -> None:
+    """As a trace of an MTIA device has them: 25,814 events and no kernel."""
+    lane = {"ph": "X", "pid": 1, "tid": 1, "dur": 1}
+    events = [
+        lane | {"cat": "cpu_op", "name": "aten::add", "ts": 0},
+        lane | {"cat": "mtia_runtime", "name": "launch", "ts": 1},
+    ]
+    events += [lane | {"cat": "mtia_ccp_events", "name": "pe", "pid": 0, "ts": 2 + i} for i in range(3)]
+    trace = Trace.of(read_events(events))
+    with pytest.raises(NothingToAnalyzeError) as caught:
+        analyze(trace, Options())
+    assert str(caught.value) == (
+        "events has 1 CPU ops and 3 events of an accelerator that tracelens does not read (3 mtia_ccp_events), but no CUDA "
+        "or HIP kernels; pass --cpu for a CPU-only report."
+    )

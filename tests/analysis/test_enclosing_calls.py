@@ -163,6 +163,28 @@ def test_one_call_without_a_group_does_not_hide_the_others(tmp_path: Path) -> No
     assert notice(analysis).startswith("2 of 4 communication calls without a process group: ")
 
 
+def test_a_file_of_several_ranks_is_compared_as_the_ranks_it_holds(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    for rank, path in enumerate(written(tmp_path, 4)):
+        for event in json.loads(path.read_text())["traceEvents"]:
+            args = event["args"] | (
+                {"correlation": 10 * rank + event["args"]["correlation"]} if "correlation" in event["args"] else {}
+            )
+            events.append(event | {"pid": 10 * rank + event["pid"] + 1, "args": args})
+        events += [
+            {"ph": "M", "name": "process_name", "pid": 10 * rank + pid, "args": {"name": f"rank {rank}: {what}"}}
+            for pid, what in ((2, "python"), (1, "GPU"))
+        ]
+        path.unlink()
+    merged = tmp_path / "all.json"
+    merged.write_text(json.dumps({"distributedInfo": {"world_size": 4}, "traceEvents": events}))
+    analysis = compare_ranks([merged], executor=Serial())
+    assert sorted(analysis.ranks) == [0, 1, 2, 3]
+    found = next(frame for frame in analysis.frames.values() if "bus_gb_s" in frame)
+    large = found[found["full_mb"] == 67.108864].iloc[0]
+    assert large["bus_gb_s"] == pytest.approx(67.108864e6 * 2 * 3 / 4 / 603 / 1e3)
+
+
 @pytest.mark.shared
 def test_all_to_alls_of_real_traces_are_named_and_sized(shared_traces: Path) -> None:
     path = next(iter(sorted((shared_traces / "more" / "param" / "dlrm_8rank").glob("worker0*"))))

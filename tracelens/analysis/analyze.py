@@ -286,6 +286,10 @@ def _expert_group(table: TraceTable, options: Options) -> ExpertGroup:
     return ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
 
 
+# As categories of libkineto's activity types begin for devices other than CUDA's and HIP's (ActivityType.h).
+_UNREAD_DEVICES = ("mtia_", "hpu_", "xpu_", "privateuse1_", "npu_", "tpu_")
+
+
 def no_device_events(trace: Trace) -> NothingToAnalyzeError:
     """What to say of a trace without GPU work: which of "none recorded" and "not asked for" it is."""
     ops = _cpu_ops(trace)
@@ -293,10 +297,27 @@ def no_device_events(trace: Trace) -> NothingToAnalyzeError:
         return NothingToAnalyzeError(
             f"{trace.table.source} has {len(trace.table):,} events, none of them a CPU op or a kernel: nothing to do"
         )
+    unread = _unread_device_events(trace.table)
+    if unread:
+        kinds = ", ".join(f"{count:,} {category}" for category, count in unread.items())
+        return NothingToAnalyzeError(
+            f"{trace.table.source} has {ops:,} CPU ops and {sum(unread.values()):,} events of an accelerator that "
+            f"tracelens does not read ({kinds}), but no CUDA or HIP kernels; pass --cpu for a CPU-only report."
+        )
     return NothingToAnalyzeError(
         f"{trace.table.source} has {ops:,} CPU ops but no GPU kernels. Was it recorded with activities=[CPU]? "
         "Add ProfilerActivity.CUDA, or pass --cpu for a CPU-only report."
     )
+
+
+def _unread_device_events(table: TraceTable) -> dict[str, int]:
+    """How many events each category holds that only an accelerator other than CUDA and HIP records."""
+    other = np.bincount(table.category[table.kind == Kind.OTHER], minlength=len(table.categories))
+    return {
+        category: int(count)
+        for category, count in zip(table.categories, other.tolist(), strict=True)
+        if count and category.lower().startswith(_UNREAD_DEVICES)
+    }
 
 
 def _cpu_ops(trace: Trace) -> int:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
 from tracelens.analysis.options import Options
 from tracelens.analysis.ranks.files import Numbered, number_ranks
 from tracelens.analysis.ranks.summary import RankSummary, summarize_rank
-from tracelens.analysis.trace import load
+from tracelens.analysis.trace import Trace, load
 from tracelens.errors import InputError
 from tracelens.executors import outcomes
 from tracelens.extensions import load_extension
+from tracelens.trace.merged import merged_ranks
 
 #: Called with (ranks done, ranks in all).
 RankProgress = Callable[[int, int], None]
@@ -55,7 +56,7 @@ def read_ranks(
     failed: list[tuple[str, str]] = []
     for done, outcome in enumerate(outcomes(executor, functools.partial(summarize_path, options=options), paths), 1):
         if outcome.value is not None:
-            summaries.append((outcome.item, outcome.value))
+            summaries += [(outcome.item, summary) for summary in outcome.value]
         else:
             failed.append((outcome.item.name, outcome.error))
         if progress is not None:
@@ -72,7 +73,15 @@ def read_ranks(
     )
 
 
-def summarize_path(path: str | PathLike[str], options: RankOptions) -> RankSummary:
-    """What a worker does: one trace file, read and reduced. Errors as ``load``."""
-    extensions = tuple(load_extension(spec) for spec in options.extensions)
-    return summarize_rank(load(path), Options(extensions=extensions, bundled=options.bundled))
+def summarize_path(path: str | PathLike[str], options: RankOptions) -> tuple[RankSummary, ...]:
+    """What a worker does: one trace file, read and reduced, as each of the ranks that it holds. Errors as ``load``."""
+    chosen = Options(extensions=tuple(load_extension(spec) for spec in options.extensions), bundled=options.bundled)
+    trace = load(path)
+    merged = merged_ranks(trace.table, trace.tree)
+    if merged is None:
+        return (summarize_rank(trace, chosen),)
+    # Ranks that no process names are numbered by their first appearance, in the file as elsewhere
+    return tuple(
+        replace(summarize_rank(Trace.of(merged.table(trace.table, number)), chosen), rank=number)
+        for number in merged.numbers
+    )
