@@ -15,7 +15,7 @@ from tracelens.analysis.trace import Trace
 from tracelens.analysis.verdict import summarize
 from tracelens.extensions import load_extension
 from tracelens.hardware import HardwareSpec
-from tracelens.perf_models import GEMM
+from tracelens.perf_models import GEMM, AttentionSums, InferenceAttention
 from tracelens.trace.read import read_trace
 from tracelens.workload import ModelConfig
 
@@ -132,6 +132,12 @@ def test_windowed_layers_of_a_real_step_are_the_quick_ones(shared_traces: Path):
 
 def read(path: Path) -> Trace:
     return Trace.of(read_trace(path))
+
+
+def test_what_the_sums_and_what_the_window_assume_both_show():
+    heads = {"tokens": 1, "q_heads": 8, "kv_heads": 1, "d_qk": 64, "d_v": 64}
+    model = InferenceAttention(**heads, sums=AttentionSums(g_sq=1, g_sk=9, assumed="no context"), assumed="a window")
+    assert model.parameters()["assumed"] == "no context, a window"
 
 
 def test_every_model_with_windows_says_how_wide_they_are():

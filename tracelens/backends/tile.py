@@ -45,7 +45,7 @@ from tracelens.perf_models.columns import WorkColumns
 from tracelens.perf_models.inference_attention import AttentionSums
 from tracelens.perf_models.moe import MoELayer
 
-SUM_NAMES = tuple(field.name for field in fields(AttentionSums))
+SUM_NAMES = tuple(field.name for field in fields(AttentionSums) if field.name != "assumed")
 #: Elements that share a scale where a recorded FP8 product is block-scaled, and in the MX format.
 _SCALE_BLOCK, _MX_BLOCK = 128, 32
 #: Time of MXFP8 products over that of FP8 ones with a scale per tensor, where nobody fitted them: a layer's twelve on

@@ -152,7 +152,7 @@ class InferenceAttention(PerfModel):
         return {
             "N_Q": self.tokens, "H_Q": self.q_heads, "H_KV": self.kv_heads, "d_h_qk": self.d_qk, "d_h_v": self.d_v,
             **{f.name: getattr(self.sums, f.name) for f in fields(AttentionSums)}, "sliding_window": self.window,
-            "assumed": self.assumed, "dtype_Q": traced_name(self.dtype),
+            "assumed": ", ".join(filter(None, (self.sums.assumed, self.assumed))), "dtype_Q": traced_name(self.dtype),
             "dtype_KV": traced_name(resolved(self.dtype_kv, self.dtype)),
         }  # fmt: skip
 
