@@ -25,19 +25,40 @@ def nest_host(table: TraceTable, host: RowColumn, rank: npt.NDArray[np.uint8]) -
     A broken frame that hides a call begins, for this, where the last of the callers that it outlives ends; a call that
     outlives its caller by no more than rounding ends with it.
     """
-    lane, start, duration = table.lane[host], table.start_ns[host], table.duration_ns[host]
-    found = nest(lane, start, duration, rank)
+    found = nest(table.lane[host], table.start_ns[host], table.duration_ns[host], rank)
     if not found.overlaps.any():
         return found
     frames, calls = _hiding_frames(table, host, found), _rounded_calls(table, host, found)
-    if not len(frames) and not len(calls):
-        return found
+    mended = found
+    while len(frames) or len(calls):
+        mended = _nest_mended(table, host, rank, found, frames, calls)
+        misplaced = _misplaced(table, host, mended, found.order[frames])
+        if not len(misplaced):
+            break
+        frames, mended = frames[~np.isin(found.order[frames], misplaced)], found
+    return replace(mended, overlaps=found.overlaps)
+
+
+def _nest_mended(
+    table: TraceTable, host: RowColumn, rank: npt.NDArray[np.uint8], found: Nesting, frames: Ints, calls: Ints
+) -> Nesting:
+    start, duration = table.start_ns[host], table.duration_ns[host]
     at, outlived = found.order[frames], found.outlived[frames]
     duration[at] -= outlived - start[at]
     start[at] = outlived
     at = found.order[calls]
     duration[at] = found.outlived[calls] - start[at]
-    return replace(nest(lane, start, duration, rank), overlaps=found.overlaps)
+    return nest(table.lane[host], start, duration, rank)
+
+
+def _misplaced(table: TraceTable, host: RowColumn, mended: Nesting, moved: Ints) -> Ints:
+    """Which of the ``moved`` host events lie in one that began after them: as long as that, they stay broken."""
+    at = np.flatnonzero(np.isin(mended.order, moved))
+    at = at[mended.parent[at] >= 0]
+    start = table.start_ns[host]
+    own, parent = mended.order[at], mended.order[mended.parent[at]]
+    wrong: Ints = own[start[parent] > start[own]]
+    return wrong
 
 
 def _hiding_frames(table: TraceTable, host: RowColumn, found: Nesting) -> Ints:
