@@ -20,9 +20,10 @@ from tracelens import GEMM, SDPA, CategoryOf, DType, GroupedGEMM, Normalization,
 from tracelens.perf_models import (
     BackwardOf,
     CrossEntropy,
-    FusedRoPE,
     InnerOp,
     OpCall,
+    RoPE,
+    RoPEBackward,
     classify,
     holds_ops,
     kernel_patterns,
@@ -293,9 +294,19 @@ def _layer_norm_backward(op: OpSignature) -> Normalization:
 
 
 @traced_as("FusedRoPEFunc")
-def _fused_rope(op: OpSignature) -> FusedRoPE:
-    """(t [s,b,h,d], freqs, ...)."""
-    return FusedRoPE(elements=math.prod(op.shape(0)), dtype=op.dtype(0))
+def _fused_rope(op: OpSignature) -> RoPE:
+    """(t [s,b,h,d], freqs [s,1,1,r], ...): the first r of d turn."""
+    elements = math.prod(op.shape(0))
+    turned = op.shape(1)[-1] if op.has(1) else op.shape(0)[-1]
+    rotated = elements // op.shape(0)[-1] * min(turned, op.shape(0)[-1])
+    return RoPE(elements=elements, rotated=rotated, dtype=op.dtype(0))
+
+
+@traced_as("FusedRoPEFuncBackward")
+def _fused_rope_backward(op: OpSignature) -> RoPEBackward:
+    """(dt [s,b,h,d]): how much of d turns is not recorded here, so that all of it counts."""
+    elements = math.prod(op.shape(0))
+    return RoPEBackward(elements=elements, rotated=elements, dtype=op.dtype(0))
 
 
 @traced_as("CrossEntropyFunction")
@@ -314,7 +325,6 @@ LINEAR = CategoryOf(
 )  # fmt: skip
 GROUPED_LINEAR_BACKWARD = CategoryOf(category="GroupedGEMM_bwd", names=("_GroupedLinearBackward",))
 FUSED_ATTENTION_BACKWARD = CategoryOf(category="SDPA_bwd", names=("FusedAttnFuncBackward",))
-FUSED_ROPE_BACKWARD = CategoryOf(category="FusedRoPE", names=("FusedRoPEFuncBackward",))
 CROSS_ENTROPY_BACKWARD = CategoryOf(category="CrossEntropy_bwd", names=("CrossEntropyFunctionBackward",))
 MOE = CategoryOf(category="MoE_comm_fwd", names=("TokenPermuteMaskMap", "_OperationFuserAutogradFunction"))
 MOE_BACKWARD = CategoryOf(

@@ -84,3 +84,11 @@ def test_tokens_kept_as_bytes_are_not_read_as_indices():
     shapes, types = ((512, 7168), (512, 8), (512, 8)), ("unsigned char", "long int", "float")
     with pytest.raises(SignatureError, match="integers, which are no tokens"):
         BINDINGS["FusedDispatch"].target(OpSignature(name="FusedDispatch", shapes=shapes, dtypes=types))
+
+
+def test_rotary_embedding_has_a_category_each_way():
+    forward, backward = read("rope", 0), read("rope", 1)
+    assert (forward.category, backward.category) == ("RoPE_fwd", "RoPE_bwd")
+    elements = 128 * 2 * 16 * 64
+    assert forward.flops() == backward.flops() == 3 * elements
+    assert forward.hbm_bytes() == backward.hbm_bytes() == 2 * 2 * elements

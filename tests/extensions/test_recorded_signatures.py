@@ -445,7 +445,9 @@ TRAINING = [
          hbm=2 * (2 * NORM + 2 * H) + 4 * 2 * ROWS),
     call("LayerNormFnBackward", VECTOR, model="NormalizationBackward", flops=9 * NORM,
          hbm=2 * (3 * NORM + 3 * H) + 4 * 2 * ROWS),
-    call("FusedRoPEFunc", t(S, B, HQ, D), model="FusedRoPE", flops=3 * QE, hbm=2 * 2 * QE),
+    call("FusedRoPEFunc", t(S, B, HQ, D), model="RoPE", flops=3 * QE, hbm=2 * 2 * QE),
+    call("FusedRoPEFunc", t(S, B, HQ, D), t(S, 1, 1, D // 2), model="RoPE", flops=3 * QE // 2, hbm=2 * 2 * QE),
+    call("FusedRoPEFuncBackward", t(S, B, HQ, D), model="RoPEBackward", flops=3 * QE, hbm=2 * 2 * QE),
     call("CrossEntropyFunction", t(B, 1, 1000), model="CrossEntropy", flops=5 * B * 1000, hbm=2 * 2 * B * 1000),
     call(under("symm_mem::", "one_shot_all_reduce one_shot_all_reduce_out two_shot_all_reduce_ two_shot_all_reduce_out"
                " multimem_all_reduce_ multimem_one_shot_all_reduce multimem_one_shot_all_reduce_out"),
@@ -636,7 +638,7 @@ def test_categories_of_the_table_are_the_ones_reports_use():
         "GEMM", "SDPA_fwd", "SDPA_bwd", "InferenceAttention", "RMSNorm", "NORM_fwd", "NORM_bwd", "CustomCollective",
         "MoE_fused", "MoE_unfused", "MoE_aux", "elementwise", "RoPE_fwd", "RoPE_bwd", "CrossEntropy_fwd", "GroupQuant",
         "memory", "EP_Communication", "mHC", "SSM_fwd", "SSM_bwd", "CONV_fwd", "index", "GroupedGEMM_fwd",
-        "GroupedGEMM_bwd", "MoE_comm_fwd", "MoE_comm_bwd", "FusedRoPE",
+        "GroupedGEMM_bwd", "MoE_comm_fwd", "MoE_comm_bwd",
     }  # fmt: skip
 
 

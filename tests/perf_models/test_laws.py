@@ -24,7 +24,6 @@ from tracelens.perf_models import (
     DynamicQuantGEMM,
     Elementwise,
     EPComm,
-    FusedRoPE,
     GEMMBackward,
     GroupedGEMM,
     GroupedGEMMVariableK,
@@ -91,7 +90,6 @@ FAMILIES: dict[str, tuple[Make, int]] = {
     "moe_down": (lambda b, d: MoEDown(tokens=b, hidden=8, ffn=4, experts=8, top_k=2, dtype=d), 0),
     "rope": (lambda b, d: RoPE(elements=16 * b, rotated=8 * b, copied=4 * b, dtype=d), 0),
     "rope_backward": (lambda b, d: RoPE(elements=16 * b, rotated=8 * b, dtype=d).backward(), 0),
-    "fused_rope": (lambda b, d: FusedRoPE(elements=16 * b, dtype=d), 0),
     "cross_entropy": (lambda b, d: CrossEntropy(rows=b, vocabulary=16, dtype=d), 0),
     "cross_entropy_backward": (lambda b, d: CrossEntropyBackward(rows=b, vocabulary=16, dtype=d), 0),
     "group_quant": (lambda b, d: GroupQuant(elements=16 * b, scale_elements=b, dtype=d, dtype_out=DType.FP8_E4M3FN), 0),
@@ -141,7 +139,7 @@ FAMILIES: dict[str, tuple[Make, int]] = {
 #: Models whose work is on the wire, which have laws of their own below.
 ON_THE_WIRE = {"Collective", "CustomCollective", "AllReduceRMSNorm", "EPComm"}
 #: Dimensions that other models share; no op is one.
-ABSTRACT = {"MoELayer", "HyperConnection", "UnknownWork"}
+ABSTRACT = {"MoELayer", "HyperConnection", "UnknownWork", "ForeignModel"}
 BATCH = st.integers(1, 10_000)
 every_family = pytest.mark.parametrize(("make", "fixed"), FAMILIES.values(), ids=FAMILIES)
 

@@ -32,6 +32,7 @@ from tracelens.analysis.impossible_work import forget_impossible_work
 from tracelens.analysis.inference import STEM, InferenceSteps, by_phase, inference_steps, iterations, steady_steps
 from tracelens.analysis.inner_ops import with_inner_ops
 from tracelens.analysis.limits import Limits
+from tracelens.analysis.op_places import all_in, with_places
 from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.per_step import Counted, counted_steps
@@ -40,6 +41,7 @@ from tracelens.analysis.steps import StepTimes, complete_steps, device_steps, fi
 from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.timeline import Timeline, gpu_timeline, timeline_of
 from tracelens.analysis.views.assembly import views
+from tracelens.analysis.views.recompute import BACKWARD, RECOMPUTE, phases
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
@@ -168,15 +170,21 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     # What has a row per kernel and op above it, and nothing below needs
     del events, ops
     unified_set, event_category = unified_calls(table, tree, activity, readings)
-    unique = tables.ops_unique_args(table, activity, launching, direct_calls(activity, event_category))
+    phase = phases(table, tree, activity)
+    repeated = all_in(RECOMPUTE, phase, tree, activity).astype(np.int32)
+    direct = direct_calls(activity, event_category)
+    unique = tables.ops_unique_args(table, activity, launching, direct, repeated[direct.row])
+    del direct
     del launching
     forget_impossible_work(readings, modelled, device)
     work = tables.Work(readings, estimate, chosen, None if device is None else Limits.of(device))
 
-    is_nested = ~np.isin(modelled.row, unified_set.row)
-    nested = tables.modelled_table(table, activity, readings, modelled, work, exchanges, is_nested)
-    del modelled, is_nested
-    unified = tables.modelled_table(table, activity, readings, unified_set, work, exchanges)
+    apart = 2 * repeated[modelled.row] + ~np.isin(modelled.row, unified_set.row)
+    nested = tables.modelled_table(table, activity, readings, modelled, work, exchanges, apart)
+    del modelled, apart
+    apart = repeated[unified_set.row]
+    unified = tables.modelled_table(table, activity, readings, unified_set, work, exchanges, apart)
+    unified = with_places(unified, tree, phase, repeated)
     unlinked = tables.unlinked_rows(table, activity)
     timeline = gpu_timeline(activity) if span_ns is None else timeline_of(activity, span_ns, times.left_out)
     whole = Counted(
@@ -189,7 +197,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
 
     def count(part: DeviceActivity, of: Timeline) -> Counted:
         calls, category = unified_calls(table, tree, part, readings)
-        rows = tables.modelled_table(table, part, readings, calls, work, exchanges)
+        rows = tables.modelled_table(table, part, readings, calls, work, exchanges, repeated[calls.row])
         return Counted(
             activity=part,
             event_category=category,
@@ -200,7 +208,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
 
     per_step = counted_steps(whole, times, complete_steps(times, selected), step_of, count)
     give_back_freed()
-    seen = views(recorded_trace, trace, activity, everything, per_step, times, selected, stem)
+    seen = views(recorded_trace, trace, activity, everything, per_step, times, selected, stem, phase)
     frames = {
         "gpu_timeline": timeline.frame(),
         "ops_summary_by_category": tables.with_estimated_totals(
@@ -211,7 +219,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         "ops_summary": tables.with_estimated_totals(
             tables.ops_summary(_with_unlinked(unique, unlinked)), unified, "name"
         ),
-        "ops_unique_args": unique,
+        "ops_unique_args": with_places(unique, tree, phase, repeated),
         "kernel_summary": tables.kernel_summary(table, activity, event_category, timeline.total_ns),
         "coll_analysis": with_estimates(collective_rows(table, tree, activity), chosen),
         "unified_perf_summary": whole.rows,
@@ -229,7 +237,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         recognition=recognition,
         extensions=extensions,
         frames=frames,
-        families=families(table, nested, readings, unified_set.row),
+        families=families(table, nested, readings, unified_set.row, all_in(BACKWARD, phase, tree, activity)),
         coverage=whole.coverage,
         timeline=timeline,
         activity=activity,

@@ -5,24 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.calls import OpReadings
 from tracelens.analysis.tables import sorted_by
+from tracelens.perf_models.reduce import Reduce
 from tracelens.trace.table import RowColumn, TraceTable
 
+#: The sheet of reductions in the backward pass.
+REDUCE_BACKWARD = "Reduce_bwd"
 _ARGUMENTS = ("input_dims", "input_types", "input_strides", "concrete_inputs")
 _STATISTICS = ("mean", "median", "std", "min", "max")
 
 
 def families(
-    table: TraceTable, calls: pd.DataFrame, readings: OpReadings, unified_rows: RowColumn
+    table: TraceTable,
+    calls: pd.DataFrame,
+    readings: OpReadings,
+    unified_rows: RowColumn,
+    in_backward: npt.NDArray[np.bool_],
 ) -> dict[str, pd.DataFrame]:
     """Sheet name -> frame, from the table of all modelled calls (nested ones included).
 
     A call inside another modelled call (``aten::native_layer_norm`` below ``aten::layer_norm``) is marked ``nested``:
     its kernels are in both rows, so sums over a sheet take the rows where it is False.
-    ``unified_rows``: of the calls of the unified table.
+    ``unified_rows``: of the calls of the unified table. ``in_backward``: of each row of the trace, whether the backward
+    pass launched it; its reductions have a sheet of their own.
     """
     frames: dict[str, list[dict[str, Any]]] = {}
     example = calls["example_row"].to_numpy(np.int64)
@@ -39,7 +48,8 @@ def families(
         for key, value in zip(_ARGUMENTS, arguments, strict=True):
             record[key] = _as_list(value)
         record["nested"] = bool(nested[position])
-        frames.setdefault(model.sheet, []).append(record)
+        is_gradient = model.sheet == Reduce.family and in_backward[example[position]]
+        frames.setdefault(REDUCE_BACKWARD if is_gradient else model.sheet, []).append(record)
     return {name: sorted_by(pd.DataFrame(records), "kernel_us_sum") for name, records in sorted(frames.items())}
 
 

@@ -165,13 +165,15 @@ def _shorten(name: str, width: int = 48) -> str:
     return name if len(name) <= width else name[: width - 1] + "…"
 
 
-def ops_unique_args(table: TraceTable, activity: DeviceActivity, launchers: Launchers, direct: Calls) -> pd.DataFrame:
+def ops_unique_args(
+    table: TraceTable, activity: DeviceActivity, launchers: Launchers, direct: Calls, apart: Codes
+) -> pd.DataFrame:
     """One row per distinct launching op call and category of its kernels: direct and subtree kernel time (us).
 
     ``direct``: the same launchers as calls, one per category. A call of several categories has its subtree time in the
-    row of the one that took most; ``calls`` counts it there only.
+    row of the one that took most; ``calls`` counts it there only. Calls with another ``apart`` are in other rows.
     """
-    group = Grouping(table, direct.row, direct.kernel_name, direct.category.code)
+    group = Grouping(table, direct.row, direct.kernel_name, direct.category.code, apart)
     frame = identity(table, group.example, direct.category[group.first].tolist())
     main, place = _main_parts(direct), np.searchsorted(launchers.row, direct.row)
     subtree = np.where(main, launchers.subtree_ns[place] / NS_PER_US, np.nan)
@@ -256,16 +258,16 @@ def modelled_table(
     calls: Calls,
     work: Work,
     exchanges: Mapping[int, Exchange],
-    is_nested: npt.NDArray[np.bool_] | bool = False,
+    apart: Codes,
 ) -> pd.DataFrame:
     """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
 
     Rates are flops or bytes over the busy time of the kernels, their mean of all calls together: a ratio of sums.
     ``hbm_*`` is device memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting
-    included. Calls that ``is_nested`` says lie in another one have rows of their own.
+    included. Calls with another number ``apart`` are in other rows.
     """
-    reading = np.where(calls.kernel_name >= 0, np.int32(-1), 2 * readings.code_of(calls.row) + is_nested)
-    group = Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code)
+    reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
+    group = Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
     kernel_name, categories = calls.kernel_name[group.first].tolist(), calls.category[group.first].tolist()
     names = [
         _call_name(table.name_of(row), None if kernel < 0 else table.names[kernel], category)

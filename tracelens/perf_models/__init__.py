@@ -50,7 +50,7 @@ from tracelens.perf_models.optimizer import MultiTensor
 from tracelens.perf_models.pooling import Pooling, PoolingBackward
 from tracelens.perf_models.quantization import GroupQuant
 from tracelens.perf_models.reduce import Reduce
-from tracelens.perf_models.rope import FusedRoPE, RoPE, RoPEBackward
+from tracelens.perf_models.rope import RoPE, RoPEBackward
 from tracelens.perf_models.sdpa import SDPA, SDPABackward
 from tracelens.perf_models.softmax import Softmax, SoftmaxBackward
 from tracelens.perf_models.ssm import CausalConv1d, CausalConv1dBackward, MambaChunkScan
@@ -78,7 +78,6 @@ __all__ = [
     "DynamicQuantGEMM",
     "EPComm",
     "Elementwise",
-    "FusedRoPE",
     "GEMMBackward",
     "GroupQuant",
     "GroupedGEMM",

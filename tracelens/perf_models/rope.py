@@ -49,26 +49,6 @@ class RoPEBackward(RoPE):
     category: ClassVar[str] = "RoPE_bwd"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedRoPE(PerfModel):
-    """Rotary embedding of one tensor by a fused op, forward or backward: 3 flops per element, one read, one write."""
-
-    category: ClassVar[str] = "FusedRoPE"
-
-    elements: int
-    dtype: DType | None
-
-    def flops(self) -> int:
-        return 3 * self.elements
-
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((2 * self.elements, self.dtype))
-
-    def backward(self) -> FusedRoPE:
-        """The opposite rotation, at the same cost."""
-        return self
-
-
 def rotated(op: OpSignature, *tensors: int, share: float = 1.0) -> RoPE:
     """The ``tensors`` rotated in place, or ``share`` of each head of them."""
     elements = sum(prod(op.shape(i)) for i in tensors if op.has(i))

@@ -256,8 +256,32 @@ BY_NAME = column_set(
     PERCENTAGES,
     ESTIMATED_TOTAL,
 )
+PLACES = (
+    Column(
+        key="is_recompute",
+        header="is_recompute",
+        meaning="Whether activation checkpointing ran these calls again, in the backward pass; such calls have rows of "
+        "their own.",
+        number_format="General",
+        optional=True,
+    ),
+    Column(
+        key="parent_module",
+        header="parent_module",
+        meaning="The nn.Modules round the example, outermost first; of a backward op those of its forward.",
+        width=40,
+        optional=True,
+    ),
+    Column(
+        key="call_stack",
+        header="call_stack",
+        meaning="Python frames round the example, the innermost 12 first; of a backward op those of its forward.",
+        width=60,
+        optional=True,
+    ),
+)
 UNIQUE_ARGUMENTS = column_set(
-    NAME, CATEGORY, PROCESS, ARGUMENTS, CALLS, DIRECT, SUBTREE, EXAMPLE, KERNELS_BEHIND, PERCENTAGES
+    NAME, CATEGORY, PROCESS, ARGUMENTS, CALLS, DIRECT, SUBTREE, EXAMPLE, KERNELS_BEHIND, PLACES, PERCENTAGES
 )  # fmt: skip
 
 GFLOPS = Column(
@@ -467,6 +491,7 @@ UNIFIED = column_set(
         number_format=US,
         optional=True,
     ),
+    PLACES,
     Column(key="note", header="note", meaning="Why no perf model, or what the row is.", width=44, optional=True),
     PERCENTAGES,
 )  # fmt: skip

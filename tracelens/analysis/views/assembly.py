@@ -19,7 +19,7 @@ from tracelens.analysis.views.idle import idle_gaps
 from tracelens.analysis.views.launches import launch_overhead
 from tracelens.analysis.views.modules import modules
 from tracelens.analysis.views.queue import queue
-from tracelens.analysis.views.recompute import phases
+from tracelens.analysis.views.recompute import Phases
 from tracelens.analysis.views.stream_overlap import stream_overlap
 from tracelens.trace.table import Kind, TraceTable
 
@@ -62,12 +62,13 @@ def views(
     times: StepTimes,
     selected: Sequence[int],
     step_stem: str,
+    phase: Phases,
 ) -> Views:
     """All views of ``activity``, the analyzed device events; ``everything``: those of the whole file.
 
     Idle time is that of ``counted``, what figures per step are made of. The critical path is that of the typical one of
     the ``selected`` steps (none: of all), or of the window where there are none. ``opened``: ``trace`` with the ops of
-    captured graphs.
+    captured graphs. ``phase``: of each device event of ``activity``.
     """
     table, tree = trace.table, trace.tree
     host = host_calls(table, tree)
@@ -87,7 +88,6 @@ def views(
         "critical_path_segments": None if path is None else path.segments(table),
     }
     del host
-    phase = phases(opened.table, opened.tree, activity)
     found |= {
         "launch_overhead": launch_overhead(table, activity, queued),
         "stream_overlap": stream_overlap(table, activity),
@@ -113,4 +113,5 @@ def views(
                 because=f"no step with 1 to {MAX_EVENTS:,} device events: call profiler.step() once per iteration",
             )
         )
-    return Views(frames={name: frame for name, frame in found.items() if frame is not None}, missing=tuple(missing))
+    frames = {name: frame for name, frame in found.items() if frame is not None}
+    return Views(frames=frames, missing=tuple(missing))

@@ -30,6 +30,11 @@ _FRAMEWORK = re.compile(r"^(?:<|torch/|.*/torch/|nn\.Module: |PyCapsule|threadin
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
 
 
+def frame_text(name: str) -> str:
+    """A frame without the address of the object that it is called on."""
+    return _ADDRESS.sub("", name)
+
+
 def call_stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd.DataFrame | None:
     """One row per distinct stack of Python frames that launched device work; None without recorded frames.
 
@@ -47,7 +52,7 @@ def call_stacks(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd
     frame = around_launches(tree, frames, tree.launch[activity.rows])
     paths = Paths()
     texts: dict[str, int] = {}
-    code_of = np.array([texts.setdefault(_ADDRESS.sub("", name), len(texts)) for name in table.names], np.int64)
+    code_of = np.array([texts.setdefault(frame_text(name), len(texts)) for name in table.names], np.int64)
     # One more at the end, which index -1 reaches: path 0 is the empty one
     path = np.append(paths.of(frame[frame >= 0], frames.above, code_of[table.name[frames.rows]]), 0)
     names = list(texts)

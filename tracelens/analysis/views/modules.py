@@ -25,6 +25,11 @@ _INSTANCE = re.compile(r"_\d+$")
 NO_MODULE = "(in no module)"
 
 
+def module_class(name: str) -> str:
+    """``Linear`` of the frame ``nn.Module: Linear_3``."""
+    return _INSTANCE.sub("", name.removeprefix(MODULE_PREFIX))
+
+
 def modules(
     table: TraceTable, tree: OpTree, activity: DeviceActivity, phases: Phases, step_stem: str
 ) -> pd.DataFrame | None:
@@ -50,7 +55,7 @@ def modules(
     classes: dict[str, int] = {}
     class_of = np.array(
         [
-            classes.setdefault(_INSTANCE.sub("", name.removeprefix(MODULE_PREFIX)), len(classes)) if scope else -1
+            classes.setdefault(module_class(name), len(classes)) if scope else -1
             for name, scope in zip(table.names, np.isin(np.arange(len(table.names)), name).tolist(), strict=True)
         ],
         np.int64,

@@ -1,0 +1,109 @@
+"""Where ops stand: recomputed or not, in which module and stack; and reductions of the backward pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.options import Options
+from tracelens.analysis.trace import load
+
+SUM = {"Input Dims": [[64, 32], [], [], []], "Input type": ["float", "ScalarList", "Scalar", ""],
+       "Input Strides": [[32, 1], [], [], []], "Concrete Inputs": ["", "[0]", "False", ""]}  # fmt: skip
+
+
+class Recording:
+    """A trace of host events, each op with a kernel of its own."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def host(self, category: str, name: str, start: float, duration: float, thread: int = 1, **args: Any) -> None:
+        self.events.append(
+            {
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "pid": 1,
+                "tid": thread,
+                "ts": start,
+                "dur": duration,
+                "args": args,
+            }
+        )
+
+    def op(self, name: str, start: float, thread: int = 1, **args: Any) -> None:
+        number = len(self.events) + 1
+        self.host("cpu_op", name, start, 10, thread, **args)
+        self.host("cuda_runtime", "cudaLaunchKernel", start + 2, 2, thread, correlation=number)
+        self.events.append(
+            {
+                "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": start + 5, "dur": 4,
+                "args": {"correlation": number, "stream": 7, "device": 0},
+            }
+        )  # fmt: skip
+
+    def analysis(self, tmp_path: Path) -> Analysis:
+        path = tmp_path / "t.json"
+        path.write_text(json.dumps({"traceEvents": self.events}), encoding="utf-8")
+        return analyze(load(path), Options())
+
+
+def checkpointed() -> Recording:
+    made = Recording()
+    made.host("python_function", "train.py(7): step", 0, 400)
+    made.host("python_function", "nn.Module: Block_0", 1, 100)
+    made.host("python_function", "nn.Module: Linear_3", 2, 50)
+    made.host("python_function", "torch/nn/modules/linear.py(130): forward", 3, 40)
+    made.op("aten::sum", 5, **{**SUM, "Sequence number": 3, "Fwd thread id": 0})
+    engine = {"Sequence number": 3, "Fwd thread id": 1}
+    made.host("cpu_op", "autograd::engine::evaluate_function: SumBackward1", 200, 100, 2, **engine)
+    made.host("python_function", "torch/utils/checkpoint.py(99): recompute_fn", 201, 30, 2)
+    made.op("aten::mul", 205, 2)
+    made.op("aten::sum", 240, 2, **SUM)
+    return made
+
+
+def test_ops_say_their_module_and_frames_and_whether_they_were_repeated(tmp_path: Path):
+    frame = checkpointed().analysis(tmp_path).frames["ops_unique_args"]
+    rows = {(row["name"], bool(row["is_recompute"])): row for _, row in frame.iterrows()}
+    assert set(rows) == {("aten::sum", False), ("aten::mul", True)}
+    first = frame[(frame["name"] == "aten::sum")].sort_values("example_row").iloc[0]
+    assert first["parent_module"] == "Block/Linear"
+    assert first["call_stack"] == "torch/nn/modules/linear.py(130): forward <- train.py(7): step"
+
+
+def test_a_backward_op_has_the_place_of_its_forward(tmp_path: Path):
+    frame = checkpointed().analysis(tmp_path).frames["unified_perf_summary"]
+    backward = frame[frame["name"] == "aten::sum"].sort_values("example_row").iloc[-1]
+    assert backward["parent_module"] == "Block/Linear"
+
+
+def test_reductions_of_the_backward_pass_have_their_own_sheet(tmp_path: Path):
+    families = checkpointed().analysis(tmp_path).families
+    assert families["Reduce_fwd"]["operation_count"].sum() == 1
+    assert families["Reduce_bwd"]["operation_count"].sum() == 1
+
+
+def test_without_stacks_and_repetition_there_are_no_such_columns(tmp_path: Path):
+    made = Recording()
+    made.op("aten::sum", 5, **SUM)
+    frame = made.analysis(tmp_path).frames["unified_perf_summary"]
+    assert not {"is_recompute", "parent_module", "call_stack"} & set(frame)
+
+
+@pytest.mark.shared
+def test_a_checkpointed_resnet_repeats_what_the_reference_says(shared_traces: Path):
+    folder = shared_traces / "mi300"
+    analysis = analyze(load(folder / "resnet_act_checkpoint.json.gz"), Options())
+    frame = analysis.frames["ops_unique_args"]
+    expected = pd.read_csv(folder / "resnet_act_checkpoint_recompute_perf_report_csvs" / "ops_unique_args.csv")
+    repeated, known = (f[f["is_recompute"]].groupby("name")["operation_count"].sum() for f in (frame, expected))
+    assert repeated.to_dict() == known.to_dict()
+    reductions = pd.read_csv(folder / "resnet_act_checkpoint_recompute_perf_report_csvs" / "Reduce_bwd.csv")
+    assert analysis.families["Reduce_bwd"]["operation_count"].sum() == reductions["name_count"].sum()
