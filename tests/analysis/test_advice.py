@@ -67,7 +67,7 @@ def test_fp32_products_without_tf32_are_a_finding(build: Build) -> None:
         "fp32_without_tf32"
     ]
     assert finding.gain_us == pytest.approx(400 * (1 - 66.9 / 494.7))
-    assert finding.why.startswith("1 FP32 GEMMs and convolutions without TF32, 100 % of GPU time")
+    assert finding.why.startswith("1 FP32 product (GEMM, convolution) without TF32, 100 % of GPU time")
 
 
 @pytest.mark.parametrize(("kernel", "dtype"), [(TF32, "float"), ("triton_tem_fused_mm_0", "float"), (SGEMM, "double")])
@@ -103,7 +103,7 @@ def test_a_softmax_of_something_else_is_no_attention(build: Build) -> None:
 def test_unaligned_rows_of_gemms_are_a_finding(build: Build) -> None:
     """5185 columns of 2 bytes: the second row starts 10,370 bytes in. 5185 rows of 768 are aligned."""
     finding = findings(gemm(build(), [[768, 768], [768, 5185]], 0, 10, 400))["unaligned_gemms"]
-    assert finding.why.startswith("1 GEMMs with rows of 5185 elements, 100 % of GPU time")
+    assert finding.why.startswith("1 GEMM with rows of 5185 elements, 100 % of GPU time")
     assert 0 < (finding.gain_us or 0) < 400
     assert "unaligned_gemms" not in findings(gemm(build(), [[5185, 768], [768, 3072]], 0, 10, 400))
     assert "unaligned_gemms" not in findings(gemm(build(), [[768, 768], [768, 1]], 0, 10, 400))

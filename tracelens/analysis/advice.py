@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.idle_findings import counted
 from tracelens.analysis.limits import launch_floor_us
 from tracelens.analysis.summary import Finding, Notice
 from tracelens.backends.roofline import Roofline
@@ -91,8 +92,8 @@ def _unfused(analysis: Analysis, divisor: int) -> Finding | None:
     gain_us = (in_chains - int(longest[np.unique(chain[members])].sum())) / NS_PER_US
     if not _is_much(analysis, in_chains / NS_PER_US, gain_us):
         return None
-    kernels = int(members.sum())
-    why = f"{kernels:,} elementwise kernels follow one another, {_share_text(analysis, in_chains / NS_PER_US)}: "
+    share = _share_text(analysis, in_chains / NS_PER_US)
+    why = f"{counted(int(members.sum()), 'elementwise kernel')} follow one another, {share}: "
     return Finding(
         id="unfused_elementwise", op=None, gain_us=gain_us / divisor, certainty="low",
         why=why + "unfused chains; torch.compile or a fused kernel",
@@ -121,7 +122,7 @@ def _fp32_products(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> F
     calls = int(rows["operation_count"].sum())
     return Finding(
         id="fp32_without_tf32", op=None, gain_us=gain_us / divisor, certainty="medium",
-        why=f"{calls:,} FP32 GEMMs and convolutions without TF32, {_share_text(analysis, time_us)}: "
+        why=f"{counted(calls, 'FP32 product')} (GEMM, convolution) without TF32, {_share_text(analysis, time_us)}: "
         "allow TF32 where its 10-bit mantissa is enough",
     )  # fmt: skip
 
@@ -142,7 +143,7 @@ def _unaligned(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> Findi
     calls = int(rows["operation_count"].sum())
     return Finding(
         id="unaligned_gemms", op=None, gain_us=gain_us / divisor, certainty="low",
-        why=f"{calls:,} GEMMs with rows of {shown} elements, {_share_text(analysis, time_us)}: "
+        why=f"{counted(calls, 'GEMM')} with rows of {shown} elements, {_share_text(analysis, time_us)}: "
         f"not aligned to {ALIGNMENT_BYTES} bytes; pad them",
     )  # fmt: skip
 
@@ -176,10 +177,9 @@ def _attention_from_parts(analysis: Analysis, unified: pd.DataFrame, divisor: in
     spoken = {(int(table.name[row]), int(table.signature[row])) for row in triples.ravel().tolist()}
     examples = unified["example_row"].to_numpy(np.int64)
     rows = np.array([(int(table.name[row]), int(table.signature[row])) in spoken for row in examples.tolist()], bool)
-    calls = f"{len(triples):,} time{'s' if len(triples) > 1 else ''}"
     finding = Finding(
         id="attention_from_parts", op=None, gain_us=gain_us / divisor, certainty="medium",
-        why=f"bmm + softmax + bmm, {calls}, {_share_text(analysis, time_us)}: flash attention "
+        why=f"bmm + softmax + bmm, {counted(len(triples), 'time')}, {_share_text(analysis, time_us)}: flash attention "
         "(scaled_dot_product_attention) does it without the scores in memory",
     )  # fmt: skip
     return finding, rows

@@ -405,10 +405,11 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         faster = f"{counted(above, 'row')} faster than the data sheet allows"
         text = f"{faster}: a perf model or the device file is wrong there"
         notices.append(Notice(id="above_peak", count=above, text=text))
-    notices += unmodelled_categories(analysis)
     graphs = _graph_share(analysis)
     if graphs is not None:
         notices.append(graphs)
+    if graphs is None or analysis.graphs is not None:
+        notices += unmodelled_categories(analysis)
     notices += [*_whole_calls(analysis), *_compiled_without_work(analysis), *_too_much_work(analysis)]
     if analysis.overlaps is not None and analysis.overlaps.count:
         notices.append(_overlap_notice(analysis, analysis.overlaps))
