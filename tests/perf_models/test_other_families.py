@@ -210,7 +210,7 @@ MULTI = (
          "BinaryOpListAlphaFunctor<double, 2, 2, 0>, std::plus<double>, double", 3 * 8 * 22),
         ("aten::_foreach_norm", 1, "TensorListMetadata<1>",
          "LpNormFunctor<float, (at::native::NormType)1, float, 1, 1, 0>", 4 * (22 + 2)),
-        ("aten::_foreach_copy_", 2, "TensorListMetadata<2>", "CopyFunctor<float, c10::BFloat16, 2, 1, 1>", 2 * 4 * 22),
+        ("aten::_foreach_copy_", 2, "TensorListMetadata<2>", "CopyFunctor<float, c10::BFloat16, 2, 1, 1>", (4 + 2) * 22),
     ],
 )  # fmt: skip
 def test_the_kernel_of_a_tensor_list_says_its_element_type(

@@ -12,7 +12,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import PerfModel, scalar_type, total_bytes, traced_as, traced_name
 from tracelens.perf_models.elementwise import Operand, broadcast, operand
-from tracelens.perf_models.surroundings import Launch, caller_of, copied_type, gradient_of, launch_of, list_type
+from tracelens.perf_models.surroundings import Launch, caller_of, copied_list_types, copied_type, gradient_of, launch_of
 from tracelens.signature import OpSignature, Shape
 
 
@@ -273,8 +273,9 @@ def _concatenated(op: OpSignature, gradient: OpSignature | None) -> Iterable[Sha
 @traced_as("aten::_foreach_copy_", leaf_only=True, category="multi_tensor_apply", asks=("kernel",))
 def _foreach_copy(op: OpSignature) -> Movement:
     """(destinations, sources, non_blocking)."""
-    launch = launch_of(op)
-    return _moved(op.shape_list(0), list_type(launch.kernel) if launch else None)
+    launch, n = launch_of(op), sum(prod(s) for s in op.shape_list(0))
+    written, read = copied_list_types(launch.kernel) if launch else (None, None)
+    return Movement(read=((n, read),), written=((n, written),))
 
 
 @traced_as("aten::split_with_sizes_copy", leaf_only=True)

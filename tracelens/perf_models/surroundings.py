@@ -21,6 +21,7 @@ KERNEL, GRID = "kernel", "grid"
 _LONGEST_NAME = 2000
 _OPAQUE = re.compile(r"\bOpaqueType<(?:\(unsigned int\))?(\d+)u?>")
 _COPIED = re.compile(r"\bCatArrayBatchedCopy\w*<([\w: ]+?)(?:,|>)")
+_COPIED_LISTS = re.compile(r"\bCopyFunctor<([\w: ]+?), ([\w: ]+?),")
 _LISTED = re.compile(r"multi_tensor_apply_kernel<.*?Functor<([\w: ]+?)(?:,|>)")
 
 
@@ -67,6 +68,16 @@ def copied_type(kernel: str) -> tuple[DType | None, int | None]:
     match = _COPIED.search(kernel)
     dtype = DType.parse(match[1]) if match else None
     return dtype, None
+
+
+def copied_list_types(kernel: str) -> tuple[DType | None, DType | None]:
+    """The element types that a copy of lists writes and reads.
+
+    >>> [dtype.label for dtype in copied_list_types("multi_tensor_apply<CopyFunctor<float, c10::BFloat16, 2>>")]
+    ['fp32', 'bf16']
+    """
+    match = _COPIED_LISTS.search(kernel[:_LONGEST_NAME])
+    return (DType.parse(match[1]), DType.parse(match[2])) if match else (None, None)
 
 
 def list_type(kernel: str) -> DType | None:
