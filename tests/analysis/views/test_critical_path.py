@@ -58,6 +58,15 @@ def test_a_full_queue_leaves_the_path_on_the_device(build: Build) -> None:
     ]  # fmt: skip
 
 
+def test_a_busy_host_is_not_blamed_while_the_queues_are_never_empty(build: Build) -> None:
+    # the host is in ops all the time; two streams take turns, each with its next kernel in the queue
+    builder = build().op("aten::a", 0, 200)
+    for number in range(6):
+        builder.launch(1 + 19 * number, "a", 20 + 30 * number, 15, stream=7)
+        builder.launch(2 + 19 * number, "b", 35 + 30 * number, 15, stream=8)
+    assert not {kind for kind, _, _ in segments(builder)} & {"host ops and launches", "launch latency"}
+
+
 def test_late_launches_take_the_path_to_the_host(build: Build) -> None:
     # window 4 to 46. The second op runs from 20 to 40 and calls the launch at 36; its kernel starts 4 us later
     builder = build().op("aten::a", 0, 10).launch(0, "a", 4, 2).op("aten::b", 20, 20).launch(36, "b", 40, 6)

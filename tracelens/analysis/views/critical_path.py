@@ -128,8 +128,8 @@ def critical_path(
     edges = _Edges(device, threads)
     edges.add_streams()
     edges.add_threads()
-    edges.add_launches()
     recorded = _recorded_waits(table, device)
+    edges.add_launches(device.ready(recorded, window[0]))
     edges.add_stream_waits(recorded)
     edges.add_stream_waits(_inferred_waits(device, {target for _, target in recorded}, window[0]))
     edges.add_host_waits(_host_waits(table, device, threads))
@@ -170,6 +170,13 @@ class _Device:
         before = np.concatenate(([first], self.end[:-1]))
         before[self.bounds[:-1]] = first
         return before
+
+    def ready(self, waits: _Pairs, first: int) -> Ints:
+        """When all that is known to come before each event on the device was done."""
+        ready = self.previous_end(first)
+        source, target = _columns(waits)
+        np.maximum.at(ready, target, self.end[source])
+        return ready
 
     def last_launched(self, lane: int, before: int) -> int:
         """The stream's last event that was launched before a time, -1 without one."""
@@ -397,11 +404,12 @@ class _Edges:
         gap = threads.time[threads.entered] - threads.time[threads.left]
         self.add(base + threads.left, base + threads.entered, gap, OUTSIDE, threads.rows[threads.entered])
 
-    def add_launches(self) -> None:
-        """From the call to its kernels."""
+    def add_launches(self, ready: Ints) -> None:
+        """From the call to its kernels, those that had nothing else to wait for when they were launched (``ready``)."""
         device, threads = self.device, self.threads
         at = np.searchsorted(threads.launches, device.launch)
-        found = np.flatnonzero((at < len(threads.launches)) & (device.called <= device.start))
+        late = (device.called >= ready) & (device.called <= device.start)
+        found = np.flatnonzero((at < len(threads.launches)) & late)
         found = found[threads.launches[at[found]] == device.launch[found]]
         anchor = threads.of_launch[at[found]] + 2 * len(device.start)
         latency = np.minimum(device.start[found] - device.called[found], device.usual)
