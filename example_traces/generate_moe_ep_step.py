@@ -176,7 +176,10 @@ Turns: TypeAlias = Generator[int, int, None]
 
 
 def call(name: str, *slots: Slot) -> OpSignature:
-    """The signature a trace records for a call with these arguments."""
+    """The signature a trace records for a call with these arguments.
+
+    Of an autograd function PyTorch records tensors, numbers and None; objects and tuples are left out by the caller.
+    """
     shapes: list[tuple[object, ...]] = []
     dtypes, scalars = [], []
     strides: list[tuple[object, ...]] = []
@@ -739,16 +742,14 @@ def mixture(rank: Rank, x: Tensor, routing: Routing) -> Turns:
     combine = partial(exchange, rank, CACHED_NOTIFY_COMBINE, COMBINE, busiest)
     gradients = (received, None, Tensor((tokens, TOP_K), FP32), None, None)
     sequence = rank.record("DeepEPDispatchBackward", gradients, combine)
-    with rank.op(
-        call("DeepEPDispatch", local, indices, best, EXPERTS, None, False, False, False, 0), sequence=sequence
-    ):
+    with rank.op(call("DeepEPDispatch", local, indices, best, EXPERTS, False, False, False, 0), sequence=sequence):
         rank.run(DISPATCH_LAYOUT, LAYOUT_US)
         yield from exchange(rank, NOTIFY_DISPATCH, DISPATCH, busiest, host_waits=True)
     experts(rank, routing)
     sequence = rank.record(
         "DeepEPCombineBackward", (local,), partial(exchange, rank, CACHED_NOTIFY_DISPATCH, DISPATCH, busiest)
     )
-    with rank.op(call("DeepEPCombine", received, None, None, False, False), sequence=sequence):
+    with rank.op(call("DeepEPCombine", received, False, False), sequence=sequence):
         yield from combine()
 
 
