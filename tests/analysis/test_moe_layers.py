@@ -26,8 +26,10 @@ def test_the_experts_of_a_b200_trace_have_work(shared_traces: Path):
     up = rows.loc["pseudo_op::moe_up"]
     assert up["gflops"] == pytest.approx(2 * 2 * 888 * 4 * 3072 * 512 / 1e9)  # gpt-oss on 8 ranks: 2880 / 8, padded
     assert rows.loc["pseudo_op::moe_down", "gflops"] == pytest.approx(up["gflops"] / 2)
-    attention = rows.loc["vllm::unified_attention_with_output"]
-    assert float(attention["gflops"]) == pytest.approx(8 * 128 * 888 * 888 / 1e9)
+    attention = rows.loc[
+        ["vllm::unified_attention_with_output"], "gflops"
+    ]  # layers with a window are rows of their own
+    assert attention.max() == pytest.approx(8 * 128 * 888 * 888 / 1e9)
 
 
 def test_a_layer_in_a_trace_becomes_rows_of_its_operations(build: Callable[[], Any]):
