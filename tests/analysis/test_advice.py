@@ -36,10 +36,10 @@ def findings(b: Any, device: dict[str, Any] = MI300X) -> dict[str, Finding]:
     return {finding.id: finding for finding in summarize(found(b, device)).findings}
 
 
-def softmax(b: Any, dims: list[int], at: float, start: float, duration: float) -> Any:
+def softmax(b: Any, dims: list[int], at: float, start: float, duration: float, name: str = "aten::_softmax") -> Any:
     args = {"Input Dims": [dims, [], []], "Input type": ["c10::BFloat16", "Scalar", "Scalar"],
             "Input Strides": [[dims[-1], 1], [], []], "Concrete Inputs": ["", "-1", "False"]}  # fmt: skip
-    return b.op("aten::_softmax", at, 5, **args).launch(at + 1, "softmax_warp_forward", start, duration)
+    return b.op(name, at, 5, **args).launch(at + 1, "softmax_warp_forward", start, duration)
 
 
 def test_tf32_kernels_are_rated_against_tf32(build: Build) -> None:
@@ -77,11 +77,11 @@ def test_tf32_double_and_silent_kernels_are_none(build: Build, kernel: str, dtyp
     )
 
 
-def attention(b: Any, softmax_dims: list[int]) -> Any:
+def attention(b: Any, softmax_dims: list[int], name: str = "aten::_softmax") -> Any:
     """96 heads of 1024 x 1024 scores: 200 + 300 + 100 µs, and 50 of a multiplication between."""
     gemm(b, [[96, 1024, 64], [96, 64, 1024]], 0, 100, 200)
     add(b, [96, 1024, 1024], 10, 300, 50)
-    softmax(b, softmax_dims, 20, 350, 300)
+    softmax(b, softmax_dims, 20, 350, 300, name)
     return gemm(b, [[96, 1024, 1024], [96, 1024, 64]], 30, 650, 100)
 
 
@@ -94,6 +94,10 @@ def test_bmm_softmax_bmm_is_attention(build: Build, dims: list[int]) -> None:
     assert finding.why.startswith("bmm + softmax + bmm, 1 time, 100 % of GPU time")
     # its time is spoken of once
     assert [f for f in made.values() if f.id == "op_below_roofline" and f.op in ("aten::bmm", "aten::_softmax")] == []
+
+
+def test_a_softmax_that_launches_itself_is_attention_too(build: Build) -> None:
+    assert "attention_from_parts" in findings(attention(build(), [96, 1024, 1024], "aten::softmax"))
 
 
 def test_a_softmax_of_something_else_is_no_attention(build: Build) -> None:

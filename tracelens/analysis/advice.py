@@ -209,7 +209,11 @@ def _triples(analysis: Analysis) -> Ints:
     return found[np.array(keep, bool)] if keep else found
 
 
-_PARTS = {"aten::bmm": "bmm", "aten::baddbmm": "bmm", "aten::_softmax": "softmax"}
+#: Of those that launch kernels themselves.
+_PARTS = {
+    "aten::bmm": "bmm", "aten::baddbmm": "bmm",
+    "aten::_softmax": "softmax", "aten::softmax": "softmax", "aten::_safe_softmax": "softmax",
+}  # fmt: skip
 
 
 def _dims_of(analysis: Analysis, triple: list[int]) -> tuple[int, int, int, int, int, DType | None] | None:
