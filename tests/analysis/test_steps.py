@@ -354,3 +354,9 @@ def test_real_tables_and_idle_time_add_up_to_the_printed_step(shared_traces: Pat
     causes = found.frames["idle_causes"]["idle_us"].sum()
     assert causes == pytest.approx(summary.busy.idle * summary.busy.total_us, abs=1e-3)
     assert all((finding.gain_us or 0) <= summary.steps.time_us for finding in summary.findings)
+
+
+def test_a_step_without_length_is_idle(build):
+    b = step(build(), 0, 50, 0).op("aten::relu", 120, 10).launch(121, "k", 125, 10)
+    summary = summarize(analyze(b.trace(), Options()))
+    assert (summary.steps.time_us, summary.busy.busy, summary.busy.idle) == (0.0, 0.0, 1.0)

@@ -182,7 +182,8 @@ def _busy(analysis: Analysis) -> Busy:
         compute=timeline.computation_ns / total,
         exposed_comm=timeline.exposed_comm_ns / total,
         memcpy=timeline.exposed_memcpy_ns / total,
-        idle=timeline.idle_ns / total,
+        # Nothing runs in a window without length, a step of 0 ns
+        idle=timeline.idle_ns / total if timeline.total_ns else 1.0,
         total_us=timeline.total_ns / NS_PER_US,
         idle_causes=tuple(
             (str(cause), float(percent) / 100)
