@@ -19,8 +19,9 @@ from tracelens.analysis.analyze import Analysis, Options, analyze
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_report
 from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, union
+from tracelens.analysis.selfcheck.sentences import unexplained_numbers
 from tracelens.analysis.steps import device_steps
-from tracelens.analysis.summary import Coverage
+from tracelens.analysis.summary import Coverage, Finding, Said
 from tracelens.analysis.tables import kernel_summary
 from tracelens.analysis.timeline import gpu_timeline
 from tracelens.analysis.trace import load
@@ -172,14 +173,24 @@ def test_a_report_that_contradicts_itself_is_found(repository: Path) -> None:
     assert check_report(analysis, summary, path).broken == ()
     assert summary.steps is not None
     assert summary.busy is not None
-    too_much = replace(summary.findings[0], gain_us=2 * summary.steps.time_us)
-    wrong = replace(summary, busy=replace(summary.busy, idle=0.5), findings=(too_much,))
+    too_much = replace(summary.findings[0], gain_us=2 * summary.steps.time_us, figures=())
+    wrong = replace(summary, busy=replace(summary.busy, idle=0.5, total_us=1.0), findings=(too_much,))
     times = replace(analysis.step_times, busy_ns=analysis.step_times.busy_ns + 10**12)
     idle = analysis.frames["idle_causes"].assign(idle_us=1.0)
     kernels = analysis.frames["kernel_summary"].iloc[1:]
     frames = {**analysis.frames, "idle_causes": idle, "kernel_summary": kernels}
     broken = {law for law, _ in check_report(replace(analysis, step_times=times, frames=frames), wrong, path).broken}
     assert {law.__name__.replace("_", " ") for law in REPORT_LAWS} <= broken
+
+
+def test_a_number_without_a_figure_is_found() -> None:
+    figures = (Said(what="gaps", value=28, unit="count"), Said(what="longest", value=231_400.0, unit="us"))
+    told = Finding(id="idle", op=None, gain_us=1.0, certainty="low", time_us=2.0, figures=figures,
+                   why="28 gaps, the longest 231 ms, 3 % of it")  # fmt: skip
+    assert list(unexplained_numbers(told)) == ["3 %"]
+    # Shapes and names are quoted: only what follows them are figures
+    quoted = replace(told, why="aten::mm (64, 32), 28 calls: 231 ms each", op="aten::mm")
+    assert list(unexplained_numbers(quoted)) == []
 
 
 def test_every_law_has_a_sentence() -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.idle_findings import counted
+from tracelens.analysis.idle_findings import counted, duration
 from tracelens.analysis.limits import launch_floor_us
-from tracelens.analysis.summary import Finding, Notice
+from tracelens.analysis.summary import Finding, Notice, Said
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
@@ -72,6 +72,14 @@ def _share_text(analysis: Analysis, time_us: float) -> str:
     return f"{100 * time_us / max(_device_us(analysis), 1e-9):.0f} % of GPU time"
 
 
+def _gpu_share(analysis: Analysis, time_us: float) -> Said:
+    return Said(what="share of GPU time", value=time_us / max(_device_us(analysis), 1e-9), unit="share")
+
+
+def _count(what: str, count: int) -> Said:
+    return Said(what=what, value=count, unit="count")
+
+
 def _is_much(analysis: Analysis, time_us: float, gain_us: float) -> bool:
     return time_us > MUCH * _device_us(analysis) and gain_us > 0
 
@@ -97,6 +105,8 @@ def _unfused(analysis: Analysis, divisor: int) -> Finding | None:
     return Finding(
         id="unfused_elementwise", op=None, gain_us=gain_us / divisor, certainty="low",
         why=why + "unfused chains; torch.compile or a fused kernel",
+        time_us=in_chains / NS_PER_US / divisor,
+        figures=(_count("kernels in chains", int(members.sum())), _gpu_share(analysis, in_chains / NS_PER_US)),
     )  # fmt: skip
 
 
@@ -124,6 +134,8 @@ def _fp32_products(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> F
         id="fp32_without_tf32", op=None, gain_us=gain_us / divisor, certainty="medium",
         why=f"{counted(calls, 'FP32 product')} (GEMM, convolution) without TF32, {_share_text(analysis, time_us)}: "
         "allow TF32 where its 10-bit mantissa is enough",
+        time_us=time_us / divisor,
+        figures=(_count("calls in FP32", calls), _gpu_share(analysis, time_us)),
     )  # fmt: skip
 
 
@@ -139,12 +151,16 @@ def _unaligned(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> Findi
     by_dim: dict[int, float] = {}
     for us, dims in zip(rows["kernel_us_sum"], filter(None, odd), strict=True):
         by_dim |= {dim: by_dim.get(dim, 0.0) + us for dim in dims}
-    shown = ", ".join(str(dim) for dim in sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2])
+    most = sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2]
+    shown = ", ".join(map(str, most))
     calls = int(rows["operation_count"].sum())
     return Finding(
         id="unaligned_gemms", op=None, gain_us=gain_us / divisor, certainty="low",
         why=f"{counted(calls, 'GEMM')} with rows of {shown} elements, {_share_text(analysis, time_us)}: "
         f"not aligned to {ALIGNMENT_BYTES} bytes; pad them",
+        time_us=time_us / divisor,
+        figures=(_count("unaligned GEMMs", calls), _gpu_share(analysis, time_us),
+                 *(_count("elements of a row", dim) for dim in most)),
     )  # fmt: skip
 
 
@@ -181,6 +197,8 @@ def _attention_from_parts(analysis: Analysis, unified: pd.DataFrame, divisor: in
         id="attention_from_parts", op=None, gain_us=gain_us / divisor, certainty="medium",
         why=f"bmm + softmax + bmm, {counted(len(triples), 'time')}, {_share_text(analysis, time_us)}: flash attention "
         "(scaled_dot_product_attention) does it without the scores in memory",
+        time_us=time_us / divisor,
+        figures=(_count("bmm, softmax, bmm", len(triples)), _gpu_share(analysis, time_us)),
     )  # fmt: skip
     return finding, rows
 
@@ -281,22 +299,25 @@ def unmodelled_categories(analysis: Analysis) -> Iterator[Notice]:
             yield Notice(id="unmodelled", count=1, text=text)
 
 
-def communication_text(analysis: Analysis, divisor: int) -> str:
-    """What is known of why communication takes long: kernels that only wait, and collectives far below the link."""
-    return "".join(f"; {part}" for part in (*_waiting(analysis, divisor), *_slow_collectives(analysis)))
+def slow_communication(analysis: Analysis, divisor: int) -> list[tuple[str, tuple[Said, ...]]]:
+    """What is known of why communication takes long, with the numbers of each part of the sentence."""
+    return [*_waiting(analysis, divisor), *_slow_collectives(analysis)]
 
 
-def _waiting(analysis: Analysis, divisor: int) -> Iterator[str]:
+def _waiting(analysis: Analysis, divisor: int) -> Iterator[tuple[str, tuple[Said, ...]]]:
+    """Kernels that only wait for other ranks."""
     activity, table = analysis.activity, analysis.trace.table
     names, which = np.unique(activity.name, return_inverse=True)
     waits = np.array([_WAITS.search(table.names[name]) is not None for name in names.tolist()], bool)[which]
     waits &= ~activity.memcpy
     time_us = float(activity.duration[waits].sum()) / NS_PER_US
     if time_us > 0.01 * _device_us(analysis):
-        yield f"{time_us / divisor / 1e3:,.3g} ms are kernels that wait (notify, barrier)"
+        waiting = Said(what="kernels that wait", value=time_us / divisor, unit="us")
+        yield f"{duration(time_us / divisor)} are kernels that wait (notify, barrier)", (waiting,)
 
 
-def _slow_collectives(analysis: Analysis) -> Iterator[str]:
+def _slow_collectives(analysis: Analysis) -> Iterator[tuple[str, tuple[Said, ...]]]:
+    """The kind of collective that takes most time, when it is far below the link's rate."""
     frame, device = analysis.frames["coll_analysis"], analysis.device
     if device is None or device.link is None or "bus_gb_s_mean" not in frame:
         return
@@ -307,4 +328,8 @@ def _slow_collectives(analysis: Analysis) -> Iterator[str]:
     rows = known[known["collective"] == kind]
     rate = float((rows["bus_gb_s_mean"] * rows["duration_us_sum"]).sum() / rows["duration_us_sum"].sum())
     if rate < SLOW_BUS * device.link.gb_s:
-        yield f"{kind} at {rate:.3g} GB/s bus bandwidth, the link has {device.link.gb_s:,.0f}"
+        figures = (
+            Said(what="bus bandwidth", value=rate, unit="GB/s"),
+            Said(what="link", value=device.link.gb_s, unit="GB/s"),
+        )
+        yield f"{kind} at {rate:.3g} GB/s bus bandwidth, the link has {device.link.gb_s:,.0f}", figures

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.numbering import first_of_each, numbered
-from tracelens.analysis.summary import CategoryRow, Finding
+from tracelens.analysis.summary import CategoryRow, Finding, Said
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.kernels import CopyPath, copy_path
 from tracelens.trace.table import TraceTable
@@ -138,7 +138,14 @@ def exposed_copies(activity: DeviceActivity, frame: pd.DataFrame, window_ns: int
     top = frame.iloc[0]
     how = " ".join(word for word in (top["direction"], top["host_memory"]) if word)
     why = f"nothing but copies on the device for {100 * only_ns / window_ns:.0f} % of the time: {top['op']} {how}"
+    figures = [Said(what="share of the time", value=only_ns / window_ns, unit="share")]
     if top["gb_s"] > 0:
         why += f" at {top['gb_s']:.1f} GB/s"
-        why += f", {top['path']} has {top['path_gb_s']:.0f}" if top["path"] else ""
-    yield Finding(id="exposed_copies", op=None, gain_us=only_ns / NS_PER_US / steps, certainty="low", why=why)
+        figures.append(Said(what="achieved", value=float(top["gb_s"]), unit="GB/s"))
+        if top["path"]:
+            why += f", {top['path']} has {top['path_gb_s']:.0f}"
+            figures.append(Said(what=str(top["path"]), value=float(top["path_gb_s"]), unit="GB/s"))
+    only_us = only_ns / NS_PER_US / steps
+    yield Finding(
+        id="exposed_copies", op=None, gain_us=only_us, certainty="low", why=why, time_us=only_us, figures=tuple(figures)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.summary import Finding
+from tracelens.analysis.summary import Finding, Said
 from tracelens.analysis.views.idle import UNKNOWN
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ def idle_findings(causes: pd.DataFrame, divisor: int) -> list[Finding]:
     long, total = causes[percent > _LEAST_PERCENT], float(percent.sum())
     if long.empty and total > _LEAST_PERCENT:
         why = f"device idle {total:.0f} %: several causes; the longest wait {duration(causes['max_us'].max())}"
-        return [_finding(float(causes["idle_us"].sum()) / divisor, why)]
+        most = Said(what="longest wait", value=float(causes["max_us"].max()), unit="us")
+        return [_finding(float(causes["idle_us"].sum()) / divisor, why, (_idle_share(total), most))]
     rows = zip(
         *(long[key].tolist() for key in ("cause", "percent_of_window", "gaps", "max_us", "idle_us")), strict=True
     )
@@ -29,13 +30,22 @@ def idle_findings(causes: pd.DataFrame, divisor: int) -> list[Finding]:
             idle_us / divisor,
             f"device idle {share:.0f} %: {'cause unknown' if cause == UNKNOWN else cause}; "
             f"{counted(gaps, 'gap')}, the longest {duration(longest)}",
+            (
+                _idle_share(share),
+                Said(what="gaps", value=gaps, unit="count"),
+                Said(what="longest", value=longest, unit="us"),
+            ),
         )
         for cause, share, gaps, longest, idle_us in rows
     ]
 
 
-def _finding(gain_us: float, why: str) -> Finding:
-    return Finding(id="idle", op=None, gain_us=gain_us, certainty="low", why=why)
+def _finding(idle_us: float, why: str, figures: tuple[Said, ...]) -> Finding:
+    return Finding(id="idle", op=None, gain_us=idle_us, certainty="low", why=why, time_us=idle_us, figures=figures)
+
+
+def _idle_share(percent: float) -> Said:
+    return Said(what="idle share of the time", value=percent / 100, unit="share")
 
 
 def counted(count: int, what: str) -> str:

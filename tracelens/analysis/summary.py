@@ -206,10 +206,20 @@ class CategoryRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A number that a sentence prints, as in ``("gaps", 28, "count")``; units: count, share (of 1), us, GB/s."""
+
+    what: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Something to act on. ``id`` is stable; ``gain_us`` is at most what it saves per step (or in the window).
 
-    ``certainty``: ``high``, ``medium``, ``low``. ``why`` is the sentence that the verdict prints.
+    ``certainty``: ``high``, ``medium``, ``low``. ``why`` is the sentence that the verdict prints, ``figures`` are its
+    numbers, which the sheet ``about`` lists; ``time_us``: how long what it speaks of takes per step (or in the window).
     """
 
     id: str
@@ -217,6 +227,8 @@ class Finding:
     gain_us: float | None
     certainty: str
     why: str
+    time_us: float | None = None
+    figures: tuple[Said, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

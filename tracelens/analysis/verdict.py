@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.advice import advice, communication_text, unmodelled_categories
+from tracelens.analysis.advice import advice, slow_communication, unmodelled_categories
 from tracelens.analysis.analyze import CHOSEN, Analysis
 from tracelens.analysis.copies import exposed_copies, with_rate
 from tracelens.analysis.event_category import COMMUNICATION, COPY
@@ -29,6 +29,7 @@ from tracelens.analysis.summary import (
     Finding,
     InputSummary,
     Notice,
+    Said,
     Steps,
     Summary,
     Throughput,
@@ -311,20 +312,13 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
                 gain_us=float(gain[index]),
                 certainty="medium",
                 why=f"{row['name']} {_dims(analysis, row)}, {calls}: {_distance(row)}",
+                time_us=float(row["kernel_us_sum"]) / divisor,
+                figures=(Said(what="calls", value=int(row["operation_count"]), unit="count"), *_distance_figures(row)),
             )
         )
     timeline = analysis.timeline
     if timeline.exposed_comm_ns:
-        findings.append(
-            Finding(
-                id="exposed_communication",
-                op=None,
-                gain_us=timeline.exposed_comm_ns / NS_PER_US / divisor,
-                certainty="low",
-                why=f"communication that no computation hid: {_percent(timeline.exposed_comm_ns / timeline.total_ns)}"
-                + communication_text(analysis, divisor),
-            )
-        )
+        findings.append(_exposed_communication(analysis, divisor))
     activity = analysis.activity
     if "copies" in analysis.frames:
         findings += exposed_copies(activity, analysis.frames["copies"], timeline.total_ns, divisor)
@@ -338,12 +332,35 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
                 gain_us=float(activity.duration[short].sum()) / NS_PER_US / divisor,
                 certainty="low",
                 why=f"{int(short.sum()):,} kernels under {SHORT_KERNEL_US:.0f} µs: fuse them or capture a graph",
+                time_us=float(activity.duration[short].sum()) / NS_PER_US / divisor,
+                figures=(
+                    Said(what="short kernels", value=int(short.sum()), unit="count"),
+                    Said(what="short: below", value=SHORT_KERNEL_US, unit="us"),
+                ),
             )
         )
     most = _longest_gain_us(analysis, divisor)
     findings = [f if f.gain_us is None else replace(f, gain_us=min(f.gain_us, most)) for f in findings]
     findings.sort(key=lambda f: (-(f.gain_us or 0.0), f.id, f.op or "", f.why))
     return tuple(findings[:10])
+
+
+def _exposed_communication(analysis: Analysis, divisor: int) -> Finding:
+    share = analysis.timeline.exposed_comm_ns / analysis.timeline.total_ns
+    reasons = slow_communication(analysis, divisor)
+    exposed_us = analysis.timeline.exposed_comm_ns / NS_PER_US / divisor
+    return Finding(
+        id="exposed_communication",
+        op=None,
+        gain_us=exposed_us,
+        certainty="low",
+        why="; ".join([f"exposed communication: {_percent(share)}", *(text for text, _ in reasons)]),
+        time_us=exposed_us,
+        figures=(
+            Said(what="share of the time", value=share, unit="share"),
+            *(said for _, figures in reasons for said in figures),
+        ),
+    )
 
 
 def _possible_gains(unified: pd.DataFrame) -> pd.Series:
@@ -370,6 +387,14 @@ def _distance(row: pd.Series) -> str:
     if row["roofline_bound"] == LAUNCH:
         return f"{duration(row['kernel_us_mean'])} each, {row['roofline_us']:.1f} µs is the launch floor"
     return f"{100 * row['roofline_us'] / row['kernel_us_mean']:.0f} % of the {row['roofline_bound']} roofline"
+
+
+def _distance_figures(row: pd.Series) -> tuple[Said, ...]:
+    roofline_us, kernel_us = float(row["roofline_us"]), float(row["kernel_us_mean"])
+    if row["roofline_bound"] == LAUNCH:
+        each, floor = ("kernel time of a call", kernel_us), ("launch floor", roofline_us)
+        return tuple(Said(what=what, value=value, unit="us") for what, value in (each, floor))
+    return (Said(what="of the roofline", value=roofline_us / kernel_us, unit="share"),)
 
 
 def _percent(share: float, decimals: int = 0) -> str:

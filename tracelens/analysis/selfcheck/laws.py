@@ -11,6 +11,7 @@ import numpy as np
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, union
+from tracelens.analysis.selfcheck.sentences import unexplained_numbers
 from tracelens.analysis.summary import Summary
 from tracelens.analysis.tables import UNLINKED_NAME
 from tracelens.trace.links import LinkedBy
@@ -92,6 +93,32 @@ def a_gain_is_within_a_step(analysis: Analysis, summary: Summary) -> Iterator[st
             yield f"{finding.id}: {finding.gain_us} of {whole_us} us"
 
 
+def a_gain_is_within_the_time_it_speaks_of(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """A finding says how long what it speaks of takes, and saves at most that."""
+    for finding in summary.findings:
+        if finding.time_us is None or (finding.gain_us or 0.0) > finding.time_us * (1 + _FLOAT):
+            yield f"{finding.id}: {finding.gain_us} of {finding.time_us} us"
+
+
+def each_number_of_a_finding_is_a_figure(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """Every number of a finding's sentence is one of its figures, rounded; the sheet about lists these."""
+    for finding in summary.findings:
+        for number in unexplained_numbers(finding):
+            yield f"{number!r} in {finding.why!r}"
+
+
+def the_steps_time_is_divided_among_the_table(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """The verdict's window is the complete steps, and its shares are those of the timeline."""
+    if summary.busy is None or summary.steps is None or summary.busy.total_us is None:
+        return
+    chosen = analysis.complete_steps
+    whole_us = float(analysis.step_times.duration_ns[chosen].sum()) / NS_PER_US
+    if not math.isclose(whole_us, summary.busy.total_us, rel_tol=_FLOAT):
+        yield f"steps of {whole_us} us, a window of {summary.busy.total_us} us"
+    if not math.isclose(whole_us / len(chosen), summary.steps.time_us, rel_tol=_FLOAT):
+        yield f"a mean step of {whole_us / len(chosen)} us, printed {summary.steps.time_us} us"
+
+
 def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """The tables' kernel time by category adds up to all device time, collectives included."""
     activity = analysis.activity
@@ -109,6 +136,9 @@ REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
     idle_causes_add_up_to_idle_time,
     no_step_is_busier_than_long,
     a_gain_is_within_a_step,
+    a_gain_is_within_the_time_it_speaks_of,
+    each_number_of_a_finding_is_a_figure,
+    the_steps_time_is_divided_among_the_table,
     each_device_nanosecond_has_one_category,
 )
 
