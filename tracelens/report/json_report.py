@@ -99,7 +99,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "throughput": None if summary.throughput is None else _fields(summary.throughput),
         "utilization": _utilization(summary.utilization),
         "categories": [_category(row) for row in summary.categories],
-        "findings": [_fields(finding) for finding in summary.findings],
+        "findings": [{**_fields(f), "figures": [_fields(said) for said in f.figures]} for f in summary.findings],
         "ops": [] if ops is None else op_records(ops),
         "views": {title: _records(views[title]) for title in VIEW_SETS if title in views},
         "cannot_answer": [_fields(missing) for missing in summary.cannot_answer],
