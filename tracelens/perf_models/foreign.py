@@ -233,7 +233,7 @@ class _GEMM(_Base):
         return None if moved is None else self.B * moved
 
 
-class _GroupedGEMM(_Base):
+class _GroupedGemm(_Base):
     category = "GroupedGEMM_fwd"
 
     def flops(self) -> Any:
@@ -274,7 +274,7 @@ class _SDPA(_Base):
         )  # fmt: skip
 
 
-class _Elementwise(_Base):
+class _UnaryElementwise(_Base):
     """One operation per element of ``op_shape``, read once per input and written once."""
 
     category = "elementwise"
@@ -297,12 +297,12 @@ class _Elementwise(_Base):
         return self.nelems * (self.inputs * self.bpe_in + self.bpe_out)
 
 
-class _Binary(_Elementwise):
+class _BinaryElementwise(_UnaryElementwise):
     inputs = 2
     types = "dtype_in1_in2_out"
 
 
-class _Normalization(_Elementwise):
+class _Normalization(_UnaryElementwise):
     category = "NORM_fwd"
     has_bias = is_affine = is_training = True
 
@@ -367,10 +367,13 @@ def extract_sdpa_cfg(q: Sequence[int], k: Sequence[int], v: Sequence[int], order
     }  # fmt: skip
 
 
+#: By their names in the package, which are the classes' own behind the underscore.
 _STAND_INS: Mapping[str, Any] = {
-    "GEMM": _GEMM, "GroupedGemm": _GroupedGEMM, "SDPA": _SDPA, "UnaryElementwise": _Elementwise,
-    "BinaryElementwise": _Binary, "Normalization": _Normalization, "EPComm": _EPComm, "name2bpe": name2bpe,
-    "torch_dtype_map": torch_dtype_map, "extract_sdpa_cfg": extract_sdpa_cfg,
+    **{
+        kind.__name__.removeprefix("_"): kind
+        for kind in (_GEMM, _GroupedGemm, _SDPA, _UnaryElementwise, _BinaryElementwise, _Normalization, _EPComm)
+    },
+    "name2bpe": name2bpe, "torch_dtype_map": torch_dtype_map, "extract_sdpa_cfg": extract_sdpa_cfg,
     "parse_bool": lambda value: str(value).strip().lower() in ("true", "1"),
     "op_to_perf_model_class_map": {}, "dict_cat2names": defaultdict(list), "dict_base_class2category": {},
 }  # fmt: skip
