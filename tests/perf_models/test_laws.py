@@ -55,8 +55,11 @@ from tracelens.perf_models import (
     SparseAttention,
     UnaryElementwise,
 )
+from tracelens.perf_models.fourier import FourierTransform
 from tracelens.perf_models.fused import FusedKernel
+from tracelens.perf_models.grid_sampler import GridSampler, GridSamplerBackward
 from tracelens.perf_models.normalization import FusedRMSNorm, FusedRMSNormBackward
+from tracelens.perf_models.recurrent import Recurrent
 
 Make = Callable[[int, DType | None], PerfModel]
 
@@ -69,6 +72,10 @@ def _gemm_backward(forward: GEMM) -> GEMMBackward:
 def _conv(b: int, dtype: DType | None) -> Conv:
     return Conv(x=(b, 3, 9, 9), w=(5, 3, 3, 3), stride=(1, 1), padding=(0, 0), dilation=(1, 1), output_padding=(0, 0),
                 bias=True, dtype=dtype)  # fmt: skip
+
+
+def _recurrent(b: int, dtype: DType | None) -> Recurrent:
+    return Recurrent(steps=6 * b, features=5, hidden=8, gates=4, layers=2, directions=2, projected=3, dtype=dtype)
 
 
 #: One model of each family with a batch of ``b``, and its FLOPs that do not scale with the batch.
@@ -134,6 +141,13 @@ FAMILIES: dict[str, tuple[Make, int]] = {
     "pooling_backward": (lambda b, d: PoolingBackward(x=(b, 3, 8, 8), out=(b, 3, 4, 4), window=4, dtype=d), 0),
     "pooled_lookup": (lambda b, d: PooledLookup(looked_up=6 * b, width=16, bags=b, dtype=d), 0),
     "pooled_lookup_backward": (lambda b, d: PooledLookup(looked_up=6 * b, width=16, bags=b, dtype=d).backward(), 0),
+    "recurrent": (_recurrent, 0),
+    "recurrent_backward": (lambda b, d: _recurrent(b, d).backward(), 0),
+    "fourier": (lambda b, d: FourierTransform(batch=b, points=16, is_real=True, read=16 * b, written=9 * b, dtype=d,
+                                              dtype_out=d), 0),
+    "grid_sampler": (lambda b, d: GridSampler(image=27 * b, grid=8 * b, results=12 * b, taps=4, dtype=d), 0),
+    "grid_sampler_backward": (lambda b, d: GridSamplerBackward(image=27 * b, grid=8 * b, results=12 * b, taps=4,
+                                                               dtype=d), 0),
     "compiled": (lambda b, d: FusedKernel(ops=("mul", "silu"), xnumel=16 * b, operands=((16 * b, d),) * 2, dtype=d), 0),
 }  # fmt: skip
 #: Models whose work is on the wire, which have laws of their own below.
