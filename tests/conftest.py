@@ -7,15 +7,34 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+TRACES = REPOSITORY.parent / "shared" / "data" / "traces"
+#: Folders of the real traces with files of other tools: execution traces, rocprof's JSON.
+OTHER_TOOLS = {"et", "rocprof_v1", "rocprof_v2", "rocprofv3"}
+#: With traces of PyTorch's profiler that hold no device events.
+HOST_ONLY = {"cpu_only"}
+
+
+def recorded_files() -> list[str]:
+    """Every real file, of any tool, by its path below ``TRACES``; none where they are not."""
+    return sorted(path.relative_to(TRACES).as_posix() for path in TRACES.rglob("*.json.gz"))
+
+
+def recorded_traces() -> list[str]:
+    """Those of PyTorch's profiler. A test each, by ``parametrize``: they then run beside one another."""
+    return [name for name in recorded_files() if not OTHER_TOOLS & set(name.split("/"))]
+
+
+def device_traces() -> list[str]:
+    """Those with device events."""
+    return [name for name in recorded_traces() if not HOST_ONLY & set(name.split("/"))]
 
 
 @pytest.fixture(scope="session")
 def shared_traces() -> Path:
     """Real traces, which are not part of the repository."""
-    path = REPOSITORY.parent / "shared" / "data" / "traces"
-    if not path.is_dir():
+    if not TRACES.is_dir():
         pytest.skip("../shared/data/traces is not there: real traces are not part of the repository")
-    return path
+    return TRACES
 
 
 @pytest.fixture(scope="session")

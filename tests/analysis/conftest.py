@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tracelens.analysis.trace import Trace, load
-from tracelens.errors import InputError
+from tracelens.analysis.trace import Trace
 from tracelens.trace.table import TraceTable
 
 MI300X = {
@@ -67,17 +65,6 @@ class Builder:
         return Trace.of(
             TraceTable.from_events(self.events, {"deviceProperties": [MI300X], **metadata}, source="built.json")
         )
-
-
-def readable(folder: Path) -> Iterator[tuple[Path, Trace]]:
-    """The PyTorch traces with device events among the files of a folder; other formats lie beside them."""
-    for path in sorted((*folder.rglob("*.json.gz"), *folder.rglob("*.json"))):
-        try:
-            trace = load(path)
-        except InputError:
-            continue
-        if trace.table.has_device_events:
-            yield path, trace
 
 
 @pytest.fixture

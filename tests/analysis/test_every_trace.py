@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import device_traces
 from tracelens.analysis.analyze import Analysis, Options, analyze
 from tracelens.analysis.trace import load
-from tracelens.errors import InputError, NothingToAnalyzeError
 
 pytestmark = pytest.mark.shared
 
-TRACES = Path(__file__).parents[3] / "shared/data/traces"
 #: Trace of graph replays -> the trace of its graphs' capture.
 CAPTURES = {
     "inference/vllm_decode_full/graph_execution.json.gz": (
@@ -42,11 +41,6 @@ UNNAMED = {"more/kineto/samples/": 0.9}
 ELSEWHERE = ("CustomCollective", "EP_Communication", "copy")
 
 
-def device_traces() -> list[str]:
-    """Every trace of the shared folder that holds device events, as PyTorch's profiler writes them."""
-    return sorted(path.relative_to(TRACES).as_posix() for path in TRACES.rglob("*.json.gz"))
-
-
 def share_with_work(found: Analysis) -> float:
     """Of the linked kernel time that neither communicates nor copies from host to device, the share with work."""
     rows = found.frames["unified_perf_summary"]
@@ -61,10 +55,7 @@ def test_time_has_a_category_and_where_shapes_were_recorded_work(shared_traces: 
     """A trace counts as having shapes when any event records ``Input Dims`` (``record_shapes=True``)."""
     captured = CAPTURES.get(name)
     options = Options(capture=load(shared_traces / captured) if captured else None)
-    try:
-        found = analyze(load(shared_traces / name), options)
-    except (NothingToAnalyzeError, InputError) as error:
-        pytest.skip(f"no trace of device events: {error}")
+    found = analyze(load(shared_traces / name), options)
     work = share_with_work(found) if found.coverage.shapes else None
     shown = "no shapes" if work is None else f"work {work:7.2%}"
     print(f"\n{name[:76]:76} category {found.coverage.categorised:7.2%}  {shown}", end="")  # noqa: T201

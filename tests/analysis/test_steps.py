@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
+from tests.conftest import recorded_traces
 from tracelens.analysis.analyze import Options, analyze
 from tracelens.analysis.steps import BEFORE, StepTimes, device_steps
 from tracelens.analysis.summary import CategoryRow, Summary
@@ -237,14 +238,6 @@ def test_no_step_is_busy_for_longer_than_it_lasts(steps, events, waits):
         assert times.start_ns[0] <= 1000 * first <= 1000 * last <= times.end_ns[0]
 
 
-def analyzable(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.rglob("*.json.gz")
-        if not {"et", "rocprof_v1", "rocprof_v2", "rocprofv3"} & set(path.parts)
-    )
-
-
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "expected_ms", "tolerance"),
@@ -271,15 +264,12 @@ def test_the_steps_of_a_host_that_runs_ahead_own_equally_many_events(shared_trac
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("room", ["h100", "hta", "inference", "mi300", "more/torchrec_pr1460", "more/param/dlrm_8rank"])
-def test_no_real_step_is_busy_for_longer_than_it_lasts(shared_traces: Path, room: str):
+@pytest.mark.parametrize("name", recorded_traces())
+def test_no_real_step_is_busy_for_longer_than_it_lasts(shared_traces: Path, name: str):
     """Of pipelined ranks a few ms of a step run beside its neighbors; nothing else does."""
-    for path in analyzable(shared_traces / room):
-        if path.stat().st_size > 10_000_000:
-            continue
-        times = times_of(load(path))
-        assert (times.busy_ns <= times.duration_ns).all(), path
-        assert (times.outside_ns <= 0.03 * times.duration_ns).all(), path
+    times = times_of(load(shared_traces / name))
+    assert (times.busy_ns <= times.duration_ns).all()
+    assert (times.outside_ns <= 0.03 * times.duration_ns).all()
 
 
 def lines_of_table(summary: Summary) -> list[CategoryRow]:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.conftest import TRACES, recorded_traces
 from tests.fuzz.mutation import Sample, byte_edits, sampled
 from tests.fuzz.survival import TIME_LIMIT_S, reported, survives, time_limit, zipped
 from tracelens.errors import InputError
@@ -34,8 +35,7 @@ REGRESSIONS = (1979, 2247, 2560, 3385, 4074, 7244)
 def samples(repository: Path) -> list[Sample]:
     """Of the repository's own traces, and of the real ones where they are."""
     paths = [repository / "example_traces" / name for name in ("moe_ep8/rank0.json.gz", "transformer_step_cpu.json.gz")]
-    shared = repository.parent / "shared" / "data" / "traces"
-    paths += sorted(path for path in shared.rglob("*.json.gz") if path.stat().st_size < 150_000)
+    paths += [path for path in map(TRACES.joinpath, recorded_traces()) if path.stat().st_size < 150_000]
     return [sampled(path, Random(SAMPLE_SEED + i)) for i, path in enumerate([*paths, *paths])]
 
 

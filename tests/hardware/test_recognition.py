@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import recorded_traces
 from tracelens.device_properties import DeviceProperties
 from tracelens.hardware import HardwareSpec, contradiction, recognize
 
@@ -212,12 +213,11 @@ TRACES = {
 @pytest.mark.shared
 def test_the_device_of_every_real_trace(shared_traces):
     seen = set()
-    for path in sorted(shared_traces.rglob("*.json.gz")):
-        name = path.relative_to(shared_traces).as_posix()
+    for name in recorded_traces():
         folder = next((prefix for prefix in TRACES if name.startswith(prefix)), None)
         if folder is None:  # by its recorded name, below
             continue
-        raw = gzip.decompress(path.read_bytes())
+        raw = gzip.decompress((shared_traces / name).read_bytes())
         at = raw.find(b'"deviceProperties"')
         text = raw[at : at + 20_000].decode("utf-8", "replace") if at >= 0 else "[]"
         entries = json.JSONDecoder().raw_decode(text[text.index("[") :])[0]
@@ -231,8 +231,8 @@ def test_the_device_of_every_real_trace(shared_traces):
 def test_every_real_trace_that_records_a_device_has_its_device_file(shared_traces):
     """Except "AMD Radeon Graphics", which is what an MI210 and a die of an MI250 both record."""
     missing = {}
-    for path in sorted(shared_traces.rglob("*.json.gz")):
-        with gzip.open(path) as file:
+    for name in recorded_traces():
+        with gzip.open(shared_traces / name) as file:
             head = file.read(20_000).decode("utf-8", "replace")
         start = head.find('"deviceProperties"')
         if start < 0:
@@ -242,5 +242,5 @@ def test_every_real_trace_that_records_a_device_has_its_device_file(shared_trace
             keys = ("name", "totalGlobalMem", "computeMajor", "computeMinor", "warpSize", "numSms")
             found = recognize(properties(*(each.get(key) or None for key in keys)))
             if found.device is None and each["name"] != "AMD Radeon Graphics":
-                missing[path.name] = found.note
+                missing[name] = found.note
     assert not missing

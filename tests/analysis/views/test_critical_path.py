@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.analysis.conftest import Builder, readable
+from tests.analysis.conftest import Builder
+from tests.conftest import device_traces
 from tracelens.analysis.activity import device_activity
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.catalog import Catalog
@@ -197,14 +198,10 @@ def test_the_path_is_at_most_the_step_and_at_least_the_busiest_stream(
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("folder", ["hta/critical_path", "."])
-def test_the_bounds_hold_on_real_traces(shared_traces: Path, folder: str) -> None:
-    checked = 0
-    for file, trace in readable(shared_traces / folder):
-        path = path_of(trace)
-        assert path.busiest_stream_ns <= path.length_ns <= path.window[1] - path.window[0], file.name
-        checked += 1
-    assert checked >= (5 if folder == "hta/critical_path" else 20)
+@pytest.mark.parametrize("name", device_traces())
+def test_the_bounds_hold_on_real_traces(shared_traces: Path, name: str) -> None:
+    path = path_of(load(shared_traces / name))
+    assert path.busiest_stream_ns <= path.length_ns <= path.window[1] - path.window[0]
 
 
 @pytest.mark.shared

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.analysis.conftest import Builder, readable
+from tests.analysis.conftest import Builder
+from tests.conftest import device_traces
 from tracelens.analysis.activity import DeviceActivity, device_activity
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.scopes import Paths
@@ -201,21 +202,19 @@ def test_paths_are_equal_where_all_above_are(tree: list[tuple[int, int]]) -> Non
 
 
 @pytest.mark.shared
-def test_the_views_hold_all_device_time_of_real_traces(shared_traces: Path) -> None:
-    checked = 0
-    for file, trace in readable(shared_traces):
-        activity = activity_of(trace)
-        total = int(activity.duration.sum())
-        found = phases(trace.table, trace.tree, activity)
-        sums = [found.frame(activity)["kernel_us"].sum()]
-        for frame, column in (
-            (modules(trace.table, trace.tree, activity, found, ""), "self_us"),
-            (call_stacks(trace.table, trace.tree, activity), "kernel_us"),
-        ):
-            sums += [frame[column].sum()] if frame is not None else []
-        assert [round(1000 * us) for us in sums] == [total] * len(sums), file.name
-        checked += 1
-    assert checked >= 20
+@pytest.mark.parametrize("name", device_traces())
+def test_the_views_hold_all_device_time_of_a_real_trace(shared_traces: Path, name: str) -> None:
+    trace = load(shared_traces / name)
+    activity = activity_of(trace)
+    total = int(activity.duration.sum())
+    found = phases(trace.table, trace.tree, activity)
+    sums = [found.frame(activity)["kernel_us"].sum()]
+    for frame, column in (
+        (modules(trace.table, trace.tree, activity, found, ""), "self_us"),
+        (call_stacks(trace.table, trace.tree, activity), "kernel_us"),
+    ):
+        sums += [frame[column].sum()] if frame is not None else []
+    assert [round(1000 * us) for us in sums] == [total] * len(sums)
 
 
 @pytest.mark.shared
