@@ -11,6 +11,8 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.options import Options
 from tracelens.analysis.step_timeline import Lane, step_timeline
 from tracelens.analysis.trace import Trace
+from tracelens.analysis.views.idle import CAUSES, IdleParts
+from tracelens.analysis.views.step_idle import step_idle
 from tracelens.trace.table import TraceTable
 
 
@@ -39,6 +41,26 @@ def test_of_chosen_steps_only_those_are_candidates(build):
 def test_without_steps_it_is_the_whole_window(build):
     drawn = step_timeline(analyze(build().launch(0, "a", 10, 5).launch(1, "b", 40, 10).trace(), Options()))
     assert (drawn.step, drawn.duration_ns) == (None, 40_000)
+
+
+def test_idle_time_of_the_step_stands_by_cause(build):
+    # window 10 to 50: idle from 15 to 40; the launch of b ends at 30.5, until 20 nothing is recorded, then an op runs
+    builder = build().launch(0, "a", 10, 5).op("aten::b", 20, 15).launch(30, "b", 40, 10)
+    drawn = step_timeline(analyze(builder.trace(), Options()))
+    assert drawn.idle.by_cause == {
+        "Python or other host work": 5_000, "launch-bound": 10_500, "launch latency": 9_500,
+    }  # fmt: skip
+    assert drawn.idle.start_ns.min() == 5_000
+    assert drawn.idle.end_ns.max() == 30_000
+
+
+def test_short_idle_parts_of_a_cause_share_a_rectangle():
+    start = np.arange(0, 100_000, 100)
+    parts = IdleParts(start=start + 7, end=start + 17, cause=np.arange(1000) % 2, row=np.full(1000, -1))
+    drawn = step_idle(parts, (0, 100_000), max_rects=50)
+    assert len(drawn.idle_ns) <= 50
+    assert drawn.by_cause == {CAUSES[0]: 5_000, CAUSES[1]: 5_000}
+    assert (drawn.end_ns - drawn.start_ns >= drawn.idle_ns).all()
 
 
 def test_without_device_work_there_is_nothing_to_draw(build):

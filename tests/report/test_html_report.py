@@ -147,6 +147,17 @@ def test_the_timeline_and_the_tree_hold_the_device_time(moe_page, moe):
     assert categories <= {row.name for row in moe.summary.categories}
 
 
+def test_the_timeline_holds_the_idle_time_of_its_step_by_cause(moe_page, moe):
+    idle, texts = moe_page.data["timeline"]["idle"], moe_page.data["texts"]
+    shown: dict[str, int] = {}
+    for cause, time in zip(idle["cause"], idle["idle"], strict=True):
+        shown[f"idle: {texts[cause]}"] = shown.get(f"idle: {texts[cause]}", 0) + time
+    path = moe.result.frames["critical_path"]
+    on_path = path[path["kind"].str.startswith("idle: ")]
+    assert shown
+    assert shown == {kind: round(1000 * us) for kind, us in zip(on_path["kind"], on_path["time_us"], strict=True)}
+
+
 def test_the_same_input_gives_the_same_bytes(moe, moe_page, tmp_path, repository):
     again = tracelens.report(repository / "example_traces" / "moe_ep8" / "rank0.json.gz")
     first, second = moe.to_html(tmp_path / "a.html"), again.to_html(tmp_path / "b.html")

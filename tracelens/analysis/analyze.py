@@ -42,6 +42,7 @@ from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.timeline import Timeline, gpu_timeline, timeline_of
 from tracelens.analysis.views.assembly import views
 from tracelens.analysis.views.recompute import BACKWARD, RECOMPUTE, phases
+from tracelens.analysis.views.step_idle import StepIdle
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
@@ -67,8 +68,9 @@ class Analysis:
     ``event_category``: of each device event of ``activity``, the category of the row that it is counted in.
     ``executed``: None where no model's utilization was asked for. ``graphs``: None without a trace of the capture; with
     one, ``trace`` has the captured ops as rows of its own. ``missing``: what a view was not recorded for.
-    ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the ranks of a
-    file with several. ``per_step``: what figures per step are made of; None without device work.
+    ``step_idle``: when and why the device was idle in the typical step, whose critical path is shown; without steps in
+    the window. ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the
+    ranks of a file with several. ``per_step``: what figures per step are made of; None without device work.
     """
 
     trace: Trace
@@ -92,6 +94,7 @@ class Analysis:
     whole_calls: tuple[tuple[str, int], ...] = ()
     merged: MergedRanks | None = None
     per_step: Counted | None = None
+    step_idle: StepIdle | None = None
 
     @property
     def headline(self) -> Analysis:
@@ -253,6 +256,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         whole_calls=tuple(whole_calls.most_common()),
         merged=merged,
         per_step=per_step,
+        step_idle=seen.idle,
     )
 
 

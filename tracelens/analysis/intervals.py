@@ -95,6 +95,20 @@ def idle_within(start: Ints, end: Ints, spans: Spans) -> Spans:
     return idle_spans(busy_from, busy_to, int(opens[0]), int(closes[-1]))
 
 
+def intersections(one: Spans, other: Spans) -> tuple[Ints, Ints, Ints]:
+    """(index into ``one``, start, end) of what each span of ``one`` shares with each of ``other``, in order.
+
+    Spans of either are in order and apart; none of the parts is empty.
+    """
+    first = np.searchsorted(other[1], one[0], side="right")
+    count = np.maximum(np.searchsorted(other[0], one[1], side="left") - first, 0)
+    index = np.repeat(np.arange(len(count)), count)
+    number = np.arange(len(index)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+    start, end = np.maximum(one[0][index], other[0][number]), np.minimum(one[1][index], other[1][number])
+    kept = end > start
+    return index[kept], start[kept], end[kept]
+
+
 class Covered:
     """The union of the intervals of each key (a thread, a stream): how much of any span of it they cover, exactly."""
 

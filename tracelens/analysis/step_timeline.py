@@ -10,11 +10,11 @@ from tracelens.analysis.activity import streams_of
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.numbering import Codes
+from tracelens.analysis.rectangles import rectangles
 from tracelens.analysis.steps import typical_step
+from tracelens.analysis.views.step_idle import StepIdle
 
 MAX_RECTS = 4000
-#: Width of a merged rectangle, as a share of the window, with which merging begins; doubled until few enough are left.
-_FIRST_SHARE = 1 / 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,8 @@ class StepTimeline:
     ``events`` how many device events lie in it. Of each rectangle: ``lane`` (index into ``lanes``), ``start_ns`` and
     ``end_ns`` from the window's start and within it, ``kernel_ns`` (sum of its events' whole durations), ``count`` of
     events, and ``event`` (index into the analysis' activity): the longest of them. Events shorter than
-    ``merged_below_ns`` were merged with their neighbors; 0 when none had to be.
+    ``merged_below_ns`` were merged with their neighbors; 0 when none had to be. ``idle``: when nothing ran in the
+    window, and why.
     """
 
     step: int | None
@@ -47,6 +48,7 @@ class StepTimeline:
     kernel_ns: Ints
     count: Ints
     event: Ints
+    idle: StepIdle | None = None
 
 
 def step_timeline(analysis: Analysis, *, max_rects: int = MAX_RECTS) -> StepTimeline | None:
@@ -63,9 +65,10 @@ def step_timeline(analysis: Analysis, *, max_rects: int = MAX_RECTS) -> StepTime
     events, lane = inside[order], lane[order]
     start = np.maximum(activity.start[events] - first, 0)
     end = np.minimum(activity.end[events], last) - first
-    group, below = _groups(start, end, lane, last - first, max_rects)
+    group, below = rectangles(start, end, lane, last - first, max_rects)
     starts = np.flatnonzero(np.concatenate(([True], np.diff(group) != 0)))
     length = activity.duration[events]
+    idle = analysis.step_idle
     return StepTimeline(
         step=step,
         duration_ns=last - first,
@@ -78,6 +81,7 @@ def step_timeline(analysis: Analysis, *, max_rects: int = MAX_RECTS) -> StepTime
         kernel_ns=np.add.reduceat(length, starts),
         count=np.bincount(group).astype(np.int64),
         event=events[np.lexsort((-length, group))[starts]],
+        idle=idle if idle is not None and idle.window == (first, last) else None,
     )
 
 
@@ -92,20 +96,3 @@ def _window(analysis: Analysis) -> tuple[int | None, int, int, Ints]:
             return times.steps[step].number, first, last, inside
     first, last = int(activity.start.min()), int(activity.end.max())
     return None, first, max(last, first + 1), np.arange(len(activity))
-
-
-def _groups(start: Ints, end: Ints, lane: Codes, duration: int, max_rects: int) -> tuple[Ints, int]:
-    """The rectangle of each event, from 0 without gaps, and the length below which events were merged."""
-    if len(start) <= max_rects:
-        return np.arange(len(start)), 0
-    below = max(1, int(duration * _FIRST_SHARE))
-    while True:
-        # A long event ends the run of short ones before it; short ones share a rectangle within a time slot of a lane
-        is_long = end - start >= below
-        slot = start // below
-        fresh = is_long | (lane != np.roll(lane, 1)) | (slot != np.roll(slot, 1)) | np.roll(is_long, 1)
-        fresh[0] = True
-        group = np.cumsum(fresh) - 1
-        if group[-1] < max_rects or below >= duration:
-            return group, below
-        below *= 2

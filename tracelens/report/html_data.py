@@ -11,6 +11,8 @@ from tracelens.analysis.icicle import Icicle, icicle
 from tracelens.analysis.roofs import Roofs, roofs
 from tracelens.analysis.step_timeline import Lane, StepTimeline, step_timeline
 from tracelens.analysis.summary import DeviceSummary
+from tracelens.analysis.views.idle import CAUSES
+from tracelens.analysis.views.step_idle import StepIdle
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import plain_values
 from tracelens.report.columns import Analyzed
@@ -71,6 +73,17 @@ def timeline_data(drawn: StepTimeline, analysis: Analysis, pool: Pool) -> dict[s
         "name": [pool.add(table.names[code]) for code in activity.name[events].tolist()],
         "category": [pool.add(str(text)) for text in analysis.event_category[events].tolist()],
         "op": [pool.add(table.name_of(row)) if row >= 0 else -1 for row in ops],
+        "idle": None if drawn.idle is None else idle_data(drawn.idle, pool),
+    }
+
+
+def idle_data(drawn: StepIdle, pool: Pool) -> dict[str, Any]:
+    """Columns over the rectangles of idle time."""
+    return {
+        "start": drawn.start_ns.tolist(),
+        "length": (drawn.end_ns - drawn.start_ns).tolist(),
+        "idle": drawn.idle_ns.tolist(),
+        "cause": [pool.add(CAUSES[code]) for code in drawn.cause.tolist()],
     }
 
 

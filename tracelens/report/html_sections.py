@@ -57,7 +57,8 @@ _IDLE_TEXT = (
 )
 _PATH_TEXT = (
     "The critical path: the longest chain of host work, launches and kernels that led to the end of the typical step, "
-    "or of the window without steps. Where the chain only waited is not on the path."
+    "or of the window without steps. Time in which the device was idle is on it, by the causes above; where the chain "
+    "only waited while the device was busy is not."
 )
 CPU_TEXT = "CPU ops by distinct call. Self time leaves out the ops called on the same thread."
 
@@ -421,6 +422,7 @@ def timeline(drawn: StepTimeline | None) -> Markup | None:
             if drawn.step is None
             else f"Of the complete steps, the one whose time is nearest the median, {_STEP_TEXT}.",
             "Colors are those of the categories above; a rectangle of several short events has that of the longest.",
+            None if drawn.idle is None else "The lane below the streams: when none of them was busy, by cause.",
         ),
     )
 

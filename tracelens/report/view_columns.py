@@ -46,8 +46,9 @@ _CAUSE = _text(
 _KIND = _text(
     "kind",
     "kind",
-    "What the path went through. Wait for another stream, launch latency, return of a synchronization, between queued "
-    "kernels: no longer than what is ready usually takes to start; what is longer is not on the path.",
+    "What the path went through. idle: the device stood idle, for the cause of the sheet idle_causes. While it "
+    "was busy: wait for another stream, launch latency, return of a synchronization, between queued kernels: no longer "
+    "than what is ready usually takes to start; what is longer is not on the path.",
     30,
 )
 _STEP_DURATION = "As in the sheet steps: from its beginning to the next step's; the last to its own end."

@@ -21,6 +21,8 @@ from tracelens.analysis.timeline import gpu_timeline
 from tracelens.analysis.trace import Trace, load
 from tracelens.analysis.views.critical_path import KINDS, CriticalPath, critical_path
 from tracelens.analysis.views.host_calls import host_calls
+from tracelens.analysis.views.idle import IdleTime
+from tracelens.analysis.views.queue import queue
 
 Build = Callable[[], Builder]
 
@@ -28,7 +30,10 @@ Build = Callable[[], Builder]
 def path_of(trace: Trace) -> CriticalPath:
     activity = device_activity(trace.table, trace.tree, Catalog(()).kernel_patterns)
     host = host_calls(trace.table, trace.tree)
-    found = critical_path(trace.table, trace.tree, host, activity, gpu_timeline(activity).window, None)
+    timeline = gpu_timeline(activity)
+    queued = queue(trace.table, trace.tree, host, activity)
+    idle = IdleTime(trace.table, trace.tree, host, activity, queued, timeline.spans)
+    found = critical_path(trace.table, trace.tree, host, activity, idle, timeline.window)
     assert found is not None
     return found
 
@@ -54,8 +59,8 @@ def test_a_full_queue_leaves_the_path_on_the_device(build: Build) -> None:
     # the host is done at 3.5; the kernels follow one another, 1 us apart, which is what launches take here: 1 us
     builder = build().launch(0, "a", 1, 9).launch(1, "b", 11, 9).launch(3, "c", 21, 9)
     assert segments(builder) == [
-        ("computation", "a", 9), ("between queued kernels", "b", 1), ("computation", "b", 9),
-        ("between queued kernels", "c", 1), ("computation", "c", 9),
+        ("computation", "a", 9), ("idle: between queued kernels", "b", 1), ("computation", "b", 9),
+        ("idle: between queued kernels", "c", 1), ("computation", "c", 9),
     ]  # fmt: skip
 
 
@@ -75,9 +80,9 @@ def test_late_launches_take_the_path_to_the_host(build: Build) -> None:
     # window 4 to 46. The second op runs from 20 to 40 and calls the launch at 36; its kernel starts 4 us later
     builder = build().op("aten::a", 0, 10).launch(0, "a", 4, 2).op("aten::b", 20, 20).launch(36, "b", 40, 6)
     assert segments(builder) == [
-        # from 4 to 36: 6 us in aten::a, 16 in aten::b, and between them 10 in nothing recorded
-        ("host ops and launches", "aten::b", 6 + 16), ("host work outside of ops", "aten::b", 10),
-        ("launch latency", "b", 4), ("computation", "b", 6),
+        # idle from 6 until the launch call ends at 36.5: 4 us in aten::a, 16.5 in aten::b, 10 in nothing recorded
+        ("host ops and launches", "aten::b", 2), ("idle: launch-bound", "aten::b", 4 + 16.5),
+        ("idle: Python or other host work", "aten::b", 10), ("idle: launch latency", "b", 3.5), ("computation", "b", 6),
     ]  # fmt: skip
 
 
@@ -86,8 +91,8 @@ def test_a_synchronization_leads_from_the_device_to_the_host(build: Build) -> No
     builder.op("cudaDeviceSynchronize", 2, 25, cat="cuda_runtime", correlation=90)  # until 27, 3 us after the kernel
     builder.op("aten::b", 27, 10).launch(30, "b", 34, 5)
     assert segments(builder) == [
-        ("computation", "a", 20), ("return of a synchronization", "cudaDeviceSynchronize", 3),
-        ("host ops and launches", "aten::b", 3), ("launch latency", "b", 4), ("computation", "b", 5),
+        ("computation", "a", 20), ("idle: blocking copy or synchronization", "aten::b", 3),
+        ("idle: launch-bound", "aten::b", 3.5), ("idle: launch latency", "b", 3.5), ("computation", "b", 5),
     ]  # fmt: skip
 
 
@@ -99,24 +104,27 @@ def test_a_recorded_event_joins_two_streams(build: Build) -> None:
     sync(builder, "Stream Wait Event", 2, stream=8, correlation=81, on=7, record=80)
     builder.launch(3, "other", 7, 1, stream=9).launch(4, "b", 26, 10, stream=8)
     assert segments(builder) == [
-        ("computation", "a", 20), ("wait for another stream", "b", 2), ("computation", "b", 10),
+        ("computation", "a", 20), ("idle: stream dependency", "b", 2), ("computation", "b", 10),
     ]  # fmt: skip
 
 
 def test_without_records_a_late_start_waits_for_the_stream_that_ended_last(build: Build) -> None:
     builder = build().launch(0, "a", 4, 20, stream=7).launch(1, "c", 5, 3, stream=9).launch(3, "b", 26, 10, stream=8)
     assert [(kind, name) for kind, name, _ in segments(builder)] == [
-        ("computation", "a"), ("wait for another stream", "b"), ("computation", "b"),
+        ("computation", "a"), ("idle: stream dependency", "b"), ("computation", "b"),
     ]  # fmt: skip
 
 
-def test_a_wait_longer_than_usual_is_not_on_the_path(build: Build) -> None:
-    # window 2 to 70. From 2 to 12 nothing is recorded; launches take 2 us; c, launched at 13, waits from 20 to 60
+def test_a_wait_longer_than_usual_is_not_on_the_path_while_another_stream_is_busy(build: Build) -> None:
+    # window 2 to 70. From 2 to 12 nothing is recorded; launches take 2 us; c, launched at 13, waits from 20 to 60; from
+    # 40 to 65 another stream is busy, which c did not wait for
     builder = build().launch(0, "a", 2, 8).launch(12, "b", 14, 6).launch(13, "c", 60, 10)
+    builder.launch(20, "other", 40, 25, stream=8)
     path = path_of(builder.trace())
-    assert path.length_ns == (10 + 2 + 6 + 2 + 10) * 1000
-    frame = path.by_kind().set_index("kind")
-    assert frame.loc["not on the path", "time_us"] == (70 - 2) - 30
+    frame = path.by_kind(None).set_index("kind")
+    assert frame.loc["not on the path", "time_us"] == 20
+    assert frame.loc["idle: between queued kernels", "time_us"] == 20
+    assert path.length_ns == (70 - 2 - 20) * 1000
     assert frame["time_us"].sum() == 68
 
 
@@ -125,8 +133,8 @@ def test_the_path_changes_threads_where_the_next_call_is_anothers(build: Build) 
     builder = build().op("aten::a", 0, 10, tid=1).launch(0, "a", 4, 2, tid=1)
     builder.op("aten::b", 12, 20, tid=2).launch(30, "b", 34, 6, tid=2)
     assert segments(builder) == [
-        ("host ops and launches", "aten::a", 6), ("host work outside of ops", "aten::b", 2),
-        ("host ops and launches", "aten::b", 18), ("launch latency", "b", 4), ("computation", "b", 6),
+        ("host ops and launches", "aten::a", 2), ("idle: launch-bound", "aten::b", 4 + 18.5),
+        ("idle: Python or other host work", "aten::b", 2), ("idle: launch latency", "b", 3.5), ("computation", "b", 6),
     ]  # fmt: skip
 
 
@@ -195,6 +203,14 @@ def test_the_path_is_at_most_the_step_and_at_least_the_busiest_stream(
     assert (np.diff(path.start) >= 0).all()
     # the segments do not overlap: together they are as long as their union
     assert union_ns(path.start, path.start + path.length) == path.length_ns
+
+
+@pytest.mark.shared
+def test_the_long_event_wait_of_sglang_is_on_the_path(shared_traces: Path) -> None:
+    trace = load(shared_traces / "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode.json.gz")
+    frame = path_of(trace).by_kind(None).set_index("kind")
+    assert frame.loc["idle: event wait", "time_us"] == 493_239.121
+    assert frame.loc["not on the path", "percent_of_step"] < 0.01
 
 
 @pytest.mark.shared

@@ -21,7 +21,7 @@ from tracelens.analysis.timeline import gpu_timeline
 from tracelens.analysis.trace import Trace, load
 from tracelens.analysis.verdict import summarize
 from tracelens.analysis.views.host_calls import host_calls
-from tracelens.analysis.views.idle import CAUSES, IdleGaps, idle_gaps
+from tracelens.analysis.views.idle import CAUSES, IdleGaps, IdleTime
 from tracelens.analysis.views.queue import queue
 from tracelens.trace.table import TraceTable
 
@@ -53,7 +53,7 @@ def gaps_of(trace: Trace) -> IdleGaps:
     activity = device_activity(trace.table, trace.tree, Catalog(()).kernel_patterns)
     host = host_calls(trace.table, trace.tree)
     queued = queue(trace.table, trace.tree, host, activity)
-    return idle_gaps(trace.table, trace.tree, host, activity, queued, gpu_timeline(activity).spans)
+    return IdleTime(trace.table, trace.tree, host, activity, queued, gpu_timeline(activity).spans).gaps()
 
 
 def causes(builder: Builder) -> dict[str, float]:

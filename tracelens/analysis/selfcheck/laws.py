@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts,
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
 from tracelens.analysis.summary import Summary
 from tracelens.analysis.tables import UNLINKED_NAME
+from tracelens.analysis.views.critical_path import IDLE
 from tracelens.trace.links import LinkedBy
 from tracelens.units import NS_PER_US
 
@@ -77,6 +78,46 @@ def idle_causes_add_up_to_idle_time(analysis: Analysis, summary: Summary) -> Ite
             yield f"causes explain {caused} of {idle} us"
 
 
+def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """The verdict's idle causes are the sheet's.
+
+    The typical step's, as the timeline draws them, are part of them, or all without steps; of these again the critical
+    path's, all of them where all that ran in the step was launched in the analyzed steps.
+    """
+    drawn = analysis.step_idle
+    if "idle_causes" not in analysis.frames or drawn is None:
+        return
+    rows = analysis.frames["idle_causes"]
+    sheet = _ns_by(rows["cause"], rows["idle_us"])
+    if summary.busy is not None:
+        whole_ns = analysis.headline.timeline.total_ns
+        verdict = {cause: round(share * whole_ns) for cause, share in summary.busy.idle_causes}
+        if any(abs(verdict.get(cause, 0) - sheet.get(cause, 0)) > 1 for cause in verdict.keys() | sheet.keys()):
+            yield f"{verdict} ns in the verdict, {sheet} in idle_causes"
+    step = drawn.by_cause
+    if not _is_part(step, sheet) or (not len(analysis.step_times) and step != sheet):
+        yield f"{step} ns in the step's timeline, {sheet} in idle_causes"
+    if "critical_path" in analysis.frames:
+        rows = analysis.frames["critical_path"]
+        rows = rows[rows["kind"].str.startswith(IDLE)]
+        path = _ns_by(rows["kind"].str.removeprefix(IDLE), rows["time_us"])
+        if not _is_part(path, step) or (not analysis.selected_steps and _all_counted(analysis) and path != step):
+            yield f"{path} ns on the critical path, {step} in the step's timeline"
+
+
+def _ns_by(names: Iterable[str], us: Iterable[float]) -> dict[str, int]:
+    return {name: round(time * NS_PER_US) for name, time in zip(names, us, strict=True)}
+
+
+def _is_part(part: dict[str, int], whole: dict[str, int]) -> bool:
+    return all(time <= whole.get(cause, 0) for cause, time in part.items())
+
+
+def _all_counted(analysis: Analysis) -> bool:
+    """Whether no step, or every step, is one that figures per step are made of."""
+    return len(analysis.headline.activity) == len(analysis.activity)
+
+
 def no_step_is_busier_than_long(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """A step's device events cover at most its duration."""
     times = analysis.step_times
@@ -134,6 +175,7 @@ def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary
 REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
     parts_of_the_window_add_up,
     idle_causes_add_up_to_idle_time,
+    idle_causes_agree_everywhere,
     no_step_is_busier_than_long,
     a_gain_is_within_a_step,
     a_gain_is_within_the_time_it_speaks_of,

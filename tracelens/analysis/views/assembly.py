@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.per_step import Counted
 from tracelens.analysis.steps import StepTimes, complete_steps, typical_step
@@ -15,11 +17,12 @@ from tracelens.analysis.views.call_stacks import call_stacks
 from tracelens.analysis.views.critical_path import MAX_EVENTS, critical_path
 from tracelens.analysis.views.device_memory import memory_summary, memory_timeline
 from tracelens.analysis.views.host_calls import host_calls
-from tracelens.analysis.views.idle import idle_gaps
+from tracelens.analysis.views.idle import IdleTime
 from tracelens.analysis.views.launches import launch_overhead
 from tracelens.analysis.views.modules import modules
 from tracelens.analysis.views.queue import queue
 from tracelens.analysis.views.recompute import Phases
+from tracelens.analysis.views.step_idle import StepIdle, step_idle
 from tracelens.analysis.views.stream_overlap import stream_overlap
 from tracelens.trace.table import Kind, TraceTable
 
@@ -47,9 +50,10 @@ def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Views:
-    """Frames by sheet name, and what could not be shown for want of a recording."""
+    """Frames by sheet name, and what could not be shown for want of a recording; ``idle``: of the typical step."""
 
     frames: dict[str, pd.DataFrame]
+    idle: StepIdle
     missing: tuple[Unanswered, ...]
 
 
@@ -73,7 +77,8 @@ def views(
     table, tree = trace.table, trace.tree
     host = host_calls(table, tree)
     queued = queue(table, tree, host, everything)
-    gaps = idle_gaps(table, tree, host, counted.activity, queued, counted.timeline.spans)
+    idle = IdleTime(table, tree, host, counted.activity, queued, counted.timeline.spans)
+    gaps = idle.gaps()
     found: dict[str, pd.DataFrame | None]
     found = {"idle_causes": gaps.by_cause(), "idle_gaps": gaps.longest(table, tree)}
     # As long as the device events, and what follows makes columns of its own
@@ -82,12 +87,14 @@ def views(
     if candidates := complete_steps(times, selected):
         at = typical_step(times, candidates)
         path_window, step = (int(times.start_ns[at]), int(times.end_ns[at])), times.steps[at].number
-    path = critical_path(table, tree, host, everything, path_window, step)
+    path = critical_path(table, tree, host, everything, idle, path_window)
     found |= {
-        "critical_path": None if path is None else path.by_kind(),
+        "critical_path": None if path is None else path.by_kind(step),
         "critical_path_segments": None if path is None else path.segments(table),
     }
-    del host
+    whole = np.array(path_window[:1], np.int64), np.array(path_window[1:], np.int64)
+    idle_in_step = step_idle(idle.within(whole), path_window)
+    del host, idle
     found |= {
         "launch_overhead": launch_overhead(table, activity, queued),
         "stream_overlap": stream_overlap(table, activity),
@@ -114,4 +121,4 @@ def views(
             )
         )
     frames = {name: frame for name, frame in found.items() if frame is not None}
-    return Views(frames=frames, missing=tuple(missing))
+    return Views(frames=frames, idle=idle_in_step, missing=tuple(missing))

@@ -5,6 +5,8 @@ a stream in their order, a recorded event before the stream or the host that wai
 call that waits for it. Time of a chain counts where somebody worked in it, and where something that was ready took no
 longer to start than is usual; it does not count where the chain only waited. So a chain is never longer than the step,
 and as the kernels of a stream are one, the longest is at least as long as the busiest stream was busy.
+
+While the device is idle, the whole step waits: such time is on the path, under the cause that idle time has everywhere.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import Bools, DeviceActivity, streams_of
-from tracelens.analysis.intervals import Covered, Ints
+from tracelens.analysis.intervals import Covered, Ints, idle_within, intersections
 from tracelens.analysis.views.host_calls import HostCalls
+from tracelens.analysis.views.idle import CAUSES, IdleTime
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
@@ -34,7 +37,12 @@ LAUNCH = "launch latency"
 RETURN = "return of a synchronization"
 CALLS = "host ops and launches"
 OUTSIDE = "host work outside of ops"
-KINDS = (COMPUTATION, COMMUNICATION, COPY, QUEUED, STREAM_WAIT, LAUNCH, RETURN, CALLS, OUTSIDE)
+#: What begins the kind of time in which the device was idle; its cause follows.
+IDLE = "idle: "
+KINDS = (
+    COMPUTATION, COMMUNICATION, COPY, QUEUED, STREAM_WAIT, LAUNCH, RETURN, CALLS, OUTSIDE,
+    *(f"{IDLE}{cause}" for cause in CAUSES),
+)  # fmt: skip
 #: What the table of kinds calls the rest of the step.
 REST = "not on the path"
 #: Device events of a step beyond which no path is looked for: the search visits them one by one.
@@ -50,11 +58,9 @@ class CriticalPath:
     """The path's segments in order of time; times in ns on the trace's clock.
 
     ``kind`` indexes ``KINDS``. ``row``: table row of the kernel that ran, or was to run; of host work the call that it
-    led to, -1 where there is none. ``step``: its number, None for a window that is none. ``busiest_stream_ns``: union
-    of the device events of the stream with most of it.
+    led to, -1 where there is none. ``busiest_stream_ns``: union of the device events of the stream with most of it.
     """
 
-    step: int | None
     window: tuple[int, int]
     start: Ints
     length: Ints
@@ -66,8 +72,11 @@ class CriticalPath:
     def length_ns(self) -> int:
         return int(self.length.sum())
 
-    def by_kind(self) -> pd.DataFrame:
-        """One row per kind on the path, the longest first, then the rest of the step; together the step's time."""
+    def by_kind(self, step: int | None) -> pd.DataFrame:
+        """One row per kind on the path, the longest first, then the rest of the step; together the step's time.
+
+        ``step``: its number, None for a window that is none.
+        """
         import pandas as pd
 
         window_ns = self.window[1] - self.window[0]
@@ -79,7 +88,7 @@ class CriticalPath:
         return pd.DataFrame(
             {
                 "kind": [*(KINDS[i] for i in shown), REST],
-                "step": pd.array([self.step] * len(length), "Int64"),
+                "step": pd.array([step] * len(length), "Int64"),
                 "segments": pd.array([*count[shown].tolist(), None], "Int64"),
                 "time_us": length / NS_PER_US,
                 "percent_of_path": np.append(100 * total[shown] / max(self.length_ns, 1), np.nan),
@@ -111,10 +120,12 @@ def critical_path(
     tree: OpTree,
     host: HostCalls,
     everything: DeviceActivity,
+    idle: IdleTime,
     window: tuple[int, int],
-    step: int | None,
 ) -> CriticalPath | None:
     """The longest path to the last device event of ``window``, or to another stream's last where that is longer.
+
+    All time of the window in which ``idle`` has a cause and no event of the path ran is on it, also before its first.
 
     None without device events in the window, or with more than ``MAX_EVENTS``. What a stream waited for is known where
     the trace has synchronization records; else a kernel that starts later than a launch takes, on a stream that had
@@ -133,7 +144,7 @@ def critical_path(
     edges.add_stream_waits(recorded)
     edges.add_stream_waits(_inferred_waits(device, {target for _, target in recorded}, window[0]))
     edges.add_host_waits(_host_waits(table, device, threads))
-    return edges.longest(tree, window, step)
+    return edges.longest(tree, idle, window)
 
 
 class _Device:
@@ -223,8 +234,7 @@ class _Threads:
     """Anchors: points of host threads, thread by thread in order of time.
 
     They are where a thread or the window begins, calls that launch, ends of calls that wait, both sides of a change of
-    thread. ``work`` and ``outside``: time up to there in calls that do not wait for the device, and while no thread
-    of the process was in any call.
+    thread.
     """
 
     def __init__(self, table: TraceTable, host: HostCalls, device: _Device, window: tuple[int, int]) -> None:
@@ -259,8 +269,12 @@ class _Threads:
         self.rows, self.time, self.lane = rows[order], time[order], lane[order]
         cuts = np.cumsum([len(part) for part, _ in parts])[:-1]
         _, self.of_launch, self.of_wait, self.left, self.entered = np.split(np.argsort(order), cuts)
-        self.work = covered(calls).before(self.lane, self.time) - covered(waits).before(self.lane, self.time)
-        self.outside = self.time - host.calls.before(host.process[self.lane], self.time)
+        self._calls, self._waits, self._host = covered(calls), covered(waits), host
+
+    def spent(self, lane: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """How much (ns) of each span the thread was in calls that do not wait, and its whole process in none."""
+        work = self._calls.within(lane, start, end) - self._waits.within(lane, start, end)
+        return work, end - start - self._host.calls.within(self._host.process[lane], start, end)
 
 
 def _handovers(
@@ -367,16 +381,11 @@ class _Edges:
     def __init__(self, device: _Device, threads: _Threads) -> None:
         self.device, self.threads = device, threads
         self.time = np.concatenate((device.start, device.end, threads.time))
-        self._parts: list[tuple[Ints, Ints, Ints, Ints, Ints, Ints]] = []
+        self._parts: list[tuple[Ints, Ints, Ints, Ints, Ints]] = []
 
-    def add(
-        self, source: Ints, target: Ints, length: Ints, kind: Ints | str, row: Ints, outside: Ints | None = None
-    ) -> None:
-        """``length`` counts ``outside``: the part of it that is host work outside of ops."""
+    def add(self, source: Ints, target: Ints, length: Ints, kind: Ints | str, row: Ints) -> None:
         kinds = np.full(len(source), KINDS.index(kind)) if isinstance(kind, str) else kind
-        self._parts.append(
-            (source, target, length, kinds, row, np.zeros(len(source), np.int64) if outside is None else outside)
-        )
+        self._parts.append((source, target, length, kinds, row))
 
     def add_streams(self) -> None:
         """Kernels, and what comes next on their stream."""
@@ -399,8 +408,8 @@ class _Edges:
         """Threads from anchor to anchor, and from one thread to another."""
         threads, base = self.threads, 2 * len(self.device.start)
         one = np.flatnonzero(np.diff(threads.lane) == 0)
-        work, outside = np.diff(threads.work)[one], np.diff(threads.outside)[one]
-        self.add(base + one, base + one + 1, work + outside, CALLS, threads.rows[one + 1], outside)
+        work, outside = threads.spent(threads.lane[one], threads.time[one], threads.time[one + 1])
+        self.add(base + one, base + one + 1, work + outside, CALLS, threads.rows[one + 1])
         gap = threads.time[threads.entered] - threads.time[threads.left]
         self.add(base + threads.left, base + threads.entered, gap, OUTSIDE, threads.rows[threads.entered])
 
@@ -430,9 +439,25 @@ class _Edges:
         gap = self.threads.time[anchor] - self.device.end[source]
         self.add(source + n, anchor + 2 * n, np.minimum(gap, self.device.usual), RETURN, self.threads.rows[anchor])
 
-    def longest(self, tree: OpTree, window: tuple[int, int], step: int | None) -> CriticalPath:
+    def longest(self, tree: OpTree, idle: IdleTime, window: tuple[int, int]) -> CriticalPath:
         """The longest path, as ``critical_path`` says where it ends."""
-        source, target, length, kind, row, outside = (np.concatenate(part) for part in zip(*self._parts, strict=True))
+        source, target, length, kind, row = (np.concatenate(part) for part in zip(*self._parts, strict=True))
+        busiest = self.device.busiest_ns(window[0])
+        at = self._on_longest(source, target, length, busiest)
+        walk = _Walk(self, source[at], target[at], length[at], kind[at], row[at])
+        start, length, kind, row = walk.segments(idle, window)
+        op = np.where(row >= 0, tree.op_parent[row], -1).astype(np.int64)
+        return CriticalPath(
+            window=window,
+            start=start,
+            length=length,
+            kind=kind,
+            row=np.where(op >= 0, op, row),
+            busiest_stream_ns=busiest,
+        )
+
+    def _on_longest(self, source: Ints, target: Ints, length: Ints, busiest: int) -> Ints:
+        """The edges of the longest path, in order of time."""
         n = len(self.device.start)
         rank = np.concatenate((2 * np.arange(n), 2 * np.arange(n) + 1, np.arange(-len(self.threads.time), 0)))
         position = np.argsort(np.lexsort((rank, self.time)))
@@ -447,32 +472,45 @@ class _Edges:
         ends = np.array(self.device.bounds[1:]) - 1 + n
         reached_at = np.array(best)[ends]
         last = int(ends[np.lexsort((reached_at, self.time[ends]))[-1]])
-        busiest = self.device.busiest_ns(window[0])
         if best[last] < busiest:
             last = int(ends[np.lexsort((self.time[ends], reached_at))[-1]])
         path = []
         while via[last] >= 0:
             path.append(via[last])
             last = int(source[path[-1]])
-        path_edges = np.array(path[::-1], np.int64)
-        in_calls = length[path_edges] - outside[path_edges]
-        start = self.time[source[path_edges]]
-        # Host work splits in two; which of it came first is not kept
-        starts = np.stack((start, start + in_calls), axis=1).reshape(-1)
-        lengths = np.stack((in_calls, outside[path_edges]), axis=1).reshape(-1)
-        kinds = np.stack((kind[path_edges], np.full(len(path_edges), KINDS.index(OUTSIDE))), axis=1).reshape(-1)
-        rows = np.repeat(row[path_edges], 2)
-        op = tree.op_parent[rows].astype(np.int64)
-        shown = lengths > 0
-        return CriticalPath(
-            step=step,
-            window=window,
-            start=starts[shown],
-            length=lengths[shown],
-            kind=kinds[shown].astype(np.int64),
-            row=np.where(op >= 0, op, rows)[shown],
-            busiest_stream_ns=busiest,
+        return np.array(path[::-1], np.int64)
+
+
+class _Walk:
+    """The edges of one path, in order of time."""
+
+    def __init__(self, edges: _Edges, source: Ints, target: Ints, length: Ints, kind: Ints, row: Ints) -> None:
+        self._edges = edges
+        self._source, self._length, self._kind, self._row = source, length, kind, row
+        self._start, self._end = edges.time[source], edges.time[target]
+
+    def segments(self, idle: IdleTime, window: tuple[int, int]) -> tuple[Ints, Ints, Ints, Ints]:
+        """(start, length, kind, row) in order of time: idle time where no event of the path ran, and the rest."""
+        whole = np.array(window[:1], np.int64), np.array(window[1:], np.int64)
+        ran = np.isin(self._kind, [KINDS.index(kind) for kind in (COMPUTATION, COMMUNICATION, COPY)])
+        parts = idle.within(idle_within(self._start[ran], self._end[ran], whole))
+        at, start, end = intersections((self._start, self._end), idle_within(parts.start, parts.end, whole))
+        # What is ready starts within the first of it, and then only waits
+        until = np.minimum(end, (self._start + self._length)[at])
+        kind, on_thread = self._kind[at], self._kind[at] == KINDS.index(CALLS)
+        lane = self._edges.threads.lane[self._source[at[on_thread]] - 2 * len(self._edges.device.start)]
+        in_calls, outside = until - start, np.zeros(len(at), np.int64)
+        in_calls[on_thread], outside[on_thread] = self._edges.threads.spent(lane, start[on_thread], end[on_thread])
+        pieces = (
+            (parts.start, start, start + in_calls),
+            (parts.end - parts.start, in_calls, outside),
+            (parts.cause + KINDS.index(f"{IDLE}{CAUSES[0]}"), kind, np.full(len(at), KINDS.index(OUTSIDE))),
+            (parts.row, self._row[at], self._row[at]),
         )
+        columns = [np.concatenate(piece).astype(np.int64) for piece in pieces]
+        shown = np.flatnonzero(columns[1] > 0)
+        order = shown[np.argsort(columns[0][shown], kind="stable")]
+        return columns[0][order], columns[1][order], columns[2][order], columns[3][order]
 
 
 def _columns(pairs: _Pairs) -> tuple[Ints, Ints]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity, streams_of
-from tracelens.analysis.intervals import Ints, Spans, idle_within
+from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
 from tracelens.analysis.views.host_calls import HostCalls, named
 from tracelens.analysis.views.host_time import HOST_CAUSES, HostTime
 from tracelens.analysis.views.queue import NEVER, Queue
@@ -112,14 +112,28 @@ class IdleGaps:
         )
 
 
-def idle_gaps(
-    table: TraceTable,
-    tree: OpTree,
-    host: HostCalls,
-    activity: DeviceActivity,
-    queued: Queue,
-    spans: Spans,
-) -> IdleGaps:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IdleParts:
+    """Parts of gaps in order of time, each of one cause (index into ``CAUSES``).
+
+    What a host thread was at by turns stands in one part for each cause; which of them came first is not kept.
+    ``row``: table row of the launch that the host was late with, or of the device event that waited; -1 without one.
+    """
+
+    start: Ints
+    end: Ints
+    cause: Ints
+    row: Ints
+
+    @property
+    def by_cause(self) -> Ints:
+        """How long (ns) the device was idle for each of ``CAUSES``."""
+        total = np.zeros(len(CAUSES), np.int64)
+        np.add.at(total, self.cause, self.end - self.start)
+        return total
+
+
+class IdleTime:
     """The gaps of ``activity`` in ``spans`` and their causes; ``queued``: also what lies outside of them.
 
     A gap is split where the queue stopped being empty: at the end of the first launch call of anything that ran after
@@ -127,25 +141,73 @@ def idle_gaps(
     on the device waited: for an event or a value where the stream had just been told to, else as
     ``_DeviceWaits.causes`` says. The time before a launch that was not recorded is ``unknown``.
     """
-    gaps = _gaps(queued, activity, spans)
-    time, device = HostTime(table, tree, host), _DeviceWaits(table, queued)
-    found = _Sums(len(gaps.start))
-    for low in range(0, len(gaps.start), _BLOCK):
-        found.add(slice(low, low + _BLOCK), _shares(table, time, device, gaps.part(slice(low, low + _BLOCK))))
-    rows = np.append(queued.events.rows, np.int32(-1))
-    return IdleGaps(
-        start=gaps.start,
-        end=gaps.end,
-        cause=found.cause,
-        share=found.share,
-        host=gaps.empty_until - gaps.start,
-        row=rows[gaps.after],
-        before=rows[gaps.before],
-        idle=found.idle,
-        gaps=found.gaps,
-        longest_ns=found.longest,
-        window_ns=int((spans[1] - spans[0]).sum()),
-    )
+
+    def __init__(
+        self,
+        table: TraceTable,
+        tree: OpTree,
+        host: HostCalls,
+        activity: DeviceActivity,
+        queued: Queue,
+        spans: Spans,
+    ) -> None:
+        self._table, self._spans = table, spans
+        self._rows = np.append(queued.events.rows, np.int32(-1))
+        self._time, self._device = HostTime(table, tree, host), _DeviceWaits(table, queued)
+        self._gaps = _gaps(queued, activity, spans)
+
+    def gaps(self) -> IdleGaps:
+        """All gaps, each with its largest cause."""
+        gaps = self._gaps
+        found = _Sums(len(gaps.start))
+        for low in range(0, len(gaps.start), _BLOCK):
+            found.add(slice(low, low + _BLOCK), self._shares(gaps.part(slice(low, low + _BLOCK))))
+        return IdleGaps(
+            start=gaps.start,
+            end=gaps.end,
+            cause=found.cause,
+            share=found.share,
+            host=gaps.empty_until - gaps.start,
+            row=self._rows[gaps.after],
+            before=self._rows[gaps.before],
+            idle=found.idle,
+            gaps=found.gaps,
+            longest_ns=found.longest,
+            window_ns=int((self._spans[1] - self._spans[0]).sum()),
+        )
+
+    def within(self, spans: Spans) -> IdleParts:
+        """What lies in ``spans``, which are in order and apart; each moment has the cause that it has in ``gaps``."""
+        gaps = self._gaps
+        at, start, end = intersections((gaps.start, gaps.end), spans)
+        parts = [
+            self._parts(gaps.part(at[low : low + _BLOCK]), start[low : low + _BLOCK], end[low : low + _BLOCK])
+            for low in range(0, max(len(at), 1), _BLOCK)
+        ]
+        begins, ends, cause, row = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return IdleParts(start=begins, end=ends, cause=cause, row=row)
+
+    def _parts(self, gaps: _Gaps, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """(start, end, cause, row) of what ``[start, end)`` holds of each of the ``gaps``."""
+        shares = self._shares(gaps, start, end)
+        number, cause = np.nonzero(shares)
+        ends = (start[:, None] + np.cumsum(shares, axis=1))[number, cause]
+        launch = np.where(cause < len(HOST_CAUSES), gaps.launch[number], -1)
+        row = np.where(launch >= 0, launch, self._rows[gaps.after[number]])
+        return ends - shares[number, cause], ends, cause.astype(np.int64), row.astype(np.int64)
+
+    def _shares(self, gaps: _Gaps, start: Ints | None = None, end: Ints | None = None) -> Ints:
+        """(gaps, ``CAUSES``): ns by cause of each gap, or of the part ``[start, end)`` of it."""
+        start, end = gaps.start if start is None else start, gaps.end if end is None else end
+        empty_until = np.clip(gaps.empty_until, start, end)
+        shares = np.zeros((len(start), len(CAUSES)), np.int64)
+        known = np.flatnonzero(gaps.launch >= 0)
+        lane = self._table.lane[gaps.launch[known]].astype(np.int64)
+        shares[known, : len(HOST_CAUSES)] = self._time.shares(lane, start[known], empty_until[known])
+        unknown = np.flatnonzero(gaps.launch < 0)
+        shares[unknown, CAUSES.index(UNKNOWN)] = (empty_until - start)[unknown]
+        shares[np.arange(len(shares)), self._device.causes(gaps)] += end - empty_until
+        return shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,7 +221,7 @@ class _Gaps:
     before: RowColumn
     launch: RowColumn
 
-    def part(self, at: slice) -> _Gaps:
+    def part(self, at: slice | Ints) -> _Gaps:
         return _Gaps(**{key: getattr(self, key)[at] for key in self.__slots__})
 
 
@@ -180,18 +242,6 @@ def _gaps(queued: Queue, activity: DeviceActivity, spans: Spans) -> _Gaps:
     # Where the recording ends first, the thread that launched last is the one to look at
     launch = np.append(queued.launch, np.int32(-1))[np.where(after >= 0, after, before)]
     return _Gaps(start=start, empty_until=empty_until, end=end, after=after, before=before, launch=launch)
-
-
-def _shares(table: TraceTable, time: HostTime, device: _DeviceWaits, gaps: _Gaps) -> Ints:
-    """(gaps, ``CAUSES``): ns of each gap by cause."""
-    shares = np.zeros((len(gaps.start), len(CAUSES)), np.int64)
-    known = np.flatnonzero(gaps.launch >= 0)
-    lane = table.lane[gaps.launch[known]].astype(np.int64)
-    shares[known, : len(HOST_CAUSES)] = time.shares(lane, gaps.start[known], gaps.empty_until[known])
-    unknown = np.flatnonzero(gaps.launch < 0)
-    shares[unknown, CAUSES.index(UNKNOWN)] = (gaps.empty_until - gaps.start)[unknown]
-    shares[np.arange(len(shares)), device.causes(gaps)] += gaps.end - gaps.empty_until
-    return shares
 
 
 class _Sums:

@@ -336,10 +336,11 @@ class Timeline {
     const { data } = this;
     const width = this.width();
     const inner = width - MARGIN;
-    const height = data.lanes.length * LANE + 26;
+    const lanes = data.idle ? [...data.lanes, "idle"] : data.lanes;
+    const height = lanes.length * LANE + 26;
     const x = (ns) => MARGIN + (ns - this.from) / (this.to - this.from) * inner;
     this.svg.setAttribute("viewBox", "0 0 " + width + " " + height);
-    const drawn = data.lanes.flatMap((label, lane) => [
+    const drawn = lanes.flatMap((label, lane) => [
       draw("rect", { class: "lane", x: MARGIN, y: lane * LANE + 2, width: inner, height: LANE - 4 }),
       draw("text", { x: MARGIN - 8, y: lane * LANE + 19, "text-anchor": "end" }, label),
     ]);
@@ -349,6 +350,7 @@ class Timeline {
       if (end < this.from || data.start[i] > this.to) continue;
       drawn.push(...this.box(i, Math.max(MARGIN, x(data.start[i])), Math.min(width, x(end))));
     }
+    if (data.idle) drawn.push(...this.idleBoxes(data.idle, x, width));
     this.svg.replaceChildren(...drawn);
     this.range.textContent = shownTime(this.from) + " to " + shownTime(this.to);
   }
@@ -364,6 +366,22 @@ class Timeline {
     box.addEventListener("click", () => this.pick(texts[data.name[i]]));
     const label = fitted(texts[data.op[i] < 0 ? data.name[i] : data.op[i]], wide);
     return label ? [box, draw("text", { class: "on-" + color, x: left + 4, y: y + 17 }, label)] : [box];
+  }
+
+  idleBoxes(idle, x, width) {
+    const y = this.data.lanes.length * LANE + 2;
+    return idle.start.flatMap((start, i) => {
+      const end = start + idle.length[i];
+      if (end < this.from || start > this.to) return [];
+      const left = Math.max(MARGIN, x(start));
+      const wide = Math.max(0.7, Math.min(width, x(end)) - left);
+      const box = draw("rect", { class: "idle", x: left, y, width: wide, height: LANE - 4 });
+      const cause = this.texts[idle.cause[i]];
+      const within = idle.idle[i] === idle.length[i] ? "" : ", in gaps within " + shownTime(idle.length[i]);
+      withTip(box, () => "idle: " + cause + "\n" + shownTime(idle.idle[i]) + within + " from " + shownTime(start));
+      const label = fitted(cause, wide);
+      return label ? [box, draw("text", { class: "on-idle", x: left + 4, y: y + 17 }, label)] : [box];
+    });
   }
 
   describe(i) {
