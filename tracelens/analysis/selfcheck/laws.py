@@ -161,14 +161,37 @@ def the_steps_time_is_divided_among_the_table(analysis: Analysis, summary: Summa
 
 
 def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary) -> Iterator[str]:
-    """The tables' kernel time by category adds up to all device time, collectives included."""
-    activity = analysis.activity
-    total = int(activity.duration.sum())
-    kernels = analysis.frames.get("kernel_summary")
-    if kernels is not None and not _is_total(kernels["kernel_us_sum"].sum(), total):
-        yield f"kernel_summary holds {kernels['kernel_us_sum'].sum()} us of {total} ns"
-    if len(analysis.event_category.code) != len(activity):
-        yield f"{len(analysis.event_category.code)} categories for {len(activity)} device events"
+    """The tables that speak of all kernels have the same sums by category: the time of the events that are of it."""
+    if "kernel_summary" not in analysis.frames:
+        return
+    activity, category = analysis.activity, analysis.event_category
+    took: dict[str, int] = {}
+    outside: set[str] = set()
+    columns = (category.tolist(), activity.duration.tolist(), activity.collective.tolist())
+    for text, ns, collective in zip(*columns, strict=True):
+        took[text] = took.get(text, 0) + ns
+        outside |= {text} if collective else set()
+    kernels, ops = analysis.frames["kernel_summary"], analysis.frames["ops_summary_by_category"]
+    sums = kernels.groupby("parent_category")["kernel_us_sum"].sum()
+    by_kernel = {str(text): float(us) for text, us in sums.items()}
+    by_op = {str(text): float(ms) * 1e3 for text, ms in zip(ops["category"], ops["direct_ms"], strict=True)}
+    for text in sorted(took.keys() | by_kernel.keys() | by_op.keys()):
+        if not _is_total(by_kernel.get(text, 0.0), took.get(text, 0)):
+            yield f"{text}: kernel_summary holds {by_kernel.get(text)} us of {took.get(text)} ns"
+        if text not in outside and not _is_total(by_op.get(text, 0.0), took.get(text, 0)):
+            yield f"{text}: ops_summary_by_category holds {by_op.get(text)} us of {took.get(text)} ns"
+
+
+def no_rate_is_above_the_peak_in_silence(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """A row faster than the data sheet by more than a nanosecond per kernel is served from a cache, or told of."""
+    rows = analysis.frames.get("unified_perf_summary")
+    if rows is None or not len(rows):
+        return
+    spare_us = rows["kernel_us_mean"] * (rows["percent_of_peak"] / 100 - 1)
+    beyond = rows[(spare_us > rows["kernels_per_call"] / NS_PER_US) & rows["served_from"].isna()]
+    told = sum(notice.count for notice in summary.notices if notice.id == "above_peak")
+    if len(beyond) != told:
+        yield f"{len(beyond)} rows, {told} told: {', '.join(beyond['name'].astype(str).head(3))}"
 
 
 #: Laws of the report alone.
@@ -182,6 +205,7 @@ REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
     each_number_of_a_finding_is_a_figure,
     the_steps_time_is_divided_among_the_table,
     each_device_nanosecond_has_one_category,
+    no_rate_is_above_the_peak_in_silence,
 )
 
 
