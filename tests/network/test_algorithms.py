@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
@@ -142,6 +142,7 @@ def test_more_bytes_never_take_less_time(key, group, nbytes, factor):
     assert time(key, nbytes, group, over) <= time(key, nbytes * factor, group, over)
 
 
+@example("all_to_all/hierarchical", Group(ranks=5), 58947.0, 13.0, 1.0, "switch")
 @given(KEYS, GROUPS, SIZES, RATES, RATES, st.sampled_from(["switch", "mesh"]))
 def test_no_algorithm_beats_volume_over_bandwidth(key, group, nbytes, inner, outer, shape):
     over = topology(protocols=(LL, SIMPLE), inner=inner, outer=outer, shape=shape)

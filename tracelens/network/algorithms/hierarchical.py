@@ -35,16 +35,21 @@ def all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
 def all_to_all(nbytes: Values, group: Group, topology: Topology) -> Values:
     """Inside the node to the rank that faces the destination, then between nodes: (f-1)/f of n per tier of f domains.
 
-    PXN without its pipelining. Infinite for a group within one node or with one rank per node: there is one tier.
+    PXN without its pipelining. Where the last node has fewer members than the others, more of what these hold leaves
+    it: all but their own share of n. Infinite for a group within one node or with one rank per node: there is one tier.
     """
     crossings = topology.crossings(group, "all_to_all")
     if len(crossings) < 2 or crossings[0].tier != 0:
         return np.inf + 0.0 * nbytes
+    shares = [(c.fanout - 1) / c.fanout for c in crossings]
+    last = crossings[-1]
+    in_last_domain = group.ranks - (last.fanout - 1) * last.members
+    shares[-1] = max(shares[-1], 1 - in_last_domain / group.ranks)
 
     def time_us(protocol: str) -> Values:
         latency = base_us(crossings, protocol) + sum(c.link.protocol(protocol).hop_us for c in crossings)
         overhead = sum((c.fanout - 1) * c.link.peer_us + c.link.sync_us for c in crossings)
-        moved = sum((c.fanout - 1) / c.fanout / c.rank_bytes_per_us(protocol) for c in crossings)
+        moved = sum(share / c.rank_bytes_per_us(protocol) for share, c in zip(shares, crossings, strict=True))
         return latency + overhead + nbytes * moved
 
     return fastest_protocol(topology, time_us)
