@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,3 +122,44 @@ def test_a_convolution_reads_back_what_its_inverse_records(
     read_back = bindings()["aten::convolution"].target(signature)
     assert (read_back.out, read_back.flops(), read_back.hbm_bytes()) == (model.out, model.flops(), model.hbm_bytes())
     assert inverses()["aten::convolution"].target(read_back) == signature
+
+
+def unnumbered(name: str, shapes: tuple[tuple[int, ...], ...], **attributes: OpSignature) -> OpSignature:
+    """As PyTorch before 1.12 records an op: no numbers."""
+    found = OpSignature(name=name, shapes=shapes, dtypes=tuple("float" if shape else "GenericList" for shape in shapes))
+    return replace(found, attributes=tuple(attributes.items()))
+
+
+X, W, OUT = (32, 3, 224, 224), (64, 3, 7, 7), (32, 64, 112, 112)
+FLOPS = 2 * (3 * 7 * 7) * (32 * 64 * 112 * 112)
+
+
+@pytest.mark.parametrize(
+    "library", ["cudnn_convolution", "miopen_convolution", "mkldnn_convolution", "thnn_conv2d_forward"]
+)
+def test_without_numbers_the_gradient_of_the_result_stands_for_stride_and_padding(library: str):
+    gradient = unnumbered("CudnnConvolutionBackward", (OUT,))
+    binding = bindings()[f"aten::{library}"].target
+    model = binding(unnumbered(f"aten::{library}", (X, W, (), (), ()), gradient=gradient))
+    assert model.out == OUT
+    assert model.flops() == FLOPS
+    with pytest.raises(SignatureError, match="nor the gradient"):
+        binding(unnumbered(f"aten::{library}", (X, W, (), (), ())))
+    with pytest.raises(SignatureError, match="no stride"):
+        binding(unnumbered(f"aten::{library}", (X, W, (), (), ()), gradient=unnumbered("B", (X,))))
+
+
+@pytest.mark.parametrize("library", ["cudnn", "miopen"])
+def test_the_gradients_of_old_libraries_take_their_sizes_from_their_caller(library: str):
+    name = f"aten::{library}_convolution_backward"
+    caller = unnumbered(name, (X, OUT, W, ()))
+    for part, other, size in (("input", W, X), ("weight", X, W)):
+        binding = bindings()[f"{name}_{part}"].target
+        model = binding(unnumbered(f"{name}_{part}", ((), OUT, other, ()), caller=caller))
+        assert model.category == "CONV_bwd"
+        assert model.flops() == FLOPS
+        assert model.hbm_bytes() == 4 * sum(prod(shape) for shape in (OUT, other, size))
+        with pytest.raises(SignatureError, match="calls it"):
+            binding(unnumbered(f"{name}_{part}", ((), OUT, other, ())))
+        with pytest.raises(SignatureError, match="other tensors"):
+            binding(unnumbered(f"{name}_{part}", ((), OUT, OUT, ()), caller=caller))

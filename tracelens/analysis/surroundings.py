@@ -39,7 +39,7 @@ def surroundings(
         return rows[np.isin(table.name[rows], [code for code, asks in asked.items() if what in asks])]
 
     launches = _launches(table, activity, asking(KERNEL), asking(GRID))
-    gradients = _gradients(table, forward, asking(GRADIENT))
+    gradients = _gradients(trace, forward, asking(GRADIENT))
     callers = _callers(trace, asking(CALLER))
     found: dict[int, tuple[tuple[str, Any], ...]] = {}
     for row in rows.tolist():
@@ -68,11 +68,13 @@ def _launches(
     return found
 
 
-def _gradients(table: TraceTable, forward: RowColumn, rows: RowColumn) -> dict[int, OpSignature]:
-    """The record of each op's backward node, where it has shapes."""
+def _gradients(trace: Trace, forward: RowColumn, rows: RowColumn) -> dict[int, OpSignature]:
+    """The record of each op's backward node, where it has shapes: the outermost of what shares its forward."""
     if not len(rows):
         return {}
+    table, depth = trace.table, trace.tree.depth
     backward = np.flatnonzero((forward >= 0) & np.isin(forward, rows))
+    backward = backward[np.argsort(depth[backward], kind="stable")]
     found: dict[int, OpSignature] = {}
     for row in backward.tolist():
         ahead = int(forward[row])

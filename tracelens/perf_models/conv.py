@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -18,7 +18,11 @@ from tracelens.perf_models.base import (
     traced_name,
 )
 from tracelens.perf_models.gemm import dense_strides
+from tracelens.perf_models.surroundings import GRADIENT, gradient_of
 from tracelens.signature import OpSignature, Shape
+
+# Strides and paddings that are looked for.
+_MOST_STRIDE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +182,42 @@ def conv_of(
     )
 
 
+def convolved(x: Shape, w: Shape, out: Shape, dtypes: tuple[DType | None, DType | None, DType | None]) -> Conv:
+    """Conv of x, w and the result, whose size stands for stride and padding; ``dtypes`` are those of the three."""
+    fits = len(x) == len(w) == len(out) > 2 and out[:2] == (x[0], w[0]) and w[1] and x[1] % w[1] == 0
+    dims = [_step(*sizes) for sizes in zip(x[2:], w[2:], out[2:], strict=True)] if fits else [None]
+    found = [dim for dim in dims if dim is not None]
+    if len(found) < len(dims):
+        raise SignatureError("no stride and padding lead to the recorded result")
+    stride, padding = zip(*found, strict=True)
+    return Conv(
+        x=x,
+        w=w,
+        stride=stride,
+        padding=padding,
+        dilation=(1,) * len(dims),
+        output_padding=(0,) * len(dims),
+        groups=x[1] // w[1],
+        dtype=dtypes[0],
+        dtype_w=dtypes[1],
+        dtype_out=dtypes[2],
+    )
+
+
+def _step(size: int, kernel: int, results: int) -> tuple[int, int] | None:
+    """Stride and padding by which a kernel makes so many results of a dim with least left over; None without any."""
+    found = [
+        ((size + 2 * padding - kernel) % stride, padding, stride)
+        for stride in range(1, _MOST_STRIDE)
+        for padding in range(min(kernel, _MOST_STRIDE))
+        if (size + 2 * padding - kernel) // stride + 1 == results
+    ]
+    if not found:
+        return None
+    _, padding, stride = min(found)
+    return stride, padding
+
+
 def _flag(op: OpSignature, index: int) -> bool:
     value = op.literal(index)
     if not isinstance(value, bool | int):
@@ -196,10 +236,36 @@ def _inner_convolution(op: OpSignature) -> Conv:
     return _convolution(op)
 
 
-@traced_as("aten::miopen_convolution", "aten::miopen_depthwise_convolution", "aten::mkldnn_convolution")
+@traced_as(
+    "aten::miopen_convolution", "aten::miopen_depthwise_convolution", "aten::mkldnn_convolution", asks=(GRADIENT,)
+)
 def _miopen_convolution(op: OpSignature) -> Conv:
     """(x, w, bias, padding, stride, dilation, groups, ...)."""
+    if op.scalars is None or not any(op.scalars):
+        return _by_its_gradient(op, bias=2)
     return conv_of(op, padding=3, stride=4, dilation=5, groups=6)
+
+
+@traced_as("aten::thnn_conv2d_forward", "aten::_slow_conv2d_forward", asks=(GRADIENT,))
+def _slow_convolution(op: OpSignature) -> Conv:
+    """(x, w, kernel_size, bias, stride, padding)."""
+    if op.scalars is None or not any(op.scalars):
+        return _by_its_gradient(op, bias=3)
+    return conv_of(op, bias=3, stride=4, padding=5, dilation=None, groups=None)
+
+
+@traced_as("aten::thnn_conv2d", leaf_only=True)
+def _outer_slow_convolution(op: OpSignature) -> Conv:
+    return _slow_convolution(op)
+
+
+def _by_its_gradient(op: OpSignature, *, bias: int | None) -> Conv:
+    """PyTorch before 1.12 records no numbers: the size of the result's gradient stands for stride and padding."""
+    gradient = gradient_of(op)
+    if gradient is None:
+        raise SignatureError(f"{op.name}: neither stride nor padding was recorded, nor the gradient of the result")
+    forward = convolved(op.shape(0), op.shape(1), gradient.shape(0), (op.dtype(0), op.dtype(1), gradient.dtype(0)))
+    return replace(forward, bias=bias is not None and op.has(bias))
 
 
 @traced_as("aten::miopen_convolution_transpose")
@@ -208,9 +274,11 @@ def _miopen_convolution_transpose(op: OpSignature) -> Conv:
     return conv_of(op, padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True)
 
 
-@traced_as("aten::cudnn_convolution")
+@traced_as("aten::cudnn_convolution", asks=(GRADIENT,))
 def _cudnn_convolution(op: OpSignature) -> Conv:
     """(x, w, padding, stride, dilation, groups, ...)."""
+    if op.scalars is None or not any(op.scalars):
+        return _by_its_gradient(op, bias=None)
     return conv_of(op, bias=None, padding=2, stride=3, dilation=4, groups=5)
 
 

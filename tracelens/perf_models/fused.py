@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import PerfModel, total_bytes, traced_as_pattern
-from tracelens.perf_models.conv import Conv
+from tracelens.perf_models.conv import Conv, convolved
 from tracelens.perf_models.fused_arguments import Argument, Traffic, arguments, iterations, traffic
 from tracelens.perf_models.fused_names import FLOPS_PER_ELEMENT, fused_ops
 from tracelens.perf_models.gemm import GEMM
@@ -20,7 +20,6 @@ from tracelens.units import BYTES_PER_MB
 
 #: The attribute that says which compiler made a kernel.
 BACKEND, TRITON = "kernel_backend", "triton"
-_MOST_STRIDE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,41 +103,8 @@ def _template_convolution(op: OpSignature) -> Conv:
     for x, w in itertools.permutations(operands, 2):
         fits = len(x.shape) == len(w.shape) == len(out.shape) > 2
         if fits and out.shape[:2] == (x.shape[0], w.shape[0]) and w.shape[1] and x.shape[1] % w.shape[1] == 0:
-            return _convolved(x, w, out)
+            return convolved(x.shape, w.shape, out.shape, (x.dtype, w.dtype, out.dtype))
     raise SignatureError(f"{op.name}: no two tensors convolve to the last one")
-
-
-def _convolved(x: Argument, w: Argument, out: Argument) -> Conv:
-    dims = [_step(*sizes) for sizes in zip(x.shape[2:], w.shape[2:], out.shape[2:], strict=True)]
-    if None in dims:
-        raise SignatureError("no stride and padding lead to the recorded result")
-    stride, padding = zip(*(dim for dim in dims if dim is not None), strict=True)
-    return Conv(
-        x=x.shape,
-        w=w.shape,
-        stride=stride,
-        padding=padding,
-        dilation=(1,) * len(dims),
-        output_padding=(0,) * len(dims),
-        groups=x.shape[1] // w.shape[1],
-        dtype=x.dtype,
-        dtype_w=w.dtype,
-        dtype_out=out.dtype,
-    )
-
-
-def _step(size: int, kernel: int, results: int) -> tuple[int, int] | None:
-    """Stride and padding by which a kernel makes so many results of a dim with least left over; None without any."""
-    found = [
-        ((size + 2 * padding - kernel) % stride, padding, stride)
-        for stride in range(1, _MOST_STRIDE)
-        for padding in range(min(kernel, _MOST_STRIDE))
-        if (size + 2 * padding - kernel) // stride + 1 == results
-    ]
-    if not found:
-        return None
-    _, padding, stride = min(found)
-    return stride, padding
 
 
 def compiled_kernel(op: OpSignature) -> FusedKernel:
