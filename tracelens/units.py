@@ -15,3 +15,4 @@ FLOPS_PER_TFLOP = 1_000_000_000_000
 # 1 tera-unit per second is 1e6 units per microsecond; 1 GB/s is 1e3 bytes per microsecond.
 TERA_PER_S_IN_PER_US = 1_000_000
 GB_PER_S_IN_BYTES_PER_US = 1_000
+GB_PER_TB = 1_000

@@ -62,6 +62,25 @@ def test_a_whole_step_of_known_flops_is_no_lower_bound(build: Build) -> None:
     assert "at least" not in verdict(summary)
 
 
+def test_known_work_that_is_no_gemm_makes_no_lower_bound(build: Build) -> None:
+    """50 µs of a GEMM and 200 of an addition: all FLOPs are known, however small the GEMM's share."""
+    b = add(build().mm(1024, 2048, 4096, at=0, start=10, duration=50), [4096, 4096], 80, 60, 200)
+    rate = summarize(found(b)).throughput
+    assert rate is not None
+    assert (rate.device_share, rate.known_share) == (pytest.approx(50 / 250), 1)
+    assert not rate.is_lower_bound
+
+
+def test_what_is_faster_than_the_data_sheet_is_named(build: Build) -> None:
+    """17.2 GFLOP in 2 µs are 8,590 TFLOPS/s of 1,307: recorded times may be wrong as well."""
+    notices = summarize(found(build().mm(1024, 2048, 4096, at=0, start=10, duration=2))).notices
+    (text,) = (notice.text for notice in notices if notice.id == "above_peak")
+    assert text == (
+        "1 row faster than the data sheet allows (aten::mm at 657 % of the peak): recorded times, perf model or device "
+        "file are wrong there"
+    )
+
+
 def test_the_mean_rate_is_all_work_over_all_time(build: Build) -> None:
     """One call of 10 µs and one of 90: 2 x 17.2 GFLOP in 100 µs, not the mean of two rates."""
     b = build().mm(1024, 2048, 4096, at=0, start=10, duration=10).mm(1024, 2048, 4096, at=50, start=60, duration=90)

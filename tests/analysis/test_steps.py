@@ -17,7 +17,7 @@ from tracelens.analysis.steps import BEFORE, StepTimes, device_steps
 from tracelens.analysis.summary import CategoryRow, Summary
 from tracelens.analysis.trace import Trace, load
 from tracelens.analysis.verdict import summarize
-from tracelens.report.step_figures import rest_of_window
+from tracelens.report.step_figures import lines_of_window
 from tracelens.trace.table import DEVICE_KINDS
 
 
@@ -273,7 +273,7 @@ def test_no_real_step_is_busy_for_longer_than_it_lasts(shared_traces: Path, name
 
 
 def lines_of_table(summary: Summary) -> list[CategoryRow]:
-    return [*summary.categories, *rest_of_window(summary)]
+    return lines_of_window(summary)
 
 
 def test_table_step_and_busy_share_speak_of_the_same_time(build):

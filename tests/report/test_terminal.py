@@ -25,7 +25,7 @@ from tracelens.report.text import display_width
 def test_the_whole_verdict(summary):
     assert verdict(summary, seconds=4.8, written=["moe-16b.report/"]).splitlines() == [
         " moe-16b  rank 3 of 8 · 4 steps · MI300X · torch 2.9 · 600,345 events in 4.8 s",
-        " step 184.0 ms   at least 10 % of dense bf16 peak",
+        " step 184.0 ms   10 % of dense bf16 peak",
         "     mean of 4: 181.8 to 186.2 ms",
         " matrix ops, 50 % of GPU time: 23 % of peak, 42 % of achievable",
         " GPU busy 91.8 %  = compute 78.4 + exposed comm 11.9 + memcpy 1.5; idle 8.2 %",
@@ -33,12 +33,12 @@ def test_the_whole_verdict(summary):
         " extensions megatron",
         "",
         " per step                  ms      %  TFLOP/s       TB/s  bound by  of roofline",
-        " GEMM                    79.5   43.2      520  1.10 HBM   compute          40 %",
-        " EP_Communication        21.7   11.8        -  0.21 link  link             47 %",
+        " GEMM                    79.5   43.2      520   1.10 HBM  compute          40 %",
+        " EP_Communication        21.7   11.8        -   210 GB/s  link             47 %",
         " other                   14.9    8.1        -          -  no model",
         " (idle)                  15.1    8.2",
         "",
-        " look here first                                         gain per step, at most",
+        " look here first (counts: all 4 steps)                   gain per step, at most",
         " 1 mm 4096x14336x4096 bf16, 32 calls: 57 % of achievable                16.3 ms",
         " ! 14 device events have no recorded launch",
         " wrote moe-16b.report/",
@@ -76,9 +76,9 @@ def test_cpu_time_has_no_columns_of_a_device(summary):
 def test_categories_beyond_the_eighth_line_are_added_up(summary):
     rows = tuple(CategoryRow(name=f"c{i}", time_us=1000.0 * (9 - i), share=0.1) for i in range(9))
     lines = verdict(replace(summary, categories=rows)).splitlines()
-    # c7 and c8 take 2 + 1 = 3 ms
-    assert [line.split()[:3] for line in lines[9:17]] == [[f"c{i}", f"{9 - i}.00", "10.0"] for i in range(7)] + [
-        ["2", "more", "3.00"]
+    # Each runs for a tenth of the step's 184 ms
+    assert [line.split()[:3] for line in lines[9:17]] == [[f"c{i}", "18.40", "10.0"] for i in range(7)] + [
+        ["2", "more", "36.80"]
     ]
 
 
@@ -97,6 +97,49 @@ def test_a_long_sentence_continues_on_the_next_lines_to_its_end(summary):
         ' ! AMD 9.0, 104 units, 64.0 GiB, "AMD Radeon Graphics" fits mi210 and',
         "   mi250-gcd, which agree on bf16 181 TFLOPS, HBM 1.6 TB/s; choose one with",
         "   --device NAME",
+    ]
+
+
+def test_a_number_stays_with_its_unit_and_a_cause_with_its_share(summary):
+    why = "GPU idle 95 %: Python or other host work; 1 gap, the longest 18.5 ms"
+    finding = Finding(id="idle", op=None, gain_us=18_500.0, certainty="low", why=why)
+    causes = (("launch-bound", 0.539), ("Python or other host work", 0.292), ("launch latency", 0.024), ("GC", 0.004))
+    busy = replace(summary.busy, compute=0.01, idle=0.856, idle_causes=causes)
+    lines = verdict(replace(summary, busy=busy, findings=(finding,), notices=())).splitlines()
+    assert lines[5:7] == [
+        "     idle: launch-bound 53.9 + Python or other host work 29.2 +",
+        "           launch latency 2.4 + others 0.4",
+    ]
+    assert lines[-2:] == [
+        " 1 GPU idle 95 %: Python or other host work; 1 gap, the longest         18.5 ms",
+        "   18.5 ms",
+    ]
+
+
+def test_milliseconds_and_percent_of_the_table_are_the_same_time(summary):
+    """Two streams that copy for 27 ms each in a step of 30 ms, 26 of them at the same time, beside 10 ms of kernels."""
+    rows = (
+        CategoryRow(name="copy", time_us=54_000.0, share=28 / 30, wire_tb_s=0.0261, bound="PCIe", of_roofline=0.41),
+        CategoryRow(name="GEMM", time_us=10_000.0, share=10 / 30),
+    )
+    busy = Busy(compute=10 / 30, exposed_comm=0.0, memcpy=19 / 30, idle=1 / 30, total_us=60_000.0)
+    steps = Steps(count=2, time_us=30_000.0)
+    lines = verdict(Summary(input=summary.input, device=summary.device, busy=busy, steps=steps, categories=rows))
+    assert lines.splitlines()[-4:] == [
+        " copy                   28.00   93.3        -  26.1 GB/s  PCIe             41 %",
+        " GEMM                   10.00   33.3        -          -  no model",
+        " (at the same time)     -9.00  -30.0",
+        " (idle)                  1.00    3.3",
+    ]
+
+
+def test_what_is_said_of_steps_is_two_lines(summary):
+    steps = replace(
+        summary.steps, on_device=3, host_us=162_000.0, before_events=968, before_us=27_800.0, skipped_us=3_390.0
+    )
+    assert verdict(replace(summary, steps=steps)).splitlines()[2:4] == [
+        "     mean of 4: 181.8 to 186.2 ms, host ahead of the GPU in 3 of 4 (162.0 ms of",
+        "     host time)",
     ]
 
 

@@ -20,6 +20,7 @@ from tracelens.analysis.summary import Finding, Notice, Said
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
+from tracelens.perf_models.fused import FusedKernel
 from tracelens.perf_models.precision import FP32
 from tracelens.perf_models.sdpa import SDPA
 from tracelens.trace.table import Kind
@@ -27,6 +28,7 @@ from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pandas import Index
 
     from tracelens.analysis.analyze import Analysis
 
@@ -49,19 +51,41 @@ _WAITS = re.compile(r"(?i)notify|barrier|wait|semaphore")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """``findings``, and the rows of the unified table that they speak of instead of a finding of their own."""
+    """``findings``, and what no other finding speaks of then: ``rows`` of the unified table, device ``events``."""
 
     findings: tuple[Finding, ...]
     rows: Bools
+    events: Bools
 
 
 def advice(analysis: Analysis, divisor: int) -> Advice:
     """Everything that the operations of one analysis show; gains per step where ``divisor`` is the number of steps."""
     unified = analysis.frames["unified_perf_summary"]
-    attention, rows = _attention_from_parts(analysis, unified, divisor)
-    found = (attention, _fp32_products(analysis, unified, divisor), _unaligned(analysis, unified, divisor),
-             _unfused(analysis, divisor))  # fmt: skip
-    return Advice(findings=tuple(finding for finding in found if finding is not None), rows=rows)
+    attention, rows, events = _attention_from_parts(analysis, unified, divisor)
+    fp32, of_fp32 = _fp32_gemms(analysis, unified[~rows], divisor)
+    rows |= unified.index.isin(of_fp32)
+    unaligned, of_unaligned = _unaligned(analysis, unified[~rows], divisor)
+    rows |= unified.index.isin(of_unaligned)
+    unfused, in_chains = _unfused(analysis, ~events, divisor)
+    rows |= _launched(analysis, unified, in_chains)
+    found = (attention, fp32, unaligned, unfused)
+    return Advice(findings=tuple(f for f in found if f is not None), rows=rows, events=events | in_chains)
+
+
+def _launched(analysis: Analysis, unified: pd.DataFrame, events: Bools) -> Bools:
+    """Rows of elementwise calls that launched most of their time's kernels among ``events``."""
+    table, activity = analysis.trace.table, analysis.activity
+    at = np.flatnonzero(events & (activity.op >= 0))
+    op = activity.op[at]
+    time_us: dict[tuple[int, int], float] = {}
+    for name, signature, us in zip(
+        table.name[op].tolist(), table.signature[op].tolist(), activity.duration_us(at).tolist(), strict=True
+    ):
+        time_us[name, signature] = time_us.get((name, signature), 0.0) + us
+    examples = unified["example_row"].to_numpy(np.int64)
+    keys = zip(table.name[examples].tolist(), table.signature[examples].tolist(), strict=True)
+    launched_us = np.array([time_us.get(key, 0.0) for key in keys])
+    return np.asarray((unified["category"] == _ELEMENTWISE) & (launched_us > unified["kernel_us_sum"] / 2), bool)
 
 
 def _device_us(analysis: Analysis) -> float:
@@ -84,11 +108,14 @@ def _is_much(analysis: Analysis, time_us: float, gain_us: float) -> bool:
     return time_us > MUCH * _device_us(analysis) and gain_us > 0
 
 
-def _unfused(analysis: Analysis, divisor: int) -> Finding | None:
-    """Elementwise kernels that follow one another on a stream: fused, a chain takes at least its longest kernel."""
+def _unfused(analysis: Analysis, among: Bools, divisor: int) -> tuple[Finding | None, Bools]:
+    """Elementwise kernels that follow one another on a stream: fused, a chain takes at least its longest kernel.
+
+    Also the kernels of the chains.
+    """
     activity = analysis.activity
     order = np.lexsort((activity.start, activity.stream))
-    mine = analysis.event_category.are(_ELEMENTWISE)[order] & ~activity.memcpy[order]
+    mine = (analysis.event_category.are(_ELEMENTWISE) & ~activity.memcpy & among)[order]
     stream = activity.stream[order]
     linked = mine[1:] & mine[:-1] & (stream[1:] == stream[:-1])
     chain = np.cumsum(np.concatenate(([True], ~linked)))[: len(order)] - 1
@@ -99,26 +126,29 @@ def _unfused(analysis: Analysis, divisor: int) -> Finding | None:
     in_chains = int(duration[members].sum())
     gain_us = (in_chains - int(longest[np.unique(chain[members])].sum())) / NS_PER_US
     if not _is_much(analysis, in_chains / NS_PER_US, gain_us):
-        return None
+        return None, np.zeros(len(order), bool)
     share = _share_text(analysis, in_chains / NS_PER_US)
     why = f"{counted(int(members.sum()), 'elementwise kernel')} follow one another, {share}: "
-    return Finding(
+    finding = Finding(
         id="unfused_elementwise", op=None, gain_us=gain_us / divisor, certainty="low",
-        why=why + "unfused chains; torch.compile or a fused kernel",
+        why=why + "fuse them (torch.compile, or a fused kernel)",
         time_us=in_chains / NS_PER_US / divisor,
         figures=(_count("kernels in chains", int(members.sum())), _gpu_share(analysis, in_chains / NS_PER_US)),
     )  # fmt: skip
+    chained = np.zeros(len(order), bool)
+    chained[order] = members
+    return finding, chained
 
 
-def _fp32_products(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> Finding | None:
-    """FP32 products whose kernels say that they did not use TF32, on a device that has it.
+def _fp32_gemms(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> tuple[Finding | None, Index]:
+    """FP32 GEMMs and convolutions whose kernels did not use TF32, by their names, on a device that has it; their rows.
 
     Gain: their time at the same share of the roofline with TF32's rate.
     """
     device = analysis.device
     rates = [device.rate("matrix", dtype) for dtype in (DType.FP32, DType.TF32)] if device is not None else [None, None]
     if device is None or rates[1] is None or (rates[0] is not None and rates[1].tflops_s <= rates[0].tflops_s):
-        return None
+        return None, unified.index[:0]
     rows = unified[(unified["computed_in"] == FP32.label) & (unified["roofline_us"] > 0) & (unified["gflops"] > 0)]
     compute_us = rows["gflops"] * FLOPS_PER_GFLOP / rates[1].tflops_s / TERA_PER_S_IN_PER_US
     memory = device.hbm.tb_s if device.hbm is not None else None
@@ -128,33 +158,34 @@ def _fp32_products(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> F
     gain_us = float((rows["kernel_us_sum"] * (1 - least_us / rows["roofline_us"])).sum())
     time_us = float(rows["kernel_us_sum"].sum())
     if not _is_much(analysis, time_us, gain_us):
-        return None
+        return None, unified.index[:0]
     calls = int(rows["operation_count"].sum())
-    return Finding(
+    finding = Finding(
         id="fp32_without_tf32", op=None, gain_us=gain_us / divisor, certainty="medium",
-        why=f"{counted(calls, 'FP32 product')} (GEMM, convolution) without TF32, {_share_text(analysis, time_us)}: "
+        why=f"{counted(calls, 'FP32 GEMM or convolution call')} without TF32, {_share_text(analysis, time_us)}: "
         "allow TF32 where its 10-bit mantissa is enough",
         time_us=time_us / divisor,
         figures=(_count("calls in FP32", calls), _gpu_share(analysis, time_us)),
     )  # fmt: skip
+    return finding, rows.index
 
 
-def _unaligned(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> Finding | None:
-    """GEMMs with a row of an operand or of the product that does not start at a multiple of 16 bytes."""
+def _unaligned(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> tuple[Finding | None, Index]:
+    """GEMMs with rows of an operand or of the result that do not all start at multiples of 16 bytes, and their rows."""
     rows = unified[(unified["model"] == "GEMM") & (unified["kernel_us_sum"] > 0)]
     odd = [_unaligned_dims(literal_eval(text)) for text in rows["perf_params"]]
     rows = rows[np.array([bool(dims) for dims in odd], bool)]
     time_us = float(rows["kernel_us_sum"].sum())
     gain_us = float((rows["kernel_us_sum"] - rows["roofline_us"] * rows["operation_count"]).clip(lower=0).sum())
     if not _is_much(analysis, time_us, gain_us):
-        return None
+        return None, unified.index[:0]
     by_dim: dict[int, float] = {}
     for us, dims in zip(rows["kernel_us_sum"], filter(None, odd), strict=True):
         by_dim |= {dim: by_dim.get(dim, 0.0) + us for dim in dims}
     most = sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2]
     shown = ", ".join(map(str, most))
     calls = int(rows["operation_count"].sum())
-    return Finding(
+    finding = Finding(
         id="unaligned_gemms", op=None, gain_us=gain_us / divisor, certainty="low",
         why=f"{counted(calls, 'GEMM')} with rows of {shown} elements, {_share_text(analysis, time_us)}: "
         f"not aligned to {ALIGNMENT_BYTES} bytes; pad them",
@@ -162,6 +193,7 @@ def _unaligned(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> Findi
         figures=(_count("unaligned GEMMs", calls), _gpu_share(analysis, time_us),
                  *(_count("elements of a row", dim) for dim in most)),
     )  # fmt: skip
+    return finding, rows.index
 
 
 def _unaligned_dims(parameters: dict[str, Any]) -> list[int]:
@@ -170,37 +202,45 @@ def _unaligned_dims(parameters: dict[str, Any]) -> list[int]:
     if dtype is None or min(parameters["M"], parameters["N"], parameters["K"]) < _LEAST_COLUMNS:
         return []
     elements = max(1, int(ALIGNMENT_BYTES / dtype.width_bytes))
-    inner_a = parameters["M"] if _is_transposed(parameters["stride_A"]) else parameters["K"]
-    inner_b = parameters["K"] if _is_transposed(parameters["stride_B"]) else parameters["N"]
-    return sorted({dim for dim in (inner_a, inner_b, parameters["N"]) if dim % elements})
+    row_a = _row_length(parameters["stride_A"], parameters["K"])
+    row_b = _row_length(parameters["stride_B"], parameters["N"])
+    return sorted({dim for dim in (row_a, row_b, parameters["N"]) if dim % elements})
 
 
-def _is_transposed(stride: tuple[int, ...] | None) -> bool:
-    return stride is not None and len(stride) > 1 and stride[-2] == 1 and stride[-1] != 1
+def _row_length(stride: tuple[int, ...] | None, columns: int) -> int:
+    """Elements from the start of one row of a matrix to the next in memory, of a column where these lie together."""
+    if stride is None or len(stride) < 2 or 1 not in stride[-2:]:
+        return columns
+    return max(stride[-2:])
 
 
-def _attention_from_parts(analysis: Analysis, unified: pd.DataFrame, divisor: int) -> tuple[Finding | None, Bools]:
-    """bmm, softmax over its product, bmm of that: what scaled_dot_product_attention does in one kernel."""
-    table, none = analysis.trace.table, np.zeros(len(unified), bool)
+def _attention_from_parts(
+    analysis: Analysis, unified: pd.DataFrame, divisor: int
+) -> tuple[Finding | None, Bools, Bools]:
+    """bmm, softmax over its result, bmm of that: what scaled_dot_product_attention does in one kernel.
+
+    Also the rows of these ops, and the device events that belong to attention.
+    """
+    table, none = analysis.trace.table, (np.zeros(len(unified), bool), np.zeros(len(analysis.activity), bool))
     triples = _triples(analysis)
     if analysis.device is None or not len(triples):
-        return None, none
-    spans_us = _launched_between(analysis, triples[:, 0], triples[:, 2])
+        return None, *none
+    spans_us, events = _launched_between(analysis, triples[:, 0], triples[:, 2])
     least_us = _attention_us(analysis, triples)
     time_us, gain_us = float(spans_us.sum()), float(np.fmax(spans_us - least_us, 0).sum())
     if not _is_much(analysis, time_us, gain_us):
-        return None, none
+        return None, *none
     spoken = {(int(table.name[row]), int(table.signature[row])) for row in triples.ravel().tolist()}
     examples = unified["example_row"].to_numpy(np.int64)
     rows = np.array([(int(table.name[row]), int(table.signature[row])) in spoken for row in examples.tolist()], bool)
     finding = Finding(
         id="attention_from_parts", op=None, gain_us=gain_us / divisor, certainty="medium",
         why=f"bmm + softmax + bmm, {counted(len(triples), 'time')}, {_share_text(analysis, time_us)}: flash attention "
-        "(scaled_dot_product_attention) does it without the scores in memory",
+        "(scaled_dot_product_attention) keeps the scores out of memory",
         time_us=time_us / divisor,
         figures=(_count("bmm, softmax, bmm", len(triples)), _gpu_share(analysis, time_us)),
     )  # fmt: skip
-    return finding, rows
+    return finding, rows, events
 
 
 def _triples(analysis: Analysis) -> Ints:
@@ -267,12 +307,12 @@ def _attention_us(analysis: Analysis, triples: Ints) -> npt.NDArray[np.float64]:
     return np.array(found, np.float64)
 
 
-def _launched_between(analysis: Analysis, first: Ints, last: Ints) -> npt.NDArray[np.float64]:
-    """Device time (µs) of what was launched on a thread from each ``first`` op's start to its ``last`` op's end."""
+def _launched_between(analysis: Analysis, first: Ints, last: Ints) -> tuple[npt.NDArray[np.float64], Bools]:
+    """Device time (µs) and events of what a thread launched from each ``first`` op's start to its ``last`` op's end."""
     table, activity = analysis.trace.table, analysis.activity
     linked = np.flatnonzero(activity.op >= 0)
     op = activity.op[linked]
-    total = np.zeros(len(first), np.float64)
+    total, events = np.zeros(len(first), np.float64), np.zeros(len(activity), bool)
     for lane in np.unique(table.lane[first]).tolist():
         mine = np.flatnonzero(table.lane[first] == lane)
         starts, ends = table.start_ns[first[mine]], table.start_ns[last[mine]] + table.duration_ns[last[mine]]
@@ -280,23 +320,36 @@ def _launched_between(analysis: Analysis, first: Ints, last: Ints) -> npt.NDArra
         at = np.searchsorted(starts, table.start_ns[op[here]], side="right") - 1
         inside = (at >= 0) & (table.start_ns[op[here]] < ends[np.maximum(at, 0)])
         np.add.at(total, mine[at[inside]], activity.duration[linked[here][inside]] / NS_PER_US)
-    return total
+        events[linked[here][inside]] = True
+    return total, events
 
 
 def unmodelled_categories(analysis: Analysis) -> Iterator[Notice]:
-    """Categories of much device time whose work is mostly unknown: what the report cannot judge."""
+    """Categories of much device time whose work is mostly not known: what the report cannot judge.
+
+    Compiled kernels have a notice of their own.
+    """
     if not analysis.trace.table.has_shapes:
         return
     activity, unified = analysis.activity, analysis.frames["unified_perf_summary"]
-    moves = set(analysis.event_category[activity.communication | activity.memcpy].tolist())
+    moves = set(analysis.event_category[activity.communication | activity.memcpy].tolist()) | {FusedKernel.category}
     known = unified[["gflops", "hbm_mb", "wire_mb"]].notna().any(axis=1)
     time_us = unified["kernel_us_sum"].groupby(unified["category"]).sum()
     known_us = unified["kernel_us_sum"].where(known, 0.0).groupby(unified["category"]).sum()
     largest = time_us.sort_values(ascending=False, kind="stable")
-    for category, us, of_known in zip(largest.index, largest, known_us[largest.index], strict=True):
-        if category not in moves and us > MUCH_UNKNOWN * _device_us(analysis) and of_known < us / 2:
-            text = f"{category} is {_share_text(analysis, us)} and has no perf model: no rate, no roofline, no gain"
-            yield Notice(id="unmodelled", count=1, text=text)
+    unknown = [
+        f"{category} ({_share_text(analysis, us)})"
+        for category, us, of_known in zip(largest.index, largest, known_us[largest.index], strict=True)
+        if category not in moves
+        and category != FusedKernel.category
+        and us > MUCH_UNKNOWN * _device_us(analysis)
+        and of_known < us / 2
+    ]
+    if unknown:
+        shown = ", ".join(unknown)
+        yield Notice(
+            id="unmodelled", count=len(unknown), text=f"work not known: {shown}; so no rate, no roofline and no gain"
+        )
 
 
 def slow_communication(analysis: Analysis, divisor: int) -> list[tuple[str, tuple[Said, ...]]]:
@@ -332,4 +385,7 @@ def _slow_collectives(analysis: Analysis) -> Iterator[tuple[str, tuple[Said, ...
             Said(what="bus bandwidth", value=rate, unit="GB/s"),
             Said(what="link", value=device.link.gb_s, unit="GB/s"),
         )
-        yield f"{kind} at {rate:.3g} GB/s bus bandwidth, the link has {device.link.gb_s:,.0f}", figures
+        yield (
+            f"{kind} at {rate:.3g} GB/s bus bandwidth (waiting included), the link has {device.link.gb_s:,.0f}",
+            figures,
+        )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.intervals import union_ns
+from tracelens.analysis.limits import LAUNCH, launch_floor_us
 from tracelens.analysis.numbering import first_of_each, numbered
 from tracelens.analysis.summary import CategoryRow, Finding, Said
 from tracelens.hardware import HardwareSpec
@@ -113,20 +114,32 @@ def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | N
     return frame.sort_values(keys, ascending=[False, True, True, True], ignore_index=True)
 
 
-def with_rate(row: CategoryRow, frame: pd.DataFrame) -> CategoryRow:
-    """The category of copies with what ``copies`` says of most of its time."""
-    known = frame[(frame["gb_s"] > 0) & frame["path_gb_s"].notna()]
+def with_rate(row: CategoryRow, frame: pd.DataFrame, device: HardwareSpec | None) -> CategoryRow:
+    """The category of copies with what ``copies`` says of most of its time.
+
+    A copy takes at least a launch, so many small ones are bound by that.
+    """
+    known = frame[frame["gb_s"] > 0]
     took_us = known["copied_mb"] * BYTES_PER_MB / (known["gb_s"] * GB_PER_S_IN_BYTES_PER_US)
-    if not took_us.sum() > LEAST_KNOWN * frame["copies_us"].sum():
+    most_us = LEAST_KNOWN * frame["copies_us"].sum()
+    if not took_us.sum() > most_us:
         return row
+    bytes_per_us = float(known["copied_mb"].sum() * BYTES_PER_MB / took_us.sum())
+    rated = replace(row, wire_tb_s=bytes_per_us / TERA_PER_S_IN_PER_US)
+    has_path = known["path_gb_s"].notna()
+    known, took_us = known[has_path], took_us[has_path]
+    if device is None or not took_us.sum() > most_us:
+        return rated
     at_peak_us = known["copied_mb"] * BYTES_PER_MB / (known["path_gb_s"] * GB_PER_S_IN_BYTES_PER_US)
-    share = float(at_peak_us.sum() / took_us.sum())
+    of_known = took_us / known["copies_us"]
+    floor_us = (known["copies"] * of_known * launch_floor_us(device)).clip(upper=took_us)
+    bound = known["path"].where(at_peak_us >= floor_us, LAUNCH)
+    least_us = at_peak_us.clip(lower=floor_us)
     return replace(
-        row,
-        wire_tb_s=float(known["copied_mb"].sum() * BYTES_PER_MB / took_us.sum()) / TERA_PER_S_IN_PER_US,
-        bound=str(at_peak_us.groupby(known["path"]).sum().idxmax()),
-        of_roofline=share,
-        of_peak=share,
+        rated,
+        bound=str(least_us.groupby(bound).sum().idxmax()),
+        of_roofline=float(least_us.sum() / took_us.sum()),
+        of_peak=float(at_peak_us.sum() / took_us.sum()),
     )
 
 
@@ -137,7 +150,7 @@ def exposed_copies(activity: DeviceActivity, frame: pd.DataFrame, window_ns: int
         return
     top = frame.iloc[0]
     how = " ".join(word for word in (top["direction"], top["host_memory"]) if word)
-    why = f"nothing but copies on the device for {100 * only_ns / window_ns:.0f} % of the time: {top['op']} {how}"
+    why = f"the GPU only copies for {100 * only_ns / window_ns:.0f} % of the time: mostly {top['op']} {how}"
     figures = [Said(what="share of the time", value=only_ns / window_ns, unit="share")]
     if top["gb_s"] > 0:
         why += f" at {top['gb_s']:.1f} GB/s"

@@ -19,8 +19,8 @@ def idle_findings(causes: pd.DataFrame, divisor: int) -> list[Finding]:
     percent = causes["percent_of_window"]
     long, total = causes[percent > _LEAST_PERCENT], float(percent.sum())
     if long.empty and total > _LEAST_PERCENT:
-        why = f"device idle {total:.0f} %: several causes; the longest wait {duration(causes['max_us'].max())}"
-        most = Said(what="longest wait", value=float(causes["max_us"].max()), unit="us")
+        why = f"GPU idle {total:.0f} %: several causes; the longest gap {duration(causes['max_us'].max())}"
+        most = Said(what="longest gap", value=float(causes["max_us"].max()), unit="us")
         return [_finding(float(causes["idle_us"].sum()) / divisor, why, (_idle_share(total), most))]
     rows = zip(
         *(long[key].tolist() for key in ("cause", "percent_of_window", "gaps", "max_us", "idle_us")), strict=True
@@ -28,7 +28,7 @@ def idle_findings(causes: pd.DataFrame, divisor: int) -> list[Finding]:
     return [
         _finding(
             idle_us / divisor,
-            f"device idle {share:.0f} %: {'cause unknown' if cause == UNKNOWN else cause}; "
+            f"GPU idle {share:.0f} %: {'cause unknown' if cause == UNKNOWN else cause}; "
             f"{counted(gaps, 'gap')}, the longest {duration(longest)}",
             (
                 _idle_share(share),
@@ -58,12 +58,12 @@ def counted(count: int, what: str) -> str:
 
 
 def duration(us: float) -> str:
-    """A length of time in the unit that reads well: microseconds below 10 ms, milliseconds below 10 s, seconds.
+    """A length of time in µs, ms or s, with up to three digits.
 
-    >>> duration(493_284), duration(12_000_000)
-    ('493 ms', '12.0 s')
+    >>> duration(54), duration(6_543), duration(493_284), duration(12_190_000)
+    ('54 µs', '6.54 ms', '493 ms', '12.2 s')
     """
-    for unit, name in ((1, "µs"), (1e3, "ms")):
-        if us < 10_000 * unit:
-            return f"{us / unit:,.0f} {name}"
-    return f"{us / 1e6:,.1f} s"
+    for unit, name in ((1.0, "µs"), (1e3, "ms")):
+        if us < 999.5 * unit:
+            return f"{us / unit:.3g} {name}"
+    return f"{us / 1e6:,.1f} s" if us < 999.5e6 else f"{us / 1e6:,.0f} s"

@@ -117,8 +117,9 @@ COMPLETE = 0.9
 class Throughput:
     """Matrix arithmetic of known FLOPs over the time of the calls that it belongs to.
 
-    ``device_share``: these calls' share of the device time. ``of_peak`` and ``of_achievable``: shares of the device's
-    rates, each call's for what it computes in; ``dtype`` is the type of most FLOPs, ``several`` whether others matter.
+    ``device_share``: these calls' share of the device time; ``known_share``: that of all calls of known FLOPs, none
+    included. ``of_peak`` and ``of_achievable``: shares of the device's rates, each call's for what it computes in;
+    ``dtype`` is the type of most FLOPs, ``several`` whether others matter.
     ``window_of_peak``: the same FLOPs over the whole window, idle time included; where ``is_lower_bound`` other calls
     may add to it.
     """
@@ -126,6 +127,7 @@ class Throughput:
     tflops_s: float
     dtype: str
     device_share: float
+    known_share: float = 1.0
     several: bool = False
     of_peak: float | None = None
     of_achievable: float | None = None
@@ -133,8 +135,8 @@ class Throughput:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether the calls are too little of the device time for the window's figure to be all of it."""
-        return self.device_share < COMPLETE
+        """Whether calls of unknown FLOPs hold so much of the device time that the window's figure may lack some."""
+        return self.known_share < COMPLETE
 
     @property
     def peak_name(self) -> str:

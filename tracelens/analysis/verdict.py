@@ -220,6 +220,7 @@ def _throughput(analysis: Analysis) -> Throughput | None:
         dtype=str(by_spec.idxmax()).removeprefix("matrix_"),
         several=bool(by_spec.max() < ONE_TYPE * by_spec.sum()),
         device_share=float(time_us.sum() / device_us),
+        known_share=analysis.coverage.flops or 0.0,
         of_peak=share(peak),
         of_achievable=share(best) if time_us[best.notna()].sum() > COMPLETE * time_us[peak.notna()].sum() else None,
         window_of_peak=float(at_peak_us / (analysis.timeline.total_ns / NS_PER_US)) if peak.notna().any() else None,
@@ -245,7 +246,7 @@ def _categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
         for code in np.unique(category.code).tolist()
     ]
     if "copies" in analysis.frames:
-        rows = [with_rate(row, analysis.frames["copies"]) if row.name == COPY else row for row in rows]
+        rows = [with_rate(row, analysis.frames["copies"], analysis.device) if row.name == COPY else row for row in rows]
     return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
 
 
@@ -324,6 +325,7 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
         findings += exposed_copies(activity, analysis.frames["copies"], timeline.total_ns, divisor)
     findings += idle_findings(analysis.frames["idle_causes"], divisor)
     short = (activity.duration < SHORT_KERNEL_US * NS_PER_US) & ~activity.communication & ~activity.between_memories
+    short &= ~patterns.events
     if short.sum() > 100 and activity.duration[short].sum() > 0.02 * timeline.total_ns:
         findings.append(
             Finding(
@@ -331,7 +333,7 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
                 op=None,
                 gain_us=float(activity.duration[short].sum()) / NS_PER_US / divisor,
                 certainty="low",
-                why=f"{int(short.sum()):,} kernels under {SHORT_KERNEL_US:.0f} µs: fuse them or capture a graph",
+                why=f"{int(short.sum()):,} kernels under {SHORT_KERNEL_US:.0f} µs, mostly launch: fuse them",
                 time_us=float(activity.duration[short].sum()) / NS_PER_US / divisor,
                 figures=(
                     Said(what="short kernels", value=int(short.sum()), unit="count"),
@@ -412,9 +414,9 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
     activity = analysis.activity
     notices = _input_notices(analysis)
     unlinked = int((activity.op < 0).sum())
-    if unlinked:
+    if unlinked > analysis.step_times.before_events:
         share = _percent(analysis.coverage.unlinked or 0.0, 1)
-        text = f"{unlinked:,} of {len(activity):,} device events ({share} of their time) have no recorded launch"
+        text = f"{unlinked:,} of {len(activity):,} device events ({share} of GPU time) have no recorded launch"
         notices.append(Notice(id="unlinked", count=unlinked, text=text))
     if analysis.device is None:
         notices.append(
@@ -426,10 +428,10 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         )
     elif analysis.recognition.note and (analysis.recognition.device is None or analysis.recognition.how == CHOSEN):
         notices.append(Notice(id="device", count=1, text=analysis.recognition.note))
-    above = _above_peak(analysis.frames["unified_perf_summary"])
+    above, fastest = _above_peak(analysis.frames["unified_perf_summary"])
     if above:
-        faster = f"{counted(above, 'row')} faster than the data sheet allows"
-        text = f"{faster}: a perf model or the device file is wrong there"
+        faster = f"{counted(above, 'row')} faster than the data sheet allows ({fastest})"
+        text = f"{faster}: recorded times, perf model or device file are wrong there"
         notices.append(Notice(id="above_peak", count=above, text=text))
     graphs = _graph_share(analysis)
     if graphs is not None:
@@ -463,8 +465,9 @@ def _input_notices(analysis: Analysis) -> list[Notice]:
 
 def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
     device = analysis.trace.table.is_of(DEVICE_KINDS)
-    share = _percent(overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum())), 2)
-    kernels = f"{counted(overlaps.count, 'device event')} ran into the next of their stream ({share} of device time)"
+    part = overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum()))
+    share = "<0.01 %" if part < 0.00005 else _percent(part, 2)
+    kernels = f"{counted(overlaps.count, 'device event')} ran into the next on the same stream ({share} of GPU time)"
     text = f"{kernels}: clipped there" if overlaps.clipped else f"{kernels}: kept; --overlap clip ends them there"
     return Notice(id="same_stream_overlap", count=overlaps.count, text=text)
 
@@ -498,11 +501,17 @@ def _chosen_rank(ranks: MergedRanks) -> Notice:
     return Notice(id="several_processes", count=len(ranks.numbers), text=text)
 
 
-def _above_peak(rows: pd.DataFrame) -> int:
-    """Rows faster than the data sheet allows, by more than the clock's resolution and than the cache explains."""
+def _above_peak(rows: pd.DataFrame) -> tuple[int, str]:
+    """How many rows are faster than the data sheet allows, by more than the clock's resolution and than the cache
+    explains, and which one most.
+    """
     at_peak_us = rows["percent_of_peak"] / 100 * rows["kernel_us_mean"]
     beyond = at_peak_us - rows["kernel_us_mean"] > TOLERANCE_US * rows["kernels_per_call"]
-    return int((beyond & rows["served_from"].isna()).sum())
+    rows = rows[beyond & rows["served_from"].isna()]
+    if rows.empty:
+        return 0, ""
+    fastest = rows.iloc[int(rows["percent_of_peak"].argmax())]
+    return len(rows), f"{fastest['name']} at {fastest['percent_of_peak']:,.0f} % of the peak"
 
 
 def _from_cache(rows: pd.DataFrame) -> Iterator[Notice]:
@@ -521,7 +530,7 @@ def _graph_share(analysis: Analysis) -> Notice | None:
     if not behind.any():
         return None
     share = activity.duration[behind].sum() / max(1, activity.duration.sum())
-    found = f"{counted(int(behind.sum()), 'kernel')} ({_percent(share)} of device time) came from graph launches"
+    found = f"{counted(int(behind.sum()), 'kernel')} ({_percent(share)} of GPU time) came from graph launches"
     text = f"{found}: by kernel, no ops; --capture TRACE gives them"
     return Notice(id="graph_launches", count=int(behind.sum()), text=text)
 
@@ -547,13 +556,22 @@ def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
     rows = analysis.frames["unified_perf_summary"]
     rows = rows[rows["category"] == FusedKernel.category]
     unknown = rows[rows["gflops"].isna() | rows["hbm_mb"].isna()]
-    if len(unknown):
+    if len(unknown) and not _is_replayed(analysis, FusedKernel.category):
         share = _percent(unknown["kernel_us_sum"].sum() / max(1e-9, rows["kernel_us_sum"].sum()))
         names = list(dict.fromkeys(unknown["name"].astype(str)))
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         calls = int(unknown["operation_count"].sum())
-        text = f"{counted(calls, 'Triton kernel')} ({share} of their time) without FLOPs or without bytes: {shown}"
+        text = f"{counted(calls, 'Triton kernel')} without FLOPs or bytes ({share} of Triton time): {shown}"
         yield Notice(id="compiled_kernels", count=calls, text=text)
+
+
+def _is_replayed(analysis: Analysis, category: str) -> bool:
+    """Whether most of a category's time came from graph launches without a capture, which has a notice of its own."""
+    activity = analysis.activity
+    mine = analysis.event_category.are(category)
+    behind = np.isin(analysis.trace.tree.launch[activity.rows], graph_launches(analysis.trace.table))
+    replayed, whole = (int(activity.duration[of].sum()) for of in (mine & behind, mine))
+    return analysis.graphs is None and replayed > whole / 2
 
 
 def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:
@@ -561,7 +579,7 @@ def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:
     if not graphs.kernels:
         return Notice(id="graph_launches", count=0, text=f"no graph launches: {graphs.capture} has nothing to give")
     share = graphs.linked_ns / max(1, device_ns)
-    found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({_percent(share)} of device time)"
+    found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({_percent(share)} of GPU time)"
     launches = f"{graphs.linked_launches} of {graphs.launches:,} launches"
     text = f"graph launches: ops from {graphs.capture} for {found} in {launches}"
     if graphs.reasons:

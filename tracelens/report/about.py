@@ -132,7 +132,7 @@ def _time(summary: Summary) -> Iterator[Line]:
         if rate.of_achievable is not None:
             yield _row("  of the best measured", rate.of_achievable, number_format=PERCENT)
         if rate.window_of_peak is not None:
-            least = "at least: other calls may compute, too" if rate.is_lower_bound else None
+            least = "at least: calls of unknown FLOPs may add to it" if rate.is_lower_bound else None
             yield _row("  over the whole window, of the dense peak", rate.window_of_peak, least, number_format=PERCENT)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracelens.analysis.summary import CategoryRow
+from tracelens.units import GB_PER_TB
 
 _BOUND = {"memory": "HBM", "hbm": "HBM", "wire": "link"}
 
@@ -28,9 +29,9 @@ def bound_text(row: CategoryRow) -> str:
 
 
 def shown_tb_s(row: CategoryRow) -> str | None:
-    """A category's bytes per second, with where they went; None where they are not known."""
+    """A category's bytes per second: TB/s of HBM, GB/s of a link or PCIe; None where they are not known."""
     if row.wire_tb_s is not None:
-        return f"{shown_rate(row.wire_tb_s)} link"
+        return f"{shown_rate(row.wire_tb_s * GB_PER_TB)} GB/s"
     return None if row.hbm_tb_s is None else f"{shown_rate(row.hbm_tb_s)} HBM"
 
 
@@ -49,9 +50,9 @@ def shown_rate(value: float) -> str:
 
 def shown_percent(share: float) -> str:
     """A fraction in percent, with a tenth."""
-    return f"{100 * share:.1f} %"
+    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
 def shown_share(share: float) -> str:
     """A fraction in whole percent; a tenth where that is all there is."""
-    return f"{100 * share:.1f} %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
+    return shown_percent(share) if 0 < share < 0.01 else f"{100 * share:.0f} %"

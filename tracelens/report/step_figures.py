@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tracelens.analysis.summary import CategoryRow, Steps, Summary
 from tracelens.report.figures import shown_ms
 
 #: Share of the window from which the lines below the table are worth showing.
 _LEAST = 0.0005
+#: Lines of the table that are no category.
+AT_ONCE, IDLE = "(at the same time)", "(idle)"
 
 
 def step_range(steps: Steps) -> str:
@@ -19,29 +22,40 @@ def step_range(steps: Steps) -> str:
 
 
 def step_notes(steps: Steps) -> Iterator[str]:
-    """How far the steps lie apart, which clock they are taken from, what was recorded but is in none of them."""
-    if steps.spread is not None:
-        yield step_range(steps)
+    """How far the steps lie apart and whose clock they follow; then what was recorded but is in none of them."""
+    clock = [] if steps.spread is None else [step_range(steps)]
     if steps.on_device and steps.host_us is not None:
-        which = "" if steps.on_device == steps.count else f" of {steps.on_device} of {steps.count} steps"
-        yield f"timed on the device: the host ran ahead{which}, with {shown_ms(steps.host_us)} ms a step"
-    if steps.skipped_us:
-        yield f"without {shown_ms(steps.skipped_us)} ms idle after the host had waited for work from before recording"
+        which = "" if steps.on_device == steps.count else f" in {steps.on_device} of {steps.count}"
+        clock.append(f"host ahead of the GPU{which} ({shown_ms(steps.host_us)} ms of host time)")
+    if clock:
+        yield ", ".join(clock)
+    outside = []
     if steps.before_events:
-        yield (
-            f"before the first step: {steps.before_events:,} device events, {shown_ms(steps.before_us)} ms, queued "
-            "before recording began; in no step"
-        )
+        outside.append(f"{shown_ms(steps.before_us)} ms queued before recording")
+    if steps.skipped_us:
+        outside.append(f"{shown_ms(steps.skipped_us)} ms idle at its start")
+    if outside:
+        yield f"in no step: {', '.join(outside)}"
 
 
-def rest_of_window(summary: Summary) -> Iterator[CategoryRow]:
-    """What the categories lack of the step, or of the window: time that several shared, and idle time."""
+def counts_of(summary: Summary) -> str:
+    """What the counts in findings are of, where it is more than the step that their gains are of."""
+    steps = summary.steps
+    return f" (counts: all {steps.count} steps)" if steps is not None and steps.count > 1 else ""
+
+
+def lines_of_window(summary: Summary) -> list[CategoryRow]:
+    """The categories by the time in which they ran, then what several did at the same time (negative), and idle time.
+
+    Times and shares add up to the step or the window.
+    """
     busy = summary.busy
     if busy is None or not busy.total_us:
-        return
-    steps = 1 if summary.steps is None else summary.steps.count
-    shared = busy.busy * busy.total_us / steps - sum(row.time_us for row in summary.categories)
-    share = busy.busy - sum(row.share for row in summary.categories)
-    if max(-share, -shared * steps / busy.total_us) >= _LEAST:
-        yield CategoryRow(name="(at the same time)", time_us=shared, share=share)
-    yield CategoryRow(name="(idle)", time_us=busy.idle * busy.total_us / steps, share=busy.idle)
+        return list(summary.categories)
+    step_us = busy.total_us / (1 if summary.steps is None else summary.steps.count)
+    shares = [(row, row.share) for row in summary.categories]
+    shared = busy.busy - sum(share for _, share in shares)
+    if -shared >= _LEAST:
+        shares.append((CategoryRow(name=AT_ONCE, time_us=0.0, share=shared), shared))
+    shares.append((CategoryRow(name=IDLE, time_us=0.0, share=busy.idle), busy.idle))
+    return [replace(row, time_us=share * step_us) for row, share in shares]

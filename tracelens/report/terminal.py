@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
@@ -17,15 +18,20 @@ from tracelens.report.figures import (
     shown_tb_s,
     trace_name,
 )
-from tracelens.report.step_figures import rest_of_window, step_notes
+from tracelens.report.step_figures import AT_ONCE, IDLE, counts_of, lines_of_window, step_notes
 from tracelens.report.text import clipped, display_width, terminal_text
 from tracelens.units import FLOPS_PER_TFLOP
 
 WIDTH = 80
 _BOLD, _DIM, _YELLOW, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
 _FINDINGS, _CATEGORIES, _NOTICES = 3, 8, 3
-#: Share of the window from which idle time is worth a line, and from which a cause of it shows as a tenth of a percent.
-_MUCH_IDLE, _LEAST_CAUSE = 0.01, 0.0005
+_HARD_SPACE = "\xa0"
+_SPACES = re.compile(rf"[^\S{_HARD_SPACE}]+")
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|GB/s|TB/s|bytes)(?!\w))")
+#: Share of the window from which idle time is worth a line, and from which a cause of it is named there.
+_MUCH_IDLE, _LEAST_CAUSE = 0.01, 0.005
+#: Share that shows as a tenth of a percent.
+_TENTH = 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +99,10 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
             f"{100 * busy.exposed_comm:.1f} + memcpy {100 * busy.memcpy:.1f}; idle {shown_percent(busy.idle)}"
         )
         if busy.idle >= _MUCH_IDLE and busy.idle_causes:
-            causes = (f"{cause} {100 * share:.1f}" for cause, share in busy.idle_causes if share >= _LEAST_CAUSE)
-            first, *more = _wrapped(" + ".join(causes), WIDTH - 11)
+            causes = [f"{cause} {100 * share:.1f}" for cause, share in busy.idle_causes if share >= _LEAST_CAUSE]
+            others = sum(share for _, share in busy.idle_causes if share < _LEAST_CAUSE)
+            causes += [f"others {100 * others:.1f}"] if others >= _TENTH else []
+            first, *more = _wrapped(" + ".join(cause.replace(" ", _HARD_SPACE) for cause in causes), WIDTH - 11)
             yield _Row(text=f"     idle: {first}")
             yield from (_Row(text=f"           {line}") for line in more)
 
@@ -107,7 +115,7 @@ def _time(summary: Summary) -> Iterator[str]:
     else:
         return
     rate = summary.throughput
-    if rate is not None and rate.window_of_peak is not None:
+    if rate is not None and rate.window_of_peak is not None and rate.window_of_peak >= _TENTH:
         yield f"   {'at least ' if rate.is_lower_bound else ''}{shown_share(rate.window_of_peak)} of {rate.peak_name}"
 
 
@@ -156,12 +164,14 @@ def _table(summary: Summary) -> Iterator[_Row]:
     rates = f"{'TFLOP/s':>9}{'TB/s':>11}  {'bound by':<10}{'of roofline':>11}" if on_device else ""
     yield _Row(text="")
     yield _Row(text=f" {title:<19}{'ms':>9}{'%':>7}{rates}", style=_DIM)
-    shown = _shown_categories(summary.categories)
+    lines = lines_of_window(summary)
+    rest = [row for row in lines if row.name in (AT_ONCE, IDLE)] if on_device else []
+    shown = _shown_categories(lines[: len(lines) - len(rest)])
     largest = max(row.time_us for row in shown)
     decimals = 1 if largest >= 50_000 else 2 if largest >= 5_000 else 3
     for row in shown:
         yield _Row(text=_time_cells(row, decimals) + (_rate_cells(row) if on_device else ""))
-    for row in rest_of_window(summary):
+    for row in rest:
         yield _Row(text=_time_cells(row, decimals), style=_DIM)
 
 
@@ -190,17 +200,16 @@ def _rate_cells(row: CategoryRow) -> str:
 
 
 def _tb_s(row: CategoryRow) -> str:
-    number, _, where = (shown_tb_s(row) or "-").partition(" ")
-    return f"{number} {where:<4}" if where else number
+    return shown_tb_s(row) or "-"
 
 
 def _findings(summary: Summary) -> Iterator[_Row]:
     shown = summary.findings[:_FINDINGS]
     if not shown:
         return
-    per = "gain per step, at most" if summary.steps else "gain, at most"
+    title, per = f" look here first{counts_of(summary)}", "gain per step, at most" if summary.steps else "gain, at most"
     yield _Row(text="")
-    yield _Row(text=f" look here first{per:>{WIDTH - 17}}", style=_DIM)
+    yield _Row(text=title + f"{per:>{WIDTH - 1 - len(title)}}", style=_DIM)
     for number, finding in enumerate(shown, 1):
         gain = "" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
         first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain))
@@ -221,13 +230,15 @@ def _notices(summary: Summary) -> Iterator[_Row]:
 
 
 def _wrapped(text: str, width: int, lines: int = 3) -> list[str]:
-    """``text`` in at most ``lines`` lines, the last one clipped."""
-    text = " ".join(terminal_text(text).split())
-    if display_width(text) <= width or lines == 1:
-        return [clipped(text, width)]
-    head = clipped(text, width + 1).removesuffix("…")
-    cut = head.rfind(" ") if " " in head else len(head)
-    return [text[:cut], *_wrapped(text[cut:], width, lines - 1)]
+    """``text`` in at most ``lines`` lines, the last one clipped; a number keeps its unit, hard spaces never break."""
+    text = _BEFORE_UNIT.sub(_HARD_SPACE, _SPACES.sub(" ", terminal_text(text)).strip(" "))
+    wrapped: list[str] = []
+    while display_width(text) > width and len(wrapped) < lines - 1:
+        head = clipped(text, width + 1).removesuffix("…")
+        cut = head.rfind(" ") if " " in head else len(head)
+        wrapped.append(text[:cut])
+        text = text[cut:].lstrip(" ")
+    return [line.replace(_HARD_SPACE, " ") for line in (*wrapped, clipped(text, width))]
 
 
 def _events(count: int) -> str:

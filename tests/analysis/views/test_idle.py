@@ -261,8 +261,8 @@ def test_a_step_window_holds_the_gaps_before_its_first_and_after_its_last_kernel
     assert found["percent_of_window"].tolist() == [51.0, 8.5, 0.5]
     idle = [finding.why for finding in summarize(analysis).findings if finding.id == "idle"]
     assert idle == [
-        "device idle 51 %: Python or other host work; 2 gaps, the longest 50 µs",
-        "device idle 8 %: launch latency; 1 gap, the longest 8 µs",
+        "GPU idle 51 %: Python or other host work; 2 gaps, the longest 50 µs",
+        "GPU idle 8 %: launch latency; 1 gap, the longest 8.5 µs",
     ]
 
 
@@ -283,7 +283,7 @@ def test_a_launch_bound_finding_gains_at_most_the_launch_bound_time(build: Build
 def test_a_gap_of_unknown_cause_says_so_in_the_verdict(build: Build) -> None:
     analysis = analyze(build().launch(0, "k", 5, 5).kernel("k", 30, 5).trace(), Options())
     idle = next(finding for finding in summarize(analysis).findings if finding.id == "idle")
-    assert idle.why == "device idle 67 %: cause unknown; 1 gap, the longest 20 µs"
+    assert idle.why == "GPU idle 67 %: cause unknown; 1 gap, the longest 20 µs"
 
 
 def test_the_gaps_are_listed_with_what_stands_round_them(build: Build) -> None:
