@@ -173,6 +173,14 @@ def test_frames_that_no_trace_stands_behind_make_a_page_without_drawings(analysi
     assert "no roofs" in page.text
 
 
+def test_the_table_of_categories_adds_up_to_the_step(analysis, summary):
+    """The categories hold 63.1 % and (idle) 8.2; the step of 184 ms is busy for 91.8 %."""
+    text = Page(html_bytes(Report(analysis, summary).sheets, summary, analysis)).text
+    assert "(idle)15.18.2" in text
+    assert "210 GB/s" in text
+    assert "Look here first (counts: all 4 steps)" in text
+
+
 def test_rates_above_the_device_are_marked_in_words_too(analysis, summary):
     above = replace(summary, categories=(replace(summary.categories[0], of_roofline=1.5),))
     page = Page(html_bytes(Report(analysis, above).sheets, above, analysis))

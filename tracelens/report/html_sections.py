@@ -30,7 +30,7 @@ from tracelens.report.html_charts import (
 )
 from tracelens.report.html_markup import Content, Markup, joined, tag
 from tracelens.report.html_tables import STATIC_ROWS, PageTable, shown_text
-from tracelens.report.step_figures import step_notes, step_range
+from tracelens.report.step_figures import counts_of, lines_of_window, step_notes, step_range
 from tracelens.units import NS_PER_MS, NS_PER_US
 
 #: Lines of a list of notices; an extension can fail in very many ways.
@@ -195,10 +195,10 @@ def where_time_goes(summary: Summary, colors: Mapping[str, str], path: Sheet | N
         _path_table(path, "step" if summary.steps else "window"),
         _how(
             _WINDOW_TEXT if summary.busy is not None else None,
-            f"The categories: {unit} time of each category over that of all; streams overlap, so their times may add "
-            "up to more than the window's busy time.",
-            "Rates are over the category's own time. HBM is traffic of device memory, counted once per operand; link "
-            "is what may have left the device, an upper bound. Of roofline: estimated over measured time.",
+            f"The bar: {unit} time of each category over that of all. The table: the time in which something of the "
+            "category ran; with what several did at the same time, and idle time, it adds up.",
+            "Rates are over the time of the category's kernels: TB/s of device memory, counted once per operand, GB/s "
+            "of links and PCIe, waiting included. Of roofline: estimated over measured time.",
             _IDLE_TEXT if summary.busy is not None and summary.busy.idle_causes else None,
             _PATH_TEXT if path is not None else None,
         ),
@@ -275,9 +275,9 @@ def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit:
     if unit == "device":
         head += ["TFLOPS/s", "TB/s", "bound by", "of roofline"]
     rows = [
-        tag("tr", list(_category_cells(row, colors, unit)))
-        for row in summary.categories
-    ]  # fmt: skip
+        tag("tr", list(_category_cells(row, colors, unit) if row.name in colors else _rest_cells(row)))
+        for row in lines_of_window(summary)
+    ]
     heads = [tag("th", text, scope="col", class_=None if text in ("category", "bound by") else "n") for text in head]
     return tag(
         "div", tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="categories"), class_="scroll"
@@ -296,6 +296,13 @@ def _category_cells(row: CategoryRow, colors: Mapping[str, str], unit: str) -> I
     yield tag("td", shown_tb_s(row) or "–", class_="n")
     yield tag("td", bound_text(row))
     yield tag("td", *_of_roofline(row.of_roofline), class_="n")
+
+
+def _rest_cells(row: CategoryRow) -> Iterator[Markup]:
+    """Of a line that is no category: shared or idle time."""
+    yield tag("th", row.name, scope="row")
+    yield tag("td", shown_ms(row.time_us), class_="n")
+    yield tag("td", f"{100 * row.share:.1f}", class_="n")
 
 
 def _of_roofline(share: float | None) -> Iterator[Content]:
@@ -335,7 +342,7 @@ def look_here_first(summary: Summary) -> Markup | None:
     )
     table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", items), class_="findings")
     return joined(
-        tag("h2", "Look here first"),
+        tag("h2", f"Look here first{counts_of(summary)}"),
         tag("div", table, class_="scroll"),
         _how(
             "The gain of an op is its measured time less its roofline time; that of idle time and exposed "
