@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models import Normalization, RMSNorm, bindings, inverses
+from tracelens.perf_models.surroundings import Launch
 from tracelens.signature import OpSignature
 
 N, C = 8 * 16 * 32 * 32, 16
@@ -136,3 +139,21 @@ def test_layer_norm_reads_back_what_its_inverse_records(
     assert (read_back.channels, read_back.statistics) == (channels, statistics)
     assert (read_back.flops(), read_back.hbm_bytes()) == (model.flops(), model.hbm_bytes())
     assert inverses()["aten::layer_norm"].target(read_back) == signature
+
+
+@pytest.mark.parametrize(
+    ("kernel", "training"),
+    [
+        ("void cudnn::bn_fw_tr_1C11_singleread<float, 512, true, 1, 2, 0>(cudnnTensorStruct)", True),
+        ("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float, float, true, 1>(float, float)", False),
+        ("MIOpenBatchNormFwdTrainSpatial.kd", True),
+        ("MIOpenBatchNormFwdInferSpatialEst.kd", False),
+    ],
+)
+def test_without_numbers_the_kernel_says_whether_batch_norm_trains(kernel: str, training: bool):
+    shapes = ((32, 64, 8, 8), (64,), (64,), (64,), (64,), (), (), ())
+    op = OpSignature(name="aten::cudnn_batch_norm", shapes=shapes, dtypes=(*["float"] * 5, "Bool", "Double", "Double"))
+    binding = bindings()[op.name].target
+    with pytest.raises(SignatureError):
+        binding(op)
+    assert binding(replace(op, attributes=(("launch", Launch(kernel=kernel)),))).training is training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from math import prod
 from typing import Any, ClassVar
@@ -18,7 +19,11 @@ from tracelens.perf_models.base import (
     traced_name,
 )
 from tracelens.perf_models.gemm import dense_strides
+from tracelens.perf_models.surroundings import KERNEL, launch_of
 from tracelens.signature import OpSignature, Shape
+
+# cuDNN's and MIOpen's kernels of batch normalization forward.
+_TRAINS = re.compile(r"(?P<trains>\bbn_fw_tr_|BatchNormFwdTrain)|\bbn_fw_inf_|BatchNormFwdInfer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,8 +301,6 @@ def rms_norm(op: OpSignature, x: int, weight: int, *, out: int | None = None, sc
 @traced_as(
     "aten::batch_norm",
     "aten::native_batch_norm",
-    "aten::miopen_batch_norm",
-    "aten::cudnn_batch_norm",
     "aten::_batch_norm_impl_index",
     "aten::_native_batch_norm_legit",
 )
@@ -305,6 +308,18 @@ def _batch_norm(op: OpSignature) -> Normalization:
     """(x, weight, bias, running_mean, running_var, training, ...)."""
     c = _channels(op, 0)
     return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=_flag(op, 5), running=op.has(3))
+
+
+@traced_as("aten::miopen_batch_norm", "aten::cudnn_batch_norm", asks=(KERNEL,))
+def _library_batch_norm(op: OpSignature) -> Normalization:
+    """As ``aten::batch_norm``; where no numbers were recorded, the kernel's name says whether it trains."""
+    launch = launch_of(op)
+    said = None if launch is None else _TRAINS.search(launch.kernel)
+    if said is None:
+        return _batch_norm(op)
+    c = _channels(op, 0)
+    training = said["trains"] is not None
+    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=training, running=op.has(3))
 
 
 @traced_as("aten::_batch_norm_with_update")
