@@ -14,7 +14,8 @@ def test_the_bundled_ones_are_listed(capsys: pytest.CaptureFixture[str]):
     listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     names = (
         "aiter", "apex", "bitsandbytes", "deep_ep", "deepspeed", "fbgemm", "flash_attn", "liger", "mamba", "megatron",
-        "primus", "sglang", "tensorrt_llm", "transformer_engine", "vllm",
+        "primus", "quantized_products", "sage_attention", "sgl_kernel", "sglang", "tensorrt_llm", "transformer_engine",
+        "vllm",
     )  # fmt: skip
     assert listed[: len(names)] == [[name, "bundled;"] for name in names]
 

@@ -43,7 +43,7 @@ def test_patterns_and_names_without_a_model_are_marked(tmp_path: Path, capsys: p
     rows = {row[0]: row[1:3] for row in listed(capsys, "--extension", str(path)) if len(row) > 2}
     assert rows["my_lib::gemm"] == ["GEMM", "GEMM"]
     assert rows["my_lib::sort"] == ["-", "MoE_aux"]
-    assert rows["/^triton_(poi|red|per|for)_fused/"] == ["FusedKernel", "triton"]
+    assert rows["/^triton_(poi|red|per|spl)_fused/"] == ["FusedKernel", "triton"]
 
 
 def test_ops_that_are_taken_apart_and_backwards_by_their_forward_say_so(capsys: pytest.CaptureFixture[str]):

@@ -41,7 +41,7 @@ def test_every_real_trace_reports(
     shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert report(shared_traces / name, "-o", tmp_path / "r") == 0
-    assert len(capsys.readouterr().out.splitlines()) <= 30
+    assert len(capsys.readouterr().out.splitlines()) <= 36
     document = json.loads((tmp_path / "r" / "report.json").read_text())
     jsonschema.validate(document, SCHEMA)
     busy = document["busy"]
@@ -57,7 +57,7 @@ def test_another_real_file_says_in_one_sentence_why_it_has_no_report(
     assert report(shared_traces / name, "-o", tmp_path / "r") in (1, 3)
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith("tracelens: ")
+    assert shown.err.startswith("error: ")
     assert shown.err.count("\n") == 1
 
 
