@@ -14,6 +14,7 @@ from tracelens.analysis.calibration import Mask, Measured, Part
 from tracelens.analysis.calls import OpReadings
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.estimation import KINDS, PRECISIONS, usable_rows
+from tracelens.analysis.event_category import COPY
 from tracelens.backends import memory_bound
 from tracelens.backends.base import Floats
 from tracelens.backends.columns import AttentionColumns, Columns
@@ -141,11 +142,14 @@ def _to_fit(columns: Columns, which: str, device: HardwareSpec, family: str) -> 
 
 
 def analysis_measured(analysis: Analysis) -> list[Measured]:
-    """The calls of a trace that have a perf model: kernels alone, one row per distinct call with its mean time."""
+    """The calls of a trace that have a perf model: kernels alone, one row per distinct call with its mean time.
+
+    Without copies from host to device or between devices: links limit them, not the memory that is fitted here.
+    """
     frame = analysis.frames.get("unified_perf_summary")
     if frame is None or "example_row" not in frame:
         return []
-    frame = frame[frame["example_row"] >= 0]
+    frame = frame[(frame["example_row"] >= 0) & (frame["category"] != COPY)]
     rows = frame["example_row"].to_numpy(np.int64)
     readings = OpReadings(analysis.trace.table, Catalog(analysis.extensions), np.unique(rows).astype(np.int32))
     models = [readings.readings[code].model for code in readings.code_of(rows).tolist()]
