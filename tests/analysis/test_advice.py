@@ -93,7 +93,7 @@ def test_bmm_softmax_bmm_is_attention(build: Build, dims: list[int]) -> None:
     assert finding.gain_us == pytest.approx(650 - 4 * 96 * 1024 * 1024 * 64 / 708e6)
     assert finding.why.startswith("bmm + softmax + bmm, 1 time, 100 % of GPU time")
     # its time is spoken of once
-    assert [f for f in made.values() if f.id == "op_below_roofline" and f.op in ("aten::bmm", "aten::_softmax")] == []
+    assert "op_below_roofline" not in made, "the addition between the parts included"
 
 
 def test_a_softmax_that_launches_itself_is_attention_too(build: Build) -> None:

@@ -67,13 +67,13 @@ def advice(analysis: Analysis, divisor: int) -> Advice:
     unaligned, of_unaligned = _unaligned(analysis, unified[~rows], divisor)
     rows |= unified.index.isin(of_unaligned)
     unfused, in_chains = _unfused(analysis, ~events, divisor)
-    rows |= _launched(analysis, unified, in_chains)
+    rows |= _launched(analysis, unified, events | in_chains)
     found = (attention, fp32, unaligned, unfused)
     return Advice(findings=tuple(f for f in found if f is not None), rows=rows, events=events | in_chains)
 
 
 def _launched(analysis: Analysis, unified: pd.DataFrame, events: Bools) -> Bools:
-    """Rows of elementwise calls that launched most of their time's kernels among ``events``."""
+    """Rows of calls that launched most of their time's kernels themselves and among ``events``."""
     table, activity = analysis.trace.table, analysis.activity
     at = np.flatnonzero(events & (activity.op >= 0))
     op = activity.op[at]
@@ -85,7 +85,7 @@ def _launched(analysis: Analysis, unified: pd.DataFrame, events: Bools) -> Bools
     examples = unified["example_row"].to_numpy(np.int64)
     keys = zip(table.name[examples].tolist(), table.signature[examples].tolist(), strict=True)
     launched_us = np.array([time_us.get(key, 0.0) for key in keys])
-    return np.asarray((unified["category"] == _ELEMENTWISE) & (launched_us > unified["kernel_us_sum"] / 2), bool)
+    return np.asarray(launched_us > unified["kernel_us_sum"] / 2, bool)
 
 
 def _device_us(analysis: Analysis) -> float:
