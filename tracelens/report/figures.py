@@ -38,7 +38,8 @@ def shown_tb_s(row: CategoryRow) -> str | None:
 def shown_ms(time_us: float) -> str:
     """A time in ms, without the unit."""
     ms = time_us / 1e3
-    return f"{ms:,.1f}" if ms >= 10 else f"{ms:.3g}" if ms >= 0.01 else f"{ms:.4f}" if ms else "0"
+    size = abs(ms)
+    return f"{ms:,.1f}" if size >= 10 else f"{ms:.3g}" if size >= 0.01 else f"{ms:.4f}" if ms else "0"
 
 
 def shown_rate(value: float) -> str:

@@ -241,11 +241,13 @@ def _idle_table(summary: Summary) -> Markup | None:
     busy = summary.busy
     if busy is None or not busy.idle_causes:
         return None
+    steps = summary.steps.count if summary.steps else 1
     rows = [
-        (cause, "-" if busy.total_us is None else shown_ms(share * busy.total_us), f"{100 * share:.1f}")
+        (cause, "-" if busy.total_us is None else shown_ms(share * busy.total_us / steps), f"{100 * share:.1f}")
         for cause, share in busy.idle_causes
     ]
-    return _small_table("Why the device stood idle", ("cause", "ms", "% of the window"), rows)
+    per = "ms per step" if summary.steps else "ms"
+    return _small_table("Why the GPU was idle", ("cause", per, "% of the window"), rows)
 
 
 def _path_table(path: Sheet | None, whole: str) -> Markup | None:
