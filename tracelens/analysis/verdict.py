@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -51,6 +52,8 @@ ONE_TYPE = 0.99
 MIN_GAIN = 0.005
 #: Share of a category's time that calls of known work must exceed, for their rate to stand for the category.
 LEAST_KNOWN = 0.5
+#: Kernels of algorithms that need fewer multiplications than the convolution's definition.
+_FEWER_FLOPS = re.compile(r"(?i)winograd|fft")
 _PER_CALL = (
     "roofline_us", "gflops", "wire_mb", "expected_remote_mb", "hbm_mb", "percent_of_peak", "kernel_us_mean",
 )  # fmt: skip
@@ -428,11 +431,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         )
     elif analysis.recognition.note and (analysis.recognition.device is None or analysis.recognition.how == CHOSEN):
         notices.append(Notice(id="device", count=1, text=analysis.recognition.note))
-    above, fastest = _above_peak(analysis.frames["unified_perf_summary"])
-    if above:
-        faster = f"{counted(above, 'row')} faster than the data sheet allows ({fastest})"
-        text = f"{faster}: recorded times, perf model or device file are wrong there"
-        notices.append(Notice(id="above_peak", count=above, text=text))
+    notices += _above_peak(analysis.frames["unified_perf_summary"])
     graphs = _graph_share(analysis)
     if graphs is not None:
         notices.append(graphs)
@@ -501,17 +500,22 @@ def _chosen_rank(ranks: MergedRanks) -> Notice:
     return Notice(id="several_processes", count=len(ranks.numbers), text=text)
 
 
-def _above_peak(rows: pd.DataFrame) -> tuple[int, str]:
-    """How many rows are faster than the data sheet allows, by more than the clock's resolution and than the cache
-    explains, and which one most.
-    """
+def _above_peak(rows: pd.DataFrame) -> Iterator[Notice]:
+    """Rows faster than the data sheet allows, by more than the clock's resolution and than the cache explains."""
     at_peak_us = rows["percent_of_peak"] / 100 * rows["kernel_us_mean"]
     beyond = at_peak_us - rows["kernel_us_mean"] > TOLERANCE_US * rows["kernels_per_call"]
     rows = rows[beyond & rows["served_from"].isna()]
-    if rows.empty:
-        return 0, ""
-    fastest = rows.iloc[int(rows["percent_of_peak"].argmax())]
-    return len(rows), f"{fastest['name']} at {fastest['percent_of_peak']:,.0f} % of the peak"
+    fewer = rows["kernel_details"].astype(str).str.contains(_FEWER_FLOPS)
+    reasons = (
+        (rows[fewer], "Winograd and FFT kernels compute a convolution with fewer FLOPs than are counted"),
+        (rows[~fewer], "recorded times, perf model or device file are wrong there"),
+    )
+    for found, reason in reasons:
+        if len(found):
+            fastest = found.iloc[int(found["percent_of_peak"].argmax())]
+            what = f"{fastest['name']} at {fastest['percent_of_peak']:,.0f} % of the peak"
+            text = f"{counted(len(found), 'row')} faster than the data sheet allows ({what}): {reason}"
+            yield Notice(id="above_peak", count=len(found), text=text)
 
 
 def _from_cache(rows: pd.DataFrame) -> Iterator[Notice]:
