@@ -35,17 +35,13 @@ def cpu_ops_unique_args(trace: Trace, catalog: Catalog) -> pd.DataFrame:
     found = [readings.readings[c] for c in code.tolist()]
     frame = tables.identity(table, group.example, [r.category or OTHER for r in found])
     frame["operation_count"] = np.bincount(group.of_call, minlength=len(frame))
-    total = pd.Series(table.duration_ns[rows] / NS_PER_US)
-    parts = [
-        frame,
-        tables.statistics(total, group.of_call, "total_us", total=True),
-        tables.statistics(pd.Series(own[rows] / NS_PER_US), group.of_call, "self_us", total=True),
-    ]
+    columns = {"total_us": table.duration_ns[rows] / NS_PER_US, "self_us": own[rows] / NS_PER_US}
+    measured = tables.statistics(columns, group.of_call, totals=tuple(columns))
     frame["example_row"] = group.example
     flops = np.array([np.nan if r.model is None or r.leaf_only else _known(r.model.flops()) for r in found], float)
     frame["gflops"] = flops / FLOPS_PER_GFLOP
     frame["has_perf_model"] = [r.model is not None for r in found]
-    frame = pd.concat(parts, axis=1)
+    frame = pd.concat([frame, measured], axis=1)
     mean = frame["total_us_mean"].to_numpy()
     frame["tflops_s"] = np.divide(flops, mean, out=np.full(len(mean), np.nan), where=mean > 0) / TERA_PER_S_IN_PER_US
     return tables.with_percent(tables.sorted_by(frame, "self_us_sum"), "self_us_sum")

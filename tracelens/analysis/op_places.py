@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity
+from tracelens.analysis.intervals import Ints
 from tracelens.analysis.scopes import Bools
 from tracelens.analysis.views.call_stacks import frame_text
 from tracelens.analysis.views.modules import module_class
@@ -49,24 +51,36 @@ def with_places(frame: pd.DataFrame, tree: OpTree, phases: Phases, repeated: npt
         frame = frame.assign(is_recompute=repeated[rows] > 0)
     if not tree.table.has_stacks:
         return frame
-    modules = ["/".join(map(module_class, tree.module_of(row))) or None for row in rows.tolist()]
-    stacks = [" <- ".join(_frames(tree, row)) or None for row in rows.tolist()]
-    return frame.assign(parent_module=np.array(modules, object), call_stack=np.array(stacks, object))
+    modules, stacks = _around(tree, rows)
+    alone = np.array([not modules[i] or not stacks[i] for i in range(len(rows))], bool)
+    forward = np.array([tree.forward_of(row) for row in rows[alone].tolist()], np.int64)
+    # A backward op runs on a thread without frames: it has those of its forward
+    for i, *others in zip(np.flatnonzero(alone).tolist(), *_around(tree, forward), strict=True):
+        modules[i], stacks[i] = modules[i] or others[0], stacks[i] or others[1]
+    return frame.assign(
+        parent_module=np.array(["/".join(reversed(texts)) or None for texts in modules], object),
+        call_stack=np.array([" <- ".join(texts) or None for texts in stacks], object),
+    )
 
 
-def _frames(tree: OpTree, row: int) -> list[str]:
-    """Python frames round a row, or round its forward op: a backward op runs on a thread without frames."""
-    found = _frames_above(tree, row)
-    if not found and (forward := tree.forward_of(row)) >= 0:
-        found = _frames_above(tree, forward)
-    return found
+def _around(tree: OpTree, rows: Ints) -> tuple[list[list[str]], list[list[str]]]:
+    """Of each row, the classes of the nn.Modules and the nearest Python frames round it, the innermost first.
 
-
-def _frames_above(tree: OpTree, row: int) -> list[str]:
-    table, found = tree.table, []
-    for above in tree.ancestors(row).tolist():
-        if table.kind[above] == Kind.PYTHON_FUNCTION and not (name := table.name_of(above)).startswith(MODULE_PREFIX):
-            found.append(frame_text(name))
-            if len(found) == MAX_FRAMES:
-                break
-    return found
+    All rows go up one caller at a time. None for row -1.
+    """
+    table = tree.table
+    module_texts, frame_texts = cache(module_class), cache(frame_text)
+    modules: list[list[str]] = [[] for _ in range(len(rows))]
+    stacks: list[list[str]] = [[] for _ in range(len(rows))]
+    index, row = np.flatnonzero(rows >= 0), rows[rows >= 0]
+    while len(index):
+        in_python = np.flatnonzero(table.kind[row] == Kind.PYTHON_FUNCTION)
+        for i, code in zip(index[in_python].tolist(), table.name[row[in_python]].tolist(), strict=True):
+            name = table.names[code]
+            if name.startswith(MODULE_PREFIX):
+                modules[i].append(module_texts(name))
+            elif len(stacks[i]) < MAX_FRAMES:
+                stacks[i].append(frame_texts(name))
+        row = np.where(tree.position[row] >= 0, tree.parent[row], tree.launch[row])
+        index, row = index[row >= 0], row[row >= 0]
+    return modules, stacks

@@ -6,7 +6,7 @@ descending, ties broken on the text columns, so the same trace gives the same ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,11 +73,20 @@ def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     return frame
 
 
-def statistics(values: pd.Series, group: Codes, key: str, *, total: bool) -> pd.DataFrame:
-    """``key_mean``, median, std (n - 1), min, max and, on request, sum per group."""
-    names = (*STATISTICS, "sum") if total else STATISTICS
-    frame = values.groupby(group).agg(list(names))
-    return frame.rename(columns={name: f"{key}_{name}" for name in names})
+def statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()) -> pd.DataFrame:
+    """Mean, median, std (n - 1), min and max of each column per group as ``<column>_mean``, and so on.
+
+    ``totals``: the columns with a sum as well. All columns in one pass per figure: a pass costs far more than a column.
+    """
+    grouped = pd.DataFrame(columns).groupby(group)
+    figures = {name: getattr(grouped, name)() for name in STATISTICS}
+    sums = grouped[list(totals)].sum() if totals else None
+    found = {}
+    for key in columns:
+        found.update({f"{key}_{name}": figure[key] for name, figure in figures.items()})
+        if sums is not None and key in totals:
+            found[f"{key}_sum"] = sums[key]
+    return pd.DataFrame(found)
 
 
 def identity(
@@ -181,8 +190,11 @@ def ops_unique_args(
         frame,
         pd.Series(np.bincount(group.of_call), name="operation_count"),
         pd.Series(np.bincount(group.of_call, weights=main).astype(np.int64), name="calls"),
-        statistics(pd.Series(direct.kernel_ns / NS_PER_US), group.of_call, "direct_us", total=True),
-        statistics(pd.Series(subtree), group.of_call, "subtree_us", total=True),
+        statistics(
+            {"direct_us": direct.kernel_ns / NS_PER_US, "subtree_us": subtree},
+            group.of_call,
+            totals=("direct_us", "subtree_us"),
+        ),
     ]
     frame = pd.concat(parts, axis=1)
     frame["example_row"] = group.example
@@ -281,11 +293,7 @@ def modelled_table(
     kernel_us = calls.kernel_ns / NS_PER_US
     frame["example_row"] = group.example
     frame["operation_count"] = np.bincount(of_call, minlength=len(frame))
-    duration = pd.Series(np.where(has_host_time(table, calls.row), table.duration_ns[calls.row] / NS_PER_US, np.nan))
-    host_time = statistics(duration, of_call, "duration_us", total=True)
-    host_time["duration_us_sum"] = host_time["duration_us_sum"].where(host_time["duration_us_mean"].notna())
-    parts = [frame, host_time]
-    parts.append(statistics(pd.Series(kernel_us), of_call, "kernel_us", total=True))
+    duration_us = np.where(has_host_time(table, calls.row), table.duration_ns[calls.row] / NS_PER_US, np.nan)
     flops, hbm, wire = (
         work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
     )
@@ -299,8 +307,14 @@ def modelled_table(
     frame["hbm_mb"] = hbm / BYTES_PER_MB
     frame["flops_per_byte"] = np.divide(flops, hbm, out=np.full(len(flops), np.nan), where=hbm > 0)
     frame["wire_mb"] = every_row / BYTES_PER_MB
-    for key, amount in (("tflops_s", flops), ("hbm_tb_s", hbm), ("effective_interconnect_tb_s", wire)):
-        parts.append(_rates(amount / TERA_PER_S_IN_PER_US, kernel_us, of_call, key))
+    amounts = {"tflops_s": flops, "hbm_tb_s": hbm, "effective_interconnect_tb_s": wire}
+    amounts = {key: amount / TERA_PER_S_IN_PER_US for key, amount in amounts.items()}
+    rates = {key: _rate(amount, kernel_us, of_call) for key, amount in amounts.items()}
+    columns = {"duration_us": duration_us, "kernel_us": kernel_us, **rates}
+    measured = statistics(columns, of_call, totals=("duration_us", "kernel_us"))
+    measured["duration_us_sum"] = measured["duration_us_sum"].where(measured["duration_us_mean"].notna())
+    for key, amount in amounts.items():
+        measured[f"{key}_mean"] = _mean_rate(amount, kernel_us, of_call)
     spoken = [readings.readings[c] if c >= 0 else None for c in code.tolist()]
     models = [None if reading is None else reading.model for reading in spoken]
     frame["model"] = [None if m is None else type(m).__name__ for m in models]
@@ -316,7 +330,7 @@ def modelled_table(
         np.bincount(of_call[calls.call_of_event], minlength=len(frame)) / frame["operation_count"]
     )
     frame["launch_gap_us"] = pd.Series(np.where(gap < 0, np.nan, gap) / NS_PER_US).groupby(of_call).median()
-    frame = pd.concat(parts, axis=1)
+    frame = pd.concat([frame, measured], axis=1)
     frame = _with_estimate(frame, work, position, kernel_us, of_call)
     frame = frame.join(kernel_details(table, activity, calls.events, of_call[calls.call_of_event]))
     return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
@@ -339,13 +353,16 @@ def _add_exchanges(frame: pd.DataFrame, exchange: Sequence[Exchange | None], wir
     frame["deepep_us"] = np.array(deepep, np.float64)
 
 
-def _rates(amount: Floats, kernel_us: Floats, of_call: Codes, key: str) -> pd.DataFrame:
-    """Statistics of ``amount`` (per call, by group) over each call's time; the mean is all amounts over all time."""
-    each, us = amount[of_call], np.where(kernel_us > 0, kernel_us, np.nan)
-    frame = statistics(pd.Series(each / us), of_call, key, total=False)
+def _rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
+    """``amount`` (per call, by group) over each call's time."""
+    return amount[of_call] / np.where(kernel_us > 0, kernel_us, np.nan)
+
+
+def _mean_rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
+    """Of each group, all amounts over all time."""
     timed = np.bincount(of_call[kernel_us > 0], minlength=len(amount))
     total = np.bincount(of_call, kernel_us, minlength=len(amount))
-    return frame.assign(**{f"{key}_mean": amount * timed / np.where(total > 0, total, np.nan)})
+    return amount * timed / np.where(total > 0, total, np.nan)
 
 
 def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: Floats, of_call: Codes) -> pd.DataFrame:
@@ -354,7 +371,8 @@ def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: F
         frame["roofline_us"] = np.nan
         frame["roofline_bound"] = frame["backend"] = frame["served_from"] = None
         frame["percent_of_peak"] = np.nan
-        share = _rates(np.full(len(frame), np.nan), kernel_us, of_call, "percent_of_roofline")
+        unknown = {f"percent_of_roofline_{name}": np.nan for name in STATISTICS}
+        share = pd.DataFrame(unknown, index=frame.index)
     else:
         mean, kernels = frame["kernel_us_mean"].to_numpy(), frame["kernels_per_call"].to_numpy()
         time_us, peak_us = work.take(estimates.time_us, position), work.take(estimates.peak_us, position)
@@ -380,9 +398,9 @@ def _percent_of_roofline(
     """Of each call's own roofline, which its launches are part of; the mean is the group's."""
     own = np.fmax(time_us[of_call], limits.floor_us(frame["kernels_per_call"].to_numpy()[of_call], kernel_us))
     own[np.isnan(time_us[of_call])] = np.nan
-    share = pd.Series(100 * own / np.where(kernel_us > 0, kernel_us, np.nan))
+    share = 100 * own / np.where(kernel_us > 0, kernel_us, np.nan)
     mean = frame["kernel_us_mean"].where(frame["kernel_us_mean"] > 0)
-    found = statistics(share, of_call, "percent_of_roofline", total=False)
+    found = statistics({"percent_of_roofline": share}, of_call)
     return found.assign(percent_of_roofline_mean=100 * frame["roofline_us"] / mean)
 
 
@@ -435,7 +453,7 @@ def unlinked_rows(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame:
     frame["has_perf_model"] = False
     frame["note"] = "launched before the recorded window, or its launch was not recorded"
     frame["example_row"] = activity.rows[index[first]].tolist()
-    frame = pd.concat([frame, statistics(pd.Series(us), group, "kernel_us", total=True)], axis=1)
+    frame = pd.concat([frame, statistics({"kernel_us": us}, group, totals=("kernel_us",))], axis=1)
     return frame.join(kernel_details(table, activity, index, group))
 
 
