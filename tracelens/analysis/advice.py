@@ -246,10 +246,11 @@ def _attention_from_parts(
 def _triples(analysis: Analysis) -> Ints:
     """Table rows of (bmm, softmax, bmm) that follow one another on a thread and fit, a triple per line."""
     table = analysis.trace.table
-    ran = np.unique(analysis.activity.op[analysis.activity.op >= 0])
     codes = {table.names.index(name): kind for name, kind in _PARTS.items() if name in table.names}
     rows = np.flatnonzero((table.kind == Kind.CPU_OP) & np.isin(table.name, list(codes)))
-    rows = rows[np.isin(rows, ran)]
+    ran = np.zeros(len(table), bool)
+    ran[analysis.activity.op[analysis.activity.op >= 0]] = True
+    rows = rows[ran[rows]]
     rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
     if len(rows) < 3:
         return np.zeros((0, 3), np.int64)

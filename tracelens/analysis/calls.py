@@ -230,8 +230,9 @@ def _inherited_backward(
     has_model = np.zeros(len(table), bool)
     above = rows[~unknown]
     while len(above := above[above >= 0]):
+        above = distinct_rows(above[~has_model[above]], len(table))
         has_model[above] = True
-        above = np.unique(tree.op_parent[above].astype(np.int64))
+        above = tree.op_parent[above]
     found: dict[int, int] = {}
     readable: dict[tuple[object, ...], bool] = {}
     for row in candidates:

@@ -150,14 +150,16 @@ class _Layers:
         given = np.array([m.tokens for m in models], np.float64)
         own_tokens = _column(m.own_tokens for m in models)
         rows_moved = _column(m.rows for m in models)
-        self.own = np.where(is_dispatch, given, own_tokens)
-        self.rows = np.where(is_combine & ~sorts, given, rows_moved)
-        self.sorted_rows = np.where(is_combine & sorts, given, np.nan)
-        self.hidden, self.topk, self.experts = (
-            _column(getattr(m, name) for m in models) for name in ("hidden", "topk", "experts")
+        self._known = np.stack(
+            [
+                np.where(is_dispatch, given, own_tokens),
+                np.where(is_combine & ~sorts, given, rows_moved),
+                np.where(is_combine & sorts, given, np.nan),
+                *(_column(getattr(m, name) for m in models) for name in ("hidden", "topk", "experts", "buffer_rows")),
+            ]
         )
-        self.buffer = _column(m.buffer_rows for m in models)
-        self._columns = (self.own, self.rows, self.sorted_rows, self.hidden, self.topk, self.experts, self.buffer)
+        # Views of its lines
+        self.own, self.rows, self.sorted_rows, self.hidden, self.topk, self.experts, self.buffer = self._known
         place = np.full(len(trace.table), -1, np.int64)
         place[rows] = np.arange(len(rows))
         forward = trace.tree.forward[rows]
@@ -183,17 +185,13 @@ class _Layers:
 
     def _fit(self, one: int, other: int) -> bool:
         """Whether nothing that is known of both differs."""
-        return not any(
-            column[one] != column[other]
-            for column in self._columns
-            if not np.isnan(column[one]) and not np.isnan(column[other])
-        )
+        a, b = self._known[:, one], self._known[:, other]
+        return bool(((a == b) | np.isnan(a) | np.isnan(b)).all())
 
     def _spread(self, one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> None:
-        for column in self._columns:
-            for to, of in ((one, other), (other, one)):
-                unknown = np.isnan(column[to])
-                column[to[unknown]] = column[of[unknown]]
+        for to, of in ((one, other), (other, one)):
+            known = self._known[:, to]
+            self._known[:, to] = np.where(np.isnan(known), self._known[:, of], known)
 
     def of_calls(self, at: npt.NDArray[np.int64]) -> _Routed:
         own, rows, sorted_rows = (_mean(column[at]) for column in (self.own, self.rows, self.sorted_rows))

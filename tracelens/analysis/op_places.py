@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.numbering import distinct_rows
 from tracelens.analysis.scopes import Bools
 from tracelens.analysis.views.call_stacks import frame_text
 from tracelens.analysis.views.modules import module_class
@@ -34,8 +35,8 @@ def _launched(tree: OpTree, activity: DeviceActivity, events: Bools) -> Bools:
     """The ops at or above the launches of these events."""
     found = np.zeros(len(tree.table), bool)
     ops = activity.op[events]
-    while len(ops := np.unique(ops[ops >= 0])):
-        ops = ops[~found[ops]]
+    while len(ops := ops[ops >= 0]):
+        ops = distinct_rows(ops[~found[ops]], len(found))
         found[ops] = True
         ops = tree.op_parent[ops]
     return found

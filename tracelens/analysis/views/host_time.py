@@ -103,9 +103,9 @@ class HostTime:
         self._lanes[table.lane[launch]] = True
         layers = [*_layers(table, host, self._lanes), *_overhead(table, self._lanes)]
         layers.sort(key=lambda layer: HOST_CAUSES.index(layer.cause))
-        longest = _long_stretches(table, self._lanes)
+        layers = [layer for layer in (*layers, _long_stretches(table, self._lanes)) if len(layer.start)]
         calls = host.outermost[self._lanes[table.lane[host.outermost]]]
-        layers += [longest, _Layer(LAUNCH_BOUND, table.lane[calls], table.start_ns[calls], table.ends_ns(calls))]
+        layers += [_Layer(LAUNCH_BOUND, table.lane[calls], table.start_ns[calls], table.ends_ns(calls))]
         self._causes = [HOST_CAUSES.index(layer.cause) for layer in layers]
         self._own = _stacked(layers, np.arange(len(table.lanes)))
         several = len(np.unique(self._process[self._lanes])) < self._lanes.sum()

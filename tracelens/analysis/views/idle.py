@@ -40,7 +40,7 @@ MAX_GAPS = 100
 _LONGEST_LATENCY_NS = 100_000
 _WITHIN_A_DEVICE = re.compile(r"DtoD|Device -> Device|D2D")
 # Gaps whose causes are looked for at a time: the columns made on the way stay small.
-_BLOCK = 50_000
+_BLOCK = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

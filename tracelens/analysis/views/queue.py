@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.activity import Bools, DeviceActivity, streams_of
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.numbering import numbered
+from tracelens.analysis.numbering import distinct_rows, numbered
 from tracelens.analysis.views.host_calls import HostCalls, named
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -95,7 +95,9 @@ def _directly_after(table: TraceTable, launch: RowColumn, wanted: npt.NDArray[np
     """Which launches have one of the ``wanted`` calls of their thread before them and no other launch between."""
     found = np.zeros(len(launch), np.bool_)
     calls = np.flatnonzero(wanted & np.isin(table.kind, (Kind.RUNTIME, Kind.DRIVER)))
-    launches = np.unique(launch[launch >= 0])
+    if not len(calls):
+        return found
+    launches = distinct_rows(launch[launch >= 0], len(table))
     for lane in np.unique(table.lane[calls]).tolist():
         waits = np.sort(table.start_ns[calls[table.lane[calls] == lane]])
         own = launches[table.lane[launches] == lane]
