@@ -12,7 +12,6 @@ NCCL and RCCL kernels stay out of all three: they have the collective sheets.
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -224,8 +223,8 @@ def _inherited_backward(
     table, tree = trace.table, trace.tree
     rows = readings.rows
     unknown = ~readings.modelled[readings.code] if len(rows) else np.zeros(0, bool)
-    candidates = rows[unknown & (forward[rows] >= 0)].tolist()
-    if not candidates:
+    candidates = rows[unknown & (forward[rows] >= 0)]
+    if not len(candidates):
         return {}
     has_model = np.zeros(len(table), bool)
     above = rows[~unknown]
@@ -233,22 +232,22 @@ def _inherited_backward(
         above = distinct_rows(above[~has_model[above]], len(table))
         has_model[above] = True
         above = tree.op_parent[above]
-    found: dict[int, int] = {}
-    readable: dict[tuple[object, ...], bool] = {}
-    for row in candidates:
-        ahead = int(forward[row])
+    ahead = forward[candidates]
+    codes = (table.name[candidates], table.signature[candidates], table.name[ahead], table.signature[ahead])
+    kind = numbered(*codes, has_model[candidates].astype(np.int32), _codes_of(around, ahead.tolist()))
+    readable = []
+    for row, forward_row in zip(candidates[first := first_of_each(kind)].tolist(), ahead[first].tolist(), strict=True):
         name = table.name_of(row)
-        if (has_model[row] and not catalog.is_backward(name)) or name.startswith(ENGINE_PREFIX):
-            continue
-        codes = (table.name[row], table.signature[row], table.name[ahead], table.signature[ahead])
-        key = (*map(int, codes), around.get(ahead))
-        if key not in readable:
-            readable[key] = catalog.read_backward(table.signature_of(row), _signature(table, ahead, around)) is not None
-        if readable[key]:
-            found[row] = ahead
-    topmost = {row: ahead for row, ahead in found.items() if int(tree.op_parent[row]) not in found}
-    backwards = Counter(topmost.values())
-    return {row: ahead for row, ahead in topmost.items() if backwards[ahead] == 1}
+        speaks = not name.startswith(ENGINE_PREFIX) and (not has_model[row] or catalog.is_backward(name))
+        signatures = table.signature_of(row), _signature(table, forward_row, around)
+        readable.append(speaks and catalog.read_backward(*signatures) is not None)
+    found = np.zeros(len(table), bool)
+    found[candidates[np.array(readable, bool)[kind]]] = True
+    parent = tree.op_parent[candidates]
+    topmost = found[candidates] & ~(found[parent] & (parent >= 0))
+    backwards = np.bincount(ahead[topmost], minlength=len(table))
+    only = topmost & (backwards[ahead] == 1)
+    return dict(zip(candidates[only].tolist(), ahead[only].tolist(), strict=True))
 
 
 def _in_step(signature: OpSignature, sums: AttentionSums | None) -> OpSignature:

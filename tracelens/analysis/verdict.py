@@ -278,11 +278,14 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
         return None if per_us is None else per_us / TERA_PER_S_IN_PER_US
 
     of_roofline = ratio(per["roofline_us"])
-    bounds = (frame["roofline_us"] * count).groupby(frame["roofline_bound"]).sum()
+    bound = None
+    if of_roofline is not None:
+        bounds = (frame["roofline_us"] * count).groupby(frame["roofline_bound"]).sum()
+        bound = str(bounds.idxmax()) if len(bounds) else None
     tflops = rate(per["gflops"] * 1e9)
     leaves = np.where(frame["rows_from"].notna(), per["expected_remote_mb"], per["wire_mb"])
     wire = rate(leaves * 1e6)
-    backends = sorted(set(frame["backend"].dropna()))
+    backends = sorted({backend for backend in frame["backend"].tolist() if isinstance(backend, str)})
     return CategoryRow(
         name=name,
         time_us=float(time.sum()) / divisor,
@@ -291,7 +294,7 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
         tflops_s=tflops or None,
         hbm_tb_s=rate(per["hbm_mb"] * 1e6),
         wire_tb_s=wire,
-        bound=str(bounds.idxmax()) if of_roofline is not None and len(bounds) else None,
+        bound=bound,
         of_roofline=of_roofline,
         of_peak=ratio(per["percent_of_peak"] / 100 * per["kernel_us_mean"]),
         backend=", ".join(backends) or None,
