@@ -253,7 +253,7 @@ def _mm(op):
 def test_a_hanging_binding_costs_its_op(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(catalog, "BINDING_LIMIT_S", 0.01)
+    monkeypatch.setattr(catalog, "BINDING_LIMIT_S", 0.2)
     extension = tmp_path / "hang.py"
     extension.write_text(HANGING)
     trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
@@ -261,7 +261,7 @@ def test_a_hanging_binding_costs_its_op(
     document = json.loads((tmp_path / "out.json").read_text())
     warning = next(w for w in document["warnings"] if w["id"] == "extension_failed")
     assert "hang.py:3" in warning["text"]
-    assert "not done after 0.01 s" in warning["text"]
+    assert "not done after 0.2 s" in warning["text"]
     assert any(op["model"] == "GEMM" for op in document["ops"])
 
 

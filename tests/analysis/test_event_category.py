@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.conftest import device_traces
 from tracelens.analysis.analyze import Analysis, Options, analyze
 from tracelens.analysis.event_category import COLLECTIVES, COPY
 from tracelens.analysis.intervals import overlapping
@@ -44,12 +43,6 @@ def check_sums(found: Analysis) -> None:
     assert {name: 1e3 * ms for name, ms in direct.items()} == pytest.approx(of_ops)
     if not overlapping(found.activity.start, found.activity.end).any():
         assert by_category(found, "unified_perf_summary", "category", "kernel_us_sum") == pytest.approx(of_ops)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", device_traces())
-def test_every_table_of_a_recorded_trace_sums_by_the_same_categories(shared_traces: Path, name: str):
-    check_sums(analyze(load(shared_traces / name), Options()))
 
 
 @pytest.mark.shared

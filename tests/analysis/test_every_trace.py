@@ -1,4 +1,7 @@
-"""How much of every recorded trace a report can speak about. ``pytest -s`` prints the table."""
+"""Every recorded trace: the laws hold, tables sum by the same categories, and how much a report can speak about.
+
+Each is analyzed once, for all tests. ``pytest -s`` prints the table of coverage.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.analysis.test_event_category import check_sums
 from tests.conftest import device_traces
 from tracelens.analysis.analyze import Analysis, Options, analyze
+from tracelens.analysis.selfcheck.laws import check_report
 from tracelens.analysis.trace import load
+from tracelens.analysis.verdict import summarize
 
 pytestmark = pytest.mark.shared
 
@@ -50,12 +56,29 @@ def share_with_work(found: Analysis) -> float:
     return float(rows.loc[known, "kernel_us_sum"].sum() / total) if total else 1.0
 
 
-@pytest.mark.parametrize("name", device_traces())
-def test_time_has_a_category_and_where_shapes_were_recorded_work(shared_traces: Path, name: str):
-    """A trace counts as having shapes when any event records ``Input Dims`` (``record_shapes=True``)."""
+@pytest.fixture(scope="module", params=device_traces())
+def analyzed(request: pytest.FixtureRequest, shared_traces: Path) -> tuple[str, Analysis]:
+    """Name and analysis of a trace, with the capture of its graphs where there is one."""
+    name = str(request.param)
     captured = CAPTURES.get(name)
     options = Options(capture=load(shared_traces / captured) if captured else None)
-    found = analyze(load(shared_traces / name), options)
+    return name, analyze(load(shared_traces / name), options)
+
+
+def test_a_report_obeys_every_law(analyzed: tuple[str, Analysis], shared_traces: Path):
+    name, found = analyzed
+    checked = check_report(found, summarize(found), shared_traces / name)
+    assert checked.broken == ()
+    assert checked.unchecked == ""
+
+
+def test_every_table_sums_by_the_same_categories(analyzed: tuple[str, Analysis]):
+    check_sums(analyzed[1])
+
+
+def test_time_has_a_category_and_where_shapes_were_recorded_work(analyzed: tuple[str, Analysis]):
+    """A trace counts as having shapes when any event records ``Input Dims`` (``record_shapes=True``)."""
+    name, found = analyzed
     work = share_with_work(found) if found.coverage.shapes else None
     shown = "no shapes" if work is None else f"work {work:7.2%}"
     print(f"\n{name[:76]:76} category {found.coverage.categorised:7.2%}  {shown}", end="")  # noqa: T201

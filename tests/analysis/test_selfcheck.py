@@ -1,4 +1,4 @@
-"""Reports against a second, plain path, and against the laws: real traces, random built ones, and broken ones."""
+"""Reports against a second, plain path, and against the laws: random built traces, and broken reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.conftest import device_traces
 from tracelens.analysis.activity import device_activity
 from tracelens.analysis.analyze import Analysis, Options, analyze
 from tracelens.analysis.catalog import Catalog
@@ -38,15 +37,6 @@ OPS = ("aten::mm", "aten::add_", "aten::copy_", "c10d::allreduce_", "MyFunction"
 def found_by(trace: Path) -> tuple[Analysis, Any]:
     analysis = analyze(load(trace), Options())
     return analysis, summarize(analysis)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", device_traces())
-def test_a_real_trace_obeys_every_law(shared_traces: Path, name: str) -> None:
-    analysis, summary = found_by(shared_traces / name)
-    checked = check_report(analysis, summary, shared_traces / name)
-    assert checked.broken == ()
-    assert checked.unchecked == ""
 
 
 @st.composite
