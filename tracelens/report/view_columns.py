@@ -37,10 +37,10 @@ _CAUSE = _text(
     "cause",
     "Why the device stood idle. While its queue was empty, by what the launching thread was at: launch-bound (in ops "
     "and launches), first-time loading (of a kernel, library or context), allocator, compilation, Python garbage "
-    "collection, blocking copy or synchronization, data loading, communication on the host, profiler overhead, Python "
-    "or other host work. While something was in the queue: event wait, another rank, copy engine busy, stream "
-    "dependency, between queued kernels, launch latency; device wait, cause not recorded: longer than launches take, "
-    "and nothing says why. Unknown: the launch was not recorded.",
+    "collection, blocking copy or synchronization, data loading, communication on the host, graph capture, profiler "
+    "overhead, Python or other host work. While something was in the queue: event wait, another rank, copy engine "
+    "busy, stream dependency, between queued kernels, launch latency; device wait, cause not recorded: longer than "
+    "launches take, and nothing says why. Unknown: the launch was not recorded.",
     32,
 )
 _KIND = _text(

@@ -44,6 +44,7 @@ HOST_EVENTS = {
                     ("python_function", "torch/_dynamo/convert_frame.py(500): __call__")],
     "Python garbage collection": [("python_function", "Python GC")],
     "communication on the host": [("user_annotation", "gloo:all_reduce")],
+    "graph capture": [("cuda_runtime", "cudaGraphInstantiate"), ("hip_runtime", "hipGraphInstantiateWithFlags")],
     "profiler overhead": [("overhead", "Activity Buffer Request")],
     "Python or other host work": [("python_function", "train.py(3): step")],
 }  # fmt: skip
@@ -93,6 +94,16 @@ def test_a_launch_far_longer_than_its_kind_loads_the_kernel_for_the_first_time(
         builder.launch(331_021, "k", 331_030, 5)
     assert causes(builder)["first-time loading"] == 331_000
     assert causes(builder).get("launch-bound", 0) <= 0.5
+
+
+def test_what_is_launched_into_a_graph_is_not_launched_to_the_device(build: Build) -> None:
+    """Captured from 20 to 81; a second capture, which the recording cut off, explains nothing."""
+    builder = runtime(build().launch(0, "k", 5, 5), "cudaStreamBeginCapture_v10000", 20, 1).op("aten::mm", 30, 40)
+    runtime(builder, "cudaLaunchKernel", 40, 5, 91)
+    runtime(builder, "cudaStreamEndCapture_v10000", 80, 1).launch(99.5, "k", 105, 5)
+    runtime(builder, "cudaStreamBeginCapture_v10000", 120, 1, 92).op("aten::mm", 121, 19).launch(139.5, "k", 145, 5)
+    expected = {"graph capture": 61.0, "Python or other host work": 38.5, "launch-bound": 20.5, "launch latency": 10.0}
+    assert causes(builder) == expected
 
 
 def test_a_free_of_seconds_creates_the_context(build: Build) -> None:
@@ -381,6 +392,13 @@ def test_the_causes_add_up_on_every_real_trace(shared_traces: Path, name: str) -
     [
         # launched 45 us into its gap, after hipStreamWaitEvent; the host then sits in a blocking copy
         ("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", "event wait", 493, 1),
+        (
+            "inference/vllm_decode_full/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace",
+            "graph capture",
+            54,
+            1,
+        ),
+        ("inference/vllm_prefilldecode_piecewise/capture_traces/graph_capture_rank_0.pt.trace", "graph capture", 40, 3),
         # hipLaunchKernel of 331, 210 and 137 ms
         ("perf_model/normalization/normalization_layer_test", "first-time loading", 900, 25),
         # cudaFree of 12.8 s

@@ -23,12 +23,13 @@ COMPILATION = "compilation"
 SYNCHRONIZATION = "blocking copy or synchronization"
 DATA_LOADING = "data loading"
 COMMUNICATION = "communication on the host"
+CAPTURE = "graph capture"
 LAUNCH_BOUND = "launch-bound"
 HOST_WORK = "Python or other host work"
 #: What a host thread can be at. Of events that lie in one another the first of these counts.
 HOST_CAUSES = (
-    FIRST_LOAD, PROFILER, ALLOCATOR, GARBAGE, COMPILATION, SYNCHRONIZATION, DATA_LOADING, COMMUNICATION, LAUNCH_BOUND,
-    HOST_WORK,
+    FIRST_LOAD, PROFILER, ALLOCATOR, GARBAGE, COMPILATION, SYNCHRONIZATION, DATA_LOADING, COMMUNICATION, CAPTURE,
+    LAUNCH_BOUND, HOST_WORK,
 )  # fmt: skip
 
 #: A launch takes about 5 us and the dispatch of an op about 10 (profiler on: a few times that). What takes a hundred
@@ -43,6 +44,10 @@ _LOADS = re.compile(
     r"^(?:cu|hip)Module(?:Load|Get)|^(?:cu|cuda)Library(?:Load|Get)|FatBinary|^cuLink"
     r"|^(?:cuInit|hipInit|(?:cu|hip)CtxCreate|(?:cu|hip)DevicePrimaryCtxRetain)"
 )
+# What is launched between these two goes into a graph, not to the device; then the graph is made ready to run.
+_BEGINS_CAPTURE = re.compile(r"StreamBeginCapture")
+_ENDS_CAPTURE = re.compile(r"StreamEndCapture")
+_INSTANTIATES = re.compile(r"^(?:cuda|hip|cu)GraphInstantiate")
 _GRAPH_LAUNCH = re.compile(r"Graph(?:Launch|Exec)")
 # Calls that load a kernel when it is first asked for (CUDA lazy loading, HIP's code objects), and quick else.
 _LOADS_AT_FIRST = re.compile(r"Launch(?!HostFunc)|Func(?:Get|Set)|Occupancy|Memset|FuncBySymbol|(?:Event|Stream)Create")
@@ -101,7 +106,7 @@ class HostTime:
         self._lanes = np.zeros(len(table.lanes), np.bool_)
         launch = tree.launch[tree.launch >= 0]
         self._lanes[table.lane[launch]] = True
-        layers = [*_layers(table, host, self._lanes), *_overhead(table, self._lanes)]
+        layers = [*_layers(table, host, self._lanes), *_overhead(table, self._lanes), _captures(table)]
         layers.sort(key=lambda layer: HOST_CAUSES.index(layer.cause))
         layers = [layer for layer in (*layers, _long_stretches(table, self._lanes)) if len(layer.start)]
         calls = host.outermost[self._lanes[table.lane[host.outermost]]]
@@ -151,6 +156,7 @@ def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
         SYNCHRONIZATION: waits,
         DATA_LOADING: loads,
         COMMUNICATION: is_range & named(table, _COMMUNICATES),
+        CAPTURE: is_call & named(table, _INSTANTIATES),
         LAUNCH_BOUND: long & graph,
     }
     layers = []
@@ -158,6 +164,18 @@ def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
         rows = np.flatnonzero(mask & here)
         layers.append(_Layer(cause, table.lane[rows], table.start_ns[rows], table.ends_ns(rows)))
     return layers
+
+
+def _captures(table: TraceTable) -> _Layer:
+    """From each call that begins the capture of a graph to the call of its thread that ends it."""
+    is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    begins = is_call & named(table, _BEGINS_CAPTURE)
+    rows = np.flatnonzero(begins | (is_call & named(table, _ENDS_CAPTURE)))
+    rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
+    first, last = rows[:-1], rows[1:]
+    pairs = begins[first] & ~begins[last] & (table.lane[first] == table.lane[last])
+    first, last = first[pairs], last[pairs]
+    return _Layer(CAPTURE, table.lane[first], table.start_ns[first], table.ends_ns(last))
 
 
 def _beyond_its_kind(table: TraceTable, long: Bools, floor_ns: int) -> Bools:
