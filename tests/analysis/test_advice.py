@@ -54,6 +54,26 @@ def test_tf32_kernels_are_rated_against_tf32(build: Build) -> None:
     assert (rate.dtype, rate.of_peak) == ("tf32", pytest.approx(tflops / 494.7))
 
 
+@pytest.mark.parametrize(
+    ("kernel", "spec", "peak"),
+    [
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x64x16", "matrix_tf32", 494.7),
+        ("ampere_scudnn_128x64_relu_interior_nn_v1", "matrix_fp32", 66.9),
+    ],
+)
+def test_a_convolution_is_rated_against_the_precision_of_its_kernel(
+    build: Build, kernel: str, spec: str, peak: float
+) -> None:
+    """32 images of 256 x 56 x 56 through 256 windows of 256 x 3 x 3 are 118 GFLOP."""
+    args = {"Input Dims": [[32, 256, 56, 56], [256, 256, 3, 3], [], [1, 1], [1, 1], [1, 1], [], [0, 0], []],
+            "Input type": ["float", "float", "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", "Scalar"],
+            "Concrete Inputs": ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]}  # fmt: skip
+    b = build().op("aten::convolution", 0, 5, **args).launch(1, kernel, 10, 2000)
+    row = found(b, H100).frames["unified_perf_summary"].iloc[0]
+    tflops = 2 * 32 * 256 * 56 * 56 * 256 * 9 / 2000 / 1e6
+    assert (row["compute_spec"], row["percent_of_peak"]) == (spec, pytest.approx(100 * tflops / peak))
+
+
 def test_calls_of_one_shape_are_told_apart_by_precision(build: Build) -> None:
     b = gemm(build(), [[2048, 2048]] * 2, 0, 10, 60, dtype="float", kernel=TF32)
     gemm(b, [[2048, 2048]] * 2, 80, 100, 400, dtype="float", kernel=SGEMM)

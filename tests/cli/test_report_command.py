@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -320,3 +321,19 @@ def test_a_bar_with_the_rate_is_shown_from_one_second_on_and_only_in_a_terminal(
     assert all(re.match(r" reading \[[#.]{30}\]\s+\d+%\s+[\d.]+ MB/s\s+\d+ s left", line) for line in lines), lines
     assert (len(lines) > 3) is is_terminal
     assert (" 100%" in shown) is is_terminal
+
+
+def test_no_file_of_a_report_shows_objects_of_the_program(moe: Path, tmp_path: Path) -> None:
+    """Types print as ``bf16``, never as Python shows the object: ``<DType.BF16: (16, 'bf16', 'bf16')>``."""
+    assert report(moe, "-o", tmp_path / "r", "--csv") == 0
+    contents: dict[str, str] = {}
+    for path in (tmp_path / "r").rglob("*.*"):
+        if path.suffix == ".xlsx":
+            with zipfile.ZipFile(path) as book:
+                contents |= {name: book.read(name).decode("utf-8") for name in book.namelist()}
+        else:
+            contents[path.name] = path.read_text(encoding="utf-8")
+    assert {Path(name).suffix for name in contents} >= {".csv", ".json", ".html", ".xml"}
+    shown = re.compile(r"DType\.|(?:<|&lt;)\w+\.\w+: | object at 0x")
+    assert [name for name, text in contents.items() if shown.search(text)] == []
+    assert any("bf16" in text for name, text in contents.items() if name.endswith(".csv"))

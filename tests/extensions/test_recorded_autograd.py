@@ -47,6 +47,16 @@ def test_top_k_and_experts_are_recorded(case: str):
     assert (model.topk, model.experts, model.phase) == (TOP_K, EXPERTS, "dispatch")
 
 
+@pytest.mark.parametrize("case", ["megatron", "primus", "deep_ep"])
+def test_packed_fp4_tokens_are_a_byte_per_recorded_element(case: str):
+    """``Float4_e2m1fn_x2`` holds two values in an element: 1024 rows of 2048 are 2.10 MB, not 1.05."""
+    event = {**TABLE[case][0]}
+    event["Input Dims"] = [[1024, 2048], [1024, TOP_K], [1024, TOP_K], *event["Input Dims"][3:]]
+    event["Input type"] = ["c10::Float4_e2m1fn_x2", *event["Input type"][1:]]
+    op = signature(event)
+    assert BINDINGS[op.name].target(op).wire_bytes() == 1024 * 2048
+
+
 @pytest.mark.parametrize("case", ["primus_fp8", "deep_ep_fp8"])
 def test_the_indices_of_an_fp8_dispatch_are_no_tokens(case: str):
     model = read(case, 0)

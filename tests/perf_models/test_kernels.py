@@ -89,6 +89,10 @@ def test_rocm_copies_that_are_kernels_are_copies():
         ("batched_transpose_32x32_half", "CONV_fwd"),
         ("void c10d::symmetric_memory::(anonymous namespace)::barrier_kernel(unsigned int**)", "CustomCollective"),
         ("kuserbuffers_pushsend", "CustomCollective"),
+        ("_on_device_all_to_all_v_kernel", "CustomCollective"),
+        ("_mxfp8_all_to_all_v_kernel", "CustomCollective"),
+        ("void c10d::nvshmem_extension::allToAllV_2d<1>(void*)", "CustomCollective"),
+        ("exchangeSplitAndOffset(long*, long*, int)", "CustomCollective"),
         ("Cijk_Ailk_Bjlk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT192x256x64_MI16x16x1", "GEMM"),
         ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN", "GEMM"),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_execute_kernel__5x_cublas", "GEMM"),
@@ -182,7 +186,7 @@ def test_copies_within_a_memory_have_no_path(name: str):
 
 
 @pytest.mark.parametrize(
-    "part", ["transpose", "EpDispatch", "a::", "symmetric_memory::", "deep_ep", "1deep_ep", "copyH"]
+    "part", ["transpose", "EpDispatch", "a::", "symmetric_memory::", "all_to_all", "deep_ep", "1deep_ep", "copyH"]
 )
 def test_no_name_takes_long_to_class_as_communication_or_layout(part: str):
     """Each of these patterns reads a name in time linear in its length."""

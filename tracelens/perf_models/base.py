@@ -171,7 +171,12 @@ def _models_returned_by(binding: Callable[..., Any]) -> tuple[type[PerfModel], .
 class Like(enum.Enum):
     """Default of an operand's dtype: that of the first operand, whatever that is (None is *unknown*)."""
 
-    FIRST = "first operand"
+    FIRST = "as the first operand"
+
+    def __repr__(self) -> str:
+        return self.value
+
+    __str__ = __repr__
 
 
 def resolved(dtype: DType | Like | None, first: DType | None) -> DType | None:

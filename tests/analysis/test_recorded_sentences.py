@@ -1,0 +1,77 @@
+"""Sentences and sheets of recorded traces against figures that were worked out by hand from their events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.options import Options
+from tracelens.analysis.trace import load
+from tracelens.analysis.verdict import summarize
+
+pytestmark = pytest.mark.shared
+PIECEWISE = "inference/vllm_prefilldecode_piecewise"
+DECODE_CAPTURE = "inference/vllm_decode_full/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace.json.gz"
+OLD_RESNET = "more/kineto/samples/resnet50_num_workers_0/2021-01-10_515e6115_2d19c6_worker0.pt.trace.json.gz"
+
+
+@pytest.fixture(scope="module")
+def resnet(shared_traces: Path) -> Analysis:
+    return analyze(load(shared_traces / "mi300/resnet_act_checkpoint.json.gz"), Options())
+
+
+def test_behind_a_thousand_queued_kernels_there_is_no_launch_latency(resnet: Analysis) -> None:
+    """968 kernels without a launch ran first: the queue was never empty, so no wait in it is a latency."""
+    rows = resnet.frames["launch_overhead"].set_index("launch_call")
+    assert rows.loc["all", "percent_queue_empty"] == 0
+    assert rows["latency_us_max"].isna().all()
+    assert rows.loc["all", "depth_max"] > 900
+
+
+def test_the_bandwidth_of_an_all_reduce_is_all_its_bytes_over_all_its_time(resnet: Analysis) -> None:
+    """Of 8 ranks, 3 each of 8,816,192 BF16 in 26.8 ms (3.45 GB/s) and of 2,873,320 in 20.3 ms (1.48 GB/s)."""
+    rows = resnet.frames["coll_analysis"]
+    large = rows[rows["in_nelems"] == 8_816_192].iloc[0]
+    assert large["bus_gb_s_mean"] == pytest.approx(3 * 2 * 8_816_192 * 14 / 8 / 26_798.24e3)
+    total = 3 * 2 * (8_816_192 + 2_873_320) * 14 / 8 / (26_798.24e3 + 20_338.798e3)
+    (why,) = (f.why for f in summarize(resnet).findings if f.id == "exposed_communication")
+    assert f"allreduce at {total:.2g} GB/s bus bandwidth (waiting included), the link has 448" in why
+
+
+def test_the_experts_of_a_b200_trace_have_a_rate_in_the_verdict(shared_traces: Path) -> None:
+    summary = summarize(analyze(load(shared_traces / "b200/eager_trace.json.gz"), Options()))
+    experts = summary.categories[0]
+    assert (experts.name, experts.flops_share) == ("MoE_unfused", pytest.approx(1.0))
+    assert experts.tflops_s is not None
+    assert experts.of_roofline is not None
+    assert "unmodelled" not in {notice.id for notice in summary.notices}
+
+
+def test_a_trace_of_a_graphs_capture_is_idle_and_no_step(shared_traces: Path) -> None:
+    """Ten device events in 57.8 ms, of which the host captures a graph for 55."""
+    summary = summarize(analyze(load(shared_traces / DECODE_CAPTURE), Options()))
+    assert summary.steps is None
+    assert summary.busy is not None
+    assert summary.busy.idle > 0.999
+    (why,) = (f.why for f in summary.findings if f.id == "idle")
+    assert why.startswith("GPU idle 97 %: graph capture")
+
+
+def test_the_share_of_peak_of_replayed_graphs_is_of_the_matrix_work(shared_traces: Path) -> None:
+    """285 of 307 ms are experts and products of the capture: 28 % of the peak, 26 % over all of the window."""
+    capture = load(shared_traces / f"{PIECEWISE}/capture_traces/graph_capture_rank_0.pt.trace.json.gz")
+    found = analyze(load(shared_traces / f"{PIECEWISE}/graph_execution.json.gz"), Options(capture=capture))
+    rate = summarize(found).throughput
+    assert rate is not None
+    assert rate.of_peak == pytest.approx(0.285, abs=0.005)
+    assert rate.device_share == pytest.approx(0.93, abs=0.01)
+
+
+def test_kernels_of_an_old_recording_are_no_memsets(shared_traces: Path) -> None:
+    """Nothing but recorded memsets is one (29 us); all gradients of convolutions are ``CONV_bwd``."""
+    found = analyze(load(shared_traces / OLD_RESNET), Options())
+    ms = found.frames["ops_summary_by_category"].set_index("category")["direct_ms"]
+    assert ms["memset"] < 0.53
+    assert ms["CONV_bwd"] > 2 * ms["CONV_fwd"] > 200
