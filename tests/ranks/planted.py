@@ -193,7 +193,7 @@ class Job:
         self.shapes[group] = (collective, full)
 
     def exchanges(self, together, compute, noise) -> None:
-        """Dispatch and combine as DeepEP runs them: tokens move at the planted rate once the last rank is there."""
+        """Dispatch and combine as DeepEP runs them: as many rows either way, at the planted rate with the last rank there."""
         members = list(range(self.ranks))
         rows = {rank: self.tokens + noise.randrange(self.tokens) for rank in members}
         for name, kind, tokens in (
@@ -202,7 +202,7 @@ class Job:
         ):
             for rank in members:
                 compute(rank, self.late_us if rank == self.straggler else 0.0)
-            most = max(tokens.values()) * self.hidden * 2
+            most = max(rows.values()) * self.hidden * 2
             moving_us = most / 1e6 / self.exchange_tb_s
 
             def make(rank: int, name=name, kind=kind, tokens=tokens):

@@ -25,7 +25,7 @@ from tracelens.analysis.coverage import coverage
 from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
 from tracelens.analysis.event_category import with_communicating_ops
 from tracelens.analysis.executed_work import ExecutedWork, executed_work
-from tracelens.analysis.expert_exchange import ExpertGroup, exchanges_of, ranks_of_kernels
+from tracelens.analysis.expert_exchange import ExpertGroup, exchanges_of
 from tracelens.analysis.families import families
 from tracelens.analysis.graphs import GraphLinks, with_captured_ops
 from tracelens.analysis.impossible_work import forget_impossible_work
@@ -36,7 +36,7 @@ from tracelens.analysis.op_places import all_in, with_places
 from tracelens.analysis.options import CLIP, Options, active_extensions
 from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.per_step import Counted, counted_steps
-from tracelens.analysis.recorded_groups import expert_groups
+from tracelens.analysis.recorded_groups import ep_size_of, expert_groups
 from tracelens.analysis.steps import StepTimes, complete_steps, device_steps, find_steps, select_steps
 from tracelens.analysis.summary import Coverage, Unanswered
 from tracelens.analysis.timeline import Timeline, gpu_timeline, timeline_of
@@ -285,16 +285,8 @@ def recognized(trace: Trace, options: Options) -> Recognition:
     return recognize(properties, kernel_names=(trace.table.names[code] for code in kernels))
 
 
-def recorded_ep_size(table: TraceTable) -> int | None:
-    """Ranks of this rank's expert-parallel group, by the group's recorded description; None unless exactly one size."""
-    sizes = {len(group.ranks) for group in expert_groups(table)}
-    return sizes.pop() if len(sizes) == 1 else None
-
-
 def _expert_group(table: TraceTable, options: Options) -> ExpertGroup:
-    groups = expert_groups(table)
-    kernels = np.unique(table.name[table.kind == Kind.KERNEL]).tolist()
-    size = options.ep_size or recorded_ep_size(table) or ranks_of_kernels(table.names[code] for code in kernels)
+    groups, size = expert_groups(table), ep_size_of(table, options.ep_size)
     return ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
 
 

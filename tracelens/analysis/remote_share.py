@@ -11,6 +11,8 @@ from tracelens.signature import OpSignature, parse_literal
 
 #: Where a share comes from: what an op or a collective recorded.
 SPLIT_SIZES, TOKEN_COUNTS = "split sizes", "token counts"
+#: And of a model that counts only what leaves.
+OF_MODEL = "its perf model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +33,23 @@ def remote_share(
     model that knows its share has it in its bytes already.
     """
     if model.remote_share != 1:
-        return RemoteShare(share=1.0, source="its perf model")
+        return RemoteShare(share=1.0, source=OF_MODEL)
     counts, source = recorded_counts(signature)
     share = share_of_others(counts, rank, members)
     if share is not None:
         return RemoteShare(share=share, source=source)
-    recorded = signature.attribute("Group size")
-    ranks = recorded if isinstance(recorded, int) and recorded > 0 else ep_size
+    ranks = _group_size(signature) or ep_size
     return None if ranks is None else even_routing(ranks)
+
+
+def ranks_of(signature: OpSignature, model: EPComm) -> int | None:
+    """Ranks that one exchange op says it is between, or its model does."""
+    return _group_size(signature) or model.ranks
+
+
+def _group_size(signature: OpSignature) -> int | None:
+    recorded = signature.attribute("Group size")
+    return recorded if isinstance(recorded, int) and recorded > 0 else None
 
 
 def even_routing(ranks: int) -> RemoteShare:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from tracelens.analysis.analyze import analyze, recorded_ep_size
+from tracelens.analysis.analyze import analyze
 from tracelens.analysis.options import Options
+from tracelens.analysis.recorded_groups import recorded_ep_size
 from tracelens.analysis.route import RouteResult
 from tracelens.analysis.trace import load
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError

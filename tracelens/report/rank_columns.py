@@ -231,7 +231,7 @@ HEAT_MAP = column_set(
     _mb("avg_sent_mb", "avg_sent", "Wire: mean over the calls."),
     _number("count", "count", "All-to-alls."),
 )
-_EFFECTIVE = "remote_high_mb over all kernels' whole duration, waiting for the slowest rank included."
+_EFFECTIVE = "Expected Remote Data over all kernels' whole duration, waiting for the slowest rank included."
 _TRUE = "over the token-moving kernels from the moment their last rank has started. Never HBM traffic."
 EXCHANGE_RATES = (
     Column(
@@ -239,21 +239,22 @@ EXCHANGE_RATES = (
         number_format="#,##0.0000",
     ),
     Column(
-        key="true_tb_s", header="True Interconnect TB/s", meaning=f"Wire: Remote at most (MB) {_TRUE}", unit=_TB_S,
+        key="true_tb_s", header="True Interconnect TB/s", meaning=f"Wire: Expected Remote Data {_TRUE}", unit=_TB_S,
         number_format="#,##0.0000",
-    ),
-    Column(
-        key="true_low_tb_s", header="True Interconnect TB/s, at least", meaning=f"Wire: Remote at least (MB) {_TRUE}",
-        unit=_TB_S, number_format="#,##0.0000",
     ),
 )  # fmt: skip
 EXCHANGE_BYTES = (
-    _mb("wire_mb", "Interconnect Data (MB)", "Wire: every row that the op was given."),
-    _mb("remote_low_mb", "Remote at least (MB)", "Wire: rows that must have left the rank."),
-    _mb("remote_high_mb", "Remote at most (MB)", "Wire: rows that may have left the rank."),
+    _number("rows", "Exchanged Rows", "Rows that travel or stay: every copy of a token counts."),
     Column(
-        key="local_from", header="local tokens from",
-        meaning="split sizes or token counts: recorded, and the two bounds are equal; bounds: not recorded.", width=18,
+        key="rows_from", header="Exchanged Rows From", width=32,
+        meaning="Recorded, or the rows of the layer's combine: on one rank those that the dispatch receives, over "
+        "all ranks of the group those that are sent.",
+    ),
+    _mb("wire_mb", "Interconnect Data (MB)", "Wire: every exchanged row, those for the own rank too."),
+    _mb("remote_mb", "Expected Remote Data (MB)", "Wire: what leaves the rank; unknown without the group's size."),
+    Column(
+        key="remote_from", header="Remote Data From", width=32,
+        meaning="Recorded split sizes or token counts, else even routing over the group.",
     ),
 )  # fmt: skip
 EXCHANGE_SUMMARY = column_set(

@@ -156,9 +156,7 @@ class RankReport:
         yield ""
         yield f" {'token exchange':<34}{'effective':>11}{'true TB/s':>18}{'waiting':>9}"
         for row in frame.head(8).to_dict("records"):
-            low, high = _shown(row["true_low_tb_s"], ".3f"), _shown(row["true_tb_s"], ".3f")
-            true = high if low == high else f"{low} - {high}"
-            effective = _shown(row["effective_tb_s"], ".3f")
+            effective, true = _shown(row["effective_tb_s"], ".3f"), _shown(row["true_tb_s"], ".3f")
             yield f" {clipped(str(row['name']), 33):<34}{effective:>11}{true:>18}{row['waiting_share']:>7.1f} %"
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:

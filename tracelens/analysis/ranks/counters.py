@@ -11,7 +11,7 @@ from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.event_category import with_communicating_ops
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options, active_extensions
-from tracelens.analysis.ranks.summary import NOTIFY, Message, RankSummary
+from tracelens.analysis.ranks.summary import NOTIFY, ExchangeOp, Message, RankSummary
 from tracelens.analysis.trace import Trace
 from tracelens.dtypes import DType
 from tracelens.perf_models.collective import Collective
@@ -27,7 +27,7 @@ def rank_counters(trace: Trace, summary: RankSummary, options: Options) -> tuple
     """The tracks of one rank, on the table's own clock; none without device events.
 
     Work counts where it is known: FLOPs of calls with a perf model, spread over the kernels of the call; bytes that a
-    collective or exchange must send, over its whole duration, waiting included.
+    collective must send or an exchange is expected to, over its whole duration, waiting included.
     """
     table, tree = trace.table, trace.tree
     catalog = Catalog(active_extensions(table.names, options))
@@ -74,10 +74,16 @@ def _wire_rates(summary: RankSummary) -> Floats:
     of_op = np.flatnonzero(moves & (summary.op >= 0))
     if len(of_op):
         op = summary.op[of_op]
-        wire = np.array([kind.wire_bytes or 0.0 for kind in summary.ops], np.float64)[summary.op_kind[op]]
+        wire = np.array([_remote_bytes(kind, summary) for kind in summary.ops], np.float64)[summary.op_kind[op]]
         nbytes[of_op] = wire * duration[of_op] / np.bincount(op, weights=duration[of_op])[op]
     rates: Floats = nbytes / duration
     return rates
+
+
+def _remote_bytes(op: ExchangeOp, summary: RankSummary) -> float:
+    members = summary.expert_group.ranks if summary.expert_group is not None else ()
+    share = op.remote_share(summary.rank, members)
+    return 0.0 if share is None or op.exchanged_bytes is None else op.exchanged_bytes * share.share
 
 
 def _wire_bytes(message: Message) -> float:

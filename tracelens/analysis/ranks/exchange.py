@@ -9,14 +9,9 @@ import pandas as pd
 
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.ranks.matching import JobCalls
-from tracelens.analysis.ranks.summary import NOTIFY, ExchangeOp, RankSummary
+from tracelens.analysis.ranks.summary import NOTIFY, RankSummary
 from tracelens.analysis.ranks.waits import Instances, waiting_ns
-from tracelens.analysis.remote_share import share_of_others
 from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
-
-#: What ``local_from`` says where the tokens that stay on their rank were not recorded.
-BOUNDED = "bounds"
-_COMBINE, _DISPATCH = "combine", "dispatch"
 
 
 def exchange_frame(calls: JobCalls, found: Instances, ranks: Mapping[int, RankSummary]) -> pd.DataFrame:
@@ -24,8 +19,8 @@ def exchange_frame(calls: JobCalls, found: Instances, ranks: Mapping[int, RankSu
 
     ``busy_us``: all kernels of the op, waiting and agreeing on counts included; *effective* rates are over that.
     ``transfer_us``: the kernels that move tokens, each from the moment its last rank has started; *true* rates are over
-    that, and None where the others' kernels were not found. Bytes that leave the rank lie between ``remote_low_mb`` and
-    ``remote_high_mb``; the two are equal where ``local_from`` says that the tokens for the own rank were recorded.
+    that, and None where the others' kernels were not found. ``wire_mb`` counts every copy of a token
+    (``rows_from``); ``remote_mb`` those that leave the rank, by recorded counts or by even routing (``remote_from``).
     """
     is_exchange = np.array([m.is_exchange for m in calls.messages] or [False], bool)
     rows = np.flatnonzero((calls.op >= 0) | is_exchange[calls.message]) if len(calls.start) else np.zeros(0, np.int64)
@@ -50,7 +45,6 @@ def exchange_frame(calls: JobCalls, found: Instances, ranks: Mapping[int, RankSu
     transfer = union_by_group(group[use], after[use], end[use], n)
     moved, met = np.bincount(group[moves], minlength=n), np.bincount(group[use], minlength=n)
 
-    sent_tokens: dict[int, int] = {}
     records = []
     by_time = np.argsort(start[fresh], kind="stable")
     firsts = np.flatnonzero(fresh)
@@ -67,10 +61,11 @@ def exchange_frame(calls: JobCalls, found: Instances, ranks: Mapping[int, RankSu
         channel = calls.channels[int(calls.channel_of[at])] if at >= 0 else None
         members = channel.ranks if channel is not None else ()
         op = summary.ops[int(summary.op_kind[call[first]])] if call[first] >= 0 else None
-        low, high, local_from = _remote_bytes(op, rank, members, str(word[lead]), sent_tokens)
+        exchanged = op.exchanged_bytes if op is not None else None
+        share = op.remote_share(rank, members) if op is not None else None
+        remote = exchanged * share.share if exchanged is not None and share is not None else None
         busy_us, transfer_us = busy[number] / NS_PER_US, transfer[number] / NS_PER_US
         whole = moved[number] > 0 and met[number] == moved[number]
-        wire = op.wire_bytes if op is not None else None
         records.append(
             {
                 "name": op.name if op is not None else f"{word[lead]} kernel without an op",
@@ -80,44 +75,21 @@ def exchange_frame(calls: JobCalls, found: Instances, ranks: Mapping[int, RankSu
                 "step": int(calls.step[rows[first]]),
                 "tokens": op.tokens if op is not None else None,
                 "hidden": op.hidden if op is not None else None,
-                "wire_mb": _mb(wire),
-                "remote_low_mb": _mb(low),
-                "remote_high_mb": _mb(high),
-                "local_from": local_from,
+                "rows": op.rows if op is not None else None,
+                "rows_from": op.rows_from if op is not None else "",
+                "wire_mb": _mb(exchanged),
+                "remote_mb": _mb(remote),
+                "remote_from": share.source if share is not None else "",
                 "kernels": int(last_of[number]) - first,
                 "busy_us": busy_us,
                 "wait_us": waited[number] / NS_PER_US,
                 "transfer_us": transfer_us if whole else None,
-                "effective_tb_s": _rate(high, busy_us),
-                "true_low_tb_s": _rate(low, transfer_us) if whole else None,
-                "true_tb_s": _rate(high, transfer_us) if whole else None,
+                "effective_tb_s": _rate(remote, busy_us),
+                "true_tb_s": _rate(remote, transfer_us) if whole else None,
                 "last_rank": calls.ranks[int(found.last[at])] if at >= 0 and whole else None,
             }
         )
     return pd.DataFrame(records)
-
-
-def _remote_bytes(
-    op: ExchangeOp | None, rank: int, members: tuple[int, ...], word: str, sent_tokens: dict[int, int]
-) -> tuple[float | None, float | None, str]:
-    """(least, most) bytes that leave the rank, and where the tokens that stay were read from.
-
-    Recorded rows per rank, or per expert with the experts in order over the ranks, settle it. Else all rows travel at
-    most; and of the rows that a combine returns, at most one per token that the rank dispatched before is its own.
-    """
-    if op is None or op.wire_bytes is None:
-        return None, None, ""
-    earlier = sent_tokens.get(rank)
-    # By the kernel, not by the op's name: the backward of a combine is a dispatch
-    if word == _DISPATCH:
-        sent_tokens[rank] = op.tokens
-    share = share_of_others(op.counts, rank, members)
-    if share is not None:
-        return op.wire_bytes * share, op.wire_bytes * share, op.counts_from
-    low = 0.0
-    if word == _COMBINE and earlier is not None and op.row_bytes is not None:
-        low = max(0, op.tokens - earlier) * op.row_bytes
-    return low, op.wire_bytes, BOUNDED
 
 
 def exchange_summary(frame: pd.DataFrame, *, by_rank: bool) -> pd.DataFrame:
@@ -132,19 +104,23 @@ def exchange_summary(frame: pd.DataFrame, *, by_rank: bool) -> pd.DataFrame:
         row |= {
             "operation_count": len(part),
             "wire_mb": _total(part["wire_mb"]),
-            "remote_low_mb": _total(part["remote_low_mb"]),
-            "remote_high_mb": _total(part["remote_high_mb"]),
-            "local_from": ", ".join(sorted({str(text) for text in part["local_from"] if text})) or None,
+            "rows": _total(part["rows"]),
+            "rows_from": _sources(part["rows_from"]),
+            "remote_mb": _total(part["remote_mb"]),
+            "remote_from": _sources(part["remote_from"]),
             "busy_us_mean": float(part["busy_us"].mean()),
             "wait_us_mean": float(part["wait_us"].mean()),
             "transfer_us_mean": float(timed["transfer_us"].astype(float).mean()) if len(timed) else None,
             "waiting_share": 100 * float(part["wait_us"].sum()) / max(float(part["busy_us"].sum()), 1e-9),
-            "effective_tb_s": _rate_of_mb(_total(part["remote_high_mb"]), float(part["busy_us"].sum())),
-            "true_low_tb_s": _rate_of_mb(_total(timed["remote_low_mb"]), float(timed["transfer_us"].sum())),
-            "true_tb_s": _rate_of_mb(_total(timed["remote_high_mb"]), float(timed["transfer_us"].sum())),
+            "effective_tb_s": _rate_of_mb(_total(part["remote_mb"]), float(part["busy_us"].sum())),
+            "true_tb_s": _rate_of_mb(_total(timed["remote_mb"]), float(timed["transfer_us"].sum())),
         }
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _sources(texts: pd.Series) -> str | None:
+    return ", ".join(sorted({str(text) for text in texts if text})) or None
 
 
 def _total(values: pd.Series) -> float | None:

@@ -15,10 +15,21 @@ from tracelens.analysis.calls import read_ops
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.enclosing_calls import calls_above
 from tracelens.analysis.event_category import COMMUNICATION, with_communicating_ops
+from tracelens.analysis.expert_layers import Layers, Routed, with_rows
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.options import Options, active_extensions
-from tracelens.analysis.recorded_groups import expert_groups, recorded_attributes
-from tracelens.analysis.remote_share import SPLIT_SIZES, integers, recorded_counts, split_sizes
+from tracelens.analysis.recorded_groups import ep_size_of, expert_groups, recorded_attributes
+from tracelens.analysis.remote_share import (
+    OF_MODEL,
+    SPLIT_SIZES,
+    RemoteShare,
+    even_routing,
+    integers,
+    ranks_of,
+    recorded_counts,
+    share_of_others,
+    split_sizes,
+)
 from tracelens.analysis.steps import StepTimes, device_steps
 from tracelens.analysis.timeline import Timeline, gpu_timeline
 from tracelens.analysis.trace import Trace
@@ -27,6 +38,7 @@ from tracelens.perf_models.collective import Collective
 from tracelens.perf_models.ep_comm import EPComm
 from tracelens.signature import OpSignature
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
+from tracelens.trace.tree import OpTree
 
 Bools = npt.NDArray[np.bool_]
 
@@ -78,15 +90,33 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeOp:
-    """One distinct op that exchanges tokens, as its perf model reads it. ``counts``: rows per rank where recorded."""
+    """One distinct op that exchanges tokens, as its perf model and its layer say.
+
+    ``tokens``: the rows that it was given. ``rows``: those that it exchanges, copies and those for the own rank
+    included; ``rows_from`` says where their number comes from. ``ranks``: of the expert-parallel group. ``counts``:
+    rows per rank where recorded. ``known_share``: what leaves the rank, where the perf model itself says so.
+    """
 
     name: str
     tokens: int
     hidden: int | None
-    row_bytes: float | None
-    wire_bytes: float | None
+    rows: float
+    rows_from: str
+    exchanged_bytes: float | None
+    ranks: int | None
+    known_share: float | None
     counts: tuple[int, ...] | None = None
     counts_from: str = ""
+
+    def remote_share(self, rank: int | None, members: tuple[int, ...]) -> RemoteShare | None:
+        """Share of the rows that leaves ``rank`` of the group ``members``: recorded, else that of even routing."""
+        if self.known_share is not None:
+            return RemoteShare(share=self.known_share, source=OF_MODEL)
+        share = share_of_others(self.counts, rank, members)
+        if share is not None:
+            return RemoteShare(share=share, source=self.counts_from)
+        ranks = self.ranks or len(members)
+        return even_routing(ranks) if ranks else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,7 +175,7 @@ def summarize_rank(trace: Trace, options: Options) -> RankSummary:
     activity = _activity(trace, catalog)
     _, times, step_of = device_steps(trace.table, trace.tree, activity.rows)
     members = {group.name: group for group in table.process_groups()}
-    reader = _Reader(trace, catalog, members)
+    reader = _Reader(table, trace.tree, catalog, members)
 
     index = np.flatnonzero(activity.communication)
     index = index[np.lexsort((activity.end[index], activity.start[index]))]
@@ -165,6 +195,7 @@ def summarize_rank(trace: Trace, options: Options) -> RankSummary:
         step = np.concatenate((step, numbers[inside]))
     compute = ~activity.communication & ~activity.memcpy
     message, op = np.array(reader.message, np.int64), np.array(reader.op, np.int64)
+    ops, op_kind = reader.exchange_ops(trace, options.ep_size)
     categories, hidden = _hidden(activity, compute, start, end, message, len(reader.messages))
     base = table.base_ns
     order = np.lexsort((end, start))
@@ -179,7 +210,7 @@ def summarize_rank(trace: Trace, options: Options) -> RankSummary:
         groups=table.process_groups(),
         expert_group=next(iter(expert_groups(table)), None),
         messages=tuple(reader.messages),
-        ops=tuple(reader.ops),
+        ops=ops,
         categories=categories,
         start=(start + base)[order],
         end=(end + base)[order],
@@ -187,7 +218,7 @@ def summarize_rank(trace: Trace, options: Options) -> RankSummary:
         step=step[order],
         exposed=(end - start - covered_ns(activity.start[compute], activity.end[compute], start, end))[order],
         op=op[order],
-        op_kind=np.array(reader.op_kind, np.int64),
+        op_kind=op_kind,
         hidden=hidden,
         begins_ns=base + (int(table.start_ns.min()) if len(table) else 0),
         timeline=gpu_timeline(activity),
@@ -207,17 +238,15 @@ def _activity(trace: Trace, catalog: Catalog) -> DeviceActivity:
 class _Reader:
     """Reads each distinct communication call once."""
 
-    def __init__(self, trace: Trace, catalog: Catalog, groups: dict[str, ProcessGroup]) -> None:
-        self._table, self._tree, self._catalog, self._groups = trace.table, trace.tree, catalog, groups
+    def __init__(self, table: TraceTable, tree: OpTree, catalog: Catalog, groups: dict[str, ProcessGroup]) -> None:
+        self._table, self._tree, self._catalog, self._groups = table, tree, catalog, groups
         self._known: dict[tuple[Any, ...], int] = {}
         self._op_of_row: dict[int, int] = {}
-        self._kind_of_signature: dict[tuple[OpSignature, tuple[int, ...] | None], int] = {}
         self._exchange_models: dict[int, EPComm] = {}
         self.messages: list[Message] = []
         self.message: list[int] = []
-        self.ops: list[ExchangeOp] = []
         self.op: list[int] = []
-        self.op_kind: list[int] = []
+        self._exchanges: list[tuple[int, tuple[int, ...] | None]] = []
 
     def device_call(self, activity: DeviceActivity, i: int) -> None:
         row, op = int(activity.rows[i]), int(activity.op[i])
@@ -316,28 +345,47 @@ class _Reader:
     def _op_call(self, row: int, message: Message) -> int:
         key = ("op", row)
         call = self._known.get(key)
-        split = message.in_split or None
         if call is None:
-            call = self._known[key] = len(self.op_kind)
-            signature = self._table.signature_of(row)
-            kind = self._kind_of_signature.get((signature, split))
-            if kind is None:
-                kind = self._kind_of_signature[signature, split] = len(self.ops)
-                self.ops.append(_exchange_op(signature, self._exchange_models[row], split))
-            self.op_kind.append(kind)
+            call = self._known[key] = len(self._exchanges)
+            self._exchanges.append((row, message.in_split or None))
         return call
 
+    def exchange_ops(self, trace: Trace, ep_size: int | None) -> tuple[tuple[ExchangeOp, ...], Ints]:
+        """The distinct exchange ops of all calls that were read, and which of them each call is."""
+        if not self._exchanges:
+            return (), np.zeros(0, np.int64)
+        rows = np.array([row for row, _ in self._exchanges], np.int64)
+        layers = Layers(trace, rows, [self._exchange_models[row] for row in rows.tolist()])
+        ep_size = ep_size_of(trace.table, ep_size)
+        codes: dict[ExchangeOp, int] = {}
+        kinds = np.zeros(len(rows), np.int64)
+        known: dict[tuple[OpSignature, tuple[int, ...] | None, Routed], int] = {}
+        for at, (row, split) in enumerate(self._exchanges):
+            signature, routed = self._table.signature_of(row), layers.of_calls(np.array([at]))
+            key = (signature, split, routed)
+            if key not in known:
+                op = _exchange_op(signature, self._exchange_models[row], routed, split, ep_size)
+                known[key] = codes.setdefault(op, len(codes))
+            kinds[at] = known[key]
+        return tuple(codes), kinds
 
-def _exchange_op(signature: OpSignature, model: EPComm, split: tuple[int, ...] | None) -> ExchangeOp:
+
+def _exchange_op(
+    signature: OpSignature, model: EPComm, routed: Routed, split: tuple[int, ...] | None, ep_size: int | None
+) -> ExchangeOp:
     counts, source = recorded_counts(signature)
     if split and source != SPLIT_SIZES:
         counts, source = split, SPLIT_SIZES
+    whole, rows_from = with_rows(model, routed, ranks_of(signature, model) or ep_size, counts)
     return ExchangeOp(
         name=signature.name,
         tokens=model.tokens,
-        hidden=model.hidden,
-        row_bytes=model.row_bytes,
-        wire_bytes=model.wire_bytes(),
+        hidden=whole.hidden,
+        rows=float(whole.tokens if whole.rows is None else whole.rows),
+        rows_from=rows_from,
+        exchanged_bytes=whole.exchanged_bytes(),
+        ranks=whole.ranks,
+        known_share=None if model.remote_share == 1 else model.remote_share,
         counts=counts,
         counts_from=source,
     )
