@@ -30,6 +30,15 @@ def test_behind_a_thousand_queued_kernels_there_is_no_launch_latency(resnet: Ana
     assert rows.loc["all", "depth_max"] > 900
 
 
+def test_steady_steps_of_a_host_that_runs_ahead_are_not_idle(shared_traces: Path) -> None:
+    """The host's steps lie 30 ms before the device's: what the device does in them is not what ran in their window."""
+    summary = summarize(analyze(load(shared_traces / "mi300/resnet_act_checkpoint.json.gz"), Options(steps="steady")))
+    assert summary.busy is not None
+    assert summary.busy.idle < 0.01
+    assert summary.steps is not None
+    assert summary.steps.time_us == pytest.approx((18_982.928 + 18_554.331) / 2)
+
+
 def test_the_bandwidth_of_an_all_reduce_is_all_its_bytes_over_all_its_time(resnet: Analysis) -> None:
     """Of 8 ranks, 3 each of 8,816,192 BF16 in 26.8 ms (3.45 GB/s) and of 2,873,320 in 20.3 ms (1.48 GB/s)."""
     rows = resnet.frames["coll_analysis"]

@@ -85,6 +85,12 @@ def test_of_a_slice_as_much_is_moved_as_there_are_iterations():
     assert most_mb(model) is None
 
 
+def test_a_slice_of_a_convolutions_result_is_moved_and_not_all_of_it():
+    """A convolution's result of 4,096 rows with its bias of 8, of which 64 rows are multiplied and copied."""
+    model = read(signature("triton_poi_fused_clone_convolution_mul_9", (4096, 8), (8,), (64, 8), 512))
+    assert model.hbm_bytes() == 2 * (512 + 8 + 512)
+
+
 def test_a_kernel_that_may_load_two_slices_of_a_tensor_has_two_bounds():
     """``a * sigmoid(b)`` of the halves of [8, 128]: 512 x (2 read, 1 written), of which one read is certain."""
     model = read(signature("triton_poi_fused_mul_sigmoid_4", (8, 128), (8, 64), 512))
