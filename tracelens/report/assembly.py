@@ -79,7 +79,8 @@ def make_sheet(
     dimensions = [key for key in keys if key.startswith("param: ") and key not in columns]
     rest = [key for key in keys if key not in columns and key not in dimensions]
     ordered = [column_for(key, columns) for key in (*known[:1], *dimensions, *known[1:], *rest)]
-    shown = tuple(column for column in ordered if not (column.optional and _is_left_out(column, frame[column.key])))
+    is_empty = frame.isna().all()
+    shown = tuple(c for c in ordered if not (c.optional and (is_empty[c.key] or _is_zero(c, frame))))
     return Sheet(title=title, frame=frame[[c.key for c in shown]], columns=shown, text=text, is_family=is_family)
 
 
@@ -88,10 +89,8 @@ def by_title(sheets: Sequence[Sheet], title: str) -> Sheet | None:
     return next((made for made in sheets if made.title == title), None)
 
 
-def _is_left_out(column: Column, values: pd.Series) -> bool:
-    if values.isna().all():
-        return True
-    return column.empty_at_zero and bool((values.fillna(0) == 0).all())
+def _is_zero(column: Column, frame: pd.DataFrame) -> bool:
+    return column.empty_at_zero and bool((frame[column.key].fillna(0) == 0).all())
 
 
 def _is_core(claim: Claim) -> bool:

@@ -8,7 +8,7 @@ import re
 import textwrap
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -58,6 +58,8 @@ _NAME_FONT = Font(name="Calibri", size=10, bold=True)
 _LINK_FONT = Font(name="Calibri", size=10, color="1155CC", underline="single")
 _TAB_FIXED, _TAB_FAMILY = _INK, "2E8B7A"
 _WIDEST_NUMBER, _NARROWEST, _PAGE_WIDTH = 24, 8, 200
+#: Cells of a sheet that are kept from the column widths to the rows; beyond, memory is worth more than time.
+_FEW_CELLS = 20_000
 
 
 def write_workbook(
@@ -99,11 +101,18 @@ class _Part:
     sheet: Sheet
     start: int
     stop: int
+    kept: dict[str, list[Value]] = field(default_factory=dict)
 
     def values(self, column: Column) -> list[Value]:
-        """The cells of a column."""
-        values = self.sheet.frame[column.key]
-        return plain_values(values if len(values) == self.stop - self.start else values.iloc[self.start : self.stop])
+        """The cells of a column; those of a small part are kept, a large one's are taken from the frame each time."""
+        if column.key in self.kept:
+            return self.kept[column.key]
+        frame, rows = self.sheet.frame, self.stop - self.start
+        values = frame[column.key]
+        cells = plain_values(values if len(values) == rows else values.iloc[self.start : self.stop])
+        if rows * len(self.sheet.columns) <= _FEW_CELLS:
+            self.kept[column.key] = cells
+        return cells
 
 
 class DatelessZip(ZipFile):

@@ -38,9 +38,7 @@ class HostCalls:
 
 def blocking_calls(table: TraceTable) -> Bools:
     """Which rows are calls that wait for the device."""
-    kind = table.kind
-    found: Bools = ((kind == Kind.RUNTIME) | (kind == Kind.DRIVER)) & named(table, _BLOCKING)
-    return found
+    return named(table, _BLOCKING, (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER))
 
 
 def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
@@ -65,10 +63,12 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
     )
 
 
-def named(table: TraceTable, pattern: re.Pattern[str]) -> Bools:
-    """The rows whose name the pattern finds."""
-    found = np.array([pattern.search(name) is not None for name in table.names] or [False], bool)
-    return found[table.name] if len(table) else np.zeros(0, bool)
+def named(table: TraceTable, pattern: re.Pattern[str], among: Bools) -> Bools:
+    """The rows of ``among`` whose name the pattern finds; only names that occur there are looked at."""
+    found = np.zeros(len(table.names), bool)
+    codes = np.flatnonzero(np.bincount(table.name[among], minlength=len(found)))
+    found[codes] = [pattern.search(table.names[code]) is not None for code in codes.tolist()]
+    return found[table.name] & among if len(table) else np.zeros(0, bool)
 
 
 def _outlasting(table: TraceTable, tree: OpTree) -> RowColumn:

@@ -139,24 +139,24 @@ def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
     is_frame = kind == Kind.PYTHON_FUNCTION
     here = np.isin(kind, HOST_KINDS) & (lanes[table.lane] if len(table) else np.zeros(0, bool))
     long = is_call & (table.duration_ns >= _LONG_NS)
-    allocates = is_call & named(table, _ALLOCATES)
-    context = allocates & named(table, _CONTEXT) & _beyond_its_kind(table, long, _LONG_ALLOCATION_NS)
+    allocates = named(table, _ALLOCATES, is_call)
+    context = named(table, _CONTEXT, allocates) & _beyond_its_kind(table, long, _LONG_ALLOCATION_NS)
     unusual = _beyond_its_kind(table, long, _LONG_NS)
-    graph = named(table, _GRAPH_LAUNCH)
+    graph = named(table, _GRAPH_LAUNCH, is_call)
     many = _often(table, long)
-    first = is_call & named(table, _LOADS)
-    first |= long & unusual & named(table, _LOADS_AT_FIRST) & (~graph | many) & ~host.blocking
-    waits = host.blocking | (long & named(table, _COPIES)) | ((kind == Kind.CPU_OP) & named(table, _READS_BACK))
-    loads = (is_range & named(table, _LOADS_DATA)) | (is_frame & named(table, _LOADS_DATA_FRAME))
+    first = named(table, _LOADS, is_call)
+    first |= named(table, _LOADS_AT_FIRST, long & unusual) & (~graph | many) & ~host.blocking
+    waits = host.blocking | named(table, _COPIES, long) | named(table, _READS_BACK, kind == Kind.CPU_OP)
+    loads = named(table, _LOADS_DATA, is_range) | named(table, _LOADS_DATA_FRAME, is_frame)
     found = {
         FIRST_LOAD: first | context,
         ALLOCATOR: allocates,
-        GARBAGE: (is_range | is_frame) & named(table, _GARBAGE),
-        COMPILATION: (is_range | is_frame) & named(table, _COMPILES),
+        GARBAGE: named(table, _GARBAGE, is_range | is_frame),
+        COMPILATION: named(table, _COMPILES, is_range | is_frame),
         SYNCHRONIZATION: waits,
         DATA_LOADING: loads,
-        COMMUNICATION: is_range & named(table, _COMMUNICATES),
-        CAPTURE: is_call & named(table, _INSTANTIATES),
+        COMMUNICATION: named(table, _COMMUNICATES, is_range),
+        CAPTURE: named(table, _INSTANTIATES, is_call),
         LAUNCH_BOUND: long & graph,
     }
     layers = []
@@ -200,11 +200,11 @@ def _often(table: TraceTable, long: Bools) -> Bools:
 
 def _overhead(table: TraceTable, lanes: Bools) -> list[_Layer]:
     """Overhead that the profiler recorded: on a lane of its own, so it counts for each thread that launches."""
-    rows = np.flatnonzero(table.kind == Kind.OVERHEAD)
+    overhead = table.kind == Kind.OVERHEAD
     threads = np.flatnonzero(lanes)
     layers = []
-    for cause, pattern in _OVERHEAD_OF.items() if len(rows) else ():
-        at = rows[named(table, pattern)[rows]]
+    for cause, pattern in _OVERHEAD_OF.items() if overhead.any() else ():
+        at = np.flatnonzero(named(table, pattern, overhead))
         start, end = table.start_ns[at], table.ends_ns(at)
         repeated = (np.repeat(threads, len(at)), np.tile(start, len(threads)), np.tile(end, len(threads)))
         layers.append(_Layer(cause, *repeated))

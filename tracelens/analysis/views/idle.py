@@ -272,7 +272,8 @@ class _DeviceWaits:
             free_since[part[1:]] = np.maximum.accumulate(everything.end[part])[:-1]
         self._free_since = free_since
         # Copies within a device are kernels' work, not a copy engine's
-        self._copies = (table.kind[everything.rows] == Kind.MEMCPY) & ~named(table, _WITHIN_A_DEVICE)[everything.rows]
+        is_copy = table.kind == Kind.MEMCPY
+        self._copies = (is_copy & ~named(table, _WITHIN_A_DEVICE, is_copy))[everything.rows]
 
     def causes(self, gaps: _Gaps) -> Ints:
         """Index into ``CAUSES`` by the event that ended each gap; the first that holds.

@@ -47,8 +47,9 @@ def queue(table: TraceTable, tree: OpTree, host: HostCalls, events: DeviceActivi
     """``events`` must be all device events of the file: what runs later bounds what has no launch."""
     launch = tree.launch[events.rows]
     linked = launch >= 0
-    after_event = _directly_after(table, launch, named(table, _WAITS_FOR_EVENT))
-    after_value = _directly_after(table, launch, named(table, _WAITS_FOR_VALUE))
+    calls = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    after_event = _directly_after(table, launch, named(table, _WAITS_FOR_EVENT, calls))
+    after_value = _directly_after(table, launch, named(table, _WAITS_FOR_VALUE, calls))
     called, done = np.full(len(launch), NEVER), np.full(len(launch), NEVER)
     called[linked] = table.start_ns[launch[linked]]
     is_call = np.zeros(len(launch), np.bool_)
