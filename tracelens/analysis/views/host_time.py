@@ -169,8 +169,8 @@ def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
 def _captures(table: TraceTable) -> _Layer:
     """From each call that begins the capture of a graph to the call of its thread that ends it."""
     is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
-    begins = is_call & named(table, _BEGINS_CAPTURE)
-    rows = np.flatnonzero(begins | (is_call & named(table, _ENDS_CAPTURE)))
+    begins = named(table, _BEGINS_CAPTURE, is_call)
+    rows = np.flatnonzero(begins | named(table, _ENDS_CAPTURE, is_call))
     rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
     first, last = rows[:-1], rows[1:]
     pairs = begins[first] & ~begins[last] & (table.lane[first] == table.lane[last])
