@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRACES = REPOSITORY.parent / "shared" / "data" / "traces"
@@ -12,6 +13,10 @@ TRACES = REPOSITORY.parent / "shared" / "data" / "traces"
 OTHER_TOOLS = {"et", "rocprof_v1", "rocprof_v2", "rocprofv3"}
 #: With traces of PyTorch's profiler that hold no device events.
 HOST_ONLY = {"cpu_only"}
+
+# A loaded machine is no reason to fail.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def recorded_files() -> list[str]:
