@@ -59,3 +59,21 @@ def test_a_model_without_flops_and_bytes_is_no_coverage(build: Build):
     assert analyze(made.trace(), Options()).coverage.perf_model == 0
     made = build().op("aten::cat", 0, 20, **SIZED).launch(1, COPY.format(2), 30, 5)
     assert analyze(made.trace(), Options()).coverage.perf_model == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "gflops"), [([2, 16, 4, 4], 2 * 2 * 16 * 4 * 4 * 8 * 3 * 3 / 1e9), ([2, 8, 8, 8], None)]
+)
+def test_a_convolution_without_numbers_takes_its_result_from_the_op_that_follows(
+    build: Build, result: list[int], gflops: float | None
+):
+    """x [2, 8, 8, 8], w [16, 8, 3, 3]: a result of [2, 16, 4, 4] is stride 2; an input of 8 channels is no result."""
+    record = {"Input Dims": [[2, 8, 8, 8], [16, 8, 3, 3], [], []], "Input type": ["float", "float", "", ""]}
+    made = build().op("aten::conv2d", 0, 40, **record).op("aten::cudnn_convolution", 5, 30, **record)
+    made.launch(6, "implicit_convolve_sgemm", 60, 50)
+    made.op("aten::add", 45, 5, **{"Input Dims": [[], []], "Input type": ["long int", "Scalar"]})
+    made.op("aten::batch_norm", 55, 5, **{"Input Dims": [result], "Input type": ["float"]})
+    rows = analyze(made.trace(), Options()).frames["unified_perf_summary"]
+    row = rows[rows["name"].str.startswith("aten::c")].iloc[0]
+    assert row["category"] == "CONV_fwd"
+    assert row["gflops"] == (pytest.approx(gflops) if gflops is not None else pytest.approx(float("nan"), nan_ok=True))

@@ -143,7 +143,7 @@ def test_without_numbers_the_gradient_of_the_result_stands_for_stride_and_paddin
     model = binding(unnumbered(f"aten::{library}", (X, W, (), (), ()), gradient=gradient))
     assert model.out == OUT
     assert model.flops() == FLOPS
-    with pytest.raises(SignatureError, match="nor the gradient"):
+    with pytest.raises(SignatureError, match="nor the size of the result"):
         binding(unnumbered(f"aten::{library}", (X, W, (), (), ())))
     with pytest.raises(SignatureError, match="no stride"):
         binding(unnumbered(f"aten::{library}", (X, W, (), (), ()), gradient=unnumbered("B", (X,))))

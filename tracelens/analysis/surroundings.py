@@ -10,7 +10,7 @@ import numpy as np
 from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.catalog import Catalog
 from tracelens.analysis.trace import Trace
-from tracelens.perf_models.surroundings import CALLER, GRADIENT, GRID, KERNEL, LAUNCH, Launch
+from tracelens.perf_models.surroundings import CALLER, FOLLOWER, GRADIENT, GRID, KERNEL, LAUNCH, Launch
 from tracelens.signature import OpSignature
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import RowColumn, TraceTable
@@ -19,6 +19,8 @@ from tracelens.trace.table import RowColumn, TraceTable
 Surroundings: TypeAlias = Mapping[int, tuple[tuple[str, Any], ...]]
 #: Launches that are read from the file again for the sake of their grid.
 MOST_LAUNCHES = 100
+# Between an op and the one that takes its result there are a few on scalars, such as the count of batches seen.
+_NEAR = 6
 
 
 def surroundings(
@@ -41,9 +43,16 @@ def surroundings(
     launches = _launches(table, activity, asking(KERNEL), asking(GRID))
     gradients = _gradients(trace, forward, asking(GRADIENT))
     callers = _callers(trace, asking(CALLER))
+    alone = asking(FOLLOWER)
+    followers = _followers(trace, alone[[row not in gradients for row in alone.tolist()]])
     found: dict[int, tuple[tuple[str, Any], ...]] = {}
     for row in rows.tolist():
-        answers = ((LAUNCH, launches.get(row)), (GRADIENT, gradients.get(row)), (CALLER, callers.get(row)))
+        answers = (
+            (LAUNCH, launches.get(row)),
+            (GRADIENT, gradients.get(row)),
+            (CALLER, callers.get(row)),
+            (FOLLOWER, followers.get(row)),
+        )
         if known := tuple(answer for answer in answers if answer[1] is not None):
             found[row] = known
     return found
@@ -97,4 +106,25 @@ def _callers(trace: Trace, rows: RowColumn) -> dict[int, OpSignature]:
                 found[row] = signature
                 break
             above = int(parent[above])
+    return found
+
+
+def _followers(trace: Trace, rows: RowColumn) -> dict[int, OpSignature]:
+    """The op of a tensor with dims that a thread called next, after each op and the callers that pass its inputs on."""
+    table, tree = trace.table, trace.tree
+    found: dict[int, OpSignature] = {}
+    for row in rows.tolist():
+        top, inputs = row, (table.signature_of(row).shapes or ())[:2]
+        while (above := int(tree.op_parent[top])) >= 0 and (table.signature_of(above).shapes or ())[:2] == inputs:
+            top = above
+        place = int(tree.last[top])
+        for _ in range(_NEAR):
+            following = int(tree.order[place]) if place < len(tree.order) else -1
+            if following < 0 or table.lane[following] != table.lane[row]:
+                break
+            signature = table.signature_of(following)
+            if (signature.shapes or ((),))[0]:
+                found[row] = signature
+                break
+            place = int(tree.last[following])
     return found

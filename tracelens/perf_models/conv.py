@@ -18,7 +18,7 @@ from tracelens.perf_models.base import (
     traced_name,
 )
 from tracelens.perf_models.gemm import dense_strides
-from tracelens.perf_models.surroundings import GRADIENT, gradient_of
+from tracelens.perf_models.surroundings import FOLLOWER, GRADIENT, follower_of, gradient_of
 from tracelens.signature import OpSignature, Shape
 
 # Strides and paddings that are looked for.
@@ -237,20 +237,21 @@ def _inner_convolution(op: OpSignature) -> Conv:
 
 
 @traced_as(
-    "aten::miopen_convolution", "aten::miopen_depthwise_convolution", "aten::mkldnn_convolution", asks=(GRADIENT,)
-)
+    "aten::miopen_convolution", "aten::miopen_depthwise_convolution", "aten::mkldnn_convolution",
+    asks=(GRADIENT, FOLLOWER),
+)  # fmt: skip
 def _miopen_convolution(op: OpSignature) -> Conv:
     """(x, w, bias, padding, stride, dilation, groups, ...)."""
     if op.scalars is None or not any(op.scalars):
-        return _by_its_gradient(op, bias=2)
+        return _by_its_result(op, bias=2)
     return conv_of(op, padding=3, stride=4, dilation=5, groups=6)
 
 
-@traced_as("aten::thnn_conv2d_forward", "aten::_slow_conv2d_forward", asks=(GRADIENT,))
+@traced_as("aten::thnn_conv2d_forward", "aten::_slow_conv2d_forward", asks=(GRADIENT, FOLLOWER))
 def _slow_convolution(op: OpSignature) -> Conv:
     """(x, w, kernel_size, bias, stride, padding)."""
     if op.scalars is None or not any(op.scalars):
-        return _by_its_gradient(op, bias=3)
+        return _by_its_result(op, bias=3)
     return conv_of(op, bias=3, stride=4, padding=5, dilation=None, groups=None)
 
 
@@ -259,12 +260,15 @@ def _outer_slow_convolution(op: OpSignature) -> Conv:
     return _slow_convolution(op)
 
 
-def _by_its_gradient(op: OpSignature, *, bias: int | None) -> Conv:
-    """PyTorch before 1.12 records no numbers: the size of the result's gradient stands for stride and padding."""
-    gradient = gradient_of(op)
-    if gradient is None:
-        raise SignatureError(f"{op.name}: neither stride nor padding was recorded, nor the gradient of the result")
-    forward = convolved(op.shape(0), op.shape(1), gradient.shape(0), (op.dtype(0), op.dtype(1), gradient.dtype(0)))
+def _by_its_result(op: OpSignature, *, bias: int | None) -> Conv:
+    """PyTorch before 1.12 records no numbers: the size of the result's gradient stands for stride and padding.
+
+    Before 1.8 nothing leads to the gradient: then the first input of the op that follows, where it can be the result.
+    """
+    result = gradient_of(op) or follower_of(op)
+    if result is None:
+        raise SignatureError(f"{op.name}: neither stride nor padding was recorded, nor the size of the result")
+    forward = convolved(op.shape(0), op.shape(1), result.shape(0), (op.dtype(0), op.dtype(1), result.dtype(0)))
     return replace(forward, bias=bias is not None and op.has(bias))
 
 
@@ -274,11 +278,11 @@ def _miopen_convolution_transpose(op: OpSignature) -> Conv:
     return conv_of(op, padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True)
 
 
-@traced_as("aten::cudnn_convolution", asks=(GRADIENT,))
+@traced_as("aten::cudnn_convolution", asks=(GRADIENT, FOLLOWER))
 def _cudnn_convolution(op: OpSignature) -> Conv:
     """(x, w, padding, stride, dilation, groups, ...)."""
     if op.scalars is None or not any(op.scalars):
-        return _by_its_gradient(op, bias=None)
+        return _by_its_result(op, bias=None)
     return conv_of(op, bias=None, padding=2, stride=3, dilation=4, groups=5)
 
 

@@ -249,7 +249,7 @@ def _last_tensor(op: OpSignature) -> int | None:
     "aten::leaky_relu_", "aten::elu", "aten::elu_", "aten::celu", "aten::selu", "aten::softplus", "aten::mish",
     "aten::gelu", "aten::gelu_", "aten::log_sigmoid", "aten::log_sigmoid_forward", "aten::nan_to_num",
     "aten::nan_to_num_", "aten::bitwise_not", "aten::triu", "aten::tril", "aten::triu_", "aten::tril_",
-    "aten::rsub", "aten::positive", "aten::logit", "aten::conj_physical",
+    "aten::rsub", "aten::positive", "aten::logit", "aten::conj_physical", "aten::threshold", "aten::threshold_",
     leaf_only=True,
 )  # fmt: skip
 def _unary_leaf(op: OpSignature) -> UnaryElementwise | BinaryElementwise:

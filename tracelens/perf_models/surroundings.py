@@ -13,7 +13,7 @@ from tracelens.dtypes import DType
 from tracelens.signature import OpSignature
 
 #: Attributes of an op's signature under which bindings find what ``traced_as(asks=...)`` asked for.
-LAUNCH, GRADIENT, CALLER = "launch", "gradient", "caller"
+LAUNCH, GRADIENT, CALLER, FOLLOWER = "launch", "gradient", "caller", "follower"
 #: What ``asks`` may hold; a ``Launch`` has its grid only where ``GRID`` is among them.
 KERNEL, GRID = "kernel", "grid"
 
@@ -51,6 +51,12 @@ def gradient_of(op: OpSignature) -> OpSignature | None:
 def caller_of(op: OpSignature) -> OpSignature | None:
     """The nearest op above the op whose inputs were recorded."""
     found = op.attribute(CALLER)
+    return found if isinstance(found, OpSignature) else None
+
+
+def follower_of(op: OpSignature) -> OpSignature | None:
+    """The next op of the thread outside of the op's callers that share its inputs; None where none was recorded."""
+    found = op.attribute(FOLLOWER)
     return found if isinstance(found, OpSignature) else None
 
 
