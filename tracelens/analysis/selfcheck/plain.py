@@ -64,7 +64,8 @@ class PlainTrace:
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
         try:
-            document = json.loads(content, parse_float=Decimal)
+            # Digits as text: exact, and faster than numbers that nobody asks for
+            document = json.loads(content, parse_float=str)
         except (ValueError, RecursionError):
             return cls(unusable="the file is damaged")
         return cls.of(document["traceEvents"] if isinstance(document, dict) else document)
