@@ -255,7 +255,7 @@ def kernels_hang_on_the_op_that_launched_them(analysis: Analysis, plain: PlainTr
             yield f"{key}: (count, ns) {seen.get(key)} in the report, {there.get(key)} in the file"
 
 
-def busy_time_of_all_steps(analysis: Analysis, plain: PlainTrace) -> Iterator[str]:
+def device_events_cover_the_time_that_they_do_in_the_file(analysis: Analysis, plain: PlainTrace) -> Iterator[str]:
     """The union of all device events of the file, without steps chosen."""
     if analysis.selected_steps:
         return
@@ -270,7 +270,7 @@ def busy_time_of_all_steps(analysis: Analysis, plain: PlainTrace) -> Iterator[st
 FILE_LAWS: tuple[Callable[[Analysis, PlainTrace], Iterator[str]], ...] = (
     device_events_are_those_of_the_file,
     busy_time_is_the_union_of_device_events,
-    busy_time_of_all_steps,
+    device_events_cover_the_time_that_they_do_in_the_file,
     kernels_hang_on_the_op_that_launched_them,
 )
 

@@ -22,7 +22,6 @@ _OPS = frozenset({"cpu_op", "operator"})
 _NESTING = _OPS | {"user_annotation", "python_function", "runtime", "driver"}
 #: An op of this name hands its kernels to the op above it.
 _PASSED_OVER = "execute"
-_STEP = "ProfilerStep#"
 
 Interval = tuple[int, int]
 
@@ -54,7 +53,6 @@ class PlainTrace:
     """What the totals are made of. ``unusable``: why this path cannot speak about the file, "" when it can."""
 
     device: list[DeviceEvent] = field(default_factory=list)
-    steps: list[Interval] = field(default_factory=list)
     unusable: str = ""
 
     @classmethod
@@ -98,9 +96,6 @@ class PlainTrace:
                 threads[str(event.get("pid")), str(event.get("tid"))].append(host)
                 if category not in _NESTING - {"runtime", "driver"} and int(args.get("correlation") or 0) > 0:
                     launches[int(args["correlation"])].append(host)
-                if category == "user_annotation" and host.name.startswith(_STEP):
-                    trace.steps.append((start, end))
-        trace.steps.sort()
         for thread in threads.values():
             _name_ops(thread)
         for found, correlation in pending:
