@@ -86,6 +86,17 @@ def test_backward_through_fixed_statistics_is_cheaper():
     assert model.flops() == 4 * N + 3 * C
 
 
+def test_without_its_mask_the_backward_of_layer_norm_has_flops_but_no_bytes():
+    shapes = ((4, 6), (4, 6), (), (4, 1), (4, 1), (6,), (6,), ())
+    masked, silent = (
+        read("aten::native_layer_norm_backward", shapes, ("",) * 7 + (mask,)) for mask in ("[True, True, True]", "")
+    )
+    assert masked.flops() == silent.flops() == 9 * 24
+    assert masked.hbm_bytes() is not None
+    assert silent.hbm_bytes() is None
+    assert silent.parameters()["output_mask"] is None
+
+
 def test_the_libraries_backward_takes_x_first_and_is_always_training():
     model = read("aten::miopen_batch_norm_backward", (X, X, (C,), (C,), (C,), (C,), (C,), ()), ("",) * 7 + ("1e-05",))
     assert model.training is True

@@ -154,6 +154,13 @@ def test_a_concatenation_without_sizes_takes_those_that_its_caller_puts_together
     assert model.hbm_bytes() == 2 * 2 * elements
 
 
+def test_a_concatenation_that_is_one_copy_has_the_type_of_the_gradients_put_together():
+    above = OpSignature(name="SplitWithSizesBackward0", shapes=((2048, 160),), dtypes=("c10::BFloat16",))
+    copy = launched("Memcpy DtoD (Device -> Device)")
+    model = read("aten::cat", **UNSIZED, attributes=(copy, ("caller", above)))
+    assert model.hbm_bytes() == 2 * 2 * 2048 * 160
+
+
 def test_a_concatenation_called_by_any_other_op_has_no_sizes():
     above = OpSignature(name="MyFunctionBackward", shapes=((8, 8),), dtypes=("float",))
     with pytest.raises(SignatureError, match="is not a list of tensors"):
@@ -177,6 +184,44 @@ def test_max_pooling_writes_positions():
     out = 10 * 64 * 56 * 56
     assert model.flops() == 9 * out
     assert model.hbm_bytes() == 2 * (10 * 64 * 112 * 112 + out) + 8 * out
+
+
+POOLED = {"shapes": ((10, 64, 112, 112), *[()] * 5), "dtypes": ()}
+OF_POOLED = OpSignature(name="MaxPool2DWithIndicesBackward0", shapes=((10, 64, 56, 56),))
+
+
+def test_max_pooling_without_its_window_is_sized_by_its_gradient_and_typed_by_its_kernel():
+    kernel = "void at::native::(anonymous namespace)::max_pool_forward_{}<{}, float>(int, {} const*)"
+    for layout, name, width in (("nchw", "float", 4), ("nhwc", "c10::Half", 2)):
+        attributes = (launched(kernel.format(layout, name, name)), ("gradient", OF_POOLED))
+        model = read("aten::max_pool2d_with_indices", **POOLED, attributes=attributes)
+        out = 10 * 64 * 56 * 56
+        assert model.hbm_bytes() == width * (10 * 64 * 112 * 112 + out) + 8 * out
+        assert model.flops() is None
+
+
+def test_max_pooling_with_neither_window_nor_gradient_is_unknown():
+    with pytest.raises(SignatureError, match="argument 1 was not recorded"):
+        read("aten::max_pool2d_with_indices", **POOLED)
+
+
+def test_the_gradient_of_max_pooling_needs_no_window():
+    out, x = (10, 64, 56, 56), (10, 64, 112, 112)
+    model = read("aten::max_pool2d_with_indices_backward", shapes=(out, x, *[()] * 5, out), dtypes=("float",))
+    assert model.flops() == 10 * 64 * 56 * 56
+    assert model.hbm_bytes() == 4 * 5 * 10 * 64 * 56 * 56 + 8 * 10 * 64 * 56 * 56
+
+
+@pytest.mark.parametrize(("element", "nbytes"), [("float", 4 * 24), ("c10::BFloat16", 2 * 24), ("Mystery", None)])
+def test_the_kernel_of_a_fill_says_its_element_type(element: str, nbytes: int | None):
+    kernel = f"void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<{element}>, at::detail::Array>"
+    model = read("aten::fill_", shapes=((4, 6), ()), dtypes=(), attributes=(launched(kernel),))
+    assert model.hbm_bytes() == nbytes
+
+
+def test_a_recorded_type_is_not_overruled_by_a_fills_kernel():
+    attributes = (launched("vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, x>"),)
+    assert read("aten::fill_", shapes=((4, 6), ()), dtypes=("double", ""), attributes=attributes).hbm_bytes() == 8 * 24
 
 
 def test_top_k_writes_values_and_positions():
@@ -211,6 +256,9 @@ MULTI = (
         ("aten::_foreach_norm", 1, "TensorListMetadata<1>",
          "LpNormFunctor<float, (at::native::NormType)1, float, 1, 1, 0>", 4 * (22 + 2)),
         ("aten::_foreach_copy_", 2, "TensorListMetadata<2>", "CopyFunctor<float, c10::BFloat16, 2, 1, 1>", (4 + 2) * 22),
+        # As PyTorch 2.6 launches it: one type, copied by way of another
+        ("aten::_foreach_copy_", 2, "TensorListMetadata<2>",
+         "UnaryOpFunctor<c10::BFloat16, 2, 1, 1>, at::native::Copy<float, float>", (2 + 2) * 22),
     ],
 )  # fmt: skip
 def test_the_kernel_of_a_tensor_list_says_its_element_type(

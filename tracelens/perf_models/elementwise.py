@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from tracelens.perf_models.base import (
     traced_name,
 )
 from tracelens.perf_models.gemm import dense_strides
+from tracelens.perf_models.surroundings import filled_type, launch_of
 from tracelens.signature import OpSignature, Shape
 
 
@@ -359,9 +360,14 @@ def _convert(op: OpSignature) -> UnaryElementwise | None:
     return unary(op, flops=0, dtype_out=scalar_type(number))
 
 
-@traced_as("aten::fill_", "aten::fill", "aten::zero_", "aten::zero", leaf_only=True)
+@traced_as("aten::fill_", "aten::fill", "aten::zero_", "aten::zero", leaf_only=True, asks=("kernel",))
 def _fill(op: OpSignature) -> Elementwise:
-    return _written(op)
+    """The kernel says the type where the op does not."""
+    model, launch = _written(op), launch_of(op)
+    (written,) = model.outputs
+    if launch is None or written.dtype is not None:
+        return model
+    return replace(model, outputs=(replace(written, dtype=filled_type(launch.kernel)),))
 
 
 @traced_as(

@@ -246,10 +246,11 @@ def _cat(op: OpSignature) -> Movement:
     Element types of lists are not recorded: the kernel says the type, or the width. Sizes of long lists are not
     either: there those of the result, of its gradient, or of the gradients that a split's backward is given.
     """
-    launch, gradient = launch_of(op), gradient_of(op)
+    launch, gradient, caller = launch_of(op), gradient_of(op), caller_of(op)
     dtype, element_bytes = copied_type(launch.kernel) if launch else (None, None)
     if dtype is None and element_bytes is None:
-        dtype = op.dtype(0) or (gradient.dtype(0) if gradient else None)
+        given = caller.dtype(0) if caller and _REASSEMBLING.match(caller.name) else None
+        dtype = op.dtype(0) or (gradient.dtype(0) if gradient else given)
     return _moved(_concatenated(op, gradient), dtype, element_bytes)
 
 

@@ -116,18 +116,21 @@ class NormalizationBackward(Normalization):
     """The gradients of a ``Normalization`` that ``output_mask`` (x, weight, bias) asks for.
 
     flops = 4n + 5n where the statistics came from x, else 4n + 3 per channel; the count does not depend on the mask.
-    bytes = x and dy read, dx written; weight and statistics read, the asked-for gradients of weight and bias written.
+    bytes = x and dy read, dx written; weight and statistics read, the asked-for gradients of weight and bias written;
+    unknown without the mask.
     """
 
     category: ClassVar[str] = "NORM_bwd"
 
-    output_mask: tuple[bool, ...] = (True, True, True)
+    output_mask: tuple[bool, ...] | None = (True, True, True)
 
     def flops(self) -> int:
         n = self.elements
         return 9 * n if self.training else 4 * n + 3 * self.channels
 
     def hbm_bytes(self) -> int | float | None:
+        if self.output_mask is None:
+            return None
         n = self.elements
         of_x, *of_weights = self.output_mask
         return total_bytes(
@@ -223,9 +226,10 @@ class FusedRMSNormBackward(RMSNormBackward):
     family: ClassVar[str | None] = "Normalization"
 
 
-def _of_gradient(parameters: dict[str, Any], mask: tuple[bool, ...]) -> dict[str, Any]:
+def _of_gradient(parameters: dict[str, Any], mask: tuple[bool, ...] | None) -> dict[str, Any]:
     """``dtype_out`` of a gradient is that of dy, an input: the result's own is not recorded."""
-    return parameters | {"dtype_in_out": (parameters["dtype_in_out"][0], None), "output_mask": list(mask)}
+    asked = None if mask is None else list(mask)
+    return parameters | {"dtype_in_out": (parameters["dtype_in_out"][0], None), "output_mask": asked}
 
 
 def _flag(op: OpSignature, index: int) -> bool:
@@ -415,9 +419,8 @@ def _layer_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(dy, x, normalized_shape, mean, rstd, weight, bias, output_mask)."""
     channels, common = _normalized(op, 2, 5), _common(op, 1, 5, 6)
     rows = prod(common["shape"]) // channels
-    return NormalizationBackward(
-        **common, channels=channels, statistics=rows, dtype_out=op.dtype(0), output_mask=_mask(op, 7)
-    )
+    mask = None if op.literal(7) is None else _mask(op, 7)
+    return NormalizationBackward(**common, channels=channels, statistics=rows, dtype_out=op.dtype(0), output_mask=mask)
 
 
 @traced_as(*(f"aten::{library}group_norm_backward" for library in ("", "native_", "miopen_", "cudnn_")))

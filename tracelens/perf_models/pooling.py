@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -9,6 +10,7 @@ from typing import ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import PerfModel, total_bytes, traced_as
+from tracelens.perf_models.surroundings import gradient_of, launch_of
 from tracelens.signature import OpSignature, Shape
 
 
@@ -16,8 +18,8 @@ from tracelens.signature import OpSignature, Shape
 class Pooling(PerfModel):
     """A maximum or a mean over windows of ``window`` elements: ``x`` to ``out``.
 
-    flops = window per element of the result; bytes = one read of x, one write of the result and, for
-    ``indexed`` maxima, of 8-byte positions.
+    flops = window per element of the result, unknown without ``window``; bytes = one read of x, one write of the
+    result and, for ``indexed`` maxima, of 8-byte positions.
     """
 
     category: ClassVar[str] = "pooling"
@@ -26,12 +28,12 @@ class Pooling(PerfModel):
 
     x: Shape
     out: Shape
-    window: int
+    window: int | None
     indexed: bool = False
     dtype: DType | None = DType.BF16
 
-    def flops(self) -> int:
-        return self.window * prod(self.out)
+    def flops(self) -> int | None:
+        return None if self.window is None else self.window * prod(self.out)
 
     def hbm_bytes(self) -> int | float | None:
         results = prod(self.out)
@@ -47,8 +49,8 @@ class PoolingBackward(Pooling):
 
     family: ClassVar[str | None] = "Pooling_bwd"
 
-    def flops(self) -> int:
-        return prod(self.out) * (1 if self.indexed else self.window)
+    def flops(self) -> int | None:
+        return prod(self.out) if self.indexed else Pooling.flops(self)
 
 
 def _sizes(op: OpSignature, index: int, dims: int, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
@@ -79,16 +81,29 @@ def _windowed(op: OpSignature, *, dims: int, dilated: bool) -> tuple[Shape, Shap
     return x, (*x[:-dims], *out), prod(kernel)
 
 
-@traced_as("aten::max_pool2d_with_indices", leaf_only=True)
+# max_pool_forward_nchw, max_pool_forward_nhwc (aten/src/ATen/native/cuda/DilatedMaxPool2d.cu)
+_MAXIMUM_OF = re.compile(r"\bmax_pool_forward_n\w+<([\w: ]+?)[,>]")
+
+
+@traced_as("aten::max_pool2d_with_indices", leaf_only=True, asks=("kernel", "gradient"))
 def _max_pool2d(op: OpSignature) -> Pooling:
-    x, out, window = _windowed(op, dims=2, dilated=True)
-    return Pooling(x=x, out=out, window=window, indexed=True, dtype=op.dtype(0))
+    return _maxima(op, dims=2)
 
 
-@traced_as("aten::max_pool3d_with_indices", leaf_only=True)
+@traced_as("aten::max_pool3d_with_indices", leaf_only=True, asks=("kernel", "gradient"))
 def _max_pool3d(op: OpSignature) -> Pooling:
-    x, out, window = _windowed(op, dims=3, dilated=True)
-    return Pooling(x=x, out=out, window=window, indexed=True, dtype=op.dtype(0))
+    return _maxima(op, dims=3)
+
+
+def _maxima(op: OpSignature, *, dims: int) -> Pooling:
+    """Where the window was not recorded, the gradient has the result's shape; where the type was not, the kernel."""
+    dtype, launch, gradient = op.dtype(0), launch_of(op), gradient_of(op)
+    if dtype is None and launch is not None and (match := _MAXIMUM_OF.search(launch.kernel)):
+        dtype = DType.parse(match[1])
+    if gradient is not None and op.literal(1) is None:
+        return Pooling(x=op.shape(0), out=gradient.shape(0), window=None, indexed=True, dtype=dtype)
+    x, out, window = _windowed(op, dims=dims, dilated=True)
+    return Pooling(x=x, out=out, window=window, indexed=True, dtype=dtype)
 
 
 @traced_as("aten::avg_pool2d", leaf_only=True)
@@ -115,9 +130,10 @@ def _adaptive(op: OpSignature) -> Pooling:
 
 @traced_as("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward", leaf_only=True)
 def _max_pool_backward(op: OpSignature) -> PoolingBackward:
-    """(dOut, x, kernel, ...)."""
-    kernel = _sizes(op, 2, 2)
-    return PoolingBackward(x=op.shape(1), out=op.shape(0), window=prod(kernel), indexed=True, dtype=op.dtype(0))
+    """(dOut, x, kernel, ...): whatever the window, each gradient goes to one element."""
+    kernel = op.literal(2)
+    window = None if kernel is None else prod(_sizes(op, 2, 3 if "3d" in op.name else 2))
+    return PoolingBackward(x=op.shape(1), out=op.shape(0), window=window, indexed=True, dtype=op.dtype(0))
 
 
 @traced_as("aten::avg_pool2d_backward", "aten::avg_pool3d_backward", leaf_only=True)

@@ -22,6 +22,8 @@ _LONGEST_NAME = 2000
 _OPAQUE = re.compile(r"\bOpaqueType<(?:\(unsigned int\))?(\d+)u?>")
 _COPIED = re.compile(r"\bCatArrayBatchedCopy\w*<([\w: ]+?)(?:,|>)")
 _COPIED_LISTS = re.compile(r"\bCopyFunctor<([\w: ]+?), ([\w: ]+?),")
+_ONE_TYPE_COPY = re.compile(r"\bUnaryOpFunctor<[^<>]*>.*?\bCopy<")
+_FILLED = re.compile(r"\bFillFunctor<([\w: ]+?)>")
 _LISTED = re.compile(r"multi_tensor_apply_kernel<.*?Functor<([\w: ]+?)(?:,|>)")
 
 
@@ -77,13 +79,22 @@ def copied_type(kernel: str) -> tuple[DType | None, int | None]:
 
 
 def copied_list_types(kernel: str) -> tuple[DType | None, DType | None]:
-    """The element types that a copy of lists writes and reads.
+    """The element types that a copy of lists writes and reads; before PyTorch 2.7 they are one.
 
     >>> [dtype.label for dtype in copied_list_types("multi_tensor_apply<CopyFunctor<float, c10::BFloat16, 2>>")]
     ['fp32', 'bf16']
     """
-    match = _COPIED_LISTS.search(kernel[:_LONGEST_NAME])
+    kernel = kernel[:_LONGEST_NAME]
+    if _ONE_TYPE_COPY.search(kernel):
+        return (list_type(kernel),) * 2
+    match = _COPIED_LISTS.search(kernel)
     return (DType.parse(match[1]), DType.parse(match[2])) if match else (None, None)
+
+
+def filled_type(kernel: str) -> DType | None:
+    """The element type that PyTorch's fill kernel writes."""
+    match = _FILLED.search(kernel[:_LONGEST_NAME])
+    return DType.parse(match[1]) if match else None
 
 
 def list_type(kernel: str) -> DType | None:
