@@ -5,13 +5,15 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from tracelens.analysis.collectives import with_estimates
+from tracelens.analysis.collectives import with_bus_rate, with_estimates
+from tracelens.analysis.summary import CategoryRow
 from tracelens.analysis.tables import with_estimated_totals
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.backends.collectives import Collectives
 from tracelens.dtypes import DType
 from tracelens.perf_models import Collective, WorkColumns
+from tracelens.report.figures import bound_text, shown_tb_s
 
 NODE = System.load("h100-sxm")
 
@@ -62,3 +64,25 @@ def test_totals_are_of_the_calls_that_have_an_estimate():
     assert found["percent_of_achievable"].tolist()[0] == pytest.approx(50)
     assert found.iloc[1, 1:].isna().all()
     assert with_estimated_totals(frame, unified.drop(columns="estimated_us"), "category") is frame
+
+
+COLLECTIVES = CategoryRow(name="collectives", time_us=400.0, share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("rates", "shown", "bound"),
+    [
+        ((100.0, 20.0), "40.0 GB/s", "unknown"),  # (100 x 100 + 300 x 20) / 400
+        ((None, 20.0), "20.0 GB/s", "unknown"),
+        ((100.0, None), None, "no model"),  # of a quarter of the time alone
+        ((None, None), None, "no model"),
+    ],
+)
+def test_the_line_of_collectives_has_the_bus_bandwidth_of_most_of_its_time(rates, shown: str | None, bound: str):
+    frame = pd.DataFrame({"bus_gb_s_mean": rates, "duration_us_sum": [100.0, 300.0]})
+    row = with_bus_rate(COLLECTIVES, frame)
+    assert (shown_tb_s(row), bound_text(row)) == (shown, bound)
+
+
+def test_without_a_table_of_collectives_their_line_stays():
+    assert with_bus_rate(COLLECTIVES, pd.DataFrame()) is COLLECTIVES

@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.enclosing_calls import SIZES_FROM
 from tracelens.analysis.recorded_groups import recorded_attributes
 from tracelens.analysis.remote_share import all_to_all_share
+from tracelens.analysis.summary import LEAST_KNOWN, CategoryRow
 from tracelens.analysis.tables import sorted_by
 from tracelens.backends import EstimateTable
 from tracelens.dtypes import DType
@@ -22,7 +24,7 @@ from tracelens.perf_models import Collective, WorkColumns
 from tracelens.perf_models.collective import bus_factor
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
+from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, GB_PER_TB, NS_PER_US
 
 _ATTRIBUTES = {
     "group_name": "Process Group Name",
@@ -87,6 +89,18 @@ def _bus_gb_s(rows: pd.DataFrame, time_us: pd.Series) -> list[float | None]:
         known = megabytes is not None and factor is not None and us > 0
         found.append(megabytes * BYTES_PER_MB * factor / us / GB_PER_S_IN_BYTES_PER_US if known else None)
     return found
+
+
+def with_bus_rate(row: CategoryRow, frame: pd.DataFrame) -> CategoryRow:
+    """The category of collectives with their bus bandwidth, waiting included, where most of its time has one."""
+    if frame.empty:
+        return row
+    rate, time_us = (frame[name].to_numpy(float) for name in ("bus_gb_s_mean", "duration_us_sum"))
+    known = ~np.isnan(rate)
+    if not time_us[known].sum() > LEAST_KNOWN * time_us.sum():
+        return row
+    gb_s = (rate * time_us)[known].sum() / time_us[known].sum()
+    return replace(row, wire_tb_s=float(gb_s) / GB_PER_TB)
 
 
 def with_estimates(frame: pd.DataFrame, estimate: Callable[[WorkColumns], EstimateTable] | None) -> pd.DataFrame:

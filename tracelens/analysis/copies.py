@@ -13,7 +13,7 @@ from tracelens.analysis.activity import DeviceActivity
 from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.limits import LAUNCH, launch_floor_us
 from tracelens.analysis.numbering import first_of_each, numbered
-from tracelens.analysis.summary import CategoryRow, Finding, Said
+from tracelens.analysis.summary import LEAST_KNOWN, CategoryRow, Finding, Said
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.kernels import CopyPath, copy_path
 from tracelens.trace.table import TraceTable
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-#: Share of the copies' time that copies of known size must exceed, for their rate to stand for all.
-LEAST_KNOWN = 0.5
 #: Share of the window below which copying alone is not worth a line.
 LEAST_EXPOSED = 0.005
 #: The launching op of copies whose launch was not recorded, or was no op's.

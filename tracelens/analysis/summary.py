@@ -111,6 +111,8 @@ class Steps:
 
 #: Share of the device time from which the ops of known work stand for all of it.
 COMPLETE = 0.9
+#: Share of a category's time that calls of known work must exceed, for their rate to stand for the category.
+LEAST_KNOWN = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,9 @@ import pandas as pd
 
 from tracelens.analysis.advice import advice, slow_communication, unmodelled_categories
 from tracelens.analysis.analyze import CHOSEN, Analysis
+from tracelens.analysis.collectives import with_bus_rate
 from tracelens.analysis.copies import exposed_copies, with_rate
-from tracelens.analysis.event_category import COMMUNICATION, COPY
+from tracelens.analysis.event_category import COLLECTIVES, COMMUNICATION, COPY
 from tracelens.analysis.graphs import GraphLinks, graph_launches
 from tracelens.analysis.idle_findings import counted, duration, idle_findings
 from tracelens.analysis.impossible_work import MOST_OF_ROOFLINE
@@ -23,6 +24,7 @@ from tracelens.analysis.numbering import distinct_rows
 from tracelens.analysis.overlap import StreamOverlaps
 from tracelens.analysis.summary import (
     COMPLETE,
+    LEAST_KNOWN,
     Busy,
     CategoryRow,
     DeviceSummary,
@@ -50,8 +52,6 @@ Floats = npt.NDArray[np.float64]
 ONE_TYPE = 0.99
 #: Share of the window below which a possible gain is not worth a line.
 MIN_GAIN = 0.005
-#: Share of a category's time that calls of known work must exceed, for their rate to stand for the category.
-LEAST_KNOWN = 0.5
 #: Kernels of algorithms that need fewer multiplications than the convolution's definition.
 _FEWER_FLOPS = re.compile(r"(?i)winograd|fft")
 _PER_CALL = (
@@ -250,6 +250,8 @@ def _categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     ]
     if "copies" in analysis.frames:
         rows = [with_rate(row, analysis.frames["copies"], analysis.device) if row.name == COPY else row for row in rows]
+    collectives = analysis.frames["coll_analysis"]
+    rows = [with_bus_rate(row, collectives) if row.name == COLLECTIVES else row for row in rows]
     return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
 
 
