@@ -1,7 +1,8 @@
 """Runs two installed versions of tracelens over the same traces and one run of every verb, and compares all they say.
 
-    python -m benchmarks.compare_versions OLD/bin/python NEW/bin/python [TRACES ...] [--jobs 2] [--texts]
+    python -m benchmarks.compare_versions OLD/bin/python NEW/bin/python [TRACES ...] [--jobs 2] [--texts] [--verbs]
 
+OLD may be a file that an earlier run wrote with ``--record FILE``: what its old version said is kept there.
 Figures, tables, columns, texts, pages, workbooks, exit codes: what differs is printed side by side, and the exit code
 is 1. ``--texts`` says that words may differ, numbers and exit codes not. TRACES: files or folders; default: the
 repository's own and those of ../shared, where they are.
@@ -12,14 +13,16 @@ from __future__ import annotations
 import argparse
 import csv
 import difflib
+import gzip
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -135,25 +138,42 @@ def main() -> int:
     parser.add_argument("traces", nargs="*", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--texts", action="store_true", help="only words may differ, numbers may not")
+    parser.add_argument("--verbs", action="store_true", help="no traces, only one run of every verb")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="keep what OLD said in FILE (.json.gz)")
     args = parser.parse_args()
-    files = traces(args.traces or [EXAMPLES, *([SHARED] if SHARED.is_dir() else [])])
-    runs = {f"trace {file}": ("report", str(file.resolve()), "-o", "{out}/r", "--csv") for file in files}
-    runs |= {f"verb {name}": words for name, words in RUNS.items()}
+    runs = {f"verb {name}": words for name, words in RUNS.items()}
+    if not args.verbs:
+        files = traces(args.traces or [EXAMPLES, *([SHARED] if SHARED.is_dir() else [])])
+        runs |= {f"trace {file.resolve()}": ("report", str(file.resolve()), "-o", "{out}/r", "--csv") for file in files}
+    recorded = read_record(Path(args.old)) if args.old.endswith(".json.gz") else None
     differing = 0
+    kept = {}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
 
-        def both(item: tuple[int, str]) -> tuple[str, list[str]]:
+        def both(item: tuple[int, str]) -> tuple[str, Said, Said]:
             number, name = item
-            sides = [run(python, runs[name], Path(folder) / side / str(number) / "out")
-                     for side, python in (("old", args.old), ("new", args.new))]  # fmt: skip
-            return name, differences(*sides, texts_may_differ=args.texts)
+            place = Path(folder) / str(number)
+            old = recorded[name] if recorded else run(args.old, runs[name], place / "old" / "out")
+            new = run(args.new, runs[name], place / "new" / "out")
+            shutil.rmtree(place)
+            return name, old, new
 
-        for name, found in pool.map(both, enumerate(runs)):
+        for name, old, new in pool.map(both, enumerate(runs)):
+            found = differences(old, new, texts_may_differ=args.texts)
             differing += bool(found)
+            if args.record:
+                kept[name] = asdict(old)
             if found:
                 print(name, *(f"  {line}" for line in found), sep="\n", flush=True)
+    if args.record:
+        args.record.write_bytes(gzip.compress(json.dumps(kept).encode(), 1))
     print(f"{differing} of {len(runs)} runs differ")
     return 1 if differing else 0
+
+
+def read_record(path: Path) -> dict[str, Said]:
+    """What a version said in an earlier run, per run."""
+    return {name: Said(**said) for name, said in json.loads(gzip.decompress(path.read_bytes())).items()}
 
 
 if __name__ == "__main__":
