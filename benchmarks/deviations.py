@@ -14,7 +14,7 @@ from dataclasses import replace
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.perf_models import GEMM, SDPA, PerfModel, WorkColumns
-from tracelens.projection.options import Hidden, Options
+from tracelens.projection.assumptions import Hidden, Options
 from tracelens.projection.step import BACKENDS, Projection, completed, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig

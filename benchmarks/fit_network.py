@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.fitting import fitted, logarithmic
+from tracelens.calibration.fitting import fitted, logarithmic
 from tracelens.groups import Group
 from tracelens.network.algorithms import bound_us, collective_us
 from tracelens.network.deepep import (

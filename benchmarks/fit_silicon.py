@@ -7,7 +7,7 @@ pyarrow); for latent attention, FOLDER is ``systems/data`` of the package aiconf
 group, never by row: by (n, k), by (heads, key heads, head dimension, window), by heads, by
 (hidden, ffn, experts, top k). Errors are |estimate / measured - 1| in percent, mean / median / 90th percentile, each
 half by the constants of the other; roofline is max(flops, bytes) at the data sheet's rates. ``--write`` puts constants
-refitted on all groups into the device files of the package. All of it is ``tracelens.analysis.calibration``, which
+refitted on all groups into the device files of the package. All of it is ``tracelens.calibration.device``, which
 ``tracelens calibrate`` runs on a user's own measurements.
 """
 
@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis import calibration
-from tracelens.analysis.calibration import Bounds, Floats, Mask, Measured
-from tracelens.analysis.estimation import KINDS
-from tracelens.analysis.measurements import table_measured
 from tracelens.backends.tile import price
+from tracelens.calibration import device
+from tracelens.calibration.device import Bounds, Floats, Mask, Measured
+from tracelens.calibration.measurements import table_measured
+from tracelens.estimation.estimate import KINDS
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.calibration import Calibration
 from tracelens.hardware.spec import FOLDER
+from tracelens.hardware.tile_constants import Calibration
 
 FILES = {"gemm": "gemm", "prefill": "context_attention", "decode": "generation_attention", "moe": "moe"}
 LATENT = {"latent": "*/mla/trtllm/*/generation_mla_perf.parquet"}
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def limits(self) -> dict[str, Bounds]:
-        return calibration.bounds(self.measured.family, self.measured.precision, self.device)
+        return device.bounds(self.measured.family, self.measured.precision, self.device)
 
     def halves(self) -> np.ndarray:
         """0 or 1 per row; rows of one shape group are in one half."""
@@ -68,9 +68,9 @@ class Case:
         m = self.measured
         start = Calibration(
             family=m.family, precision=m.precision, constants={}, fitted_on="a fit",
-            kernel=calibration.kernel(m.family, m.precision, self.device),
+            kernel=device.kernel(m.family, m.precision, self.device),
         )  # fmt: skip
-        found = calibration.fit(m, self.device, rows & m.use, start=start, limits=limits)
+        found = device.fit(m, self.device, rows & m.use, start=start, limits=limits)
         return replace(start, constants=found.constants)
 
     def errors(self, constants: Calibration, rows: Mask) -> Floats:
@@ -197,7 +197,7 @@ def main() -> None:
     if args.write:
         for name, constants in made.items():
             file = FOLDER / f"{name}.toml"
-            file.write_text(calibration.device_file(HardwareSpec.file_text(name), constants), encoding="utf-8")
+            file.write_text(device.device_file(HardwareSpec.file_text(name), constants), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis.calibration import device_file
-from tracelens.backends.columns import GEMMColumns
+from tracelens.backends.family_columns import GEMMColumns
 from tracelens.backends.system import System
 from tracelens.backends.tile import price
+from tracelens.calibration.device import device_file
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.calibration import Calibration
 from tracelens.hardware.spec import FOLDER
+from tracelens.hardware.tile_constants import Calibration
 from tracelens.projection.step import completed
 
 PRECISION = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}

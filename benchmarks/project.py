@@ -24,8 +24,8 @@ import numpy as np
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError
-from tracelens.projection.points import project_row
-from tracelens.projection.software import PLAIN, Software
+from tracelens.projection.batch_rows import project_row
+from tracelens.projection.overheads import PLAIN, Software
 from tracelens.projection.step import Projection, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig

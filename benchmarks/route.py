@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.analysis.route import payload
 from tracelens.dtypes import DType
 from tracelens.network.deepep import distinct
 from tracelens.network.packets import MeshRules, simulate
 from tracelens.network.ports import Exchange, Ports, simulate_ports
 from tracelens.network.traffic import Copies, Traffic
-from tracelens.workload.routing import Skew, route, route_group_limited, sample
+from tracelens.routing.route import payload
+from tracelens.workload.token_routing import Skew, route, route_group_limited, sample
 
 HIDDEN, TOPK, EXPERTS, RANKS_PER_NODE = 7168, 8, 256, 8
 #: H800, as DeepEP's README gives them beside the tables: GB/s of a rank's NVLink and of its network card.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.errors import TracelensError
-from tracelens.projection.points import project_row
+from tracelens.projection.batch_rows import project_row
 from tracelens.projection.search.request import Request, RuleSet, answer
 from tracelens.projection.search.sweep import points
 

@@ -20,10 +20,10 @@ import numpy as np
 
 from tracelens.backends import System
 from tracelens.errors import TracelensError
-from tracelens.serving.calibration import compare, fit
+from tracelens.serving.configuration_rows import Point, PointSimulator, point_of, read_points
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism
-from tracelens.serving.points import Point, PointSimulator, point_of, read_points
+from tracelens.serving.engine_calibration import compare, fit
 from tracelens.serving.replay import read_requests
 from tracelens.serving.requests import Arrivals, Lengths, Workload
 from tracelens.serving.simulation import Options, simulate

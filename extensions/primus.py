@@ -23,8 +23,8 @@ from tracelens import (
 )
 from tracelens.perf_models import GroupedGEMMVariableK, UnaryElementwise, total_bytes
 from tracelens.perf_models.base import scalar_type
-from tracelens.perf_models.elementwise import Operand
-from tracelens.perf_models.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens
+from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens
+from tracelens.perf_models.memory_bound.elementwise import Operand
 
 _GROUPED = ("grouped_gemm", "grouped_gemm_impl", "ck_grouped_gemm", "ck_grouped_gemm_impl", "hipblaslt_grouped_gemm")
 _VARIABLE_K = (

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.analysis.ranks.files import find_traces
 from tracelens.analysis.ranks.job import compare_ranks
+from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.executors import open_executor
 from tracelens.report.rank_report import RankReport
 

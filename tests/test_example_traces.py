@@ -16,7 +16,7 @@ from tracelens.dtypes import DType
 from tracelens.extensions import bundled_extensions, overlay
 from tracelens.hardware import HardwareSpec, recognize
 from tracelens.perf_models import bindings
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 

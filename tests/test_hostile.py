@@ -20,10 +20,10 @@ import openpyxl
 import pytest
 
 import tracelens
-from tracelens.analysis import catalog
+from tracelens.analysis.reading import catalog
 from tracelens.cli import main
 from tracelens.extensions import TimeLimitError, time_limit
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 

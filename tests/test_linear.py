@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import tracelens
-from tracelens.analysis.steps import find_steps
+from tracelens.analysis.attribution.steps import find_steps
 from tracelens.errors import TracelensError
 from tracelens.extensions import bundled_extensions
-from tracelens.perf_models.inference_attention import annotated_numbers
+from tracelens.perf_models.attention.inference_attention import annotated_numbers
 from tracelens.perf_models.kernels import kernel_patterns
 from tracelens.report.text import clipped
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
 from tracelens.workload.launch import _of_yaml
 

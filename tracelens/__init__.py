@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import inspect
 
-    from tracelens.analysis.estimation import estimate as estimate
-    from tracelens.analysis.route import route as route
-    from tracelens.analysis.trace import Trace as Trace
-    from tracelens.analysis.trace import load as load
+    from tracelens.analysis.loaded_trace import Trace as Trace
+    from tracelens.analysis.loaded_trace import load as load
     from tracelens.backends.base import backend as backend
     from tracelens.dtypes import DType as DType
     from tracelens.errors import SignatureError as SignatureError
     from tracelens.errors import TracelensError as TracelensError
+    from tracelens.estimation.estimate import estimate as estimate
     from tracelens.hardware import HardwareSpec as HardwareSpec
     from tracelens.perf_models import GEMM as GEMM
     from tracelens.perf_models import SDPA as SDPA
@@ -44,10 +43,11 @@ if TYPE_CHECKING:
     from tracelens.perf_models.base import traced_as as traced_as
     from tracelens.perf_models.base import traced_as_pattern as traced_as_pattern
     from tracelens.perf_models.kernels import KernelPattern as KernelPattern
-    from tracelens.projection.result import project as project
+    from tracelens.projection.project import project as project
     from tracelens.projection.search.request import search as search
     from tracelens.report import report as report
     from tracelens.report.columns import sheet as sheet
+    from tracelens.routing.route import route as route
     from tracelens.serving.experiment import serve as serve
     from tracelens.signature import OpSignature as OpSignature
 
@@ -68,15 +68,15 @@ _MODULE_OF = {
     "SDPA": "tracelens.perf_models",
     "SignatureError": "tracelens.errors",
     "Softmax": "tracelens.perf_models",
-    "Trace": "tracelens.analysis.trace",
+    "Trace": "tracelens.analysis.loaded_trace",
     "TracelensError": "tracelens.errors",
     "backend": "tracelens.backends.base",
-    "estimate": "tracelens.analysis.estimation",
-    "load": "tracelens.analysis.trace",
-    "project": "tracelens.projection.result",
+    "estimate": "tracelens.estimation.estimate",
+    "load": "tracelens.analysis.loaded_trace",
+    "project": "tracelens.projection.project",
     "recorded_as": "tracelens.perf_models.base",
     "report": "tracelens.report",
-    "route": "tracelens.analysis.route",
+    "route": "tracelens.routing.route",
     "search": "tracelens.projection.search.request",
     "serve": "tracelens.serving.experiment",
     "sheet": "tracelens.report.columns",

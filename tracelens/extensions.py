@@ -41,7 +41,7 @@ _PACKAGE = "tracelens_extensions"
 # Kinds of marks whose keys are op names.
 _NAMED_BY = ("traced_as", "category", "holds_ops", "backward_of")
 _SEPARATORS = {"/", os.sep}
-#: What a file written for TraceLens assigns; ``tracelens.perf_models.foreign`` reads them.
+#: What a file written for TraceLens assigns; ``tracelens.perf_models.tracelens_adapter`` reads them.
 _FOREIGN_HOOKS = ("perf_model_extension", "dict_cat2names_extension", "op_category_extension")
 _TREE_HOOK = "tree_postprocess_extension"
 _numbers = itertools.count(1)
@@ -347,7 +347,7 @@ def _has_foreign_hooks(path: Path) -> bool:
 
 def _foreign() -> Any:
     """The reader of such hooks. It makes perf models, so it stands above this floor, as every extension does."""
-    return importlib.import_module("tracelens.perf_models.foreign")
+    return importlib.import_module("tracelens.perf_models.tracelens_adapter")
 
 
 def _example(*names: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.analysis.trace import Trace
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.trace.table import TraceTable
 
 MI300X = {

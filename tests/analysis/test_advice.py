@@ -11,10 +11,10 @@ import pytest
 from tests.analysis.conftest import MI300X
 from tests.analysis.test_rates import H100, add, found
 from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
-from tracelens.analysis.summary import Finding
-from tracelens.analysis.trace import load
-from tracelens.analysis.verdict import summarize
+from tracelens.analysis.verdict.summary import Finding
+from tracelens.analysis.verdict.verdict import summarize
 from tracelens.report.terminal import verdict
 
 Build = Callable[[], Any]

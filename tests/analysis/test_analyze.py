@@ -10,11 +10,11 @@ import pytest
 
 from tests.analysis.conftest import MI300X
 from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
-from tracelens.analysis.trace import Trace
-from tracelens.analysis.verdict import summarize
+from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.trace.read import read_events
+from tracelens.trace.reading.read import read_events
 
 Build = Callable[[], Any]
 

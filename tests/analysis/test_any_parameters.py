@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.analysis.route import MeshScenario, Routing, route_mesh, route_ports
 from tracelens.errors import UsageError
+from tracelens.network.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules, simulate
 from tracelens.network.ports import Ports
-from tracelens.network.seed_rules import simulate_seed
 from tracelens.network.traffic import Traffic
-from tracelens.workload.routing import Skew
+from tracelens.routing.route import MeshScenario, Routing, route_mesh, route_ports
+from tracelens.workload.token_routing import Skew
 
 ODD = st.one_of(st.integers(-1, 12), st.floats(allow_nan=True, allow_infinity=True, width=16))
 

@@ -9,22 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracelens.analysis.calibration import (
-    BOUNDS,
-    Measured,
-    bounds,
-    calibrate,
-    device_file,
-    joined,
-    kernel,
-)
-from tracelens.analysis.measurements import calls_measured, table_kind, table_measured
 from tracelens.backends import System
 from tracelens.backends.tile import Tile
+from tracelens.calibration.device import BOUNDS, Measured, bounds, calibrate, device_file, joined, kernel
+from tracelens.calibration.measurements import calls_measured, table_kind, table_measured
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.calibration import CONSTANTS, Calibration
+from tracelens.hardware.tile_constants import CONSTANTS, Calibration
 from tracelens.perf_models import GEMM, SDPA, GroupQuant
 
 H100 = HardwareSpec.load("h100-sxm")

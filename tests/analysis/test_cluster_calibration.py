@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracelens.analysis.cluster_calibration import _constants, _with, calibrate_cluster, cluster_file
-from tracelens.analysis.communication import estimate_collectives
-from tracelens.backends.collectives import MessageColumns, message_us
+from tracelens.backends.collective_times import MessageColumns, message_us
 from tracelens.backends.system import System
+from tracelens.calibration.cluster import _constants, _with, calibrate_cluster, cluster_file
 from tracelens.cli import main
 from tracelens.errors import InputError
+from tracelens.estimation.communication import estimate_collectives
 from tracelens.groups import Group
 from tracelens.network.cluster import Cluster
 

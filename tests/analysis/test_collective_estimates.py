@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from tracelens.analysis.collectives import with_bus_rate, with_estimates
-from tracelens.analysis.summary import CategoryRow
-from tracelens.analysis.tables import with_estimated_totals
+from tracelens.analysis.sheets.coll_analysis import with_bus_rate, with_estimates
+from tracelens.analysis.sheets.op_tables import with_estimated_totals
+from tracelens.analysis.verdict.summary import CategoryRow
 from tracelens.backends import System
 from tracelens.backends.chain import chain
-from tracelens.backends.collectives import Collectives
+from tracelens.backends.collective_times import Collectives
 from tracelens.dtypes import DType
 from tracelens.perf_models import Collective, WorkColumns
 from tracelens.report.figures import bound_text, shown_tb_s

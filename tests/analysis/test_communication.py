@@ -7,16 +7,16 @@ import pandas as pd
 import pytest
 
 import tracelens as tl
-from tracelens.analysis.communication import (
+from tracelens.backends.system import System
+from tracelens.cli import main
+from tracelens.errors import UsageError
+from tracelens.estimation.communication import (
     collective_answer,
     estimate_collectives,
     estimate_exchanges,
     exchange_answers,
     plain_word,
 )
-from tracelens.backends.system import System
-from tracelens.cli import main
-from tracelens.errors import UsageError
 from tracelens.groups import Group
 
 MESSAGES = pd.DataFrame(

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tracelens.analysis.activity import device_activity
-from tracelens.analysis.collectives import collective_rows
+from tracelens.analysis.attribution.activity import device_activity
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.ranks.job import RanksAnalysis, compare_ranks
-from tracelens.analysis.trace import Trace
+from tracelens.analysis.sheets.coll_analysis import collective_rows
 from tracelens.executors import Serial
 from tracelens.perf_models.kernels import kernel_patterns
-from tracelens.trace.read import read_events, read_trace
+from tracelens.trace.reading.read import read_events, read_trace
 
 FP16_64_MIB = [4096, 8192]
 

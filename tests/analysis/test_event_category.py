@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.event_category import COLLECTIVES, COPY
+from tracelens.analysis.attribution.event_category import COLLECTIVES, COPY
 from tracelens.analysis.intervals import overlapping
-from tracelens.analysis.trace import load
-from tracelens.analysis.verdict import step_count, summarize
+from tracelens.analysis.loaded_trace import load
+from tracelens.analysis.verdict.verdict import step_count, summarize
 from tracelens.hardware import HardwareSpec
 
 PIECEWISE = "inference/vllm_prefilldecode_piecewise/graph_execution.json.gz"

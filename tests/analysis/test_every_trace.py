@@ -12,9 +12,9 @@ import pytest
 from tests.analysis.test_event_category import check_sums
 from tests.conftest import device_traces
 from tracelens.analysis.analyze import Analysis, Options, analyze
+from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.selfcheck.laws import check_report
-from tracelens.analysis.trace import load
-from tracelens.analysis.verdict import summarize
+from tracelens.analysis.verdict.verdict import summarize
 
 pytestmark = pytest.mark.shared
 

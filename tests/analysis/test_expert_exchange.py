@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
-from tracelens.analysis.recorded_groups import ranks_of_kernels
-from tracelens.analysis.trace import load
+from tracelens.analysis.reading.recorded_groups import ranks_of_kernels
 from tracelens.extensions import load_extension
 from tracelens.network.deepep import distinct
 

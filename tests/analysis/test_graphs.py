@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.trace import Trace, load
-from tracelens.analysis.verdict import summarize
+from tracelens.analysis.loaded_trace import Trace, load
+from tracelens.analysis.verdict.verdict import summarize
 
 Build = Callable[[], Any]
 KERNELS = ("Cijk_a", "norm_kernel", "Cijk_b")

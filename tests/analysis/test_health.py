@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tracelens.analysis.health import Health, health
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
-from tracelens.analysis.trace import Trace
+from tracelens.analysis.verdict.health import Health, health
 from tracelens.cli import main
 from tracelens.trace.table import TraceTable
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.icicle import Icicle, icicle
+from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
-from tracelens.analysis.trace import load
+from tracelens.analysis.page.icicle import Icicle, icicle
 
 
 def paths(tree: Icicle) -> dict[str, tuple[str, int, int]]:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.impossible_work import too_much
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
-from tracelens.analysis.trace import Trace
-from tracelens.analysis.verdict import summarize
+from tracelens.analysis.verdict.verdict import summarize
+from tracelens.analysis.work.impossible_work import too_much
 from tracelens.extensions import load_extension
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, AttentionSums, InferenceAttention
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.workload import ModelConfig
 
 Build = Callable[[], Any]

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
-from tracelens.analysis.trace import load
 from tracelens.trace.table import Kind
 
 Build = Callable[[], Any]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.inference import phase
-from tracelens.analysis.trace import load
+from tracelens.analysis.loaded_trace import load
+from tracelens.analysis.reading.engine_steps import phase
 from tracelens.errors import UsageError
 from tracelens.perf_models import InferenceStep
 

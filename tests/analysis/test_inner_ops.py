@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.verdict import summarize
+from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import SignatureError
 from tracelens.extensions import load_extension
 from tracelens.perf_models import GEMM, BackwardOf, InnerOp, OpCall, holds_ops, traced_as

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tracelens.analysis.analyze import Options, analyze
-from tracelens.analysis.trace import load
+from tracelens.analysis.loaded_trace import load
 from tracelens.extensions import load_extension
 
 T, H, F, E, K = 888, 3072, 512, 128, 4

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
-from tracelens.analysis.trace import load
 
 SUM = {"Input Dims": [[64, 32], [], [], []], "Input type": ["float", "ScalarList", "Scalar", ""],
        "Input Strides": [[32, 1], [], [], []], "Concrete Inputs": ["", "[0]", "False", ""]}  # fmt: skip

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelens
-from tracelens.analysis.activity import device_activity
-from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
+from tracelens.analysis.attribution.activity import device_activity
+from tracelens.analysis.attribution.stream_order import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 

@@ -12,9 +12,9 @@ import pytest
 
 from tracelens.analysis.ranks import matching
 from tracelens.analysis.ranks.clocks import HostClock
-from tracelens.analysis.ranks.files import find_traces
 from tracelens.analysis.ranks.job import RanksAnalysis, compare_ranks
-from tracelens.analysis.ranks.reading import RankOptions
+from tracelens.analysis.ranks.parallel_reading import RankOptions
+from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.analysis.ranks.waits import INCONCLUSIVE, SKEW, TRANSFER
 from tracelens.errors import InputError, NothingToAnalyzeError
 from tracelens.executors import Serial

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
 from tracelens.analysis.ranks.counters import rank_counters
-from tracelens.analysis.ranks.files import find_traces, parse_ranks
 from tracelens.analysis.ranks.fused import fuse_ranks
-from tracelens.analysis.ranks.reading import RankOptions, read_ranks
-from tracelens.analysis.ranks.summary import summarize_rank
-from tracelens.analysis.trace import Trace
+from tracelens.analysis.ranks.parallel_reading import RankOptions, read_ranks
+from tracelens.analysis.ranks.rank_files import find_traces, parse_ranks
+from tracelens.analysis.ranks.rank_summary import summarize_rank
 from tracelens.errors import UsageError
 from tracelens.executors import Serial
 from tracelens.trace.table import TraceTable

@@ -10,10 +10,10 @@ import pytest
 
 from tests.analysis.conftest import MI300X
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.limits import GENERIC_LAUNCH_US, Limits, launch_floor_us, rate_of
+from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
-from tracelens.analysis.trace import load
-from tracelens.analysis.verdict import summarize
+from tracelens.analysis.verdict.verdict import summarize
+from tracelens.analysis.work.limits import GENERIC_LAUNCH_US, Limits, launch_floor_us, rate_of
 from tracelens.hardware import HardwareSpec
 from tracelens.report.terminal import verdict
 

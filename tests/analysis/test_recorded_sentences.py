@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
-from tracelens.analysis.trace import load
-from tracelens.analysis.verdict import summarize
+from tracelens.analysis.verdict.verdict import summarize
 
 pytestmark = pytest.mark.shared
 PIECEWISE = "inference/vllm_prefilldecode_piecewise"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import tracelens as tl
-from tracelens.analysis.route import MeshScenario, Routing, route_mesh, route_ports
-from tracelens.analysis.route_comparison import compared
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.network.packets import MeshRules
 from tracelens.network.ports import Ports
-from tracelens.workload.routing import Skew
+from tracelens.routing.comparison import compared
+from tracelens.routing.route import MeshScenario, Routing, route_mesh, route_ports
+from tracelens.workload.token_routing import Skew
 
 PORTS = Ports(ranks_per_node=8, link_gb_s=450, card_gb_s=50)
 

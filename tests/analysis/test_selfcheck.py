@@ -13,18 +13,18 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tracelens.analysis.activity import device_activity
 from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.attribution.activity import device_activity
+from tracelens.analysis.attribution.device_time import gpu_timeline
+from tracelens.analysis.attribution.steps import device_steps
+from tracelens.analysis.loaded_trace import load
+from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_report
 from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
-from tracelens.analysis.steps import device_steps
-from tracelens.analysis.summary import Coverage, Finding, Said
-from tracelens.analysis.tables import kernel_summary
-from tracelens.analysis.timeline import gpu_timeline
-from tracelens.analysis.trace import load
-from tracelens.analysis.verdict import summarize
+from tracelens.analysis.sheets.op_tables import kernel_summary
+from tracelens.analysis.verdict.summary import Coverage, Finding, Said
+from tracelens.analysis.verdict.verdict import summarize
 from tracelens.hardware import recognize
 
 KERNELS = (

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
-from tracelens.analysis.step_timeline import Lane, step_timeline
-from tracelens.analysis.trace import Trace
-from tracelens.analysis.views.idle import CAUSES, IdleParts
-from tracelens.analysis.views.step_idle import step_idle
+from tracelens.analysis.page.step_idle import step_idle
+from tracelens.analysis.page.step_timeline import Lane, step_timeline
+from tracelens.analysis.sheets.idle import CAUSES, IdleParts
 from tracelens.trace.table import TraceTable
 
 
@@ -108,7 +108,7 @@ def test_rectangles_hold_every_event_once_and_all_of_the_time(spans, max_rects):
 
 @pytest.mark.shared
 def test_a_real_step_fits_into_few_rectangles(shared_traces):
-    from tracelens.analysis.trace import load
+    from tracelens.analysis.loaded_trace import load
 
     analysis = analyze(load(shared_traces / "mi300" / "resnet_act_checkpoint.json.gz"), Options())
     whole, few = step_timeline(analysis), step_timeline(analysis, max_rects=100)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tests.conftest import recorded_traces
 from tracelens.analysis.analyze import Options, analyze
-from tracelens.analysis.steps import BEFORE, StepTimes, device_steps
-from tracelens.analysis.summary import CategoryRow, Summary
-from tracelens.analysis.trace import Trace, load
-from tracelens.analysis.verdict import summarize
+from tracelens.analysis.attribution.steps import BEFORE, StepTimes, device_steps
+from tracelens.analysis.loaded_trace import Trace, load
+from tracelens.analysis.verdict.summary import CategoryRow, Summary
+from tracelens.analysis.verdict.verdict import summarize
 from tracelens.report.step_figures import lines_of_window
 from tracelens.trace.table import DEVICE_KINDS
 

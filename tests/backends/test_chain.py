@@ -12,7 +12,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm
-from tracelens.perf_models.columns import WorkColumns
+from tracelens.perf_models.work_columns import WorkColumns
 
 H100 = System(device=HardwareSpec.load("h100-sxm"))
 PRODUCT = GEMM(m=4096, n=4096, k=4096)

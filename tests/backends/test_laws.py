@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tracelens.backends import System
 from tracelens.backends.chain import chain
-from tracelens.backends.columns import AttentionColumns, Columns, GEMMColumns, MoEColumns, hbm_peak, matrix_peak
-from tracelens.backends.moe import BLOCKS
+from tracelens.backends.expert_layer import BLOCKS
+from tracelens.backends.family_columns import AttentionColumns, Columns, GEMMColumns, MoEColumns, hbm_peak, matrix_peak
 from tracelens.backends.tile import price
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
@@ -32,8 +32,8 @@ from tracelens.perf_models import (
     PerfModel,
     SparseAttention,
 )
-from tracelens.perf_models.columns import WorkColumns
-from tracelens.perf_models.inference_attention import AttentionSums
+from tracelens.perf_models.attention.inference_attention import AttentionSums
+from tracelens.perf_models.work_columns import WorkColumns
 
 DEVICES = [spec.name for spec in HardwareSpec.all() if spec.calibrated or spec.calibrated_like]
 PRECISIONS = ("bf16", "fp8", "fp8_block", "nvfp4")

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracelens.backends import System, silicon
+from tracelens.backends import System, measured_tables
 from tracelens.backends.chain import chain
-from tracelens.backends.columns import AttentionColumns, GEMMColumns
-from tracelens.backends.silicon import Silicon
+from tracelens.backends.family_columns import AttentionColumns, GEMMColumns
+from tracelens.backends.measured_tables import Silicon
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA
-from tracelens.perf_models.columns import WorkColumns
+from tracelens.perf_models.work_columns import WorkColumns
 
 H100 = System(device=HardwareSpec.load("h100-sxm"))
 
@@ -37,9 +37,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "aiconfigurator_core" / "__init__.py").write_text("raise AssertionError('never imported')\n")
     (system.parent / "nobody_knows").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    silicon._grids.cache_clear()
+    measured_tables._grids.cache_clear()
     yield system
-    silicon._grids.cache_clear()
+    measured_tables._grids.cache_clear()
 
 
 def write(system: Path, place: str, frame: pd.DataFrame) -> None:
@@ -80,7 +80,7 @@ def test_the_newest_version_of_each_framework_counts_and_the_fastest_of_them(pac
     write(package, "gemm/vllm/0.9.0/gemm_perf.txt", cube(factor=0.5))
     write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube())
     assert gemm_ms(1024, 1024, 1024) == pytest.approx(1)
-    silicon._grids.cache_clear()
+    measured_tables._grids.cache_clear()
     # Without a folder per family, as before version 0.10.
     write(package, "trtllm/1.0.0/gemm_perf.txt", cube(factor=0.8))
     assert gemm_ms(1024, 1024, 1024) == pytest.approx(0.8)
@@ -133,8 +133,8 @@ def test_a_file_that_is_no_such_table_is_named(package):
 
 
 def test_an_absent_package_is_no_answer_and_named(monkeypatch):
-    monkeypatch.setattr(silicon, "PACKAGES", ("no_such_package_as_this",))
-    assert silicon.absence() == "aiconfigurator is not installed"
+    monkeypatch.setattr(measured_tables, "PACKAGES", ("no_such_package_as_this",))
+    assert measured_tables.absence() == "aiconfigurator is not installed"
     assert gemm_ms(1024, 1024, 1024) is None
 
 
@@ -143,5 +143,5 @@ def test_a_package_without_tables_is_named(tmp_path, monkeypatch):
     (tmp_path / "aiconfigurator_core" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "aiconfigurator_core", raising=False)
-    monkeypatch.setattr(silicon, "PACKAGES", ("aiconfigurator_core",))
-    assert silicon.absence() == "the installed aiconfigurator has no folder systems/data"
+    monkeypatch.setattr(measured_tables, "PACKAGES", ("aiconfigurator_core",))
+    assert measured_tables.absence() == "the installed aiconfigurator has no folder systems/data"

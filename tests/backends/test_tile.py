@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.backends import System
-from tracelens.backends.columns import AttentionColumns, GEMMColumns, hbm_peak, matrix_peak
+from tracelens.backends.family_columns import AttentionColumns, GEMMColumns, hbm_peak, matrix_peak
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.tile import Tile, precision, price
 from tracelens.dtypes import DType
@@ -28,8 +28,8 @@ from tracelens.perf_models import (
     MultiTensor,
     SparseAttention,
 )
-from tracelens.perf_models.columns import WorkColumns
-from tracelens.perf_models.inference_attention import AttentionSums
+from tracelens.perf_models.attention.inference_attention import AttentionSums
+from tracelens.perf_models.work_columns import WorkColumns
 
 CALIBRATED = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "gb200", "l40s", "mi300x", "mi355x")
 devices = st.sampled_from(CALIBRATED)

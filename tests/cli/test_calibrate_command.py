@@ -11,10 +11,10 @@ import pytest
 
 import tracelens as tl
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.measurements import analysis_measured, report_measured
 from tracelens.analysis.options import Options
-from tracelens.backends.columns import GEMMColumns
+from tracelens.backends.family_columns import GEMMColumns
 from tracelens.backends.tile import price
+from tracelens.calibration.measurements import analysis_measured, report_measured
 from tracelens.cli import main
 from tracelens.hardware import HardwareSpec
 

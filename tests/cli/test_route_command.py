@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from openpyxl import load_workbook
 
-from tracelens.analysis.route import MeshScenario, Routing, route_mesh
 from tracelens.cli import main
 from tracelens.report.route_files import write_route
+from tracelens.routing.route import MeshScenario, Routing, route_mesh
 
 PRODUCTION = """NUM_EXPERTS = 128
 SEQLEN = 1024

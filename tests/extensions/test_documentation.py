@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tracelens
-from tracelens.analysis.trace import Trace
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.extensions import bundled_extensions, bundled_names, load_extension, overlay
 from tracelens.perf_models import OpCall
 from tracelens.perf_models.base import PerfModel

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
-from tracelens.analysis.trace import load
+from tracelens.analysis.reading.catalog import Catalog
 from tracelens.cli import main
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError

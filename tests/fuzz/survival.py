@@ -19,7 +19,7 @@ import pytest
 from tests.fuzz.mutation import Row
 from tracelens.cli import main
 from tracelens.report.text import xml_text
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
 
 #: Far above what the slowest sample takes: longer is a hang.

@@ -12,7 +12,7 @@ import pytest
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.spec import FOLDER
-from tracelens.tables import normalized
+from tracelens.toml_figures import normalized
 
 EXPECTED_NAMES = {
     *("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"),

@@ -10,7 +10,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.network.algorithms import algorithms
 from tracelens.network.cluster import FOLDER, LIBRARIES, Cluster, Library
 from tracelens.network.topology import Rates
-from tracelens.tables import normalized
+from tracelens.toml_figures import normalized
 
 MINIMAL = """
 device = "h100-sxm"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tracelens.errors import UsageError
+from tracelens.network.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules
-from tracelens.network.seed_rules import simulate_seed
 
 PRODUCTION = MeshRules()
 CASE_2 = replace(PRODUCTION, links=2, initial_delay_ms=1, link_bytes_per_ms=150, packet_bytes=15, packet_delay_ms=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.reading.catalog import Catalog
 from tracelens.errors import SignatureError
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models import SDPA

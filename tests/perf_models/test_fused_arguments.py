@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.analysis.catalog import Catalog
+from tracelens.analysis.reading.catalog import Catalog
 from tracelens.errors import SignatureError
 from tracelens.perf_models import Conv, pattern_bindings
 from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.fused import FusedKernel
+from tracelens.perf_models.generated.fused import FusedKernel
 from tracelens.perf_models.surroundings import LAUNCH, Launch
 from tracelens.signature import OpSignature
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind
 
 BF16, INT64 = "c10::BFloat16", "long int"

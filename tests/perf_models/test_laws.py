@@ -55,11 +55,11 @@ from tracelens.perf_models import (
     SparseAttention,
     UnaryElementwise,
 )
-from tracelens.perf_models.fourier import FourierTransform
-from tracelens.perf_models.fused import FusedKernel
-from tracelens.perf_models.grid_sampler import GridSampler, GridSamplerBackward
-from tracelens.perf_models.normalization import FusedRMSNorm, FusedRMSNormBackward
-from tracelens.perf_models.recurrent import Recurrent
+from tracelens.perf_models.generated.fused import FusedKernel
+from tracelens.perf_models.matrix.fourier import FourierTransform
+from tracelens.perf_models.matrix.recurrent import Recurrent
+from tracelens.perf_models.memory_bound.grid_sampler import GridSampler, GridSamplerBackward
+from tracelens.perf_models.memory_bound.normalization import FusedRMSNorm, FusedRMSNormBackward
 
 Make = Callable[[int, DType | None], PerfModel]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tracelens.dtypes import DType
 from tracelens.extensions import load_extension, overlay
 from tracelens.perf_models import PerfModel, bindings
-from tracelens.perf_models.sdpa import attended_pairs
+from tracelens.perf_models.attention.sdpa import attended_pairs
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature, Shape
 

@@ -13,10 +13,10 @@ from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
 from tracelens.perf_models import GEMM, GroupedGEMM, WorkColumns
 from tracelens.projection.job import layer_counts
-from tracelens.projection.search.corrected import CorrectedRules
+from tracelens.projection.overheads import slowdown
 from tracelens.projection.search.space import Strategy
 from tracelens.projection.search.splits import Space
-from tracelens.projection.software import slowdown
+from tracelens.projection.search.whole_step import CorrectedRules
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig

@@ -7,10 +7,10 @@ import pytest
 
 from tracelens.backends.system import System
 from tracelens.projection.search import fastest
-from tracelens.projection.search.corrected import CorrectedRules
 from tracelens.projection.search.rules import Wanted
 from tracelens.projection.search.space import Strategy
 from tracelens.projection.search.splits import Space, placements
+from tracelens.projection.search.whole_step import CorrectedRules
 from tracelens.projection.step import project
 from tracelens.workload.model_config import ModelConfig
 

@@ -9,19 +9,19 @@ import pytest
 
 import tracelens as tl
 from tracelens.analysis.analyze import analyze
-from tracelens.analysis.measured_step import report_step, trace_step
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
-from tracelens.analysis.trace import Trace
 from tracelens.backends.chain import chain
 from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep, key_of
 from tracelens.backends.system import System
+from tracelens.calibration.measured_step import report_step, trace_step
 from tracelens.cli import main
 from tracelens.errors import InputError
 from tracelens.perf_models import GEMM, SDPA, Collective, GroupedGEMM, WorkColumns
-from tracelens.projection.delta import PART, against, project_from
-from tracelens.projection.recorded import write_traces
-from tracelens.projection.software import Software
+from tracelens.projection.from_measured import PART, against, project_from
+from tracelens.projection.overheads import Software
 from tracelens.projection.step import BACKENDS, Projection, project
+from tracelens.projection.step_traces import write_traces
 from tracelens.trace.table import TraceTable
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig

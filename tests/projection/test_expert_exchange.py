@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tracelens.backends.collectives import Collectives
+from tracelens.backends.collective_times import Collectives
 from tracelens.backends.system import System
 from tracelens.groups import Group
 from tracelens.network.algorithms import algorithms

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tracelens.backends.system import System
-from tracelens.projection.result import Result
+from tracelens.projection.project import Result
 from tracelens.projection.step import Projection, project
 from tracelens.units import BYTES_PER_GIB
 from tracelens.workload.model_config import ModelConfig, expanded

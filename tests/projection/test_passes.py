@@ -12,8 +12,8 @@ from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
 from tracelens.perf_models import Collective, EPComm
 from tracelens.projection import pipeline, schedules
 from tracelens.projection.blocks import Block, Builder, Kernel
-from tracelens.projection.exposure import hops_us
-from tracelens.projection.passes import Beside, Transfer, fixed, merged, passed
+from tracelens.projection.chunk_timing import Beside, Transfer, fixed, merged, passed
+from tracelens.projection.overlap import hops_us
 from tracelens.projection.pipeline import Cost, Costs
 from tracelens.projection.schedules import Plan
 from tracelens.workload.parallel_config import ParallelConfig, TPOverlap

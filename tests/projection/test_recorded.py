@@ -11,10 +11,10 @@ import pytest
 import tracelens as tl
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
-from tracelens.projection.options import Options, Straggler
-from tracelens.projection.recorded import timeline, write_traces
-from tracelens.projection.software import Software
+from tracelens.projection.assumptions import Options, Straggler
+from tracelens.projection.overheads import Software
 from tracelens.projection.step import project
+from tracelens.projection.step_traces import timeline, write_traces
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 

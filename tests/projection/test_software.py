@@ -11,8 +11,8 @@ from tracelens.backends.tile import Tile
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
-from tracelens.perf_models.columns import WorkColumns
-from tracelens.projection.software import LARGE, held, slowdown, sustained_us
+from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.projection.overheads import LARGE, held, slowdown, sustained_us
 from tracelens.projection.step import completed
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tracelens.analysis.summary import (
+from tracelens.analysis.verdict.summary import (
     Busy,
     CategoryRow,
     Coverage,

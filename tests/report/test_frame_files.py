@@ -9,7 +9,7 @@ from pathlib import Path
 import openpyxl
 import pandas as pd
 
-from tracelens.report.frame_files import write_frame
+from tracelens.report.export import write_frame
 
 FRAME = pd.DataFrame({"name": ["=1+1", "a"], "t": [0.125, float("inf")], "n": [3, 4]})
 

@@ -296,7 +296,7 @@ def test_names_of_a_trace_stay_text(browser, tmp_path):
             {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": at + 1, "dur": 1, "args": {"correlation": i + 1}},
             {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": at + 5, "dur": 40, "args": {"correlation": i + 1, "stream": 7, "device": 0}},
         ]  # fmt: skip
-    from tracelens.analysis.trace import Trace
+    from tracelens.analysis.loaded_trace import Trace
     from tracelens.trace.table import TraceTable
 
     trace = Trace.of(TraceTable.from_events(events, source='<img src=x onerror="window.hit = 1">.json'))

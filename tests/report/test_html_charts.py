@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tracelens.analysis.roofs import ComputeRoof, Roofs
-from tracelens.report.html_charts import (
+from tracelens.analysis.page.roofs import ComputeRoof, Roofs
+from tracelens.report.charts.page_charts import (
     COLORS,
     REST,
     SHAPES,

@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 
 import tracelens
-from tracelens.analysis.trace import Trace
-from tracelens.report.html_report import MAX_BYTES, html_bytes
+from tracelens.analysis.loaded_trace import Trace
+from tracelens.report.html.page import MAX_BYTES, html_bytes
 from tracelens.report.result import Report
 from tracelens.trace.table import TraceTable
 
@@ -283,7 +283,7 @@ def test_writing_the_page_replaces_it_whole(moe, tmp_path: Path, monkeypatch: py
     target.write_text("old")
     broken: Callable[..., bytes] = lambda *_: (_ for _ in ()).throw(RuntimeError("interrupted"))  # noqa: E731
     with monkeypatch.context() as patched:
-        patched.setattr("tracelens.report.html_report.html_bytes", broken)
+        patched.setattr("tracelens.report.html.page.html_bytes", broken)
         with pytest.raises(RuntimeError, match="interrupted"):
             moe.to_html(target)
     assert target.read_text() == "old"

@@ -9,7 +9,7 @@ import jsonschema
 import orjson
 import pytest
 
-from tracelens.analysis.summary import Coverage, DeviceSummary, InputSummary, Summary
+from tracelens.analysis.verdict.summary import Coverage, DeviceSummary, InputSummary, Summary
 from tracelens.report.json_report import SCHEMA, document, is_report, json_bytes, schema, write_json
 
 VALIDATOR = jsonschema.Draft202012Validator(schema())

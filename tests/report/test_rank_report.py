@@ -9,8 +9,8 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from tracelens.analysis.ranks.files import find_traces
 from tracelens.analysis.ranks.job import compare_ranks
+from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.cli import main
 from tracelens.executors import Serial
 from tracelens.report import rank_report

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.analysis.summary import (
+from tracelens.analysis.verdict.summary import (
     Busy,
     CategoryRow,
     Coverage,

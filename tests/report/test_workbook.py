@@ -15,11 +15,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tracelens.report import worksheet_rows
 from tracelens.report.about import about_lines
 from tracelens.report.assembly import assemble, make_sheet
 from tracelens.report.columns import KERNELS, UNIFIED
-from tracelens.report.workbook import write_workbook, write_workbook_to
+from tracelens.report.xlsx import worksheet_rows
+from tracelens.report.xlsx.workbook import write_workbook, write_workbook_to
 
 
 def sheet_of(title: str = "t", **columns):
@@ -144,7 +144,7 @@ def test_no_formula_is_anywhere_in_the_file(analysis, summary):
 @given(st.text(alphabet=st.characters(), min_size=1, max_size=30))
 @example("\ud800")
 def test_any_text_survives_or_is_visibly_replaced(text):
-    from tracelens.analysis.summary import DeviceSummary, InputSummary, Summary
+    from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Summary
 
     summary = Summary(
         input=InputSummary(file=text, events=1), device=DeviceSummary(id=None, label=text, matched_by="none")

@@ -9,16 +9,16 @@ import pytest
 import tracelens
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.serving.calibration import calibrate, compare
+from tracelens.serving.configuration_rows import batch
 from tracelens.serving.deployment import Deployment, Engine, Parallelism
+from tracelens.serving.engine_calibration import calibrate, compare
 from tracelens.serving.experiment import read_settings
-from tracelens.serving.points import batch
 from tracelens.serving.profile import Profile, ProfileCost, export
 from tracelens.serving.replay import read_requests
 from tracelens.serving.requests import Arrivals, Lengths, Workload
 from tracelens.serving.simulation import Options, Simulation, simulate
 from tracelens.serving.timeline import Timeline
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS
 
 FORMATS = {

@@ -17,7 +17,7 @@ from tracelens.serving.metrics import Objectives, duration_s, per_request, per_s
 from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.serving.simulation import Options, simulate
 from tracelens.workload import ModelConfig
-from tracelens.workload.routing import Skew
+from tracelens.workload.token_routing import Skew
 
 BASE = Workload(arrivals=Arrivals(rate=10.0), input=Lengths(mean=200), output=Lengths(mean=20), count=30, seed=1)
 

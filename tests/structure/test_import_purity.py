@@ -41,9 +41,7 @@ def test_help_loads_the_command_line_alone() -> None:
 
 
 def test_a_worker_that_reads_a_rank_does_not_load_pandas() -> None:
-    code = (
-        "import sys; import tracelens.analysis.ranks.reading; print(sorted({'pandas', 'openpyxl'} & set(sys.modules)))"
-    )
+    code = "import sys; import tracelens.analysis.ranks.parallel_reading; print(sorted({'pandas', 'openpyxl'} & set(sys.modules)))"
     assert run(code) == "[]\n"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tracelens.errors import InputError
-from tracelens.trace.foreign import named
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.other_formats import named
+from tracelens.trace.reading.read import read_trace
 
 ROCPROF = b'{ "traceEvents":[{}\n,{"ph":"X","name":"k","pid":"6","args":{"BeginNs":"1","EndNs":"2","DurationNs":"1"}}]}'
 PLANE = b"\x0a\x20\x08\x01\x12\x09/host:CPU" + b"\x22" * 19

@@ -138,7 +138,7 @@ def test_events_that_cannot_be_placed_are_left_out_and_huge_numbers_stay(tmp_pat
 
 
 def test_a_fused_file_is_a_trace_again(tmp_path):
-    from tracelens.trace.read import read_trace
+    from tracelens.trace.reading.read import read_trace
     from tracelens.trace.tree import OpTree
 
     fused(tmp_path)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tracelens.trace import links
 from tracelens.trace.links import LinkedBy
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tracelens.errors import InputError
-from tracelens.trace import memory
-from tracelens.trace.memory import DEFAULT_SHARE, MemoryLimit, machine_bytes, resident_bytes
+from tracelens.trace.reading import memory_limit
+from tracelens.trace.reading.memory_limit import DEFAULT_SHARE, MemoryLimit, machine_bytes, resident_bytes
 
 
 def test_the_default_is_a_share_of_the_machine() -> None:
@@ -19,13 +19,15 @@ def test_the_default_is_a_share_of_the_machine() -> None:
 def test_a_container_with_less_than_the_machine_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "memory.max").write_text("1000000000\n")
     (tmp_path / "unlimited").write_text("max\n")
-    monkeypatch.setattr(memory, "_CONTROL_GROUPS", (tmp_path / "unlimited", tmp_path / "memory.max", tmp_path / "none"))
+    monkeypatch.setattr(
+        memory_limit, "_CONTROL_GROUPS", (tmp_path / "unlimited", tmp_path / "memory.max", tmp_path / "none")
+    )
     assert machine_bytes() == 1_000_000_000
     assert MemoryLimit.of_gb(None).most_bytes == 750_000_000
 
 
 def test_the_message_has_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "resident_bytes", lambda: 2_100_000_000)
+    monkeypatch.setattr(memory_limit, "resident_bytes", lambda: 2_100_000_000)
     limit = MemoryLimit.of_gb(2)
     with pytest.raises(InputError) as caught:
         limit.check("t.json.gz", text_bytes=1_500_000_000, file_bytes=3_000_000)
@@ -33,7 +35,7 @@ def test_the_message_has_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
         "t.json.gz does not fit: 2.1 GB of memory are in use after 1.5 GB of text from 3.0 MB of file, "
         "and --max-memory is 2 GB"
     )
-    monkeypatch.setattr(memory, "resident_bytes", lambda: None)
+    monkeypatch.setattr(memory_limit, "resident_bytes", lambda: None)
     limit.check("t.json.gz", text_bytes=1, file_bytes=1)
 
 

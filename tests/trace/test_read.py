@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import recorded_traces
 from tracelens.errors import InputError
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind, TraceTable
 
 

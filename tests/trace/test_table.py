@@ -9,7 +9,7 @@ import pytest
 
 from tracelens.device_properties import DeviceProperties
 from tracelens.signature import OpSignature
-from tracelens.trace.read import read_events
+from tracelens.trace.reading.read import read_events
 from tracelens.trace.table import Kind, TraceTable, kind_of_category
 
 
@@ -84,7 +84,7 @@ def test_white_space_makes_no_other_signature() -> None:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from tracelens.trace.read import read_trace
+    from tracelens.trace.reading.read import read_trace
 
     compact = json.dumps(op(**{"Input Dims": [[1, 2]]}), separators=(",", ":"))
     indented = json.dumps(op(**{"Input Dims": [[1, 2]]}), indent=4)

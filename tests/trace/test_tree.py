@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.conftest import recorded_traces
 from tracelens.trace import nesting
 from tracelens.trace.nesting import nearest, nest
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import OpTree
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tracelens.device_properties import DeviceProperties
 from tracelens.errors import OutputError, UsageError
 from tracelens.signature import OpSignature
-from tracelens.trace.read import read_trace
+from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind
 from tracelens.trace.tree import OpTree
 from tracelens.trace.writer import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
 from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic
-from tracelens.workload.routing import UNIFORM, Skew, route
+from tracelens.workload.token_routing import UNIFORM, Skew, route
 
 
 @pytest.mark.parametrize("ranks", [8, 16, 32, 64])

@@ -15,7 +15,7 @@ from tracelens.workload.memory import activation_bytes
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import Attention, ParallelConfig, Precision
 from tracelens.workload.rank_ops import RankLayer
-from tracelens.workload.routing import Skew
+from tracelens.workload.token_routing import Skew
 
 LLAMA = ModelConfig.load("llama3.1-70b")
 DEEPSEEK = ModelConfig.load("deepseek-v3")

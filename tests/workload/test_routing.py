@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tracelens.errors import InputError, UsageError
 from tracelens.network.traffic import Copies
-from tracelens.workload.routing import (
+from tracelens.workload.token_routing import (
     DROPPED,
     Skew,
     apportion,

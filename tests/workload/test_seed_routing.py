@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tracelens.errors import InputError, UsageError
+from tracelens.network.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules
-from tracelens.network.seed_rules import simulate_seed
-from tracelens.workload.seed_routing import RoutingTable, seed_routing
+from tracelens.workload.original_routing import RoutingTable, seed_routing
 
 RULES = MeshRules()
 TEST_RULES = replace(RULES, links=2, link_bytes_per_ms=2, packet_bytes=1, packets_per_turn=2)

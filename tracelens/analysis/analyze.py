@@ -9,53 +9,54 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis import tables
-from tracelens.analysis.activity import DeviceActivity, Labels, device_activity
-from tracelens.analysis.calls import (
-    direct_calls,
-    launchers,
-    modelled_calls,
-    read_ops,
-    unified_calls,
-)
-from tracelens.analysis.catalog import Catalog, ExtensionFailure
-from tracelens.analysis.collectives import collective_rows, with_estimates
-from tracelens.analysis.copies import copies
-from tracelens.analysis.coverage import coverage
-from tracelens.analysis.cpu import cpu_ops_summary, cpu_ops_unique_args
-from tracelens.analysis.event_category import with_communicating_ops
-from tracelens.analysis.executed_work import ExecutedWork, executed_work
-from tracelens.analysis.expert_exchange import ExpertGroup, exchanges_of
-from tracelens.analysis.families import families
-from tracelens.analysis.graphs import GraphLinks, with_captured_ops
-from tracelens.analysis.impossible_work import forget_impossible_work
-from tracelens.analysis.inference import STEM, InferenceSteps, by_phase, inference_steps, iterations, steady_steps
-from tracelens.analysis.inner_ops import with_inner_ops
-from tracelens.analysis.limits import Limits
-from tracelens.analysis.op_places import all_in, with_places
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels, device_activity
+from tracelens.analysis.attribution.calls import direct_calls, launchers, modelled_calls, read_ops, unified_calls
+from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline, timeline_of
+from tracelens.analysis.attribution.event_category import with_communicating_ops
+from tracelens.analysis.attribution.op_places import all_in, with_places
+from tracelens.analysis.attribution.per_step import Counted, counted_steps
+from tracelens.analysis.attribution.steps import StepTimes, complete_steps, device_steps, find_steps, select_steps
+from tracelens.analysis.attribution.stream_order import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.options import CLIP, Options, active_extensions
-from tracelens.analysis.overlap import StreamOverlaps, stream_overlaps, with_clipped
-from tracelens.analysis.per_step import Counted, counted_steps
-from tracelens.analysis.recorded_groups import ep_size_of, expert_groups
-from tracelens.analysis.steps import StepTimes, complete_steps, device_steps, find_steps, select_steps
-from tracelens.analysis.summary import Coverage, Unanswered
-from tracelens.analysis.timeline import Timeline, gpu_timeline, timeline_of
-from tracelens.analysis.views.assembly import views
-from tracelens.analysis.views.recompute import BACKWARD, RECOMPUTE, phases
-from tracelens.analysis.views.step_idle import StepIdle
+from tracelens.analysis.page.step_idle import StepIdle
+from tracelens.analysis.reading.catalog import Catalog, ExtensionFailure
+from tracelens.analysis.reading.composite_ops import with_inner_ops
+from tracelens.analysis.reading.engine_steps import (
+    STEM,
+    InferenceSteps,
+    by_phase,
+    inference_steps,
+    iterations,
+    steady_steps,
+)
+from tracelens.analysis.reading.graph_replays import GraphLinks, with_captured_ops
+from tracelens.analysis.reading.recorded_groups import ep_size_of, expert_groups
+from tracelens.analysis.sheets import op_tables
+from tracelens.analysis.sheets.assembly import views
+from tracelens.analysis.sheets.coll_analysis import collective_rows, with_estimates
+from tracelens.analysis.sheets.copies import copies
+from tracelens.analysis.sheets.cpu_ops import cpu_ops_summary, cpu_ops_unique_args
+from tracelens.analysis.sheets.families import families
+from tracelens.analysis.sheets.recompute import BACKWARD, RECOMPUTE, phases
+from tracelens.analysis.verdict.coverage import coverage
+from tracelens.analysis.verdict.summary import Coverage, Unanswered
+from tracelens.analysis.work.executed_work import ExecutedWork, executed_work
+from tracelens.analysis.work.expert_exchange import ExpertGroup, exchanges_of
+from tracelens.analysis.work.impossible_work import forget_impossible_work
+from tracelens.analysis.work.limits import Limits
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
-from tracelens.trace.memory import give_back_freed
 from tracelens.trace.merged import MergedRanks, merged_ranks
+from tracelens.trace.reading.memory_limit import give_back_freed
 from tracelens.trace.table import Kind, TraceTable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.analysis.trace import Trace
+    from tracelens.analysis.loaded_trace import Trace
 
 #: ``Recognition.how`` of a device that the caller named.
 CHOSEN = "chosen"
@@ -176,19 +177,19 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     phase = phases(table, tree, activity)
     repeated = all_in(RECOMPUTE, phase, tree, activity).astype(np.int32)
     direct = direct_calls(activity, event_category)
-    unique = tables.ops_unique_args(table, activity, launching, direct, repeated[direct.row])
+    unique = op_tables.ops_unique_args(table, activity, launching, direct, repeated[direct.row])
     del direct
     del launching
     forget_impossible_work(readings, modelled, device)
-    work = tables.Work(readings, estimate, chosen, None if device is None else Limits.of(device))
+    work = op_tables.Work(readings, estimate, chosen, None if device is None else Limits.of(device))
 
     apart = 2 * repeated[modelled.row] + ~np.isin(modelled.row, unified_set.row)
-    nested = tables.modelled_table(table, activity, readings, modelled, work, exchanges, apart)
+    nested = op_tables.modelled_table(table, activity, readings, modelled, work, exchanges, apart)
     del modelled, apart
     apart = repeated[unified_set.row]
-    unified = tables.modelled_table(table, activity, readings, unified_set, work, exchanges, apart)
+    unified = op_tables.modelled_table(table, activity, readings, unified_set, work, exchanges, apart)
     unified = with_places(unified, tree, phase, repeated)
-    unlinked = tables.unlinked_rows(table, activity)
+    unlinked = op_tables.unlinked_rows(table, activity)
     timeline = gpu_timeline(activity) if span_ns is None else timeline_of(activity, span_ns, times.left_out)
     whole = Counted(
         activity=activity,
@@ -200,11 +201,11 @@ def analyze(trace: Trace, options: Options) -> Analysis:
 
     def count(part: DeviceActivity, of: Timeline) -> Counted:
         calls, category = unified_calls(table, tree, part, readings)
-        rows = tables.modelled_table(table, part, readings, calls, work, exchanges, repeated[calls.row])
+        rows = op_tables.modelled_table(table, part, readings, calls, work, exchanges, repeated[calls.row])
         return Counted(
             activity=part,
             event_category=category,
-            rows=_with_rows(rows, tables.unlinked_rows(table, part)),
+            rows=_with_rows(rows, op_tables.unlinked_rows(table, part)),
             coverage=coverage(table, part, calls, readings, category),
             timeline=of,
         )
@@ -214,20 +215,20 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     seen = views(recorded_trace, trace, activity, everything, per_step, times, selected, stem, phase)
     frames = {
         "gpu_timeline": timeline.frame(),
-        "ops_summary_by_category": tables.with_estimated_totals(
-            tables.ops_summary_by_category(_with_unlinked(unique, unlinked), activity, event_category),
+        "ops_summary_by_category": op_tables.with_estimated_totals(
+            op_tables.ops_summary_by_category(_with_unlinked(unique, unlinked), activity, event_category),
             unified,
             "category",
         ),
-        "ops_summary": tables.with_estimated_totals(
-            tables.ops_summary(_with_unlinked(unique, unlinked)), unified, "name"
+        "ops_summary": op_tables.with_estimated_totals(
+            op_tables.ops_summary(_with_unlinked(unique, unlinked)), unified, "name"
         ),
         "ops_unique_args": with_places(unique, tree, phase, repeated),
-        "kernel_summary": tables.kernel_summary(table, activity, event_category, timeline.total_ns),
+        "kernel_summary": op_tables.kernel_summary(table, activity, event_category, timeline.total_ns),
         "coll_analysis": with_estimates(collective_rows(table, tree, activity), chosen),
         "unified_perf_summary": whole.rows,
-        "short_kernel_histogram": tables.short_kernel_histogram(activity),
-        "short_kernels_summary": tables.short_kernels_summary(table, activity, timeline.total_ns),
+        "short_kernel_histogram": op_tables.short_kernel_histogram(activity),
+        "short_kernels_summary": op_tables.short_kernels_summary(table, activity, timeline.total_ns),
         "steps": times.sheet(int(table.start_ns.min())),
         **(_inference_frames(served, served_times, served_of, activity, event_category) if len(served) else {}),
         **seen.frames,
@@ -412,5 +413,5 @@ def _with_rows(unified: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
     }
     rows = unlinked.assign(**absent)[list(unified.columns)]
     joined = pd.concat([unified, rows], ignore_index=True) if len(unified) else rows
-    joined = tables.sorted_by(joined.drop(columns=["percent", "cumulative_percent"]), "kernel_us_sum")
-    return tables.with_percent(joined, "kernel_us_sum")
+    joined = op_tables.sorted_by(joined.drop(columns=["percent", "cumulative_percent"]), "kernel_us_sum")
+    return op_tables.with_percent(joined, "kernel_us_sum")

@@ -10,7 +10,7 @@ from tracelens.errors import UsageError
 from tracelens.extensions import Extension, detect_bundled, load_extension
 
 if TYPE_CHECKING:
-    from tracelens.analysis.trace import Trace
+    from tracelens.analysis.loaded_trace import Trace
     from tracelens.hardware import HardwareSpec
     from tracelens.workload import ModelConfig
 

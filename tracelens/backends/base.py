@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracelens.backends.system import System
 from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.columns import WorkColumns
+from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.registry import mark
 
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends import load, origami, silicon
+from tracelens.backends import load, measured_tables, origami
 from tracelens.backends.base import Backend, Estimate, EstimateTable
-from tracelens.backends.collectives import Collectives
-from tracelens.backends.columns import AttentionColumns, Columns, GEMMColumns
+from tracelens.backends.collective_times import Collectives
+from tracelens.backends.family_columns import AttentionColumns, Columns, GEMMColumns
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.perf_models import (
@@ -25,15 +25,15 @@ from tracelens.perf_models import (
     PerfModel,
     SparseAttention,
 )
-from tracelens.perf_models.columns import WorkColumns
-from tracelens.perf_models.moe import MoELayer
+from tracelens.perf_models.matrix.moe import MoELayer
+from tracelens.perf_models.work_columns import WorkColumns
 
 #: What the left side of ``family=backend`` may be.
 FAMILIES = ("gemm", "grouped-gemm", "sdpa", "moe", "memory", "collective", "ep")
 #: Who is asked last: it bounds whatever has flops or bytes.
 LAST = "roofline"
 #: Backends that need a package which is not ours -> why it is not there, None where it is.
-OPTIONAL: Mapping[str, Callable[[], str | None]] = {"origami": origami.absence, "silicon": silicon.absence}
+OPTIONAL: Mapping[str, Callable[[], str | None]] = {"origami": origami.absence, "silicon": measured_tables.absence}
 #: Families of ``Collectives``: nobody else knows links, so it is asked about them unless the chain says who is.
 COMMUNICATION = ("collective", "ep")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.columns import OUTPUT_BYTES, GEMMColumns, Priced, hbm_peak, matrix_peak
+from tracelens.backends.family_columns import OUTPUT_BYTES, GEMMColumns, Priced, hbm_peak, matrix_peak
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.calibration import Calibration
+from tracelens.hardware.tile_constants import Calibration
 
 UNLIMITED = float("inf")
 #: Elements of k that one dequantizing or quantizing pass of a row covers: 256 threads of 8.

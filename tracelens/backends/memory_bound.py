@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.columns import Priced, hbm_peak
+from tracelens.backends.family_columns import Priced, hbm_peak
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.calibration import Calibration
+from tracelens.hardware.tile_constants import Calibration
 from tracelens.perf_models import Movement, MultiTensor, PerfModel
 
 Stream = Literal["stream", "permute", "optimizer"]

@@ -19,15 +19,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracelens.backends.attention import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK
+from tracelens.backends.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK
 from tracelens.backends.base import Estimate, EstimateTable, backend
-from tracelens.backends.columns import hbm_peak
+from tracelens.backends.family_columns import hbm_peak
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK, SDPABackward
-from tracelens.perf_models.columns import WorkColumns
+from tracelens.perf_models.work_columns import WorkColumns
 
 MODULE = "origami"
 _API = (

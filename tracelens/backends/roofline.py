@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 
 from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
-from tracelens.backends.columns import RATE, AttentionColumns, Columns
+from tracelens.backends.family_columns import RATE, AttentionColumns, Columns
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.hardware.spec import HardwareSpec, Rate
 from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.columns import WorkColumns
+from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
 
 _BOUNDS = ("compute", "memory", "wire")

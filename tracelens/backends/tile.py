@@ -9,21 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracelens.backends import attention, matrix, memory_bound, moe
+from tracelens.backends import attention_tiles, expert_layer, matrix, memory_bound
 from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
-from tracelens.backends.columns import (
-    AttentionColumns,
-    Columns,
-    GEMMColumns,
-    MoEColumns,
-    Priced,
-    joined,
-)
+from tracelens.backends.family_columns import AttentionColumns, Columns, GEMMColumns, MoEColumns, Priced, joined
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.calibration import Calibration
+from tracelens.hardware.tile_constants import Calibration
 from tracelens.perf_models import (
     GEMM,
     SDPA,
@@ -40,10 +33,10 @@ from tracelens.perf_models import (
     SDPABackward,
     SparseAttention,
 )
+from tracelens.perf_models.attention.inference_attention import AttentionSums
 from tracelens.perf_models.base import resolved
-from tracelens.perf_models.columns import WorkColumns
-from tracelens.perf_models.inference_attention import AttentionSums
-from tracelens.perf_models.moe import MoELayer
+from tracelens.perf_models.matrix.moe import MoELayer
+from tracelens.perf_models.work_columns import WorkColumns
 
 SUM_NAMES = tuple(field.name for field in fields(AttentionSums) if field.name != "assumed")
 #: Elements that share a scale where a recorded FP8 product is block-scaled, and in the MX format.
@@ -106,23 +99,23 @@ def price(columns: Columns, device: HardwareSpec, *, backward: bool = False) -> 
         return None if gemm is None else matrix.price(columns, device, gemm)
     if isinstance(columns, MoEColumns):
         layer = device.calibration("moe", columns.precision)
-        return None if layer is None else moe.price(columns, device, layer)
+        return None if layer is None else expert_layer.price(columns, device, layer)
     if backward:
         gradient = device.calibration("backward", columns.precision)
-        return None if gradient is None else attention.backward(columns, device, gradient)
+        return None if gradient is None else attention_tiles.backward(columns, device, gradient)
     prefill = device.calibration("prefill", columns.precision)
     decoding = device.calibration("decode", columns.precision)
     if columns.value_in_key:
         decoding = device.calibration("latent", columns.precision) or decoding
     single = columns.s == 1
     if single.all():
-        return None if decoding is None else attention.decode(columns, device, decoding)
+        return None if decoding is None else attention_tiles.decode(columns, device, decoding)
     if prefill is None or (decoding is None and single.any()):
         return None
-    forward = attention.forward(columns, device, prefill)
+    forward = attention_tiles.forward(columns, device, prefill)
     if forward is None or decoding is None or not single.any():
         return forward
-    one = attention.decode(columns.take(single), device, decoding)
+    one = attention_tiles.decode(columns.take(single), device, decoding)
     if one is None:
         return None
     for name in ("time_us", "compute_us", "memory_us", "peak_us"):
@@ -331,7 +324,7 @@ def _engine_step(models: Sequence[Any], which: str, device: HardwareSpec) -> Pri
         again = total["time_us"][at] > 0
         for field, values in total.items():
             values[at] += getattr(found, field)
-        total["time_us"][at] -= np.where(again, attention.KERNEL_START_US, 0.0)
+        total["time_us"][at] -= np.where(again, attention_tiles.KERNEL_START_US, 0.0)
     return Priced(**{field: np.where(values > 0, values, np.nan) for field, values in total.items()})
 
 
@@ -360,7 +353,7 @@ def _layers(models: Sequence[Any], which: str) -> MoEColumns:
         local_experts=_field(models, "experts"),
         rows=rows,
         active=active,
-        blocks={size: active * np.ceil(rows / np.maximum(active, 1) / size) for size in moe.BLOCKS},
+        blocks={size: active * np.ceil(rows / np.maximum(active, 1) / size) for size in expert_layer.BLOCKS},
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tracelens.analysis.calibration import Measured, Outcome
+    from tracelens.calibration.device import Measured, Outcome
     from tracelens.hardware import HardwareSpec
 
 _HEADER = ("family", "precision", "calls", "groups", "before", "after", "unseen")
@@ -39,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
 def _cluster(args: argparse.Namespace) -> int:
     import pandas as pd
 
-    from tracelens.analysis.cluster_calibration import calibrate_cluster, cluster_file
-    from tracelens.analysis.estimation import read_table
+    from tracelens.atomic_write import whole_file
     from tracelens.backends.system import System
+    from tracelens.calibration.cluster import calibrate_cluster, cluster_file
+    from tracelens.estimation.estimate import read_table
     from tracelens.network.cluster import Cluster
-    from tracelens.whole import whole_file
 
     system, names = System.of_cluster(Cluster.load(args.cluster)), ", ".join(Path(file).name for file in args.files)
     found = calibrate_cluster(pd.concat([read_table(Path(file)) for file in args.files]), system, names)
@@ -64,10 +64,10 @@ def _cluster(args: argparse.Namespace) -> int:
 
 
 def _device(args: argparse.Namespace) -> int:
-    from tracelens.analysis.calibration import calibrate, device_file, joined
+    from tracelens.atomic_write import whole_file
+    from tracelens.calibration.device import calibrate, device_file, joined
     from tracelens.errors import NothingToAnalyzeError
     from tracelens.hardware import HardwareSpec
-    from tracelens.whole import whole_file
 
     device = HardwareSpec.load(args.device)
     read = [(Path(file), _measured(Path(file), device, args.extension)) for file in args.files]
@@ -93,9 +93,9 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
     """What a file holds, by what it is."""
     import tracelens
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.estimation import read_table
-    from tracelens.analysis.measurements import analysis_measured, report_measured, table_measured
     from tracelens.analysis.options import Options
+    from tracelens.calibration.measurements import analysis_measured, report_measured, table_measured
+    from tracelens.estimation.estimate import read_table
     from tracelens.extensions import load_extension
     from tracelens.report.json_report import is_report
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tracelens.report.figures import shown_percent
 
 if TYPE_CHECKING:
-    from tracelens.analysis.health import Health
-    from tracelens.analysis.summary import Coverage
+    from tracelens.analysis.verdict.health import Health
+    from tracelens.analysis.verdict.summary import Coverage
 
 _LABEL = 14
 
@@ -25,9 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.analyze import no_device_events
-    from tracelens.analysis.health import health
+    from tracelens.analysis.loaded_trace import load
     from tracelens.analysis.options import Options
-    from tracelens.analysis.trace import load
+    from tracelens.analysis.verdict.health import health
     from tracelens.extensions import NONE, load_extension
     from tracelens.hardware import HardwareSpec
     from tracelens.report.text import terminal_text

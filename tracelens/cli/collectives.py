@@ -28,9 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.analysis.ranks.files import find_traces
     from tracelens.analysis.ranks.job import compare_ranks
-    from tracelens.analysis.ranks.reading import RankOptions
+    from tracelens.analysis.ranks.parallel_reading import RankOptions
+    from tracelens.analysis.ranks.rank_files import find_traces
     from tracelens.errors import UsageError
     from tracelens.executors import open_executor
     from tracelens.extensions import NONE, load_extension

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.analysis.estimation import Answer
+    from tracelens.estimation.estimate import Answer
 
 _HEADER = ("device", "operation", "time us", "TFLOPS/s", "bound", "compute us", "memory us", "peak us", "error", "by")
 _NEEDED = {"collective": ("op", "bytes", "ranks"), "ep": ("tokens", "hidden", "topk", "experts", "ranks")}
@@ -117,10 +117,10 @@ def _print(rows: list[tuple[str, ...]], *, words: tuple[int, ...]) -> None:
 
 
 def _messages(args: argparse.Namespace) -> int:
-    from tracelens.analysis import communication
-    from tracelens.analysis.estimation import read_table
     from tracelens.backends.system import System
     from tracelens.errors import UsageError
+    from tracelens.estimation import communication
+    from tracelens.estimation.estimate import read_table
     from tracelens.groups import Group
     from tracelens.network.cluster import Cluster
 
@@ -162,8 +162,8 @@ def _messages(args: argparse.Namespace) -> int:
 
 
 def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
-    from tracelens.analysis.estimation import operation_answers
     from tracelens.errors import UsageError
+    from tracelens.estimation.estimate import operation_answers
 
     sizes = {
         name: value for name, value in vars(args).items() if isinstance(value, int) and not isinstance(value, bool)
@@ -193,8 +193,8 @@ def _row(answer: Answer) -> tuple[str, ...]:
 
 
 def _batch(args: argparse.Namespace) -> int:
-    from tracelens.analysis.estimation import estimate, read_table
     from tracelens.errors import UsageError
+    from tracelens.estimation.estimate import estimate, read_table
 
     if args.device and "," in args.device:
         raise UsageError("--batch takes one --device; several go into the table's column 'device'")
@@ -205,7 +205,7 @@ def _batch(args: argparse.Namespace) -> int:
 
 
 def _write(found: pd.DataFrame, args: argparse.Namespace, answer: str) -> int:
-    from tracelens.analysis.estimation import write_table
+    from tracelens.estimation.estimate import write_table
 
     if args.output is None:
         sys.stdout.write(found.to_csv(index=False))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from tracelens.cli import filled_in, positive
 
 if TYPE_CHECKING:
-    from tracelens.projection.result import Result
-    from tracelens.projection.software import Software
+    from tracelens.projection.overheads import Software
+    from tracelens.projection.project import Result
     from tracelens.projection.step import Projection
 
 DOES_NOT_FIT = 3
@@ -194,7 +194,7 @@ def _launched(args: argparse.Namespace) -> argparse.Namespace:
 def _measured(args: argparse.Namespace, found: Result) -> Result:
     """With the times of a report, or a measured step's factor."""
     from tracelens.errors import UsageError
-    from tracelens.projection.result import Result
+    from tracelens.projection.project import Result
 
     if args.traced and not (args.from_report or args.anchor):
         raise UsageError("--traced says how the step of --from-report or --anchor was configured")
@@ -207,9 +207,9 @@ def _measured(args: argparse.Namespace, found: Result) -> Result:
         anchored = _project(_as_traced(args)).projection if args.traced else found.projection
         return Result(projection=Anchor.of(anchored, measured_step_us(path), path.name).on(found.projection))
     if args.from_report:
-        from tracelens.analysis.measured_step import report_step
         from tracelens.backends.chain import chain
-        from tracelens.projection.delta import project_from
+        from tracelens.calibration.measured_step import report_step
+        from tracelens.projection.from_measured import project_from
         from tracelens.projection.step import BACKENDS
 
         asked = found.projection
@@ -244,9 +244,9 @@ def _beside(path: Path, found: Result) -> str:
     """The projected step beside a measured one: of a trace or a report.json."""
     import tracelens
     from tracelens.analysis.analyze import analyze
-    from tracelens.analysis.measured_step import report_step, trace_step
     from tracelens.analysis.options import Options
-    from tracelens.projection.delta import against
+    from tracelens.calibration.measured_step import report_step, trace_step
+    from tracelens.projection.from_measured import against
     from tracelens.report.json_report import is_report
 
     step = report_step(path) if is_report(path) else trace_step(analyze(tracelens.load(path), Options()))
@@ -255,7 +255,7 @@ def _beside(path: Path, found: Result) -> str:
 
 
 def _project(args: argparse.Namespace) -> Result:
-    from tracelens.projection.result import project
+    from tracelens.projection.project import project
     from tracelens.projection.step import BACKENDS
 
     return project(
@@ -298,8 +298,8 @@ def _project(args: argparse.Namespace) -> Result:
 
 
 def _write(found: Result, path: Path) -> None:
-    from tracelens.report.frame_files import refuse_unknown, write_frame
-    from tracelens.whole import whole_file
+    from tracelens.atomic_write import whole_file
+    from tracelens.report.export import refuse_unknown, write_frame
 
     if refuse_unknown(path) != ".json":
         write_frame(path, found.ops(found.run.busiest), {})
@@ -320,10 +320,10 @@ def _first_and_last(text: str | None) -> tuple[int, int]:
 def _run_sweep(args: argparse.Namespace) -> int:
     import pandas as pd
 
+    from tracelens.atomic_write import whole_file
     from tracelens.errors import TracelensError
-    from tracelens.report.frame_files import refuse_unknown, write_frame
-    from tracelens.report.sweep_chart import sweep_chart
-    from tracelens.whole import whole_file
+    from tracelens.report.charts.sweep_chart import sweep_chart
+    from tracelens.report.export import refuse_unknown, write_frame
 
     if args.output:
         refuse_unknown(args.output)
@@ -387,7 +387,7 @@ NOT_SWEPT = (*OF_ONE_STEP, "launch", "sweep", "batch", "output", "help")
 
 
 def _software(args: argparse.Namespace) -> Software:
-    from tracelens.projection.software import PLAIN
+    from tracelens.projection.overheads import PLAIN
 
     given = {
         "products": args.products_factor,
@@ -413,11 +413,11 @@ def _run_batch(args: argparse.Namespace) -> int:
     import csv
     import io
 
+    from tracelens.atomic_write import whole_file
     from tracelens.errors import InputError, UsageError
-    from tracelens.projection.points import RowAnchor, project_row
+    from tracelens.projection.batch_rows import RowAnchor, project_row
     from tracelens.projection.step import BACKENDS
-    from tracelens.whole import whole_file
-    from tracelens.workload.routing import Skew
+    from tracelens.workload.token_routing import Skew
 
     if args.output is None:
         raise UsageError("--batch needs -o FILE.csv")

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis.route_config import MESH_ONLY, METADATA, NEVER_USED, PARAMETERS, read_config, settled
 from tracelens.errors import UsageError
+from tracelens.routing.config import MESH_ONLY, METADATA, NEVER_USED, PARAMETERS, read_config, settled
 
 if TYPE_CHECKING:
-    from tracelens.analysis.route import RouteResult, Routing
     from tracelens.network.ports import Ports
     from tracelens.network.topology import Topology
+    from tracelens.routing.route import RouteResult, Routing
     from tracelens.workload.placement import Placement
 
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--log writes the log of the original rules: add --rules seed")
     result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
     if args.compare:
-        from tracelens.analysis.route_comparison import compared
+        from tracelens.routing.comparison import compared
 
         result = compared(result, args.compare)
     if args.save_routing:
@@ -130,8 +130,8 @@ def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster:
 
 
 def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) -> Routing:
-    from tracelens.analysis.route import Routing
-    from tracelens.workload.routing import Skew
+    from tracelens.routing.route import Routing
+    from tracelens.workload.token_routing import Skew
 
     return Routing(
         tokens=values["tokens"],
@@ -148,8 +148,8 @@ def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) ->
 
 
 def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
+    from tracelens.workload.original_routing import read_numbers
     from tracelens.workload.placement import Placement
-    from tracelens.workload.seed_routing import read_numbers
 
     experts, ranks = values["experts"], values["ranks"]
     if args.placement == "contiguous":
@@ -163,9 +163,9 @@ def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
 
 
 def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
-    from tracelens.analysis.route import MeshScenario, route_mesh
-    from tracelens.analysis.route_config import BYTES_PER_MS_IN_GB_S
     from tracelens.network.packets import MeshRules
+    from tracelens.routing.config import BYTES_PER_MS_IN_GB_S
+    from tracelens.routing.route import MeshScenario, route_mesh
 
     inter = values["inter_gb_s"]
     if inter is not None and values["ranks_per_node"] is None:
@@ -200,7 +200,7 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
 
 
 def _on_cluster(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
-    from tracelens.analysis.route import route_ports
+    from tracelens.routing.route import route_ports
 
     ports, topology = _ports(args, values, config)
     given = _given(args, config)
@@ -230,8 +230,8 @@ def _given(args: argparse.Namespace, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ports(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> tuple[Ports, Topology | None]:
-    from tracelens.analysis.route import cluster_system
     from tracelens.network.ports import Ports
+    from tracelens.routing.route import cluster_system
 
     packets: dict[str, Any] = {"overlap": values["overlap"] or 1.0}
     for option, name, factor in (
@@ -273,7 +273,7 @@ def _dtype(text: str) -> Any:
 
 
 def _write_log(path: Path, text: str) -> None:
-    from tracelens.whole import whole_file
+    from tracelens.atomic_write import whole_file
 
     with whole_file(path) as file:
         file.write(text.encode())

@@ -73,8 +73,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.projection.search.request import answer
-    from tracelens.report.frame_files import refuse_unknown, write_frame
-    from tracelens.report.search_plots import write_plots
+    from tracelens.report.charts.search_plots import write_plots
+    from tracelens.report.export import refuse_unknown, write_frame
 
     if args.output is not None:
         refuse_unknown(args.output)
@@ -98,8 +98,8 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     from tracelens.errors import InputError, UsageError
     from tracelens.executors import open_executor
     from tracelens.projection.search.sweep import parse_axes, points, sweep
-    from tracelens.report.frame_files import write_frame
-    from tracelens.report.search_plots import write_plots
+    from tracelens.report.charts.search_plots import write_plots
+    from tracelens.report.export import write_frame
 
     if args.pareto or args.explain is not None:
         raise UsageError("--sweep writes a table of all points: leave out --pareto and --explain")
@@ -187,7 +187,7 @@ def _text(found: Answer, args: argparse.Namespace) -> list[str]:
 
 def _asked(found: Answer) -> list[str]:
     """What was searched, and what was taken for granted."""
-    from tracelens.projection.search.corrected import CorrectedRules
+    from tracelens.projection.search.whole_step import CorrectedRules
 
     request, rules = found.request, found.rule_sets[0]
     batch = f"{request.global_batch} sequences of {rules.tokens_per_sample} tokens"

@@ -191,7 +191,7 @@ def _deployment(args: argparse.Namespace) -> Deployment:
     from tracelens.dtypes import DType
     from tracelens.serving.deployment import Deployment, Parallelism, Precision, Speculation
     from tracelens.workload import ModelConfig
-    from tracelens.workload.routing import Skew
+    from tracelens.workload.token_routing import Skew
 
     if args.model is None or args.cluster is None:
         raise UsageError("serve needs --model and --cluster (or --config, --scenarios, --batch)")
@@ -313,7 +313,7 @@ def _once(args: argparse.Namespace, experiment: Experiment) -> int:
 
 
 def _write(result: Result, folder: Path) -> str:
-    from tracelens.whole import whole_folder
+    from tracelens.atomic_write import whole_folder
 
     with whole_folder(folder) as staging:
         (staging / "summary.json").write_text(result.to_json(), encoding="utf-8")
@@ -388,8 +388,8 @@ def _rates(text: str) -> tuple[float, ...]:
 
 
 def _calibrate(args: argparse.Namespace, deployment: Deployment) -> int:
-    from tracelens.serving.calibration import calibrate
-    from tracelens.whole import whole_file
+    from tracelens.atomic_write import whole_file
+    from tracelens.serving.engine_calibration import calibrate
 
     engine = calibrate(deployment, args.calibrate, run=args.run_name, policy=args.policy)
     target = args.out or Path("engine.toml")
@@ -413,7 +413,7 @@ def _export(args: argparse.Namespace, deployment: Deployment) -> int:
 
 
 def _batch(args: argparse.Namespace) -> int:
-    from tracelens.serving.points import batch
+    from tracelens.serving.configuration_rows import batch
 
     if args.out is None:
         raise UsageError("--batch needs -o FILE.csv")

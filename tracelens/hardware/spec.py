@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
-from tracelens.hardware import calibration
-from tracelens.hardware.calibration import Calibration
-from tracelens.tables import Table, normalized
+from tracelens.hardware import tile_constants
+from tracelens.hardware.tile_constants import Calibration
+from tracelens.toml_figures import Table, normalized
 
 FOLDER = Path(__file__).resolve().parent
 RATES = frozenset(d.rate for d in DType if d.rate is not None)
@@ -486,7 +486,7 @@ def _read(path: Path) -> HardwareSpec:
     vendor = root.text("vendor")
     if vendor is None:
         raise root.error("vendor", 'must name who makes the device, e.g. "amd"')
-    calibrated, like = calibration.read(root)
+    calibrated, like = tile_constants.read(root)
     spec = HardwareSpec(
         name=path.stem,
         label=root.text("label") or path.stem,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tracelens.errors import UsageError
 from tracelens.network.topology import PIPELINE_CHUNK_BYTES, Link, Protocol, Rates, Shape, Tier, Topology
-from tracelens.tables import Table, normalized
+from tracelens.toml_figures import Table, normalized
 from tracelens.units import BYTES_PER_MB
 
 FOLDER = Path(__file__).resolve().parent / "clusters"

@@ -7,31 +7,7 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-from tracelens.perf_models.base import (
-    CategoryOf,
-    Like,
-    PerfModel,
-    category_of,
-    recorded_as,
-    total_bytes,
-    traced_as,
-)
-from tracelens.perf_models.collective import AllReduceRMSNorm, Collective, CustomCollective
-from tracelens.perf_models.columns import WorkColumns
-from tracelens.perf_models.conv import Conv, ConvBackward
-from tracelens.perf_models.cross_entropy import CrossEntropy, CrossEntropyBackward
-from tracelens.perf_models.elementwise import BinaryElementwise, Elementwise, Operand, UnaryElementwise
-from tracelens.perf_models.embedding import PooledLookup, PooledLookupBackward
-from tracelens.perf_models.ep_comm import EPComm
-from tracelens.perf_models.gemm import GEMM, DynamicQuantGEMM, GEMMBackward
-from tracelens.perf_models.grouped_gemm import GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK
-from tracelens.perf_models.hyper_connection import (
-    HyperConnectionCoefficients,
-    HyperConnectionPost,
-    HyperConnectionPostPre,
-    HyperConnectionPre,
-)
-from tracelens.perf_models.inference_attention import (
+from tracelens.perf_models.attention.inference_attention import (
     AttentionSums,
     CacheWrite,
     InferenceAttention,
@@ -41,21 +17,53 @@ from tracelens.perf_models.inference_attention import (
     annotated_as,
     attention_sums,
 )
+from tracelens.perf_models.attention.rope import RoPE, RoPEBackward
+from tracelens.perf_models.attention.sdpa import SDPA, SDPABackward
+from tracelens.perf_models.attention.ssm import CausalConv1d, CausalConv1dBackward, MambaChunkScan
+from tracelens.perf_models.base import (
+    CategoryOf,
+    Like,
+    PerfModel,
+    category_of,
+    recorded_as,
+    total_bytes,
+    traced_as,
+)
+from tracelens.perf_models.communication.collective import AllReduceRMSNorm, Collective, CustomCollective
+from tracelens.perf_models.communication.ep_comm import EPComm
 from tracelens.perf_models.inner_ops import BackwardOf, BackwardPairs, InnerOp, OpCall, holds_ops
 from tracelens.perf_models.kernels import KernelPattern, classify, kernel_patterns
-from tracelens.perf_models.memory import Movement, Sort
-from tracelens.perf_models.moe import MoEAux, MoEDown, MoEFused, MoEUp
-from tracelens.perf_models.normalization import Normalization, NormalizationBackward, RMSNorm, RMSNormBackward
-from tracelens.perf_models.optimizer import MultiTensor
-from tracelens.perf_models.pooling import Pooling, PoolingBackward
-from tracelens.perf_models.quantization import GroupQuant
-from tracelens.perf_models.reduce import Reduce
-from tracelens.perf_models.rope import RoPE, RoPEBackward
-from tracelens.perf_models.sdpa import SDPA, SDPABackward
-from tracelens.perf_models.softmax import Softmax, SoftmaxBackward
-from tracelens.perf_models.ssm import CausalConv1d, CausalConv1dBackward, MambaChunkScan
+from tracelens.perf_models.matrix.conv import Conv, ConvBackward
+from tracelens.perf_models.matrix.gemm import GEMM, DynamicQuantGEMM, GEMMBackward
+from tracelens.perf_models.matrix.grouped_gemm import GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK
+from tracelens.perf_models.matrix.moe import MoEAux, MoEDown, MoEFused, MoEUp
+from tracelens.perf_models.memory_bound.cross_entropy import CrossEntropy, CrossEntropyBackward
+from tracelens.perf_models.memory_bound.data_movement import Movement, Sort
+from tracelens.perf_models.memory_bound.elementwise import BinaryElementwise, Elementwise, Operand, UnaryElementwise
+from tracelens.perf_models.memory_bound.embedding import PooledLookup, PooledLookupBackward
+from tracelens.perf_models.memory_bound.hyper_connection import (
+    HyperConnectionCoefficients,
+    HyperConnectionPost,
+    HyperConnectionPostPre,
+    HyperConnectionPre,
+)
+from tracelens.perf_models.memory_bound.normalization import (
+    Normalization,
+    NormalizationBackward,
+    RMSNorm,
+    RMSNormBackward,
+)
+from tracelens.perf_models.memory_bound.optimizer import MultiTensor
+from tracelens.perf_models.memory_bound.pooling import Pooling, PoolingBackward
+from tracelens.perf_models.memory_bound.quantization import GroupQuant
+from tracelens.perf_models.memory_bound.reduce import Reduce
+from tracelens.perf_models.memory_bound.softmax import Softmax, SoftmaxBackward
+from tracelens.perf_models.old_names import find_moved_modules
+from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature
+
+find_moved_modules()
 
 __all__ = [
     "GEMM",
@@ -189,4 +197,4 @@ def categories() -> Registry:
 
 
 def _modules() -> list[ModuleType]:
-    return [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    return [import_module(found.name) for found in pkgutil.walk_packages(__path__, f"{__name__}.")]

@@ -19,13 +19,13 @@ from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, PerfModel, WorkColumns
 from tracelens.projection import pipeline, schedules
+from tracelens.projection.assumptions import NO_OPTIONS, Options
 from tracelens.projection.blocks import Block, Builder, Parts
-from tracelens.projection.exposure import REDUCED_BYTES, hops_us
-from tracelens.projection.options import NO_OPTIONS, Options
-from tracelens.projection.passes import Beside, Pass, Transfer, fixed, merged, passed
+from tracelens.projection.chunk_timing import Beside, Pass, Transfer, fixed, merged, passed
+from tracelens.projection.overheads import Software, later_us, sustained_us
+from tracelens.projection.overlap import REDUCED_BYTES, hops_us
 from tracelens.projection.pipeline import Cost, Costs
 from tracelens.projection.schedules import Kind, Task
-from tracelens.projection.software import Software, later_us, sustained_us
 from tracelens.units import BYTES_PER_GIB, NS_PER_US
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig

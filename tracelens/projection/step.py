@@ -12,9 +12,9 @@ from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.projection import schedules
+from tracelens.projection.assumptions import NO_OPTIONS, Options
 from tracelens.projection.job import Job
-from tracelens.projection.options import NO_OPTIONS, Options
-from tracelens.projection.software import PLAIN, Software
+from tracelens.projection.overheads import PLAIN, Software
 from tracelens.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 from tracelens.workload import memory
 from tracelens.workload.model_config import ModelConfig

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tracelens.extensions import ExtensionSpec
 
 if TYPE_CHECKING:
-    from tracelens.analysis.trace import Trace
+    from tracelens.analysis.loaded_trace import Trace
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import Report
     from tracelens.workload import ModelConfig
@@ -56,14 +56,14 @@ def report(
     range or an extension that does not fit.
     """
     from tracelens.analysis.analyze import analyze
+    from tracelens.analysis.loaded_trace import Trace, load
     from tracelens.analysis.options import Options, StepWork
-    from tracelens.analysis.trace import Trace, load
-    from tracelens.analysis.verdict import summarize
+    from tracelens.analysis.verdict.verdict import summarize
     from tracelens.errors import UsageError
     from tracelens.extensions import load_extension
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import Report
-    from tracelens.trace.memory import give_back_freed
+    from tracelens.trace.reading.memory_limit import give_back_freed
     from tracelens.workload import ModelConfig
 
     work = None

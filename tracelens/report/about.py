@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tracelens.analysis.summary import Summary, Utilization
+from tracelens.analysis.verdict.summary import Summary, Utilization
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value
 from tracelens.report.columns import Column

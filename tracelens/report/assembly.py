@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.summary import Notice
+from tracelens.analysis.verdict.summary import Notice
 from tracelens.registry import Claim
 from tracelens.report.columns import FAMILY, Analyzed, Column, ColumnSet, column_for
 from tracelens.report.sheets import built_in_sheets

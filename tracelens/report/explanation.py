@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from tracelens.analysis.summary import DeviceSummary, Figure
+from tracelens.analysis.verdict.summary import DeviceSummary, Figure
 from tracelens.dtypes import DType
 from tracelens.perf_models.base import PerfModel
 from tracelens.report.cells import plain_value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.analysis.summary import CategoryRow
+from tracelens.analysis.verdict.summary import CategoryRow
 from tracelens.units import GB_PER_TB
 
 _BOUND = {"memory": "HBM", "hbm": "HBM", "wire": "link"}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from tracelens.analysis.summary import (
+from tracelens.analysis.verdict.summary import (
     Busy,
     CategoryRow,
     DeviceSummary,
@@ -28,11 +28,11 @@ from tracelens.analysis.summary import (
     Summary,
     Utilization,
 )
+from tracelens.atomic_write import whole_file
 from tracelens.report.cells import Value, plain_values
 from tracelens.report.text import json_safe
 from tracelens.report.view_columns import VIEW_SETS
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
-from tracelens.whole import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.analysis.ranks.files import ranks_text
 from tracelens.analysis.ranks.job import RanksAnalysis
-from tracelens.analysis.summary import DeviceSummary, InputSummary, Notice, Summary
+from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
+from tracelens.atomic_write import whole_file, whole_folder
 from tracelens.errors import InputError, UsageError
 from tracelens.report.assembly import Sheet, assemble, by_title
 from tracelens.report.cells import plain_values
 from tracelens.report.text import clipped, json_safe, terminal_text
-from tracelens.whole import whole_file, whole_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ class RankReport:
 
     def to_excel(self, path: str | PathLike[str]) -> Path:
         """Writes the workbook, whole or not at all; sheets of single calls end after ``LONG_ROWS`` rows, and say so."""
-        from tracelens.report.workbook import write_workbook
+        from tracelens.report.xlsx.workbook import write_workbook
 
         summary, sheets = self.summary, []
         for sheet in self.sheets:

@@ -9,13 +9,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis.summary import Notice, Summary
+from tracelens.analysis.verdict.summary import Notice, Summary
+from tracelens.atomic_write import whole_folder
 from tracelens.errors import InputError, UsageError
 from tracelens.report.assembly import Sheet, assemble, by_title
 from tracelens.report.columns import UNIFIED, Analyzed, ColumnSet
 from tracelens.report.json_report import is_report, json_bytes, write_json
 from tracelens.report.terminal import verdict
-from tracelens.whole import whole_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,14 +109,14 @@ class Report:
 
     def to_excel(self, path: str | PathLike[str]) -> Path:
         """Writes the workbook, whole or not at all."""
-        from tracelens.report.workbook import write_workbook
+        from tracelens.report.xlsx.workbook import write_workbook
 
         write_workbook(path, self.sheets, self.summary)
         return Path(path)
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Writes the page, whole or not at all."""
-        from tracelens.report.html_report import write_html
+        from tracelens.report.html.page import write_html
 
         write_html(path, self.sheets, self.summary, self.result)
         return Path(path)

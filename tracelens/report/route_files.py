@@ -9,11 +9,11 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from tracelens.analysis.route import RouteResult
+from tracelens.atomic_write import whole_file
 from tracelens.errors import UsageError
-from tracelens.report.frame_files import tables_xlsx
-from tracelens.report.route_picture import MOST_CELLS, picture
-from tracelens.whole import whole_file
+from tracelens.report.charts.route_picture import MOST_CELLS, picture
+from tracelens.report.export import tables_xlsx
+from tracelens.routing.route import RouteResult
 
 #: Of a larger traffic matrix as many pairs are written.
 _MOST_PAIRS = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tracelens.analysis.summary import CategoryRow, Steps, Summary
+from tracelens.analysis.verdict.summary import CategoryRow, Steps, Summary
 from tracelens.report.figures import shown_ms
 
 #: Share of the window from which the lines below the table are worth showing.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from tracelens.analysis.summary import COMPLETE, CategoryRow, Summary, Throughput, Utilization
+from tracelens.analysis.verdict.summary import COMPLETE, CategoryRow, Summary, Throughput, Utilization
 from tracelens.report.figures import (
     bound_text,
     shown_ms,

@@ -29,7 +29,7 @@ from tracelens.network.algorithms import collective_us
 from tracelens.network.cluster import Library
 from tracelens.network.topology import Link, Rates, Tier, Topology
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel
-from tracelens.perf_models.columns import WorkColumns
+from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.serving.deployment import Deployment
 from tracelens.units import BYTES_PER_GIB
 from tracelens.workload import LayerOp, ModelConfig, forward_ops

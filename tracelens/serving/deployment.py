@@ -11,9 +11,9 @@ from tracelens.backends import System
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.network.algorithms import algorithms
-from tracelens.tables import Table
+from tracelens.toml_figures import Table
 from tracelens.workload import ModelConfig
-from tracelens.workload.routing import UNIFORM, Skew
+from tracelens.workload.token_routing import UNIFORM, Skew
 
 _ALL_REDUCE = "all_reduce/"
 

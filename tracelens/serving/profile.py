@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tracelens.atomic_write import whole_file
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.perf_models import PerfModel
 from tracelens.serving.costs import Chunk, DecodeLine, LayerWork, StageWork, StepCost
 from tracelens.serving.deployment import Deployment
-from tracelens.whole import whole_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
 
 from tracelens.errors import UsageError
-from tracelens.events import EventQueue, Process, Resource
+from tracelens.event_queue import EventQueue, Process, Resource
 from tracelens.serving.cache import BlockPool
 from tracelens.serving.costs import DecodeLine, Exchange, LayerWork, StageWork, StepCost
 from tracelens.serving.log import RequestLog, StepLog

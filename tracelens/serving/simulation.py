@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tracelens.errors import UsageError
-from tracelens.events import EventQueue, Process
+from tracelens.event_queue import EventQueue, Process
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment
 from tracelens.serving.log import RequestLog, StepLog

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from tracelens.atomic_write import whole_file
 from tracelens.errors import InputError, UsageError
-from tracelens.trace.columns import TIME_LIMIT_NS
+from tracelens.trace.reading.event_columns import TIME_LIMIT_NS
 from tracelens.trace.table import Identifier, TraceTable
-from tracelens.whole import whole_file
 
 Ints = npt.NDArray[np.int64]
 #: The lane below its track of each slice that is not on it, by pid, tid and start as recorded.

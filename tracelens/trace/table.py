@@ -207,7 +207,7 @@ class TraceTable:
         cls, events: Sequence[Mapping[str, Any]], metadata: Mapping[str, Any] | None = None, *, source: str = "events"
     ) -> TraceTable:
         """A table from event dictionaries, through the same decoding as a file."""
-        from tracelens.trace.read import read_events
+        from tracelens.trace.reading.read import read_events
 
         return read_events(events, metadata, source=source)
 

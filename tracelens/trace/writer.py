@@ -14,11 +14,11 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 
 import orjson
 
+from tracelens.atomic_write import whole_file
 from tracelens.device_properties import DeviceProperties
 from tracelens.errors import UsageError
 from tracelens.signature import OpSignature
 from tracelens.trace.table import ProcessGroup
-from tracelens.whole import whole_file
 
 DeviceCategory: TypeAlias = Literal["kernel", "gpu_memcpy", "gpu_memset"]
 HostCategory: TypeAlias = Literal["cpu_op", "user_annotation", "python_function"]

@@ -11,7 +11,7 @@ from tracelens.errors import UsageError
 from tracelens.network.deepep import distinct
 from tracelens.network.traffic import Copies, imbalance
 from tracelens.workload.placement import Placement
-from tracelens.workload.routing import UNIFORM, Assignment, Skew, check_shape, route
+from tracelens.workload.token_routing import UNIFORM, Assignment, Skew, check_shape, route
 
 #: Each layer has its own hot experts: the mean over as many draws, of as many tokens each. With 64 ranks and top 8 a
 #: rank then has 8,192 routings, and the busiest of 64 equal ones comes out 2.6 % above the mean.

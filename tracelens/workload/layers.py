@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from tracelens.dtypes import DType
 from tracelens.perf_models import GEMM, SDPA, Conv, GroupedGEMM, Normalization, Operand, PerfModel, RMSNorm
-from tracelens.perf_models.elementwise import Elementwise
-from tracelens.perf_models.memory import lookup
+from tracelens.perf_models.memory_bound.data_movement import lookup
+from tracelens.perf_models.memory_bound.elementwise import Elementwise
 
 if TYPE_CHECKING:
     from tracelens.workload.model_config import Experts, LatentAttention, Mamba, ModelConfig

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
-from tracelens.tables import Table, normalized
+from tracelens.toml_figures import Table, normalized
 from tracelens.workload import layers
 
 FOLDER = Path(__file__).resolve().parent / "models"

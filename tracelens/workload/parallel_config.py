@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
-from tracelens.workload.routing import UNIFORM, Skew
+from tracelens.workload.token_routing import UNIFORM, Skew
 
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Recompute: TypeAlias = Literal["none", "selective", "full"]

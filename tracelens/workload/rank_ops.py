@@ -33,7 +33,7 @@ from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic
 from tracelens.workload.layers import LayerOp, forward_ops, further_token_ops
 from tracelens.workload.model_config import Experts, ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.routing import UNIFORM
+from tracelens.workload.token_routing import UNIFORM
 
 #: ``dgrad`` is what the stage before waits for, ``wgrad`` what only the optimizer does.
 Pass: TypeAlias = Literal["forward", "dgrad", "wgrad"]

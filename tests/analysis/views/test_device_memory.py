@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.analysis.conftest import Builder
-from tracelens.analysis.trace import load
-from tracelens.analysis.views import device_memory
-from tracelens.analysis.views.device_memory import memory_summary, memory_timeline
+from tracelens.analysis.loaded_trace import load
+from tracelens.analysis.sheets import device_memory
+from tracelens.analysis.sheets.device_memory import memory_summary, memory_timeline
 
 Build = Callable[[], Builder]
 

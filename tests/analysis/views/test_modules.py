@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
 from tests.conftest import device_traces
-from tracelens.analysis.activity import DeviceActivity, device_activity
-from tracelens.analysis.catalog import Catalog
-from tracelens.analysis.scopes import Paths
-from tracelens.analysis.trace import Trace, load
-from tracelens.analysis.views import call_stacks as stacks
-from tracelens.analysis.views.call_stacks import call_stacks
-from tracelens.analysis.views.modules import modules
-from tracelens.analysis.views.recompute import PHASES, phases
+from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
+from tracelens.analysis.attribution.host_paths import Paths
+from tracelens.analysis.loaded_trace import Trace, load
+from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.sheets import call_stacks as stacks
+from tracelens.analysis.sheets.call_stacks import call_stacks
+from tracelens.analysis.sheets.modules import modules
+from tracelens.analysis.sheets.recompute import PHASES, phases
 from tracelens.trace.table import TraceTable
 
 Build = Callable[[], Builder]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.matching import JobCalls
-from tracelens.analysis.ranks.summary import RankSummary
+from tracelens.analysis.ranks.rank_summary import RankSummary
 
 Floats = npt.NDArray[np.float64]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.activity import device_activity
-from tracelens.analysis.calls import read_ops, unified_calls
-from tracelens.analysis.catalog import Catalog
-from tracelens.analysis.event_category import with_communicating_ops
+from tracelens.analysis.attribution.activity import device_activity
+from tracelens.analysis.attribution.calls import read_ops, unified_calls
+from tracelens.analysis.attribution.event_category import with_communicating_ops
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options, active_extensions
-from tracelens.analysis.ranks.summary import NOTIFY, ExchangeOp, Message, RankSummary
-from tracelens.analysis.trace import Trace
+from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp, Message, RankSummary
+from tracelens.analysis.reading.catalog import Catalog
 from tracelens.dtypes import DType
-from tracelens.perf_models.collective import Collective
+from tracelens.perf_models.communication.collective import Collective
 from tracelens.trace.fuse import CounterTrack
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.ranks.matching import JobCalls
-from tracelens.analysis.ranks.summary import NOTIFY, RankSummary
+from tracelens.analysis.ranks.rank_summary import NOTIFY, RankSummary
 from tracelens.analysis.ranks.waits import Instances, waiting_ns
 from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 

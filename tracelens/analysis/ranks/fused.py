@@ -7,13 +7,13 @@ from os import PathLike
 
 import numpy as np
 
+from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 from tracelens.analysis.ranks.clocks import Clocks, HostClock, align_clocks
 from tracelens.analysis.ranks.counters import rank_counters
-from tracelens.analysis.ranks.files import ranks_text
 from tracelens.analysis.ranks.matching import match_calls
-from tracelens.analysis.ranks.reading import RankOptions, ReadRanks
-from tracelens.analysis.trace import load
+from tracelens.analysis.ranks.parallel_reading import RankOptions, ReadRanks
+from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.errors import UsageError
 from tracelens.extensions import load_extension
 from tracelens.trace.fuse import Fused, FusedRank, Kept, fuse

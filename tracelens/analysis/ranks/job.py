@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.ranks import exchange, overlap, waits
+from tracelens.analysis.ranks import exchange, step_costs, waits
 from tracelens.analysis.ranks.clocks import Clocks, align_clocks
-from tracelens.analysis.ranks.files import ranks_text
 from tracelens.analysis.ranks.matching import JobCalls, match_calls
-from tracelens.analysis.ranks.reading import RankOptions, RankProgress, ReadRanks, read_ranks
-from tracelens.analysis.ranks.summary import RankSummary
-from tracelens.analysis.summary import Notice
+from tracelens.analysis.ranks.parallel_reading import RankOptions, RankProgress, ReadRanks, read_ranks
+from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.ranks.rank_summary import RankSummary
+from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.executors import PROCESSES, open_executor
 from tracelens.units import NS_PER_MS, NS_PER_US
@@ -96,9 +96,9 @@ def analyze_ranks(read: ReadRanks, options: RankOptions, *, name: str = "") -> R
         "ep_summary": exchange.exchange_summary(exchanges, by_rank=False),
         "ep_by_rank": exchange.exchange_summary(exchanges, by_rank=True),
         "ep_long": exchanges,
-        "overlap": overlap.overlap_frame(calls, ranks),
-        "step_cost": overlap.step_frame(calls, found, ranks),
-        "pipeline_bubbles": overlap.bubble_frame(calls, ranks),
+        "overlap": step_costs.overlap_frame(calls, ranks),
+        "step_cost": step_costs.step_frame(calls, found, ranks),
+        "pipeline_bubbles": step_costs.bubble_frame(calls, ranks),
     }
     return RanksAnalysis(
         name=name,

@@ -10,10 +10,10 @@ import pandas as pd
 
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.clocks import Clocks
-from tracelens.analysis.ranks.files import ranks_text
 from tracelens.analysis.ranks.matching import JobCalls
-from tracelens.analysis.ranks.summary import ALL_TO_ALL, Message
-from tracelens.perf_models.collective import bus_factor
+from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.ranks.rank_summary import ALL_TO_ALL, Message
+from tracelens.perf_models.communication.collective import bus_factor
 from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 #: Shares of waiting in a collective's time below and above which one word says it all.

@@ -12,9 +12,9 @@ import numpy as np
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
-from tracelens.analysis.summary import Summary
-from tracelens.analysis.tables import UNLINKED_NAME
-from tracelens.analysis.views.critical_path import IDLE
+from tracelens.analysis.sheets.critical_path import IDLE
+from tracelens.analysis.sheets.op_tables import UNLINKED_NAME
+from tracelens.analysis.verdict.summary import Summary
 from tracelens.trace.links import LinkedBy
 from tracelens.units import NS_PER_US
 

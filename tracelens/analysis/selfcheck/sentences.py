@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tracelens.analysis.summary import Finding, Said
+from tracelens.analysis.verdict.summary import Finding, Said
 
 _NUMBER = re.compile(r"(?<![\w.])(?P<digits>\d[\d,]*(?:\.\d+)?)(?P<unit> (?:%|µs|ms|s|GB/s)(?!\w))?")
 #: What a printed unit is of the unit that a figure is kept in.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tracelens.projection.schedules.base import Plan, Task, there_and_back
-from tracelens.projection.schedules.filling import filled
+from tracelens.projection.schedules.zero_bubble import filled
 
 #: Slots of one micro-batch in a rank's repeating pattern.
 INTERVAL = 6

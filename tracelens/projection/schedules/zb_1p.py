@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.projection.schedules.base import Plan, Route, Task, exactly, round_and_round, schedule
-from tracelens.projection.schedules.filling import filled
+from tracelens.projection.schedules.zero_bubble import filled
 
 
 @schedule("zb-1p")

@@ -10,7 +10,6 @@ import numpy as np
 
 from tracelens.errors import UsageError
 from tracelens.projection.search import evaluate, fastest, pareto
-from tracelens.projection.search.corrected import CorrectedRules
 from tracelens.projection.search.paper import REPAIRS, PaperRules
 from tracelens.projection.search.rules import ANYTHING, Feasible, Rules, Wanted
 from tracelens.projection.search.space import STRATEGIES, Strategy
@@ -23,6 +22,7 @@ from tracelens.projection.search.systems import (
     paper_shape,
     paper_system,
 )
+from tracelens.projection.search.whole_step import CorrectedRules
 from tracelens.projection.step import BACKENDS, Projection, project
 from tracelens.workload.parallel_config import Precision
 

@@ -1,0 +1,108 @@
+"""The one category of every device event, by which all tables sum, and which ops' models speak of which events.
+
+An op's model speaks of the kernels below the op, save those that are clearly something else: what communicates belongs
+to ops that communicate and to no other, copies from or to another memory belong to none, and what rearranges operands
+belongs to no matrix product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
+from tracelens.analysis.factorize import Codes
+from tracelens.analysis.reading.catalog import OTHER, Reading
+from tracelens.perf_models import EPComm
+from tracelens.perf_models.communication.collective import CustomCollective
+from tracelens.perf_models.matrix.gemm import GEMM
+from tracelens.trace.table import RowColumn
+from tracelens.trace.tree import OpTree
+
+if TYPE_CHECKING:
+    from tracelens.analysis.attribution.calls import OpReadings
+
+#: The category of NCCL and RCCL kernels, which stand outside the op tables.
+COLLECTIVES = "collectives"
+#: The category of copies between a device and the host, or another device.
+COPY = "copy"
+#: Categories of ops and kernels that exchange data between devices, beside NCCL's own.
+COMMUNICATION = (EPComm.category, CustomCollective.category)
+#: Categories of matrix products.
+PRODUCTS = (GEMM.category, "GroupedGEMM_fwd", "GroupedGEMM_bwd")
+
+
+def communicates(reading: Reading) -> bool:
+    """Whether an op exchanges data between devices: by its model, whatever its category, or by its category."""
+    model = reading.model
+    exchanges = isinstance(model, EPComm | CustomCollective) or (model is not None and bool(model.wire_bytes()))
+    return exchanges or reading.category in COMMUNICATION
+
+
+def with_communicating_ops(activity: DeviceActivity, tree: OpTree, readings: OpReadings) -> DeviceActivity:
+    """``activity``, where the kernels of ops that communicate do so too, whatever they are called.
+
+    A kernel's op is the innermost one above it of known category; a copy to another device counts below any op that
+    communicates. Copies from or to the host and matrix products stay what they are.
+    """
+    if not readings.communicates.any():
+        return activity
+    linked = activity.of_ops()
+    linked = linked[~activity.host_copy[linked] & ~activity.category[linked].are(GEMM.category)]
+    peer = activity.peer_copy[linked]
+    code = _innermost(tree, readings, activity.op[linked], readings.known)
+    code[peer] = _innermost(tree, readings, activity.op[linked[peer]], readings.communicates)
+    found = readings.communicates[code]
+    events, category = linked[found], [r.category or OTHER for r in readings.readings]
+    communication, label = activity.communication.copy(), activity.category.code + np.int32(len(category))
+    peer_copy, unnamed = activity.peer_copy.copy(), ~communication[events]
+    communication[events], peer_copy[events] = True, False
+    label[events[unnamed]] = code[found][unnamed]
+    return replace(
+        activity,
+        communication=communication,
+        peer_copy=peer_copy,
+        category=Labels.of(label, (*category, *activity.category.texts)),
+    )
+
+
+def _innermost(tree: OpTree, readings: OpReadings, op: RowColumn, wanted: Bools) -> Codes:
+    """The reading of the first ``wanted`` one at or above each op; -1 for none."""
+    result: Codes = np.full(len(op), -1, np.int32)
+    at = np.arange(len(op))
+    while len(at):
+        code = readings.code_of(op)
+        found = wanted[code]
+        result[at[found]] = code[found]
+        op = np.where(found, np.int32(-1), tree.op_parent[op])
+        at, op = at[op >= 0], op[op >= 0]
+    return result
+
+
+def speaks_of(readings: OpReadings, code: Codes, activity: DeviceActivity, events: npt.NDArray[np.integer]) -> Bools:
+    """Whether the reading of an op above an event is about that event; ``code`` and ``events`` in pairs."""
+    same: Bools = readings.communicates[code] == activity.communication[events]
+    same &= ~activity.between_memories[events]
+    same &= ~(activity.rearranges[events] & readings.is_product[code])
+    return same
+
+
+def event_categories(
+    activity: DeviceActivity, readings: OpReadings, events: Codes, op: RowColumn, is_synthetic: Bools
+) -> Labels:
+    """Of every event of ``activity``; ``events`` are counted for ``op``, in pairs, the others for none.
+
+    What the op's reading says, where it speaks of the event; else what the kernel's name says. Of the kernels left
+    under a passed parent (``is_synthetic``), each is first what its name says.
+    """
+    texts = (COLLECTIVES, COPY, *activity.category.texts, *(r.category or OTHER for r in readings.readings))
+    label = activity.category.code + np.int32(2)
+    label[activity.between_memories], label[activity.collective] = 1, 0
+    code = readings.code_of(op)
+    of_op = readings.known[code] & speaks_of(readings, code, activity, events)
+    of_op &= ~is_synthetic | activity.category[events].are(OTHER)
+    label[events[of_op]] = code[of_op] + np.int32(2 + len(activity.category.texts))
+    return Labels.of(label, texts)

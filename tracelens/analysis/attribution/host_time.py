@@ -1,0 +1,263 @@
+"""What a host thread did in a span of time: every nanosecond has exactly one answer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.attribution.host_calls import HostCalls, named
+from tracelens.analysis.intervals import Covered, Ints
+from tracelens.trace.table import HOST_KINDS, Kind, TraceTable
+from tracelens.trace.tree import OpTree
+
+Bools = npt.NDArray[np.bool_]
+
+FIRST_LOAD = "first-time loading"
+PROFILER = "profiler overhead"
+ALLOCATOR = "allocator"
+GARBAGE = "Python garbage collection"
+COMPILATION = "compilation"
+SYNCHRONIZATION = "blocking copy or synchronization"
+DATA_LOADING = "data loading"
+COMMUNICATION = "communication on the host"
+CAPTURE = "graph capture"
+LAUNCH_BOUND = "launch-bound"
+HOST_WORK = "Python or other host work"
+#: What a host thread can be at. Of events that lie in one another the first of these counts.
+HOST_CAUSES = (
+    FIRST_LOAD, PROFILER, ALLOCATOR, GARBAGE, COMPILATION, SYNCHRONIZATION, DATA_LOADING, COMMUNICATION, CAPTURE,
+    LAUNCH_BOUND, HOST_WORK,
+)  # fmt: skip
+
+#: A launch takes about 5 us and the dispatch of an op about 10 (profiler on: a few times that). What takes a hundred
+#: times as long without a call in it, or is ten times as long as most of its name, is something else.
+_LONG_NS, _TIMES_ITS_KIND = 1_000_000, 10
+#: A cudaMalloc or cudaFree of some GB takes milliseconds; one that creates the context, a second.
+_LONG_ALLOCATION_NS = 100_000_000
+#: Calls of a name from which their median says what is usual.
+_ENOUGH_CALLS = 5
+
+_LOADS = re.compile(
+    r"^(?:cu|hip)Module(?:Load|Get)|^(?:cu|cuda)Library(?:Load|Get)|FatBinary|^cuLink"
+    r"|^(?:cuInit|hipInit|(?:cu|hip)CtxCreate|(?:cu|hip)DevicePrimaryCtxRetain)"
+)
+# What is launched between these two goes into a graph, not to the device; then the graph is made ready to run.
+_BEGINS_CAPTURE = re.compile(r"StreamBeginCapture")
+_ENDS_CAPTURE = re.compile(r"StreamEndCapture")
+_INSTANTIATES = re.compile(r"^(?:cuda|hip|cu)GraphInstantiate")
+_GRAPH_LAUNCH = re.compile(r"Graph(?:Launch|Exec)")
+# Calls that load a kernel when it is first asked for (CUDA lazy loading, HIP's code objects), and quick else.
+_LOADS_AT_FIRST = re.compile(r"Launch(?!HostFunc)|Func(?:Get|Set)|Occupancy|Memset|FuncBySymbol|(?:Event|Stream)Create")
+_ALLOCATES = re.compile(
+    r"^(?:cuda|hip)(?:Ext)?(?:Malloc|Free|HostAlloc|HostMalloc|HostFree|Host(?:Unr|R)egister)"
+    r"|^cuMem(?:Alloc|Free|HostAlloc|HostRegister|Create|Map|Unmap|SetAccess|Address|Release)|^hipMem(?:Create|Map|Unmap)"
+)
+_COPIES = re.compile(r"^(?:cuda|hip|cu)Memcpy")
+_CONTEXT = re.compile(r"^(?:cuda|hip)(?:Malloc|Free)$")
+# What CUPTI records of its own and of the driver's work (CUpti_ActivityOverheadKind).
+_OVERHEAD_OF = {
+    FIRST_LOAD: re.compile(r"Module Loading|Function Loading"),
+    COMPILATION: re.compile(r"Driver Compiler"),
+    PROFILER: re.compile(r"Buffer|Instrumentation|Resource"),
+}
+# "Python GC": PyTorch's own record; the frames of gc.collect().
+_GARBAGE = re.compile(r"^Python GC|^gc\.collect|^<built-in (?:function|method) collect\b")
+# Annotations of Dynamo and Inductor (dynamo_timed) and their Python frames; not what compiled code does when it runs.
+_COMPILES = re.compile(
+    r"(?:_compile\.)?compile_inner|entire_frame_compile|backend_compile|call_user_compiler|compile_fx(?:_inner|\.<locals>)"
+    r"|inductor_compile|GraphLowering\.|CachingAutotuner\.(?:benchmark|precompile)|async_compile\.|pad_mm_benchmark"
+    r"|^(?:torch\.compile|dynamo|inductor|triton)[ _.:]*(?:compil|autotun)"
+    r"|torch/_dynamo/convert_frame\.py|torch/_inductor/(?:scheduler|graph|lowering|async_compile|select_algorithm)\.py"
+    r"|triton/compiler/(?:code_generator|compiler)\.py\(\d+\): (?:compile|make_ir|ast_to_ttir)$|: _do_compile$",
+    re.IGNORECASE,
+)
+# torch/utils/data/dataloader.py: "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"; what people call a
+# range of their own; and of Python frames the loader's functions, not any file that has its name.
+_LOADS_DATA = re.compile(r"data[ _]?(?:load|pipe)|(?:^|\.)__next__$", re.IGNORECASE)
+_LOADS_DATA_FRAME = re.compile(
+    r"torch/utils/data/[^:]*: (?:__next__|_next_data|fetch)$|: \w*data_?load\w*$", re.IGNORECASE
+)
+# Collectives that the host itself carries out or waits for; those of NCCL only launch.
+_COMMUNICATES = re.compile(
+    r"^(?:gloo|mpi|ucc):|^(?:_?c10d(?:_functional)?::(?:\w*barrier\w*|wait_tensor|monitored_barrier_|recv_any\w*))"
+)
+# An op that copies a value to the host; what it does before and after belongs to that.
+_READS_BACK = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero)$")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """Intervals of one cause, by the lane that they are of."""
+
+    cause: str
+    lane: npt.NDArray[np.integer]
+    start: Ints
+    end: Ints
+
+
+class HostTime:
+    """What the threads that launch device work did, by lane of the table."""
+
+    def __init__(self, table: TraceTable, tree: OpTree, host: HostCalls) -> None:
+        self._process = host.process
+        self._lanes = np.zeros(len(table.lanes), np.bool_)
+        launch = tree.launch[tree.launch >= 0]
+        self._lanes[table.lane[launch]] = True
+        layers = [*_layers(table, host, self._lanes), *_overhead(table, self._lanes), _captures(table)]
+        layers.sort(key=lambda layer: HOST_CAUSES.index(layer.cause))
+        layers = [layer for layer in (*layers, _long_stretches(table, self._lanes)) if len(layer.start)]
+        calls = host.outermost[self._lanes[table.lane[host.outermost]]]
+        layers += [_Layer(LAUNCH_BOUND, table.lane[calls], table.start_ns[calls], table.ends_ns(calls))]
+        self._causes = [HOST_CAUSES.index(layer.cause) for layer in layers]
+        self._own = _stacked(layers, np.arange(len(table.lanes)))
+        several = len(np.unique(self._process[self._lanes])) < self._lanes.sum()
+        self._any = _stacked(layers, self._process) if several else None
+
+    def shares(self, lane: Ints, start: Ints, end: Ints) -> Ints:
+        """(spans, ``HOST_CAUSES``): how long (ns) the thread was at what in each span; a row adds up to its span.
+
+        While the thread itself was in nothing recorded, what the other launching threads of its process were in
+        counts: backward launches wait for the thread that runs forward. The rest is ``HOST_WORK``.
+        """
+        result = np.zeros((len(start), len(HOST_CAUSES)), np.int64)
+        free = _add(result, self._causes, self._own, lane, start, end, np.arange(len(start)))
+        if self._any is not None and len(lane):
+            at, first, last = _uncovered(self._own[-1], lane, start, end)
+            free = _add(result, self._causes, self._any, self._process[lane[at]].astype(np.int64), first, last, at)
+        result[:, HOST_CAUSES.index(HOST_WORK)] += free
+        return result
+
+
+def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
+    """Recorded events by what their names and lengths say of them, the calls that only launch left out."""
+    kind = table.kind
+    is_call = (kind == Kind.RUNTIME) | (kind == Kind.DRIVER)
+    is_range = (kind == Kind.CPU_OP) | (kind == Kind.USER_ANNOTATION)
+    is_frame = kind == Kind.PYTHON_FUNCTION
+    here = np.isin(kind, HOST_KINDS) & (lanes[table.lane] if len(table) else np.zeros(0, bool))
+    long = is_call & (table.duration_ns >= _LONG_NS)
+    allocates = named(table, _ALLOCATES, is_call)
+    context = named(table, _CONTEXT, allocates) & _beyond_its_kind(table, long, _LONG_ALLOCATION_NS)
+    unusual = _beyond_its_kind(table, long, _LONG_NS)
+    graph = named(table, _GRAPH_LAUNCH, is_call)
+    many = _often(table, long)
+    first = named(table, _LOADS, is_call)
+    first |= named(table, _LOADS_AT_FIRST, long & unusual) & (~graph | many) & ~host.blocking
+    waits = host.blocking | named(table, _COPIES, long) | named(table, _READS_BACK, kind == Kind.CPU_OP)
+    loads = named(table, _LOADS_DATA, is_range) | named(table, _LOADS_DATA_FRAME, is_frame)
+    found = {
+        FIRST_LOAD: first | context,
+        ALLOCATOR: allocates,
+        GARBAGE: named(table, _GARBAGE, is_range | is_frame),
+        COMPILATION: named(table, _COMPILES, is_range | is_frame),
+        SYNCHRONIZATION: waits,
+        DATA_LOADING: loads,
+        COMMUNICATION: named(table, _COMMUNICATES, is_range),
+        CAPTURE: named(table, _INSTANTIATES, is_call),
+        LAUNCH_BOUND: long & graph,
+    }
+    layers = []
+    for cause, mask in found.items():
+        rows = np.flatnonzero(mask & here)
+        layers.append(_Layer(cause, table.lane[rows], table.start_ns[rows], table.ends_ns(rows)))
+    return layers
+
+
+def _captures(table: TraceTable) -> _Layer:
+    """From each call that begins the capture of a graph to the call of its thread that ends it."""
+    is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    begins = named(table, _BEGINS_CAPTURE, is_call)
+    rows = np.flatnonzero(begins | named(table, _ENDS_CAPTURE, is_call))
+    rows = rows[np.lexsort((table.start_ns[rows], table.lane[rows]))]
+    first, last = rows[:-1], rows[1:]
+    pairs = begins[first] & ~begins[last] & (table.lane[first] == table.lane[last])
+    first, last = first[pairs], last[pairs]
+    return _Layer(CAPTURE, table.lane[first], table.start_ns[first], table.ends_ns(last))
+
+
+def _beyond_its_kind(table: TraceTable, long: Bools, floor_ns: int) -> Bools:
+    """Which of the ``long`` calls are longer than ``floor_ns`` and than most calls of their name by far."""
+    found = long & (table.duration_ns >= floor_ns)
+    is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    for code in np.unique(table.name[found]).tolist():
+        length = table.duration_ns[is_call & (table.name == code)]
+        if len(length) >= _ENOUGH_CALLS:
+            usual = _TIMES_ITS_KIND * int(np.median(length))
+            found &= (table.name != code) | (table.duration_ns >= usual)
+    return found
+
+
+def _often(table: TraceTable, long: Bools) -> Bools:
+    """The ``long`` calls whose name occurs often enough to say what is usual."""
+    count = np.bincount(
+        table.name[(table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)], minlength=len(table.names)
+    )
+    return long & (count[table.name] >= _ENOUGH_CALLS)
+
+
+def _overhead(table: TraceTable, lanes: Bools) -> list[_Layer]:
+    """Overhead that the profiler recorded: on a lane of its own, so it counts for each thread that launches."""
+    overhead = table.kind == Kind.OVERHEAD
+    threads = np.flatnonzero(lanes)
+    layers = []
+    for cause, pattern in _OVERHEAD_OF.items() if overhead.any() else ():
+        at = np.flatnonzero(named(table, pattern, overhead))
+        start, end = table.start_ns[at], table.ends_ns(at)
+        repeated = (np.repeat(threads, len(at)), np.tile(start, len(threads)), np.tile(end, len(threads)))
+        layers.append(_Layer(cause, *repeated))
+    return layers
+
+
+def _long_stretches(table: TraceTable, lanes: Bools) -> _Layer:
+    """Stretches in which a thread began and ended no call for longer than any dispatch takes: host work in an op."""
+    rows = np.flatnonzero(np.isin(table.kind, (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER)))
+    parts: list[tuple[Ints, Ints, Ints]] = [(np.zeros(0, np.int64),) * 3]
+    for lane in np.flatnonzero(lanes).tolist():
+        own = rows[table.lane[rows] == lane]
+        times = np.sort(np.concatenate((table.start_ns[own], table.ends_ns(own))))
+        at = np.flatnonzero(np.diff(times) >= _LONG_NS)
+        parts.append((np.full(len(at), lane), times[at], times[at + 1]))
+    return _Layer(HOST_WORK, *(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _stacked(layers: list[_Layer], key: npt.NDArray[np.integer]) -> list[Covered]:
+    """The union of each layer with all before it, by ``key[lane]``."""
+    return [
+        Covered(*(np.concatenate(part) for part in zip(*upto, strict=True)))
+        for number in range(len(layers))
+        for upto in [[(key[layer.lane], layer.start, layer.end) for layer in layers[: number + 1]]]
+    ]
+
+
+def _add(result: Ints, causes: list[int], unions: list[Covered], key: Ints, start: Ints, end: Ints, at: Ints) -> Ints:
+    """Adds to rows ``at`` of ``result`` what each layer covers beyond those before it; returns what is left of each."""
+    before = np.zeros(len(start), np.int64)
+    for cause, union in zip(causes, unions, strict=True):
+        within = union.within(key, start, end)
+        np.add.at(result[:, cause], at, within - before)
+        before = within
+    free = np.zeros(len(result), np.int64)
+    np.add.at(free, at, end - start - before)
+    return free
+
+
+def _uncovered(union: Covered, lane: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """(which span, start, end) of each part of the spans that their lane's union leaves free."""
+    parts: list[tuple[Ints, Ints, Ints]] = []
+    for one in np.unique(lane).tolist():
+        at = np.flatnonzero(lane == one)
+        opens, closes = union.spans(one)
+        # What is free lies before the first part, between two, and after the last
+        first = np.searchsorted(closes, start[at], side="right")
+        count = np.searchsorted(opens, end[at], side="left") - first + 1
+        span = np.repeat(at, count)
+        number = np.arange(len(span)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+        begins = np.maximum(np.append(np.iinfo(np.int64).min, closes)[number], start[span])
+        ends = np.minimum(np.append(opens, np.iinfo(np.int64).max)[number], end[span])
+        kept = ends > begins
+        parts.append((span[kept], begins[kept], ends[kept]))
+    span, begins, ends = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return span, begins, ends

@@ -1,0 +1,51 @@
+"""What figures per step are made of: the complete analyzed steps, or everything in a trace without steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.device_time import Timeline, timeline_of
+from tracelens.analysis.attribution.steps import StepTimes
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.verdict.summary import Coverage
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Counted:
+    """Device events and what is said of them: ``rows`` as ``unified_perf_summary`` has them."""
+
+    activity: DeviceActivity
+    event_category: Labels
+    rows: pd.DataFrame
+    coverage: Coverage
+    timeline: Timeline
+
+
+def counted_steps(
+    whole: Counted,
+    times: StepTimes,
+    chosen: Sequence[int],
+    step_of: Ints,
+    count: Callable[[DeviceActivity, Timeline], Counted],
+) -> Counted:
+    """Of ``whole`` the events that were launched in the ``chosen`` steps, and the timeline of these steps.
+
+    ``chosen``: positions that follow each other; none: all of ``whole``. ``step_of``: of each event. ``count`` makes
+    the rest for other events than those of ``whole``.
+    """
+    if not chosen:
+        return whole
+    inside = np.isin(step_of, chosen)
+    window = int(times.start_ns[chosen[0]]), int(times.end_ns[chosen[-1]])
+    if inside.all():
+        return replace(whole, timeline=timeline_of(whole.activity, window, times.left_out))
+    activity = whole.activity.select(inside)
+    return count(activity, timeline_of(activity, window, times.left_out))

@@ -1,0 +1,274 @@
+"""Training steps or iterations of a trace: where they start, how long they take, which ones a report covers."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.attribution.host_calls import blocking_calls
+from tracelens.analysis.attribution.step_periods import (
+    DeviceWork,
+    device_periods,
+    refill_spans,
+    step_bounds,
+    step_of_events,
+    waited_for_earlier,
+)
+from tracelens.analysis.intervals import Ints, Spans, union_by_group, union_ns
+from tracelens.errors import UsageError
+from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.tree import OpTree
+from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The last number of a name; in one pass, however many digits a damaged name has.
+_NUMBER = re.compile(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")
+_STEM_END = "# :_-"
+#: What the row of work says that was in the queue as recording began.
+BEFORE = "before the first step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step: its number and its host window in the trace's own clock (ns)."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+def find_steps(table: TraceTable) -> tuple[str, list[Step]]:
+    """(stem, steps) of ``ProfilerStep#N``, else of the numbered host annotations that cover most time.
+
+    Iteration windows are user annotations on one lane whose names differ only in their last number
+    (``iteration 12``), at least two of them, not overlapping.
+    """
+    rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
+    families: dict[tuple[str, str, int], list[Step]] = {}
+    for row in rows.tolist():
+        name = table.name_of(row)
+        match = _NUMBER.search(name)
+        if match is None or len(match["number"]) > 12:
+            continue
+        start = int(table.start_ns[row])
+        step = Step(number=int(match["number"]), start_ns=start, end_ns=start + int(table.duration_ns[row]))
+        families.setdefault((name[: match.start()], match["rest"], int(table.lane[row])), []).append(step)
+    best: tuple[int, int, str, list[Step]] = (0, 0, "", [])
+    for (stem, _, _), steps in sorted(families.items()):
+        steps.sort(key=lambda s: (s.start_ns, s.number))
+        profiler = int(stem == "ProfilerStep#")
+        distinct = all(a.end_ns <= b.start_ns and a.number < b.number for a, b in itertools.pairwise(steps))
+        if not profiler and (len(steps) < 2 or not distinct):
+            continue
+        covered = sum(s.end_ns - s.start_ns for s in steps)
+        if (profiler, covered) > best[:2]:
+            best = (profiler, covered, stem, steps)
+    return best[2].rstrip(_STEM_END), best[3]
+
+
+def is_step_annotation(name: str, stem: str) -> bool:
+    """Whether an annotation is one of the steps whose stem ``find_steps`` gave; never without steps (stem ``""``)."""
+    match = _NUMBER.search(name)
+    return match is not None and stem != "" and name[: match.start()].rstrip(_STEM_END) == stem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTimes:
+    """When each step ran, in the trace's own clock (ns); docs/report.md has a picture.
+
+    Steps follow each other: one begins with its host code, or when the device has finished earlier work
+    (``on_device``: the host ran ahead), and ends where the next begins. ``left_out``: idle spans of the first step that
+    only exist because recording began, ``waited_ns``: how long its host waited for work from before recording; neither
+    is in a duration. ``busy_ns``: union of the step's own device events
+    within it; ``outside_ns``: what of that union lies beside neighbors. ``host_period_ns``: from host start to host
+    start, ``device_period_ns``: from first kernel to first kernel (-1: unknown). ``complete`` is False for a last step
+    with fewer than 90 % of the median number of device events: the recording ended inside it.
+    ``before_events``: how many events were in the queue as recording began, from ``before_start_ns`` on, for
+    ``before_ns`` together; they are in no step.
+    """
+
+    steps: tuple[Step, ...]
+    start_ns: Ints
+    end_ns: Ints
+    busy_ns: Ints
+    outside_ns: Ints
+    device_events: Ints
+    complete: npt.NDArray[np.bool_]
+    on_device: npt.NDArray[np.bool_]
+    host_period_ns: Ints
+    device_period_ns: Ints
+    left_out: Spans
+    waited_ns: int
+    before_events: int
+    before_start_ns: int
+    before_ns: int
+
+    @classmethod
+    def of(cls, steps: list[Step], step_of: Ints, work: DeviceWork, waits: Spans) -> StepTimes:
+        """From the step index (or -1) of every device event, and the spans of calls that wait for the device."""
+        n, inside = len(steps), step_of >= 0
+        count = np.bincount(step_of[inside], minlength=n).astype(np.int64)
+        waited = waited_for_earlier(waits, _first_window(steps), work) if n else 0
+        begin, end, left_out = _bounds(steps, step_of, work, waited)
+        host = np.array([s.start_ns for s in steps], np.int64)
+        host_end = np.append(host[1:], max(steps[-1].end_ns, int(end[-1]))) if n else host
+        of, start, stop = step_of[inside], work.start[inside], work.end[inside]
+        first, last = np.clip(start, begin[of], end[of]), np.clip(stop, begin[of], end[of])
+        busy = union_by_group(of, first, last, n)
+        complete = np.ones(n, bool)
+        if n > 1 and count.any():
+            complete[-1] = count[-1] >= 0.9 * np.median(count)
+        return cls(
+            steps=tuple(steps),
+            start_ns=begin,
+            end_ns=end,
+            busy_ns=busy,
+            outside_ns=union_by_group(of, start, stop, n) - busy,
+            device_events=count,
+            complete=complete,
+            on_device=begin > host,
+            host_period_ns=host_end - host,
+            device_period_ns=device_periods(work, step_of, n),
+            left_out=left_out,
+            waited_ns=waited,
+            before_events=int(work.before.sum()),
+            before_start_ns=int(work.start[work.before].min(initial=np.iinfo(np.int64).max)),
+            before_ns=union_ns(work.start[work.before], work.end[work.before]),
+        )
+
+    @property
+    def duration_ns(self) -> Ints:
+        """How long each step lasts, without what is left out of the first one."""
+        duration = self.end_ns - self.start_ns
+        duration[:1] -= int((self.left_out[1] - self.left_out[0]).sum())
+        return duration
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def frame(self, base_ns: int) -> pd.DataFrame:
+        """One row per step; ``start_us`` is relative to ``base_ns``."""
+        import pandas as pd
+
+        duration, left_out = self.duration_ns, np.zeros(len(self), np.int64)
+        left_out[:1] = (self.left_out[1] - self.left_out[0]).sum()
+        return pd.DataFrame(
+            {
+                "step": [s.number for s in self.steps],
+                "start_us": (self.start_ns - base_ns) / NS_PER_US,
+                "duration_us": duration / NS_PER_US,
+                "busy_us": self.busy_ns / NS_PER_US,
+                "idle_us": (duration - self.busy_ns) / NS_PER_US,
+                "device_events": self.device_events,
+                "complete": self.complete,
+                "begins_with": np.where(self.on_device, "device", "host").astype(object),
+                "host_period_us": self.host_period_ns / NS_PER_US,
+                "device_period_us": np.where(self.device_period_ns < 0, np.nan, self.device_period_ns / NS_PER_US),
+                "outside_us": self.outside_ns / NS_PER_US,
+                "left_out_us": left_out / NS_PER_US,
+            }
+        )
+
+    def sheet(self, base_ns: int) -> pd.DataFrame:
+        """``frame``, and above it a row without a number for the work that was in the queue as recording began."""
+        frame = self.frame(base_ns)
+        if not self.before_events:
+            return frame
+        row = {
+            "start_us": (self.before_start_ns - base_ns) / NS_PER_US,
+            "busy_us": self.before_ns / NS_PER_US,
+            "device_events": self.before_events,
+            "begins_with": BEFORE,
+        }
+        return type(frame)({name: [row.get(str(name)), *frame[name]] for name in frame.columns}, dtype=object)
+
+
+def _first_window(steps: list[Step]) -> tuple[int, int]:
+    """The host window of the first step."""
+    return steps[0].start_ns, steps[1].start_ns if len(steps) > 1 else steps[0].end_ns
+
+
+def _bounds(steps: list[Step], step_of: Ints, work: DeviceWork, waited: int) -> tuple[Ints, Ints, Spans]:
+    """(begins, ends, what is left out of the first step).
+
+    Work from before recording delays the first step; where its host waited for that work, the queue ran empty, and the
+    idle time until the host had filled it again is of the recording, not of the loop. A loop would repeat the longer of
+    the host's time without that wait and the device's without that idle time.
+    """
+    none = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if not steps:
+        return (*none, none)
+    begin, end = step_bounds(steps, work, step_of)
+    window = _first_window(steps)
+    if begin[0] == window[0]:
+        return begin, end, none
+    host = window[1] - window[0] - waited
+    if len(steps) == 1:
+        begin[0] = min(int(begin[0]), int(end[0]) - host)
+    if not waited:
+        return begin, end, none
+    spare = int(end[0] - begin[0]) - host
+    return begin, end, refill_spans((int(begin[0]), int(end[0])), work, step_of == 0, spare)
+
+
+def device_steps(
+    table: TraceTable, tree: OpTree, rows: RowColumn, found: tuple[str, list[Step]] | None = None
+) -> tuple[str, StepTimes, Ints]:
+    """The steps of a trace (annotation stem, times) and the step of each device event in ``rows``, -1 outside of them.
+
+    A device event belongs to the step in which it was launched; one without a recorded launch to that in which it
+    started, unless it was in the queue as recording began: then to none. ``found``: the steps, where they are not those
+    of ``find_steps``.
+    """
+    stem, steps = found or find_steps(table)
+    work = DeviceWork.of(table, tree, rows)
+    step_of = step_of_events(steps, work.launch)
+    calls = np.flatnonzero(blocking_calls(table))
+    waits = table.start_ns[calls], table.start_ns[calls] + table.duration_ns[calls]
+    return stem, StepTimes.of(steps, step_of, work, waits), step_of
+
+
+def complete_steps(times: StepTimes, selected: Sequence[int] = ()) -> list[int]:
+    """Positions of the ``selected`` steps (none: of all) that were recorded whole; all of those where none was."""
+    chosen = list(selected) or list(range(len(times)))
+    return [i for i in chosen if times.complete[i]] or chosen
+
+
+def typical_step(times: StepTimes, candidates: Sequence[int]) -> int:
+    """The one of ``candidates`` whose duration is nearest their median, the first of equals."""
+    duration = times.duration_ns
+    median = np.median(duration[list(candidates)])
+    return min(candidates, key=lambda i: (abs(duration[i] - median), i))
+
+
+def select_steps(wanted: str, times: StepTimes, steady: Sequence[int] = ()) -> list[int]:
+    """Positions of the steps that ``3``, ``3-5`` or ``steady`` names.
+
+    ``steady``: these positions, else complete steps without the first one (warm-up), as long as that leaves any.
+    UsageError for a range that is not in the trace.
+    """
+    numbers = [s.number for s in times.steps]
+    if not numbers:
+        raise UsageError("--steps needs annotations of profiler, iteration or inference steps; the trace has none")
+    if wanted == "steady" and steady:
+        return list(steady)
+    if wanted == "steady":
+        positions = [i for i, complete in enumerate(times.complete.tolist()) if complete]
+        return positions[1:] or positions or [0]
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", wanted)
+    if match is None:
+        raise UsageError(f"--steps takes a number, a range like 3-5, or steady; got {wanted!r}")
+    first = int(match[1])
+    last = int(match[2] or first)
+    positions = [i for i, number in enumerate(numbers) if first <= number <= last]
+    if not positions:
+        raise UsageError(f"--steps {wanted}: the trace has steps {numbers[0]} to {numbers[-1]}")
+    return positions

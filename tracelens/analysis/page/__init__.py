@@ -1,0 +1,1 @@
+"""What the HTML page draws: timelines, the tree of ops, roofs."""

@@ -1,0 +1,194 @@
+"""Kernel time by who asked for it: modules, ops and kernels, added up over equal paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.attribution.host_paths import Scopes, levels
+from tracelens.analysis.attribution.steps import is_step_annotation
+from tracelens.analysis.factorize import Codes, distinct_rows, first_of_each, numbered
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.sheets.cpu_ops import self_ns
+from tracelens.analysis.sheets.op_tables import UNLINKED_NAME
+from tracelens.trace.table import Kind, RowColumn
+from tracelens.trace.tree import MODULE_PREFIX, OpTree
+
+MAX_NODES = 3000
+
+ALL, MODULE, ANNOTATION, OP, KERNEL = "all", "module", "annotation", "op", "kernel"
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """``time_ns`` includes what is below. ``parent`` is an index into the nodes, -1 for the first, which is everything.
+
+    ``calls``: host calls of this path, for a kernel how often it ran. ``category``: the one with most of the time, None
+    where there is none. ``kind``: all, module, annotation, op or kernel.
+    """
+
+    parent: int
+    name: str
+    kind: str
+    time_ns: int
+    calls: int
+    category: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Icicle:
+    """Nodes, parents before children, by time. ``left_out``: how many small ones are missing; their parents' time
+    includes them. ``is_cpu``: times are CPU self time, for want of kernels."""
+
+    nodes: tuple[Node, ...]
+    left_out: int
+    is_cpu: bool
+
+
+def icicle(analysis: Analysis, *, max_nodes: int = MAX_NODES) -> Icicle | None:
+    """The tree of the window analyzed: summed durations of device events, unlinked ones included; None without time.
+
+    Backward ops run on a thread without module frames: they stand below the module of their forward op. Step
+    annotations are no level, nor are annotations round modules, in which a backward op would look like a forward one.
+    """
+    is_cpu = not len(analysis.activity)
+    tree = analysis.trace.tree
+    if not len(tree) and is_cpu:
+        return None
+    shown, is_module = _shown_positions(analysis)
+    scopes = Scopes(tree, shown)
+    above = _above(tree, scopes, is_module)
+    if is_cpu:
+        at = np.flatnonzero(analysis.trace.table.kind[scopes.rows] == Kind.CPU_OP)
+        builder = _Builder(analysis, scopes.rows, above, at)
+        own = self_ns(analysis.trace)[scopes.rows[at]]
+        ops = analysis.frames["cpu_ops_summary"]
+        category_of = dict(zip(ops["name"], ops["category"], strict=True))
+        builder.categories = sorted(set(category_of.values()))
+        code_of = {text: code for code, text in enumerate(builder.categories)}
+        code = [code_of.get(category_of.get(text, ""), 0) for text in analysis.trace.table.names]
+        builder.add_time(builder.node_of[at], own, np.array(code)[analysis.trace.table.name[scopes.rows[at]]])
+    else:
+        owner = scopes.around(tree.launch[analysis.activity.rows])
+        builder = _Builder(analysis, scopes.rows, above, distinct_rows(owner[owner >= 0], len(scopes)))
+        _add_kernels(builder, analysis, owner)
+    return builder.result(max_nodes, is_cpu=is_cpu)
+
+
+def _shown_positions(analysis: Analysis) -> tuple[Bools, Bools]:
+    """(what is a level of the tree, what is a module), by position in preorder."""
+    table, tree = analysis.trace.table, analysis.trace.tree
+    kind, name = table.kind[tree.order], table.name[tree.order]
+    named_module = np.array([text.startswith(MODULE_PREFIX) for text in table.names] or [False], bool)
+    numbered_step = np.array([is_step_annotation(text, analysis.step_stem) for text in table.names] or [False], bool)
+    is_module = (kind == Kind.PYTHON_FUNCTION) & named_module[name]
+    before = np.concatenate((np.zeros(1, np.int32), np.cumsum(is_module, dtype=np.int32)))
+    holds_module = before[tree.last[tree.order]] > before[:-1]
+    is_annotation = (kind == Kind.USER_ANNOTATION) & ~numbered_step[name] & ~holds_module
+    return (kind == Kind.CPU_OP) | is_module | is_annotation, is_module
+
+
+def _above(tree: OpTree, scopes: Scopes, is_module: Bools) -> RowColumn:
+    """The level above each of ``scopes``, -1 at the top."""
+    above, rows, start = scopes.above, scopes.rows, tree.table.start_ns
+    top = np.flatnonzero((above < 0) & (tree.forward[rows] >= 0))
+    if len(top) and is_module.any():
+        modules = Scopes(tree, is_module)
+        found = modules.around(tree.parent[tree.forward[rows[top]]])
+        module = np.where(found >= 0, modules.rows[found], -1)
+        # What starts later cannot be above: the links stay free of circles, whatever a file says
+        earlier = (module >= 0) & (start[module] < start[rows[top]])
+        above[top[earlier]] = scopes.around(module[earlier])
+    return above
+
+
+def _add_kernels(builder: _Builder, analysis: Analysis, owner: Ints) -> None:
+    """``owner``: the level at or above each event's launch."""
+    activity, tree = analysis.activity, analysis.trace.tree
+    linked = tree.launch[activity.rows] >= 0
+    parent = np.zeros(len(owner), np.int32)
+    parent[owner >= 0] = builder.node_of[owner[owner >= 0]]
+    if not linked.all():
+        parent[~linked] = builder.add_node(UNLINKED_NAME, ANNOTATION, calls=int((~linked).sum()))
+    node = builder.add_children(parent, activity.name, KERNEL)
+    builder.categories = list(analysis.event_category.texts)
+    builder.add_time(node, activity.duration, analysis.event_category.code)
+
+
+class _Builder:
+    """Nodes as growing columns: every level's rows are grouped by (node above, name) at once."""
+
+    def __init__(self, analysis: Analysis, rows: RowColumn, above: RowColumn, at: npt.NDArray[np.integer]) -> None:
+        """With nodes for ``at`` and what is above them: indices into ``rows``, as ``above`` is."""
+        table = self._table = analysis.trace.table
+        self.categories: list[str] = []
+        self._parent: list[int] = [-1]
+        self._name: list[str] = [table.source]
+        self._kind: list[str] = [ALL]
+        self._calls: list[int] = [1]
+        self._time: list[tuple[Codes, Ints, npt.NDArray[np.integer]]] = []
+        self.node_of: Codes = np.full(len(rows), -1, np.int32)
+        for places in levels(at, above):
+            parent = np.where(above[places] >= 0, self.node_of[above[places]], np.int32(0))
+            self.node_of[places] = self.add_children(parent, table.name[rows[places]], table.kind[rows[places]])
+
+    def add_children(self, parent: Codes, name: Codes, kind: str | npt.NDArray[np.uint8]) -> Codes:
+        """The node of each (parent node, name code), made where it is new."""
+        group = numbered(parent, name)
+        first, made = first_of_each(group), np.int32(len(self._parent))
+        self._parent += parent[first].tolist()
+        self._name += [self._table.names[code] for code in name[first].tolist()]
+        self._kind += (
+            [kind] * len(first) if isinstance(kind, str) else [_KINDS[Kind(code)] for code in kind[first].tolist()]
+        )
+        self._calls += np.bincount(group).tolist()
+        return group + made
+
+    def add_node(self, name: str, kind: str, *, calls: int) -> int:
+        """One node at the top."""
+        self._parent.append(0)
+        self._name.append(name)
+        self._kind.append(kind)
+        self._calls.append(calls)
+        return len(self._parent) - 1
+
+    def add_time(self, node: Codes, time_ns: Ints, category: npt.NDArray[np.integer]) -> None:
+        """Time (ns) at nodes, by index into ``categories``."""
+        self._time.append((node, time_ns, category))
+
+    def result(self, max_nodes: int, *, is_cpu: bool) -> Icicle | None:
+        """The nodes with time, at most ``max_nodes``: the largest, and so always with what is above them."""
+        count = len(self._parent)
+        by_category = np.zeros((count, max(1, len(self.categories))), np.int64)
+        for at, time_ns, category in self._time:
+            np.add.at(by_category, (at, category), time_ns)
+        parent = np.array(self._parent, np.int64)
+        for node in range(count - 1, 0, -1):
+            by_category[parent[node]] += by_category[node]
+        total = by_category.sum(axis=1)
+        if not total[0]:
+            return None
+        positive = int((total > 0).sum())
+        kept = np.lexsort((np.arange(count), -total))[: min(max_nodes, positive)]
+        place = np.full(count, -1, np.int64)
+        place[kept] = np.arange(len(kept))
+        largest = by_category.argmax(axis=1)
+        nodes = tuple(
+            Node(
+                parent=int(place[parent[i]]) if i else -1,
+                name=self._name[i].removeprefix(MODULE_PREFIX) if self._kind[i] == MODULE else self._name[i],
+                kind=self._kind[i],
+                time_ns=int(total[i]),
+                calls=self._calls[i],
+                category=self.categories[largest[i]] if self.categories else None,
+            )
+            for i in kept.tolist()
+        )
+        return Icicle(nodes=nodes, left_out=positive - len(nodes), is_cpu=is_cpu)
+
+
+_KINDS = {Kind.CPU_OP: OP, Kind.PYTHON_FUNCTION: MODULE, Kind.USER_ANNOTATION: ANNOTATION}

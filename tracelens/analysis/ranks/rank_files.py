@@ -1,0 +1,135 @@
+"""Which files are the ranks of a job, and which rank each one is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracelens.analysis.ranks.rank_summary import RankSummary
+from tracelens.errors import InputError, UsageError
+
+_SUFFIXES = (".json", ".json.gz")
+_DIGITS = re.compile(r"(\d+)")
+# TP-0-DP-1-PP-0-EP-0 (SGLang), dp0_pp1_tp0_dcp0_ep0 (vLLM): the outermost degree first.
+_DEGREES = ("pp", "dp", "pcp", "ep", "cp", "tp", "dcp")
+_COORDINATE = re.compile(rf"(?<![a-z])({'|'.join(_DEGREES)})[-_]?(\d+)(?!\d)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbered:
+    """Summaries by rank, and what has to be said about how they came by it.
+
+    ``left_out``: (file, why) of traces whose rank another file already is. ``missing``: ranks of the job without a
+    trace; None where the job's size is not known. ``how``: what the ranks were read from.
+    """
+
+    ranks: dict[int, RankSummary]
+    left_out: tuple[tuple[str, str], ...]
+    missing: tuple[int, ...] | None
+    world_size: int | None
+    how: str
+
+
+def find_traces(given: Iterable[str]) -> list[Path]:
+    """The trace files behind files, folders (searched to any depth) and glob patterns, each once, in natural order.
+
+    InputError when one of them leads to nothing.
+    """
+    found: dict[Path, None] = {}
+    for text in given:
+        path = Path(text)
+        try:
+            if path.is_dir():
+                files = [f for f in path.rglob("*") if f.is_file() and f.name.endswith(_SUFFIXES) and not _is_report(f)]
+            elif path.exists():
+                files = [path]
+            else:
+                pattern = str(path.relative_to(path.anchor))
+                files = [f for f in Path(path.anchor or ".").glob(pattern) if f.is_file()] if text else []
+        except (OSError, ValueError) as error:
+            raise InputError(f"no traces can be looked for at {text!r}: {error}") from error
+        if not files:
+            raise InputError(f"there is no trace at {text!r} (looked for *.json and *.json.gz)")
+        found |= dict.fromkeys(sorted(files, key=_natural))
+    return list(found)
+
+
+def number_ranks(summaries: Iterable[tuple[Path, RankSummary]]) -> Numbered:
+    """Every summary under its rank: what the trace or its file name says, else parallel coordinates in the file name.
+
+    Of two traces of one rank the one with more communication calls is used (then the first by name); the other is
+    named. InputError when a trace says nothing at all about its rank while there are several.
+    """
+    entries = sorted(summaries, key=lambda entry: _natural(entry[0]))
+    known: list[tuple[int, Path, RankSummary]] = []
+    placed: list[tuple[tuple[int, ...], Path, RankSummary]] = []
+    for path, summary in entries:
+        if summary.rank is not None:
+            known.append((summary.rank, path, summary))
+        elif (place := _coordinates(path.name)) is not None:
+            placed.append((place, path, summary))
+        elif len(entries) == 1:
+            known.append((0, path, summary))
+        else:
+            raise InputError(
+                f"{path.name} says nothing about its rank: it has no distributedInfo, and its name no rank0, rank-0, "
+                "rank[0] or TP-0"
+            )
+    how = "the traces or their file names"
+    if placed:
+        order = {place: rank for rank, place in enumerate(sorted({place for place, _, _ in placed}))}
+        known += [(order[place], path, summary) for place, path, summary in placed]
+        how = f"parallel coordinates in the file names, numbered in the order {', '.join(_DEGREES)}"
+    ranks: dict[int, RankSummary] = {}
+    left_out = []
+    for rank, path, summary in sorted(known, key=lambda entry: (entry[0], -len(entry[2].start), _natural(entry[1]))):
+        if rank in ranks:
+            left_out.append((path.name, f"rank {rank} is already {ranks[rank].source}"))
+        else:
+            ranks[rank] = summary
+    sizes = {s.world_size for s in ranks.values() if s.world_size is not None}
+    world_size = max(sizes, default=None)
+    missing = None if world_size is None else tuple(rank for rank in range(world_size) if rank not in ranks)
+    return Numbered(ranks=ranks, left_out=tuple(left_out), missing=missing, world_size=world_size, how=how)
+
+
+def ranks_text(ranks: Iterable[int], *, most: int = 12) -> str:
+    """``0-3, 7, 9-11``; the ranges beyond ``most`` are counted.
+
+    >>> ranks_text([0, 1, 2, 7])
+    '0-2, 7'
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:most]]
+    return ", ".join(shown) + (f" and {len(runs) - most} more ranges" if len(runs) > most else "")
+
+
+def parse_ranks(text: str) -> frozenset[int]:
+    """``0-3,8`` as ranks; UsageError for anything else."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if match is None:
+            raise UsageError(f"ranks are numbers and ranges like 0-3,8; got {text!r}")
+        ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(ranks)
+
+
+def _coordinates(name: str) -> tuple[int, ...] | None:
+    found = {key.lower(): int(value) for key, value in _COORDINATE.findall(name)}
+    return tuple(found.get(degree, 0) for degree in _DEGREES) if found else None
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(str(path))]
+
+
+def _is_report(path: Path) -> bool:
+    return any(part.endswith(".report") for part in path.parts)

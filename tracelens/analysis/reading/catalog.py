@@ -1,0 +1,229 @@
+"""From a recorded op call to its perf model and category: the core's bindings with a report's extensions laid over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tracelens import perf_models
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
+from tracelens.perf_models.attention.inference_attention import InferenceStep
+from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.communication.ep_comm import EPComm
+from tracelens.perf_models.generated.fused import BACKEND, TRITON, compiled_kernel
+from tracelens.perf_models.inner_ops import InnerOp, OpCall
+from tracelens.perf_models.kernels import KernelPattern
+from tracelens.perf_models.matrix.gemm import GEMM, GEMMBackward
+from tracelens.perf_models.precision import Precision
+from tracelens.registry import Claim, Registry
+from tracelens.signature import OpSignature
+
+Made = TypeVar("Made")
+#: How long a binding may take for one distinct op call. The slowest of the core takes 1 ms.
+BINDING_LIMIT_S = 5.0
+# FLOPs or bytes of one call: hours on any device.
+_MOST_WORK = 2**63
+#: The category of everything nobody knows.
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is known of one distinct op call. ``note`` says why there is no model.
+
+    ``computed_in``: what its kernels' names say that its products run in; None where they are silent.
+    """
+
+    category: str | None
+    model: PerfModel | None = None
+    note: str = ""
+    leaf_only: bool = False
+    computed_in: Precision | None = None
+
+    @property
+    def compute_dtype(self) -> DType | None:
+        """The element type whose compute rate applies."""
+        if self.computed_in is not None:
+            return self.computed_in.dtype
+        return None if self.model is None else self.model.compute_dtype
+
+    @property
+    def compute_spec(self) -> str | None:
+        """Engine and precision: ``matrix_tf32``; None where the call computes nothing, or in an unknown type."""
+        if self.model is None or self.model.engine == "none":
+            return None
+        dtype = self.model.compute_dtype
+        label = self.computed_in.label if self.computed_in is not None else dtype.label if dtype is not None else None
+        return None if label is None else f"{self.model.engine}_{label}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionFailure:
+    """An extension's binding that raised on one op call: the op loses its model, the report goes on."""
+
+    name: str
+    origin: str
+    error: str
+
+
+_COMPILED = Claim(key=TRITON, target=compiled_kernel, options={}, source=compiled_kernel)
+
+
+class Catalog:
+    """Bindings, categories and kernel patterns of one report. Each distinct signature is read once."""
+
+    def __init__(self, extensions: Iterable[Extension] = ()) -> None:
+        extensions = tuple(extensions)
+        self.bindings = overlay(perf_models.bindings(), extensions)
+        self.families = overlay(perf_models.pattern_bindings(), extensions)
+        self.categories = overlay(perf_models.categories(), extensions)
+        added = overlay(Registry("kernel_pattern", {}), extensions)
+        self.kernel_patterns: tuple[KernelPattern, ...] = (
+            *(claim.target for claim in added.values()),
+            *perf_models.kernel_patterns(),
+        )
+        self.annotation_readers = overlay(perf_models.annotation_readers(), extensions)
+        self.inner_ops = overlay(Registry("holds_ops", {}), extensions)
+        self._backward_of = overlay(Registry("backward_of", {}), extensions)
+        self.failures: list[ExtensionFailure] = []
+        self._readings: dict[OpSignature, Reading] = {}
+        self._name_patterns = tuple((re.compile(key), claim) for key, claim in self.families.items())
+
+    def read(self, signature: OpSignature) -> Reading:
+        """The reading of one distinct call; never raises for what a trace contains."""
+        reading = self._readings.get(signature)
+        if reading is None:
+            reading = self._readings[signature] = self._read(signature)
+        return reading
+
+    def read_backward(self, signature: OpSignature, forward: OpSignature) -> Reading | None:
+        """The reading of a backward op without a binding: what its forward's perf model says of the gradients.
+
+        None where the op has a binding of its own, or the forward no model that knows its backward.
+        """
+        if self.knows(signature.name):
+            return None
+        ahead = self.read(forward).model
+        backward = getattr(ahead, "backward", None)
+        model = ahead.backward(signature) if isinstance(ahead, EPComm) else backward() if callable(backward) else None
+        if isinstance(model, tuple) and len(model) == 2 and all(isinstance(part, GEMM) for part in model):
+            model = GEMMBackward(grad_a=model[0], grad_b=model[1])
+        if not isinstance(model, PerfModel):
+            return None
+        own = self.read(signature).category
+        return Reading(category=own or model.category, model=model, note=f"as the backward of {forward.name}")
+
+    def is_backward(self, name: str) -> bool:
+        """Whether ``BackwardOf`` marks this name."""
+        return name in self._backward_of
+
+    def backward_partners(self) -> dict[str, tuple[str, ...]]:
+        """Forward op -> the backward ops that ``BackwardOf`` marks as its own."""
+        names: dict[str, tuple[str, ...]] = {}
+        for name, claim in self._backward_of.items():
+            forward = claim.options["forward"]
+            names[forward] = (*names.get(forward, ()), name)
+        return names
+
+    def inner_ops_of(self, call: OpCall) -> tuple[InnerOp, ...] | str:
+        """What a call that ``holds_ops`` marks consists of, or why it stays whole."""
+        name = call.signature.name
+        claim = self.inner_ops[name]
+        try:
+            with time_limit(BINDING_LIMIT_S):
+                found = tuple(claim.target(call))
+                kernels = [op.kernel for op in found]
+                if len(set(kernels)) < len(kernels) or not set(kernels) <= set(range(len(call.kernels))):
+                    raise ValueError(f"gave kernels {kernels} of {len(call.kernels)}")
+                return found
+        except SignatureError as error:
+            return str(error)
+        except (Exception, TimeLimitError) as error:  # noqa: BLE001 - foreign code, as in _called
+            failure = ExtensionFailure(name=name, origin=claim.origin, error=f"{type(error).__name__}: {error}")
+            self.failures.append(failure)
+            return f"{name}: the extension failed"
+
+    def knows(self, name: str) -> bool:
+        """Whether a perf model is bound to this traced name."""
+        return self._claim(name) is not None
+
+    def category_of(self, name: str) -> str | None:
+        """The category of calls of this name, whatever their arguments; None when it is not known."""
+        claim = self._claim(name)
+        own = None if claim is None else perf_models.category_of(claim)
+        return own or (self.categories[name].options["category"] if name in self.categories else None)
+
+    def is_per_step(self, name: str) -> bool:
+        """Whether the binding of this name reads the sums of the step around its op."""
+        claim = self._claim(name)
+        return claim is not None and bool(claim.options.get("per_step"))
+
+    def asks(self, name: str) -> frozenset[str]:
+        """What the binding of this name wants to know of the surroundings of an op that does not say enough."""
+        claim = self._claim(name)
+        return frozenset(claim.options.get("asks", ())) if claim is not None else frozenset()
+
+    def inference_step(self, annotation: str) -> InferenceStep | None:
+        """What an annotation says of an inference step's requests; None when it is no such step's."""
+        for prefix, claim in self.annotation_readers.items():
+            if annotation.startswith(prefix):
+                try:
+                    step = self._called(claim, annotation, annotation, InferenceStep)
+                except SignatureError:
+                    return None
+                return None if isinstance(step, ExtensionFailure) else step
+        return None
+
+    def _claim(self, name: str) -> Claim | None:
+        if name in self.bindings:
+            return self.bindings[name]
+        return next((claim for pattern, claim in self._name_patterns if pattern.match(name)), None)
+
+    def _read(self, signature: OpSignature) -> Reading:
+        claim, category = self._claim(signature.name), self.category_of(signature.name)
+        if claim is None and signature.attribute(BACKEND) == TRITON:
+            claim = _COMPILED
+        if claim is None:
+            return Reading(category=category, note="no perf model")
+        category = perf_models.category_of(claim) or category
+        leaf_only = bool(claim.options.get("leaf_only"))
+        try:
+            model = self._called(claim, signature.name, signature, PerfModel)
+        except SignatureError as error:
+            return Reading(category=category, note=str(error), leaf_only=leaf_only)
+        if isinstance(model, ExtensionFailure):
+            note = f"binding at {claim.origin} raised {model.error}"
+            return Reading(category=category, note=note, leaf_only=leaf_only)
+        if model is None:
+            return Reading(category=category, note="not determined by what was recorded", leaf_only=leaf_only)
+        return Reading(category=category or model.category, model=model, leaf_only=leaf_only)
+
+    def _called(self, claim: Claim, name: str, argument: object, kind: type[Made]) -> Made | ExtensionFailure | None:
+        """What a mark's function makes of one call or annotation; the failure, also noted, when it raises or hangs."""
+        try:
+            with time_limit(BINDING_LIMIT_S):
+                made = claim.target(argument)
+                if made is not None and not isinstance(made, kind):
+                    raise TypeError(f"gave {type(made).__name__}, which is no {kind.__name__}")
+                if isinstance(made, PerfModel):
+                    _check_work(made)
+                return made
+        except SignatureError:
+            raise
+        except (Exception, TimeLimitError) as error:  # noqa: BLE001 - foreign code: it may cost its op, never the report
+            text = f"{type(error).__name__}: {error}"
+            failure = ExtensionFailure(name=name, origin=claim.origin, error=text)
+            self.failures.append(failure)
+            return failure
+
+
+def _check_work(model: PerfModel) -> None:
+    """Raises here, where it costs one op, what a model's own methods would raise later for the whole report."""
+    for amount in (model.flops(), model.hbm_bytes(), model.wire_bytes()):
+        if not 0 <= (amount or 0) < _MOST_WORK:
+            raise SignatureError("the recorded dimensions are negative, or too large to be true")
+    _ = model.engine, model.compute_dtype, model.parameters()

@@ -1,0 +1,237 @@
+"""Inference steps: which engine step every op ran in, what its annotation says of the requests, how long each took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.steps import Step, StepTimes
+from tracelens.analysis.intervals import Ints, union_by_group
+from tracelens.analysis.reading.catalog import Catalog
+from tracelens.perf_models.attention.inference_attention import AttentionSums, InferenceAttention, InferenceStep
+from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.units import NS_PER_S, NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: The stem of steps that an engine's annotations give.
+STEM = "inference step"
+#: Steps of a steady window have this share of its first one's requests, or up to as much more.
+_ALIKE = 0.9
+PREFILL, DECODE, MIXED = "prefill", "decode", "mixed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InferenceSteps:
+    """The engine steps of a trace in order of time, numbered from 0, and what the annotation of each says."""
+
+    steps: list[Step]
+    said: list[InferenceStep]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def inference_steps(table: TraceTable, catalog: Catalog) -> InferenceSteps:
+    """The annotations that an extension reads as an engine's step with requests; of nested ones the outer."""
+    rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
+    said = {code: catalog.inference_step(table.names[code]) for code in np.unique(table.name[rows]).tolist()}
+    windows = []
+    for row in rows.tolist():
+        step = said[int(table.name[row])]
+        if step is not None and phase(step) is not None:
+            start = int(table.start_ns[row])
+            windows.append((start, -start - int(table.duration_ns[row]), step))
+    steps: list[Step] = []
+    found: list[InferenceStep] = []
+    for start, end, step in sorted(windows, key=lambda window: window[:2]):
+        if not steps or -end > steps[-1].end_ns:
+            steps.append(Step(number=len(steps), start_ns=start, end_ns=-end))
+            found.append(step)
+    return InferenceSteps(steps=steps, said=found)
+
+
+def phase(step: InferenceStep) -> str | None:
+    """``prefill``, ``decode`` or ``mixed``, by the requests; None where none are recorded."""
+    if step.context_requests is None and step.generation_requests is None:
+        return None
+    if step.context_requests and step.generation_requests:
+        return MIXED
+    return PREFILL if step.context_requests else DECODE
+
+
+def steady_steps(steps: InferenceSteps, times: StepTimes) -> list[int]:
+    """Positions of the run of complete steps, of one phase and alike in requests, that takes the most time.
+
+    Alike: within 10 % of the run's first step. Its first step is left out where others remain: it still waits for what
+    came before.
+    """
+    runs: list[list[int]] = []
+    for i, (step, complete) in enumerate(zip(steps.said, times.complete.tolist(), strict=True)):
+        if not complete:
+            continue
+        first = steps.said[runs[-1][0]] if runs else None
+        if first is None or runs[-1][-1] != i - 1 or not _alike(first, step):
+            runs.append([])
+        runs[-1].append(i)
+    duration = times.duration_ns
+    best = max(runs, key=lambda run: int(duration[run].sum()), default=[])
+    return best[1:] or best
+
+
+def _alike(first: InferenceStep, step: InferenceStep) -> bool:
+    before, now = _requests(first), _requests(step)
+    return phase(first) == phase(step) and before * _ALIKE <= now <= before / _ALIKE
+
+
+def _requests(step: InferenceStep) -> int:
+    return (step.context_requests or 0) + (step.generation_requests or 0)
+
+
+def iterations(
+    steps: InferenceSteps, times: StepTimes, step_of: Ints, activity: DeviceActivity, category: Labels
+) -> pd.DataFrame:
+    """One row per engine step: its requests and tokens, and where its time went.
+
+    ``step_of`` and ``category``: of each device event of ``activity`` the position of its step (-1: in none) and the
+    category that it is counted in. ``duration_us`` is as in the sheet of steps.
+    """
+    import pandas as pd
+
+    inside = step_of >= 0
+    part = activity.select(inside)
+    attention = category[inside].are(InferenceAttention.category)
+    n, of = len(steps), step_of[inside]
+    duration = times.duration_ns / NS_PER_US
+    tokens = np.array([_sum(s.context_tokens, s.generation_tokens) for s in steps.said], float)
+    steady = set(steady_steps(steps, times))
+    return pd.DataFrame(
+        {
+            "step": [step.number for step in steps.steps],
+            "phase": [phase(said) for said in steps.said],
+            "context_requests": _column(steps.said, "context_requests"),
+            "context_tokens": _column(steps.said, "context_tokens"),
+            "generation_requests": _column(steps.said, "generation_requests"),
+            "generation_tokens": _column(steps.said, "generation_tokens"),
+            "padded_requests": _column(steps.said, "padded_requests"),
+            "past_tokens": [_past(said.sums) for said in steps.said],
+            "duration_us": duration,
+            "busy_us": times.busy_ns / NS_PER_US,
+            "attention_us": union_by_group(of[attention], part.start[attention], part.end[attention], n) / NS_PER_US,
+            "communication_us": union_by_group(
+                of[part.communication], part.start[part.communication], part.end[part.communication], n
+            )
+            / NS_PER_US,
+            "tokens_s": np.divide(tokens, duration, out=np.full(n, np.nan), where=duration > 0)
+            * (NS_PER_S / NS_PER_US),
+            "device_events": times.device_events,
+            "complete": times.complete,
+            "steady": [i in steady for i in range(n)],
+        }
+    )
+
+
+def by_phase(frame: pd.DataFrame) -> pd.DataFrame:
+    """The complete steps of ``iterations`` by phase, and those of the steady window as a row of its own."""
+    import pandas as pd
+
+    whole = frame[frame["complete"]]
+    parts = [(name, rows) for name in (PREFILL, DECODE, MIXED) if len(rows := whole[whole["phase"] == name])]
+    steady = whole[whole["steady"]]
+    if len(steady):
+        parts.append((f"steady {steady['phase'].iloc[0]}", steady))
+    return pd.DataFrame(
+        [
+            {
+                "phase": name,
+                "steps": len(rows),
+                "first_step": rows["step"].iloc[0],
+                "last_step": rows["step"].iloc[-1],
+                "requests_mean": (rows["context_requests"].fillna(0) + rows["generation_requests"].fillna(0)).mean(),
+                "tokens_mean": rows[["context_tokens", "generation_tokens"]].sum(axis=1, min_count=1).mean(),
+                "duration_us_median": rows["duration_us"].median(),
+                "duration_us_min": rows["duration_us"].min(),
+                "duration_us_max": rows["duration_us"].max(),
+                "busy_percent": 100 * rows["busy_us"].sum() / max(rows["duration_us"].sum(), 1e-9),
+                "attention_percent": 100 * rows["attention_us"].sum() / max(rows["busy_us"].sum(), 1e-9),
+                "tokens_s": _rate(rows),
+            }
+            for name, rows in parts
+        ]
+    )
+
+
+def _rate(rows: pd.DataFrame) -> float:
+    known = rows[rows["tokens_s"].notna()]
+    time_us = float(known["duration_us"].sum())
+    return float((known["tokens_s"] * known["duration_us"]).sum() / time_us) if time_us else float("nan")
+
+
+def _column(said: Sequence[InferenceStep], key: str) -> npt.NDArray[np.float64]:
+    return np.array([np.nan if (value := getattr(step, key)) is None else value for step in said], float)
+
+
+def _sum(*values: int | None) -> float:
+    return float("nan") if all(value is None for value in values) else sum(value or 0 for value in values)
+
+
+def _past(sums: AttentionSums | None) -> float:
+    """Keys that were cached before the step."""
+    return float("nan") if sums is None else sums.c_sk - sums.c_sq + sums.g_sk - sums.g_sq
+
+
+def inference_sums(table: TraceTable, catalog: Catalog, rows: RowColumn) -> tuple[Ints, list[AttentionSums]]:
+    """(index into the sums for each row, or -1; the distinct sums) from the host annotations around the rows."""
+    sums_of = _sums_of(table, catalog)
+    distinct = {sums: index for index, sums in enumerate(dict.fromkeys(sums_of.values()))}
+    if not distinct:
+        return np.full(len(rows), -1, np.int64), []
+    index_of = np.full(len(table.names) + 1, -1, np.int64)
+    for code, sums in sums_of.items():
+        index_of[code] = distinct[sums]
+    around = _enclosing(table, sums_of, rows)
+    return index_of[np.where(around >= 0, table.name[around], -1)], list(distinct)
+
+
+def annotated_rows(table: TraceTable, catalog: Catalog, rows: RowColumn) -> Ints:
+    """The annotation of an inference step around each row, as a table row; -1 without one."""
+    return _enclosing(table, _sums_of(table, catalog), rows)
+
+
+def _sums_of(table: TraceTable, catalog: Catalog) -> dict[int, AttentionSums]:
+    """Name code of the annotations that say an inference step's sums -> these."""
+    annotations = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
+    sums_of: dict[int, AttentionSums] = {}
+    for code in np.unique(table.name[annotations]).tolist():
+        step = catalog.inference_step(table.names[code])
+        if step is not None and step.sums is not None:
+            sums_of[code] = step.sums
+    return sums_of
+
+
+def _enclosing(table: TraceTable, sums_of: Mapping[int, AttentionSums], rows: RowColumn) -> Ints:
+    """An op belongs to the innermost annotation of its process, on whatever thread, in whose time it started."""
+    found = np.full(len(rows), -1, np.int64)
+    annotations = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
+    windows = [row for row in annotations.tolist() if int(table.name[row]) in sums_of]
+    if not windows:
+        return found
+    windows.sort(key=lambda row: (int(table.start_ns[row]), -int(table.duration_ns[row])))
+    pids = {pid: index for index, pid in enumerate(dict.fromkeys(pid for pid, _ in table.lanes))}
+    process = np.array([pids[pid] for pid, _ in table.lanes], np.int64)
+    start, process_of_row = table.start_ns[rows], process[table.lane[rows]]
+    order = np.argsort(start, kind="stable")
+    in_order = start[order]
+    for row in windows:
+        begin = int(table.start_ns[row])
+        low, high = np.searchsorted(in_order, (begin, begin + int(table.duration_ns[row])))
+        inside = order[low:high]
+        inside = inside[process_of_row[inside] == process[table.lane[row]]]
+        found[inside] = row
+    return found

@@ -1,0 +1,76 @@
+"""What a trace records of the groups of ranks that communicate, and of their calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tracelens.analysis.reading.enclosing_calls import calls_above, enclosing_attributes
+from tracelens.trace.table import Kind, ProcessGroup, TraceTable
+from tracelens.trace.tree import OpTree
+
+# How training frameworks describe the group in which experts exchange tokens.
+_EXPERT_GROUP = re.compile(r"(?:expert(?:_model)?_parallel|ep)(?:_group)?", re.IGNORECASE)
+# The first number among the template arguments, after at most one type or flag
+_INTRANODE, _INTERNODE = (
+    re.compile(rf"\bdeep_ep::{where}::\w+<(?:[^<>,\d][^<>,]*, ?)?(\d+)\b") for where in ("intranode", "internode")
+)
+# NUM_MAX_NVL_PEERS of DeepEP's csrc/kernels/configs.cuh
+_RANKS_OF_A_NODE = 8
+
+
+def expert_groups(table: TraceTable) -> tuple[ProcessGroup, ...]:
+    """The process groups of this rank that are expert-parallel by their recorded description."""
+    return tuple(
+        group
+        for group in table.process_groups()
+        if _EXPERT_GROUP.fullmatch(group.description) and (table.rank is None or table.rank in group.ranks)
+    )
+
+
+def recorded_ep_size(table: TraceTable) -> int | None:
+    """Ranks of this rank's expert-parallel group, by the group's recorded description; None unless exactly one size."""
+    sizes = {len(group.ranks) for group in expert_groups(table)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def ranks_of_kernels(names: Iterable[str]) -> int | None:
+    """Ranks that DeepEP's kernels are built for, a template argument of theirs; None unless all say the same."""
+    sizes = set()
+    for name in names:
+        if "deep_ep::int" not in name:
+            continue
+        if match := _INTRANODE.search(name):
+            sizes.add(int(match[1]))
+        elif match := _INTERNODE.search(name):
+            sizes.add(_RANKS_OF_A_NODE * int(match[1]))
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def ep_size_of(table: TraceTable, given: int | None) -> int | None:
+    """Ranks of the expert-parallel group: as ``given``, else as recorded, else as DeepEP's kernels are built."""
+    kernels = np.unique(table.name[table.kind == Kind.KERNEL]).tolist()
+    return given or recorded_ep_size(table) or ranks_of_kernels(table.names[code] for code in kernels)
+
+
+def recorded_attributes(table: TraceTable, tree: OpTree, row: int) -> dict[str, Any]:
+    """What a collective's kernel records of its call, else ``record_param_comms`` above its launch, else its ops."""
+    attributes = dict(table.signature_of(row).attributes)
+    if "Collective name" not in attributes and tree.launch[row] >= 0:
+        attributes = _metadata_above(table, tree, int(tree.launch[row])) | attributes
+    if "Collective name" not in attributes and tree.launch[row] >= 0:
+        attributes = enclosing_attributes(table, calls_above(table, tree, row)) | attributes
+    return attributes
+
+
+def _metadata_above(table: TraceTable, tree: OpTree, launch: int) -> dict[str, Any]:
+    row = launch
+    while row >= 0:
+        signature = table.signature_of(row)
+        if signature.attribute("Collective name") is not None:
+            return dict(signature.attributes)
+        row = int(tree.parent[row])
+    return {}

@@ -1,0 +1,1 @@
+"""The frames of a report, a file per subject."""

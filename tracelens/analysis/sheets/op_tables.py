@@ -1,0 +1,518 @@
+"""Frames of a report: ops by name, category and arguments; every distinct call beside its estimate; kernels.
+
+Keys are snake_case with the unit last; ``report.columns`` holds the headers people see. Rows are sorted by time
+descending, ties broken on the text columns, so the same trace gives the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.calls import Calls, Launchers, OpReadings
+from tracelens.analysis.attribution.event_category import COPY
+from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.work.expert_exchange import Exchange
+from tracelens.analysis.work.limits import LAUNCH, Limits
+from tracelens.backends.base import EstimateTable
+from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.trace.extended import has_host_time
+from tracelens.trace.table import RowColumn, TraceTable
+from tracelens.units import (
+    BYTES_PER_MB,
+    FLOPS_PER_GFLOP,
+    NS_PER_MS,
+    NS_PER_US,
+    TERA_PER_S_IN_PER_US,
+)
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+STATISTICS = ("mean", "median", "std", "min", "max")
+UNLINKED_NAME = "(unlinked kernels)"
+IDENTITY = (
+    "name", "category", "process_name", "process_label", "thread_name",
+    "input_dims", "input_types", "input_strides", "concrete_inputs",
+)  # fmt: skip
+_TEXT_KEYS = (*IDENTITY, "kernel_name", "parent_op", "collective", "group_name", "model")
+
+
+def sorted_by(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """``key`` descending, ties broken on every text column there is; missing values last."""
+    values = -frame[key].to_numpy(float)
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    tied = np.flatnonzero(count[place] > 1)
+    keys = [_text_ranks(frame[column], tied) for column in _TEXT_KEYS if len(tied) and column in frame.columns]
+    return frame.iloc[np.lexsort((*reversed(keys), values))].reset_index(drop=True)
+
+
+def _text_ranks(column: pd.Series, rows: Ints) -> Ints:
+    """The place of each of these rows' texts among them in order; 0 in all other rows."""
+    texts = [_LAST if v is None or v != v else str(v) for v in column.iloc[rows].tolist()]
+    rank = {text: number for number, text in enumerate(sorted(set(texts)))}
+    ranks = np.zeros(len(column), np.int64)
+    ranks[rows] = [rank[text] for text in texts]
+    return ranks
+
+
+#: Behind every text that a trace can hold.
+_LAST = "\U0010ffff"
+
+
+def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Adds ``percent`` and ``cumulative_percent`` of the column's sum; 0 where there is no time."""
+    total = frame[key].sum()
+    frame["percent"] = 100 * frame[key] / total if total else 0.0
+    frame["cumulative_percent"] = frame["percent"].cumsum()
+    return frame
+
+
+def statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()) -> pd.DataFrame:
+    """Mean, median, std (n - 1), min and max of each column per group as ``<column>_mean``, and so on.
+
+    ``totals``: the columns with a sum as well. All columns in one pass per figure: a pass costs far more than a column.
+    """
+    grouped = pd.DataFrame(columns).groupby(group)
+    figures = {name: getattr(grouped, name)() for name in STATISTICS}
+    sums = grouped[list(totals)].sum() if totals else None
+    found = {}
+    for key in columns:
+        found.update({f"{key}_{name}": figure[key] for name, figure in figures.items()})
+        if sums is not None and key in totals:
+            found[f"{key}_sum"] = sums[key]
+    return pd.DataFrame(found)
+
+
+def identity(
+    table: TraceTable, rows: Sequence[int], categories: Sequence[str], names: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """The nine columns that say which call a row is; text as tuples, ``None`` where the trace recorded nothing."""
+    signatures = [table.signature_of(row) for row in rows]
+    lanes = [(table.pid_of(row), table.tid_of(row)) for row in rows]
+    return pd.DataFrame(
+        {
+            "name": list(names) if names is not None else [s.name for s in signatures],
+            "category": list(categories),
+            "process_name": [table.process_names.get(pid) for pid, _ in lanes],
+            "process_label": [table.process_labels.get(pid) for pid, _ in lanes],
+            "thread_name": [table.thread_names.get(lane) for lane in lanes],
+            "input_dims": [_text(s.shapes) for s in signatures],
+            "input_types": [_text(s.dtypes) for s in signatures],
+            "input_strides": [_text(s.strides) for s in signatures],
+            "concrete_inputs": [_text(s.scalars) for s in signatures],
+        },
+        dtype=object,
+    )
+
+
+def _text(value: tuple[Any, ...] | None) -> str | None:
+    return None if value is None else repr(value)
+
+
+class Grouping:
+    """Calls of the same name, arguments, process and thread; one row each. ``apart`` tells more calls apart."""
+
+    def __init__(self, table: TraceTable, row: RowColumn, kernel_name: Codes, *apart: Codes) -> None:
+        signature = np.where(kernel_name >= 0, np.int32(-1), table.signature[row])
+        self.of_call = numbered(table.name[row], signature, _lane_rank(table)[table.lane[row]], kernel_name, *apart)
+        self.first = first_of_each(self.of_call)
+        self.example = row[self.first].tolist()
+
+
+def _lane_rank(table: TraceTable) -> Codes:
+    """Lanes with the same process and thread names count as one."""
+    labels: dict[tuple[Any, ...], int] = {}
+    ranks = []
+    for pid, tid in table.lanes:
+        label = (
+            table.process_names.get(pid),
+            table.process_labels.get(pid),
+            table.thread_names.get((pid, tid), None if (pid, tid) in table.thread_names else tid),
+        )
+        ranks.append(labels.setdefault(label, len(labels)))
+    return np.array(ranks or [0], np.int32)
+
+
+def kernel_details(table: TraceTable, activity: DeviceActivity, events: Codes, group: Codes) -> pd.DataFrame:
+    """``kernel_details`` and ``kernel_details_short`` per group: name, stream, count, total and mean of each kernel."""
+    part = numbered(group, activity.name[events], activity.stream[events])
+    us = pd.Series(activity.duration_us(events))
+    parts = us.groupby(part).agg(["count", "sum", "mean"])
+    first = first_of_each(part)
+    parts["group"], parts["stream"] = group[first], activity.stream[events[first]]
+    parts["text"] = [table.names[code] for code in activity.name[events[first]].tolist()]
+    parts = parts.sort_values(["group", "sum", "text", "stream"], ascending=[True, False, True, True])
+    long: dict[int, list[str]] = {}
+    short: dict[int, list[str]] = {}
+    columns = (parts[c].tolist() for c in ("group", "text", "stream", "count", "sum", "mean"))
+    for key, text, stream, count, total, mean in zip(*columns, strict=True):
+        detail = {
+            "name": text, "stream": stream, "count": count,
+            "total_duration_us": round(total, 3), "mean_duration_us": round(mean, 3),
+        }  # fmt: skip
+        long.setdefault(key, []).append(repr(detail))
+        if len(short.setdefault(key, [])) < 3:
+            short[key].append(f"{_shorten(text)} x{count} {mean:.2f} µs")
+    keys = sorted(long)
+    return pd.DataFrame(
+        {
+            "kernel_details": ["[" + ", ".join(long[k]) + "]" for k in keys],
+            "kernel_details_short": ["; ".join(short[k]) + (" ..." if len(long[k]) > 3 else "") for k in keys],
+        },
+        index=keys,
+    )
+
+
+def _shorten(name: str, width: int = 48) -> str:
+    name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
+    return name if len(name) <= width else name[: width - 1] + "…"
+
+
+def ops_unique_args(
+    table: TraceTable, activity: DeviceActivity, launchers: Launchers, direct: Calls, apart: Codes
+) -> pd.DataFrame:
+    """One row per distinct launching op call and category of its kernels: direct and subtree kernel time (us).
+
+    ``direct``: the same launchers as calls, one per category. A call of several categories has its subtree time in the
+    row of the one that took most; ``calls`` counts it there only. Calls with another ``apart`` are in other rows.
+    """
+    group = Grouping(table, direct.row, direct.kernel_name, direct.category.code, apart)
+    frame = identity(table, group.example, direct.category[group.first].tolist())
+    main, place = _main_parts(direct), np.searchsorted(launchers.row, direct.row)
+    subtree = np.where(main, launchers.subtree_ns[place] / NS_PER_US, np.nan)
+    parts = [
+        frame,
+        pd.Series(np.bincount(group.of_call), name="operation_count"),
+        pd.Series(np.bincount(group.of_call, weights=main).astype(np.int64), name="calls"),
+        statistics(
+            {"direct_us": direct.kernel_ns / NS_PER_US, "subtree_us": subtree},
+            group.of_call,
+            totals=("direct_us", "subtree_us"),
+        ),
+    ]
+    frame = pd.concat(parts, axis=1)
+    frame["example_row"] = group.example
+    frame = frame.join(kernel_details(table, activity, direct.events, group.of_call[direct.call_of_event]))
+    return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
+
+
+def _main_parts(calls: Calls) -> npt.NDArray[np.bool_]:
+    """Of calls that stand together by row, which is the longest of each row; the first of equals."""
+    order = np.lexsort((np.arange(len(calls.row)), -calls.kernel_ns, calls.row))
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = np.diff(calls.row[order]) != 0
+    main = np.zeros(len(order), bool)
+    main[order[fresh]] = True
+    return main
+
+
+def ops_summary(unique: pd.DataFrame) -> pd.DataFrame:
+    """By name."""
+    frame = unique.groupby("name", sort=True).agg(
+        direct_us_sum=("direct_us_sum", "sum"),
+        subtree_us_sum=("subtree_us_sum", "sum"),
+        count=("calls", "sum"),
+        categories=("category", lambda c: repr(sorted(set(c)))),
+    )
+    frame = frame.reset_index()
+    frame["direct_ms"] = frame["direct_us_sum"] / 1e3
+    frame["subtree_ms"] = frame["subtree_us_sum"] / 1e3
+    return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
+
+
+def ops_summary_by_category(unique: pd.DataFrame, activity: DeviceActivity, category: Labels) -> pd.DataFrame:
+    """By category: the calls that launched kernels of it, and these kernels' summed time. Collectives are left out."""
+    counted = np.flatnonzero(~activity.collective)
+    took = np.bincount(category.code[counted], activity.duration[counted], minlength=len(category.texts))
+    frame = unique.groupby("category", sort=True).agg(count=("operation_count", "sum")).reset_index()
+    frame["direct_ms"] = frame["category"].map(dict(zip(category.texts, took / NS_PER_MS, strict=True)))
+    return with_percent(sorted_by(frame, "direct_ms"), "direct_ms")
+
+
+class Work:
+    """The work and the estimate of every reading, evaluated once per distinct signature."""
+
+    def __init__(
+        self,
+        readings: OpReadings,
+        estimate: Callable[[WorkColumns], EstimateTable] | None,
+        chosen: Callable[[WorkColumns], EstimateTable] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        known = [r for r in readings.readings if r.model is not None]
+        models = [r.model for r in known if r.model is not None]
+        self.columns = WorkColumns.of(models, [r.computed_in for r in known])
+        #: Of the device, None where it is not known.
+        self.limits = limits
+        self.estimates = estimate(self.columns) if estimate is not None and models else None
+        #: What the backend that the caller chose says is achievable, beside the roofline.
+        self.achievable = chosen(self.columns) if chosen is not None and models else None
+        self.position = np.cumsum(readings.modelled) - 1
+        self.position[~readings.modelled] = -1
+
+    def take(self, values: Floats, position: Ints) -> Floats:
+        """``values`` at ``position``; NaN where there is no model."""
+        if not len(values):
+            return np.full(len(position), np.nan)
+        return np.where(position >= 0, values[np.maximum(position, 0)], np.nan)
+
+
+def modelled_table(
+    table: TraceTable,
+    activity: DeviceActivity,
+    readings: OpReadings,
+    calls: Calls,
+    work: Work,
+    exchanges: Mapping[int, Exchange],
+    apart: Codes,
+) -> pd.DataFrame:
+    """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
+
+    Rates are flops or bytes over the busy time of the kernels, their mean of all calls together: a ratio of sums.
+    ``hbm_*`` is device memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting
+    included. Calls with another number ``apart`` are in other rows.
+    """
+    reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
+    group = Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
+    kernel_name, categories = calls.kernel_name[group.first].tolist(), calls.category[group.first].tolist()
+    names = [
+        _call_name(table.name_of(row), None if kernel < 0 else table.names[kernel], category)
+        for row, kernel, category in zip(group.example, kernel_name, categories, strict=True)
+    ]
+    frame = identity(table, group.example, categories, names)
+    code = readings.code_of(calls.row[group.first])
+    code = np.where(calls.kernel_name[group.first] >= 0, -1, code)
+    position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
+    of_call = group.of_call
+    kernel_us = calls.kernel_ns / NS_PER_US
+    frame["example_row"] = group.example
+    frame["operation_count"] = np.bincount(of_call, minlength=len(frame))
+    duration_us = np.where(has_host_time(table, calls.row), table.duration_ns[calls.row] / NS_PER_US, np.nan)
+    flops, hbm, wire = (
+        work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
+    )
+    wire = np.where(wire > 0, wire, np.nan)
+    every_row = wire.copy()
+    exchange = [exchanges.get(c) for c in code.tolist()]
+    for i, found in enumerate(exchange):
+        if found is not None and found.exchanged_bytes:
+            every_row[i] = found.exchanged_bytes
+    frame["gflops"] = flops / FLOPS_PER_GFLOP
+    frame["hbm_mb"] = hbm / BYTES_PER_MB
+    frame["flops_per_byte"] = np.divide(flops, hbm, out=np.full(len(flops), np.nan), where=hbm > 0)
+    frame["wire_mb"] = every_row / BYTES_PER_MB
+    amounts = {"tflops_s": flops, "hbm_tb_s": hbm, "effective_interconnect_tb_s": wire}
+    amounts = {key: amount / TERA_PER_S_IN_PER_US for key, amount in amounts.items()}
+    rates = {key: _rate(amount, kernel_us, of_call) for key, amount in amounts.items()}
+    columns = {"duration_us": duration_us, "kernel_us": kernel_us, **rates}
+    measured = statistics(columns, of_call, totals=("duration_us", "kernel_us"))
+    measured["duration_us_sum"] = measured["duration_us_sum"].where(measured["duration_us_mean"].notna())
+    for key, amount in amounts.items():
+        measured[f"{key}_mean"] = _mean_rate(amount, kernel_us, of_call)
+    spoken = [readings.readings[c] if c >= 0 else None for c in code.tolist()]
+    models = [None if reading is None else reading.model for reading in spoken]
+    frame["model"] = [None if m is None else type(m).__name__ for m in models]
+    frame["has_perf_model"] = [m is not None for m in models]
+    frame["compute_spec"] = [None if r is None else r.compute_spec for r in spoken]
+    precision = [None if r is None or r.computed_in is None else r.computed_in.label for r in spoken]
+    frame["computed_in"] = np.array(precision, object)
+    frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
+    frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
+    _add_exchanges(frame, exchange, wire)
+    gap = activity.gap_before[calls.first_event].astype(float)
+    frame["kernels_per_call"] = (
+        np.bincount(of_call[calls.call_of_event], minlength=len(frame)) / frame["operation_count"]
+    )
+    frame["launch_gap_us"] = pd.Series(np.where(gap < 0, np.nan, gap) / NS_PER_US).groupby(of_call).median()
+    frame = pd.concat([frame, measured], axis=1)
+    frame = _with_estimate(frame, work, position, kernel_us, of_call)
+    frame = frame.join(kernel_details(table, activity, calls.events, of_call[calls.call_of_event]))
+    return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
+
+
+def _call_name(op: str, kernel: str | None, category: str) -> str:
+    if kernel is None:
+        return op
+    return f"{op}->{kernel}" if category == COPY else f"{op}->{kernel} (Synthetic Op)"
+
+
+def _add_exchanges(frame: pd.DataFrame, exchange: Sequence[Exchange | None], wire: Floats) -> None:
+    """What is known of token exchanges only."""
+    known = [np.nan if e is None or e.copies is None else e.copies for e in exchange]
+    frame["copies_per_token"] = np.array(known, np.float64)
+    frame["rows_from"] = np.array([None if e is None else e.rows_from for e in exchange], object)
+    frame["expected_remote_mb"] = np.where([e is not None for e in exchange], wire, np.nan) / BYTES_PER_MB
+    frame["remote_from"] = np.array([None if e is None else e.share.source for e in exchange], object)
+    deepep = [np.nan if e is None or e.deepep_us is None else e.deepep_us for e in exchange]
+    frame["deepep_us"] = np.array(deepep, np.float64)
+
+
+def _rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
+    """``amount`` (per call, by group) over each call's time."""
+    return amount[of_call] / np.where(kernel_us > 0, kernel_us, np.nan)
+
+
+def _mean_rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
+    """Of each group, all amounts over all time."""
+    timed = np.bincount(of_call[kernel_us > 0], minlength=len(amount))
+    total = np.bincount(of_call, kernel_us, minlength=len(amount))
+    return amount * timed / np.where(total > 0, total, np.nan)
+
+
+def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: Floats, of_call: Codes) -> pd.DataFrame:
+    estimates, limits = work.estimates, work.limits
+    if estimates is None or limits is None:
+        frame["roofline_us"] = np.nan
+        frame["roofline_bound"] = frame["backend"] = frame["served_from"] = None
+        frame["percent_of_peak"] = np.nan
+        unknown = {f"percent_of_roofline_{name}": np.nan for name in STATISTICS}
+        share = pd.DataFrame(unknown, index=frame.index)
+    else:
+        mean, kernels = frame["kernel_us_mean"].to_numpy(), frame["kernels_per_call"].to_numpy()
+        time_us, peak_us = work.take(estimates.time_us, position), work.take(estimates.peak_us, position)
+        floor_us = limits.floor_us(kernels, mean)
+        bound = [estimates.bound[p] if p >= 0 else None for p in position.tolist()]
+        frame["roofline_us"] = np.where(np.isnan(time_us), np.nan, np.fmax(time_us, floor_us))
+        frame["roofline_bound"] = [
+            LAUNCH if at_floor else b for at_floor, b in zip(floor_us > time_us, bound, strict=True)
+        ]
+        who = zip(np.isfinite(time_us).tolist(), position.tolist(), strict=True)
+        frame["backend"] = [estimates.backend[p] if known else None for known, p in who]
+        frame["percent_of_peak"] = 100 * np.divide(peak_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+        served = limits.served_from(frame["hbm_mb"].to_numpy() * BYTES_PER_MB, peak_us, mean, kernels)
+        frame["served_from"] = np.array(served, object)
+        share = _percent_of_roofline(frame, limits, time_us, kernel_us, of_call)
+    frame = pd.concat([frame, share], axis=1)
+    return frame if work.achievable is None else _with_achievable(frame, work, work.achievable, position)
+
+
+def _percent_of_roofline(
+    frame: pd.DataFrame, limits: Limits, time_us: Floats, kernel_us: Floats, of_call: Codes
+) -> pd.DataFrame:
+    """Of each call's own roofline, which its launches are part of; the mean is the group's."""
+    own = np.fmax(time_us[of_call], limits.floor_us(frame["kernels_per_call"].to_numpy()[of_call], kernel_us))
+    own[np.isnan(time_us[of_call])] = np.nan
+    share = 100 * own / np.where(kernel_us > 0, kernel_us, np.nan)
+    mean = frame["kernel_us_mean"].where(frame["kernel_us_mean"] > 0)
+    found = statistics({"percent_of_roofline": share}, of_call)
+    return found.assign(percent_of_roofline_mean=100 * frame["roofline_us"] / mean)
+
+
+def _with_achievable(frame: pd.DataFrame, work: Work, achievable: EstimateTable, position: Ints) -> pd.DataFrame:
+    time_us, mean = work.take(achievable.time_us, position), frame["kernel_us_mean"].to_numpy()
+    share = 100 * np.divide(time_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+    who: list[str | None] = [
+        achievable.backend[p] if p >= 0 and np.isfinite(time_us[i]) else None for i, p in enumerate(position.tolist())
+    ]
+    return frame.assign(estimated_us=time_us, percent_of_achievable=share, estimated_by=np.array(who, object))
+
+
+def with_estimated_totals(frame: pd.DataFrame, unified: pd.DataFrame, key: str) -> pd.DataFrame:
+    """``frame`` with the estimates of all calls of ``unified`` that have one, summed by ``key``, and their share of
+    these calls' kernel time; as it is without a chosen backend.
+    """
+    if "estimated_us" not in unified:
+        return frame
+    priced = unified[unified["estimated_us"].notna()]
+    sums = pd.DataFrame(
+        {
+            key: priced[key],
+            "estimated_us": priced["estimated_us"] * priced["operation_count"],
+            "kernel_us": priced["kernel_us_sum"],
+        }
+    ).groupby(key)[["estimated_us", "kernel_us"]].sum()  # fmt: skip
+    share = 100 * sums["estimated_us"] / sums["kernel_us"].where(sums["kernel_us"] > 0)
+    return frame.assign(
+        estimated_ms=frame[key].map(sums["estimated_us"] / 1e3), percent_of_achievable=frame[key].map(share)
+    )
+
+
+def _note(readings: OpReadings, code: int, kernel: int) -> str | None:
+    if kernel >= 0:
+        return "kernels that no perf model of the op speaks of"
+    return (readings.readings[code].note or None) if code >= 0 else None
+
+
+def unlinked_rows(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame:
+    """One row per kernel category of the device events that no recorded op launched."""
+    index = np.flatnonzero((activity.op < 0) & ~activity.collective).astype(np.int32)
+    if not len(index):
+        return pd.DataFrame()
+    category = activity.category[index]
+    group = numbered(category.code)
+    first = first_of_each(group)
+    us = activity.duration_us(index)
+    frame = pd.DataFrame({"name": UNLINKED_NAME, "category": category[first].tolist()}, dtype=object)
+    frame["operation_count"] = np.bincount(group)
+    frame["has_perf_model"] = False
+    frame["note"] = "launched before the recorded window, or its launch was not recorded"
+    frame["example_row"] = activity.rows[index[first]].tolist()
+    frame = pd.concat([frame, statistics({"kernel_us": us}, group, totals=("kernel_us",))], axis=1)
+    return frame.join(kernel_details(table, activity, index, group))
+
+
+def kernel_summary(table: TraceTable, activity: DeviceActivity, category: Labels, total_ns: int) -> pd.DataFrame:
+    """One row per (parent op, kernel name, category, stream), collectives and unlinked kernels included."""
+    parent = np.where(activity.op >= 0, table.name[activity.op], np.int32(-1))
+    group = numbered(category.code, parent, activity.name, activity.stream)
+    first = first_of_each(group)
+    us = pd.Series(activity.duration_us()).groupby(group).agg(["sum", "count", "mean", "min", "max"])
+    keys = {
+        "parent_category": category[first].tolist(),
+        "parent_op": [UNLINKED_NAME if c < 0 else table.names[c] for c in parent[first].tolist()],
+        "kernel_name": [table.names[c] for c in activity.name[first].tolist()],
+        "stream": activity.stream[first].astype(np.int64),
+    }
+    frame = pd.concat([pd.DataFrame(keys), us.add_prefix("kernel_us_")], axis=1)
+    total = frame["kernel_us_sum"].sum()
+    frame["percent_of_kernels"] = 100 * frame["kernel_us_sum"] / total if total else 0.0
+    frame["percent_of_total"] = 100 * frame["kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
+    return sorted_by(frame, "kernel_us_sum")
+
+
+def _short(activity: DeviceActivity, below_us: float) -> Codes:
+    """Positions of the events shorter than ``below_us``, collectives left out."""
+    return np.flatnonzero((activity.duration < below_us * NS_PER_US) & ~activity.collective).astype(np.int32)
+
+
+def short_kernel_histogram(activity: DeviceActivity, below_us: float = 10.0, bins: int = 100) -> pd.DataFrame:
+    """Kernels shorter than ``below_us`` in equal bins between the shortest and the longest of them."""
+    us = activity.duration_us(_short(activity, below_us))
+    if not len(us):
+        return pd.DataFrame({"bin_start_us": [], "bin_end_us": [], "count": []})
+    count, edges = np.histogram(us, bins=bins)
+    return pd.DataFrame({"bin_start_us": edges[:-1], "bin_end_us": edges[1:], "count": count})
+
+
+def short_kernels_summary(
+    table: TraceTable, activity: DeviceActivity, total_ns: int, below_us: float = 10.0
+) -> pd.DataFrame:
+    """Kernels shorter than ``below_us`` by launching op call and kernel name."""
+    short = _short(activity, below_us)
+    op = activity.op[short]
+    group = numbered(
+        *(np.where(op >= 0, codes[op], -1) for codes in (table.name, table.signature)), activity.name[short]
+    )
+    first = first_of_each(group)
+    us = pd.Series(activity.duration_us(short)).groupby(group).agg(["sum", "size", "mean"])
+    signatures = [table.signature_of(r) if r >= 0 else None for r in op[first].tolist()]
+    result = pd.DataFrame(
+        {
+            "parent_op": [UNLINKED_NAME if s is None else s.name for s in signatures],
+            "input_dims": [None if s is None else _text(s.shapes) for s in signatures],
+            "input_strides": [None if s is None else _text(s.strides) for s in signatures],
+            "concrete_inputs": [None if s is None else _text(s.scalars) for s in signatures],
+            "kernel_name": [table.names[c] for c in activity.name[short[first]].tolist()],
+        },
+        dtype=object,
+    )
+    for key, figure in (("us_sum", "sum"), ("count", "size"), ("us_mean", "mean")):
+        result[f"short_kernel_{key}"] = us[figure]
+    result["percent_of_total"] = 100 * result["short_kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
+    return sorted_by(result, "short_kernel_us_sum")

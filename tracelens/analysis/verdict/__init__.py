@@ -1,0 +1,1 @@
+"""What a report says first: coverage, single figures, findings."""

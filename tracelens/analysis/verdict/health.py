@@ -1,0 +1,220 @@
+"""What a trace holds and what it lacks, before anything is concluded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.analysis.analyze import recognized
+from tracelens.analysis.attribution.activity import device_activity
+from tracelens.analysis.attribution.calls import read_ops, unified_calls
+from tracelens.analysis.attribution.event_category import with_communicating_ops
+from tracelens.analysis.attribution.steps import find_steps
+from tracelens.analysis.options import Options, active_extensions
+from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.reading.composite_ops import with_inner_ops
+from tracelens.analysis.reading.engine_steps import STEM, inference_steps
+from tracelens.analysis.reading.graph_replays import graph_launches
+from tracelens.analysis.sheets.assembly import not_recorded
+from tracelens.analysis.verdict.coverage import coverage
+from tracelens.analysis.verdict.summary import Coverage, Unanswered
+from tracelens.perf_models import EPComm
+from tracelens.trace.links import LinkedBy
+from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
+from tracelens.trace.tree import OpTree
+
+if TYPE_CHECKING:
+    from tracelens.analysis.loaded_trace import Trace
+
+#: Recorded arguments of collectives that say who exchanges how much with whom.
+_COLLECTIVE_FIELDS = ("Group size", "Process Group Ranks", "In split size", "Out split size")
+#: Parts of argument names that say how tokens are shared out among experts.
+_EXPERT_WORDS = ("expert", "topk", "top_k", "routing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingField:
+    """Something that would say how tokens travel between ranks. ``found`` says where it is; empty: not recorded."""
+
+    name: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Counts are events; ``unlinked_time`` is a share of device events' summed duration.
+
+    ``categories``: (category as recorded, complete events), most first. ``linked``: (how, device events) for each way
+    of linking that occurs. ``with_shapes``: share of CPU ops with recorded shapes; None without CPU ops. ``damage``:
+    what could not be used of the file. ``violations``: invariants of the op tree that do not hold; none in a sound one.
+    ``lacks``: views of a report that were not recorded, and what to set for them.
+    ``token_exchanges``: (op name, calls) of expert-parallel exchanges. ``coverage``: None without device events.
+    """
+
+    source: str
+    events: int
+    rows: int
+    categories: tuple[tuple[str, int], ...]
+    cpu_ops: int
+    device_events: int
+    with_shapes: float | None
+    stacks: bool
+    linked: tuple[tuple[str, int], ...]
+    unlinked: int
+    unlinked_time: float | None
+    overlaps: int
+    steps: tuple[str, int]
+    rank: int | None
+    world_size: int | None
+    device: str | None
+    device_note: str
+    extensions: tuple[str, ...]
+    token_exchanges: tuple[tuple[str, int], ...]
+    routing: tuple[RoutingField, ...]
+    damage: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
+    coverage: Coverage | None = field(default=None)
+    lacks: tuple[Unanswered, ...] = ()
+
+
+def health(trace: Trace, options: Options | None = None) -> Health:
+    """The health of a loaded trace. ``options`` as for a report: its extensions and device count here too."""
+    options = options or Options()
+    table, tree = trace.table, trace.tree
+    extensions = active_extensions(table.names, options)
+    recognition = recognized(trace, options)
+    catalog = Catalog(extensions)
+    exchanges = _token_exchanges(table, catalog)
+    device = table.rows_of(DEVICE_KINDS)
+    stem, steps = find_steps(table)
+    if not stem and len(served := inference_steps(table, catalog)) > 1:
+        stem, steps = STEM, served.steps
+    return Health(
+        source=table.source,
+        events=table.events_total,
+        rows=len(table),
+        categories=_categories(table),
+        cpu_ops=int((table.kind == Kind.CPU_OP).sum()),
+        device_events=len(device),
+        with_shapes=_share_with_shapes(table),
+        stacks=table.has_stacks,
+        linked=_linked(tree, device),
+        unlinked=len(tree.unlinked),
+        unlinked_time=_share_of_time(table, device, tree.unlinked),
+        overlaps=tree.overlaps,
+        steps=(stem, len(steps)),
+        rank=table.rank,
+        world_size=table.world_size,
+        device=recognition.device.name if recognition.device else None,
+        device_note=recognition.note,
+        extensions=tuple(extension.name for extension in extensions),
+        token_exchanges=tuple((name, len(rows)) for name, rows in exchanges.items()),
+        routing=_routing(table, exchanges),
+        damage=_damage(table),
+        violations=tuple(tree.self_check()),
+        coverage=_coverage(trace, catalog) if len(device) else None,
+        lacks=(*not_recorded(table), *_unopened_graphs(table)),
+    )
+
+
+def _unopened_graphs(table: TraceTable) -> Iterator[Unanswered]:
+    if len(graph_launches(table)):
+        because = "graphs replay kernels without them: record the capture, then report --capture TRACE"
+        yield Unanswered(question="ops of replayed kernels", because=because)
+
+
+def _coverage(trace: Trace, catalog: Catalog) -> Coverage:
+    """As in a report of the whole file, without its tables."""
+    trace, _ = with_inner_ops(trace, catalog)
+    table, tree = trace.table, trace.tree
+    activity = device_activity(table, tree, catalog.kernel_patterns)
+    readings = read_ops(trace, catalog, activity)[2]
+    activity = with_communicating_ops(activity, tree, readings)
+    calls, categories = unified_calls(table, tree, activity, readings)
+    return coverage(table, activity, calls, readings, categories)
+
+
+def _categories(table: TraceTable) -> tuple[tuple[str, int], ...]:
+    codes, counts = np.unique(table.category, return_counts=True)
+    names = [table.categories[code] if code >= 0 else "(none)" for code in codes.tolist()]
+    return tuple(sorted(zip(names, counts.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _share_with_shapes(table: TraceTable) -> float | None:
+    signatures = table.signature[table.kind == Kind.CPU_OP]
+    if not len(signatures):
+        return None
+    codes, counts = np.unique(signatures, return_counts=True)
+    # The name does not matter for whether an argument text holds shapes.
+    shaped = [table.op_signature(0, code).shapes is not None for code in codes.tolist()]
+    return float(counts[np.array(shaped, bool)].sum() / counts.sum())
+
+
+def _linked(tree: OpTree, device: RowColumn) -> tuple[tuple[str, int], ...]:
+    ways, counts = np.unique(tree.linked_by[device], return_counts=True)
+    named = [(LinkedBy(way), count) for way, count in zip(ways.tolist(), counts.tolist(), strict=True)]
+    return tuple((way.name.lower().replace("_", " "), count) for way, count in named if way is not LinkedBy.NOTHING)
+
+
+def _share_of_time(table: TraceTable, whole: RowColumn, part: RowColumn) -> float | None:
+    total = int(table.duration_ns[whole].sum())
+    return int(table.duration_ns[part].sum()) / total if total else None
+
+
+def _damage(table: TraceTable) -> tuple[str, ...]:
+    losses = table.losses
+    counted = [f"{losses.damaged_events:,} events could not be read"] if losses.damaged_events else []
+    counted += ["the file ends before its events do"] if losses.truncated else []
+    counted += [f"{losses.repaired:,} values were repaired"] if losses.repaired else []
+    return tuple(losses.notes or counted)
+
+
+def _token_exchanges(table: TraceTable, catalog: Catalog) -> dict[str, list[int]]:
+    """Op name -> rows of the CPU ops that are read as expert-parallel exchanges."""
+    found: dict[str, list[int]] = {}
+    rows = np.flatnonzero(table.kind == Kind.CPU_OP)
+    for code in np.unique(table.name[rows]).tolist():
+        name = table.names[code]
+        if not catalog.knows(name):
+            continue
+        of_name = rows[table.name[rows] == code].tolist()
+        reading = catalog.read(table.signature_of(of_name[0]))
+        if isinstance(reading.model, EPComm) or reading.category == EPComm.category:
+            found[name] = of_name
+    return dict(sorted(found.items()))
+
+
+def _routing(table: TraceTable, exchanges: dict[str, list[int]]) -> tuple[RoutingField, ...]:
+    """The fields that could replace an assumption about routing, and where each was recorded."""
+    groups = table.process_groups()
+    in_groups = f"{len(groups):,} named" if groups else ""
+    rows = [row for of_name in exchanges.values() for row in of_name]
+    arguments = {key for of_name in exchanges.values() for key in table.args(of_name[0])}
+    experts = sorted(key for key in arguments if any(word in key.lower() for word in _EXPERT_WORDS))
+    return (
+        RoutingField(name="distributedInfo pg_config", found=in_groups),
+        *(RoutingField(name=name, found=_where_recorded(table, name, set(rows))) for name in _COLLECTIVE_FIELDS),
+        RoutingField(name="tokens per expert", found=f"as {', '.join(experts)}" if experts else ""),
+    )
+
+
+def _where_recorded(table: TraceTable, attribute: str, exchanges: set[int]) -> str:
+    """Which events hold an attribute that is neither empty nor an empty list."""
+    rows = np.flatnonzero(table.signature >= 0)
+    codes, first = np.unique(table.signature[rows], return_index=True)
+    holding = [c for c, i in zip(codes.tolist(), first.tolist(), strict=True) if _holds(table, int(rows[i]), attribute)]
+    found = rows[np.isin(table.signature[rows], holding)]
+    if not len(found):
+        return ""
+    own = sum(row in exchanges for row in found.tolist())
+    others = len(found) - own
+    parts = [f"on token exchanges ({own:,})"] if own else []
+    parts += [f"on other events ({others:,})"] if others else []
+    return " and ".join(parts)
+
+
+def _holds(table: TraceTable, row: int, attribute: str) -> bool:
+    return table.signature_of(row).attribute(attribute) not in (None, "", "[]", ())

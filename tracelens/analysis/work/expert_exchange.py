@@ -1,0 +1,117 @@
+"""What the token exchanges of a trace move: rows by the layer's ops, and the share of them that leaves the rank.
+
+Where the rows come from: ``tracelens.analysis.work.expert_layers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracelens.analysis.attribution.calls import OpReadings
+from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.reading.catalog import Reading
+from tracelens.analysis.work.expert_layers import Layers, with_rows
+from tracelens.analysis.work.remote_share import RemoteShare, even_routing, ranks_of, recorded_counts, remote_share
+from tracelens.backends.collective_times import exchange_us, fabric, notification_us
+from tracelens.backends.system import System
+from tracelens.errors import UsageError
+from tracelens.network.deepep import DEFAULT_SMS, Exchanges
+from tracelens.perf_models import EPComm
+from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH
+
+NO_SHARE = "unknown: the ranks of the exchange were not recorded (--ep-size)"
+NO_SIZE = "its tokens were not recorded (an FP8 pair), and no combine of the same layer says their size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Of one distinct exchange op: the bytes of every row, which share leaves the rank, and where both come from.
+
+    ``deepep_us``: the time that DeepEP's kernels are estimated to take on this device's standard node; None where no
+    measurement of them carries over, or where the router is not known.
+    """
+
+    exchanged_bytes: float | None
+    copies: float | None
+    rows_from: str
+    share: RemoteShare
+    deepep_us: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertGroup:
+    """What is known of the expert-parallel group: this rank, the group's ranks, how many they are."""
+
+    rank: int | None
+    members: tuple[int, ...]
+    size: int | None
+
+
+def exchanges_of(
+    trace: Trace, readings: OpReadings, group: ExpertGroup, system: System | None
+) -> tuple[OpReadings, Mapping[int, Exchange]]:
+    """``readings`` with what their exchanges move, and reading code -> exchange.
+
+    An exchange whose tokens' size nothing tells loses its model.
+    """
+    codes = {code: r.model for code, r in enumerate(readings.readings) if isinstance(r.model, EPComm)}
+    if not codes:
+        return readings, {}
+    at = np.isin(readings.code, list(codes))
+    code = readings.code[at]
+    layers = Layers(trace, readings.rows[at].astype(np.int64), [codes[c] for c in code.tolist()])
+    found: dict[int, Exchange] = {}
+    made: dict[int, Reading] = {}
+    for each, model in codes.items():
+        reading = readings.readings[each]
+        routed = layers.of_calls(np.flatnonzero(code == each))
+        if model.hidden is None and routed.hidden is None:
+            made[each] = replace(reading, model=None, note=NO_SIZE)
+            continue
+        signature = trace.table.signature_of(int(readings.example[each]))
+        share = remote_share(model, signature, rank=group.rank, members=group.members, ep_size=group.size)
+        ranks = ranks_of(signature, model) or group.size
+        if share is None and ranks is not None:
+            share = even_routing(ranks)
+        model, rows_from = with_rows(model, routed, ranks, recorded_counts(signature)[0])
+        if share is None:
+            model = replace(model, remote_share=None)
+        elif model.remote_share == 1:
+            model = replace(model, remote_share=share.share)
+        made[each] = replace(reading, model=model)
+        found[each] = Exchange(
+            exchanged_bytes=model.exchanged_bytes(), copies=model.copies, rows_from=rows_from,
+            share=share or RemoteShare(share=float("nan"), source=NO_SHARE),
+            deepep_us=_deepep_us(model, signature.name, system),
+        )  # fmt: skip
+    return readings.with_readings(made), found
+
+
+def _deepep_us(model: EPComm, name: str, system: System | None) -> float | None:
+    """What DeepEP's own kernels are estimated to take, counts agreed on; None where that is not known."""
+    own = model.tokens if model.own_tokens is None else model.own_tokens
+    topology = system.topology if system is not None else None
+    phase, width = model.phase, None if model.dtype is None else model.dtype.width_bytes
+    if system is None or topology is None or not topology.ranks_per_node or model.ranks is None or width is None:
+        return None
+    if (phase != DISPATCH and phase != COMBINE) or not model.topk or not model.experts or not model.hidden:
+        return None
+    if model.ranks % topology.ranks_per_node or model.topk > model.experts or model.per_expert:
+        return None
+    if phase == COMBINE and model.own_tokens is None:
+        return None
+    shape = Exchanges(
+        phase="dispatch" if phase == DISPATCH else "combine", tokens=float(own), hidden=float(model.hidden),
+        topk=float(model.topk), experts=float(model.experts), nodes=model.ranks / topology.ranks_per_node,
+        sms=float(DEFAULT_SMS), element_bytes=width + 4 / 128 if width == 1 else float(width),
+    )  # fmt: skip
+    try:
+        fabric(system)
+    except UsageError:
+        return None
+    if "low_latency" in name:
+        return float(exchange_us(shape, "low_latency", system)[0])
+    return float((exchange_us(shape, "normal", system) + notification_us(shape, system))[0])

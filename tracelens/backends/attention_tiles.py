@@ -1,0 +1,235 @@
+"""Attention kernel times: flash attention over new tokens, its backward, and decoding over a paged cache.
+
+A work-group takes some query rows of a head and walks along the keys it sees. Forward: the tiles of its diagonal whole,
+matrix and exponential time overlapped, the longest group and the last wave on top, writing the cache not hidden.
+Decode: sequences split among idle units. ``docs/estimation.md`` has the errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracelens.backends.base import Floats
+from tracelens.backends.family_columns import OUTPUT_BYTES, WIDTH, AttentionColumns, Priced, hbm_peak, matrix_peak
+from tracelens.hardware import HardwareSpec
+from tracelens.hardware.tile_constants import Calibration
+
+#: Exponentials per clock and unit: 16 on NVIDIA since Ampere; 4 SIMDs of 16 lanes at a quarter rate on CDNA.
+EXP_PER_CLOCK = 16
+#: Gradient kernels hold 128 keys per work-group.
+KEYS_PER_GRADIENT_GROUP = 128
+DQ_READ_MODIFY_WRITE_BYTES = 8
+#: One launch, where no engine's layer around the kernel is priced: 2.0-2.7 us fitted for GEMMs on Hopper and Blackwell.
+KERNEL_START_US = 2.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """Tile sizes by head dimension up to 64, up to 128, and above.
+
+    ``rows`` of queries and ``keys`` per step of a work-group; ``packs``: the query heads of one key head share a
+    work-group. Decoding: ``decode_keys`` per step, ``decode_heads`` query heads per work-group, ``window_tiles`` more
+    than a window fills, ``step_tiles`` of start-up, ``least_tiles`` per part. ``splits_all`` False: no splitting of
+    multi-head attention and of windows. ``cached``: a cache that fits L2 is read from there. ``fp8_products``: an FP8
+    cache is also multiplied in FP8, not widened first.
+    """
+
+    rows: tuple[int, int, int]
+    keys: tuple[int, int, int]
+    packs: bool
+    decode_keys: tuple[int, int, int]
+    decode_heads: int = 64
+    window_tiles: float = 1.0
+    step_tiles: float = 0.0
+    least_tiles: int = 1
+    splits_all: bool = True
+    narrow_head: float = 0.0
+    cached: bool = True
+    fp8_products: bool = False
+
+
+#: Name in device files -> tiles. These are facts of the kernels that were measured, not fitted.
+KERNELS: dict[str, Kernel] = {
+    "flash-attention-3": Kernel(
+        rows=(192, 128, 128), keys=(128, 128, 80), packs=True,
+        decode_keys=(128, 128, 64), window_tiles=1.5, step_tiles=0.5, cached=False,
+    ),
+    "flash-attention-3-fp8": Kernel(
+        rows=(128, 128, 128), keys=(128, 128, 128), packs=True,
+        decode_keys=(128, 128, 128), window_tiles=1.5, step_tiles=1.0, cached=False,
+    ),
+    "trtllm-gen": Kernel(rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128)),
+    "trtllm-gen-fp8": Kernel(
+        rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128), fp8_products=True,
+    ),
+    "ada": Kernel(
+        rows=(64, 64, 64), keys=(256, 128, 64), packs=False, decode_keys=(256, 128, 64), window_tiles=0.5,
+        splits_all=False, narrow_head=0.3,
+    ),
+    "ada-fp8": Kernel(
+        rows=(128, 128, 64), keys=(64, 64, 64), packs=True, decode_keys=(64, 64, 64), decode_heads=16,
+    ),
+    "flash-attention-2": Kernel(
+        rows=(128, 128, 128), keys=(64, 64, 64), packs=True, decode_keys=(64, 64, 64), least_tiles=2,
+    ),
+    "flash-mla": Kernel(
+        rows=(128, 128, 128), keys=(128, 128, 80), packs=True, decode_keys=(64, 64, 64), cached=False,
+        fp8_products=True,
+    ),
+    "trtllm-gen-mla": Kernel(
+        rows=(256, 256, 256), keys=(128, 128, 128), packs=False, decode_keys=(128, 128, 128), decode_heads=128,
+        fp8_products=True,
+    ),
+    "composable-kernel": Kernel(
+        rows=(128, 128, 128), keys=(64, 64, 64), packs=False, decode_keys=(64, 64, 64), least_tiles=2,
+    ),
+}  # fmt: skip
+
+
+def forward(c: AttentionColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
+    """Attention of new tokens over themselves and what is cached; None without the device's rates."""
+    found = _rates(c, device, constants)
+    if found is None:
+        return None
+    peak, hbm, units, clock, kernel = found
+    head = np.maximum(c.d_qk, c.d_v)
+    rows, keys = _by_head(kernel.rows, head), _by_head(kernel.keys, head)
+    shared = c.q_heads / c.kv_heads if kernel.packs else np.ones(len(c))
+    groups = c.b * (c.q_heads / shared) * np.ceil(c.s * shared / rows)
+    mean, last = _visited(c, np.maximum(rows / shared, keys), keys)
+
+    efficiency = constants["matrix_efficiency"]
+    wide = np.maximum(head / 128, 1) ** constants.get("wide_head", 0.0)
+    multiply = 2 * (c.d_qk + c.d_v) / (peak * efficiency / units) * wide
+    per_key = rows * _taking_turns(multiply, 1 / clock)
+    start = constants.get("group_us", 0.0)
+    group = start + mean * per_key
+    compute = np.maximum(
+        constants.get("longest", 1.0) * (start + last * per_key),
+        groups * group / units + constants.get("tail", 0.0) * group * np.minimum(1, groups / units),
+    )
+    least = np.maximum(c.flops() / peak, c.hbm_bytes() / hbm)
+    if c.as_layer:
+        # Writing K and V into pages costs about as much for 4 heads as for 3: pages, not bytes. It is not hidden.
+        written = 8 * (c.kv_heads / 4) ** 0.8 * (64 + c.d_v / 2) / constants.get("kv_efficiency", 1.0)
+        moved = c.q_heads * (c.d_qk + c.d_v) / constants.get("q_efficiency", 1.0)
+        memory = OUTPUT_BYTES * c.b * c.s * (moved + written) / hbm
+        time = constants["launch_us"] + compute + memory
+    else:
+        memory = c.hbm_bytes() / (hbm * constants.get("q_efficiency", 1.0))
+        time = KERNEL_START_US + np.maximum(compute, memory)
+    time = np.maximum(time, least)
+    return Priced(time_us=time, compute_us=compute, memory_us=memory, peak_us=least)
+
+
+def backward(c: AttentionColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
+    """dQ, dK and dV: five products per pair, each work-group on its keys; dQ is added up in memory.
+
+    Every group of keys adds its share into dQ in fp32: a read and a write of S_q * D per group, and 2 launches around
+    it that sum dO * O and convert dQ. Work-groups are keys, so short sequences leave units idle sooner than forward.
+    """
+    found = _rates(c, device, constants)
+    if found is None:
+        return None
+    peak, hbm, units, clock, _ = found
+    key_groups = np.ceil(c.keys / KEYS_PER_GRADIENT_GROUP)
+    groups = c.b * c.q_heads * key_groups
+    pairs = c.pairs() / c.b
+    # Whole tiles on the diagonal: half a tile of pairs more per query row than are attended.
+    visited = pairs + np.where(c.causal > 0, c.s * KEYS_PER_GRADIENT_GROUP / 2, 0.0)
+    efficiency = constants["matrix_efficiency"]
+    multiply = 2 * (3 * c.d_qk + 2 * c.d_v) / (peak * efficiency / units)
+    per_pair = _taking_turns(multiply, 1 / clock)
+    group = constants.get("group_us", 0.0) + visited / key_groups * per_pair
+    longest = constants.get("group_us", 0.0) + KEYS_PER_GRADIENT_GROUP * c.s * per_pair
+    compute = np.maximum(longest, groups * group / units)
+    added = visited / KEYS_PER_GRADIENT_GROUP * c.b * c.q_heads * c.d_qk * DQ_READ_MODIFY_WRITE_BYTES
+    passes = OUTPUT_BYTES * c.b * (3 * c.s * c.q_heads + 4 * c.keys * c.kv_heads) * (c.d_qk + c.d_v) / 2
+    passes += OUTPUT_BYTES * c.b * c.s * c.q_heads * (2 * c.d_v + 2 * c.d_qk)
+    # fp32 additions meet in L2, which moves several times what HBM does.
+    memory = passes / hbm
+    atomics = added / (hbm * 3.0 * device.clock_scale)
+    flops = 2 * c.q_heads * c.pairs() * (3 * c.d_qk + 2 * c.d_v)
+    once = c.s * c.q_heads * (2 * c.d_qk + c.d_v) + 2 * c.keys * c.kv_heads * (c.d_qk + c.d_v)
+    least = np.maximum(flops / peak, OUTPUT_BYTES * c.b * once / hbm)
+    time = 3 * constants["launch_us"] + np.maximum(compute, atomics) + memory
+    return Priced(time_us=np.maximum(time, least), compute_us=compute, memory_us=memory, peak_us=least)
+
+
+def decode(c: AttentionColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
+    """One new token per sequence over its cached keys, long sequences split among idle units."""
+    found = _rates(c, device, constants)
+    if found is None:
+        return None
+    peak, hbm, units, _, kernel = found
+    width, head = WIDTH[c.precision], np.maximum(c.d_qk, c.d_v)
+    keys = _by_head(kernel.decode_keys, head)
+    heads = c.q_heads / c.kv_heads
+    groups = c.b * c.kv_heads * np.ceil(heads / kernel.decode_heads)
+    tiles = np.minimum(np.ceil(c.keys / keys), c.window / keys + kernel.window_tiles)
+    read = np.minimum(c.keys, tiles * keys)
+    parts = np.clip(
+        units / groups, 1, np.maximum(1, np.minimum(tiles / kernel.least_tiles, constants.get("split_cap", np.inf)))
+    )
+    if not kernel.splits_all:
+        whole = (heads == 1) | np.isfinite(c.window)
+        groups = np.where(whole, c.b * c.q_heads, groups)
+        parts = np.where(whole, 1.0, parts)
+    wide = np.maximum(head / 128, 1) ** constants.get("wide_head", 0.0) * (128 / head) ** kernel.narrow_head
+    tile = keys * c.cache_width * width * constants["tile_us"] / 16384 * wide / device.clock_scale
+    if "matrix_efficiency" in constants.constants:
+        products = 2 * np.minimum(heads, kernel.decode_heads) * keys * (c.d_qk + c.d_v)
+        tile = np.maximum(tile, products / (constants["matrix_efficiency"] * peak / units))
+    start = constants.get("group_us", 0.0) + kernel.step_tiles * (tiles > 1) * tile
+    split = np.maximum(1, groups * parts / units) * (start + tiles / parts * tile)
+    whole_us = np.maximum(1, groups / units) * (start + tiles * tile)
+    cache = c.b * c.kv_heads * c.cache_width * width * read
+    missed = np.ones(len(c))
+    if kernel.cached and device.l2_mib is not None:
+        missed = np.clip((cache / (device.l2_mib * 2**20) - 0.8) / 0.5, 0, 1)
+    hit = np.maximum(constants.get("l2_efficiency", 1.0) * device.clock_scale, constants["hbm_efficiency"])
+    memory = cache / hbm * (missed / constants["hbm_efficiency"] + (1 - missed) / hit)
+    compute = np.minimum(whole_us, split)
+    moved = c.q_heads * (c.d_qk + c.d_v) + c.kv_heads * c.cache_width
+    rows = OUTPUT_BYTES * c.b * moved / constants.get("q_efficiency", 1.0) / hbm
+    time = (constants["launch_us"] if c.as_layer else KERNEL_START_US) + rows
+    time += np.minimum(np.maximum(whole_us, memory), np.maximum(split, memory) + constants.get("combine_us", 0.0))
+    least = np.maximum(c.flops() / peak, c.hbm_bytes() / hbm)
+    return Priced(time_us=np.maximum(time, least), compute_us=compute, memory_us=memory, peak_us=least)
+
+
+def _rates(
+    c: AttentionColumns, device: HardwareSpec, constants: Calibration
+) -> tuple[float, float, int, float, Kernel] | None:
+    peak, hbm, units, mhz = matrix_peak(device, c.precision), hbm_peak(device), device.compute_units, device.clock_mhz
+    kernel = constants.chosen(KERNELS)
+    if c.precision != "bf16" and kernel is not None and not kernel.fp8_products:
+        peak = matrix_peak(device, "bf16")
+    if peak is None or hbm is None or units is None or mhz is None or kernel is None:
+        return None
+    return peak, hbm, units, EXP_PER_CLOCK * mhz * device.clock_scale, kernel
+
+
+def _taking_turns(multiply: Floats, exponential: float) -> Floats:
+    """Matrix and exponential units overlap in part: the norm of order 1.5, between sum and maximum."""
+    root: Floats = np.cbrt(multiply * np.sqrt(multiply) + exponential * exponential**0.5)
+    return root * root
+
+
+def _by_head(sizes: tuple[int, int, int], head: Floats) -> Floats:
+    return np.where(head <= 64, sizes[0], np.where(head <= 128, sizes[1], sizes[2])).astype(np.float64)
+
+
+def _visited(c: AttentionColumns, edge: Floats, keys: Floats) -> tuple[Floats, Floats]:
+    """Keys that a work-group walks along, on average and at most. ``edge``: tokens of a tile on the diagonal."""
+    total = c.past + np.ceil(c.s / keys) * keys
+    new = total - c.past
+    window = np.minimum(c.window + edge / 2, total)
+    ramp = np.clip(window - c.past, 0, new)
+    mean = (ramp * (c.past + ramp / 2) + (new - ramp) * window) / new
+    causal = c.causal > 0
+    mean = np.where(causal, np.minimum(mean + edge / 2, total), total)
+    last = np.where(causal, np.minimum(c.window + edge, total), total)
+    return mean, last

@@ -1,0 +1,223 @@
+"""How long collectives and expert-parallel exchanges take on a system's links."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.system import System
+from tracelens.errors import UsageError
+from tracelens.groups import Group
+from tracelens.network.algorithms import bound_us, collective_us
+from tracelens.network.algorithms.pipelined import forwarded_us
+from tracelens.network.deepep import (
+    DEFAULT_SMS,
+    Exchanges,
+    Fabric,
+    Phase,
+    distinct,
+    low_latency_us,
+    normal_us,
+    notify_us,
+)
+from tracelens.network.deepep import bound_us as exchange_bound_us
+from tracelens.network.topology import Topology
+from tracelens.perf_models import Collective, EPComm, PerfModel
+from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.units import GB_PER_S_IN_BYTES_PER_US
+
+Kernels: TypeAlias = Literal["normal", "low_latency"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MessageColumns:
+    """Collectives as arrays: ``word`` (``"all_reduce"``), full message in bytes as in ``collective_us``, group."""
+
+    word: Sequence[str]
+    nbytes: Floats
+    group: Sequence[Group]
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+
+@backend("collectives")
+class Collectives:
+    """The fastest algorithm of the cluster's library, over its links; DeepEP's kernels where the cluster runs them.
+
+    Answers ``Collective`` with a recorded group and ``EPComm`` with a known group size, on a system with a topology. An
+    exchange without router dimensions is priced as an all-to-all of its rows; with them, on a cluster without DeepEP, a
+    token crosses the network once per distinct node (PXN). Custom
+    all-reduce kernels are not answered. The groups of the ranks in between share the network cards, nothing else runs
+    on the links at the time, and every rank arrives at once.
+    """
+
+    name: ClassVar[str] = "collectives"
+
+    def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
+        """Time of every row, in microseconds; NaN where there is no answer."""
+        time_us, peak_us = (np.full(len(columns), np.nan) for _ in range(2))
+        if system.topology is None:
+            return self._table(time_us, peak_us)
+        messages: dict[tuple[str, Group], list[tuple[int, float]]] = defaultdict(list)
+        for index, model in enumerate(columns.models):
+            if isinstance(model, EPComm) and (exchange := _exchange(model, system)) is not None:
+                time_us[index] = (exchange_us(exchange, "normal", system) + notification_us(exchange, system))[0]
+                peak_us[index] = exchange_bound_us(exchange, fabric(system))
+            elif isinstance(model, EPComm) and (forwarded := _forwarded_us(model, system.topology)) is not None:
+                time_us[index], peak_us[index] = forwarded
+            elif (message := _message(model)) is not None:
+                word, nbytes, group = message
+                messages[word, group].append((index, nbytes))
+        for (word, group), rows in messages.items():
+            at, sizes = [index for index, _ in rows], np.array([nbytes for _, nbytes in rows], dtype=np.float64)
+            topology = system.topology.beside_siblings(group)
+            time_us[at] = collective_us(word, sizes, group, topology)[0]
+            peak_us[at] = bound_us(word, sizes, group, topology)
+        return self._table(time_us, peak_us)
+
+    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
+        """The estimate of one operation; None where there is no answer."""
+        return self.estimate_many(WorkColumns.of([op]), system).row(0)
+
+    def _table(self, time_us: Floats, peak_us: Floats) -> EstimateTable:
+        unknown = np.full(len(time_us), np.nan)
+        known = ~np.isnan(time_us)
+        return EstimateTable(
+            time_us=time_us,
+            peak_us=np.where(known, peak_us, np.nan),
+            compute_us=unknown,
+            memory_us=unknown,
+            wire_us=time_us,
+            bound=tuple("wire" if each else None for each in known.tolist()),
+            rate_basis=(None,) * len(time_us),
+            backend=tuple(self.name if each else None for each in known.tolist()),
+        )
+
+
+def message_us(columns: MessageColumns, system: System, algorithm: str | None = None) -> tuple[Floats, tuple[str, ...]]:
+    """Time of every collective in microseconds, and the algorithm that it takes; NaN and ``""`` where none can.
+
+    ``algorithm`` (``"tree"``) leaves no choice. UsageError for a system without a topology.
+    """
+    topology = _topology(system)
+    rows: dict[tuple[str, Group], list[int]] = defaultdict(list)
+    for index, key in enumerate(zip(columns.word, columns.group, strict=True)):
+        rows[key].append(index)
+    time_us = np.full(len(columns), np.nan)
+    names = [""] * len(columns)
+    for (word, group), at in rows.items():
+        time_us[at], chosen = collective_us(word, columns.nbytes[at], group, topology, algorithm)
+        for index, name in zip(at, chosen, strict=True):
+            names[index] = name
+    return time_us, tuple(names)
+
+
+def exchange_us(exchanges: Exchanges, kernels: Kernels, system: System) -> Floats:
+    """Time of every dispatch or combine by DeepEP's kernels, in microseconds; ``notification_us`` comes before normal
+    ones. UsageError for a system whose cluster is not known to run DeepEP.
+    """
+    priced = low_latency_us if kernels == "low_latency" else normal_us
+    return np.atleast_1d(np.asarray(priced(exchanges, fabric(system)), dtype=np.float64))
+
+
+def notification_us(exchanges: Exchanges, system: System) -> Floats:
+    """What DeepEP's normal kernels need between nodes to agree on counts, in microseconds. UsageError as there."""
+    return np.atleast_1d(np.asarray(notify_us(exchanges, fabric(system)), dtype=np.float64))
+
+
+def _topology(system: System) -> Topology:
+    if system.topology is None:
+        raise UsageError(f"{system.device.name} stands alone: collectives need a cluster")
+    return system.topology
+
+
+def fabric(system: System) -> Fabric:
+    """The links that DeepEP's kernels use. UsageError where no measurement carries over."""
+    topology, units = _topology(system), system.device.compute_units
+    if not _runs_deepep(system) or units is None or topology.ranks_per_node is None:
+        raise UsageError(
+            f"no DeepEP measurement carries over to {system.cluster.name if system.cluster else 'this system'}"
+        )
+    node, network = topology.tiers[:2]
+    return Fabric(
+        link_gb_s=node.link.rates.peak_gb_s,
+        nic_gb_s=network.link.rates.peak_gb_s * network.cards / topology.ranks_per_node,
+        ranks_per_node=topology.ranks_per_node,
+        compute_units=units,
+    )
+
+
+def _runs_deepep(system: System) -> bool:
+    """Whether it is known to, and has the count of units that its kernels are priced by."""
+    known = system.cluster is not None and system.cluster.ep_library == "deepep"
+    return known and system.device.compute_units is not None
+
+
+def _exchange(model: EPComm, system: System) -> Exchanges | None:
+    """A router's exchange over whole nodes, by the normal kernels; None when it is not one."""
+    phases: dict[str | None, Phase] = {"dispatch": "dispatch", "combine": "combine"}
+    phase, topology = phases.get(model.phase), system.topology
+    if phase is None or not model.ranks or not model.experts or not model.topk or topology is None:
+        return None
+    tokens = model.tokens if model.own_tokens is None else model.own_tokens
+    per_node = topology.ranks_per_node
+    if (
+        model.hidden is None
+        or not _runs_deepep(system)
+        or per_node is None
+        or model.stride != 1
+        or model.ranks % per_node
+    ):
+        return None
+    return Exchanges(
+        phase=phase, tokens=float(tokens), hidden=float(model.hidden), topk=float(model.topk),
+        experts=float(model.experts), nodes=float(model.ranks // per_node), sms=float(DEFAULT_SMS),
+    )  # fmt: skip
+
+
+def _forwarded_us(model: EPComm, topology: Topology) -> tuple[float, float] | None:
+    """Time and bound of a router's exchange between nodes where no DeepEP measurement carries over: a token crosses the
+    network once per distinct node, and is passed on there to the ranks that it goes to. None for any other.
+    """
+    per_node, row = topology.ranks_per_node, model.row_bytes
+    if model.phase not in ("dispatch", "combine") or not model.ranks or not model.experts or not model.topk:
+        return None
+    if per_node is None or row is None:
+        return None
+    group = Group(ranks=model.ranks, stride=model.stride)
+    topology, nodes = topology.beside_siblings(group), group.domains(per_node)
+    if model.ranks % nodes:
+        return None
+    token = (model.tokens if model.own_tokens is None else model.own_tokens) * row
+    ranks, places = (float(distinct(count, model.experts, model.topk)) for count in (model.ranks, nodes))
+    sent = token * places * (nodes - 1) / nodes
+    time_us = forwarded_us(token * ranks, sent, group, topology)
+    if time_us is None:
+        return None
+    network = topology.crossings(group, "all_to_all")[-1]
+    return time_us, sent / (network.peak_gb_s / network.members * GB_PER_S_IN_BYTES_PER_US)
+
+
+def _message(model: PerfModel) -> tuple[str, float, Group] | None:
+    """Word, full message and group of a collective; None when they were not recorded, or the kernel is custom."""
+    if isinstance(model, EPComm):
+        return _rows_message(model)
+    if type(model) is not Collective or model.word is None or not model.ranks or model.dtype is None:
+        return None
+    elements = model.elements_out if model.word == "all_gather" else model.elements_in
+    return model.word, elements * model.dtype.width_bytes, Group(ranks=model.ranks, stride=model.stride)
+
+
+def _rows_message(model: EPComm) -> tuple[str, float, Group] | None:
+    """An all-to-all in which the rows that travel are (p-1)/p of the message."""
+    remote = model.wire_bytes() if model.remote_share != 1 else model.expected_wire_bytes() if model.ranks else None
+    if remote is None or not model.ranks:
+        return None
+    whole = remote * model.ranks / (model.ranks - 1) if model.ranks > 1 else 0.0
+    return "all_to_all", whole, Group(ranks=model.ranks, stride=model.stride)

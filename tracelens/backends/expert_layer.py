@@ -1,0 +1,83 @@
+"""A fused expert layer on one rank: sorting, two grouped products, activation, the weighted sum; no exchange.
+
+The grouped products take the best of five tiles over the blocks of rows that each expert really has; only experts with
+rows are read. The weighted sum runs over the tokens of all ranks, also those without a local expert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tracelens.backends.base import Floats
+from tracelens.backends.family_columns import WIDTH, MoEColumns, Priced, hbm_peak, matrix_peak
+from tracelens.hardware import HardwareSpec
+from tracelens.hardware.tile_constants import Calibration
+
+TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
+#: Rows of the blocks that ``MoEColumns.blocks`` must hold.
+BLOCKS = tuple(sorted({rows for rows, _ in TILES}))
+_FEW_WAVES = 8
+_UNALIGNED_FFN = 1.8
+_WIDE_FFN = 5000.0
+_LEAST_FFN = 128
+
+
+def price(c: MoEColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
+    """Time of every layer; None without the device's rates."""
+    peak, hbm, units = matrix_peak(device, c.precision), hbm_peak(device), device.compute_units
+    if peak is None or hbm is None or units is None:
+        return None
+    if constants.kernel == "replayed":
+        c = _replayed(c)
+    w = WIDTH[c.precision]
+    # Tiles of 128 columns; narrow shares of an expert are padded by the block-scaled kernels.
+    ffn = np.maximum(c.ffn, _LEAST_FFN) if constants.kernel == "padded" else c.ffn
+    both, compute, memory = np.zeros(len(c)), np.zeros(len(c)), np.zeros(len(c))
+    for n, k in (((1 + c.gated) * ffn, c.hidden), (c.hidden, ffn)):
+        time, computing, loading = _grouped(c, n, k, w, peak, hbm, units, device.clock_scale, constants)
+        both, compute, memory = both + time, compute + computing, memory + loading
+    slow = 1 + constants.get("wide_ffn", 0.0) * c.ffn**4 / (c.ffn**4 + _WIDE_FFN**4)
+    slow = slow * np.where(c.ffn % 16 != 0, _UNALIGNED_FFN, 1.0)
+    scales = 0.0 if c.precision == "bf16" else w
+    permuted = c.rows * (c.hidden * (w + scales + 4) + c.ffn * (2 * (1 + c.gated) + 2 + scales))
+    summed = 2 * c.tokens * c.hidden * (1 - 1 / c.ranks)
+    sorting = constants.get("sort_us", 0.0) * np.clip(np.log2(c.tokens) / 3 - 1, 0, 1)
+    time = (
+        constants["launch_us"]
+        + sorting
+        + both * slow
+        + permuted * constants.get("permute_passes", 0.0) / hbm
+        + summed * constants.get("combine_passes", 0.0) / hbm
+    )
+    least = np.maximum(c.flops() / peak, c.hbm_bytes() / hbm)
+    return Priced(time_us=np.maximum(time, least), compute_us=compute, memory_us=memory, peak_us=least)
+
+
+def _replayed(c: MoEColumns) -> MoEColumns:
+    """Each token with a local expert runs min(top k, local experts) of them: a guess at how A100's was measured."""
+    reached = np.minimum(c.rows, c.tokens * (1 - (1 - 1 / c.ranks) ** c.topk))
+    more = np.maximum(np.minimum(c.topk, c.local_experts) * reached / np.maximum(c.rows, 1), 1)
+    rows = c.rows * more
+    return replace(c, rows=rows, blocks={size: np.maximum(of, np.ceil(rows / size)) for size, of in c.blocks.items()})
+
+
+def _grouped(
+    c: MoEColumns, n: Floats, k: Floats, w: float, peak: float, hbm: float, units: int, clock: float,
+    constants: Calibration,
+) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    """(time, computing, reading the weights), in us."""
+    l2 = constants.get("l2_ratio", 2.3) * hbm * clock
+    flops = constants["matrix_efficiency"] * peak / units
+    loading = (c.active * n * k * w + c.rows * (k * w + 2 * n)) / (constants["hbm_efficiency"] * hbm)
+    best, fastest = np.full(len(c), np.inf), np.full(len(c), np.inf)
+    for tm, tn in TILES:
+        tiles = c.blocks[tm] * np.ceil(n / tn)
+        waves = np.maximum(1.0, tiles / units)
+        # Few waves end together; of many, units start the next at different times.
+        waves = np.where(waves < _FEW_WAVES, np.ceil(waves), np.maximum(waves + 0.5, _FEW_WAVES))
+        computing = waves * 2 * tm * tn * (k + 64 * constants.get("k_overhead", 0.0)) / flops
+        best = np.minimum(best, np.maximum(computing, np.maximum(w * tiles * (tm + tn) * k / l2, loading)))
+        fastest = np.minimum(fastest, computing)
+    return np.where(c.rows > 0, best, 0.0), fastest, loading

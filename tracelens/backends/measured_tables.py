@@ -1,0 +1,300 @@
+"""Times that others measured: aiconfigurator's published tables, where that package is installed.
+
+Between measured points the logarithm of the time is linear in the logarithms of the sizes, over the cell of the grid
+that encloses the shape; every corner that counts must have been measured, and outside of the grid there is no answer.
+Of several frameworks the newest version of each counts, and at each point the fastest. GEMM: (m, n, k). Attention: the
+same heads, head dimension and window, over (batch, keys). Expert layers on even loads: the same layer, over tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.family_columns import AttentionColumns, Columns, GEMMColumns, MoEColumns
+from tracelens.backends.roofline import Roofline
+from tracelens.backends.system import System
+from tracelens.dtypes import DType
+from tracelens.errors import InputError, TracelensError
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models import GEMM, PerfModel
+from tracelens.perf_models.base import resolved
+from tracelens.perf_models.work_columns import WorkColumns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Since 0.11 the tables are in a package of their own.
+PACKAGES = ("aiconfigurator_core", "aiconfigurator")
+_TYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+_HEADS = ("num_heads", "num_key_value_heads", "head_dim", "window_size")
+_LAYER = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A family's files: columns that must be equal, and those of the grid."""
+
+    file: str
+    dtype: str
+    same: tuple[str, ...]
+    grid: tuple[str, ...]
+
+
+_KINDS = {
+    "gemm": _Kind(file="gemm_perf", dtype="gemm_dtype", same=(), grid=("m", "n", "k")),
+    "prefill": _Kind(file="context_attention_perf", dtype="kv_cache_dtype", same=_HEADS, grid=("batch_size", "isl")),
+    "decode": _Kind(file="generation_attention_perf", dtype="kv_cache_dtype", same=_HEADS, grid=("batch_size", "keys")),
+    "latent": _Kind(
+        file="generation_mla_perf", dtype="kv_cache_dtype", same=("num_heads",), grid=("batch_size", "keys")
+    ),
+    "moe": _Kind(file="moe_perf", dtype="moe_dtype", same=_LAYER, grid=("num_tokens",)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Grid:
+    """Logarithms of measured sizes along each axis, and of the times at their crossings; NaN where not measured."""
+
+    axes: tuple[Floats, ...]
+    log_us: npt.NDArray[np.float64]
+
+    def at(self, sizes: Floats) -> Floats:
+        """Times in us at the rows of ``sizes``, one column per axis."""
+        inside, low, share = np.ones(len(sizes), bool), [], []
+        for axis, values in zip(self.axes, np.log(sizes).T, strict=True):
+            inside &= (values >= axis[0] - 1e-9) & (values <= axis[-1] + 1e-9)
+            cell = np.clip(np.searchsorted(axis, values + 1e-9) - 1, 0, max(len(axis) - 2, 0))
+            width = axis[np.minimum(cell + 1, len(axis) - 1)] - axis[cell]
+            part = np.divide(values - axis[cell], width, out=np.zeros(len(values)), where=width > 0)
+            low.append(cell)
+            share.append(np.where(np.abs(part - part.round()) < 1e-6, part.round(), part))
+        total = np.zeros(len(sizes))
+        for corner in itertools.product((0, 1), repeat=len(self.axes)):
+            weight = np.prod([s if side else 1 - s for side, s in zip(corner, share, strict=True)], axis=0)
+            at = tuple(
+                np.minimum(cell + side, len(axis) - 1) for cell, side, axis in zip(low, corner, self.axes, strict=True)
+            )
+            total += np.where(weight > 0, weight * self.log_us[at], 0.0)
+        return np.where(inside, np.exp(total), np.nan)
+
+
+@backend("silicon")
+class Silicon:
+    """Layers as aiconfigurator measured them, and BF16 products alone; None for everything else.
+
+    Times are at the device's own clock, so at another there is no answer. Where a repeated measurement found operands
+    in L2 and is faster than the data sheet allows, the data sheet's time stands.
+    """
+
+    name: ClassVar[str] = "silicon"
+    reads_stores: ClassVar[bool] = True
+
+    def estimate_many(self, columns: WorkColumns | Columns, system: System) -> EstimateTable:
+        """One row per row of ``columns``; NaN where nothing near was measured."""
+        time = _times(columns, system.device)
+        if time is None:
+            return EstimateTable.unanswered(len(columns))
+        bound = Roofline().estimate_many(columns, system)
+        known = np.isfinite(time).tolist()
+        return EstimateTable(
+            time_us=np.where(known, np.fmax(time, bound.peak_us), np.nan),
+            peak_us=bound.peak_us,
+            compute_us=bound.compute_us,
+            memory_us=bound.memory_us,
+            wire_us=bound.wire_us,
+            bound=tuple(b if k else None for b, k in zip(bound.bound, known, strict=True)),
+            rate_basis=tuple("achievable" if k else None for k in known),
+            backend=tuple(self.name if k else None for k in known),
+        )
+
+    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
+        """The one-row form."""
+        return self.estimate_many(WorkColumns.of([op]), system).row(0)
+
+
+def absence() -> str | None:
+    """Why there are no tables; None where they can be read."""
+    if not any(importlib.util.find_spec(name) for name in PACKAGES):
+        return "aiconfigurator is not installed"
+    folder = data_folder()
+    if folder is None:
+        return "the installed aiconfigurator has no folder systems/data"
+    if next(folder.rglob("*_perf.parquet"), None) is not None and importlib.util.find_spec("pyarrow") is None:
+        return "reading aiconfigurator's tables needs pyarrow (pip install pyarrow)"
+    return None
+
+
+def data_folder() -> Path | None:
+    """``systems/data`` of the installed package, which is not imported."""
+    for name in PACKAGES:
+        found = importlib.util.find_spec(name)
+        for place in (found.submodule_search_locations or ()) if found is not None else ():
+            folder = Path(place) / "systems" / "data"
+            if folder.is_dir():
+                return folder
+    return None
+
+
+def _times(columns: WorkColumns | Columns, device: HardwareSpec) -> Floats | None:
+    if device.clock_scale != 1 or absence() is not None:
+        return None
+    folder = data_folder()
+    if isinstance(columns, WorkColumns):
+        return _products(columns, folder, device)
+    if isinstance(columns, GEMMColumns):
+        if columns.blocks is not None or not (columns.as_layer or columns.precision == "bf16"):
+            return None
+        sizes = np.stack([columns.m, columns.n, columns.k], axis=1)
+        alone = (columns.b == 1) & (columns.groups == 1)
+        return np.where(alone, _looked_up(folder, device, "gemm", columns.precision, None, sizes), np.nan)
+    if isinstance(columns, MoEColumns):
+        return _layers(columns, folder, device)
+    return _attention(columns, folder, device) if columns.as_layer else None
+
+
+def _products(columns: WorkColumns, folder: Path | None, device: HardwareSpec) -> Floats | None:
+    time = np.full(len(columns), np.nan)
+    rows = [
+        index
+        for index, model in enumerate(columns.models)
+        if type(model) is GEMM
+        and model.b == 1
+        and {model.dtype, resolved(model.dtype_b, model.dtype)} <= {DType.BF16, DType.FP16}
+    ]
+    if rows:
+        models: list[Any] = [columns.models[row] for row in rows]
+        sizes = np.array([(model.m, model.n, model.k) for model in models], dtype=np.float64)
+        time[rows] = _looked_up(folder, device, "gemm", "bf16", None, sizes)
+    return time
+
+
+def _attention(c: AttentionColumns, folder: Path | None, device: HardwareSpec) -> Floats:
+    single = c.s == 1
+    window = np.where(np.isfinite(c.window), c.window, 0.0)
+    decoding = np.stack([c.b, c.keys], axis=1)
+    if c.value_in_key:
+        found = _looked_up(folder, device, "latent", c.precision, c.q_heads[:, None], decoding)
+        return np.where(single, found, np.nan)
+    same = np.stack([c.q_heads, c.kv_heads, c.d_qk, window], axis=1)
+    prompt = np.stack([c.b, c.s], axis=1)
+    time = np.where(
+        single,
+        _looked_up(folder, device, "decode", c.precision, same, decoding),
+        np.where(c.past == 0, _looked_up(folder, device, "prefill", c.precision, same, prompt), np.nan),
+    )
+    return np.where((c.d_qk == c.d_v) & (c.causal > 0), time, np.nan)
+
+
+def _layers(c: MoEColumns, folder: Path | None, device: HardwareSpec) -> Floats:
+    """Tables name the experts' full width; this rank's share times every degree that was measured is tried."""
+    time = np.full(len(c), np.nan)
+    even = np.abs(c.rows * c.ranks / (c.tokens * c.topk) - 1) < 1e-6
+    for tp in (1, 2, 4, 8, 16, 32):
+        share = [c.hidden, c.ffn * tp, c.topk, c.local_experts * c.ranks, np.full(len(c), float(tp)), c.ranks]
+        found = _looked_up(folder, device, "moe", c.precision, np.stack(share, axis=1), c.tokens[:, None])
+        time = np.fmin(time, found)
+    return np.where(even, time, np.nan)
+
+
+def _looked_up(
+    folder: Path | None, device: HardwareSpec, family: str, precision: str, same: Floats | None, sizes: Floats
+) -> Floats:
+    time = np.full(len(sizes), np.nan)
+    names = tuple(filter(None, (device.name, device.based_on)))
+    grids = {} if folder is None else _grids(folder, names, family, precision)
+    if same is None:
+        return grids[()].at(sizes) if () in grids else time
+    _, which = np.unique(same, axis=0, return_inverse=True)
+    for group in range(which.max(initial=-1) + 1):
+        rows = np.flatnonzero(which == group)
+        grid = grids.get(tuple(same[rows[0]].tolist()))
+        if grid is not None:
+            time[rows] = grid.at(sizes[rows])
+    return time
+
+
+@functools.lru_cache(maxsize=32)
+def _grids(folder: Path, names: tuple[str, ...], family: str, precision: str) -> Mapping[tuple[float, ...], _Grid]:
+    """Grids of one device, family and precision by the sizes that must be equal."""
+    import pandas as pd
+
+    kind = _KINDS[family]
+    tables = [_read(path, kind) for path in _newest(folder, names, kind.file)]
+    if not tables:
+        return {}
+    points = pd.concat(tables, ignore_index=True)
+    points = points[points["precision"] == precision]
+    if not kind.same:
+        return {(): _grid(points, kind.grid)} if len(points) else {}
+    return {
+        tuple(np.array(key, dtype=np.float64).tolist()): _grid(rows, kind.grid)
+        for key, rows in points.groupby(list(kind.same))
+    }
+
+
+def _newest(folder: Path, names: tuple[str, ...], file: str) -> list[Path]:
+    """The newest version of each framework's table: ``SYSTEM/FAMILY/FRAMEWORK/VERSION/``, before 0.10 no family."""
+    newest: dict[str, Path] = {}
+    for system in sorted(folder.iterdir()):
+        if not system.is_dir() or _device_name(system.name) not in names:
+            continue
+        for path in sorted(system.rglob(f"{file}.*")):
+            framework = path.parent.parent.name
+            if path.suffix in (".parquet", ".txt", ".csv"):
+                other = newest.get(framework)
+                if other is None or _version(path) > _version(other):
+                    newest[framework] = path
+    return [newest[name] for name in sorted(newest)]
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", path.parent.name))
+
+
+@functools.cache
+def _device_name(folder: str) -> str | None:
+    try:
+        return HardwareSpec.load(folder).name
+    except TracelensError:
+        return None
+
+
+def _read(path: Path, kind: _Kind) -> pd.DataFrame:
+    """Columns of a kind, the precision and ``latency`` in ms. InputError for a file that is no such table."""
+    import pandas as pd
+
+    try:
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        table["precision"] = table[kind.dtype].astype(str).map(_TYPES)
+        if "keys" in kind.grid:
+            table["keys"] = table["isl"] + table["step"]
+        if "window_size" in kind.same:
+            table["window_size"] = table["window_size"].fillna(0) if "window_size" in table else 0
+        if "isl" in kind.grid and "step" in table:
+            table = table[table["step"] == 0]
+        if "distribution" in table:
+            table = table[table["distribution"] == "balanced"]
+        return table[[*kind.same, *kind.grid, "precision", "latency"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a table of aiconfigurator: {error}") from error
+
+
+def _grid(points: pd.DataFrame, axes: tuple[str, ...]) -> _Grid:
+    fastest = points.groupby(list(axes))["latency"].min()
+    sizes = [fastest.index.get_level_values(axis).to_numpy(np.float64) for axis in axes]
+    values = [np.unique(size) for size in sizes]
+    log_us = np.full([len(each) for each in values], np.nan)
+    at = tuple(np.searchsorted(each, size) for each, size in zip(values, sizes, strict=True))
+    log_us[at] = np.log(fastest.to_numpy(np.float64) * 1e3)
+    return _Grid(axes=tuple(np.log(each) for each in values), log_us=log_us)

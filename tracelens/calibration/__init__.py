@@ -1,0 +1,1 @@
+"""Constants of devices and clusters, fitted to measured times."""

@@ -1,0 +1,68 @@
+"""One step of a trace or of a ``report.json`` as a projection takes it: its time, and what ran in it how long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.sheets.coll_analysis import collective_models
+from tracelens.backends.measured import MeasuredCall, MeasuredStep
+from tracelens.calibration.measurements import signature_of
+from tracelens.errors import InputError
+from tracelens.extensions import load_extension
+from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    from tracelens.analysis.analyze import Analysis
+
+
+def report_step(path: Path) -> MeasuredStep:
+    """Of a ``report.json``, the mean step; the whole window where no steps were marked. NCCL's collectives are not in
+    it. InputError for other files.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        marked, busy = document["step"] or {}, document["busy"]
+        steps = int(marked.get("count") or 1)
+        step_us = float(marked.get("time_us") or busy["total_us"])
+        bundled = [load_extension(name) for name in document["extensions"] if str(name).isidentifier()]
+        catalog = Catalog(bundled)
+        calls = tuple(
+            MeasuredCall(
+                name=str(op["signature"]["name"]),
+                model=catalog.read(signature_of(op["signature"])).model,
+                count=float(op["count"]) / steps,
+                time_us=float(op["measured_us"]),
+            )
+            for op in document["ops"]
+            if op["measured_us"] and op["signature"]
+        )
+        return MeasuredStep(step_us=step_us, idle_us=float(busy["idle"]) * step_us, calls=calls)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is not a tracelens report.json: {error}") from error
+
+
+def trace_step(analysis: Analysis) -> MeasuredStep:
+    """Of an analyzed trace, the mean step; the whole window where no steps were marked."""
+    analysis = analysis.headline
+    steps = len(analysis.complete_steps) or 1
+    catalog, calls = Catalog(analysis.extensions), []
+    ops = analysis.frames.get("unified_perf_summary")
+    if ops is not None and "example_row" in ops:
+        columns = (ops[name] for name in ("example_row", "name", "operation_count", "kernel_us_mean"))
+        for row, name, count, mean in zip(*columns, strict=True):
+            known = row == row and row >= 0 and mean > 0
+            model = catalog.read(analysis.trace.table.signature_of(int(row))).model if known else None
+            if known:
+                calls.append(MeasuredCall(name=str(name), model=model, count=count / steps, time_us=float(mean)))
+    collectives = analysis.frames.get("coll_analysis")
+    if collectives is not None and len(collectives):
+        columns = (collectives[name] for name in ("collective", "operation_count", "duration_us_mean"))
+        for model, name, count, mean in zip(collective_models(collectives, stride=1), *columns, strict=True):
+            calls.append(MeasuredCall(name=str(name), model=model, count=count / steps, time_us=float(mean)))
+    timeline = analysis.timeline
+    return MeasuredStep(
+        step_us=timeline.total_ns / NS_PER_US / steps, idle_us=timeline.idle_ns / NS_PER_US / steps, calls=tuple(calls)
+    )

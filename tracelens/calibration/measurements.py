@@ -1,0 +1,245 @@
+"""Measured calls out of what users have: tables of microbenchmarks, traces, and ``report.json``."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.analysis.attribution.calls import OpReadings
+from tracelens.analysis.attribution.event_category import COPY
+from tracelens.analysis.reading.catalog import Catalog
+from tracelens.backends import memory_bound
+from tracelens.backends.base import Floats
+from tracelens.backends.family_columns import AttentionColumns, Columns
+from tracelens.backends.memory_bound import stream_of
+from tracelens.backends.system import System
+from tracelens.backends.tile import Tile, cache_precision, precision, price
+from tracelens.calibration.device import Mask, Measured, Part
+from tracelens.errors import InputError, UsageError
+from tracelens.estimation.estimate import KINDS, PRECISIONS, usable_rows
+from tracelens.extensions import load_extension
+from tracelens.hardware import HardwareSpec
+from tracelens.hardware.tile_constants import STREAMS
+from tracelens.perf_models import (
+    GEMM,
+    SDPA,
+    Collective,
+    EPComm,
+    GroupedGEMM,
+    GroupedGEMMBackward,
+    InferenceAttention,
+    MoEDown,
+    MoEFused,
+    MoEUp,
+    PerfModel,
+    SDPABackward,
+    SparseAttention,
+    WorkColumns,
+)
+from tracelens.signature import OpSignature, freeze
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.analyze import Analysis
+
+#: What a column of times is called, and how many us its unit has.
+TIMES = {"latency_ms": 1e3, "latency": 1e3, "time_ms": 1e3, "latency_us": 1.0, "measured_us": 1.0, "time_us": 1.0}
+GROUPS = {
+    "gemm": ("n", "k"),
+    "context-attention": ("num_heads", "num_key_value_heads", "head_dim", "window_size"),
+    "generation-attention": ("num_heads", "num_key_value_heads", "head_dim", "window_size"),
+    "context-mla": ("num_heads",),
+    "generation-mla": ("num_heads",),
+    "moe": ("hidden_size", "inter_size", "num_experts", "topk"),
+}
+_FAMILIES = {
+    "gemm": "gemm", "context-attention": "prefill", "generation-attention": "decode", "context-mla": "prefill",
+    "generation-mla": "latent", "moe": "moe",
+}  # fmt: skip
+
+
+def table_kind(table: pd.DataFrame, name: str) -> str:
+    """Which of ``estimation.KINDS`` a table of measured times is, by its columns. InputError when none."""
+    found = next((kind for kind, of in KINDS.items() if all(column in table for column in of.needed)), None)
+    if found is None or not any(column in table for column in TIMES):
+        raise InputError(
+            f"{name}: a table to calibrate on has the columns of a table for estimate --batch, and a time: "
+            f"{', '.join(TIMES)}; it has {', '.join(map(str, table))}"
+        )
+    decodes = found.startswith("context") and bool((table["isl"] == 1).all())
+    return found.replace("context", "generation") if decodes else found
+
+
+def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list[Measured]:
+    """The rows of ``device`` (all, where there is no column of that name), by precision. InputError for other tables.
+
+    Rows are layers of an inference engine, as ``estimate --batch`` prices them.
+    """
+    import pandas as pd
+
+    what = table_kind(table, name)
+    kind, column = KINDS[what], next(column for column in TIMES if column in table)
+    times = pd.to_numeric(table[column], errors="coerce").to_numpy(np.float64) * TIMES[column]
+    good = usable_rows(table, kind) & np.isfinite(times) & (times > 0)
+    if "device" in table:
+        good &= np.array([_is_device(str(text), device) for text in table["device"]])
+    types = table[kind.dtype].astype(str) if kind.dtype in table else pd.Series("bf16", index=table.index)
+    precisions = np.array([PRECISIONS.get(text.lower(), "") for text in types])
+    found = []
+    for each in sorted(set(precisions[good].tolist()) - {""}):
+        rows = good & (precisions == each)
+        part = table[rows].reset_index(drop=True)
+        columns = kind.columns(part, each)
+        keys = part[[key for key in GROUPS[what] if key in part]].fillna(0).to_numpy(float)
+        found.append(
+            Measured(
+                family=_FAMILIES[what],
+                precision=each,
+                parts=(Part(rows=len(part), price=store_price(columns)),),
+                time_us=times[rows],
+                groups=np.array(["/".join(f"{value:g}" for value in row) for row in keys]),
+                use=_to_fit(columns, each, device, _FAMILIES[what]),
+            )
+        )
+    return found
+
+
+def _is_device(text: str, device: HardwareSpec) -> bool:
+    try:
+        return HardwareSpec.load(text).name in (device.name, device.based_on)
+    except (UsageError, InputError):
+        return False
+
+
+def store_price(columns: Columns) -> Any:
+    """The price of a store's rows, as the tile model answers."""
+
+    def priced(device: HardwareSpec, rows: Mask) -> Floats | None:
+        found = price(columns.take(rows), device)
+        return None if found is None else found.time_us
+
+    return priced
+
+
+def _to_fit(columns: Columns, which: str, device: HardwareSpec, family: str) -> Mask:
+    """All rows but those that another kernel runs than the one whose constants are fitted."""
+    use = np.ones(len(columns), bool)
+    if not isinstance(columns, AttentionColumns):
+        return use
+    if family == "prefill":
+        # One new token is decoding, whatever the benchmark is called.
+        use &= columns.s > 1
+    if which == "fp8" and device.match is not None and device.match.compute_major != 9:
+        # These heads take a fallback up to 27 times slower on Ada and Blackwell.
+        use &= ~((columns.q_heads == 64) & (columns.kv_heads == 4) & (columns.d_qk == 192))
+    return use
+
+
+def analysis_measured(analysis: Analysis) -> list[Measured]:
+    """The calls of a trace that have a perf model: kernels alone, one row per distinct call with its mean time.
+
+    Without copies from host to device or between devices: links limit them, not the memory that is fitted here.
+    """
+    frame = analysis.frames.get("unified_perf_summary")
+    if frame is None or "example_row" not in frame:
+        return []
+    frame = frame[(frame["example_row"] >= 0) & (frame["category"] != COPY)]
+    rows = frame["example_row"].to_numpy(np.int64)
+    readings = OpReadings(analysis.trace.table, Catalog(analysis.extensions), np.unique(rows).astype(np.int32))
+    models = [readings.readings[code].model for code in readings.code_of(rows).tolist()]
+    return calls_measured(zip(models, frame["name"].astype(str), frame["kernel_us_mean"].tolist(), strict=True))
+
+
+def report_measured(path: Path) -> tuple[list[Measured], str | None]:
+    """The ops of a ``report.json`` like ``analysis_measured``, and the device that it names. InputError for others."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        ops, extensions = document["ops"], document["extensions"]
+        device = (document.get("device") or {}).get("id")
+        records = [(op["signature"], str(op["category"]), float(op["measured_us"])) for op in ops if op["measured_us"]]
+        bundled = [load_extension(name) for name in extensions if isinstance(name, str) and name.isidentifier()]
+        catalog = Catalog(bundled)
+        calls = [(catalog.read(signature_of(recorded)).model, recorded["name"], time) for recorded, _, time in records]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is not a tracelens report.json: {error}") from error
+    return calls_measured(calls), device
+
+
+def signature_of(recorded: dict[str, Any]) -> OpSignature:
+    """The signature of one of a ``report.json``'s ops."""
+    shapes, dtypes, strides, scalars = (
+        None if recorded[key] is None else freeze(recorded[key]) for key in ("shapes", "dtypes", "strides", "scalars")
+    )
+    return OpSignature(name=str(recorded["name"]), shapes=shapes, dtypes=dtypes, strides=strides, scalars=scalars)
+
+
+def calls_measured(calls: Iterable[tuple[PerfModel | None, str, float]]) -> list[Measured]:
+    """(perf model, op name, mean time in us) of distinct calls."""
+    rows: dict[tuple[str, str], list[tuple[PerfModel, str, float]]] = defaultdict(list)
+    for model, name, time_us in calls:
+        key = None if model is None or not time_us > 0 else _family(model)
+        if model is not None and key is not None:
+            rows[key].append((model, _group(model, name), time_us))
+    return [_models(family, which, some) for (family, which), some in sorted(rows.items())]
+
+
+def _family(model: PerfModel) -> tuple[str, str] | None:
+    """The constants that price a call; None where there are none, or those of two kernels do."""
+    if isinstance(model, SDPA | InferenceAttention | SparseAttention):
+        which = cache_precision(model)
+        if which is None:
+            return None
+        if isinstance(model, SDPABackward):
+            return "backward", which
+        if isinstance(model, InferenceAttention):
+            prompts, generates = model.sums.c_sq > 0, model.sums.g_sq > 0
+            return None if prompts == generates else ("prefill" if prompts else "decode", which)
+        return "latent" if isinstance(model, SparseAttention) else "decode" if model.s_q == 1 else "prefill", which
+    if isinstance(model, MoEFused | GEMM | GroupedGEMM | MoEUp | MoEDown):
+        if isinstance(model, GroupedGEMMBackward):
+            return None
+        which = precision(model)
+        return None if which is None else ("moe" if isinstance(model, MoEFused) else "gemm", which)
+    if model.engine in ("vector", "none") and not isinstance(model, EPComm | Collective):
+        stream = stream_of(model)
+        return ("memory_bound", stream) if stream in STREAMS and (model.hbm_bytes() or 0) > 0 else None
+    return None
+
+
+def _group(model: PerfModel, name: str) -> str:
+    """Calls of one shape group are alike in everything but their rows."""
+    if isinstance(model, GEMM | GroupedGEMM):
+        return f"{model.n}/{model.k}"
+    if isinstance(model, SDPA | InferenceAttention):
+        return f"{model.q_heads}/{model.kv_heads}/{model.d_qk}/{model.window}"
+    if isinstance(model, MoEUp | MoEDown | MoEFused):
+        return f"{model.hidden}/{model.ffn}/{model.experts}/{model.top_k}"
+    return name
+
+
+def _models(family: str, which: str, rows: Sequence[tuple[PerfModel, str, float]]) -> Measured:
+    columns = WorkColumns.of(model for model, _, _ in rows)
+    time_us = np.array([time for _, _, time in rows])
+
+    def streamed(device: HardwareSpec, part: Mask) -> Floats | None:
+        constants = memory_bound.calibration(device, which)  # type: ignore[arg-type]
+        found = None if constants is None else memory_bound.price(columns.hbm_bytes[part], device, constants)
+        return None if found is None else found.time_us
+
+    def priced(device: HardwareSpec, part: Mask) -> Floats:
+        return Tile().estimate_many(columns.take(np.flatnonzero(part).tolist()), System(device=device)).time_us
+
+    return Measured(
+        family=family,
+        precision=which,
+        parts=(Part(rows=len(rows), price=streamed if family == "memory_bound" else priced),),
+        time_us=time_us,
+        groups=np.array([group for _, group, _ in rows]),
+        use=np.ones(len(rows), bool),
+    )

@@ -1,0 +1,1 @@
+"""How long one operation or one collective should take, asked for by name."""

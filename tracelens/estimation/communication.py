@@ -1,0 +1,243 @@
+"""Estimates of collectives and expert-parallel exchanges, one by one and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.backends.collective_times import (
+    Collectives,
+    Kernels,
+    MessageColumns,
+    exchange_us,
+    fabric,
+    message_us,
+    notification_us,
+)
+from tracelens.backends.system import System
+from tracelens.errors import InputError, UsageError
+from tracelens.groups import Group
+from tracelens.network.algorithms import bound_us
+from tracelens.network.deepep import DEFAULT_SMS, Exchanges, Phase
+from tracelens.network.deepep import bound_us as exchange_bound_us
+from tracelens.network.topology import Topology
+from tracelens.perf_models.communication.collective import Collective, bus_factor
+from tracelens.units import GB_PER_S_IN_BYTES_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Ranks of a node in the tables of DeepEP's measurements.
+EP_RANKS_PER_NODE = 8
+_MESSAGE = ("op", "size", "num_nodes", "gpus_per_node")
+_EXCHANGE = ("node_num", "hidden_size", "num_token", "num_topk", "num_experts")
+_PHASES: tuple[Phase, ...] = ("dispatch", "combine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One collective or exchange on one system: time and least time in us, rate in GB/s, and how it is done.
+
+    ``gb_s`` is bus bandwidth (size/time, times 2(n-1)/n for an all-reduce, (n-1)/n for other exchanges); DeepEP: all
+    copies of a token over the time, local ones included, as its own tables count.
+    """
+
+    system: str
+    operation: str
+    time_us: float
+    peak_us: float
+    gb_s: float
+    by: str
+    note: str | None = None
+
+
+def collective_answer(system: System, op: str, nbytes: float, group: Group, algorithm: str | None = None) -> Message:
+    """``op`` over ``nbytes``, the full message. UsageError where nothing can do it."""
+    word = plain_word(op)
+    if not 0 <= nbytes < np.inf:
+        raise UsageError(f"a message has 0 bytes or more, not {nbytes:g}")
+    columns = MessageColumns(word=[word], nbytes=np.array([nbytes], dtype=np.float64), group=[group])
+    (time,), (by,) = message_us(columns, system, algorithm)
+    if np.isnan(time):
+        raise UsageError(f"{system_name(system)} has no algorithm for {op!r} over {group.ranks} ranks")
+    factor = bus_factor(word, group.ranks) or 0.0
+    return Message(
+        system=system_name(system), operation=word, time_us=float(time), by=by, note=system.note,
+        peak_us=float(bound_us(word, nbytes, group, _topology(system))[0]),
+        gb_s=nbytes * factor / time / GB_PER_S_IN_BYTES_PER_US if time else 0.0,
+    )  # fmt: skip
+
+
+def exchange_answers(
+    system: System, *, tokens: int, hidden: int, topk: int, experts: int, ranks: int, kernels: Kernels = "normal",
+    sms: int = DEFAULT_SMS,
+) -> list[Message]:  # fmt: skip
+    """Dispatch and combine of ``tokens`` tokens per rank, normal kernels' notification between nodes before each.
+
+    UsageError without DeepEP figures, or for half nodes.
+    """
+    per_node = _topology(system).ranks_per_node or ranks
+    if ranks % per_node:
+        raise UsageError(f"{ranks} ranks do not fill nodes of {per_node}")
+    answers = []
+    for phase in _PHASES:
+        shape = Exchanges(
+            phase=phase, tokens=float(tokens), hidden=float(hidden), topk=float(topk), experts=float(experts),
+            nodes=ranks / per_node, sms=float(sms),
+        )  # fmt: skip
+        time = float(exchange_us(shape, kernels, system)[0])
+        copies = float(shape.copies(per_node)) if kernels == "normal" else topk
+        sent = Message(
+            system=system_name(system), operation=phase, time_us=time, by=f"deepep {kernels}", note=system.note,
+            peak_us=float(exchange_bound_us(shape, fabric(system))),
+            gb_s=tokens * copies * float(shape.token_bytes) / time / GB_PER_S_IN_BYTES_PER_US,
+        )  # fmt: skip
+        if kernels == "normal" and ranks > per_node:
+            agreed = float(notification_us(shape, system)[0])
+            answers.append(replace(sent, operation=f"{phase} notify", time_us=agreed, peak_us=0.0, gb_s=0.0))
+        answers.append(sent)
+    return answers
+
+
+def system_name(system: System) -> str:
+    """The cluster's name, or the device's that stands alone."""
+    return system.cluster.name if system.cluster is not None else system.device.name
+
+
+def estimate_collectives(
+    table: pd.DataFrame, *, cluster: str | None = None, device: str | None = None, algorithm: str | None = None
+) -> pd.DataFrame:
+    """``table`` with ``time_us``, ``algorithm``, ``bound``, ``backend`` and, where there is no answer, a ``reason``.
+
+    Columns as nccl-tests prints them: ``op``, ``size`` (full message in bytes), ``num_nodes``, ``gpus_per_node``. The
+    cluster is each row's ``cluster`` column, else ``cluster``, else the standard node of the row's ``device`` column,
+    else of ``device``. UsageError for columns that are missing, or an algorithm that nothing has.
+    """
+    _needed(table, "collective", _MESSAGE)
+    found = table.assign(time_us=np.nan, algorithm="", bound="", backend="", reason="")
+
+    def answer(rows: pd.DataFrame, system: System) -> Mapping[str, Any]:
+        words, groups = [plain_word(str(op)) for op in rows["op"]], collective_groups(rows, _topology(system))
+        columns = MessageColumns(word=words, nbytes=rows["size"].to_numpy(np.float64), group=groups)
+        time, names = message_us(columns, system, algorithm)
+        known = ~np.isnan(time)
+        return {
+            "time_us": time, "algorithm": list(names), "bound": np.where(known, "wire", ""),
+            "backend": np.where(known, Collectives.name, ""),
+            "reason": np.where(known, "", "no algorithm for this collective"),
+        }  # fmt: skip
+
+    return _answered(found, ("size", "num_nodes", "gpus_per_node"), answer, cluster, device)
+
+
+def estimate_exchanges(
+    table: pd.DataFrame, *, cluster: str | None = None, device: str | None = None, kernels: Kernels | None = None
+) -> pd.DataFrame:
+    """``table`` with ``dispatch_us_est``, ``combine_us_est``, ``bound``, ``backend``, else a ``reason``; apart from
+    them ``dispatch_notify_us_est`` and ``combine_notify_us_est``, what normal kernels need to agree on counts.
+
+    Columns as in aiconfigurator's DeepEP tables: ``node_num`` nodes of 8 ranks, ``hidden_size``, ``num_token`` of each
+    rank, ``num_topk``, ``num_experts``; ``dispatch_sms`` and ``combine_sms`` for the normal kernels. Which kernels is
+    ``kernels``, else ``op_name`` (``normal`` or ``ll``), else normal. The cluster is as in ``estimate_collectives``.
+    """
+    _needed(table, "ep", _EXCHANGE)
+    times = {f"{phase}{part}_us_est": np.nan for part in ("", "_notify") for phase in _PHASES}
+    found = table.assign(**times, bound="", backend="", reason="")
+
+    def answer(rows: pd.DataFrame, system: System) -> Mapping[str, Any]:
+        nodes = rows["node_num"].to_numpy(np.float64) * EP_RANKS_PER_NODE / (_topology(system).ranks_per_node or 1)
+        if (nodes % 1 != 0).any():
+            raise UsageError(f"8 ranks do not fill nodes of {_topology(system).ranks_per_node}")
+        result: dict[str, Any] = {"bound": "wire", "backend": Collectives.name}
+        for phase in _PHASES:
+            hidden, tokens, topk, experts = (rows[name].to_numpy(np.float64) for name in _EXCHANGE[1:])
+            sms = rows.get(f"{phase}_sms")
+            shapes = Exchanges(
+                phase=phase, tokens=tokens, hidden=hidden, topk=topk, experts=experts, nodes=nodes,
+                sms=float(DEFAULT_SMS) if sms is None else sms.to_numpy(np.float64),
+            )  # fmt: skip
+            low = _is_low_latency(rows, kernels)
+            result[f"{phase}_us_est"] = np.where(
+                low, exchange_us(shapes, "low_latency", system), exchange_us(shapes, "normal", system)
+            )
+            result[f"{phase}_notify_us_est"] = np.where(low, 0.0, notification_us(shapes, system))
+        return result
+
+    return _answered(found, _EXCHANGE, answer, cluster, device)
+
+
+def plain_word(op: str) -> str:
+    """``all_reduce`` for ``AllReduce`` or ``allreduce``; the text itself where it is no collective."""
+    return Collective(kind=op, elements_in=0, elements_out=0, ranks=None).word or op
+
+
+def _needed(table: pd.DataFrame, what: str, columns: tuple[str, ...]) -> None:
+    """UsageError when one of ``columns`` is missing."""
+    for name in columns:
+        if name not in table:
+            raise UsageError(f"a table for {what} needs the column {name!r}; it has {', '.join(map(str, table))}")
+
+
+def _answered(
+    table: pd.DataFrame,
+    sizes: tuple[str, ...],
+    answer: Callable[[pd.DataFrame, System], Mapping[str, Any]],
+    cluster: str | None,
+    device: str | None,
+) -> pd.DataFrame:
+    """Rows by system and, so that one impossible group costs no other its answer, by shape."""
+    import pandas as pd
+
+    numbers = table[list(sizes)].apply(pd.to_numeric, errors="coerce")
+    usable = (numbers >= 1).all(axis=1).to_numpy() & np.isfinite(numbers.to_numpy(np.float64)).all(axis=1)
+    table.loc[~usable, "reason"] = "a size is missing, not a number or below 1"
+    names = _system_names(table, cluster, device)
+    shape = [name for name in sizes if name not in ("size", "num_token", "hidden_size")]
+    keys = [table[name].astype(str) for name in shape]
+    for (name, *_), rows in table[usable].groupby([names[usable], *(key[usable] for key in keys)]):
+        try:
+            result = answer(rows, System.load(str(name)))
+        except (UsageError, InputError) as error:
+            table.loc[rows.index, "reason"] = str(error)
+            continue
+        for column, values in result.items():
+            table.loc[rows.index, column] = values
+    return table
+
+
+def _system_names(table: pd.DataFrame, cluster: str | None, device: str | None) -> pd.Series[str]:
+    import pandas as pd
+
+    for column, option in (("cluster", cluster), ("device", device)):
+        if column in table:
+            return table[column].astype(str)
+        if option is not None:
+            System.load(option)
+            return pd.Series(option, index=table.index)
+    raise UsageError("the table has no column 'cluster' or 'device': name one with --cluster or --device")
+
+
+def _topology(system: System) -> Topology:
+    if system.topology is None:
+        raise UsageError(f"{system.device.name} stands alone: collectives need a cluster")
+    return system.topology
+
+
+def collective_groups(rows: pd.DataFrame, topology: Topology) -> list[Group]:
+    """``gpus_per_node`` ranks of each node, spread out over it."""
+    node = topology.ranks_per_node or 0
+    groups = []
+    for nodes, per_node in zip(rows["num_nodes"].astype(int), rows["gpus_per_node"].astype(int), strict=True):
+        if per_node > node:
+            raise UsageError(f"{per_node} ranks per node, the cluster has {node}")
+        groups.append(Group(ranks=nodes * per_node, stride=node // per_node))
+    return groups
+
+
+def _is_low_latency(rows: pd.DataFrame, kernels: Kernels | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    if kernels is not None or "op_name" not in rows:
+        return np.full(len(rows), kernels == "low_latency")
+    return rows["op_name"].astype(str).isin(["ll", "low_latency"]).to_numpy(bool)

@@ -1,0 +1,417 @@
+"""Estimates of single operations and of whole tables: names become dimensions here, backends only see arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from tracelens.atomic_write import whole_file
+from tracelens.backends import System
+from tracelens.backends.base import Estimate, EstimateTable, Floats
+from tracelens.backends.chain import LAST, Chain, chain
+from tracelens.backends.expert_layer import BLOCKS
+from tracelens.backends.family_columns import RATE, AttentionColumns, Columns, GEMMColumns, MoEColumns
+from tracelens.errors import InputError, OutputError, UsageError
+from tracelens.estimation.communication import estimate_collectives, estimate_exchanges
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models import SDPABackward
+from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.workload.token_routing import expert_loads
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Positions: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
+#: Draws whose mean stands for the expectation of a random distribution, with fixed seeds.
+DRAWS = 8
+PRECISIONS = {
+    "bfloat16": "bf16", "bf16": "bf16", "float16": "bf16", "fp16": "bf16",
+    "fp8": "fp8", "fp8_e4m3fn": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
+}  # fmt: skip
+_ATTENTION = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step")
+_MLA = ("batch_size", "isl", "num_heads", "step")
+#: DeepSeek-V3's latent attention, whose tables name no sizes: 128 + 64 and 128 per head for new tokens; absorbed into
+#: the projections around it, rows of 512 + 64 of which 512 are the value.
+_MLA_HEAD, _MLA_ROW = (192.0, 128.0), (576.0, 512.0)
+_MOE = (
+    "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "distribution",
+)  # fmt: skip
+#: The one layer of the measured tables without a gate: with a third matrix it would stream weights above the HBM peak.
+UNGATED_HIDDEN = 2688
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One operation on one device; ``error_percent`` is the mean error that was measured for such operations."""
+
+    device: str
+    operation: str
+    flops: float
+    estimate: Estimate | None
+    error_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How a table of one kind is read: its columns, the one that names the type, and rows to a store."""
+
+    needed: tuple[str, ...]
+    dtype: str
+    columns: Callable[[pd.DataFrame, str], Columns]
+
+
+def estimate(
+    what: str,
+    table: pd.DataFrame,
+    *,
+    device: HardwareSpec | str | None = None,
+    cluster: str | None = None,
+    backend: str = "tile",
+    gpu_clock_mhz: float | None = None,
+) -> pd.DataFrame:
+    """``table`` with ``time_us``, ``bound``, ``backend`` and, where no backend can answer, a ``reason``.
+
+    ``what``: ``gemm``, ``context-attention``, ``generation-attention``, ``context-mla``, ``generation-mla`` or ``moe``,
+    with the column names of aiconfigurator's tables (``docs/estimation.md``). Rows are an inference engine's layers, as
+    measured there. The device is each row's ``device`` column, else ``device``. UsageError where a column is missing.
+
+    ``collective`` and ``ep`` are priced on a cluster's links (``docs/network.md``), at the data sheets' clocks.
+    """
+    if what in _COMMUNICATION:
+        return _COMMUNICATION[what](
+            table, cluster=cluster, device=device if isinstance(device, str | None) else device.name
+        )
+    kind = KINDS.get(what)
+    if kind is None:
+        raise UsageError.unknown("kind of table", what, [*KINDS, *_COMMUNICATION])
+    missing = [name for name in kind.needed if name not in table]
+    if missing:
+        raise UsageError(f"a table for {what} needs the column {missing[0]!r}; it has {', '.join(map(str, table))}")
+    if "device" not in table and device is None:
+        raise UsageError("the table has no column 'device': name one with --device")
+    answers = chain(backend)
+    time, bound, who = np.full(len(table), np.nan), np.full(len(table), "", object), np.full(len(table), "", object)
+    reason = np.full(len(table), "", object)
+    usable = usable_rows(table, kind)
+    reason[~usable] = "a size is missing, not a number or below its least"
+    names = table["device"].astype(str).to_numpy() if "device" in table else np.full(len(table), "")
+    types = table[kind.dtype].astype(str).to_numpy() if kind.dtype in table else np.full(len(table), "bf16")
+    for name in sorted(set(names.tolist())):
+        spec = _device(name, device)
+        for dtype in sorted(set(types[names == name].tolist())):
+            at = np.flatnonzero((names == name) & (types == dtype) & usable)
+            precision = PRECISIONS.get(dtype.lower())
+            if spec is None or precision is None:
+                reason[at] = f"no device named {name!r}" if spec is None else f"no estimates for type {dtype!r}"
+                continue
+            system = System(device=spec if gpu_clock_mhz is None else spec.at_clock(gpu_clock_mhz))
+            for rows, store in _stores(kind, table, at, precision):
+                if isinstance(store, str):
+                    reason[rows] = store
+                    continue
+                found = answers.estimate_many(store, system)
+                known = ~np.isnan(found.time_us) & ~_without_rate(found, store.flops())
+                time[rows] = np.where(known, found.time_us, np.nan)
+                for column, said in ((bound, found.bound), (who, found.backend)):
+                    column[rows] = np.where(known, np.array([word or "" for word in said], object), "")
+                reason[rows[~known]] = f"no backend of {backend!r} has figures for {dtype} on {spec.name}"
+    return table.assign(time_us=time, bound=bound, backend=who, reason=reason)
+
+
+def _without_rate(found: EstimateTable, flops: Floats) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Rows of which the roofline only knows the memory traffic: the device has no rate for their type."""
+    bounded = np.array([name == LAST for name in found.backend], dtype=bool)
+    return bounded & np.isnan(found.compute_us) & (flops > 0)
+
+
+def _stores(
+    kind: Kind, table: pd.DataFrame, at: Positions, precision: str
+) -> Iterator[tuple[Positions, Columns | str]]:
+    """Rows and their store; for a row that describes nothing possible, the reason. It costs no other its answer."""
+    if not len(at):
+        return
+    try:
+        yield at, kind.columns(table.iloc[at], precision)
+    except UsageError as error:
+        if len(at) == 1:
+            yield at, str(error)
+            return
+        for half in np.array_split(at, 2):
+            yield from _stores(kind, table, half, precision)
+
+
+def _device(name: str, given: HardwareSpec | str | None) -> HardwareSpec | None:
+    try:
+        return (
+            HardwareSpec.load(name)
+            if name
+            else given
+            if isinstance(given, HardwareSpec)
+            else HardwareSpec.load(given or "")
+        )
+    except UsageError:
+        if not name:
+            raise
+        return None
+
+
+def usable_rows(table: pd.DataFrame, kind: Kind) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Rows whose every size is a number and at least its least."""
+    import pandas as pd
+
+    good = np.ones(len(table), bool)
+    for name in kind.needed:
+        if name in ("distribution", "device"):
+            continue
+        values = pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
+        good &= np.isfinite(values) & (values >= (0 if name == "step" else 1))
+    for name in ("window_size", "gated"):
+        if name in table:
+            values = pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
+            good &= table[name].isna().to_numpy() | (np.isfinite(values) & (values >= 0))
+    return good
+
+
+def _numbers(table: pd.DataFrame, *names: str) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    return [table[name].to_numpy(np.float64) for name in names]
+
+
+def _gemm_columns(table: pd.DataFrame, precision: str) -> GEMMColumns:
+    m, n, k = _numbers(table, "m", "n", "k")
+    return GEMMColumns.of(precision, m, n, k, as_layer=True)
+
+
+def attention_columns(table: pd.DataFrame, precision: str) -> AttentionColumns:
+    """Rows of measured attention tables: causal, head dimension the same for keys and values; window 0 is none."""
+    b, s, heads, kv_heads, d, past = _numbers(table, *_ATTENTION)
+    window = table["window_size"].fillna(0).to_numpy(np.float64) if "window_size" in table else np.zeros(len(table))
+    return AttentionColumns(
+        precision=precision, b=b, s=s, past=past, q_heads=heads, kv_heads=kv_heads, d_qk=d, d_v=d,
+        window=np.where(window > 0, window, np.inf), causal=np.ones(len(table)), as_layer=True,
+    )  # fmt: skip
+
+
+def _latent_columns(table: pd.DataFrame, precision: str, *, absorbed: bool) -> AttentionColumns:
+    b, s, heads, past = _numbers(table, *_MLA)
+    one, (d_qk, d_v) = np.ones(len(table)), _MLA_ROW if absorbed else _MLA_HEAD
+    return AttentionColumns(
+        precision=precision, b=b, s=s, past=past, q_heads=heads, kv_heads=one if absorbed else heads, d_qk=d_qk * one,
+        d_v=d_v * one, window=one * np.inf, causal=one, as_layer=True, value_in_key=absorbed,
+    )  # fmt: skip
+
+
+@functools.cache
+def rank_load(distribution: str, tokens: int, experts: int, topk: int, ranks: int) -> tuple[float, ...]:
+    """(rows, active experts, blocks of each of ``moe.BLOCKS``) of the most loaded rank, mean over draws."""
+    draws = 1 if distribution == "balanced" else DRAWS
+    total = np.zeros(2 + len(BLOCKS))
+    for seed in range(draws):
+        by_rank = expert_loads(distribution, tokens, experts, topk, ranks, seed).reshape(ranks, -1)
+        counts = by_rank[by_rank.sum(axis=1).argmax()]
+        blocks = [np.ceil(counts / rows).sum() for rows in BLOCKS]
+        total += [counts.sum(), np.count_nonzero(counts), *blocks]
+    return tuple((total / draws).tolist())
+
+
+def moe_columns(table: pd.DataFrame, precision: str) -> MoEColumns:
+    """Rows of measured MoE tables (``num_tokens``, ``hidden_size``, ``moe_ep_size``, ...); ``gated`` where given."""
+    names = ("distribution", "num_tokens", "num_experts", "topk", "moe_ep_size")
+    values = zip(*(table[name] for name in names), strict=True)
+    loads = np.array([rank_load(str(d), int(t), int(e), int(k), int(p)) for d, t, e, k, p in values])
+    loads = loads.reshape(len(table), -1)
+    tokens, hidden, inter, tp, ep = _numbers(
+        table, "num_tokens", "hidden_size", "inter_size", "moe_tp_size", "moe_ep_size"
+    )
+    gated = table["gated"].to_numpy(np.float64) if "gated" in table else (hidden != UNGATED_HIDDEN).astype(np.float64)
+    return MoEColumns(
+        precision=precision,
+        tokens=tokens,
+        hidden=hidden,
+        ffn=inter / tp,
+        gated=gated,
+        ranks=ep,
+        topk=table["topk"].to_numpy(np.float64),
+        local_experts=table["num_experts"].to_numpy(np.float64) / ep,
+        rows=loads[:, 0],
+        active=loads[:, 1],
+        blocks={rows: loads[:, 2 + i] for i, rows in enumerate(BLOCKS)},
+    )
+
+
+KINDS: Mapping[str, Kind] = {
+    "gemm": Kind(needed=("m", "n", "k"), dtype="gemm_dtype", columns=_gemm_columns),
+    "context-attention": Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
+    "generation-attention": Kind(needed=_ATTENTION, dtype="kv_cache_dtype", columns=attention_columns),
+    "context-mla": Kind(
+        needed=_MLA, dtype="kv_cache_dtype", columns=functools.partial(_latent_columns, absorbed=False)
+    ),
+    "generation-mla": Kind(
+        needed=_MLA, dtype="kv_cache_dtype", columns=functools.partial(_latent_columns, absorbed=True)
+    ),
+    "moe": Kind(needed=_MOE, dtype="moe_dtype", columns=moe_columns),
+}
+
+
+_COMMUNICATION: Mapping[str, Callable[..., pd.DataFrame]] = {
+    "collective": estimate_collectives,
+    "ep": estimate_exchanges,
+}
+
+
+def operation_answers(
+    what: str,
+    sizes: Mapping[str, Any],
+    *,
+    device: str,
+    dtype: str = "bf16",
+    backend: str = "tile",
+    gpu_clock_mhz: float | None = None,
+    backward: bool = False,
+) -> list[Answer]:
+    """One kernel, and with ``backward`` its gradients each apart. UsageError for a size or type that is missing."""
+    spec = HardwareSpec.load(device)
+    precision = PRECISIONS.get(dtype.lower())
+    if precision is None:
+        raise UsageError.unknown("type with estimates", dtype, PRECISIONS)
+    makers = {"gemm": _gemms, "grouped-gemm": _grouped_gemms, "sdpa": _sdpas, "moe": _moes}
+    if what not in makers:
+        raise UsageError.unknown("operation", what, makers)
+    system = System(device=spec if gpu_clock_mhz is None else spec.at_clock(gpu_clock_mhz))
+    answers = chain(backend)
+    return [_answer(name, work, precision, answers, system) for name, work in makers[what](sizes, precision, backward)]
+
+
+_Named = list[tuple[str, Columns | SDPABackward]]
+
+
+def _answer(name: str, work: Columns | SDPABackward, precision: str, backend: Chain, system: System) -> Answer:
+    asked = WorkColumns.of([work]) if isinstance(work, SDPABackward) else work
+    table = backend.estimate_many(asked, system)
+    counted = asked.flops if isinstance(asked, WorkColumns) else asked.flops()
+    flops, found = float(counted[0]), None if _without_rate(table, counted)[0] else table.row(0)
+    family = "backward"
+    if not isinstance(work, SDPABackward):
+        family = "gemm" if isinstance(work, GEMMColumns) else "moe"
+        if isinstance(work, AttentionColumns):
+            family = "prefill" if work.s[0] > 1 else "latent" if work.value_in_key else "decode"
+    fitted = system.device.calibration(family, precision)
+    known = fitted is not None and found is not None and found.backend == "tile"
+    return Answer(
+        device=system.device.name, operation=name, flops=flops, estimate=found,
+        error_percent=fitted.error_percent if known and fitted is not None else None,
+    )  # fmt: skip
+
+
+def _size(sizes: Mapping[str, Any], *names: str) -> list[int]:
+    for name in names:
+        value = sizes.get(name)
+        if value is None:
+            raise UsageError(f"--{name.replace('_', '-')} is needed")
+        if value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    return [int(sizes[name]) for name in names]
+
+
+def _one(*values: float) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    return [np.array([value], dtype=np.float64) for value in values]
+
+
+def _gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+    m, n, k, b = _one(*_size(sizes, "m", "n", "k", "b"))
+    products = [("forward", m, n, k), ("dgrad", m, k, n), ("wgrad", k, n, m)] if backward else [("gemm", m, n, k)]
+    return [(name, GEMMColumns.of(precision, rows, width, depth, b)) for name, rows, width, depth in products]
+
+
+def _grouped_gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+    n, k = _one(*_size(sizes, "n", "k"))
+    if sizes.get("rows") is None:
+        m, groups = _size(sizes, "m", "groups")
+        rows = [m // groups + (i < m % groups) for i in range(groups)]
+    else:
+        try:
+            rows = [int(text) for text in str(sizes["rows"]).split(",")]
+        except ValueError:
+            raise UsageError(f"--rows takes whole numbers with commas between, got {sizes['rows']!r}") from None
+        if min(rows) < 0 or not sum(rows):
+            raise UsageError("--rows needs at least one row and none below 0")
+    found: _Named = [("grouped gemm", GEMMColumns.ragged(precision, [rows], n, k))]
+    if backward:
+        # The weights' gradient sums over each group's own rows: one product per group, priced at the mean.
+        active = [r for r in rows if r]
+        mean, count = _one(sum(active) / len(active), len(active))
+        found = [
+            ("forward", found[0][1]),
+            ("dgrad", GEMMColumns.ragged(precision, [rows], k, n)),
+            ("wgrad", GEMMColumns.of(precision, k, n, mean, b=count)),
+        ]
+    return found
+
+
+def _sdpas(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+    given = {"s_kv": sizes.get("s_q"), "kv_heads": sizes.get("q_heads"), "d_v": sizes.get("d_qk")}
+    given |= {name: value for name, value in sizes.items() if value is not None}
+    b, s, heads, d, keys, kv_heads, d_v = _size(given, "b", "s_q", "q_heads", "d_qk", "s_kv", "kv_heads", "d_v")
+    window = _size(given, "window")[0] if "window" in given else None
+    if sizes.get("latent") and (s > 1 or kv_heads > 1 or d_v > d or backward):
+        raise UsageError("--latent is decoding over one key head: --s-q 1 --kv-heads 1, with --d-v at most --d-qk")
+    if keys < s or heads % kv_heads:
+        raise UsageError(f"{s} queries over {keys} keys, {heads} query over {kv_heads} key heads is not possible")
+    causal = sizes.get("causal", True)
+    one, q, past, hq, hkv, dq, dv, seen, masked = _one(
+        b, s, keys - s, heads, kv_heads, d, d_v, np.inf if window is None else window, float(causal)
+    )
+    columns = AttentionColumns(
+        precision=precision, b=one, s=q, past=past, q_heads=hq, kv_heads=hkv, d_qk=dq, d_v=dv, window=seen,
+        causal=masked, value_in_key=bool(sizes.get("latent")),
+    )  # fmt: skip
+    if not backward:
+        return [("sdpa", columns)]
+    cached = RATE[precision]
+    gradient = SDPABackward(
+        b=b, s_q=s, s_kv=keys, q_heads=heads, kv_heads=kv_heads, d_qk=d, d_v=d_v, window=window,
+        mask="bottom_right" if causal else "none", dtype_k=cached, dtype_v=cached,
+    )  # fmt: skip
+    return [("forward", columns), ("backward", gradient)]
+
+
+def _moes(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+    if backward:
+        raise UsageError("a fused expert layer has no backward; price its products: tracelens estimate grouped-gemm")
+    import pandas as pd
+
+    tokens, hidden, ffn, experts, topk, tp, ep = _size(sizes, "tokens", "hidden", "ffn", "experts", "topk", "tp", "ep")
+    row = {
+        "num_tokens": tokens, "hidden_size": hidden, "inter_size": ffn, "num_experts": experts, "topk": topk,
+        "moe_tp_size": tp, "moe_ep_size": ep, "distribution": sizes.get("distribution", "balanced"),
+        "gated": float(sizes.get("gated", True)),
+    }  # fmt: skip
+    return [("moe", moe_columns(pd.DataFrame([row]), precision))]
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A CSV or Parquet file. InputError for one that cannot be read, or Parquet without the package for it."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except ImportError as error:
+        raise InputError(f"{path.name}: reading Parquet needs pyarrow (pip install pyarrow)") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a table: {error}") from error
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """As ``read_table`` reads it. OutputError where it cannot be written, or Parquet without the package for it."""
+    with whole_file(path) as file:
+        if path.suffix != ".parquet":
+            file.write(table.to_csv(index=False).encode())
+            return
+        try:
+            table.to_parquet(file, index=False)
+        except ImportError as error:
+            raise OutputError(f"{path.name}: writing Parquet needs pyarrow (pip install pyarrow)") from error

@@ -1,0 +1,1 @@
+"""Attention, and what stands in its place or right before it."""

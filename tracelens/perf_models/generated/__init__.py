@@ -1,0 +1,1 @@
+"""Kernels that a compiler generated."""

@@ -1,0 +1,1 @@
+"""Operations whose work is matrix multiplication, convolutions and expert layers included."""

@@ -1,0 +1,370 @@
+"""Convolution and its gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models.base import (
+    Like,
+    PerfModel,
+    recorded_as,
+    resolved,
+    total_bytes,
+    traced_as,
+    traced_name,
+)
+from tracelens.perf_models.matrix.gemm import dense_strides
+from tracelens.perf_models.surroundings import FOLLOWER, GRADIENT, follower_of, gradient_of
+from tracelens.signature import OpSignature, Shape
+
+# Strides and paddings that are looked for.
+_MOST_STRIDE = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv(PerfModel):
+    """N-dimensional convolution of ``x[b, c_in, ...]`` with ``w[c_out, c_in / groups, ...]``.
+
+    A ``transposed`` one has ``w[c_in, c_out / groups, ...]``.
+    flops = 2 * prod(w[1:]) * numel(out), transposed 2 * prod(w[1:]) * numel(x); one more per output for the bias.
+    bytes = one read of x, w and bias, one write of the output.
+    ``stride``, ``padding``, ``dilation`` and ``output_padding`` have one entry per spatial dim.
+    ``dtype`` is x's; w and the output are like it unless said otherwise.
+    """
+
+    category: ClassVar[str] = "CONV_fwd"
+    engine: ClassVar[str] = "matrix"
+
+    x: Shape
+    w: Shape
+    bias: bool = False
+    stride: Shape
+    padding: Shape
+    dilation: Shape
+    transposed: bool = False
+    output_padding: Shape
+    groups: int = 1
+    dtype: DType | None = DType.BF16
+    dtype_w: DType | Like | None = Like.FIRST
+    dtype_out: DType | Like | None = Like.FIRST
+    stride_x: Shape | None = None
+    stride_w: Shape | None = None
+
+    @property
+    def out(self) -> Shape:
+        """Shape of the output."""
+        channels = self.w[1] * self.groups if self.transposed else self.w[0]
+        dims = zip(self.x[2:], self.w[2:], self.stride, self.padding, self.dilation, self.output_padding, strict=True)
+        if self.transposed:
+            return (self.x[0], channels, *((x - 1) * s - 2 * p + d * (k - 1) + o + 1 for x, k, s, p, d, o in dims))
+        return (self.x[0], channels, *((x + 2 * p - d * (k - 1) - 1) // s + 1 for x, k, s, p, d, _ in dims))
+
+    @property
+    def product_flops(self) -> int:
+        """Multiplications and additions of the products alone, without bias; the same for each gradient."""
+        return 2 * prod(self.w[1:]) * prod(self.x if self.transposed else self.out)
+
+    @property
+    def bias_elements(self) -> int:
+        """One per output channel where there is a bias, else 0."""
+        return self.out[1] if self.bias else 0
+
+    def flops(self) -> int:
+        return self.product_flops + (prod(self.out) if self.bias else 0)
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (prod(self.x), self.dtype),
+            (prod(self.w) + self.bias_elements, self._dtype_w),
+            (prod(self.out), self._dtype_out),
+        )
+
+    def backward(self) -> ConvBackward:
+        """All gradients of the same call."""
+        mask = (True, True, self.bias)
+        return ConvBackward(**{f.name: getattr(self, f.name) for f in fields(Conv)}, output_mask=mask)
+
+    @property
+    def _dtype_w(self) -> DType | None:
+        return resolved(self.dtype_w, self.dtype)
+
+    @property
+    def _dtype_out(self) -> DType | None:
+        return resolved(self.dtype_out, self.dtype)
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "convNd": f"conv{len(self.x) - 2}d", "input_shape": self.x, "filter_shape": self.w,
+            "dtype_input_weight": (traced_name(self.dtype), traced_name(self._dtype_w)),
+            "input_stride": self.stride_x, "weight_stride": self.stride_w, "bias": self.bias, "stride": self.stride,
+            "padding": self.padding, "dilation": self.dilation, "transposed_conv": self.transposed,
+            "output_padding": self.output_padding, "groups": self.groups,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvBackward(Conv):
+    """The gradients of a ``Conv`` that ``output_mask`` (x, w, bias) asks for.
+
+    flops = those of the forward's products for each of x and w, plus one per output for the bias. bytes: dOut and w
+    read, dx written; dOut and x read, dw written; the bias gradient is written (its sum shares a read of dOut, unless
+    it is all that is asked for).
+    """
+
+    category: ClassVar[str] = "CONV_bwd"
+
+    output_mask: tuple[bool, bool, bool] = (True, True, False)
+
+    def flops(self) -> int:
+        of_x, of_w, of_bias = self.output_mask
+        return self.product_flops * (of_x + of_w) + (prod(self.out) if of_bias else 0)
+
+    def hbm_bytes(self) -> int | float | None:
+        of_x, of_w, of_bias = self.output_mask
+        reads_of_out = max(of_x + of_w, int(of_bias))
+        return total_bytes(
+            (prod(self.x) * (of_x + of_w), self.dtype),
+            (prod(self.w) * (of_x + of_w) + (self.out[1] if of_bias else 0), self._dtype_w),
+            (prod(self.out) * reads_of_out, self._dtype_out),
+        )
+
+
+def _lengths(op: OpSignature, index: int | None, dims: int, *, default: int) -> Shape:
+    """A recorded per-dimension argument; one entry stands for all dims, an absent slot for ``default``."""
+    value = op.literal(index) if index is not None else default
+    if value is None:
+        raise SignatureError(f"{op.name}: argument {index} was not recorded")
+    entries = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(isinstance(v, int) for v in entries) or len(entries) not in (1, dims):
+        raise SignatureError(f"{op.name}: argument {index} is {value!r}, not {dims} numbers")
+    return entries if len(entries) == dims else entries * dims
+
+
+def conv_of(
+    op: OpSignature,
+    *,
+    x: int = 0,
+    w: int = 1,
+    bias: int | None = 2,
+    stride: int,
+    padding: int,
+    dilation: int | None,
+    groups: int | None,
+    transposed: bool = False,
+    output_padding: int | None = None,
+) -> Conv:
+    """Conv of recorded slots: ``x``, ``w`` and ``bias`` are tensors, the others scalars."""
+    shape_x, shape_w = op.shape(x), op.shape(w)
+    dims = len(shape_x) - 2
+    if dims < 1 or len(shape_w) != len(shape_x):
+        raise SignatureError(f"{op.name}: cannot convolve {list(shape_x)} with {list(shape_w)}")
+    count = op.literal(groups) if groups is not None else 1
+    if not isinstance(count, int):
+        raise SignatureError(f"{op.name}: argument {groups}, the number of groups, was not recorded")
+    return Conv(
+        x=shape_x,
+        w=shape_w,
+        bias=bias is not None and op.has(bias),
+        stride=_lengths(op, stride, dims, default=1),
+        padding=_lengths(op, padding, dims, default=0),
+        dilation=_lengths(op, dilation, dims, default=1),
+        transposed=transposed,
+        output_padding=_lengths(op, output_padding, dims, default=0),
+        groups=count,
+        dtype=op.dtype(x),
+        dtype_w=op.dtype(w),
+        stride_x=op.stride(x),
+        stride_w=op.stride(w),
+    )
+
+
+def convolved(x: Shape, w: Shape, out: Shape, dtypes: tuple[DType | None, DType | None, DType | None]) -> Conv:
+    """Conv of x, w and the result, whose size stands for stride and padding; ``dtypes`` are those of the three."""
+    fits = len(x) == len(w) == len(out) > 2 and out[:2] == (x[0], w[0]) and w[1] and x[1] % w[1] == 0
+    dims = [_step(*sizes) for sizes in zip(x[2:], w[2:], out[2:], strict=True)] if fits else [None]
+    found = [dim for dim in dims if dim is not None]
+    if len(found) < len(dims):
+        raise SignatureError("no stride and padding lead to the recorded result")
+    stride, padding = zip(*found, strict=True)
+    return Conv(
+        x=x,
+        w=w,
+        stride=stride,
+        padding=padding,
+        dilation=(1,) * len(dims),
+        output_padding=(0,) * len(dims),
+        groups=x[1] // w[1],
+        dtype=dtypes[0],
+        dtype_w=dtypes[1],
+        dtype_out=dtypes[2],
+    )
+
+
+def _step(size: int, kernel: int, results: int) -> tuple[int, int] | None:
+    """Stride and padding by which a kernel makes so many results of a dim with least left over; None without any."""
+    found = [
+        ((size + 2 * padding - kernel) % stride, padding, stride)
+        for stride in range(1, _MOST_STRIDE)
+        for padding in range(min(kernel, _MOST_STRIDE))
+        if (size + 2 * padding - kernel) // stride + 1 == results
+    ]
+    if not found:
+        return None
+    _, padding, stride = min(found)
+    return stride, padding
+
+
+def _flag(op: OpSignature, index: int) -> bool:
+    value = op.literal(index)
+    if not isinstance(value, bool | int):
+        raise SignatureError(f"{op.name}: argument {index} was not recorded")
+    return bool(value)
+
+
+@traced_as("aten::convolution", "aten::convolution_overrideable")
+def _convolution(op: OpSignature) -> Conv:
+    """(x, w, bias, stride, padding, dilation, transposed, output_padding, groups)."""
+    return conv_of(op, stride=3, padding=4, dilation=5, transposed=_flag(op, 6), output_padding=7, groups=8)
+
+
+@traced_as("aten::_convolution", leaf_only=True)
+def _inner_convolution(op: OpSignature) -> Conv:
+    return _convolution(op)
+
+
+@traced_as(
+    "aten::miopen_convolution", "aten::miopen_depthwise_convolution", "aten::mkldnn_convolution",
+    asks=(GRADIENT, FOLLOWER),
+)  # fmt: skip
+def _miopen_convolution(op: OpSignature) -> Conv:
+    """(x, w, bias, padding, stride, dilation, groups, ...)."""
+    if op.scalars is None or not any(op.scalars):
+        return _by_its_result(op, bias=2)
+    return conv_of(op, padding=3, stride=4, dilation=5, groups=6)
+
+
+@traced_as("aten::thnn_conv2d_forward", "aten::_slow_conv2d_forward", asks=(GRADIENT, FOLLOWER))
+def _slow_convolution(op: OpSignature) -> Conv:
+    """(x, w, kernel_size, bias, stride, padding)."""
+    if op.scalars is None or not any(op.scalars):
+        return _by_its_result(op, bias=3)
+    return conv_of(op, bias=3, stride=4, padding=5, dilation=None, groups=None)
+
+
+@traced_as("aten::thnn_conv2d", leaf_only=True)
+def _outer_slow_convolution(op: OpSignature) -> Conv:
+    return _slow_convolution(op)
+
+
+def _by_its_result(op: OpSignature, *, bias: int | None) -> Conv:
+    """PyTorch before 1.12 records no numbers: the size of the result's gradient stands for stride and padding.
+
+    Before 1.8 nothing leads to the gradient: then the first input of the op that follows, where it can be the result.
+    """
+    result = gradient_of(op) or follower_of(op)
+    if result is None:
+        raise SignatureError(f"{op.name}: neither stride nor padding was recorded, nor the size of the result")
+    forward = convolved(op.shape(0), op.shape(1), result.shape(0), (op.dtype(0), op.dtype(1), result.dtype(0)))
+    return replace(forward, bias=bias is not None and op.has(bias))
+
+
+@traced_as("aten::miopen_convolution_transpose")
+def _miopen_convolution_transpose(op: OpSignature) -> Conv:
+    """(x, w, bias, padding, output_padding, stride, dilation, groups, ...)."""
+    return conv_of(op, padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True)
+
+
+@traced_as("aten::cudnn_convolution", asks=(GRADIENT, FOLLOWER))
+def _cudnn_convolution(op: OpSignature) -> Conv:
+    """(x, w, padding, stride, dilation, groups, ...)."""
+    if op.scalars is None or not any(op.scalars):
+        return _by_its_result(op, bias=None)
+    return conv_of(op, bias=None, padding=2, stride=3, dilation=4, groups=5)
+
+
+@traced_as("aten::cudnn_convolution_transpose")
+def _cudnn_convolution_transpose(op: OpSignature) -> Conv:
+    """(x, w, padding, output_padding, stride, dilation, groups, ...)."""
+    return conv_of(op, bias=None, padding=2, output_padding=3, stride=4, dilation=5, groups=6, transposed=True)
+
+
+@traced_as("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
+def _convolution_relu(op: OpSignature) -> Conv:
+    """(x, w, bias, stride, padding, dilation, groups)."""
+    return conv_of(op, stride=3, padding=4, dilation=5, groups=6)
+
+
+@traced_as("aten::conv1d", "aten::conv2d", "aten::conv3d", leaf_only=True)
+def _conv_nd(op: OpSignature) -> Conv:
+    return conv_of(op, stride=3, padding=4, dilation=5, groups=6)
+
+
+@traced_as("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d", leaf_only=True)
+def _conv_transpose_nd(op: OpSignature) -> Conv:
+    """(x, w, bias, stride, padding, output_padding, groups, dilation)."""
+    return conv_of(op, stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True)
+
+
+@traced_as("aten::_conv_depthwise2d", "aten::conv_depthwise3d", leaf_only=True)
+def _conv_depthwise(op: OpSignature) -> Conv:
+    """(x, w, kernel_size, bias, stride, padding, dilation); one group per channel of w."""
+    model = conv_of(op, bias=3, stride=4, padding=5, dilation=6, groups=None)
+    values = {f.name: getattr(model, f.name) for f in fields(Conv)}
+    return Conv(**(values | {"groups": model.x[1]}))
+
+
+@traced_as("aten::convolution_backward")
+def _convolution_backward(op: OpSignature) -> ConvBackward:
+    """(dOut, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)."""
+    return _backward_of(op, 4)
+
+
+@traced_as("aten::convolution_backward_overrideable")
+def _convolution_backward_overrideable(op: OpSignature) -> ConvBackward:
+    """As ``aten::convolution_backward``, without the sizes of the bias."""
+    return _backward_of(op, 3)
+
+
+def _backward_of(op: OpSignature, stride: int) -> ConvBackward:
+    """From (dOut, x, w, ...), whose argument ``stride`` and those behind it are in the usual order."""
+    mask = op.literal(stride + 6)
+    if not isinstance(mask, list | tuple) or len(mask) != 3:
+        raise SignatureError(f"{op.name}: argument {stride + 6}, the output mask, was not recorded")
+    forward = conv_of(
+        op,
+        x=1,
+        w=2,
+        bias=None,
+        stride=stride,
+        padding=stride + 1,
+        dilation=stride + 2,
+        transposed=_flag(op, stride + 3),
+        output_padding=stride + 4,
+        groups=stride + 5,
+    )
+    of_x, of_w, of_bias = (bool(asked) for asked in mask)
+    values = {f.name: getattr(forward, f.name) for f in fields(Conv)}
+    values |= {"bias": of_bias, "dtype_out": op.dtype(0)}
+    return ConvBackward(**values, output_mask=(of_x, of_w, of_bias))
+
+
+@recorded_as("aten::convolution")
+def _recorded_convolution(model: Conv) -> OpSignature:
+    x, w = traced_name(model.dtype) or "", traced_name(resolved(model.dtype_w, model.dtype)) or ""
+    lists = [str(list(v)) for v in (model.stride, model.padding, model.dilation)]
+    return OpSignature(
+        name="aten::convolution",
+        shapes=(model.x, model.w, (model.out[1],) if model.bias else (), (), (), (), (), (), ()),
+        dtypes=(x, w, w if model.bias else "", *["ScalarList"] * 3, "Scalar", "ScalarList", "Scalar"),
+        strides=(
+            model.stride_x or dense_strides(model.x),
+            model.stride_w or dense_strides(model.w),
+            (1,) if model.bias else (),
+            *[()] * 6,
+        ),
+        scalars=("", "", "", *lists, str(model.transposed), str(list(model.output_padding)), str(model.groups)),
+    )

@@ -1,0 +1,179 @@
+"""Grouped matrix multiplication: one GEMM per expert, the rows shared out among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.perf_models.base import (
+    Like,
+    PerfModel,
+    recorded_as,
+    resolved,
+    scalar_type,
+    total_bytes,
+    traced_as,
+    traced_name,
+)
+from tracelens.perf_models.matrix.gemm import dense_strides
+from tracelens.signature import OpSignature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGEMM(PerfModel):
+    """``C[rows of g] = A[rows of g] @ B[g]`` for every group ``g``; ``m`` rows in all, ``B[groups,k,n]``.
+
+    flops = 2*m*n*k, however the rows are shared out; bytes = one read of A and of all groups' B, one write of C:
+    ``groups`` are those that have rows, as far as the caller knows.
+    ``dtype`` is A's; B and C are like it unless said otherwise. ``scale_elements`` of ``dtype_scale`` are the scales of
+    quantized operands, read once; those of the gradients are not counted.
+    """
+
+    category: ClassVar[str] = "GroupedGEMM_fwd"
+    engine: ClassVar[str] = "matrix"
+
+    m: int
+    n: int
+    k: int
+    groups: int
+    dtype: DType | None = DType.BF16
+    dtype_b: DType | Like | None = Like.FIRST
+    dtype_out: DType | Like | None = Like.FIRST
+    scale_elements: int = 0
+    dtype_scale: DType | None = DType.FP32
+
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (self.m * self.k, self.dtype),
+            (self.groups * self.k * self.n, self._dtype_b),
+            (self.m * self.n, self._dtype_out),
+            (self.scale_elements, self.dtype_scale),
+        )
+
+    def backward(self) -> GroupedGEMMBackward:
+        """Both gradients of the same call."""
+        return GroupedGEMMBackward(**{f.name: getattr(self, f.name) for f in fields(GroupedGEMM)})
+
+    @property
+    def _dtype_b(self) -> DType | None:
+        return resolved(self.dtype_b, self.dtype)
+
+    @property
+    def _dtype_out(self) -> DType | None:
+        return resolved(self.dtype_out, self.dtype)
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "M": self.m, "N": self.n, "K": self.k, "G": self.groups,
+            "dtype_A_B": (traced_name(self.dtype), traced_name(self._dtype_b)),
+            "dtype_out": traced_name(self._dtype_out),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGEMMBackward(GroupedGEMM):
+    """Both gradients of a ``GroupedGEMM``: ``dA = dC @ B^T`` and ``dB[g] = A[rows of g]^T @ dC[rows of g]``.
+
+    flops = 4*m*n*k; bytes = dC read twice, A and all B read once, dA and all dB written.
+    """
+
+    category: ClassVar[str] = "GroupedGEMM_bwd"
+
+    def flops(self) -> int:
+        return 4 * self.m * self.n * self.k
+
+    def hbm_bytes(self) -> int | float | None:
+        a, b, c = self.m * self.k, self.k * self.n, self.m * self.n
+        return total_bytes(
+            (2 * a, self.dtype),
+            (2 * self.groups * b, self._dtype_b),
+            (2 * c, self._dtype_out),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGEMMVariableK(GroupedGEMM):
+    """``C[g] = A[rows of g]^T @ B[rows of g]``, the gradient of the weights: ``A[m,k]``, ``B[m,n]``, ``C[groups,k,n]``.
+
+    The summed dimension is the rows of each group. flops = 2*m*n*k; bytes = one read of A and B, one write of the
+    result of every group.
+    """
+
+    category: ClassVar[str] = "GroupedGEMM_bwd"
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (self.m * self.k, self.dtype),
+            (self.m * self.n, self._dtype_b),
+            (self.groups * self.k * self.n, self._dtype_out),
+            (self.scale_elements, self.dtype_scale),
+        )
+
+
+@traced_as("aten::_grouped_mm")
+def _grouped_mm(op: OpSignature) -> GroupedGEMM | None:
+    """(self, mat2, offs, bias, out_dtype)."""
+    return _grouped(op, offsets=2, out=scalar_type(op.literal(4)))
+
+
+@traced_as("aten::_scaled_grouped_mm")
+def _scaled_grouped_mm(op: OpSignature) -> GroupedGEMM | None:
+    """(self, mat2, scale_a, scale_b, offs, bias, scale_result, out_dtype, ...): to BF16 where no type was given."""
+    scales = sum(prod(op.shape_or_scalar(slot)) for slot in (2, 3))
+    return _grouped(op, offsets=4, out=scalar_type(op.literal(7)) or DType.BF16, scales=scales, scale=op.dtype(2))
+
+
+@traced_as("aten::_scaled_grouped_mm_v2")
+def _scaled_grouped_mm_v2(op: OpSignature) -> GroupedGEMM | None:
+    """(self, mat2, scales_a, recipes, swizzles, scales_b, recipes, swizzles, offs, bias, out_dtype, ...)."""
+    scales = sum(prod(s) for slot in (2, 5) if op.has(slot) for s in op.shape_list(slot))
+    return _grouped(op, offsets=8, out=scalar_type(op.literal(10)) or DType.BF16, scales=scales)
+
+
+def _grouped(
+    op: OpSignature, *, offsets: int, out: DType | None, scales: int = 0, scale: DType | None = None
+) -> GroupedGEMM | None:
+    """2-D by 3-D shares out A's rows, 3-D by 2-D B's columns, 2-D by 2-D the summed dimension, 3-D by 3-D nothing.
+
+    One of PyTorch's FP4 elements along k holds two values. Scales of an unknown type take a byte, as those of MX do.
+    """
+    a, b = op.shape(0), op.shape(1)
+    (packed, dtype), (_, dtype_b) = (_values_of(op.dtype(slot)) for slot in (0, 1))
+    common: dict[str, Any] = {"dtype": dtype, "dtype_b": dtype_b, "dtype_out": Like.FIRST if out is None else out}
+    if scales:
+        common |= {"scale_elements": scales, "dtype_scale": scale or DType.FP8_E8M0FNU}
+    if len(a) == 2 and len(b) == 3:
+        return GroupedGEMM(m=a[0], k=packed * a[1], groups=b[0], n=b[2], **common)
+    if len(a) == 3 and len(b) == 2:
+        swapped = common | {"dtype": dtype_b, "dtype_b": dtype, "dtype_out": dtype if out is None else out}
+        return GroupedGEMM(m=b[1], k=packed * b[0], groups=a[0], n=a[1], **swapped)
+    if len(a) == 3 and len(b) == 3:
+        return GroupedGEMM(m=a[0] * a[1], k=packed * a[2], groups=b[0], n=b[2], **common)
+    if len(a) == 2 and len(b) == 2 and op.has(offsets):
+        groups = op.shape(offsets, rank=1)[0]
+        return GroupedGEMMVariableK(m=packed * a[1], k=a[0], n=b[1], groups=groups, **common)
+    return None
+
+
+def _values_of(dtype: DType | None) -> tuple[int, DType | None]:
+    return (1, None) if dtype is None else dtype.values
+
+
+@recorded_as("aten::_grouped_mm")
+def _recorded_grouped_mm(model: GroupedGEMM) -> OpSignature:
+    a, b = (model.m, model.k), (model.groups, model.k, model.n)
+    if isinstance(model, GroupedGEMMVariableK):
+        a, b = (model.k, model.m), (model.m, model.n)  # type: ignore[assignment]
+    types = (traced_name(model.dtype) or "", traced_name(resolved(model.dtype_b, model.dtype)) or "")
+    return OpSignature(
+        name="aten::_grouped_mm",
+        shapes=(a, b, (model.groups,), (), ()),
+        dtypes=(*types, "int", "", ""),
+        strides=(dense_strides(a), dense_strides(b), (1,), (), ()),
+        scalars=("", "", "", "", ""),
+    )

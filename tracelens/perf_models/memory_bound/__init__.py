@@ -1,0 +1,1 @@
+"""Operations whose time is that of their memory traffic."""

@@ -1,0 +1,388 @@
+"""Ops that move data and compute nothing worth counting: indexing, embedding, concatenation, sorting."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models.base import PerfModel, scalar_type, total_bytes, traced_as, traced_name
+from tracelens.perf_models.memory_bound.elementwise import Operand, broadcast, operand
+from tracelens.perf_models.surroundings import Launch, caller_of, copied_list_types, copied_type, gradient_of, launch_of
+from tracelens.signature import OpSignature, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Movement(PerfModel):
+    """``read`` and ``written`` elements, each with its type; ``added`` of them accumulate (one flop each).
+
+    A lookup reads the rows that it returns, and at most the whole table: which rows an index repeats is not recorded.
+    ``element_bytes``: the width of elements whose type is unknown.
+    ``permutes``: rows of tokens go where their experts are, which is far slower than a copy.
+    """
+
+    category: ClassVar[str] = "memory"
+    engine: ClassVar[str] = "none"
+    family: ClassVar[str | None] = "Memory"
+
+    read: tuple[tuple[int, DType | None], ...]
+    written: tuple[tuple[int, DType | None], ...]
+    added: int = 0
+    permutes: bool = False
+    element_bytes: int | None = None
+
+    def flops(self) -> int:
+        return self.added
+
+    def hbm_bytes(self) -> int | float | None:
+        if self.element_bytes is not None:
+            return self.element_bytes * sum(n for n, _ in (*self.read, *self.written))
+        return total_bytes(*self.read, *self.written)
+
+    @property
+    def compute_dtype(self) -> None:
+        """None: nothing is computed."""
+        return
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "num_read": sum(n for n, _ in self.read), "num_written": sum(n for n, _ in self.written),
+            "dtype_read": tuple(traced_name(d) for _, d in self.read),
+            "dtype_written": tuple(traced_name(d) for _, d in self.written),
+        }  # fmt: skip
+
+
+def lookup(table: Operand, index: Operand, returned: int) -> Movement:
+    """``returned`` elements of ``table`` copied out, as ``index`` says."""
+    return Movement(
+        read=((min(returned, table.elements), table.dtype), (index.elements, index.dtype)),
+        written=((returned, table.dtype),),
+    )
+
+
+def _at(op: OpSignature, index: int, rank: int) -> int:
+    """A recorded dim, counted from the front."""
+    value = op.literal(index)
+    if not isinstance(value, int) or not -rank <= value < rank:
+        raise SignatureError(f"{op.name}: argument {index}, the dim, is {value!r}")
+    return value % rank
+
+
+def _replaced(shape: Shape, dim: int, size: int) -> int:
+    """Elements of ``shape`` with ``dim`` resized."""
+    return prod(size if i == dim else n for i, n in enumerate(shape))
+
+
+@traced_as("aten::embedding", leaf_only=True, category="index")
+def _embedding(op: OpSignature) -> Movement:
+    """(table, indices, ...)."""
+    table, indices = op.shape(0, rank=2), op.shape_or_scalar(1)
+    return lookup(operand(op, 0), operand(op, 1), prod(indices) * table[1])
+
+
+@traced_as("aten::_embedding_bag", "aten::_embedding_bag_forward_only", leaf_only=True, category="index")
+def _embedding_bag(op: OpSignature) -> Movement:
+    """(table, indices, offsets, ...): one result row per offset, one addition per element looked up."""
+    table, indices, bags = op.shape(0, rank=2), op.shape(1, rank=1), op.shape(2, rank=1)
+    looked_up = indices[0] * table[1]
+    return Movement(
+        read=((looked_up, op.dtype(0)), (indices[0], op.dtype(1)), (bags[0], op.dtype(2))),
+        written=((bags[0] * table[1], op.dtype(0)),),
+        added=looked_up,
+    )
+
+
+@traced_as("aten::embedding_dense_backward", leaf_only=True, category="index")
+def _embedding_dense_backward(op: OpSignature) -> Movement:
+    """(dy, indices, rows of the table, ...): every row of the gradient is written, most of them with zeros."""
+    dy, indices = op.shape(0), op.shape_or_scalar(1)
+    rows = op.literal(2)
+    if not isinstance(rows, int):
+        raise SignatureError(f"{op.name}: argument 2, the number of rows, was not recorded")
+    return Movement(
+        read=((prod(dy), op.dtype(0)), (prod(indices), op.dtype(1))),
+        written=((rows * dy[-1], op.dtype(0)),),
+        added=prod(dy),
+    )
+
+
+@traced_as("aten::index_select", leaf_only=True, category="index")
+def _index_select(op: OpSignature) -> Movement:
+    """(x, dim, index)."""
+    x, index = op.shape(0), op.shape_or_scalar(2)
+    elements = _replaced(x, _at(op, 1, len(x)), prod(index))
+    return lookup(operand(op, 0), operand(op, 2), elements)
+
+
+@traced_as("aten::gather", leaf_only=True, category="index")
+def _gather(op: OpSignature) -> Movement:
+    """(x, dim, index, ...): one element per index."""
+    return lookup(operand(op, 0), operand(op, 2), prod(op.shape_or_scalar(2)))
+
+
+@traced_as("aten::take_along_dim", "aten::take", leaf_only=True, category="index")
+def _take(op: OpSignature) -> Movement:
+    return lookup(operand(op, 0), operand(op, 1), prod(op.shape_or_scalar(1)))
+
+
+@traced_as(
+    "aten::scatter", "aten::scatter_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
+    "aten::scatter_reduce_",
+    leaf_only=True,
+    category="index",
+)  # fmt: skip
+def _scatter(op: OpSignature) -> Movement:
+    """(x, dim, index, source | value)."""
+    n = prod(op.shape_or_scalar(2))
+    adds = n if "_add" in op.name or "_reduce" in op.name else 0
+    source = (n, op.dtype(3)) if op.has(3) else (0, None)
+    return _put(op, ((n, op.dtype(2)), source), n, adds, in_place=op.name.endswith("_"))
+
+
+def _put(op: OpSignature, read: tuple[tuple[int, DType | None], ...], n: int, adds: int, *, in_place: bool) -> Movement:
+    """``n`` elements put into tensor 0, ``adds`` of them added to what is there: at most the whole of it is touched.
+
+    Out of place the whole of it is copied as well.
+    """
+    whole = prod(op.shape_or_scalar(0))
+    touched = min(n, whole) if in_place else whole
+    kept = min(adds, whole) if in_place else whole
+    return Movement(read=(*read, (kept, op.dtype(0))), written=((touched, op.dtype(0)),), added=adds)
+
+
+@traced_as(
+    "aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_", "aten::index_fill_",
+    leaf_only=True,
+    category="index",
+)  # fmt: skip
+def _index_add(op: OpSignature) -> Movement:
+    """(x, dim, index, source | value)."""
+    x, index = op.shape(0), op.shape_or_scalar(2)
+    n = _replaced(x, _at(op, 1, len(x)), prod(index))
+    adds = n if "_add" in op.name else 0
+    source = (n, op.dtype(3)) if op.has(3) else (0, None)
+    return _put(op, (source, (prod(index), op.dtype(2))), n, adds, in_place=op.name.endswith("_"))
+
+
+# One block column per row that is picked: at::native::vectorized_gather_kernel_launch, PyTorch 2.7 and later.
+_ROW_GATHER = re.compile(r"vectorized_gather_kernel<(\d+), (\w+)>")
+_GATHER_THREADS = 256
+
+
+def _gathered_rows(op: OpSignature, launch: Launch) -> Movement | None:
+    """Whole rows of x, one per index: their number is the grid's x, and its y has to fit a row's bytes."""
+    x, dtype, kernel = op.shape(0), op.dtype(0), _ROW_GATHER.search(launch.kernel)
+    index = _GATHER_INDEX.get(kernel[2]) if kernel else None
+    if kernel is None or index is None or dtype is None or launch.grid is None or len(x) < 2 or x[0] < 2:
+        return None
+    row_bytes = prod(x[1:]) * dtype.width_bytes
+    if launch.grid[1:] != (ceil(row_bytes / (_GATHER_THREADS * int(kernel[1]))), 1):
+        return None
+    picked = launch.grid[0]
+    return lookup(operand(op, 0), Operand(shape=(picked,), dtype=index), picked * prod(x[1:]))
+
+
+_GATHER_INDEX = {"long": DType.INT64, "int": DType.INT32}
+
+
+@traced_as("aten::index", leaf_only=True, category="index", asks=("kernel", "grid", "gradient"))
+def _index(op: OpSignature) -> Movement | None:
+    """(x, list of index tensors): PyTorch up to 2.13 records no shapes of a list that may have gaps.
+
+    Then the gradient of the result says how much was picked; the positions, of unknown rank, are left out.
+    """
+    if not op.has(1) and (gradient := gradient_of(op)) is not None:
+        results = prod(gradient.shape(0))
+        return Movement(read=((min(results, prod(op.shape(0))), op.dtype(0)),), written=((results, op.dtype(0)),))
+    if not op.has(1) and (launch := launch_of(op)) is not None:
+        return _gathered_rows(op, launch)
+    x, indices = op.shape(0), op.shape_list(1)
+    picked = broadcast(*(i for i in indices if i))
+    n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
+    positions = Operand(shape=(sum(prod(i) for i in indices if i),), dtype=DType.INT64)
+    return lookup(operand(op, 0), positions, n)
+
+
+@traced_as("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", leaf_only=True, category="index")
+def _index_put(op: OpSignature) -> Movement:
+    """(x, list of index tensors, values, accumulate, ...): the values' size where the list's shapes are unknown."""
+    accumulates, in_place = op.literal(3) is True, op.name != "aten::index_put"
+    if not op.has(1) and op.has(2):
+        n = prod(op.shape(2))
+        return _put(op, ((n, op.dtype(2)),), n, n if accumulates else 0, in_place=in_place)
+    x, indices = op.shape(0), op.shape_list(1)
+    picked = broadcast(*(i for i in indices if i))
+    n = prod(picked) * prod(x[len(indices) :]) * prod(s for s, i in zip(x, indices, strict=False) if not i)
+    values = (prod(op.shape_or_scalar(2)), op.dtype(2))
+    looked_up = sum(prod(i) for i in indices if i)
+    return _put(op, (values, (looked_up, DType.INT64)), n, n if accumulates else 0, in_place=in_place)
+
+
+@traced_as("aten::masked_select", "aten::nonzero", leaf_only=True, category="index")
+def _selected(op: OpSignature) -> None:
+    """How much is selected is not recorded."""
+    return
+
+
+_CONCATENATIONS = (
+    "aten::cat", "aten::concat", "aten::stack", "aten::_cat", "aten::hstack", "aten::vstack", "aten::_chunk_cat",
+    "aten::block_diag",
+)  # fmt: skip
+# Backward nodes that put the gradients they are given together again: one tensor of as many elements. The last one is
+# TorchRec's (torchrec/distributed/comm_ops.py).
+_REASSEMBLING = re.compile(
+    r"^(?:(?:Unsafe)?(?:SplitWithSizes|Split|Chunk|TensorSplit|Unbind)Backward\d*|All2All_Pooled_WaitBackward)$"
+)
+
+
+@traced_as(*_CONCATENATIONS, leaf_only=True, asks=("kernel", "gradient", "caller"))
+def _cat(op: OpSignature) -> Movement:
+    """(list of tensors, dim), or (result, list, dim) with ``out=``: every element read and written once.
+
+    Element types of lists are not recorded: the kernel says the type, or the width. Sizes of long lists are not
+    either: there those of the result, of its gradient, or of the gradients that a split's backward is given.
+    """
+    launch, gradient, caller = launch_of(op), gradient_of(op), caller_of(op)
+    dtype, element_bytes = copied_type(launch.kernel) if launch else (None, None)
+    if dtype is None and element_bytes is None:
+        given = caller.dtype(0) if caller and _REASSEMBLING.match(caller.name) else None
+        dtype = op.dtype(0) or (gradient.dtype(0) if gradient else given)
+    return _moved(_concatenated(op, gradient), dtype, element_bytes)
+
+
+def _concatenated(op: OpSignature, gradient: OpSignature | None) -> Iterable[Shape]:
+    """Shapes of as many elements as the result has."""
+    lists = [slot for slot in op.shapes or () if slot and isinstance(slot[0], tuple)]
+    if lists:
+        return op.shape_list((op.shapes or ()).index(lists[0]))
+    if op.has(0):
+        return (op.shape(0),)
+    if gradient is not None:
+        return (gradient.shape(0),)
+    caller = caller_of(op)
+    if caller is not None and caller.name in _CONCATENATIONS:
+        return _concatenated(caller, None)
+    if caller is not None and _REASSEMBLING.match(caller.name):
+        return tuple(caller.shape(i) for i in range(len(caller.shapes or ())) if caller.has(i))
+    return op.shape_list(0)
+
+
+@traced_as("aten::_foreach_copy_", leaf_only=True, category="multi_tensor_apply", asks=("kernel",))
+def _foreach_copy(op: OpSignature) -> Movement:
+    """(destinations, sources, non_blocking)."""
+    launch, n = launch_of(op), sum(prod(s) for s in op.shape_list(0))
+    written, read = copied_list_types(launch.kernel) if launch else (None, None)
+    return Movement(read=((n, read),), written=((n, written),))
+
+
+@traced_as("aten::split_with_sizes_copy", leaf_only=True)
+def _split_copy(op: OpSignature) -> Movement:
+    return _moved((op.shape(0),), op.dtype(0))
+
+
+def _moved(shapes: Iterable[Shape], dtype: DType | None, element_bytes: int | None = None) -> Movement:
+    n = sum(prod(s) for s in shapes)
+    return Movement(read=((n, dtype),), written=((n, dtype),), element_bytes=element_bytes)
+
+
+@traced_as("aten::arange", "aten::linspace", leaf_only=True)
+def _arange(op: OpSignature) -> Movement | None:
+    """(start, end, step, ..., out): known where the numbers are."""
+    numbers = [op.literal(i) for i in range(3)]
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in numbers) or not numbers[2]:
+        return None
+    start, end, step = numbers
+    n = max(0, -int(-(end - start) // step)) if op.name == "aten::arange" else int(step)
+    dtype = op.dtype(3) if op.dtype_text(3) not in (None, "Scalar") else scalar_type(op.literal(3))
+    return Movement(read=(), written=((n, dtype),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort(PerfModel):
+    """``x`` sorted along a dim, or its ``results`` largest taken, with their positions.
+
+    Comparisons are no floating-point operations, so flops = 0. bytes = x read once, values and 8-byte positions
+    written: what any algorithm must move; a radix sort passes over the data several times.
+    """
+
+    category: ClassVar[str] = "sort"
+    engine: ClassVar[str] = "none"
+    family: ClassVar[str | None] = "Sort"
+
+    shape: Shape
+    results: int
+    dtype: DType | None = DType.FP32
+
+    def flops(self) -> int:
+        return 0
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes((prod(self.shape) + self.results, self.dtype), (self.results, DType.INT64))
+
+
+@traced_as("aten::sort", "aten::argsort", "aten::msort", leaf_only=True)
+def _sort(op: OpSignature) -> Sort:
+    shape = op.shape(0)
+    return Sort(shape=shape, results=prod(shape), dtype=op.dtype(0))
+
+
+@traced_as("aten::topk", leaf_only=True)
+def _topk(op: OpSignature) -> Sort:
+    """(x, k, dim, ...)."""
+    shape, k = op.shape(0), op.literal(1)
+    if not isinstance(k, int):
+        raise SignatureError(f"{op.name}: argument 1, k, was not recorded")
+    dim = _at(op, 2, len(shape)) if op.literal(2) is not None else len(shape) - 1
+    return Sort(shape=shape, results=_replaced(shape, dim, k), dtype=op.dtype(0))
+
+
+@traced_as("aten::nll_loss_forward", "aten::nll_loss", "aten::nll_loss2d_forward", leaf_only=True, category="index")
+def _nll_loss(op: OpSignature) -> Movement:
+    """(log-probabilities, targets, ...): one log-probability per target."""
+    n = prod(op.shape_or_scalar(1))
+    return Movement(read=((n, op.dtype(0)), (n, op.dtype(1))), written=((1, op.dtype(0)),), added=n)
+
+
+@traced_as("aten::nll_loss_backward", "aten::nll_loss2d_backward", leaf_only=True, category="index")
+def _nll_loss_backward(op: OpSignature) -> Movement:
+    """(dy, log-probabilities, targets, ...): one element per target; zeros are filled by an op of its own."""
+    n = prod(op.shape_or_scalar(2))
+    return Movement(read=((n, op.dtype(2)),), written=((n, op.dtype(1)),))
+
+
+@traced_as("aten::pixel_shuffle", leaf_only=True)
+def _rearranged(op: OpSignature) -> Movement:
+    return _moved((op.shape(0),), op.dtype(0))
+
+
+@traced_as("aten::im2col", leaf_only=True)
+def _im2col(op: OpSignature) -> Movement:
+    """(x [b,c,h,w] or [c,h,w], kernel_size, dilation, padding, stride): a column of the kernel's size per position."""
+    x = op.shape(0)
+    sizes = [_pair(op, i) for i in range(1, 5)]
+    kernel, dilation, padding, stride = sizes
+    positions = prod(
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, d, p, s in zip(x[-2:], kernel, dilation, padding, stride, strict=True)
+    )
+    return Movement(read=((prod(x), op.dtype(0)),), written=((prod(x[:-2]) * prod(kernel) * positions, op.dtype(0)),))
+
+
+def _pair(op: OpSignature, index: int) -> list[int]:
+    value = op.literal(index)
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(v, int) for v in value):
+        raise SignatureError(f"{op.name}: argument {index} is {value!r}, not two sizes")
+    return value
+
+
+@traced_as("aten::unfold_backward", leaf_only=True)
+def _unfold_backward(op: OpSignature) -> Movement:
+    """(dy, sizes of x, ...): every element of dy is added where it came from."""
+    sizes, n = op.literal(1), prod(op.shape(0))
+    if not isinstance(sizes, list):
+        raise SignatureError(f"{op.name}: argument 1, the sizes of the result, was not recorded")
+    return Movement(read=((n, op.dtype(0)),), written=((prod(sizes), op.dtype(0)),), added=n)

@@ -1,0 +1,488 @@
+"""Operations on every element: unary, binary with broadcasting, copies, fills, activations, dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models.base import (
+    PerfModel,
+    distinct_elements,
+    recorded_as,
+    scalar_type,
+    total_bytes,
+    traced_as,
+    traced_name,
+)
+from tracelens.perf_models.matrix.gemm import dense_strides
+from tracelens.perf_models.surroundings import filled_type, launch_of
+from tracelens.signature import OpSignature, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """A tensor that an operation reads or writes. ``dtype`` and ``stride`` are None when not recorded.
+
+    A ``number`` is a Python scalar in a tensor's place: it costs no memory traffic.
+    """
+
+    shape: Shape
+    dtype: DType | None
+    stride: Shape | None = None
+    number: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Distinct elements in memory: a dim of stride 0 repeats one."""
+        if self.number:
+            return 0
+        return distinct_elements(self.shape, self.stride)
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape that ``shapes`` broadcast to. SignatureError when they do not.
+
+    >>> broadcast((8, 1, 3), (5, 1), ())
+    (8, 5, 3)
+    """
+    rank = max((len(s) for s in shapes), default=0)
+    out = [1] * rank
+    for shape in shapes:
+        for i, size in enumerate(shape, start=rank - len(shape)):
+            if size != 1 and out[i] not in (1, size):
+                raise SignatureError(f"shapes {[list(s) for s in shapes]} do not broadcast")
+            out[i] = out[i] if size == 1 else size
+    return tuple(out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elementwise(PerfModel):
+    """``shape`` is computed element by element from ``inputs`` into ``outputs``.
+
+    flops = flops_per_element per element of ``shape``: 1 for arithmetic, comparisons and functions of one argument
+    alike, 0 for copies and fills. bytes = one read of each input, one write of each output; an element that a stride
+    of 0 or broadcasting repeats is read once.
+    """
+
+    category: ClassVar[str] = "elementwise"
+    engine: ClassVar[str] = "vector"
+    family: ClassVar[str | None] = "Elementwise"
+
+    shape: Shape
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    flops_per_element: int = 1
+
+    def flops(self) -> int:
+        return self.flops_per_element * prod(self.shape)
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(*((o.elements, o.dtype) for o in (*self.inputs, *self.outputs)))
+
+    @property
+    def compute_dtype(self) -> DType | None:
+        """That of the first floating-point operand, else of the first operand."""
+        dtypes = [o.dtype for o in (*self.inputs, *self.outputs)]
+        return next((d for d in dtypes if d is not None and d.is_floating), dtypes[0] if dtypes else None)
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "op_shape": self.shape,
+            "dtype_in": tuple(traced_name(o.dtype) for o in self.inputs),
+            "dtype_out": tuple(traced_name(o.dtype) for o in self.outputs),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnaryElementwise(Elementwise):
+    """One tensor in, one of the same shape out."""
+
+    family: ClassVar[str | None] = "UnaryElementwise"
+
+    def parameters(self) -> dict[str, Any]:
+        (read,), (written,) = self.inputs, self.outputs
+        resampled = {} if read.shape in ((), self.shape) else {"input_shape": read.shape, "output_shape": self.shape}
+        return {
+            "op_shape": self.shape, "dtype_in_out": (traced_name(read.dtype), traced_name(written.dtype)),
+            "stride_input": read.stride, "stride_output": written.stride, **resampled,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinaryElementwise(Elementwise):
+    """Two tensors in, one of their broadcast shape out; a Python number counts as a tensor of no bytes."""
+
+    family: ClassVar[str | None] = "BinaryElementwise"
+
+    def parameters(self) -> dict[str, Any]:
+        (a, b), (written,) = self.inputs, self.outputs
+        return {
+            "shape_in1": a.shape, "shape_in2": b.shape,
+            "dtype_in1_in2_out": tuple(traced_name(o.dtype) for o in (a, b, written)),
+            "stride_input1": a.stride, "stride_input2": b.stride, "stride_output": written.stride,
+        }  # fmt: skip
+
+
+def operand(op: OpSignature, index: int) -> Operand:
+    """Slot ``index`` of a recorded call: a tensor, 0-dim ones included, or a number. SignatureError for a list."""
+    if op.shapes is not None and index < len(op.shapes) and not op.shapes[index]:
+        number = op.dtype_text(index) in (None, "Scalar")
+        return Operand(shape=(), dtype=op.dtype(index), stride=(), number=number)
+    return Operand(shape=op.shape(index), dtype=op.dtype(index), stride=op.stride(index))
+
+
+def promoted(operands: Sequence[Operand]) -> DType | None:
+    """The element type of a result, as torch promotes; None when an operand's is unknown.
+
+    A 0-dim tensor counts only where its kind is higher than that of every sized one; a number keeps the others' type.
+    Among 0-dim tensors alone the first of the highest kind decides: the others may be Python numbers, which some
+    traces record as 0-dim tensors.
+    """
+    tensors = [o for o in operands if not o.number]
+    known = [(o.dtype, bool(o.shape)) for o in tensors if o.dtype is not None]
+    if not tensors or len(known) < len(tensors):
+        return None
+    highest = max(_kind(dtype) for dtype, _ in known)
+    sized = [dtype for dtype, is_sized in known if is_sized and _kind(dtype) == highest]
+    if not sized:
+        return next(dtype for dtype, _ in known if _kind(dtype) == highest)
+    if {DType.BF16, DType.FP16} <= set(sized):
+        sized.append(DType.FP32)
+    return max(sized, key=lambda d: d.bits)
+
+
+def _kind(dtype: DType) -> int:
+    """0 bool, 1 integer, 2 floating, 3 complex."""
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating else 0 if dtype is DType.BOOL else 1
+
+
+def unary(
+    op: OpSignature, *, flops: int = 1, x: int = 0, dtype_out: DType | None = None, out: int | None = None
+) -> UnaryElementwise:
+    """A function of tensor ``x`` alone, into tensor ``out``, else a dense one of its shape (in place: into ``x``)."""
+    read = operand(op, x)
+    in_place = op.name.endswith("_")
+    written = (
+        operand(op, out)
+        if out is not None
+        else Operand(shape=read.shape, dtype=dtype_out or read.dtype, stride=read.stride if in_place else None)
+    )
+    return UnaryElementwise(shape=read.shape, inputs=(read,), outputs=(written,), flops_per_element=flops)
+
+
+def binary(
+    op: OpSignature, *, a: int = 0, b: int = 1, out: int | None = None, dtype_out: DType | None = None
+) -> BinaryElementwise:
+    """A function of slots ``a`` and ``b``, tensors or numbers; in place into ``a``, else into ``out`` or a new one."""
+    left, right = operand(op, a), operand(op, b)
+    shape = broadcast(left.shape, right.shape)
+    if out is not None and op.has(out):
+        written = operand(op, out)
+    elif op.name.endswith("_"):
+        written = left
+    else:
+        written = Operand(shape=shape, dtype=dtype_out or promoted((left, right)))
+    return BinaryElementwise(shape=shape, inputs=(left, right), outputs=(written,))
+
+
+#: Operations per element of ``activation(left) * right``, by the name that every library gives such an op.
+_GATED_FLOPS = {"silu_and_mul": 5, "gelu_and_mul": 8, "gelu_tanh_and_mul": 10}
+
+
+def gated(op: OpSignature, out: int = 0, x: int = 1) -> UnaryElementwise:
+    """``activation(left half of x) * right half``, into ``out``; the op's name says which activation."""
+    written, read = operand(op, out), operand(op, x)
+    if prod(read.shape) != 2 * prod(written.shape):
+        raise SignatureError(
+            f"{op.name}: input {x} should be twice as wide as {list(written.shape)}, the trace recorded "
+            f"{list(read.shape)}"
+        )
+    return UnaryElementwise(
+        shape=written.shape,
+        inputs=(read,),
+        outputs=(written,),
+        flops_per_element=_GATED_FLOPS[op.name.rpartition("::")[2]],
+    )
+
+
+def pointwise(op: OpSignature, *inputs: int, dtype_out: DType | None = None, flops: int = 1) -> Elementwise:
+    """A function of several slots; in place into the first, else into a new tensor."""
+    read = tuple(operand(op, i) for i in inputs)
+    shape = broadcast(*(o.shape for o in read))
+    written = read[0] if op.name.endswith("_") else Operand(shape=shape, dtype=dtype_out or promoted(read))
+    return Elementwise(shape=shape, inputs=read, outputs=(written,), flops_per_element=flops)
+
+
+@traced_as(
+    "aten::clamp_min", "aten::clamp_min_", "aten::clamp_max", "aten::clamp_max_", "aten::sigmoid", "aten::rsqrt",
+    "aten::silu", "aten::neg", "aten::pow",
+)  # fmt: skip
+def _unary(op: OpSignature) -> UnaryElementwise | BinaryElementwise:
+    """A second tensor is the result's (``out=``), but for ops that take a number or another operand there."""
+    if op.name.removesuffix("_") in _OF_TWO and op.has(1) and op.has(0):
+        return binary(op, out=2)
+    return unary(op, out=_last_tensor(op))
+
+
+_OF_TWO = frozenset({"aten::pow", "aten::clamp_min", "aten::clamp_max", "aten::clamp", "aten::rsub"})
+
+
+def _last_tensor(op: OpSignature) -> int | None:
+    """The last slot after the first that holds a tensor: where an op of one tensor was given ``out=``."""
+    return next((i for i in range(len(op.shapes or ()) - 1, 0, -1) if op.has(i)), None)
+
+
+@traced_as(
+    "aten::sigmoid_", "aten::rsqrt_", "aten::silu_", "aten::neg_", "aten::pow_", "aten::abs", "aten::abs_",
+    "aten::exp", "aten::exp_", "aten::exp2", "aten::expm1", "aten::log", "aten::log_", "aten::log2", "aten::log10",
+    "aten::log1p", "aten::sqrt", "aten::sqrt_", "aten::reciprocal", "aten::reciprocal_", "aten::sin", "aten::sin_",
+    "aten::cos", "aten::cos_", "aten::tan", "aten::asin", "aten::acos", "aten::atan", "aten::sinh", "aten::cosh",
+    "aten::tanh", "aten::tanh_", "aten::erf", "aten::erfc", "aten::erfinv", "aten::ceil", "aten::floor",
+    "aten::floor_", "aten::round", "aten::round_", "aten::trunc", "aten::frac", "aten::sign", "aten::square",
+    "aten::relu", "aten::relu_", "aten::relu6", "aten::clamp", "aten::clamp_", "aten::hardtanh", "aten::hardtanh_",
+    "aten::hardswish", "aten::hardswish_", "aten::hardsigmoid", "aten::hardsigmoid_", "aten::leaky_relu",
+    "aten::leaky_relu_", "aten::elu", "aten::elu_", "aten::celu", "aten::selu", "aten::softplus", "aten::mish",
+    "aten::gelu", "aten::gelu_", "aten::log_sigmoid", "aten::log_sigmoid_forward", "aten::nan_to_num",
+    "aten::nan_to_num_", "aten::bitwise_not", "aten::triu", "aten::tril", "aten::triu_", "aten::tril_",
+    "aten::rsub", "aten::positive", "aten::logit", "aten::conj_physical", "aten::threshold", "aten::threshold_",
+    leaf_only=True,
+)  # fmt: skip
+def _unary_leaf(op: OpSignature) -> UnaryElementwise | BinaryElementwise:
+    return _unary(op)
+
+
+@traced_as(
+    "aten::logical_not", "aten::isnan", "aten::isinf", "aten::isfinite", "aten::signbit",
+    leaf_only=True,
+)  # fmt: skip
+def _unary_predicate(op: OpSignature) -> UnaryElementwise:
+    return unary(op, dtype_out=DType.BOOL, out=_last_tensor(op))
+
+
+@traced_as("aten::add", "aten::add_", "aten::mul", "aten::mul_")
+def _binary(op: OpSignature) -> BinaryElementwise:
+    """(a, b[, alpha][, out]): ``add`` has its scale before ``out``, ``mul`` has none."""
+    return binary(op, out=3 if op.name.startswith("aten::add") else 2)
+
+
+@traced_as("aten::div", "aten::div_")
+def _div(op: OpSignature) -> BinaryElementwise:
+    """(a, b[, rounding_mode | out]): integers divide to the default floating type."""
+    result = promoted((operand(op, 0), operand(op, 1)))
+    real = result is None or result.is_floating or result.is_complex
+    return binary(op, out=2, dtype_out=None if real or op.literal(2) else DType.FP32)
+
+
+@traced_as("aten::sigmoid_backward", "aten::threshold_backward")
+def _binary_backward(op: OpSignature) -> BinaryElementwise:
+    return binary(op)
+
+
+@traced_as(
+    "aten::sub", "aten::sub_", "aten::true_divide", "aten::floor_divide", "aten::remainder", "aten::remainder_",
+    "aten::fmod", "aten::maximum", "aten::minimum", "aten::fmax", "aten::fmin", "aten::atan2", "aten::xlogy",
+    "aten::bitwise_and", "aten::bitwise_and_", "aten::bitwise_or", "aten::bitwise_or_", "aten::bitwise_xor",
+    "aten::bitwise_xor_", "aten::bitwise_left_shift", "aten::bitwise_right_shift", "aten::__and__", "aten::__or__",
+    "aten::tanh_backward", "aten::gelu_backward", "aten::silu_backward", "aten::hardswish_backward",
+    "aten::hardsigmoid_backward", "aten::hardtanh_backward", "aten::leaky_relu_backward", "aten::softplus_backward",
+    "aten::mish_backward", "aten::prelu", "aten::_prelu_kernel", "aten::multiply", "aten::logaddexp",
+    "aten::logit_backward",
+    leaf_only=True,
+)  # fmt: skip
+def _binary_leaf(op: OpSignature) -> BinaryElementwise:
+    return binary(op)
+
+
+@traced_as("aten::elu_backward", leaf_only=True)
+def _elu_backward(op: OpSignature) -> BinaryElementwise:
+    """(grad, alpha, scale, input_scale, is_result, self_or_result)."""
+    return binary(op, b=5)
+
+
+@traced_as("aten::log_sigmoid_backward", leaf_only=True)
+def _log_sigmoid_backward(op: OpSignature) -> BinaryElementwise:
+    """(grad, x, buffer): the buffer is empty on a GPU."""
+    return binary(op)
+
+
+@traced_as(
+    "aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::logical_and", "aten::logical_or",
+    "aten::logical_xor", "aten::isclose",
+    leaf_only=True,
+)  # fmt: skip
+def _comparison(op: OpSignature) -> BinaryElementwise:
+    return binary(op, dtype_out=DType.BOOL)
+
+
+@traced_as("aten::eq_", "aten::ne_", "aten::lt_", "aten::le_", "aten::gt_", "aten::ge_", leaf_only=True)
+def _comparison_in_place(op: OpSignature) -> BinaryElementwise:
+    return binary(op)
+
+
+@traced_as("aten::copy_")
+def _copy_in_place(op: OpSignature) -> UnaryElementwise:
+    """(destination, source, non_blocking): the source may broadcast and have another type."""
+    written, read = operand(op, 0), operand(op, 1)
+    return UnaryElementwise(shape=written.shape, inputs=(read,), outputs=(written,), flops_per_element=0)
+
+
+@traced_as("aten::copy", leaf_only=True)
+def _copy(op: OpSignature) -> UnaryElementwise:
+    return _copy_in_place(op)
+
+
+@traced_as("aten::clone", "aten::contiguous", "aten::_reshape_alias_copy", "aten::reshape", "aten::repeat",
+           "aten::flip", "aten::roll", "aten::_conj_physical", leaf_only=True)  # fmt: skip
+def _duplicate(op: OpSignature) -> UnaryElementwise:
+    """The copy that these make when they make one. ``repeat`` writes more; its size is in ``C1``."""
+    model = unary(op, flops=0)
+    times = op.literal(1) if op.name == "aten::repeat" else None
+    if not isinstance(times, list | tuple) or not times:
+        return model
+    (read,) = model.inputs
+    shape = tuple(n * k for n, k in zip((1,) * (len(times) - len(read.shape)) + read.shape, times, strict=True))
+    written = Operand(shape=shape, dtype=read.dtype)
+    return UnaryElementwise(shape=shape, inputs=(read,), outputs=(written,), flops_per_element=0)
+
+
+@traced_as("aten::to", "aten::_to_copy", leaf_only=True)
+def _convert(op: OpSignature) -> UnaryElementwise | None:
+    """The destination's type is in a slot that differs between overloads; None where it is not plain."""
+    number = op.literal(1)
+    if not isinstance(number, int) or isinstance(number, bool):
+        return None
+    return unary(op, flops=0, dtype_out=scalar_type(number))
+
+
+@traced_as("aten::fill_", "aten::fill", "aten::zero_", "aten::zero", leaf_only=True, asks=("kernel",))
+def _fill(op: OpSignature) -> Elementwise:
+    """The kernel says the type where the op does not."""
+    model, launch = _written(op), launch_of(op)
+    (written,) = model.outputs
+    if launch is None or written.dtype is not None:
+        return model
+    return replace(model, outputs=(replace(written, dtype=filled_type(launch.kernel)),))
+
+
+@traced_as(
+    "aten::normal_", "aten::uniform_", "aten::random_", "aten::bernoulli_", "aten::exponential_", "aten::geometric_",
+    "aten::log_normal_", "aten::cauchy_",
+    leaf_only=True,
+)  # fmt: skip
+def _random(op: OpSignature) -> Elementwise:
+    """Random numbers, written only."""
+    return _written(op)
+
+
+def _written(op: OpSignature) -> Elementwise:
+    written = operand(op, 0)
+    return Elementwise(shape=written.shape, inputs=(), outputs=(written,), flops_per_element=0)
+
+
+@traced_as("aten::where", leaf_only=True)
+def _where(op: OpSignature) -> Elementwise:
+    """(condition, a, b)."""
+    read = tuple(operand(op, i) for i in range(3))
+    shape = broadcast(*(o.shape for o in read))
+    written = Operand(shape=shape, dtype=promoted(read[1:]))
+    return Elementwise(shape=shape, inputs=read, outputs=(written,), flops_per_element=1)
+
+
+@traced_as("aten::masked_fill", "aten::masked_fill_", leaf_only=True)
+def _masked_fill(op: OpSignature) -> Elementwise:
+    """(x, mask, value): keeps the type of x."""
+    x, mask = operand(op, 0), operand(op, 1)
+    shape = broadcast(x.shape, mask.shape)
+    written = x if op.name.endswith("_") else Operand(shape=shape, dtype=x.dtype)
+    return Elementwise(shape=shape, inputs=(x, mask), outputs=(written,), flops_per_element=0)
+
+
+@traced_as("aten::addcmul", "aten::addcmul_", "aten::addcdiv", "aten::addcdiv_", leaf_only=True)
+def _addc(op: OpSignature) -> Elementwise:
+    """``x + value * a * b``: three operations per element."""
+    return pointwise(op, 0, 1, 2, flops=3)
+
+
+@traced_as("aten::lerp", "aten::lerp_", leaf_only=True)
+def _lerp(op: OpSignature) -> Elementwise:
+    """``a + weight * (b - a)``: three operations per element."""
+    return pointwise(op, 0, 1, 2, flops=3)
+
+
+@traced_as("aten::native_dropout", "aten::_fused_dropout", leaf_only=True)
+def _dropout(op: OpSignature) -> Elementwise:
+    """Writes the result and a mask of one byte per element."""
+    read = operand(op, 0)
+    mask = Operand(shape=read.shape, dtype=DType.BOOL)
+    written = Operand(shape=read.shape, dtype=read.dtype)
+    return Elementwise(shape=read.shape, inputs=(read,), outputs=(written, mask), flops_per_element=1)
+
+
+@traced_as("aten::native_dropout_backward", "aten::_masked_scale", leaf_only=True)
+def _dropout_backward(op: OpSignature) -> Elementwise:
+    """(grad, mask, scale): keeps the gradient's type."""
+    read, mask = operand(op, 0), operand(op, 1)
+    written = Operand(shape=read.shape, dtype=read.dtype)
+    return Elementwise(shape=read.shape, inputs=(read, mask), outputs=(written,), flops_per_element=1)
+
+
+@traced_as(
+    "aten::mse_loss", "aten::l1_loss", "aten::smooth_l1_loss", "aten::huber_loss", "aten::binary_cross_entropy",
+    "aten::binary_cross_entropy_with_logits",
+    leaf_only=True,
+)  # fmt: skip
+def _loss(op: OpSignature) -> Elementwise:
+    """The element-by-element part; the reduction that follows is an op of its own. Two operations per element."""
+    return pointwise(op, 0, 1, flops=2)
+
+
+@traced_as("aten::mse_loss_backward", "aten::l1_loss_backward", "aten::smooth_l1_loss_backward", leaf_only=True)
+def _loss_backward(op: OpSignature) -> Elementwise:
+    """(grad, x, target, ...): the gradient is 0-dim when the loss was reduced."""
+    return pointwise(op, 0, 1, 2, flops=2)
+
+
+@traced_as("aten::replication_pad1d", "aten::replication_pad2d", "aten::replication_pad3d",
+           "aten::reflection_pad1d", "aten::reflection_pad2d", "aten::constant_pad_nd")  # fmt: skip
+def _pad(op: OpSignature) -> UnaryElementwise:
+    """(x, pairs of padding, innermost dim first)."""
+    read, pairs = operand(op, 0), op.literal(1)
+    if not isinstance(pairs, list | tuple) or len(pairs) % 2 or len(pairs) > 2 * len(read.shape):
+        raise SignatureError(f"{op.name}: argument 1, the padding, was not recorded")
+    shape = list(read.shape)
+    for i in range(len(pairs) // 2):
+        shape[-1 - i] += pairs[2 * i] + pairs[2 * i + 1]
+    return _moved(read, tuple(shape))
+
+
+@traced_as("aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d",
+           "aten::upsample_bilinear2d", "aten::upsample_bicubic2d", "aten::upsample_linear1d")  # fmt: skip
+def _upsample(op: OpSignature) -> UnaryElementwise:
+    """(x, output size, ...)."""
+    read, size = operand(op, 0), op.literal(1)
+    if not isinstance(size, list | tuple) or len(size) != len(read.shape) - 2:
+        raise SignatureError(f"{op.name}: argument 1, the output size, was not recorded")
+    return _moved(read, (*read.shape[:2], *size))
+
+
+def _moved(read: Operand, shape: Shape) -> UnaryElementwise:
+    """``read`` resampled to ``shape``: one operation per element written."""
+    return UnaryElementwise(shape=shape, inputs=(read,), outputs=(Operand(shape=shape, dtype=read.dtype),))
+
+
+@recorded_as("aten::add")
+def _recorded_add(model: BinaryElementwise) -> OpSignature:
+    a, b = model.inputs
+    return OpSignature(
+        name="aten::add",
+        shapes=(a.shape, b.shape, ()),
+        dtypes=(*("Scalar" if o.number else traced_name(o.dtype) or "" for o in (a, b)), "Scalar"),
+        strides=(*(dense_strides(o.shape) if o.stride is None else o.stride for o in (a, b)), ()),
+        scalars=("", "", "1"),
+    )

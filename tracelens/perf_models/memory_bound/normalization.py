@@ -1,0 +1,478 @@
+"""Batch, layer, group, instance and RMS normalization, forward and backward."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models.base import (
+    Like,
+    PerfModel,
+    recorded_as,
+    resolved,
+    total_bytes,
+    traced_as,
+    traced_name,
+)
+from tracelens.perf_models.matrix.gemm import dense_strides
+from tracelens.perf_models.surroundings import KERNEL, launch_of
+from tracelens.signature import OpSignature, Shape
+
+# cuDNN's and MIOpen's kernels of batch normalization forward.
+_TRAINS = re.compile(r"(?P<trains>\bbn_fw_tr_|BatchNormFwdTrain)|\bbn_fw_inf_|BatchNormFwdInfer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalization(PerfModel):
+    """``y = (x - mean) / sqrt(variance + eps)``, optionally scaled by a weight and shifted by a bias.
+
+    n elements, ``channels`` entries of the weight (layer norm: the normalized shape), ``statistics`` means and
+    variances. flops = 2n to apply a scale and a shift + 6 per channel to make them + 3n where the statistics are
+    computed from x (``training``: always, but for a batch norm in evaluation); the count does not depend on whether
+    there are weights. bytes = x read, y written, weight and bias read; computed statistics written, running ones
+    (``running``) read, and written back when training.
+
+    ``dtype`` is x's; y and the weights are like it unless said otherwise. Saved statistics are FP32 on every backend
+    for inputs up to 32 bits. A ``residual`` is added to x first and the sum written back: n flops, 2n more elements.
+    """
+
+    category: ClassVar[str] = "NORM_fwd"
+    engine: ClassVar[str] = "vector"
+    family: ClassVar[str | None] = "Normalization"
+
+    shape: Shape
+    channels: int
+    statistics: int
+    weight: bool = False
+    bias: bool = False
+    training: bool = True
+    running: bool = False
+    residual: bool = False
+    dtype: DType | None = DType.BF16
+    dtype_out: DType | Like | None = Like.FIRST
+    dtype_weight: DType | Like | None = Like.FIRST
+    stride_x: Shape | None = None
+
+    @property
+    def elements(self) -> int:
+        """Elements of x."""
+        return prod(self.shape)
+
+    def flops(self) -> int:
+        n = self.elements
+        return 2 * n + 6 * self.channels + (3 * n if self.training else 0) + (n if self.residual else 0)
+
+    def hbm_bytes(self) -> int | float | None:
+        n = self.elements
+        return total_bytes(
+            (n * (3 if self.residual else 1), self.dtype),
+            (n, self._dtype_out),
+            (self.channels * (self.weight + self.bias), self._dtype_weight),
+            *self._statistics(),
+        )
+
+    def backward(self) -> Normalization:
+        """All gradients of the same call."""
+        values = {f.name: getattr(self, f.name) for f in fields(Normalization)}
+        return NormalizationBackward(**values, output_mask=(True, self.weight, self.bias))
+
+    def _statistics(self) -> tuple[tuple[int, DType | None], ...]:
+        """Running statistics read (and written back), computed ones written."""
+        running = 2 * self.channels * (2 if self.training else 1) if self.running else 0
+        saved = 2 * self.statistics if self.training else 0
+        return ((running, self._dtype_weight), (saved, self._dtype_statistics))
+
+    @property
+    def _dtype_out(self) -> DType | None:
+        return resolved(self.dtype_out, self.dtype)
+
+    @property
+    def _dtype_weight(self) -> DType | None:
+        return resolved(self.dtype_weight, self.dtype)
+
+    @property
+    def _dtype_statistics(self) -> DType:
+        return DType.FP64 if self.dtype is DType.FP64 else DType.FP32
+
+    @property
+    def _recorded_out(self) -> str | None:
+        """The result's type where a caller states it: traces do not record results."""
+        return None if isinstance(self.dtype_out, Like) else traced_name(self.dtype_out)
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "op_shape": self.shape, "dtype_in_out": (traced_name(self.dtype), self._recorded_out),
+            "stride_input": self.stride_x, "stride_output": None, "num_channels": self.channels,
+            "has_bias": self.bias, "is_affine": self.weight, "is_training": self.training, "output_mask": None,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalizationBackward(Normalization):
+    """The gradients of a ``Normalization`` that ``output_mask`` (x, weight, bias) asks for.
+
+    flops = 4n + 5n where the statistics came from x, else 4n + 3 per channel; the count does not depend on the mask.
+    bytes = x and dy read, dx written; weight and statistics read, the asked-for gradients of weight and bias written;
+    unknown without the mask.
+    """
+
+    category: ClassVar[str] = "NORM_bwd"
+
+    output_mask: tuple[bool, ...] | None = (True, True, True)
+
+    def flops(self) -> int:
+        n = self.elements
+        return 9 * n if self.training else 4 * n + 3 * self.channels
+
+    def hbm_bytes(self) -> int | float | None:
+        if self.output_mask is None:
+            return None
+        n = self.elements
+        of_x, *of_weights = self.output_mask
+        return total_bytes(
+            (n * (1 + of_x), self.dtype),
+            (n, self._dtype_out),
+            (self.channels * (self.weight + sum(of_weights)), self._dtype_weight),
+            *self._statistics(),
+        )
+
+    def _statistics(self) -> tuple[tuple[int, DType | None], ...]:
+        if self.training:
+            return ((2 * self.statistics, self._dtype_statistics),)
+        return ((2 * self.channels, self._dtype_weight),)
+
+    def parameters(self) -> dict[str, Any]:
+        return _of_gradient(Normalization.parameters(self), self.output_mask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RMSNorm(Normalization):
+    """``y = x / sqrt(mean(x^2) + eps)``, optionally scaled by a weight of ``channels``.
+
+    flops = 2n for the squares and their sums + 2 per statistic + n to scale (+ n with a weight, + n for a residual,
+    + 2n to quantize the result: its maximum and its scaling). bytes as for ``Normalization``; nothing is centered,
+    so one figure per statistic. ``saves`` says whether it is written for a backward pass. ``scale_elements`` of
+    ``dtype_scale`` are the scales that a quantized result is written with.
+    """
+
+    category: ClassVar[str] = "RMSNorm"
+    family: ClassVar[str | None] = "RMSNorm_fwd"
+
+    training: bool = False
+    quantized: bool = False
+    saves: bool = False
+    scale_elements: int = 0
+    dtype_scale: DType | None = DType.FP32
+
+    def flops(self) -> int:
+        per_element = 3 + self.weight + self.residual + 2 * self.quantized
+        return per_element * self.elements + 2 * self.statistics
+
+    def backward(self) -> RMSNormBackward:
+        """Both gradients of the same call."""
+        values = {f.name: getattr(self, f.name) for f in fields(RMSNorm)}
+        return RMSNormBackward(**values, output_mask=(True, self.weight))
+
+    def _statistics(self) -> tuple[tuple[int, DType | None], ...]:
+        saved = self.statistics if self.saves else 0
+        return ((saved, self._dtype_statistics), (self.scale_elements, self.dtype_scale))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RMSNormBackward(RMSNorm):
+    """The gradients of an ``RMSNorm`` that ``output_mask`` (x, weight) asks for.
+
+    flops = 8n, and 2n for the gradient of the weight. bytes = x and dy read, dx written; weight and one statistic per
+    row read, the gradient of the weight written.
+    """
+
+    category: ClassVar[str] = "NORM_bwd"
+    family: ClassVar[str | None] = "RMSNorm_bwd"
+
+    output_mask: tuple[bool, ...] = (True, True)
+
+    def flops(self) -> int:
+        return (8 + 2 * self.output_mask[1]) * self.elements
+
+    def hbm_bytes(self) -> int | float | None:
+        of_x, of_weight = self.output_mask
+        return total_bytes(
+            (self.elements * (1 + of_x), self.dtype),
+            (self.elements, self._dtype_out),
+            (self.channels * (self.weight + of_weight), self._dtype_weight),
+            (self.statistics, self._dtype_statistics),
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        return _of_gradient(RMSNorm.parameters(self), self.output_mask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedRMSNorm(RMSNorm):
+    """``aten::_fused_rms_norm``, which reports list with the other normalizations of aten."""
+
+    category: ClassVar[str] = "NORM_fwd"
+    family: ClassVar[str | None] = "Normalization"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedRMSNormBackward(RMSNormBackward):
+    """``aten::_fused_rms_norm_backward``, which reports list with the other normalizations of aten."""
+
+    family: ClassVar[str | None] = "Normalization"
+
+
+def _of_gradient(parameters: dict[str, Any], mask: tuple[bool, ...] | None) -> dict[str, Any]:
+    """``dtype_out`` of a gradient is that of dy, an input: the result's own is not recorded."""
+    asked = None if mask is None else list(mask)
+    return parameters | {"dtype_in_out": (parameters["dtype_in_out"][0], None), "output_mask": asked}
+
+
+def _flag(op: OpSignature, index: int) -> bool:
+    value = op.literal(index)
+    if not isinstance(value, bool | int):
+        raise SignatureError(f"{op.name}: argument {index} was not recorded")
+    return bool(value)
+
+
+def _mask(op: OpSignature, index: int) -> tuple[bool, ...]:
+    value = op.literal(index)
+    if not isinstance(value, list | tuple):
+        raise SignatureError(f"{op.name}: argument {index}, the output mask, was not recorded")
+    return tuple(bool(asked) for asked in value)
+
+
+def _count(op: OpSignature, index: int) -> int:
+    value = op.literal(index)
+    if not isinstance(value, int):
+        raise SignatureError(f"{op.name}: argument {index} was not recorded")
+    return value
+
+
+def _normalized(op: OpSignature, index: int, weight: int) -> int:
+    """Elements of a recorded ``normalized_shape``, else those of the weight, which has that shape."""
+    value = op.literal(index)
+    if value is None and op.has(weight):
+        return prod(op.shape(weight))
+    if isinstance(value, int):
+        return value
+    if not isinstance(value, list | tuple) or not value:
+        raise SignatureError(f"{op.name}: argument {index}, the normalized shape, was not recorded")
+    return prod(value)
+
+
+def _common(op: OpSignature, x: int, weight: int, bias: int | None = None) -> dict[str, Any]:
+    """What every binding reads alike: the fields of a Normalization that tensors give."""
+    shifted = bias is not None and op.has(bias)
+    typed = weight if op.has(weight) else bias if shifted else None
+    return {
+        "shape": op.shape(x),
+        "weight": op.has(weight),
+        "bias": shifted,
+        "dtype": op.dtype(x),
+        "dtype_weight": Like.FIRST if typed is None else op.dtype(typed),
+        "stride_x": op.stride(x),
+    }
+
+
+def _channels(op: OpSignature, x: int) -> int:
+    shape = op.shape(x)
+    if len(shape) < 2:
+        raise SignatureError(f"{op.name}: input {x} should have a channel dim, the trace recorded {list(shape)}")
+    return shape[1]
+
+
+def rms_norm(op: OpSignature, x: int, weight: int, *, out: int | None = None, scale: int | None = None,
+             **fields: Any) -> RMSNorm:  # fmt: skip
+    """RMSNorm of tensor ``x`` by ``weight``; ``out`` and ``scale`` are slots of a quantized result and its scales.
+
+    ``fields`` are RMSNorm's that the slots do not hold (``residual``, ``dtype_out`` ...).
+    """
+    common = _common(op, x, weight)
+    channels = prod(op.shape(weight))
+    recorded: dict[str, Any] = {"channels": channels, "statistics": prod(common["shape"]) // max(channels, 1)}
+    if out is not None:
+        recorded["dtype_out"] = op.dtype(out)
+    if scale is not None:
+        recorded |= {"scale_elements": prod(op.shape_or_scalar(scale)), "dtype_scale": op.dtype(scale)}
+    return RMSNorm(**common | recorded | fields)
+
+
+@traced_as(
+    "aten::batch_norm",
+    "aten::native_batch_norm",
+    "aten::_batch_norm_impl_index",
+    "aten::_native_batch_norm_legit",
+)
+def _batch_norm(op: OpSignature) -> Normalization:
+    """(x, weight, bias, running_mean, running_var, training, ...)."""
+    c = _channels(op, 0)
+    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=_flag(op, 5), running=op.has(3))
+
+
+@traced_as("aten::miopen_batch_norm", "aten::cudnn_batch_norm", asks=(KERNEL,))
+def _library_batch_norm(op: OpSignature) -> Normalization:
+    """As ``aten::batch_norm``; where no numbers were recorded, the kernel's name says whether it trains."""
+    launch = launch_of(op)
+    said = None if launch is None else _TRAINS.search(launch.kernel)
+    if said is None:
+        return _batch_norm(op)
+    c = _channels(op, 0)
+    training = said["trains"] is not None
+    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=training, running=op.has(3))
+
+
+@traced_as("aten::_batch_norm_with_update")
+def _batch_norm_with_update(op: OpSignature) -> Normalization:
+    """(x, weight, bias, running_mean, running_var, momentum, eps): only ever training."""
+    c = _channels(op, 0)
+    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, running=op.has(3))
+
+
+@traced_as("aten::_batch_norm_no_update", "aten::_native_batch_norm_legit_no_training")
+def _batch_norm_evaluation(op: OpSignature) -> Normalization:
+    """(x, weight, bias, running_mean, running_var, momentum, eps): only ever evaluation."""
+    c = _channels(op, 0)
+    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=False, running=op.has(3))
+
+
+@traced_as(*(f"aten::{library}instance_norm" for library in ("", "native_", "miopen_", "cudnn_")))
+def _instance_norm(op: OpSignature) -> Normalization:
+    """(x, weight, bias, running_mean, running_var, use_input_stats, ...)."""
+    c = _channels(op, 0)
+    rows = op.shape(0)[0] * c
+    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=rows, training=_flag(op, 5), running=op.has(3))
+
+
+@traced_as(*(f"aten::{library}layer_norm" for library in ("", "native_", "miopen_", "cudnn_")))
+def _layer_norm(op: OpSignature) -> Normalization:
+    """(x, normalized_shape, weight, bias, ...)."""
+    channels = _normalized(op, 1, 2)
+    common = _common(op, 0, 2, 3)
+    return Normalization(**common, channels=channels, statistics=prod(common["shape"]) // channels)
+
+
+@traced_as("aten::group_norm", "aten::miopen_group_norm", "aten::cudnn_group_norm")
+def _group_norm(op: OpSignature) -> Normalization:
+    """(x, num_groups, weight, bias, ...)."""
+    rows = op.shape(0)[0] * _count(op, 1)
+    return Normalization(**_common(op, 0, 2, 3), channels=_channels(op, 0), statistics=rows)
+
+
+@traced_as("aten::native_group_norm")
+def _native_group_norm(op: OpSignature) -> Normalization:
+    """(x, weight, bias, N, C, HxW, groups, eps)."""
+    return Normalization(**_common(op, 0, 1, 2), channels=_count(op, 4), statistics=_count(op, 3) * _count(op, 6))
+
+
+@traced_as("aten::_fused_rms_norm")
+def _fused_rms_norm(op: OpSignature) -> FusedRMSNorm:
+    """(x, normalized_shape, weight, eps)."""
+    channels = _normalized(op, 1, 2)
+    common = _common(op, 0, 2)
+    return FusedRMSNorm(**common, channels=channels, statistics=prod(common["shape"]) // channels, saves=True)
+
+
+@traced_as("aten::rms_norm", leaf_only=True)
+def _rms_norm(op: OpSignature) -> FusedRMSNorm:
+    return _fused_rms_norm(op)
+
+
+@traced_as(
+    "aten::native_batch_norm_backward", "aten::batch_norm_backward", "aten::instance_norm_backward",
+    "aten::native_instance_norm_backward",
+)  # fmt: skip
+def _native_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
+    """(dy, x, weight, running_mean, running_var, save_mean, save_invstd, training, eps, output_mask, ...)."""
+    c, mask = _channels(op, 1), _mask(op, 9)
+    common = _common(op, 1, 2) | {"bias": mask[2]}
+    return NormalizationBackward(
+        **common,
+        channels=c,
+        statistics=c,
+        training=_flag(op, 7),
+        running=op.has(3),
+        dtype_out=op.dtype(0),
+        output_mask=mask,
+    )
+
+
+@traced_as(
+    "aten::miopen_batch_norm_backward", "aten::cudnn_batch_norm_backward", "aten::miopen_instance_norm_backward",
+    "aten::cudnn_instance_norm_backward",
+)  # fmt: skip
+def _library_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
+    """(x, dy, weight, ...): autograd calls it for training only, and it returns all three gradients."""
+    c = _channels(op, 0)
+    common = _common(op, 0, 2) | {"bias": True}
+    return NormalizationBackward(
+        **common, channels=c, statistics=c, running=op.has(3), dtype_out=op.dtype(1), output_mask=(True, True, True)
+    )
+
+
+@traced_as(*(f"aten::{library}layer_norm_backward" for library in ("", "native_", "miopen_", "cudnn_")))
+def _layer_norm_backward(op: OpSignature) -> NormalizationBackward:
+    """(dy, x, normalized_shape, mean, rstd, weight, bias, output_mask)."""
+    channels, common = _normalized(op, 2, 5), _common(op, 1, 5, 6)
+    rows = prod(common["shape"]) // channels
+    mask = None if op.literal(7) is None else _mask(op, 7)
+    return NormalizationBackward(**common, channels=channels, statistics=rows, dtype_out=op.dtype(0), output_mask=mask)
+
+
+@traced_as(*(f"aten::{library}group_norm_backward" for library in ("", "native_", "miopen_", "cudnn_")))
+def _group_norm_backward(op: OpSignature) -> NormalizationBackward:
+    """(dy, x, mean, rstd, weight, N, C, HxW, groups, output_mask)."""
+    mask = _mask(op, 9)
+    common = _common(op, 1, 4) | {"bias": mask[2]}
+    rows = _count(op, 5) * _count(op, 8)
+    return NormalizationBackward(
+        **common, channels=_count(op, 6), statistics=rows, dtype_out=op.dtype(0), output_mask=mask
+    )
+
+
+@traced_as(
+    "aten::_fused_rms_norm_backward", "aten::rms_norm_backward", "aten::native_rms_norm_backward",
+    "aten::miopen_rms_norm_backward", "aten::cudnn_rms_norm_backward",
+)  # fmt: skip
+def _fused_rms_norm_backward(op: OpSignature) -> FusedRMSNormBackward:
+    """(dy, x, normalized_shape, rstd, weight, output_mask)."""
+    channels, common = _normalized(op, 2, 4), _common(op, 1, 4)
+    rows = prod(common["shape"]) // channels
+    return FusedRMSNormBackward(
+        **common, channels=channels, statistics=rows, dtype_out=op.dtype(0), output_mask=_mask(op, 5)
+    )
+
+
+@recorded_as("aten::layer_norm")
+def _recorded_layer_norm(model: Normalization) -> OpSignature:
+    """The last dims whose product is ``channels`` are the normalized ones."""
+    normalized: Shape = ()
+    while prod(normalized) < model.channels:
+        normalized = model.shape[len(model.shape) - len(normalized) - 1 :]
+    weight = traced_name(resolved(model.dtype_weight, model.dtype)) or ""
+    affine, shifted = (normalized if model.weight else ()), (normalized if model.bias else ())
+    return OpSignature(
+        name="aten::layer_norm",
+        shapes=(model.shape, (), affine, shifted, (), ()),
+        dtypes=(
+            traced_name(model.dtype) or "",
+            "ScalarList",
+            weight if model.weight else "",
+            weight if model.bias else "",
+            "Scalar",
+            "Scalar",
+        ),
+        strides=(
+            model.stride_x or dense_strides(model.shape),
+            (),
+            dense_strides(affine),
+            dense_strides(shifted),
+            (),
+            (),
+        ),
+        scalars=("", str(list(normalized)), "", "", "1e-05", "True"),
+    )

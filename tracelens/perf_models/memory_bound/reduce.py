@@ -1,0 +1,192 @@
+"""Reductions and scans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.errors import SignatureError
+from tracelens.perf_models.base import Like, PerfModel, resolved, scalar_type, total_bytes, traced_as, traced_name
+from tracelens.perf_models.memory_bound.elementwise import Operand, operand
+from tracelens.signature import OpSignature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce(PerfModel):
+    """``elements`` reduced (or scanned) to ``results``; ``kind`` is the op's word for it.
+
+    flops = one per element of the input; bytes = one read of the input, one write of the result, and of
+    ``indices`` 8-byte positions where the op returns them. ``dtype_out`` is like the input's unless said otherwise.
+    """
+
+    category: ClassVar[str] = "reduce"
+    engine: ClassVar[str] = "vector"
+    family: ClassVar[str | None] = "Reduce_fwd"
+
+    elements: int
+    results: int
+    kind: str
+    indices: int = 0
+    distinct: int | None = None
+    dtype: DType | None = DType.BF16
+    dtype_out: DType | Like | None = Like.FIRST
+
+    def flops(self) -> int:
+        return self.elements
+
+    def hbm_bytes(self) -> int | float | None:
+        read = self.elements if self.distinct is None else self.distinct
+        return total_bytes(
+            (read, self.dtype), (self.results, resolved(self.dtype_out, self.dtype)), (self.indices, DType.INT64)
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        out = None if isinstance(self.dtype_out, Like) else traced_name(self.dtype_out)
+        return {
+            "num_input_elems": self.elements, "num_output_elems": self.results,
+            "dtype_in_out": (traced_name(self.dtype), out), "reduce_type": self.kind,
+        }  # fmt: skip
+
+
+def reduced(x: Operand, dims: Any) -> int:
+    """Elements left of ``x`` after reducing ``dims``: a number, a list, or None or [] for all.
+
+    >>> reduced(Operand(shape=(8, 16, 32), dtype=None), [-1, 0])
+    16
+    """
+    if dims is None or dims in ((), []):
+        return 1
+    wanted = list(dims) if isinstance(dims, list | tuple) else [dims]
+    rank = len(x.shape)
+    if not all(isinstance(d, int) and -max(rank, 1) <= d < max(rank, 1) for d in wanted):
+        raise SignatureError(f"cannot reduce dims {dims!r} of shape {list(x.shape)}")
+    dropped = {d % rank for d in wanted} if rank else set()
+    return prod(size for i, size in enumerate(x.shape) if i not in dropped)
+
+
+def _reduce(
+    op: OpSignature, *, dims: Any, dtype_out: DType | Like | None = Like.FIRST, positions: bool = False
+) -> Reduce:
+    x = operand(op, 0)
+    results = reduced(x, dims)
+    return Reduce(
+        elements=prod(x.shape),
+        results=results,
+        kind=_kind(op.name),
+        indices=results if positions else 0,
+        distinct=x.elements,
+        dtype=x.dtype,
+        dtype_out=dtype_out,
+    )
+
+
+def _kind(name: str) -> str:
+    """``sum`` of ``aten::sum`` and ``aten::cumsum``: what the op does to a pair."""
+    return name.partition("::")[2].removeprefix("linalg_").removeprefix("vector_").removeprefix("cum")
+
+
+def _dims(op: OpSignature, index: int) -> Any:
+    """A recorded ``dim`` argument; a slot that is not there reduces everything."""
+    value = op.literal(index)
+    return None if isinstance(value, bool | str) else value
+
+
+def _summed_type(op: OpSignature, dtype: int, out: int) -> DType | Like:
+    """That of ``out``, else the one asked for in slot ``dtype``, else int64 where x is an integer, else that of x."""
+    if op.has(out) and (written := op.dtype(out)) is not None:
+        return written
+    if (asked := scalar_type(op.literal(dtype))) is not None:
+        return asked
+    x = op.dtype(0)
+    return Like.FIRST if x is None or x.is_floating or x.is_complex else DType.INT64
+
+
+@traced_as("aten::sum", "aten::mean")
+def _sum(op: OpSignature) -> Reduce:
+    """(x, dims, keepdim, dtype, out), or (x, dtype): integers are summed as int64."""
+    return _summed(op)
+
+
+@traced_as("aten::prod", "aten::nansum", leaf_only=True)
+def _product(op: OpSignature) -> Reduce:
+    return _summed(op)
+
+
+def _summed(op: OpSignature) -> Reduce:
+    if op.shapes is not None and len(op.shapes) <= 2:
+        return _reduce(op, dims=None, dtype_out=_summed_type(op, 1, 2))
+    return _reduce(op, dims=_dims(op, 1), dtype_out=_summed_type(op, 3, 4))
+
+
+@traced_as("aten::max", "aten::min")
+def _extremum(op: OpSignature) -> Reduce | None:
+    """(x), (x, dim, keepdim) with positions; (x, other) is elementwise and not this."""
+    if op.has(1):
+        return None
+    dims = _dims(op, 1)
+    return _reduce(op, dims=dims, positions=dims is not None)
+
+
+@traced_as("aten::amax", "aten::amin", "aten::std", "aten::var", "aten::logsumexp")
+def _over_dims(op: OpSignature) -> Reduce:
+    """(x, dims, ...)."""
+    return _reduce(op, dims=_dims(op, 1))
+
+
+@traced_as("aten::norm", "aten::linalg_norm")
+def _norm(op: OpSignature) -> Reduce:
+    """(x, p, dims, keepdim, ...)."""
+    return _reduce(op, dims=_dims(op, 2))
+
+
+@traced_as("aten::linalg_vector_norm", leaf_only=True)
+def _vector_norm(op: OpSignature) -> Reduce:
+    """(x, p, dims, keepdim, dtype)."""
+    return _reduce(op, dims=_dims(op, 2))
+
+
+@traced_as("aten::cumsum", "aten::cumprod")
+def _scan(op: OpSignature) -> Reduce:
+    """(x, dim, dtype, out): as many results as elements; integers are summed as int64."""
+    return _scanned(op)
+
+
+@traced_as("aten::cumsum_", "aten::_cumsum", "aten::logcumsumexp", leaf_only=True)
+def _scan_leaf(op: OpSignature) -> Reduce:
+    return _scanned(op)
+
+
+def _scanned(op: OpSignature) -> Reduce:
+    x = operand(op, 0)
+    return Reduce(
+        elements=prod(x.shape),
+        results=prod(x.shape),
+        kind=_kind(op.name),
+        distinct=x.elements,
+        dtype=x.dtype,
+        dtype_out=Like.FIRST if op.name.endswith("_") else _summed_type(op, 2, 3),
+    )
+
+
+@traced_as("aten::std_mean", "aten::var_mean", leaf_only=True)
+def _more(op: OpSignature) -> Reduce:
+    return _reduce(op, dims=_dims(op, 1))
+
+
+@traced_as("aten::any", "aten::all", leaf_only=True)
+def _logical(op: OpSignature) -> Reduce:
+    return _reduce(op, dims=_dims(op, 1), dtype_out=DType.BOOL)
+
+
+@traced_as("aten::argmax", "aten::argmin", "aten::count_nonzero", leaf_only=True)
+def _positions(op: OpSignature) -> Reduce:
+    return _reduce(op, dims=_dims(op, 1), dtype_out=DType.INT64)
+
+
+@traced_as("aten::_local_scalar_dense", "aten::item", leaf_only=True, category="memory")
+def _to_host(op: OpSignature) -> Reduce:
+    """One element read for the host."""
+    x = operand(op, 0)
+    return Reduce(elements=0, results=0, kind="item", distinct=1, dtype=x.dtype)

@@ -1,0 +1,275 @@
+"""One micro-batch through one rank's chunk of layers, with the transfers that run beside it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from tracelens.perf_models import Collective
+from tracelens.projection.blocks import COMPUTE, Block, Kernel, Parts
+from tracelens.projection.overlap import OVERLAP_COST
+
+
+class Transfer(NamedTuple):
+    """A collective beside computing: what blocks wait for by its ``key``, e.g. the gather of the third layer."""
+
+    key: tuple[str, int]
+    model: Collective
+    time_us: float
+
+
+class Placed(NamedTuple):
+    """A block, or a transfer, in a pass. ``time_us`` is longer than its own where it shared the device."""
+
+    what: Block | Transfer
+    start_us: float
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Transfers on a stream of their own, one after the other, and when they are issued.
+
+    ``first`` at ``first_us`` from the pass's start (negative: before it), ``with_block[i]`` when block i starts,
+    ``last`` after the last block. Block i waits for the transfer ``needed[i]``. The stream is taken until ``busy_us``.
+    ``waits``: the pass ends with its last transfer. ``part``: what exposed time is called.
+    """
+
+    part: str
+    first: Sequence[Transfer] = ()
+    first_us: float = 0.0
+    with_block: Mapping[int, Sequence[Transfer]] = field(default_factory=dict)
+    last: Sequence[Transfer] = ()
+    needed: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    busy_us: float = float("-inf")
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """Times in microseconds from the pass's start; ``parts`` adds up to ``time_us``.
+
+    ``host_us``: the least time from the host's start, ``launch_us`` what it spends. ``beside_us``: the end of the last
+    transfer, 0 without one.
+    """
+
+    time_us: float
+    parts: Parts
+    host_us: float
+    launch_us: float
+    blocks: tuple[Placed, ...]
+    transfers: tuple[Placed, ...] = ()
+    beside_us: float = 0.0
+
+    def later(self, host_us: float) -> Pass:
+        """The device idle for ``host_us`` more, waiting for its host."""
+        if not host_us:
+            return self
+        parts = defaultdict(float, self.parts)
+        parts["host"] += host_us
+        return replace(self, time_us=self.time_us + host_us, parts=parts)
+
+    def kernels(self) -> Iterator[Kernel]:
+        """Every kernel but the transfers', in the order of their launches."""
+        for block, start_us, time_us in self.blocks:
+            if not isinstance(block, Block):
+                continue
+            slower = time_us / block.time_us if block.time_us else 1.0
+            for kernel in block.kernels:
+                yield kernel._replace(start_us=start_us + slower * kernel.start_us, time_us=slower * kernel.time_us)
+
+
+def passed(blocks: Sequence[Block], host_us: float, beside: Beside | None = None) -> Pass:
+    """``blocks`` in order, launched every ``host_us``.
+
+    Computing and a transfer slow each other: computing takes ``OVERLAP_COST`` longer while a transfer runs.
+    """
+    side = _Side(beside)
+    placed: list[Placed] = []
+    now = waited = slowed = 0.0
+    for index, block in enumerate(blocks):
+        ready = side.ready(index, now)
+        waited, now = waited + ready - now, ready
+        side.issue_with(index, now)
+        time_us = side.shared(now, block.time_us)
+        slowed += time_us - block.time_us
+        placed.append(Placed(block, now, time_us))
+        now += time_us
+    end = side.finish(now)
+    waited, now = waited + end - now, end
+    parts: Parts = defaultdict(float)
+    launched, lead = 0, float("-inf")
+    for block, at in zip(blocks, placed, strict=True):
+        for part, time_us in block.parts.items():
+            parts[part] += time_us
+        lead = max(lead, launched * host_us + block.lead_us - at.start_us)
+        launched += len(block.kernels)
+    if beside is not None and waited + slowed > 0:
+        parts[beside.part] += waited + slowed
+    return Pass(
+        time_us=now,
+        parts=parts,
+        host_us=now + lead,
+        launch_us=launched * host_us,
+        blocks=tuple(placed),
+        transfers=tuple(side.placed),
+        beside_us=side.free if side.placed else 0.0,
+    )
+
+
+class _Side:
+    """The stream of the transfers."""
+
+    def __init__(self, beside: Beside | None) -> None:
+        self.beside = beside
+        self.placed: list[Placed] = []
+        self.free = float("-inf") if beside is None else beside.busy_us
+        self.ends: dict[tuple[str, int], float] = {}
+        if beside is not None:
+            self._issue(beside.first, beside.first_us)
+
+    def ready(self, index: int, now: float) -> float:
+        """When block ``index`` can start."""
+        needed = None if self.beside is None else self.beside.needed.get(index)
+        return now if needed is None else max(now, self.ends[needed])
+
+    def issue_with(self, index: int, now: float) -> None:
+        if self.beside is not None:
+            self._issue(self.beside.with_block.get(index, ()), now)
+
+    def shared(self, now: float, time_us: float) -> float:
+        """How long a block takes beside what is on the stream."""
+        beside = self.free - now
+        if beside <= 0:
+            return time_us
+        slow = 1 + OVERLAP_COST
+        return time_us * slow if time_us * slow <= beside else time_us + beside * (1 - 1 / slow)
+
+    def finish(self, now: float) -> float:
+        """When the pass is over."""
+        if self.beside is None:
+            return now
+        self._issue(self.beside.last, now)
+        return max(now, self.free) if self.beside.waits else now
+
+    def _issue(self, transfers: Sequence[Transfer], at_us: float) -> None:
+        for transfer in transfers:
+            start = max(self.free, at_us)
+            self.free = start + transfer.time_us
+            self.ends[transfer.key] = self.free
+            self.placed.append(Placed(transfer, start, transfer.time_us))
+
+
+def fixed(blocks: Sequence[Block], host_us: float, beside: Beside, hidden: Mapping[str, float]) -> Pass:
+    """As ``passed``, but of every transfer the share ``hidden`` of its kind costs nothing, whatever runs beside it."""
+    issued = [beside.first, *(beside.with_block.get(i, ()) for i in range(len(blocks))), beside.last]
+    exposed = sum(t.time_us * (1 - hidden[t.key[0]]) for transfers in issued for t in transfers)
+    alone = passed(blocks, host_us)
+    shift = exposed / max(len(blocks), 1)
+    placed = [Placed(p.what, p.start_us + shift * (i + 1), p.time_us) for i, p in enumerate(alone.blocks)]
+    transfers, free = [], 0.0
+    for at, each in enumerate(issued):
+        due = placed[at].start_us if at < len(placed) else alone.time_us + exposed
+        start = min(max(free, due - sum(transfer.time_us for transfer in each)), due)
+        shortened = (due - start) / max(sum(transfer.time_us for transfer in each), due - start) if due > start else 0.0
+        for transfer in each:
+            transfers.append(Placed(transfer, start, shortened * transfer.time_us))
+            start += shortened * transfer.time_us
+        free = due if each else free
+    parts = {**alone.parts, beside.part: exposed} if exposed else alone.parts
+    return Pass(
+        time_us=alone.time_us + exposed,
+        parts=parts,
+        host_us=alone.host_us + exposed,
+        launch_us=alone.launch_us,
+        blocks=tuple(placed),
+        transfers=tuple(transfers),
+        beside_us=free,
+    )
+
+
+def merged(forward: Pass, backward: Pass) -> tuple[Pass, Pass] | None:
+    """A forward beside another micro-batch's backward: where one exchanges tokens with other ranks, the other computes.
+
+    None where neither exchanges anything. Each of the two takes the device as soon as it can, the backward first.
+    Computing beside an exchange takes ``OVERLAP_COST`` longer.
+    """
+    lanes = [_segments(backward), _segments(forward)]
+    if not any(stream == "ep" for lane in lanes for stream, _, _ in lane):
+        return None
+    placed = _two_lanes([[(stream, time_us) for stream, time_us, _ in lane] for lane in lanes])
+    # What a pass waits for after its last kernel
+    tails = [
+        one.time_us - sum(time_us for _, time_us, _ in lane)
+        for one, lane in zip((backward, forward), lanes, strict=True)
+    ]
+    made = []
+    for lane, times, source, tail in zip(lanes, placed, (backward, forward), tails, strict=True):
+        blocks = []
+        for (_, time_us, kernels), (start, end) in zip(lane, times, strict=True):
+            first = kernels[0].start_us
+            moved = tuple(kernel._replace(start_us=kernel.start_us - first) for kernel in kernels)
+            block = Block(time_us=time_us, parts={}, kernels=moved, lead_us=0.0)
+            blocks.append(Placed(block, start, end - start))
+        parts = defaultdict(float, {part: time_us for part, time_us in source.parts.items() if part != "ep"})
+        made.append(replace(source, time_us=times[-1][1] + tail, parts=parts, blocks=tuple(blocks)))
+    total = max(one.time_us for one in made)
+    exposed = total - sum(sum(one.parts.values()) for one in made)
+    if exposed >= 0:
+        made[0].parts["ep"] = exposed
+    else:
+        _give_back(made, -exposed)
+    return made[1], made[0]
+
+
+def _give_back(passes: Sequence[Pass], hidden_us: float) -> None:
+    """Of what passes waited for, the part that another one's computing hides."""
+    for one in passes:
+        for part in ("dp", "fsdp"):
+            less = min(one.parts.get(part, 0.0), hidden_us)
+            if less:
+                one.parts[part] -= less
+                hidden_us -= less
+
+
+def _segments(one: Pass) -> list[tuple[str, float, list[Kernel]]]:
+    """What runs without a break on the device or between ranks: stream, time, kernels."""
+    made: list[tuple[str, float, list[Kernel]]] = []
+    for kernel in one.kernels():
+        stream = "ep" if kernel.stream == "ep" else COMPUTE
+        if made and made[-1][0] == stream:
+            _, _, kernels = made[-1]
+            kernels.append(kernel)
+            made[-1] = (stream, kernel.start_us + kernel.time_us - kernels[0].start_us, kernels)
+        else:
+            made.append((stream, kernel.time_us, [kernel]))
+    return made
+
+
+def _two_lanes(lanes: Sequence[Sequence[tuple[str, float]]]) -> list[list[tuple[float, float]]]:
+    """Start and end of every segment of lanes that share a device and a link; the first lane goes first."""
+    at = [0] * len(lanes)
+    left = [lane[0][1] if lane else 0.0 for lane in lanes]
+    running: dict[str, int] = {}
+    placed: list[list[tuple[float, float]]] = [[] for _ in lanes]
+    starts = [0.0] * len(lanes)
+    now = 0.0
+    while any(position < len(lane) for position, lane in zip(at, lanes, strict=True)):
+        for index, lane in enumerate(lanes):
+            if at[index] < len(lane) and lane[at[index]][0] not in running and index not in running.values():
+                running[lane[at[index]][0]] = index
+                starts[index] = now
+        slow = 1 + OVERLAP_COST if len(running) > 1 else 1.0
+        rates = {stream: 1 / slow if stream == COMPUTE else 1.0 for stream in running}
+        step = min(left[index] / rates[stream] for stream, index in running.items())
+        now += step
+        for stream, index in list(running.items()):
+            left[index] -= step * rates[stream]
+            if left[index] <= 1e-9:
+                placed[index].append((starts[index], now))
+                at[index] += 1
+                left[index] = lanes[index][at[index]][1] if at[index] < len(lanes[index]) else 0.0
+                del running[stream]
+    return placed

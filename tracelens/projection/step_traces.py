@@ -1,0 +1,297 @@
+"""A projected step as Kineto traces, one per distinct rank, which ``tracelens report`` and Perfetto read."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tracelens.errors import UsageError
+from tracelens.hardware.recognition import recorded_properties
+from tracelens.perf_models import Collective, EPComm, PerfModel, recorded_signature
+from tracelens.projection.blocks import COMPUTE, Kernel
+from tracelens.projection.chunk_timing import Pass, Transfer
+from tracelens.projection.job import Job, Run
+from tracelens.signature import OpSignature
+from tracelens.trace.writer import (
+    DistributedJob,
+    HostThread,
+    RecordedKernel,
+    RecordedLaunch,
+    RecordedOp,
+    RecordedTrace,
+    write_trace,
+)
+from tracelens.units import NS_PER_US
+
+#: Streams as their numbers in the trace.
+STREAMS = {
+    COMPUTE: 7, "tp": 20, "cp": 21, "ep": 22, "fsdp": 23, "dp": 24,
+    "send forward": 25, "send backward": 26, "receive forward": 27, "receive backward": 28, "dp gather": 29,
+}  # fmt: skip
+_HOST = "host"
+_WORDS = {"F": "forward", "B": "backward", "D": "input gradient", "W": "weight gradient"}
+# "dgrad" and "wgrad" in a kernel's name mean a convolution's
+_PHASES = {"dgrad": "input_gradient", "wgrad": "weight_gradient"}
+# How NCCL calls a kernel and PyTorch the collective in it
+_SPELLED = {
+    "all_gather": ("AllGather", "_allgather_base"),
+    "reduce_scatter": ("ReduceScatter", "_reduce_scatter_base"),
+    "all_reduce": ("AllReduce", "allreduce"),
+    "all_to_all": ("SendRecv", "all_to_allv"),
+    "send": ("SendRecv", "send"),
+    "recv": ("SendRecv", "recv"),
+    "barrier": ("AllReduce", "barrier"),
+}
+
+
+class Happening(NamedTuple):
+    """One operation on one stream of a rank's device; whole ns from the step's start.
+
+    ``launch_ns`` and ``host_ns``: when the host began and how long it took, on the thread of the compute stream's
+    launches; None for transfers, which a thread of their own launches when they start.
+    """
+
+    name: str
+    model: PerfModel | None
+    stream: str
+    start_ns: int
+    duration_ns: int
+    launch_ns: int | None = None
+    host_ns: int = 0
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Everything that one pipeline rank's device does in a step, by launch."""
+
+    rank: int
+    happenings: tuple[Happening, ...]
+    step_ns: int
+
+    def op_times_ns(self) -> dict[str, tuple[int, int]]:
+        """Name -> how often, and how long in all."""
+        calls: Counter[str] = Counter()
+        times: dict[str, int] = defaultdict(int)
+        for happening in self.happenings:
+            calls[happening.name] += 1
+            times[happening.name] += happening.duration_ns
+        return {name: (calls[name], times[name]) for name in sorted(calls)}
+
+
+def timeline(job: Job, ran: Run, rank: int) -> Timeline:
+    """What pipeline rank ``rank`` does."""
+    found = [*_tasks(job, ran, rank), *_hops(job, ran, rank), *_finish(job, ran, rank)]
+    return Timeline(rank=rank, happenings=tuple(_one_at_a_time(found)), step_ns=_ns(ran.step_us))
+
+
+def write_traces(job: Job, ran: Run, folder: Path, ranks: Sequence[int] | None = None) -> list[Path]:
+    """One trace per rank of ``ranks`` in ``folder``; None: one per distinct rank, which is the first of each stage.
+
+    UsageError for a rank that the job does not have, OutputError when a file cannot be written.
+    """
+    parallel = job.parallel
+    chosen = [stage * parallel.stage_ranks for stage in range(parallel.pp)] if ranks is None else list(ranks)
+    for rank in chosen:
+        if not 0 <= rank < parallel.ranks:
+            raise UsageError(f"rank {rank} is not one of the {parallel.ranks} ranks of this step")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for rank in chosen:
+        stage = timeline(job, ran, rank // parallel.stage_ranks)
+        written.append(write_trace(_recorded(job, stage, rank), folder / f"rank{rank}.json.gz"))
+    return written
+
+
+def _tasks(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
+    """Kernels of the rank's tasks, no earlier than the host launched them, and the transfers beside them."""
+    pipeline = ran.pipeline
+    for task, one, start_us, launch_us in zip(
+        ran.tasks[rank], ran.passes(rank), pipeline.starts_us[rank], pipeline.launches_us[rank], strict=True
+    ):
+        label = f"{_WORDS[task.kind]} of micro-batch {task.micro_batch}, chunk {task.chunk}"
+        yield from _launched(job, one, start_us, launch_us, label)
+        for transfer, at_us, time_us in one.transfers:
+            if isinstance(transfer, Transfer):
+                stream = "fsdp" if job.parallel.zero == 3 else "dp gather" if transfer.key[0] == "gather" else "dp"
+                name = f"weights.{transfer.key[0]}.{transfer.model.kind}"
+                yield Happening(name, transfer.model, stream, _ns(start_us + at_us), _ns(time_us))
+
+
+def _launched(job: Job, one: Pass, start_us: float, launch_us: float, label: str) -> Iterator[Happening]:
+    host_us = job.software.host_us_per_op
+    late_us = 0.0
+    for number, kernel in enumerate(one.kernels()):
+        begins, ends = launch_us + number * host_us, launch_us + (number + 1) * host_us
+        late_us = max(late_us, ends - start_us - kernel.start_us)
+        yield Happening(
+            _name(kernel), kernel.op.model, kernel.stream, _ns(start_us + kernel.start_us + late_us),
+            _ns(kernel.time_us), _ns(begins), _ns(ends) - _ns(begins), label,
+        )  # fmt: skip
+
+
+def _name(kernel: Kernel) -> str:
+    phase = "recompute" if kernel.again else _PHASES.get(kernel.op.phase, kernel.op.phase)
+    return f"{kernel.op.name}.{phase}"
+
+
+def _hops(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
+    """Sends, and receives from when the rank waits for them."""
+    pipeline = ran.pipeline
+    elements = round(
+        job.parallel.micro_batch * job.sequence * job.model.hidden / (job.parallel.cp * job.parallel.row_share)
+    )
+    width = job.parallel.width
+    models = {
+        word: Collective(kind=word, elements_in=elements, elements_out=elements, ranks=2, dtype=width)
+        for word in ("send", "recv")
+    }
+    free = 0.0
+    for at, task in enumerate(ran.tasks[rank]):
+        way = "forward" if task.kind == "F" else "backward"
+        received, sent = pipeline.received_us(rank, task), pipeline.sent_us(rank, task)
+        if received is not None:
+            left, came = received
+            start = min(free, left) if came > free else left
+            yield Happening(
+                f"pipeline.recv.{way}", models["recv"], f"receive {way}", _ns(start), _ns(came) - _ns(start)
+            )
+        if sent is not None:
+            yield Happening(
+                f"pipeline.send.{way}", models["send"], f"send {way}", _ns(sent[0]), _ns(sent[1]) - _ns(sent[0])
+            )
+        free = pipeline.ends_us[rank][at]
+
+
+def _finish(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
+    """The gradients' norm, its sum, in which ranks wait for each other, the optimizer, and the wait for the slowest."""
+    finish = ran.finish[rank]
+    (norm, norm_us), (total, _), (adam, adam_us) = finish.ops
+    summed_ns, ready_us = _ns(finish.summed_us), finish.reduced_us + norm_us
+    yield Happening(norm.name, norm.model, COMPUTE, _ns(finish.reduced_us), _ns(norm_us))
+    yield Happening(total.name, total.model, "dp", _ns(ready_us), summed_ns - _ns(ready_us))
+    yield Happening(adam.name, adam.model, COMPUTE, summed_ns, _ns(adam_us))
+    end_ns = summed_ns + _ns(adam_us)
+    barrier = Collective(
+        kind="barrier", elements_in=0, elements_out=0, ranks=job.parallel.ranks, dtype=job.parallel.width
+    )
+    yield Happening("step.barrier", barrier, "dp", end_ns, max(_ns(ran.step_us) - end_ns, 0))
+
+
+def _one_at_a_time(happenings: Iterable[Happening]) -> Iterator[Happening]:
+    """In the order of their start on each stream, none before the one before it ended; without empty ones.
+
+    Times are exact to a nanosecond each, so rounding can have two overlap by one.
+    """
+    free: dict[str, int] = defaultdict(int)
+    for happening in sorted(happenings, key=lambda each: each.start_ns):
+        if not happening.duration_ns:
+            continue
+        start = max(happening.start_ns, free[happening.stream])
+        free[happening.stream] = start + happening.duration_ns
+        yield happening._replace(start_ns=start)
+
+
+def _recorded(job: Job, stage: Timeline, rank: int) -> RecordedTrace:
+    """The host's launches on one thread, every stream of transfers with a thread of its own."""
+    launched = sorted((h for h in stage.happenings if h.launch_ns is not None), key=lambda h: (h.launch_ns, h.start_ns))
+    others: dict[str, list[Happening]] = defaultdict(list)
+    for happening in stage.happenings:
+        if happening.launch_ns is None:
+            others[happening.stream].append(happening)
+    last = others.pop(COMPUTE, [])
+    calls = (*_annotated(launched), *(_call(h, h.start_ns, h.duration_ns) for h in last))
+    step = RecordedOp(
+        signature=OpSignature(name="ProfilerStep#0"), start_ns=0, duration_ns=stage.step_ns, calls=calls,
+        category="user_annotation",
+    )  # fmt: skip
+    threads = [HostThread(thread_id=1, calls=(step,), name=_HOST)]
+    for number, (stream, mine) in enumerate(sorted(others.items()), start=2):
+        threads.append(
+            HostThread(thread_id=number, calls=tuple(_call(h, h.start_ns, h.duration_ns) for h in mine), name=stream)
+        )
+    return RecordedTrace(
+        threads=tuple(threads),
+        devices=(recorded_properties(job.system.device),),
+        distributed=DistributedJob(rank=rank, world_size=job.parallel.ranks),
+        labels=(("generated_by", "tracelens project: a projection, no device ran this"),),
+    )
+
+
+def _annotated(launched: Sequence[Happening]) -> Iterator[RecordedOp]:
+    """One annotation per task round the calls in it."""
+    calls: list[RecordedOp] = []
+    task = ""
+    for happening in launched:
+        if happening.task != task and calls:
+            yield _round(task, calls)
+            calls = []
+        task = happening.task
+        calls.append(_call(happening, happening.launch_ns or 0, happening.host_ns))
+    if calls:
+        yield _round(task, calls)
+
+
+def _round(task: str, calls: Sequence[RecordedOp]) -> RecordedOp:
+    start, end = calls[0].start_ns, calls[-1].start_ns + calls[-1].duration_ns
+    return RecordedOp(
+        signature=OpSignature(name=task), start_ns=start, duration_ns=end - start, calls=tuple(calls),
+        category="user_annotation",
+    )  # fmt: skip
+
+
+def _call(happening: Happening, start_ns: int, duration_ns: int) -> RecordedOp:
+    """An operation of the host that launches one kernel."""
+    details = _details(happening.model)
+    kernel = RecordedKernel(
+        name=_kernel_name(happening),
+        start_ns=happening.start_ns,
+        duration_ns=happening.duration_ns,
+        stream=STREAMS[happening.stream],
+        details=details,
+    )
+    launch = RecordedLaunch(name="cudaLaunchKernel", start_ns=start_ns, duration_ns=duration_ns, kernels=(kernel,))
+    signature = OpSignature(name=happening.name)
+    if details:
+        signature = OpSignature(name="record_param_comms", attributes=tuple(sorted(details)))
+    elif happening.model is not None:
+        signature = recorded_signature(happening.model) or signature
+    return RecordedOp(signature=signature, start_ns=start_ns, duration_ns=duration_ns, calls=(launch,))
+
+
+def _kernel_name(happening: Happening) -> str:
+    word = _word(happening.model)
+    return f"ncclDevKernel_{_SPELLED[word][0]}({happening.name})" if word is not None else happening.name
+
+
+def _word(model: PerfModel | None) -> str | None:
+    """Which collective a model is; None for computing."""
+    if isinstance(model, EPComm):
+        return "all_to_all"
+    return model.word if isinstance(model, Collective) else None
+
+
+def _details(model: PerfModel | None) -> tuple[tuple[str, object], ...]:
+    """What PyTorch records of a collective; nothing of computing."""
+    word = _word(model)
+    if word is None:
+        return ()
+    if isinstance(model, EPComm):
+        elements = (model.tokens * (model.hidden or 0),) * 2
+    else:
+        elements = (model.elements_in, model.elements_out)  # type: ignore[union-attr]
+    dtype = model.compute_dtype if model is not None else None
+    return (
+        ("Collective name", _SPELLED[word][1]),
+        ("In msg nelems", elements[0]),
+        ("Out msg nelems", elements[1]),
+        ("Group size", model.ranks),  # type: ignore[union-attr]
+        ("dtype", "" if dtype is None else dtype.traced),
+    )
+
+
+def _ns(time_us: float) -> int:
+    return round(time_us * NS_PER_US)

@@ -1,0 +1,244 @@
+"""The charts of the page that need no script: stacked bars and the roofline, as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tracelens.analysis.page.roofs import Roofs
+from tracelens.report.charts.markup import Content, Markup, joined, tag
+from tracelens.report.figures import shown_rate, shown_share
+
+#: Colors of the style sheet: c0 to c7, and ``rest``.
+COLORS = 8
+REST = "rest"
+_LABEL_SHARE = 0.04
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A stretch of a stacked bar. ``share`` is of the whole bar; ``color`` a class of the style sheet."""
+
+    label: str
+    share: float
+    color: str
+    note: str = ""
+
+
+def color_classes(names: Sequence[str]) -> dict[str, str]:
+    """The color class of each name, the first ones in the list getting one of their own."""
+    return {name: f"c{i}" if i < COLORS else REST for i, name in enumerate(names)}
+
+
+def stacked_bar(parts: Sequence[Part], label: str) -> Markup:
+    """Full width, with the names of parts that have room for one; every part has a tooltip."""
+    drawn: list[Markup] = []
+    at = 0.0
+    for part in parts:
+        text = f"{shown_share(part.share)} {part.label}"
+        tip = tag("title", f"{text}. {part.note}" if part.note else text)
+        pieces: list[Content] = [tip, tag("rect", width="100%", height=34, class_=part.color)]
+        if part.share >= _LABEL_SHARE:
+            fitting = text if part.share > 0.01 + 0.006 * len(text) else shown_share(part.share)
+            pieces.append(tag("text", fitting, x=7, y=22, class_=f"on-{part.color}"))
+        # In a narrow window an inner svg cuts off what does not fit
+        drawn.append(tag("svg", *pieces, x=f"{100 * at:.3f}%", width=f"{100 * part.share:.3f}%", height=34))
+        at += part.share
+    return tag("svg", drawn, class_="bar", role="img", aria_label=label, width="100%", height=34)
+
+
+def legend(entries: Sequence[tuple[str, str]], shapes: Mapping[str, str] | None = None) -> Markup:
+    """(label, color class) pairs; with ``shapes`` by label, their markers instead of squares."""
+    items = []
+    for label, color in entries:
+        shape = tag("path", d=marker((shapes or {}).get(label, "square"), 8, 8, 6), class_=color)
+        items.append(tag("li", tag("svg", shape, class_="key", width=16, height=16, aria_hidden="true"), label))
+    return tag("ul", items, class_="legend")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """An op on the roofline chart: ``row`` is its index in the table of ops, which a click leads to."""
+
+    row: int
+    label: str
+    intensity: float
+    tflops_s: float
+    time_us: float
+    share: float
+    category: str
+
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1180.0, 470.0, 62.0, 16.0, 18.0, 44.0
+_LARGEST_RADIUS, _SMALLEST_RADIUS = 17.0, 3.5
+_LABEL_HEIGHT = 14.0
+_NUMBERED = 8
+#: Decades below the highest roof that the chart shows; what is slower is drawn at its lower edge.
+_DECADES = 6
+SHAPES = ("circle", "square", "triangle", "diamond", "down", "plus", "hexagon", "bar", "cross")
+_ROOFS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axes:
+    """Logarithmic axes; limits are exponents of ten."""
+
+    x0: float
+    x1: float
+    y0: float
+    y1: float
+
+    def x(self, value: float) -> float:
+        return _LEFT + _share(value, self.x0, self.x1) * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        return _HEIGHT - _BOTTOM - _share(value, self.y0, self.y1) * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """How far along an axis; what lies beyond it is at its end."""
+    return min(max((math.log10(value) - low) / (high - low), 0.0), 1.0)
+
+
+def roofline_chart(points: Sequence[Point], roofs: Roofs | None, colors: Mapping[str, str]) -> Markup:
+    """Arithmetic intensity against achieved rate, both logarithmic; the area of a mark is its share of device time.
+
+    Roofs are drawn where the device is known: solid at achievable rates, dashed at the data sheet's.
+    """
+    axes = _axes(points, roofs)
+    shapes = marker_shapes(colors)
+    largest = max(point.time_us for point in points)
+    marks = [_mark(axes, point, number, largest, colors, shapes) for number, point in enumerate(points, 1)]
+    drawn = (_grid(axes), _roof_lines(axes, roofs) if roofs is not None else None, marks[::-1])
+    label = f"Roofline: {len(points)} ops by arithmetic intensity and achieved rate"
+    return tag("svg", *drawn, class_="roofline", role="group", aria_label=label, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}")
+
+
+def marker_shapes(colors: Mapping[str, str]) -> dict[str, str]:
+    """The shape that a category has beside its color."""
+    return {name: SHAPES[-1] if color == REST else SHAPES[int(color[1:])] for name, color in colors.items()}
+
+
+def _axes(points: Sequence[Point], roofs: Roofs | None) -> _Axes:
+    """Round the points, the roofs and their corners."""
+    tops = [roof.peak_tflops_s for roof in roofs.compute[:_ROOFS]] if roofs is not None else []
+    rates = [math.log10(value) for value in (*tops, *(point.tflops_s for point in points))]
+    intensities = [math.log10(point.intensity) for point in points]
+    if roofs is not None and roofs.hbm_peak_tb_s:
+        intensities += [math.log10(top / roofs.hbm_peak_tb_s) for top in tops]
+    y1 = max(rates) + 0.25
+    return _Axes(
+        x0=min(intensities) - 0.3, x1=max(intensities) + 0.3, y0=max(min(rates) - 0.3, y1 - _DECADES), y1=y1
+    )  # fmt: skip
+
+
+def _grid(axes: _Axes) -> Iterator[Markup]:
+    bottom = _HEIGHT - _BOTTOM
+    for exponent in range(math.ceil(axes.x0), math.floor(axes.x1) + 1):
+        x = axes.x(10.0**exponent)
+        yield tag("line", x1=x, x2=x, y1=_TOP, y2=bottom, class_="grid")
+        yield tag("text", _decade(exponent), x=x, y=bottom + 17, class_="tick", text_anchor="middle")
+    for exponent in range(math.ceil(axes.y0), math.floor(axes.y1) + 1):
+        y = axes.y(10.0**exponent)
+        yield tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
+        yield tag("text", _decade(exponent), x=_LEFT - 8, y=y + 4, class_="tick", text_anchor="end")
+    middle, turned = (_LEFT + _WIDTH - _RIGHT) / 2, f"rotate(-90 14 {(_TOP + bottom) / 2:g})"
+    across = "arithmetic intensity, FLOPS per byte of HBM traffic"
+    yield tag("text", across, x=middle, y=_HEIGHT - 6, class_="axis", text_anchor="middle")
+    up = {"x": 14, "y": (_TOP + bottom) / 2}
+    yield tag("text", "achieved TFLOPS/s", **up, class_="axis", text_anchor="middle", transform=turned)
+
+
+def _decade(exponent: int) -> str:
+    return f"{10.0**exponent:,.0f}" if exponent >= 0 else f"{10.0**exponent:.{-exponent}f}"
+
+
+def _roof_lines(axes: _Axes, roofs: Roofs) -> Iterator[Markup]:
+    """Labels stand left of where a roof begins: nothing can be above the slope there."""
+    compute = roofs.compute[:_ROOFS]
+    memory = {"achievable": roofs.hbm_achievable_tb_s, "peak": roofs.hbm_peak_tb_s}
+    lines = [
+        (rate, kind, f"{roof.spec.replace('_', ' ')} {shown_rate(rate)} TFLOPS/s {kind}")
+        for roof in compute
+        for rate, kind in ((roof.peak_tflops_s, "peak"), (roof.achievable_tflops_s, "achievable"))
+        if rate
+    ]
+    highest = max((rate for rate, _, _ in lines), default=10.0**axes.y1)
+    known = [(tb_s, kind) for kind, tb_s in memory.items() if tb_s]
+    for number, (tb_s, kind) in enumerate(known):
+        yield _slope(axes, tb_s, highest, kind)
+        if number == 0:
+            yield _slope_label(axes, tb_s, f"HBM {shown_rate(tb_s)} TB/s {kind}")
+    below = -_LABEL_HEIGHT
+    for rate, kind, text in sorted(lines, key=lambda line: (-line[0], line[2])):
+        slope = memory[kind] or (known[0][0] if known else None)
+        start, y = axes.x(rate / slope) if slope else _LEFT, axes.y(rate)
+        yield tag("line", x1=start, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_=f"roof {kind}")
+        below = max(y + 4, below + _LABEL_HEIGHT)
+        if start > _WIDTH / 4:
+            yield tag("text", text, x=start - 7, y=below, class_="roof-label", text_anchor="end")
+        else:
+            yield tag("text", text, x=start + 7, y=below - 9, class_="roof-label")
+
+
+def _slope(axes: _Axes, tb_s: float, limit: float, kind: str) -> Markup:
+    """The line of one HBM rate, from where it enters the chart to the roof at ``limit``."""
+    start = max(10.0**axes.x0, 10.0**axes.y0 / tb_s)
+    end = min(10.0**axes.x1, limit / tb_s)
+    ends = {"x1": axes.x(start), "y1": axes.y(start * tb_s), "x2": axes.x(end), "y2": axes.y(end * tb_s)}
+    return tag("line", **ends, class_=f"roof {kind}")
+
+
+def _slope_label(axes: _Axes, tb_s: float, text: str) -> Markup:
+    start = max(10.0**axes.x0, 10.0**axes.y0 / tb_s)
+    x, y = axes.x(start), axes.y(start * tb_s)
+    across, up = axes.x(2.0 * start) - x, y - axes.y(2.0 * start * tb_s)
+    at_x, at_y = x + across, y - up - 7
+    turned = f"rotate({-math.degrees(math.atan2(up, across)):.2f} {at_x:.1f} {at_y:.1f})"
+    return tag("text", text, x=at_x, y=at_y, class_="roof-label", transform=turned)
+
+
+def _mark(
+    axes: _Axes, point: Point, number: int, largest: float, colors: Mapping[str, str], shapes: Mapping[str, str]
+) -> Markup:
+    radius = max(_SMALLEST_RADIUS, _LARGEST_RADIUS * math.sqrt(point.time_us / largest))
+    x, y = axes.x(point.intensity), axes.y(point.tflops_s)
+    tip = (
+        f"#{point.row + 1} {point.label} · {point.category} · {shown_share(point.share)} of device time · "
+        f"{shown_rate(point.tflops_s)} TFLOPS/s at {point.intensity:,.3g} FLOPS/byte"
+    )
+    pieces: list[Content] = [tag("title", tip)]
+    pieces.append(
+        tag(
+            "path",
+            d=marker(shapes.get(point.category, SHAPES[-1]), x, y, radius),
+            class_=colors.get(point.category, REST),
+        )
+    )
+    if number <= _NUMBERED:
+        pieces.append(tag("text", str(point.row + 1), x=x + radius * 0.8 + 3, y=y - radius * 0.5 - 2, class_="number"))
+    return tag("a", joined(*pieces), href=f"#ops-{point.row}", class_="point", aria_label=tip, data_row=str(point.row))
+
+
+def marker(shape: str, x: float, y: float, r: float) -> str:
+    """Path data of a mark of radius ``r`` round (x, y); the shapes have about the same area."""
+    if shape == "circle":
+        return f"M{x - r:.1f} {y:.1f}a{r:.1f} {r:.1f} 0 1 0 {2 * r:.1f} 0a{r:.1f} {r:.1f} 0 1 0 {-2 * r:.1f} 0z"
+    outlines: dict[str, Sequence[tuple[float, float]]] = {
+        "square": ((-0.89, -0.89), (0.89, -0.89), (0.89, 0.89), (-0.89, 0.89)),
+        "triangle": ((0, -1.3), (1.2, 0.85), (-1.2, 0.85)),
+        "down": ((0, 1.3), (1.2, -0.85), (-1.2, -0.85)),
+        "diamond": ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)),
+        "hexagon": ((-0.55, -0.95), (0.55, -0.95), (1.1, 0), (0.55, 0.95), (-0.55, 0.95), (-1.1, 0)),
+        "bar": ((-1.3, -0.6), (1.3, -0.6), (1.3, 0.6), (-1.3, 0.6)),
+        "plus": (
+            (-0.4, -1.2), (0.4, -1.2), (0.4, -0.4), (1.2, -0.4), (1.2, 0.4), (0.4, 0.4),
+            (0.4, 1.2), (-0.4, 1.2), (-0.4, 0.4), (-1.2, 0.4), (-1.2, -0.4), (-0.4, -0.4),
+        ),
+        "cross": (
+            (-1.1, -0.6), (-0.6, -1.1), (0, -0.5), (0.6, -1.1), (1.1, -0.6), (0.5, 0),
+            (1.1, 0.6), (0.6, 1.1), (0, 0.5), (-0.6, 1.1), (-1.1, 0.6), (-0.5, 0),
+        ),
+    }  # fmt: skip
+    return "M" + "L".join(f"{x + dx * r:.1f} {y + dy * r:.1f}" for dx, dy in outlines[shape]) + "z"

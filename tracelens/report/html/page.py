@@ -1,0 +1,166 @@
+"""``report.html``: the whole report on one page, in one file that opens offline and asks the network for nothing.
+
+What a reader needs first stands in the page itself; the script adds sorting, filtering, the timeline and the tree from
+data that is packed beside it. The Content-Security-Policy admits this script and this style sheet by their hashes and
+nothing else. The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from string import Template
+
+import orjson
+
+from tracelens.analysis.page.icicle import MAX_NODES
+from tracelens.analysis.page.step_timeline import MAX_RECTS
+from tracelens.analysis.verdict.summary import Summary
+from tracelens.atomic_write import whole_file
+from tracelens.report.assembly import Sheet, by_title
+from tracelens.report.charts.markup import Markup, joined, tag
+from tracelens.report.charts.page_charts import color_classes
+from tracelens.report.columns import Analyzed
+from tracelens.report.html import page_sections as sections
+from tracelens.report.html.page_data import Pictures, Pool, explanations, icicle_data, timeline_data
+from tracelens.report.html.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
+
+#: Largest page, in bytes; one that would be larger is written with fewer rows, rectangles and nodes.
+MAX_BYTES = 1_500_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much of everything the page holds."""
+
+    rows: int = 1000
+    rects: int = MAX_RECTS
+    nodes: int = MAX_NODES
+
+    def halved(self) -> Limits:
+        """For the next attempt."""
+        return Limits(rows=self.rows // 2, rects=self.rects // 2, nodes=self.nodes // 2)
+
+
+def write_html(path: str | PathLike[str], sheets: Sequence[Sheet], summary: Summary, result: Analyzed) -> None:
+    """Writes ``path`` whole or not at all; OutputError when the folder is not writable."""
+    with whole_file(Path(path)) as file:
+        file.write(html_bytes(sheets, summary, result))
+
+
+def html_bytes(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """The page, at most ``max_bytes`` long as long as halving what it holds helps."""
+    limits = Limits()
+    while True:
+        page = _page(sheets, summary, result, limits)
+        if len(page) <= max_bytes or limits.rows <= 1:
+            return page
+        limits = limits.halved()
+
+
+def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: Limits) -> bytes:
+    pictures = Pictures.of(result, max_rects=limits.rects, max_nodes=limits.nodes)
+    ops = by_title(sheets, "unified_perf_summary")
+    tables = {
+        table.key: table
+        for table in (
+            page_table("ops", ops, OPS, limits.rows),
+            page_table("kernels", by_title(sheets, "kernel_summary"), KERNELS, limits.rows),
+            page_table("collectives", by_title(sheets, "coll_analysis"), COLLECTIVES, limits.rows),
+            page_table("cpu-ops", by_title(sheets, "cpu_ops_unique_args"), CPU_OPS, limits.rows),
+        )
+        if table is not None
+    }
+    colors = color_classes([row.name for row in summary.categories])
+    body = _sections(summary, sheets, tables, pictures, colors)
+    script, style = _asset("page.js"), _asset("page.css")
+    page = Template(_asset("page.html")).substitute(
+        policy=_policy(script, style),
+        title=joined(f"{summary.input.file} · trace report"),
+        style=style,
+        contents=tag("nav", [tag("a", title, href=f"#{key}") for key, title, _ in body], aria_label="Sections"),
+        sections=joined(section for _, _, section in body),
+        data=_packed(_data(summary, tables, pictures, ops, colors)),
+        script=script,
+    )
+    return page.encode()
+
+
+def _sections(
+    summary: Summary,
+    sheets: Sequence[Sheet],
+    tables: dict[str, PageTable],
+    pictures: Pictures,
+    colors: dict[str, str],
+) -> list[tuple[str, str, Markup]]:
+    """(id, title, markup), top to bottom, of what there is."""
+    ops = by_title(sheets, "unified_perf_summary")
+    made = (
+        ("verdict", "Verdict", sections.verdict(summary)),
+        ("time", "Where time goes", sections.where_time_goes(summary, colors, by_title(sheets, "critical_path"))),
+        ("first", "Look here first", sections.look_here_first(summary)),
+        ("roofline", "Roofline", sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
+        ("timeline", "Timeline", sections.timeline(pictures.timeline)),
+        ("tree", "Tree", sections.tree(pictures.icicle)),
+        ("section-ops", "Ops", sections.table("Ops", tables.get("ops"), sections.OPS_TEXT)),
+        ("section-kernels", "Kernels", sections.table("Kernels", tables.get("kernels"), sections.KERNELS_TEXT)),
+        (
+            "section-collectives",
+            "Collectives",
+            sections.table("Collectives", tables.get("collectives"), sections.COLLECTIVES_TEXT),
+        ),
+        ("section-cpu-ops", "CPU ops", sections.table("CPU ops", tables.get("cpu-ops"), sections.CPU_TEXT)),
+        ("health", "Notes and sources", sections.health(summary)),
+    )
+    return [
+        (key, title, tag("section", content, id=key)) for key, title, content in made if content is not None
+    ]  # fmt: skip
+
+
+def _data(
+    summary: Summary,
+    tables: dict[str, PageTable],
+    pictures: Pictures,
+    ops: Sheet | None,
+    colors: dict[str, str],
+) -> dict[str, object]:
+    pool = Pool()
+    data: dict[str, object] = {
+        "tables": {key: table.data() for key, table in tables.items()},
+        "colors": [[pool.add(name), color] for name, color in colors.items()],
+    }
+    if ops is not None and "ops" in tables:
+        data["explanations"] = explanations(ops, len(tables["ops"].rows), summary.device, pool)
+    if pictures.timeline is not None and pictures.analysis is not None:
+        data["timeline"] = timeline_data(pictures.timeline, pictures.analysis, pool)
+    if pictures.icicle is not None:
+        data["icicle"] = icicle_data(pictures.icicle, pool)
+    data["texts"] = pool.texts
+    return data
+
+
+def _packed(data: dict[str, object]) -> str:
+    """As gzip in base64; without a date, so the same data gives the same text."""
+    return base64.b64encode(gzip.compress(orjson.dumps(data), 9, mtime=0)).decode()
+
+
+def _policy(script: str, style: str) -> str:
+    """The Content-Security-Policy: nothing is loaded, and of what stands in the page only ours runs."""
+    return (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _asset(name: str) -> str:
+    return resources.files("tracelens.report").joinpath("html", name).read_text(encoding="utf-8")

@@ -1,0 +1,520 @@
+"""The sections of the page, top to bottom, as they read without the script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tracelens.analysis.page.icicle import Icicle
+from tracelens.analysis.page.roofs import Roofs
+from tracelens.analysis.page.step_timeline import StepTimeline
+from tracelens.analysis.verdict.summary import CategoryRow, Summary
+from tracelens.report.assembly import Sheet
+from tracelens.report.cells import plain_values
+from tracelens.report.charts.markup import Content, Markup, joined, tag
+from tracelens.report.charts.page_charts import REST, Part, Point, legend, marker_shapes, roofline_chart, stacked_bar
+from tracelens.report.figures import (
+    bound_text,
+    shown_ms,
+    shown_percent,
+    shown_rate,
+    shown_share,
+    shown_tb_s,
+    trace_name,
+)
+from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, shown_text
+from tracelens.report.step_figures import counts_of, lines_of_window, step_notes, step_range
+from tracelens.units import NS_PER_MS, NS_PER_US
+
+#: Lines of a list of notices; an extension can fail in very many ways.
+MAX_NOTICES = 40
+#: Marks on the roofline; the ops with most device time.
+MAX_POINTS = 150
+_LEGEND = 12
+
+OPS_TEXT = (
+    "Every distinct call beside its work and its estimate; each kernel is counted in exactly one row. "
+    "Open a row to see how its figures came about."
+)
+KERNELS_TEXT = "Kernels by launching op, name and stream."
+COLLECTIVES_TEXT = "Collectives of this rank. Durations include waiting for the other ranks."
+_STEP_TEXT = "from its first line of code, or when the device had finished earlier work, to where the next begins"
+_WINDOW_TEXT = (
+    "The window: interval unions in whole nanoseconds. Compute + exposed communication + exposed copies + idle is the "
+    "window. Exposed communication is communication during which no computation ran, exposed copies are copies during "
+    "which neither ran."
+)
+_IDLE_TEXT = (
+    "Idle time, by cause, to the nanosecond: until the launch that ended a gap, what the host was doing instead; from "
+    "then on, what the device waited for. Together exactly the window's idle time."
+)
+_PATH_TEXT = (
+    "The critical path: the longest chain of host work, launches and kernels that led to the end of the typical step, "
+    "or of the window without steps. Time in which the device was idle is on it, by the causes above; where the chain "
+    "only waited while the device was busy is not."
+)
+CPU_TEXT = "CPU ops by distinct call. Self time leaves out the ops called on the same thread."
+
+
+def verdict(summary: Summary) -> Markup:
+    """What was read, and the figures that answer: how long, how busy, how fast, how much of it is known."""
+    return joined(
+        tag("h1", shown_text(trace_name(summary.input.file))),
+        tag("ul", [tag("li", shown_text(text)) for text in _facts(summary)], class_="facts"),
+        tag("div", list(_tiles(summary)), class_="tiles"),
+        tag("p", *_coverage(summary), class_="coverage"),
+        _notice_line(summary),
+    )
+
+
+def _facts(summary: Summary) -> Iterator[str]:
+    source, device = summary.input, summary.device
+    yield device.label if device.figures else f"{device.label} (no spec)"
+    if source.ranks:
+        several = len(source.ranks) > 1
+        of_world = f" of {source.world_size}" if source.world_size else ""
+        yield f"rank{'s' if several else ''} {', '.join(map(str, source.ranks))}{of_world}"
+    if summary.steps:
+        yield f"{summary.steps.count} step{'s' if summary.steps.count != 1 else ''}"
+    yield f"window: {source.window}"
+    if source.left_out:
+        yield f"left out: {source.left_out}"
+    if source.torch_version:
+        yield f"torch {source.torch_version}"
+    yield f"{source.events:,} events"
+    if summary.extensions:
+        yield f"extensions: {', '.join(summary.extensions)}"
+
+
+def _tiles(summary: Summary) -> Iterator[Markup]:
+    steps, busy, rate, coverage = summary.steps, summary.busy, summary.throughput, summary.coverage
+    if steps is not None:
+        spread = "one complete step" if steps.spread is None else step_range(steps)
+        yield _tile(
+            "Step time", f"{shown_ms(steps.time_us)} ms", spread,
+            f"Mean of the complete steps, {_STEP_TEXT if busy is not None else 'as they were annotated'}."
+            + "".join(f" {note[0].upper()}{note[1:]}." for note in step_notes(steps)),
+        )  # fmt: skip
+    elif busy is not None and busy.total_us is not None:
+        yield _tile(
+            "Window", f"{shown_ms(busy.total_us)} ms", "no steps were annotated",
+            "From the first device event to the end of the last one.",
+        )  # fmt: skip
+    if busy is not None:
+        yield _tile(
+            "GPU busy", shown_percent(busy.busy), f"idle {shown_percent(busy.idle)}",
+            "Union of all device events over the steps, or the window without steps, whatever stream they ran on.",
+        )  # fmt: skip
+    if rate is not None:
+        shares = [
+            f"{shown_share(value)} of {name}"
+            for value, name in ((rate.of_achievable, "achievable"), (rate.of_peak, rate.peak_name))
+            if value is not None
+        ]
+        least = "at least " if rate.is_lower_bound else ""
+        whole = "" if rate.window_of_peak is None else f" Over the window: {least}{shown_share(rate.window_of_peak)}."
+        yield _tile(
+            "Throughput", f"{shown_rate(rate.tflops_s)} TFLOPS/s",
+            f"{', '.join(shares) or rate.dtype}, in {shown_share(rate.device_share)} of GPU time",
+            f"Known matrix operations over the time of the calls that they belong to.{whole} "
+            "Achievable: the best rate measured on such a device; the sources stand at the end of this page.",
+        )  # fmt: skip
+    used = summary.utilization
+    if used is not None and used.mfu is not None:
+        hardware = "" if used.hfu is None else f", hardware FLOPs {shown_percent(used.hfu)}"
+        yield _tile(
+            "Model FLOPs utilization", shown_percent(used.mfu), f"of dense {used.dtype} peak{hardware}",
+            f"FLOPs that {used.model} needs for {used.tokens:,} tokens ({used.tokens_source}), divided among "
+            f"{used.ranks} ranks ({used.ranks_source}), over the step's time and the data sheet's rate.",
+        )  # fmt: skip
+    if coverage.perf_model is not None:
+        yield _tile(
+            "Coverage", shown_share(coverage.perf_model), "of GPU time has a perf model",
+            "Share of the summed duration of device events in rows whose FLOPs or bytes are known from what was "
+            "recorded. What follows about rates speaks of these only.",
+        )  # fmt: skip
+
+
+def _tile(title: str, value: str, below: str, note: str) -> Markup:
+    return tag(
+        "details",
+        tag("summary", tag("span", title, class_="what"), tag("strong", value), tag("span", below), title=note),
+        tag("p", note),
+        class_="tile",
+    )
+
+
+def _coverage(summary: Summary) -> Iterator[Content]:
+    coverage = summary.coverage
+    shares = (
+        ("in a definite category", coverage.categorised, "Everything whose category is not 'other'."),
+        ("not linked to an op", coverage.unlinked, "Launched before the recording, or the launch was not recorded."),
+        ("communication", coverage.communication, "By kernel name: NCCL, RCCL, DeepEP and custom collectives."),
+    )  # fmt: skip
+    parts = [
+        tag("span", f"{shown_share(value)} {name}", title=note) for name, value, note in shares if value is not None
+    ]
+    parts.append(tag("span", f"shapes {'recorded' if coverage.shapes else 'not recorded'}", title="record_shapes=True"))
+    parts.append(tag("span", f"stacks {'recorded' if coverage.stacks else 'not recorded'}", title="with_stack=True"))
+    yield "Of GPU time: " if len(parts) > 2 else ""
+    for number, part in enumerate(parts):
+        yield " · " if number else ""
+        yield part
+
+
+def _notice_line(summary: Summary) -> Markup | None:
+    """The first two notices: a reader must know them before trusting a figure."""
+    if not summary.notices:
+        return None
+    items = [tag("li", shown_text(notice.text)) for notice in summary.notices[:2]]
+    more = len(summary.notices) - len(items)
+    if more:
+        items.append(tag("li", tag("a", f"{more} more note{'s' if more > 1 else ''}", href="#health")))
+    return tag("ul", items, class_="notices")
+
+
+def where_time_goes(summary: Summary, colors: Mapping[str, str], path: Sheet | None = None) -> Markup | None:
+    """The window and the categories as bars, the categories, idle causes and the critical ``path`` as tables."""
+    if not summary.categories and summary.busy is None:
+        return None
+    per = "per step" if summary.steps else "in the window"
+    unit = "device" if summary.busy is not None else "CPU"
+    return joined(
+        tag("h2", "Where time goes"),
+        _window_bar(summary),
+        _category_bar(summary.categories, colors, unit) if summary.categories else None,
+        _category_table(summary, colors, per, unit) if summary.categories else None,
+        _idle_table(summary),
+        _path_table(path, "step" if summary.steps else "window"),
+        _how(
+            _WINDOW_TEXT if summary.busy is not None else None,
+            f"The bar: {unit} time of each category over that of all. The table: the time in which something of the "
+            "category ran; with what several did at the same time, and idle time, it adds up.",
+            "Rates are over the time of the category's kernels: TB/s of device memory, counted once per operand, GB/s "
+            "of links and PCIe, waiting included. Of roofline: estimated over measured time.",
+            _IDLE_TEXT if summary.busy is not None and summary.busy.idle_causes else None,
+            _PATH_TEXT if path is not None else None,
+        ),
+    )  # fmt: skip
+
+
+def _window_bar(summary: Summary) -> Markup | None:
+    busy = summary.busy
+    if busy is None:
+        return None
+    parts = (
+        Part(label="compute", share=busy.compute, color="compute", note="At least one kernel that computes ran."),
+        Part(label="exposed communication", share=busy.exposed_comm, color="comm", note="Not hidden by computation."),
+        Part(label="exposed copies", share=busy.memcpy, color="copies", note="Not hidden by either."),
+        Part(label="idle", share=busy.idle, color="idle", note="Nothing ran on the device."),
+    )
+    shown = [part for part in parts if part.share > 0]
+    key = legend([(f"{part.label} {shown_percent(part.share)}", part.color) for part in shown])
+    length = "" if busy.total_us is None else f", {shown_ms(busy.total_us)} ms"
+    return tag("figure", tag("figcaption", f"The window{length}"), stacked_bar(shown, "The window"), key)
+
+
+def _category_bar(rows: Sequence[CategoryRow], colors: Mapping[str, str], unit: str) -> Markup:
+    total = sum(row.time_us for row in rows) or 1.0
+    parts = [
+        Part(label=row.name, share=row.time_us / total, color=colors[row.name])
+        for row in rows
+        if colors[row.name] != REST
+    ]
+    small = [row for row in rows if colors[row.name] == REST]
+    if small:
+        label = small[0].name if len(small) == 1 else f"{len(small)} more"
+        parts.append(Part(label=label, share=sum(row.time_us for row in small) / total, color=REST))
+    key = legend([(f"{part.label} {shown_share(part.share)}", part.color) for part in parts])
+    caption = f"{unit[0].upper()}{unit[1:]} time by category"
+    return tag("figure", tag("figcaption", caption), stacked_bar(parts, caption), key)
+
+
+def _idle_table(summary: Summary) -> Markup | None:
+    busy = summary.busy
+    if busy is None or not busy.idle_causes:
+        return None
+    steps = summary.steps.count if summary.steps else 1
+    rows = [
+        (cause, "-" if busy.total_us is None else shown_ms(share * busy.total_us / steps), f"{100 * share:.1f}")
+        for cause, share in busy.idle_causes
+    ]
+    per = "ms per step" if summary.steps else "ms"
+    return _small_table("Why the GPU was idle", ("cause", per, "% of the window"), rows)
+
+
+def _path_table(path: Sheet | None, whole: str) -> Markup | None:
+    if path is None:
+        return None
+    columns = (plain_values(path.frame[key]) for key in ("kind", "time_us", "percent_of_step"))
+    rows = [(str(kind), shown_ms(float(us or 0)), f"{percent:.1f}") for kind, us, percent in zip(*columns, strict=True)]
+    return _small_table(
+        f"The critical path through {'a step' if whole == 'step' else 'the window'}",
+        ("kind", "ms", f"% of the {whole}"),
+        rows,
+    )
+
+
+def _small_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Markup:
+    cells = [
+        tag("tr", tag("th", first, scope="row"), [tag("td", text, class_="n") for text in rest])
+        for first, *rest in rows
+    ]
+    head = [tag("th", text, scope="col", class_="n" if i else None) for i, text in enumerate(heads)]
+    table = tag("table", tag("thead", tag("tr", head)), tag("tbody", cells), class_="categories")
+    return joined(tag("h3", title), tag("div", table, class_="scroll"))
+
+
+def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit: str) -> Markup:
+    head = ["category", f"ms {per}", "% of the window" if unit == "device" else "%"]
+    if unit == "device":
+        head += ["TFLOPS/s", "TB/s", "bound by", "of roofline"]
+    rows = [
+        tag("tr", list(_category_cells(row, colors, unit) if row.name in colors else _rest_cells(row)))
+        for row in lines_of_window(summary)
+    ]
+    heads = [tag("th", text, scope="col", class_=None if text in ("category", "bound by") else "n") for text in head]
+    return tag(
+        "div", tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="categories"), class_="scroll"
+    )
+
+
+def _category_cells(row: CategoryRow, colors: Mapping[str, str], unit: str) -> Iterator[Markup]:
+    swatch = tag("svg", tag("rect", width=12, height=12, class_=colors[row.name]), class_="key", width=12, height=12,
+                 aria_hidden="true")  # fmt: skip
+    yield tag("th", swatch, row.name, scope="row")
+    yield tag("td", shown_ms(row.time_us), class_="n")
+    yield tag("td", f"{100 * row.share:.1f}", class_="n")
+    if unit != "device":
+        return
+    yield tag("td", "–" if row.tflops_s is None else shown_rate(row.tflops_s), class_="n")
+    yield tag("td", shown_tb_s(row) or "–", class_="n")
+    yield tag("td", bound_text(row))
+    yield tag("td", *_of_roofline(row.of_roofline), class_="n")
+
+
+def _rest_cells(row: CategoryRow) -> Iterator[Markup]:
+    """Of a line that is no category: shared or idle time."""
+    yield tag("th", row.name, scope="row")
+    yield tag("td", shown_ms(row.time_us), class_="n")
+    yield tag("td", f"{100 * row.share:.1f}", class_="n")
+
+
+def _of_roofline(share: float | None) -> Iterator[Content]:
+    if share is None:
+        return
+    width = 60 * min(share, 1.0)
+    yield tag(
+        "svg", tag("rect", width=60, height=8, class_="gauge"), tag("rect", width=width, height=8, class_="gauge-in"),
+        class_="gauge-box", width=60, height=8, aria_hidden="true",
+    )  # fmt: skip
+    yield tag("span", shown_share(share), class_="beside")
+    if share > 1:
+        yield tag(
+            "abbr",
+            " !",
+            title="Faster than the best rates measured on such a device; above its peak, a perf model is wrong.",
+        )
+
+
+def look_here_first(summary: Summary) -> Markup | None:
+    """The findings, largest gain first."""
+    if not summary.findings:
+        return None
+    per = "per step" if summary.steps else "in the window"
+    items = []
+    for finding in summary.findings:
+        gain = "" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
+        link = None
+        if finding.op is not None:
+            link = tag("a", "show its rows", href="#section-ops", data_filter=shown_text(finding.op), class_="to-ops")
+        why = tag("td", shown_text(finding.why), " ", link)
+        items.append(tag("tr", why, tag("td", gain, class_="n"), tag("td", finding.certainty)))
+    heads = (
+        tag("th", "finding", scope="col"),
+        tag("th", f"gain {per}, at most", scope="col", class_="n"),
+        tag("th", "certainty", scope="col"),
+    )
+    table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", items), class_="findings")
+    return joined(
+        tag("h2", f"Look here first{counts_of(summary)}"),
+        tag("div", table, class_="scroll"),
+        _how(
+            "The gain of an op is its measured time less its roofline time; that of idle time and exposed "
+            "communication is all of it. All are upper bounds: what runs beside other work may gain nothing from end "
+            "to end."
+        ),
+    )
+
+
+def roofline(
+    ops: Sheet | None, table: PageTable | None, roofs: Roofs | None, colors: Mapping[str, str]
+) -> Markup | None:
+    """Ops by arithmetic intensity and achieved rate."""
+    points, known = _points(ops, table)
+    if not points:
+        return None
+    shapes = marker_shapes(colors)
+    used = [name for name in colors if any(point.category == name for point in points)]
+    count = f"The {len(points)} largest of {known} ops" if known > len(points) else f"All {known} ops"
+    no_roofs = " The device is not known, so there are no roofs." if roofs is None else ""
+    return joined(
+        tag("h2", "Roofline"),
+        tag(
+            "p",
+            f"{count} with both FLOPs and bytes known; the area of a mark is its share of device time. Select a mark "
+            f"to go to its row below.{no_roofs}",
+        ),
+        tag("div", roofline_chart(points, roofs, colors), class_="wide"),
+        legend([(name, colors[name]) for name in used[:_LEGEND]], shapes),
+        _how(
+            "Across: FLOPs over HBM bytes of one call, both from the recorded shapes and types. Up: FLOPs over the "
+            "busy time of the call's kernels, mean over the calls. Solid roofs are the best rates measured on such a "
+            "device, dashed ones the data sheet's; their sources stand at the end of this page. A mark above a dashed "
+            "roof is a mistake of a perf model or of a figure, or data that stayed in a cache."
+        ),
+    )
+
+
+def _points(ops: Sheet | None, table: PageTable | None) -> tuple[list[Point], int]:
+    """(marks, how many ops could have one)."""
+    needed = ("name", "category", "input_dims", "flops_per_byte", "tflops_s_mean", "kernel_us_sum", "percent")
+    if ops is None or table is None or not set(needed) <= {column.key for column in ops.columns}:
+        return [], 0
+    columns = [plain_values(ops.frame[key]) for key in needed]
+    points: list[Point] = []
+    known = 0
+    for row, (name, category, dims, intensity, rate, time_us, percent) in enumerate(zip(*columns, strict=True)):
+        if not (isinstance(intensity, float) and isinstance(rate, float) and intensity > 0 and rate > 0 and time_us):
+            continue
+        known += 1
+        if row < len(table.rows) and len(points) < MAX_POINTS:
+            label = f"{name} {dims or ''}".rstrip()
+            points.append(
+                Point(
+                    row=row, label=shown_text(label)[:160], intensity=intensity, tflops_s=rate, time_us=float(time_us),
+                    share=float(percent or 0) / 100, category=str(category),
+                )
+            )  # fmt: skip
+    return points, known
+
+
+def timeline(drawn: StepTimeline | None) -> Markup | None:
+    """Room for the timeline of one step; the script draws it."""
+    if drawn is None:
+        return None
+    what = "everything analyzed" if drawn.step is None else f"step {drawn.step}"
+    merged = ""
+    if drawn.merged_below_ns:
+        merged = (
+            f" Events shorter than {drawn.merged_below_ns / NS_PER_US:,.1f} µs are drawn together with their "
+            f"neighbors: {len(drawn.lane):,} rectangles for {drawn.events:,} events."
+        )
+    lanes = f"{len(drawn.lanes)} stream{'s' if len(drawn.lanes) != 1 else ''}"
+    return joined(
+        tag("h2", "Timeline"),
+        tag(
+            "p",
+            f"The device during {what}: {drawn.events:,} events on {lanes} in "
+            f"{drawn.duration_ns / NS_PER_MS:,.3f} ms.{merged}",
+        ),
+        _drawing("timeline"),
+        _how(
+            None
+            if drawn.step is None
+            else f"Of the complete steps, the one whose time is nearest the median, {_STEP_TEXT}.",
+            "Colors are those of the categories above; a rectangle of several short events has that of the longest.",
+            None if drawn.idle is None else "The lane below the streams: when none of them was busy, by cause.",
+        ),
+    )
+
+
+def tree(drawn: Icicle | None) -> Markup | None:
+    """Room for the tree; the script draws it."""
+    if drawn is None:
+        return None
+    left_out = f" {drawn.left_out:,} small ones are left out." if drawn.left_out else ""
+    if drawn.is_cpu:
+        what, of = "CPU self time by module and op", "of CPU self time"
+    else:
+        what, of = "Device time by module, op and kernel", "of summed kernel durations"
+    return joined(
+        tag("h2", "Tree"),
+        tag("p", f"{what}; select a box to zoom in.{left_out}"),
+        _drawing("icicle"),
+        _how(
+            f"The width of a box is its share {of}; equal paths are added up over the window.",
+            "Backward ops run on a thread without module frames: they stand below the module of their forward op.",
+        ),
+    )
+
+
+def _drawing(name: str) -> Markup:
+    return joined(
+        tag("div", class_="drawing", id=f"{name}-drawing"),
+        tag("noscript", tag("p", "This drawing needs JavaScript; its figures are also in the tables.")),
+    )
+
+
+def table(title: str, made: PageTable | None, text: str) -> Markup | None:
+    """A table with what stands above it; without the script its first rows."""
+    if made is None:
+        return None
+    shown = min(STATIC_ROWS, len(made.rows))
+    left_out = (
+        f" The page holds the {len(made.rows):,} rows with most time of {made.total:,}; the workbook's sheet "
+        f"{made.sheet} has them all."
+        if made.total > len(made.rows)
+        else ""
+    )
+    count = f"first {shown} of {made.total:,} rows" if made.total > shown else f"{made.total:,} rows"
+    return joined(
+        tag("h2", title),
+        tag("p", f"{text}{left_out}"),
+        tag("div", tag("span", count, class_="count"), class_="tools", id=f"{made.key}-tools"),
+        made.markup(),
+    )
+
+
+def health(summary: Summary) -> Markup:
+    """What the reader must know, what the trace cannot answer, and where the device's figures come from."""
+    device = summary.device
+    pieces: list[Content] = [tag("h2", "Notes and sources")]
+    if summary.notices:
+        notices = [
+            tag("li", f"{shown_text(notice.text)} ", tag("code", notice.id)) for notice in summary.notices[:MAX_NOTICES]
+        ]
+        more = len(summary.notices) - len(notices)
+        if more:
+            notices.append(tag("li", f"{more:,} more in report.json"))
+        pieces += [tag("h3", "Notes"), tag("ul", notices)]
+    if summary.cannot_answer:
+        unanswered = [tag("li", f"{m.question}: {m.because}") for m in summary.cannot_answer]
+        pieces += [tag("h3", "What this trace cannot answer"), tag("ul", unanswered)]
+    matched = "no spec" if device.id is None else f"{device.id}, matched by {device.matched_by}"
+    pieces += [tag("h3", "The device"), tag("p", shown_text(f"{device.label} ({matched}). {device.note}".rstrip()))]
+    if device.doubtful:
+        pieces.append(tag("p", f"Doubtful figures: {', '.join(device.doubtful)}."))
+    if device.figures:
+        rows = [
+            tag(
+                "tr", tag("td", figure.what),
+                tag("td", "not known" if figure.value is None else f"{figure.value:,.6g}", class_="n"),
+                tag("td", figure.unit), tag("td", figure.source),
+            )
+            for figure in device.figures
+        ]  # fmt: skip
+        heads = [
+            tag("th", text, scope="col", class_="n" if text == "value" else None)
+            for text in ("figure", "value", "unit", "source")
+        ]
+        pieces.append(tag("div", tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows)), class_="scroll"))
+    return joined(*pieces)
+
+
+def _how(*texts: str | None) -> Markup:
+    return tag(
+        "details",
+        tag("summary", "How this was computed"),
+        [tag("p", text) for text in texts if text],
+        class_="how",
+    )

@@ -1,0 +1,146 @@
+"""The tables of the page: their first rows as HTML, all of them as data for the script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracelens.report.assembly import Sheet
+from tracelens.report.cells import Value, plain_value, plain_values
+from tracelens.report.charts.markup import Markup, joined, tag
+from tracelens.report.columns import Column
+from tracelens.report.figures import bound_name
+from tracelens.report.text import terminal_text
+
+#: Rows that stand in the page itself, readable without the script.
+STATIC_ROWS = 15
+#: Longest text of a cell; kernel names of templates can have thousands of characters.
+MAX_TEXT = 500
+#: Texts above this many characters are cut after three lines; the tooltip has all of it.
+LONG_TEXT = 40
+#: Digits that numbers keep in the data; shown are fewer.
+_DIGITS = 6
+
+OPS = (
+    "name", "category", "input_dims", "operation_count", "kernel_us_sum", "percent", "kernel_us_mean", "tflops_s_mean",
+    "hbm_tb_s_mean", "effective_interconnect_tb_s_mean", "flops_per_byte", "roofline_us", "roofline_bound",
+    "percent_of_roofline_median", "percent_of_peak", "launch_gap_us",
+)  # fmt: skip
+KERNELS = (
+    "kernel_name", "parent_category", "parent_op", "stream", "kernel_us_count", "kernel_us_sum", "percent_of_kernels",
+    "kernel_us_mean", "kernel_us_min", "kernel_us_max",
+)  # fmt: skip
+COLLECTIVES = (
+    "collective", "group_name", "group_size", "dtype", "in_mb", "out_mb", "stream", "operation_count",
+    "duration_us_sum", "duration_us_mean", "duration_us_min", "duration_us_max",
+)  # fmt: skip
+CPU_OPS = (
+    "name", "category", "input_dims", "operation_count", "self_us_sum", "percent", "self_us_mean", "total_us_sum",
+    "gflops", "tflops_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageTable:
+    """The columns of a sheet that the page shows. ``rows``: the first of ``total``; ``key`` is its id in the page."""
+
+    key: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    total: int
+    sheet: str
+
+    def data(self) -> dict[str, Any]:
+        """For the script: columns with their values, numbers with six digits."""
+        values = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
+        return {
+            "columns": [
+                {
+                    "header": column.header,
+                    "decimals": None if column.is_text else _decimals(column),
+                    "share": column.look == "share",
+                    "limit": column.look == "of_limit",
+                    "values": [_compact(value) for value in cells],
+                }
+                for column, cells in zip(self.columns, values, strict=True)
+            ]
+        }
+
+    def markup(self) -> Markup:
+        """The table with its first rows."""
+        head = [
+            tag("th", tag("button", _breakable(column.header), type="button"), title=column.note or None, scope="col",
+                class_=None if column.is_text else "n")
+            for column in self.columns
+        ]  # fmt: skip
+        rows = [
+            tag(
+                "tr",
+                [_cell(column, value) for column, value in zip(self.columns, row, strict=True)],
+                id=f"{self.key}-{i}",
+            )
+            for i, row in enumerate(self.rows[:STATIC_ROWS])
+        ]
+        table = tag("table", tag("thead", tag("tr", head)), tag("tbody", rows), id=self.key)
+        return tag("div", table, class_="scroll", tabindex="0")
+
+
+def page_table(key: str, sheet: Sheet | None, keys: Sequence[str], max_rows: int) -> PageTable | None:
+    """Those of ``keys`` that the sheet has and that are not empty throughout; None without rows."""
+    if sheet is None or not len(sheet.frame):
+        return None
+    by_key = {column.key: column for column in sheet.columns}
+    frame = sheet.frame.head(max_rows)
+    shown = [by_key[key] for key in keys if key in by_key and not frame[key].isna().all()]
+    cells = [_shown_values(column, frame[column.key]) for column in shown]
+    return PageTable(
+        key=key, columns=tuple(shown), rows=tuple(zip(*cells, strict=True)), total=len(sheet.frame), sheet=sheet.title
+    )
+
+
+def shown_text(text: str) -> str:
+    """Trace text on one line, without control characters, cut where it is very long."""
+    text = terminal_text(text)
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 30]}… ({len(text):,} characters)"
+
+
+def shown_number(value: float, decimals: int) -> str:
+    """With thousands separators; two significant digits where ``decimals`` would leave only zeros.
+
+    >>> shown_number(1234.5, 1), shown_number(0.0004, 2), shown_number(0, 2)
+    ('1,234.5', '0.00040', '0.00')
+    """
+    if value and abs(value) < 0.5 * 10**-decimals:
+        return f"{value:#.2g}"
+    return f"{value:,.{decimals}f}"
+
+
+def _shown_values(column: Column, values: Any) -> list[Value]:
+    plain = plain_values(values)
+    if column.key == "roofline_bound":
+        plain = [bound_name(value) if isinstance(value, str) else value for value in plain]
+    return [shown_text(value) if isinstance(value, str) else value for value in plain]
+
+
+def _cell(column: Column, value: Value) -> Markup:
+    if column.is_text or isinstance(value, str):
+        text = "" if value is None else str(value)
+        return tag("td", tag("div", text, class_="clip", title=text) if len(text) > LONG_TEXT else text)
+    return tag("td", "" if value is None else shown_number(value, _decimals(column)), class_="n")
+
+
+def _breakable(header: str) -> Markup:
+    """With places to break a line after underscores."""
+    first, *others = header.split("_")
+    return joined(first, *(joined("_", tag("wbr"), piece) for piece in others))
+
+
+def _decimals(column: Column) -> int:
+    return len(column.number_format.partition(".")[2]) if column.number_format != "General" else 0
+
+
+def _compact(value: Value) -> Value:
+    if isinstance(value, bool) or not isinstance(value, float):
+        return value
+    return plain_value(float(f"{value:.{_DIGITS}g}"))

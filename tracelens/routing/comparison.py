@@ -1,0 +1,68 @@
+"""Predicted beside measured expert-parallel communication."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import load
+from tracelens.analysis.options import Options
+from tracelens.analysis.reading.recorded_groups import recorded_ep_size
+from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
+from tracelens.routing.route import RouteResult
+from tracelens.units import BYTES_PER_MB
+
+_CATEGORY = "EP_Communication"
+
+
+def compared(result: RouteResult, folder: Path) -> RouteResult:
+    """The result with a frame ``comparison``: one row per exchange op and shape of each trace (``*.json[.gz]``).
+
+    The predicted time is the phase's, scaled by the op's bytes over the phase's bytes of one rank: of a
+    dispatch those of its rank's tokens, of a combine those of the copies that its rank received; the backward of one is
+    the other. A measured time holds the wait for the slowest rank. InputError without traces, NothingToAnalyzeError
+    without exchanges in them, UsageError for a mesh result, or where the traces recorded a group of another size.
+    """
+    phases = result.frames["phases"].set_index("phase")
+    if "time_us" not in phases:
+        raise UsageError("--compare needs a cluster: --cluster, or --ranks-per-node with --link-gb-s and --inter-gb-s")
+    paths = sorted(p for p in folder.glob("*.json*") if p.name.endswith((".json", ".json.gz")))
+    if not paths:
+        raise InputError(f"{folder} holds no .json or .json.gz")
+    ranks = result.summary["ranks"]
+    rows = {"dispatch": result.summary["tokens"] / ranks, "combine": result.frames["ranks"].tokens_received.mean()}
+    measured = []
+    for path in paths:
+        trace = load(path)
+        recorded = recorded_ep_size(trace.table)
+        if recorded not in (None, ranks):
+            raise UsageError(f"{path}: its expert-parallel group has {recorded} ranks, the prediction {ranks}")
+        ops = analyze(trace, Options(cpu=True)).frames.get("unified_perf_summary")
+        if ops is None:
+            continue
+        for op in ops[ops.category == _CATEGORY].to_dict(orient="records"):
+            name = str(op["name"]).lower()
+            phase = "combine" if ("combine" in name) != ("backward" in name) else "dispatch"
+            one_rank = rows[phase] * phases.copy_bytes[phase]
+            copies = op["copies_per_token"] if phase == "dispatch" and op["copies_per_token"] > 0 else 1.0
+            given = op["wire_mb"] * BYTES_PER_MB / copies
+            share = given / one_rank if pd.notna(given) and one_rank > 0 else None
+            measured.append(
+                {
+                    "trace": path.name,
+                    "op": op["name"],
+                    "phase": phase,
+                    "calls": int(op["operation_count"]),
+                    "wire_mb": op["wire_mb"],
+                    "measured_us": op["kernel_us_mean"],
+                    "predicted_us": None if share is None else phases.time_us[phase] * share,
+                }
+            )
+    if not measured:
+        raise NothingToAnalyzeError(f"no expert-parallel exchange in the traces of {folder}")
+    frame = pd.DataFrame(measured).astype({"predicted_us": float, "wire_mb": float})
+    frame["measured_over_predicted"] = frame.measured_us / frame.predicted_us
+    return dataclasses.replace(result, frames={**result.frames, "comparison": frame})

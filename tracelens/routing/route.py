@@ -1,0 +1,542 @@
+"""Where tokens go and what it costs: routing, placement and traffic in one answer (``tracelens route``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracelens.backends.system import System
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.groups import Group
+from tracelens.network.algorithms import collective_us
+from tracelens.network.original_rules import simulate_seed
+from tracelens.network.packets import MeshRules, PacketTimes, simulate
+from tracelens.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
+from tracelens.network.topology import Topology
+from tracelens.network.traffic import Copies, Payload, Traffic, imbalance
+from tracelens.routing.recorded_split import recorded_split
+from tracelens.units import GB_PER_S_IN_BYTES_PER_US
+from tracelens.workload.original_routing import RoutingTable, seed_routing
+from tracelens.workload.placement import Placement, eplb
+from tracelens.workload.token_routing import (
+    UNIFORM,
+    Skew,
+    apportion,
+    check_shape,
+    drifting_weights,
+    from_counts,
+    read_routing,
+    route_group_limited,
+    sample,
+    with_capacity,
+)
+from tracelens.workload.token_routing import route as draw
+
+#: DeepEP sends FP8 with an FP32 scale per 128 elements (its README), other types without scales.
+_SCALE_BLOCK = 128
+#: A simulation that the command waits for: larger exchanges use larger packets.
+_MOST_PACKETS = 1_000_000
+Way = Literal["hierarchical", "direct", "per-expert"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """``tokens`` of all ranks together, each sent to ``topk`` of ``experts``, and how the choice is made.
+
+    ``groups`` and ``best_groups``: group-limited gating. ``capacity``: factor beyond which an expert drops. ``file``:
+    recorded routing instead of ``skew`` (``read_routing``; a folder with routing.csv and weights.csv; a
+    trace with all-to-all split sizes).
+    """
+
+    tokens: int
+    experts: int
+    topk: int
+    ranks: int
+    skew: Skew = UNIFORM
+    seed: int = 0
+    groups: int | None = None
+    best_groups: int | None = None
+    capacity: float | None = None
+    file: Path | None = None
+
+    def drawn(self) -> RoutingTable:
+        """The assignment, even weights, and the rank that each token comes from."""
+        if self.file is not None and self.file.is_dir():
+            table = RoutingTable.load(self.file, ranks=self.ranks)
+            if table.source.max(initial=0) >= self.ranks or table.source.min(initial=0) < 0:
+                raise UsageError(f"{self.file} has tokens of rank {table.source.max()}, there are {self.ranks} ranks")
+        elif self.file is not None and self.file.name.endswith((".json", ".json.gz")):
+            table = RoutingTable.of_choices(self._as_recorded(self.file), self.ranks)
+        elif self.file is not None:
+            table = RoutingTable.of_choices(read_routing(self.file, topk=self.topk, seed=self.seed)[0], self.ranks)
+        elif self.groups is not None:
+            check_shape(tokens=self.tokens, experts=self.experts, topk=self.topk)
+            chosen = self.gated(self.skew.weights(self.experts, self.seed), self.seed)
+            table = RoutingTable.of_choices(chosen, self.ranks)
+        else:
+            chosen = draw(self.skew, tokens=self.tokens, experts=self.experts, topk=self.topk, seed=self.seed)
+            table = RoutingTable.of_choices(chosen, self.ranks)
+        if table.experts.max(initial=0) >= self.experts:
+            raise UsageError(f"the routing names expert {table.experts.max()}, there are {self.experts} experts")
+        return dataclasses.replace(table, experts=self._kept(table.experts))
+
+    def layers(self, layers: int, steps: int, drift: float) -> Iterator[tuple[int, int, RoutingTable]]:
+        """(step, layer, assignment): each layer has its own hot experts, and ``drift`` of log weight is new each step.
+
+        The tokens of recorded routing are those of its layers, one layer after the other. UsageError where they do not
+        divide, or are asked to drift.
+        """
+        if self.file is not None:
+            if steps > 1 or drift:
+                raise UsageError("recorded routing does not drift: leave out --steps and --drift")
+            chosen = self.drawn().experts
+            if len(chosen) % layers:
+                raise UsageError(f"{len(chosen)} recorded tokens do not divide over {layers} layers")
+            for layer, part in enumerate(np.split(chosen, layers)):
+                yield 0, layer, RoutingTable.of_choices(part, self.ranks)
+            return
+        drawn = drifting_weights(
+            self.skew, experts=self.experts, layers=layers, steps=steps, drift=drift, seed=self.seed
+        )
+        for step, layer, weights in drawn:
+            seed = self.seed + 1 + step * layers + layer
+            if self.groups is not None:
+                chosen = self.gated(weights, seed)
+            else:
+                chosen = sample(weights, tokens=self.tokens, topk=self.topk, seed=seed)
+            yield step, layer, RoutingTable.of_choices(self._kept(chosen), self.ranks)
+
+    def gated(self, weights: NDArray[np.float64], seed: int) -> NDArray[np.integer[Any]]:
+        """Group-limited choices under ``weights``."""
+        groups = self.groups or 1
+        return route_group_limited(
+            weights,
+            tokens=self.tokens,
+            topk=self.topk,
+            groups=groups,
+            best_groups=self.best_groups or groups,
+            seed=seed,
+        )
+
+    def _kept(self, chosen: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        if self.capacity is None:
+            return chosen
+        return with_capacity(chosen, experts=self.experts, factor=self.capacity)
+
+    def _as_recorded(self, trace: Path) -> NDArray[np.integer[Any]]:
+        """Loads of ranks as in the trace's split sizes; the contiguous experts of a rank share its load evenly."""
+        split = recorded_split(trace, ranks=self.ranks)
+        weights = split[Placement.contiguous(self.experts, self.ranks).rank_of_slot]
+        counts = apportion(weights, total=self.tokens * self.topk, most=self.tokens)
+        return from_counts(counts, tokens=self.tokens, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteResult:
+    """``summary``: figures by name. ``frames``: ``experts``, ``ranks``, ``phases`` or ``rounds``, ``layers``.
+
+    ``traffic``: the dispatch's bytes. ``log``: the packet log of the seed rules.
+    """
+
+    summary: dict[str, Any]
+    frames: dict[str, pd.DataFrame] = field(repr=False)
+    traffic: Traffic = field(repr=False)
+    table: RoutingTable = field(repr=False)
+    log: str | None = field(default=None, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--format json`` prints."""
+        return {
+            "summary": self.summary,
+            **{name: frame.to_dict(orient="records") for name, frame in self.frames.items()},
+            "traffic_bytes": self.traffic.wire_bytes.tolist(),
+        }
+
+
+def route(
+    *,
+    tokens: int,
+    experts: int,
+    topk: int,
+    ranks: int,
+    cluster: str | os.PathLike[str],
+    skew: str = "uniform",
+    seed: int = 0,
+    hidden: int = 7168,
+    way: Way = "hierarchical",
+    slots: int | None = None,
+) -> RouteResult:
+    """Where ``tokens`` tokens of all ranks go on a cluster, and what it costs (``tl.route``).
+
+    ``skew`` as the command spells it (``"zipf:1.1"``); dispatch in FP8, combine in BF16. ``route_ports`` takes
+    everything else. UsageError for unknown names and for figures that do not fit.
+    """
+    topology = cluster_system(cluster)[1]
+    routing = Routing(tokens=tokens, experts=experts, topk=topk, ranks=ranks, skew=Skew.parse(skew), seed=seed)
+    ports = Ports.of_topology(topology)
+    return route_ports(routing, ports, topology=topology, hidden=hidden, way=way, slots=slots)
+
+
+def cluster_system(name: str | os.PathLike[str]) -> tuple[System, Topology]:
+    """A cluster, or a device in its standard node, by name or file; and its links. UsageError where it has none."""
+    system = System.load(name)
+    if system.topology is None:
+        raise UsageError(f"{str(name)!r} does not say how its ranks are joined")
+    return system, system.topology
+
+
+def payload(hidden: int, dtype: DType) -> Payload:
+    """A token on the wire in a phase: 8-bit types with DeepEP's scales."""
+    is_scaled = dtype.bits == 8
+    return Payload(hidden=hidden, dtype=dtype, scale_block=_SCALE_BLOCK if is_scaled else None)
+
+
+def route_ports(
+    routing: Routing,
+    ports: Ports,
+    *,
+    topology: Topology | None = None,
+    hidden: int = 7168,
+    dispatch_dtype: DType = DType.FP8_E4M3FN,
+    combine_dtype: DType = DType.BF16,
+    metadata_bytes: float = 0.0,
+    placement: Placement | None = None,
+    way: Way = "hierarchical",
+    slots: int | None = None,
+    layers: int = 1,
+    steps: int = 1,
+    drift: float = 0.0,
+) -> RouteResult:
+    """An expert-parallel exchange on switched nodes: loads, traffic, times, and what EPLB would gain with ``slots``.
+
+    With ``topology`` each phase also has the time of an even all-to-all of the busiest sender's bytes by the collective
+    algorithms (``collective_us``). ``metadata_bytes`` go with every dispatched copy. ``way``: ``hierarchical`` sends
+    one copy per destination node and forwards inside it, ``direct`` one per destination rank, ``per-expert`` one per
+    chosen expert (DeepEP's low-latency kernels). ``slots`` (default: one spare per rank) are physical experts for
+    EPLB. Beyond one layer or step the assignments are ``Routing.layers`` and times the bottleneck's.
+    UsageError where figures do not fit.
+    """
+    if layers < 1 or steps < 1:
+        raise UsageError(f"layers and steps are at least 1, got {layers} and {steps}")
+    if drift and steps == 1:
+        raise UsageError("--drift is from step to step: say how many with --steps")
+    if routing.ranks < ports.ranks_per_node:
+        ports = dataclasses.replace(ports, ranks_per_node=routing.ranks)
+    table = routing.drawn()
+    place = placement or Placement.contiguous(routing.experts, routing.ranks)
+    dispatched = dataclasses.replace(payload(hidden, dispatch_dtype), metadata_bytes=metadata_bytes)
+    phases = [("dispatch", dispatched), ("combine", payload(hidden, combine_dtype))]
+    outcome = _outcome(table, place, ports, phases, way)
+    even = _even_us(outcome.copies, ports, phases, way)
+    spare = routing.ranks if slots is None else slots - routing.experts
+    loads = np.bincount(table.experts[table.experts >= 0].ravel(), minlength=routing.experts)
+    balanced = eplb(
+        loads,
+        slots=routing.experts + spare,
+        ranks=routing.ranks,
+        nodes=routing.ranks // ports.ranks_per_node,
+        groups=routing.groups or 1,
+    )
+    better = _outcome(table, balanced, ports, phases, way, with_packets=False)
+    sent = _sent(outcome.copies, way)
+    traffic = Traffic(wire_bytes=sent * phases[0][1].copy_bytes)
+    phase_frame = pd.DataFrame(outcome.phases)
+    if topology is not None:
+        nbytes = sent.sum(axis=1).max() * phase_frame.copy_bytes.to_numpy(float)
+        times, names = collective_us("all_to_all", nbytes, Group(ranks=routing.ranks), topology)
+        phase_frame = phase_frame.assign(collective_us=times, collective=names)
+    summary = _loads_summary(routing, table, loads, outcome.copies)
+    summary |= {
+        "remote_share": traffic.remote_share,
+        "rank_imbalance": imbalance(outcome.copies.per_expert.sum(axis=0)),
+        "received_imbalance": imbalance(sent.sum(axis=0)),
+        "dispatch_us": float(phase_frame.time_us[0]),
+        "combine_us": float(phase_frame.time_us[1]),
+        "even_us": even,
+        "imbalance_us": float(phase_frame.bottleneck_us.sum()) - even,
+        "hottest": phase_frame.hottest[0],
+        "eplb_slots": balanced.slots,
+        "eplb_rank_imbalance": imbalance(better.copies.per_expert.sum(axis=0)),
+        "eplb_us": float(sum(p["bottleneck_us"] for p in better.phases)),
+        "eplb_gain_us": float(phase_frame.bottleneck_us.sum() - sum(p["bottleneck_us"] for p in better.phases)),
+        "way": way,
+        "ranks_per_node": ports.ranks_per_node,
+    }
+    frames = {
+        "phases": phase_frame,
+        "ranks": _rank_frame(outcome.copies, better.copies, traffic),
+        "experts": _expert_frame(loads, place, balanced),
+    }
+    if layers * steps > 1:
+        frames["layers"] = _layer_frame(routing, place, ports, phases, way, layers=layers, steps=steps, drift=drift)
+        summary["layers_us"] = float(frames["layers"][["dispatch_us", "combine_us"]].to_numpy(float).sum())
+    return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshScenario:
+    """The original simulator's parameters (reference: docs/routing.md), with what it declared and never used.
+
+    ``unit_bytes`` travel per (token, expert); with ``hidden`` the token's vector travels too (``dtype``), and comes
+    back in a combine. ``layers`` exchanges follow one another.
+    """
+
+    routing: Routing
+    rules: MeshRules = field(default_factory=MeshRules)
+    hot_ratio: float = 0.5
+    hot_weight: float = 0.8
+    unit_bytes: int = 9
+    hidden: int | None = None
+    dtype: DType = DType.BF16
+    layers: int = 1
+
+
+def route_mesh(scenario: MeshScenario, *, seed_rules: bool = False, placement: Placement | None = None) -> RouteResult:
+    """An exchange on the full mesh, packet by packet, in milliseconds; with ``seed_rules`` as the original plays it."""
+    routing = scenario.routing
+    place = placement or Placement.contiguous(routing.experts, routing.ranks)
+    if seed_rules:
+        _refuse_for_seed(scenario)
+    if seed_rules and routing.file is None:
+        table = seed_routing(
+            tokens=routing.tokens,
+            experts=routing.experts,
+            topk=routing.topk,
+            hot_ratio=scenario.hot_ratio,
+            hot_weight=scenario.hot_weight,
+            ranks=routing.ranks,
+            seed=routing.seed,
+        )
+    else:
+        table = routing.drawn()
+    copies = Copies.from_assignment(
+        place.slot_of_token(table.experts), place.rank_of_slot, ranks=routing.ranks, rank_of_token=table.source
+    )
+    vector = 0.0 if scenario.hidden is None else payload(scenario.hidden, scenario.dtype).copy_bytes
+    traffic = Traffic(wire_bytes=copies.per_expert * (scenario.unit_bytes + vector))
+    log = None
+    if seed_rules:
+        times, log = simulate_seed((copies.per_expert * scenario.unit_bytes).tolist(), scenario.rules)
+    else:
+        times = simulate(traffic, scenario.rules)
+    back = (
+        None
+        if scenario.hidden is None
+        else simulate(Traffic(wire_bytes=(copies.per_expert * vector).T), scenario.rules)
+    )
+    even = _even_mesh(traffic, scenario.rules)
+    loads = np.bincount(table.experts[table.experts >= 0].ravel(), minlength=routing.experts)
+    both_ms = times.time_ms + (back.time_ms if back else 0.0)
+    summary = _loads_summary(routing, table, loads, copies) | {
+        "remote_share": traffic.remote_share,
+        "rank_imbalance": imbalance(copies.per_expert.sum(axis=0)),
+        "received_imbalance": imbalance(traffic.received()),
+        "time_ms": times.time_ms,
+        "rounds": times.rounds,
+        "packets": times.packets,
+        "moved_bytes": times.moved_bytes,
+        "local_bytes": times.local_bytes,
+        "even_ms": even.time_ms,
+        "imbalance_ms": times.time_ms - even.time_ms,
+        "layers": scenario.layers,
+        "layers_ms": scenario.layers * both_ms,
+        "rules": "seed" if seed_rules else "default",
+    }
+    phases = [_mesh_phase("dispatch", times)]
+    if back is not None:
+        summary["combine_ms"] = back.time_ms
+        phases.append(_mesh_phase("combine", back))
+    frames = {
+        "phases": pd.DataFrame(phases),
+        "ranks": _rank_frame(copies, None, traffic),
+        "experts": _expert_frame(loads, place, None),
+    }
+    return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table, log=log)
+
+
+def _refuse_for_seed(scenario: MeshScenario) -> None:
+    """UsageError for options that the original rules do not have: they would silently be without effect."""
+    ignored = [
+        name
+        for name, given in (
+            ("--hidden", scenario.hidden is not None),
+            ("--layers", scenario.layers != 1),
+            ("--inter-gb-s", scenario.rules.inter_bytes_per_ms is not None),
+            ("--overlap", scenario.rules.overlap != 1),
+            ("--capacity", scenario.routing.capacity is not None),
+            ("--groups", scenario.routing.groups is not None),
+        )
+        if given
+    ]
+    if ignored:
+        raise UsageError(f"the seed rules never use {', '.join(ignored)}; leave out --rules seed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    copies: Copies
+    phases: list[dict[str, Any]]
+
+
+def _outcome(
+    table: RoutingTable,
+    place: Placement,
+    ports: Ports,
+    phases: Sequence[tuple[str, Payload]],
+    way: Way,
+    *,
+    with_packets: bool = True,
+) -> _Outcome:
+    copies = Copies.from_assignment(
+        place.slot_of_token(table.experts),
+        place.rank_of_slot,
+        ranks=place.ranks,
+        ranks_per_node=ports.ranks_per_node,
+        rank_of_token=table.source,
+    )
+    rows = []
+    for name, form in phases:
+        exchange = _exchange(copies, form.copy_bytes, way)
+        lower = bottleneck(exchange, ports)
+        row: dict[str, Any] = {"phase": name, "copy_bytes": form.copy_bytes, "bottleneck_us": lower.time_us}
+        if with_packets:
+            row |= _simulated(_sent(copies, way), exchange, form, _with_packets(exchange, ports), lower)
+        rows.append(row)
+    return _Outcome(copies=copies, phases=rows)
+
+
+def _simulated(
+    sent: NDArray[np.int64], exchange: Exchange, form: Payload, ports: Ports, lower: PortTimes
+) -> dict[str, Any]:
+    """Packet times and rates per rank: effective over the whole time, true over the busiest port's own."""
+    times = simulate_ports(exchange, ports)
+    logical = float(sent.sum()) * form.copy_bytes / len(sent)
+    remote = logical - float(np.trace(sent)) * form.copy_bytes / len(sent)
+
+    def gb_s(nbytes: float, time_us: float) -> float:
+        return nbytes / time_us / GB_PER_S_IN_BYTES_PER_US if time_us else 0.0
+
+    return {
+        "time_us": times.time_us,
+        "packets": times.packets,
+        "packet_bytes": ports.packet_bytes,
+        "hottest": f"{lower.hottest_kind} {lower.hottest_index}",
+        "hottest_us": lower.hottest_us,
+        "logical_effective_gb_s": gb_s(logical, times.time_us),
+        "remote_effective_gb_s": gb_s(remote, times.time_us),
+        "logical_true_gb_s": gb_s(logical, lower.hottest_us),
+        "remote_true_gb_s": gb_s(remote, lower.hottest_us),
+    }
+
+
+def _exchange(copies: Copies, copy_bytes: float, way: Way) -> Exchange:
+    if way == "hierarchical":
+        return Exchange.hierarchical(copies, copy_bytes)
+    return Exchange.direct(Traffic(wire_bytes=_sent(copies, way) * copy_bytes), copies.ranks_per_node)
+
+
+def _sent(copies: Copies, way: Way) -> NDArray[np.int64]:
+    """Copies from rank to rank, those that stay included."""
+    return copies.per_expert if way == "per-expert" else copies.per_rank
+
+
+def _with_packets(exchange: Exchange, ports: Ports) -> Ports:
+    """Packets so large that no more than ``_MOST_PACKETS`` are simulated."""
+    total = float((exchange.inside + exchange.network + exchange.forwarded).sum())
+    return dataclasses.replace(ports, packet_bytes=max(ports.packet_bytes, total / _MOST_PACKETS))
+
+
+def _even_us(copies: Copies, ports: Ports, phases: Sequence[tuple[str, Payload]], way: Way) -> float:
+    """Bottleneck of both phases if the same copies were spread evenly over all destinations."""
+    ranks, size = copies.ranks, copies.ranks_per_node
+    flat = dataclasses.replace(
+        copies,
+        per_expert=np.full((ranks, ranks), copies.per_expert.mean()),
+        per_rank=np.full((ranks, ranks), copies.per_rank.mean()),
+        per_node=np.full((ranks, ranks // size), copies.per_node.mean()),
+    )
+    return sum(bottleneck(_exchange(flat, form.copy_bytes, way), ports).time_us for _, form in phases)
+
+
+def _even_mesh(traffic: Traffic, rules: MeshRules) -> PacketTimes:
+    pairs = traffic.ranks * (traffic.ranks - 1)
+    return simulate(Traffic.even(round(traffic.remote_bytes / pairs) if pairs else 0.0, traffic.ranks), rules)
+
+
+def _mesh_phase(name: str, times: PacketTimes) -> dict[str, Any]:
+    return {"phase": name, **dataclasses.asdict(times)}
+
+
+def _loads_summary(
+    routing: Routing, table: RoutingTable, loads: NDArray[np.integer[Any]], copies: Copies
+) -> dict[str, Any]:
+    tokens, topk = table.experts.shape
+    hot = np.sort(loads)[::-1]
+    return {
+        "tokens": tokens,
+        "experts": routing.experts,
+        "topk": topk,
+        "ranks": routing.ranks,
+        "dropped_share": float((table.experts < 0).mean()),
+        "expert_imbalance": imbalance(loads),
+        "busiest_tenth_share": float(hot[: max(1, len(hot) // 10)].sum() / max(1, loads.sum())),
+        "mean_ranks": copies.mean_ranks,
+        "mean_nodes": copies.mean_nodes,
+    }
+
+
+def _rank_frame(copies: Copies, better: Copies | None, traffic: Traffic) -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "rank": np.arange(copies.ranks),
+            "routings": copies.per_expert.sum(axis=0),
+            "tokens_received": copies.per_rank.sum(axis=0),
+            "sent_bytes": traffic.sent(),
+            "received_bytes": traffic.received(),
+        }
+    )
+    if better is not None:
+        frame["routings_eplb"] = better.per_expert.sum(axis=0)
+    return frame
+
+
+def _expert_frame(loads: NDArray[np.integer[Any]], place: Placement, balanced: Placement | None) -> pd.DataFrame:
+    first = np.unique(place.expert_of_slot, return_index=True)[1]
+    frame = pd.DataFrame({"expert": np.arange(len(loads)), "rank": place.rank_of_slot[first], "routings": loads})
+    if balanced is not None:
+        frame["replicas_eplb"] = np.bincount(balanced.expert_of_slot, minlength=len(loads))
+    return frame
+
+
+def _layer_frame(
+    routing: Routing,
+    place: Placement,
+    ports: Ports,
+    phases: Sequence[tuple[str, Payload]],
+    way: Way,
+    *,
+    layers: int,
+    steps: int,
+    drift: float,
+) -> pd.DataFrame:
+    rows = []
+    for step, layer, table in routing.layers(layers, steps, drift):
+        outcome = _outcome(table, place, ports, phases, way, with_packets=False)
+        rows.append(
+            {
+                "step": step,
+                "layer": layer,
+                "rank_imbalance": imbalance(outcome.copies.per_expert.sum(axis=0)),
+                **{f"{row['phase']}_us": row["bottleneck_us"] for row in outcome.phases},
+            }
+        )
+    return pd.DataFrame(rows)

@@ -1,0 +1,331 @@
+"""Cuts a trace's event list into pieces at event borders.
+
+A text pattern cannot know a border from a string or a nested list that looks like one. What holds, by induction: a
+piece that starts on a true border and parses as ``[`` + piece + ``]`` ends on a true border. Where that breaks, the
+text is damaged, and events are taken one by one until the list is sound again (``salvage``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tracelens.trace.reading import metadata
+from tracelens.trace.reading.bytestream import ByteStream
+from tracelens.trace.reading.decode import (
+    AnyEvent,
+    decode_each,
+    decode_events,
+    is_truncation,
+    split_elements,
+    trailing_position,
+)
+from tracelens.trace.reading.event_columns import needs_text_times
+from tracelens.trace.reading.repair import repaired
+from tracelens.trace.reading.salvage import salvaged
+
+_BORDER = re.compile(rb'\}\s*+,\s*+(?=\{\s*+"[A-Za-z])')
+_BLANK = re.compile(rb"[\s\x00]*")
+_SCAN_BYTES = 16 * 1024
+# A border is found although it straddles two scans: more white space than this inside one only costs a candidate.
+_SCAN_OVERLAP_BYTES = 256
+#: The most text held while no border parses; beyond, the text counts as damaged.
+LARGEST_WINDOW_BYTES = 64 << 20
+_EVENT = re.compile(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*+:')
+# Nothing but an event starts with its phase.
+_PHASE_FIRST = re.compile(rb'\{\s*+"ph"\s*+:')
+_BLANK_BYTES = b" \t\r\n\x00"
+_LOOK_AHEAD_BYTES = 4096
+# How much text may follow a doubtful end of the list for it to be checked.
+_CHECKED_TAIL_BYTES = 4 << 20
+# How many such ends are checked in all: each costs a look at the rest of the file.
+_MOST_CHECKED_ENDS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Events in file order, and how to find their text again.
+
+    ``elements`` is the text itself where the file's no longer agrees with the events (after ``salvage``).
+    """
+
+    events: Sequence[AnyEvent]
+    text_times: bool
+    offset: int
+    length: int
+    repaired: bool = False
+    elements: tuple[bytes, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parsed:
+    """A text that parses; ``end`` is where the list's own end stands in it, or None; ``repairs``: values put right."""
+
+    events: Sequence[AnyEvent]
+    end: int | None = None
+    repairs: int = 0
+    is_repaired: bool = False
+    rest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unparsed:
+    """A text that does not parse: cut in the middle of an event (``is_short``), or malformed."""
+
+    is_short: bool
+
+
+class Pieces:
+    """Iterates the pieces of one event list, from the byte after its ``[``.
+
+    Afterwards ``tail`` is the text behind the list, or None when the file ends inside it; ``damaged_events``,
+    ``repairs`` and ``unfinished`` (the last event has no end) say what was lost.
+    """
+
+    def __init__(self, stream: ByteStream, *, window: bytes, offset: int, piece_bytes: int, in_object: bool) -> None:
+        self._stream = stream
+        self._window = window
+        self._offset = offset
+        self._piece_bytes = piece_bytes
+        self._size = piece_bytes
+        self._in_object = in_object
+        self._at_end_of_file = False
+        self._text_times = False
+        self._proven = True
+        self._skipping = False
+        self._finished = False
+        self._checked_ends = 0
+        self.tail: bytes | None = None
+        self.damaged_events = 0
+        self.repairs = 0
+        self.unfinished = False
+
+    def __iter__(self) -> Iterator[Piece]:
+        while not self._finished:
+            self._fill(self._size)
+            piece = self._next_piece()
+            if piece is not None and piece.events:
+                yield piece
+            # Two pieces at a time do not fit into a core's cache: letting go of them took three times as long.
+            del piece
+
+    def _fill(self, size: int) -> None:
+        parts, length = [self._window], len(self._window)
+        while length < size and not self._at_end_of_file:
+            block = self._stream.read()
+            self._at_end_of_file = not block
+            parts.append(block)
+            length += len(block)
+        self._window = b"".join(parts)
+
+    def _advance(self, position: int) -> None:
+        self._offset += position
+        self._window = self._window[position:]
+
+    def _next_piece(self) -> Piece | None:
+        if self._skipping:
+            return self._salvaged_piece()
+        start = _blank_end(self._window, 0)
+        if start == len(self._window) and self._at_end_of_file:
+            self._finished = True
+            return None
+        for end, following in self._cuts(start):
+            result = self._parse(memoryview(self._window)[start:end])
+            if isinstance(result, _Parsed):
+                if result.end is None:
+                    return self._emit(result, start, end, following)
+                if self._is_plausible_end(result, start, end):
+                    return self._emit_last(result, start, end)
+                return self._salvaged_piece()
+            if not result.is_short:
+                return self._salvaged_piece()
+        if not self._at_end_of_file and self._size < LARGEST_WINDOW_BYTES:
+            self._size *= 2
+            return None
+        return self._salvaged_piece()
+
+    def _emit(self, result: _Parsed, start: int, end: int, following: int) -> Piece:
+        piece = self._piece(result, start, end)
+        self._advance(following)
+        self._size = self._piece_bytes
+        return piece
+
+    def _emit_last(self, result: _Parsed, start: int, end: int) -> Piece:
+        """The piece with the list's own end in it; reads on to the end of the file."""
+        piece = self._piece(result, start, end)
+        if result.is_repaired:
+            self._finish(result.rest + self._rest(end))
+        else:
+            self._finish(self._rest(start + (result.end or 0)))
+        return piece
+
+    def _piece(self, result: _Parsed, start: int, end: int) -> Piece:
+        self.repairs += result.repairs
+        return Piece(
+            events=result.events,
+            text_times=self._text_times,
+            offset=self._offset + start,
+            length=end - start,
+            repaired=result.is_repaired,
+        )
+
+    def _finish(self, tail: bytes) -> None:
+        self.tail = tail
+        self._finished = True
+        self._window = b""
+
+    def _rest(self, position: int) -> bytes:
+        while not self._at_end_of_file:
+            self._fill(2 * len(self._window) + 1)
+        return self._window[position:]
+
+    def _cuts(self, start: int) -> Iterator[tuple[int, int]]:
+        """(end of a piece, start of the next), last first, in steps that double: a long nested list is left quickly."""
+        window = self._window
+        if self._at_end_of_file:
+            end = len(window.rstrip(_BLANK_BYTES + b","))
+            if end > start:
+                yield end, len(window)
+        skip, step = 0, 1
+        for end, following in _borders_backward(window, start):
+            if skip:
+                skip -= 1
+                continue
+            yield end, following
+            skip, step = step - 1, 2 * step
+
+    def _parse(self, body: memoryview) -> _Parsed | _Unparsed:
+        result = self._decode(body)
+        if isinstance(result, _Parsed) or (result.is_short and not self._at_end_of_file):
+            return result
+        fixed, repairs = repaired(bytes(body))
+        if fixed == body:
+            return result
+        again = self._decode(fixed)
+        if isinstance(again, _Unparsed):
+            return result if result.is_short else again
+        rest = fixed[again.end :] if again.end is not None else b""
+        return _Parsed(events=again.events, end=again.end, repairs=repairs, is_repaired=True, rest=rest)
+
+    def _decode(self, body: bytes | memoryview) -> _Parsed | _Unparsed:
+        text = b"".join((b"[", body, b"]"))
+        try:
+            events, coerced = self._typed(text)
+        except UnicodeDecodeError:
+            return _Unparsed(is_short=False)
+        except RecursionError:
+            return _Unparsed(is_short=False)
+        except msgspec.DecodeError as error:
+            trailing = trailing_position(error)
+            if trailing is None:
+                return _Unparsed(is_short=is_truncation(error))
+            end = trailing - 1  # without the added bracket
+            inner = self._decode(bytes(body[:end]).rstrip()[:-1])
+            if isinstance(inner, _Unparsed):
+                return inner
+            return _Parsed(events=inner.events, repairs=inner.repairs, end=end)
+        return _Parsed(events=events, repairs=coerced)
+
+    def _typed(self, text: bytes) -> tuple[Sequence[AnyEvent], int]:
+        try:
+            events = decode_events(text, text_times=self._text_times)
+            coerced = 0
+        except msgspec.ValidationError:
+            events, coerced = decode_each(split_elements(text), text_times=self._text_times)
+        if not self._text_times and needs_text_times(events):
+            self._text_times = True
+            return self._typed(text)
+        return events, coerced
+
+    def _salvaged_piece(self) -> Piece | None:
+        """The events of the window one by one, as ``_next_piece`` could not take them together."""
+        final = self._at_end_of_file
+        found = salvaged(
+            self._window,
+            final=final or self._size >= LARGEST_WINDOW_BYTES,
+            proven=self._proven,
+            skipping=self._skipping,
+            is_end=self._is_plausible_position,
+        )
+        self._proven, self._skipping = found.proven, found.skipping
+        self.damaged_events += found.damaged_events
+        self.repairs += found.repairs
+        piece = None
+        if found.elements:
+            events, coerced = decode_each(found.elements, text_times=self._text_times)
+            if not self._text_times and needs_text_times(events):
+                self._text_times = True
+                events, coerced = decode_each(found.elements, text_times=True)
+            self.repairs += coerced
+            piece = Piece(
+                events=events,
+                text_times=self._text_times,
+                offset=self._offset,
+                length=found.position,
+                elements=tuple(found.elements),
+            )
+        if found.ends_list:
+            self._finish(self._rest(found.position))
+            return piece
+        if found.position == 0 and not final:
+            self._size = min(2 * self._size, LARGEST_WINDOW_BYTES)
+        else:
+            self._size = self._piece_bytes
+        self._advance(found.position)
+        if final:
+            self._finished = True
+            self.unfinished = found.is_unfinished
+        return piece
+
+    def _is_plausible_end(self, result: _Parsed, start: int, end: int) -> bool:
+        if not result.is_repaired:
+            return self._is_plausible_position(start + (result.end or 0), self._proven)
+        if self._proven:
+            self._fill(end + _LOOK_AHEAD_BYTES)
+            return not _more_events(result.rest + self._window[end : end + _LOOK_AHEAD_BYTES])
+        return self._sees_end_of_file(end) and self._is_tail(end, result.rest)
+
+    def _is_plausible_position(self, position: int, is_proven: bool) -> bool:
+        """Whether the list ends before ``position``: not if events follow; after damage, only if the rest of the file
+        can."""
+        if is_proven:
+            self._fill(position + _LOOK_AHEAD_BYTES)
+            return not _more_events(self._window[position : position + _LOOK_AHEAD_BYTES])
+        return self._sees_end_of_file(position) and self._is_tail(position)
+
+    def _sees_end_of_file(self, position: int) -> bool:
+        self._fill(position + _CHECKED_TAIL_BYTES)
+        return self._at_end_of_file
+
+    def _is_tail(self, position: int, before: bytes = b"") -> bool:
+        if self._checked_ends == _MOST_CHECKED_ENDS:
+            return False
+        self._checked_ends += 1
+        return metadata.is_tail(before + self._window[position:], in_object=self._in_object)
+
+
+def _more_events(text: bytes) -> bool:
+    """Whether events follow on what looks like the end of their list: its bracket does not belong there."""
+    return bool(_EVENT.match(text.lstrip(_BLANK_BYTES + b",]}")) or _PHASE_FIRST.search(text))
+
+
+def _blank_end(text: bytes, position: int) -> int:
+    match = _BLANK.match(text, position)
+    return match.end() if match else position
+
+
+def _borders_backward(text: bytes, start: int) -> Iterator[tuple[int, int]]:
+    """(after the brace, before the next one) of every candidate, last first."""
+    high = len(text)
+    last = high + 1
+    while high > start:
+        low = max(start, high - _SCAN_BYTES)
+        found = list(_BORDER.finditer(text, low, min(len(text), high + _SCAN_OVERLAP_BYTES)))
+        for match in reversed(found):
+            if match.start() < last:
+                last = match.start()
+                yield match.start() + 1, match.end()
+        high = low
