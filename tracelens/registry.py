@@ -114,7 +114,8 @@ def origin_of(target: object, source: object) -> str:
             path = Path(inspect.getsourcefile(target) or name)  # type: ignore[arg-type]
     except (TypeError, OSError):
         return f"{name}.{getattr(target, '__qualname__', type(target).__name__)}"
-    return f"{Path(*path.parts[-2:])}:{line} ({getattr(target, '__qualname__', name)})"
+    shown = max(2, name.count(".")) if name.startswith("tracelens.") else 2
+    return f"{Path(*path.parts[-shown:])}:{line} ({getattr(target, '__qualname__', name)})"
 
 
 def _candidates(source: object) -> Iterator[object]:
