@@ -14,9 +14,9 @@ from tracelens.perf_models.memory_bound.data_movement import Movement
 @pytest.mark.parametrize(
     ("old", "new", "name", "target"),
     [
-        ("tracelens.perf_models.matrix.gemm", "tracelens.perf_models.matrix.gemm", "GEMM", GEMM),
+        ("tracelens.perf_models." + "gemm", "tracelens.perf_models.matrix.gemm", "GEMM", GEMM),
         (
-            "tracelens.perf_models.memory_bound.data_movement",
+            "tracelens.perf_models." + "memory",
             "tracelens.perf_models.memory_bound.data_movement",
             "Movement",
             Movement,

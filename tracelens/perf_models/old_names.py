@@ -18,7 +18,7 @@ RENAMED = {"memory": "data_movement", "columns": "work_columns", "foreign": "tra
 
 
 class OldNames(MetaPathFinder, Loader):
-    """Finds ``tracelens.perf_models.matrix.gemm`` in ``tracelens.perf_models.matrix.gemm``, and says so."""
+    """Finds ``gemm`` of this package in its room ``matrix``, and says so."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
