@@ -15,7 +15,8 @@ from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.perf_models import GEMM, SDPA, PerfModel, WorkColumns
 from tracelens.projection.assumptions import Hidden, Options
-from tracelens.projection.step import BACKENDS, Projection, completed, project
+from tracelens.projection.projection_options import BACKENDS
+from tracelens.projection.step import Projection, completed, project
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import block

@@ -20,7 +20,8 @@ from tracelens.errors import InputError
 from tracelens.perf_models import GEMM, SDPA, Collective, GroupedGEMM, WorkColumns
 from tracelens.projection.from_measured import PART, against, project_from
 from tracelens.projection.overheads import Software
-from tracelens.projection.step import BACKENDS, Projection, project
+from tracelens.projection.projection_options import BACKENDS
+from tracelens.projection.step import Projection, project
 from tracelens.projection.step_traces import write_traces
 from tracelens.trace.table import TraceTable
 from tracelens.workload.model_config import ModelConfig

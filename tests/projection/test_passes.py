@@ -16,7 +16,8 @@ from tracelens.projection.chunk_timing import Beside, Transfer, fixed, merged, p
 from tracelens.projection.overlap import hops_us
 from tracelens.projection.pipeline import Cost, Costs
 from tracelens.projection.schedules import Plan
-from tracelens.workload.parallel_config import ParallelConfig, TPOverlap
+from tracelens.training_options import TPOverlap
+from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import RankLayer, RankOp
 
 GATHER = Collective(kind="all_gather", elements_in=1, elements_out=8, ranks=8)

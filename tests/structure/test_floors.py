@@ -22,6 +22,8 @@ FLOORS: dict[str, int] = {
             "atomic_write",
             "event_queue",
             "executors",
+            "option_fields",
+            "training_options",
         ),
         0,
     ),

@@ -97,8 +97,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
     "cli": (
         ("complexity", "check._lines", 21, DUE),
         ("complexity", "estimate._messages", 24, DUE),
-        ("complexity", "project._text", 17, DUE),
-        ("lines", "project.configure", 97, DUE),
         ("complexity", "route.run", 18, DUE),
         ("complexity", "serve._scenarios", 21, DUE),
         ("lines", "serve.configure", 103, DUE),
@@ -138,7 +136,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
         ("parameters", "paper.PaperRules._summa", 7, DUE),
         ("complexity", "pipeline.run", 18, DUE),
         ("complexity", "project.Result.experts", 17, DUE),
-        ("lines", "project.project", 88, DUE),
         ("parameters", "space._block", 8, DUE),
         ("complexity", "step._changes", 21, DUE),
         ("complexity", "systems._as_paper", 16, DUE),

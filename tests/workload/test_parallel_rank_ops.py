@@ -10,10 +10,11 @@ import pytest
 
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
+from tracelens.training_options import Attention, Precision
 from tracelens.workload import rank_ops
 from tracelens.workload.memory import activation_bytes
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import Attention, ParallelConfig, Precision
+from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import RankLayer
 from tracelens.workload.token_routing import Skew
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import math
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -95,69 +94,10 @@ def _summary(docstring: str | None) -> str:
     return (docstring or "").strip().split("\n", 1)[0]
 
 
-def filled_in(
-    args: argparse.Namespace,
-    configure: Callable[[argparse.ArgumentParser], None],
-    settings: Mapping[str, object],
-    source: str,
-) -> argparse.Namespace:
-    """``args`` with what a file says for the options that the command line leaves out, whatever their defaults.
-
-    UsageError, naming ``source``, for a name that is no option and for a value that does not fit.
-    """
-    parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
-    configure(parser)
-    options = {
-        text[2:].replace("-", "_"): (text, action)
-        for action in parser._actions
-        for text in action.option_strings
-        if text.startswith("--")
-    }
-    words = []
-    for name, value in settings.items():
-        if name not in options:
-            raise UsageError.unknown(f"setting in {source}", name, options)
-        text, action = options[name]
-        if action.nargs == 0:
-            if not isinstance(value, bool):
-                raise UsageError(f"{source}: {name} must be true or false, not {value!r}")
-            words += [text] if value else []
-        elif value is not None:
-            words.append(f"{text}={value}")
-    try:
-        found, _ = parser.parse_known_args([*words, *args.command_line])
-    except argparse.ArgumentError as error:
-        raise UsageError(f"{source}: {error}") from None
-    return argparse.Namespace(**{**vars(args), **vars(found)})
-
-
 def refuse_input(output: Path, inputs: Iterable[Path]) -> None:
     """UsageError where a command would write over a file that it reads."""
     if output.exists() and any(path.exists() and output.samefile(path) for path in inputs):
         raise UsageError(f"{output} is what is read: write to another name with -o")
-
-
-def positive(text: str) -> int:
-    """A count from the command line."""
-    return whole(text, least=1)
-
-
-def whole(text: str, *, least: int = 0) -> int:
-    """A whole number from the command line."""
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
-    return int(text)
-
-
-def above_zero(text: str) -> float:
-    """An amount from the command line."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
-    return value
 
 
 class _Version(argparse.Action):

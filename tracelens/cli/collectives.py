@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tracelens.cli import positive, refuse_input
+from tracelens.cli import refuse_input
+from tracelens.option_fields import positive
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

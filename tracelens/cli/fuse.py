@@ -12,8 +12,8 @@ from pathlib import Path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from tracelens.cli import positive
     from tracelens.cli.collectives import add_executor
+    from tracelens.option_fields import positive
 
     add = parser.add_argument
     add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.cli import above_zero, positive, refuse_input, whole
+from tracelens.cli import refuse_input
+from tracelens.option_fields import above_zero, positive, whole
 
 if TYPE_CHECKING:
     from tracelens.report.result import Report

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.cli import above_zero, positive
+from tracelens.option_fields import above_zero, positive
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,10 +138,10 @@ def _progress(done: int, total: int) -> None:
 
 def request_of(args: argparse.Namespace) -> Request:
     """What the flags ask for. UsageError where they do not fit."""
+    from tracelens.projection.projection_options import BACKENDS
     from tracelens.projection.search.request import Request
     from tracelens.projection.search.rules import Wanted
     from tracelens.projection.search.space import STRATEGIES
-    from tracelens.projection.step import BACKENDS
 
     return Request(
         model=args.model,

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.cli import filled_in
 from tracelens.errors import UsageError
+from tracelens.option_fields import filled_in
 
 if TYPE_CHECKING:
     from tracelens.serving.deployment import Deployment, Engine

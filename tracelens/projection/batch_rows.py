@@ -7,17 +7,19 @@ recompute, framework, schedule, notes. Nothing that a row leaves open is guessed
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.projection.anchor import Anchor
 from tracelens.projection.overheads import PLAIN, Software
+from tracelens.projection.projection_options import BACKENDS
 from tracelens.projection.recipes import recipe_of
-from tracelens.projection.step import BACKENDS, Projection, project
+from tracelens.projection.step import Projection, project
+from tracelens.training_options import Attention, Gradients, Precision, Recompute, TPOverlap
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import Attention, Gradients, ParallelConfig, Precision, Recompute, TPOverlap
+from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.token_routing import UNIFORM, Skew
 
 #: A row without one of these is not complete. ep is 1 in a dense model, vp with pp 1, etp where nothing is said.
@@ -111,6 +113,38 @@ def project_row(
     except TracelensError as error:
         return Point(reason=str(error))
     return Point(projection=found, assumptions=(*assumptions, *(note for note in found.notes if note != system.note)))
+
+
+#: Columns that ``project_rows`` adds.
+ESTIMATES = ("step_time_s_est", "tokens_s_gpu_est", "tflops_gpu_est", "memory_gb_est", "assumed", "reason")
+
+
+def project_rows(
+    rows: Sequence[Mapping[str, str]],
+    *,
+    anchor: str | None = None,
+    backends: str = BACKENDS,
+    gpu_clock_mhz: float | None = None,
+    software: Software = PLAIN,
+    skew: Skew = UNIFORM,
+) -> tuple[list[dict[str, str]], int]:
+    """The rows with ``ESTIMATES``, and how many were projected. ``anchor``: the id of a row measured as a factor."""
+    base = RowAnchor.of(rows, anchor, backends=backends, software=software) if anchor else None
+    answers, answered = [], 0
+    for row in rows:
+        point = project_row(row, backends=backends, gpu_clock_mhz=gpu_clock_mhz, software=software, skew=skew)
+        answered += point.projection is not None
+        point = point if base is None else base.on(point, row)
+        figures: dict[str, str] = {}
+        if (found := point.projection) is not None:
+            figures = {
+                "step_time_s_est": f"{found.step_us / 1e6:.4f}",
+                "tokens_s_gpu_est": f"{found.tokens_s_gpu:.1f}",
+                "tflops_gpu_est": f"{found.tflops_gpu:.1f}",
+                "memory_gb_est": f"{found.peak_memory.peak / 1e9:.1f}",
+            }
+        answers.append({**row, **figures, "assumed": "; ".join(point.assumptions), "reason": point.reason or ""})
+    return answers, answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

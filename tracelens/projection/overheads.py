@@ -17,8 +17,8 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, Collective, GroupedGEMM, PerfModel
+from tracelens.training_options import Graphs
 from tracelens.units import TERA_PER_S_IN_PER_US
-from tracelens.workload.parallel_config import Graphs
 from tracelens.workload.rank_ops import RankOp
 
 #: Side of the square product that stands for those which published sustained rates were measured on.

@@ -5,31 +5,24 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.backends.system import System
-from tracelens.errors import UsageError
+from tracelens.errors import TracelensError, UsageError
+from tracelens.option_fields import made, takes
 from tracelens.perf_models import GroupedGEMM
 from tracelens.projection import step, step_traces
 from tracelens.projection.assumptions import Hidden, Options, Straggler
 from tracelens.projection.job import Run
 from tracelens.projection.overheads import PLAIN, Software
-from tracelens.projection.step import BACKENDS, Lever, Projection
+from tracelens.projection.projection_options import ProjectOptions
+from tracelens.projection.step import Lever, Projection
 from tracelens.units import BYTES_PER_GB, NS_PER_US, US_PER_S
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import (
-    Attention,
-    Dispatcher,
-    Gradients,
-    Graphs,
-    ParallelConfig,
-    Precision,
-    Recompute,
-    TPOverlap,
-)
+from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import RankOp
 from tracelens.workload.token_routing import Skew
 
@@ -191,94 +184,69 @@ def _copies(sent: RankOp) -> float:
     return 0.0 if wire is None or width is None else wire / width.width_bytes / getattr(sent.model, "hidden", 1)
 
 
+@takes(ProjectOptions)
 def project(
-    model: str | Path | ModelConfig,
-    cluster: str | Path | System,
-    *,
-    nodes: int | None = None,
-    gpus: int | None = None,
-    sequence: int = 4096,
-    document: int | None = None,
-    global_batch: int | None = None,
-    micro_batch: int = 1,
-    tp: int = 1,
-    sequence_parallel: bool = True,
-    pp: int = 1,
-    vpp: int = 1,
-    cp: int = 1,
-    ep: int = 1,
-    etp: int = 1,
-    zero: int = 1,
-    shard: int | None = None,
-    precision: Precision = "bf16",
-    gradients: Gradients = "fp32",
-    bf16_layers: tuple[int, int] = (0, 0),
-    recompute: Recompute = "none",
-    attention: Attention = "flash",
-    tp_overlap: TPOverlap = "none",
-    ep_overlap: bool = False,
-    dispatcher: Dispatcher = "deepep",
-    sequential_experts: bool = False,
-    graphs: Graphs = "none",
-    recompute_modules: Sequence[str] = ("core_attn",),
-    skew: str = "uniform",
-    schedule: str | None = None,
-    backend: str = BACKENDS,
-    software: Software = PLAIN,
-    fsdp_overlap: str | None = None,
-    straggler: str | None = None,
-    gpu_clock_mhz: float | None = None,
+    model: str | Path | ModelConfig, cluster: str | Path | System, options: ProjectOptions | None = None, **given: Any
 ) -> Result:
     """Projects one training step, as ``tracelens project`` does with options of the same names.
 
-    Without ``global_batch`` a replica passes 8 micro-batches. UsageError for options that do not fit.
+    ``options`` are what ``given`` keywords change. UsageError for unknown ones and those that do not fit.
     """
+    asked = made(ProjectOptions, given, options)
     config = model if isinstance(model, ModelConfig) else ModelConfig.load(str(model))
-    config = config if document is None else replace(config, document=document)
-    system = (cluster if isinstance(cluster, System) else System.load(cluster)).at_clock(gpu_clock_mhz)
-    ranks = _ranks(system, cluster, nodes, gpus)
-    replicas = max(ranks // (tp * pp * cp), 1)
+    config = config if asked.document is None else replace(config, document=asked.document)
+    system = (cluster if isinstance(cluster, System) else System.load(cluster)).at_clock(asked.gpu_clock_mhz)
+    ranks = _ranks(system, cluster, asked.nodes, asked.gpus)
+    replicas = max(ranks // (asked.tp * asked.pp * asked.cp), 1)
     parallel = ParallelConfig.of(
         ranks=ranks,
-        global_batch=global_batch or 8 * micro_batch * replicas,
-        tp=tp,
-        sequence_parallel=tp > 1 and sequence_parallel,
-        pp=pp,
-        vpp=vpp,
-        cp=cp,
-        ep=ep,
-        etp=etp,
-        zero=zero,
-        shard=shard,
-        micro_batch=micro_batch,
-        precision=precision,
-        gradients=gradients,
-        recompute=recompute,
-        attention=attention,
-        tp_overlap=tp_overlap,
-        ep_overlap=ep_overlap,
-        skew=Skew.parse(skew),
+        global_batch=asked.global_batch or 8 * asked.micro_batch * replicas,
+        grouped=not asked.sequential_experts,
+        skew=Skew.parse(asked.skew),
+        **{**asked.training(), "sequence_parallel": asked.tp > 1 and asked.sequence_parallel},
     )
-    parallel = replace(
-        parallel,
-        dispatcher=dispatcher,
-        grouped=not sequential_experts,
-        graphs=graphs,
-        bf16_layers=bf16_layers,
-        recompute_modules=tuple(recompute_modules),
-    )
-    late = Straggler.parse(straggler) if straggler else None
-    if late is not None and late.stage >= pp:
-        raise UsageError(f"straggler in pipeline stage {late.stage}: with pp {pp} the stages are 0 to {pp - 1}")
-    options = Options(
-        fsdp_hidden=Hidden.parse(fsdp_overlap) if fsdp_overlap else None,
-        straggler=late,
-    )
+    late = Straggler.parse(asked.straggler) if asked.straggler else None
+    if late is not None and late.stage >= asked.pp:
+        raise UsageError(
+            f"straggler in pipeline stage {late.stage}: with pp {asked.pp} the stages are 0 to {asked.pp - 1}"
+        )
     found = step.project(
         config, parallel, system,
-        sequence=sequence, schedule=schedule, backends=backend, software=software, options=options,
+        sequence=asked.sequence, schedule=asked.schedule, backends=asked.backend, software=software_of(asked),
+        options=Options(fsdp_hidden=Hidden.parse(asked.fsdp_overlap) if asked.fsdp_overlap else None, straggler=late),
     )  # fmt: skip
     return Result(projection=found)
+
+
+#: Columns of a sweep beside its options.
+SWEPT = ("step_time_s", "tokens_s_gpu", "tflops_gpu", "mfu", "memory_gb", "does_not_fit", "reason")
+
+
+def sweep(
+    names: Sequence[str], points: Iterable[Mapping[str, object]], projected: Callable[[Mapping[str, object]], Result]
+) -> pd.DataFrame:
+    """One row per point: its options, its summary, or the reason why there is none."""
+    import pandas as pd
+
+    rows = []
+    for point in points:
+        try:
+            summary: Mapping[str, object] = projected(point).summary
+        except TracelensError as error:
+            summary = {"reason": str(error)}
+        rows.append({**point, **{name: summary.get(name) for name in SWEPT}})
+    return pd.DataFrame(rows, columns=[*names, *SWEPT])
+
+
+def software_of(asked: ProjectOptions) -> Software:
+    """The framework's constants that were asked for."""
+    given = {
+        "products": asked.products_factor,
+        "attention": asked.attention_factor,
+        "memory": asked.memory_factor,
+        "host_us_per_op": asked.host_us,
+    }
+    return replace(asked.software or PLAIN, **{name: value for name, value in given.items() if value is not None})
 
 
 def _ranks(system: System, name: object, nodes: int | None, gpus: int | None) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tracelens.workload.parallel_config import Dispatcher, Graphs, ParallelConfig
+from tracelens.training_options import Dispatcher, Graphs
+from tracelens.workload.parallel_config import ParallelConfig
 
 #: Commits of Megatron-Bridge at which its scripts and recipes were read.
 _SOURCE = "Megatron-Bridge scripts/performance/configs at "

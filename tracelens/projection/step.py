@@ -15,13 +15,12 @@ from tracelens.projection import schedules
 from tracelens.projection.assumptions import NO_OPTIONS, Options
 from tracelens.projection.job import Job
 from tracelens.projection.overheads import PLAIN, Software
+from tracelens.projection.projection_options import BACKENDS
 from tracelens.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 from tracelens.workload import memory
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
-#: Who prices operations unless said otherwise; the roofline comes last.
-BACKENDS = "tile,collectives"
 _chain = functools.cache(chain)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from tracelens.atomic_write import whole_file
-from tracelens.errors import UsageError
+from tracelens.errors import InputError, UsageError
 from tracelens.report.cells import plain_values
 from tracelens.report.csv_report import field
 from tracelens.report.text import is_formula_like
@@ -27,6 +28,32 @@ def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> No
     content = _WRITERS[refuse_unknown(path)](frame, about)
     with whole_file(path) as file:
         file.write(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes ``path`` whole or not at all."""
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+def read_rows(path: Path) -> tuple[list[dict[str, str]], list[str]]:
+    """The rows of a CSV file, cells that a row lacks empty, and its columns. InputError for a file that is none."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows, columns = list(reader), list(reader.fieldnames or ())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read as a table: {error}") from error
+    return [{name: row.get(name) or "" for name in columns} for row in rows], columns
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    """Writes rows as CSV, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def refuse_unknown(path: Path) -> str:

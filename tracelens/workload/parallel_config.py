@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass, fields
+from typing import Any
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
+from tracelens.option_fields import made
+from tracelens.training_options import MODULES, TrainingOptions
 from tracelens.workload.token_routing import UNIFORM, Skew
-
-Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
-Recompute: TypeAlias = Literal["none", "selective", "full"]
-#: What gradients are kept and summed in.
-Gradients: TypeAlias = Literal["fp32", "bf16"]
-Attention: TypeAlias = Literal["flash", "unfused"]
-#: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the whole step.
-Graphs: TypeAlias = Literal["none", "partial", "full"]
-TPOverlap: TypeAlias = Literal["none", "backward", "all"]
-#: How tokens reach experts: a copy per chosen expert, or one per rank, and over the network one per node.
-Dispatcher: TypeAlias = Literal["alltoall", "deepep"]
-#: What selective recomputation runs again, as Megatron-LM's ``--recompute-modules`` names it.
-MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 
 #: What weights' products are computed in. Attention and logits stay in 16 bits.
 COMPUTED_IN: dict[str, DType] = {
@@ -32,13 +21,9 @@ COMPUTED_IN: dict[str, DType] = {
     "nvfp4": DType.FP4_E2M1,
 }
 _CHOICES = {
-    "precision": tuple(COMPUTED_IN),
-    "gradients": get_args(Gradients),
-    "recompute": get_args(Recompute),
-    "attention": get_args(Attention),
-    "tp_overlap": get_args(TPOverlap),
-    "dispatcher": get_args(Dispatcher),
-    "graphs": get_args(Graphs),
+    each.name: each.metadata["option"].choices
+    for each in fields(TrainingOptions)
+    if each.name != "zero" and each.metadata["option"].choices
 }
 _DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "micro_batches")
 
@@ -70,7 +55,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelConfig:
+class ParallelConfig(TrainingOptions):
     """Degrees of parallelism and batch. Ranks are numbered tensor, context, data, pipeline: tensor ranks are neighbors.
 
     ``vpp`` chunks of layers per pipeline rank. ``sequence_parallel`` also divides norms and residuals by ``tp``.
@@ -91,29 +76,10 @@ class ParallelConfig:
     order above. UsageError for degrees that do not fit each other.
     """
 
-    tp: int = 1
     sequence_parallel: bool = False
-    pp: int = 1
-    vpp: int = 1
-    cp: int = 1
     dp: int = 1
-    ep: int = 1
-    etp: int = 1
-    zero: int = 1
-    shard: int | None = None
-    micro_batch: int = 1
     micro_batches: int = 1
-    precision: Precision = "bf16"
-    gradients: Gradients = "fp32"
-    bf16_layers: tuple[int, int] = (0, 0)
-    recompute: Recompute = "none"
-    recompute_modules: tuple[str, ...] = ("core_attn",)
-    attention: Attention = "flash"
-    tp_overlap: TPOverlap = "none"
-    ep_overlap: bool = False
-    dispatcher: Dispatcher = "deepep"
     grouped: bool = True
-    graphs: Graphs = "none"
     skew: Skew = UNIFORM
     placement: Placement | None = None
     summa_blocks: int | None = None
@@ -144,65 +110,22 @@ class ParallelConfig:
             raise UsageError("SUMMA has at least one block, and no experts")
 
     @classmethod
-    def of(
-        cls,
-        *,
-        ranks: int,
-        global_batch: int,
-        tp: int = 1,
-        sequence_parallel: bool = False,
-        pp: int = 1,
-        vpp: int = 1,
-        cp: int = 1,
-        dp: int | None = None,
-        ep: int = 1,
-        etp: int = 1,
-        zero: int = 1,
-        shard: int | None = None,
-        micro_batch: int = 1,
-        precision: Precision = "bf16",
-        gradients: Gradients = "fp32",
-        recompute: Recompute = "none",
-        attention: Attention = "flash",
-        tp_overlap: TPOverlap = "none",
-        ep_overlap: bool = False,
-        skew: Skew = UNIFORM,
-    ) -> ParallelConfig:
+    def of(cls, *, ranks: int, global_batch: int, dp: int | None = None, **fields: Any) -> ParallelConfig:
         """For ``ranks`` devices and ``global_batch`` sequences per step; ``dp`` None is what the ranks leave.
 
         UsageError, with the product, when they do not come out even.
         """
-        model_ranks = tp * pp * cp
-        replicas = dp if dp is not None else max(ranks // model_ranks, 1)
-        product = f"tp {tp} * pp {pp} * cp {cp} * dp {replicas} = {model_ranks * replicas}"
-        if model_ranks * replicas != ranks:
+        tp, pp, cp, micro_batch = (fields.get(name, 1) for name in ("tp", "pp", "cp", "micro_batch"))
+        replicas = dp if dp is not None else max(ranks // (tp * pp * cp), 1)
+        product = f"tp {tp} * pp {pp} * cp {cp} * dp {replicas} = {tp * pp * cp * replicas}"
+        if tp * pp * cp * replicas != ranks:
             raise UsageError(f"{product} ranks, the cluster has {ranks}")
         if global_batch % (micro_batch * replicas):
             raise UsageError(
                 f"micro-batch {micro_batch} * dp {replicas} = {micro_batch * replicas} sequences per pass do not "
                 f"divide the global batch {global_batch}"
             )
-        return cls(
-            tp=tp,
-            sequence_parallel=sequence_parallel,
-            pp=pp,
-            vpp=vpp,
-            cp=cp,
-            dp=replicas,
-            ep=ep,
-            etp=etp,
-            zero=zero,
-            shard=shard,
-            micro_batch=micro_batch,
-            micro_batches=global_batch // (micro_batch * replicas),
-            precision=precision,
-            gradients=gradients,
-            recompute=recompute,
-            attention=attention,
-            tp_overlap=tp_overlap,
-            ep_overlap=ep_overlap,
-            skew=skew,
-        )
+        return made(cls, {**fields, "dp": replicas, "micro_batches": global_batch // (micro_batch * replicas)})
 
     @property
     def ranks(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from tracelens.errors import UsageError
+from tracelens.projection.projection_options import BACKENDS
 from tracelens.projection.search import evaluate, fastest, pareto
 from tracelens.projection.search.paper import REPAIRS, PaperRules
 from tracelens.projection.search.rules import ANYTHING, Feasible, Rules, Wanted
@@ -23,8 +24,8 @@ from tracelens.projection.search.systems import (
     paper_system,
 )
 from tracelens.projection.search.whole_step import CorrectedRules
-from tracelens.projection.step import BACKENDS, Projection, project
-from tracelens.workload.parallel_config import Precision
+from tracelens.projection.step import Projection, project
+from tracelens.training_options import Precision
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,8 +22,8 @@ from tracelens.projection.search.space import (
     divisors,
     summa_blocks,
 )
+from tracelens.training_options import Precision, Recompute
 from tracelens.workload.model_config import ModelConfig
-from tracelens.workload.parallel_config import Precision, Recompute
 
 #: What ``Splits.recompute`` counts. Selective recomputation repeats nothing where attention is fused, as it is here.
 RECOMPUTE: tuple[Recompute, ...] = ("none", "full")

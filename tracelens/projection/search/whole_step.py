@@ -27,10 +27,11 @@ from tracelens.projection.blocks import exposed_share
 from tracelens.projection.job import layer_counts
 from tracelens.projection.overheads import PLAIN, Software, later_us, sustained_us
 from tracelens.projection.overlap import OVERLAP_COST, REDUCED_BYTES, exposed_us, hop_us
+from tracelens.projection.projection_options import BACKENDS
 from tracelens.projection.search.rules import ANYTHING, PLACES, Feasible, Wanted
 from tracelens.projection.search.space import Ints, Strategy, distinct
 from tracelens.projection.search.splits import RECOMPUTE, Space, Splits, placed
-from tracelens.projection.step import BACKENDS, completed
+from tracelens.projection.step import completed
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig

@@ -1,0 +1,269 @@
+"""Options declared once: a dataclass's fields as keywords, command-line arguments, settings of a file, rows of a page.
+
+>>> @dataclass(frozen=True, kw_only=True)
+... class Load:
+...     rate: float | None = option("arrivals per second", kind=float)
+>>> parser = argparse.ArgumentParser(); add_options(parser, Load)
+>>> options_of(Load, parser.parse_args(["--rate", "2"]))
+Load(rate=2.0)
+>>> made(Load, {"rat": 2})
+Traceback (most recent call last):
+tracelens.errors.UsageError: no option named 'rat'; did you mean rate?
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+from tracelens.errors import UsageError
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+_KEY = "option"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What a field means to a user, and how the command line spells it.
+
+    ``kind`` reads one word of the command line, None keeps it as text; ``read`` makes the field's value of a text, for
+    callers of the Python API too. ``flags`` replace ``--the-field's-name`` (a word without dashes is positional);
+    ``old_flags``: former spellings that say a hint. ``also``: other keywords of the Python API. ``group``: title under
+    which ``--help`` lists it. ``note``: what only the page of the documentation adds.
+    """
+
+    help: str
+    kind: Callable[[str], Any] | None = None
+    read: Callable[[str], Any] | None = None
+    metavar: str | None = None
+    choices: tuple[Any, ...] | None = None
+    flags: tuple[str, ...] = ()
+    old_flags: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    group: str | None = None
+    repeat: bool = False
+    action: type[argparse.Action] | None = None
+    note: str = ""
+
+
+def option(help: str, default: Any = None, **spelling: Any) -> Any:  # noqa: A002 - argparse's word
+    """A dataclass field with an ``Option``. A default of False or True: a switch; ``MISSING``: a required option."""
+    return field(default=default, metadata={_KEY: Option(help=help, **spelling)})
+
+
+def _declared(options: type) -> list[tuple[Field[Any], Option]]:
+    """The options, a class's own before those that it inherits."""
+    place = {
+        name: -i for i, one in enumerate(reversed(options.__mro__)) for name in vars(one).get("__annotations__", ())
+    }
+    found = [(each, each.metadata[_KEY]) for each in fields(options) if _KEY in each.metadata]
+    return sorted(found, key=lambda item: place[item[0].name])
+
+
+def _destination(each: Field[Any]) -> str:
+    return f"no_{each.name}" if each.default is True else each.name
+
+
+def add_options(parser: argparse.ArgumentParser, options: type) -> None:
+    """Adds an argument for every field of ``options`` that is an ``option``, in their order."""
+    groups: dict[str | None, Any] = {None: parser}
+    for each, declared in _declared(options):
+        if declared.group not in groups:
+            groups[declared.group] = parser.add_argument_group(declared.group)
+        name = _destination(each)
+        flags = declared.flags or (f"--{name.replace('_', '-')}",)
+        text, default = declared.help, each.default
+        if default not in (None, False, True, MISSING, "", ()) and "default: " not in text:
+            text += "; default: %(default)s"
+        given: dict[str, Any] = {"help": text}
+        if flags[0].startswith("-"):
+            given["dest"] = name
+            if default is MISSING:
+                given["required"] = True
+        if isinstance(default, bool):
+            given["action"] = "store_true"
+        else:
+            given |= {"type": declared.kind, "metavar": declared.metavar, "choices": declared.choices}
+            given["default"] = None if default is MISSING else list(default) if declared.repeat else default
+            if declared.repeat:
+                given["action"] = "append"
+        if declared.action is not None:
+            given["action"] = declared.action
+        action = groups[declared.group].add_argument(*flags, **given)
+        action.note = declared.note
+        for old in declared.old_flags:
+            groups[declared.group].add_argument(
+                old, action=Renamed, new=action, dest=name, default=given["default"], type=declared.kind,
+                choices=declared.choices, help=argparse.SUPPRESS,
+            )  # fmt: skip
+
+
+class Renamed(argparse.Action):
+    """A former spelling of an option: it does the same and says how the option is spelled now."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, new: argparse.Action, **given: Any) -> None:
+        super().__init__(option_strings, dest, **given)
+        self.new = new
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        hint(f"{option} is called {self.new.option_strings[-1]} now")
+        self.new(parser, namespace, values, option)
+
+
+def hint(text: str) -> None:
+    """Tells the user of the command, beside its output."""
+    sys.stderr.write(f"hint: {text}\n")
+
+
+def options_of(options: type[T], args: argparse.Namespace) -> T:
+    """``options`` as the command line gives them."""
+    given = {}
+    for each, declared in _declared(options):
+        value = getattr(args, _destination(each))
+        given[each.name] = not value if each.default is True else tuple(value) if declared.repeat else value
+    return made(options, given)
+
+
+def made(options: type[T], given: Mapping[str, Any], base: T | None = None) -> T:
+    """``options`` with these fields, the others as in ``base`` or by default; texts are read where a field says how.
+
+    UsageError for a name that is no field, with the nearest, and for a required one that is missing.
+    """
+    named = {each.name: each for each in fields(options)}  # type: ignore[arg-type]
+    also = {name: each.name for each, declared in _declared(options) for name in declared.also}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        each = named.get(also.get(name, name))
+        if each is None:
+            raise UsageError.unknown("option", name, named)
+        read = each.metadata[_KEY].read if _KEY in each.metadata else None
+        values[each.name] = read(value) if read is not None and isinstance(value, str) else value
+    if base is not None:
+        return replace(base, **values)  # type: ignore[type-var]
+    missing = [name for name, each in named.items() if each.default is MISSING and name not in values]
+    if missing:
+        raise UsageError(f"missing: {', '.join(missing)}")
+    return options(**values)
+
+
+def takes(options: type) -> Callable[[F], F]:
+    """For a function with ``**given``: its signature and docstring list the fields of ``options`` as keywords."""
+
+    def mark(function: F) -> F:
+        own = list(inspect.signature(function).parameters.values())[:-1]
+        keywords = [
+            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+            for each in fields(options)
+        ]
+        rows = [f"{each.name}: {declared.help.replace('%%', '%')}" for each, declared in _declared(options)]
+        function.__signature__ = inspect.Signature([*own, *keywords])  # type: ignore[attr-defined]
+        function.__doc__ = "\n\n    ".join([(function.__doc__ or "").rstrip(), "\n    ".join(rows)])
+        return function
+
+    return mark
+
+
+def filled_in(
+    args: argparse.Namespace,
+    configure: Callable[[argparse.ArgumentParser], None],
+    settings: Mapping[str, object],
+    source: str,
+) -> argparse.Namespace:
+    """``args`` with what a file says for the options that the command line leaves out, whatever their defaults.
+
+    UsageError, naming ``source``, for a name that is no option and for a value that does not fit.
+    """
+    parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
+    configure(parser)
+    known = {
+        text[2:].replace("-", "_"): (text, action)
+        for action in parser._actions
+        for text in action.option_strings
+        if text.startswith("--")
+    }
+    words = []
+    for name, value in settings.items():
+        if name not in known:
+            raise UsageError.unknown(f"setting in {source}", name, known)
+        text, action = known[name]
+        if action.nargs == 0:
+            if not isinstance(value, bool):
+                raise UsageError(f"{source}: {name} must be true or false, not {value!r}")
+            words += [text] if value else []
+        elif value is not None:
+            words.append(f"{text}={value}")
+    try:
+        found, _ = parser.parse_known_args([*words, *args.command_line])
+    except argparse.ArgumentError as error:
+        raise UsageError(f"{source}: {error}") from None
+    return argparse.Namespace(**{**vars(args), **vars(found)})
+
+
+def refuse_unread(
+    args: argparse.Namespace,
+    configure: Callable[[argparse.ArgumentParser], None],
+    mode: str,
+    is_unread: Callable[[str], bool],
+) -> None:
+    """UsageError for options that were given and that ``mode`` does not read."""
+    parser = argparse.ArgumentParser(add_help=False)
+    configure(parser)
+    unread = [
+        next(text for text in action.option_strings if text.startswith("--"))
+        for action in parser._actions
+        if action.option_strings
+        and action.help != argparse.SUPPRESS
+        and is_unread(action.dest)
+        and getattr(args, action.dest) != action.default
+    ]
+    if unread:
+        raise UsageError(f"{mode} does not read {', '.join(unread)}")
+
+
+def positive(text: str) -> int:
+    """A count from the command line."""
+    return whole(text, least=1)
+
+
+def whole(text: str, *, least: int = 0) -> int:
+    """A whole number from the command line."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+    return int(text)
+
+
+def above_zero(text: str) -> float:
+    """An amount from the command line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return value
+
+
+def comma_list(text: str) -> tuple[str, ...]:
+    """``"a,b"`` as its parts."""
+    return tuple(text.split(","))
+
+
+def _shared(help: str, **spelling: Any) -> Callable[..., Any]:  # noqa: A002
+    def again(default: Any = None, help: str = help, **more: Any) -> Any:  # noqa: A002
+        return option(help, default, **{**spelling, **more})
+
+    return again
+
+
+#: Options that several commands have, spelled here; each may be given another default or group.
+gpu_clock_mhz = _shared("the clock of estimates; default: the data sheet's", kind=float, metavar="MHZ")
+skew_of_experts = _shared("load of experts, as in route", metavar="zipf:1.1")
+cost_model = _shared("cost model of operations, e.g. tile, or gemm=tile,sdpa=roofline", metavar="NAME|FAMILY=NAME,...")
+price_per_gpu_hour = _shared("what an hour of a GPU costs", kind=above_zero, metavar="USD")
+output_format = _shared("what stdout carries", choices=("text", "json"))

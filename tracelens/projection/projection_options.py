@@ -1,0 +1,119 @@
+"""What a projection and a search can be asked, as keywords and as options of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from tracelens import option_fields
+from tracelens.errors import UsageError
+from tracelens.option_fields import comma_list, option, positive
+from tracelens.training_options import TrainingOptions
+
+if TYPE_CHECKING:
+    from tracelens.projection.overheads import Software
+
+#: The cost model of operations unless said otherwise; the roofline comes last.
+BACKENDS = "tile,collectives"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectOptions(TrainingOptions):
+    """What ``tracelens.project`` takes beside a model and a cluster. ``software``: constants that fields change."""
+
+    nodes: int | None = option("whole nodes of the cluster", kind=positive, metavar="N")
+    gpus: int | None = option("GPUs, instead of --nodes", kind=positive, metavar="N")
+    sequence: int = option("tokens of a sequence", 4096, kind=positive, metavar="TOKENS")
+    document: int | None = option(
+        "tokens per packed document; default: one document per sequence", kind=positive, metavar="TOKENS"
+    )
+    global_batch: int | None = option(
+        "sequences of a step; default: 8 micro-batches per replica", kind=positive, metavar="SEQUENCES"
+    )
+    fsdp_overlap: str | None = option(
+        "fixed hidden shares of FSDP's transfers, 0.93 or 90,24,34 (forward gather, backward gather, scatter); "
+        "default: from the timeline",
+        metavar="SHARE",
+    )
+    straggler: str | None = option("one GPU computes that much longer, e.g. 1.15 or 3:1.15", metavar="[STAGE:]FACTOR")
+    sequential_experts: bool = option("one GEMM per expert instead of a grouped GEMM", False)
+    skew: str = option_fields.skew_of_experts("uniform")
+    schedule: str | None = option("1f1b, zb-v, ...; default: 1f1b, interleaved with --vpp", metavar="NAME")
+    backend: str = option_fields.cost_model(BACKENDS)
+    gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz()
+    host_us: float | None = option("host time per launched operation; default: 5", kind=float, metavar="US")
+    products_factor: float | None = option("factor on the time of GEMMs; default: 1", kind=float, metavar="X")
+    attention_factor: float | None = option("factor on the time of attention; default: 1", kind=float, metavar="X")
+    memory_factor: float | None = option(
+        "factor on the time of memory-bound operations; default: 1", kind=float, metavar="X"
+    )
+    software: Software | None = None
+
+
+RuleSet: TypeAlias = Literal["corrected", "paper", "repaired"]
+Objective: TypeAlias = Literal["time", "cost", "energy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """What ``tracelens.search`` takes beside a model and a cluster. Texts are read as the command's are."""
+
+    gpus: int | Collection[int] | str | None = option("device counts; N..M doubles from N", metavar="N|N..M|N,M")
+    max_gpus: int | None = option("no more devices; alone: 1, 2, 4 ... N", kind=positive, metavar="N")
+    global_batch: int = option("sequences of a step", MISSING, kind=positive, metavar="SAMPLES")
+    strategy: str = option("how tensors are split", "all", choices=("1d", "2d", "2d-seqp", "all"))
+    sequence: int | None = option(
+        "tokens of a sequence; default: the model's own, else 4096", kind=positive, metavar="TOKENS"
+    )
+    precision: Sequence[str] = option(
+        "bf16, fp16, fp8, mxfp8, nvfp4; several are searched; default: bf16", ("bf16",), read=comma_list, metavar="P,P"
+    )
+    rules: RuleSet = option("what prices a configuration", "corrected", choices=("corrected", "paper", "repaired"))
+    backend: str = option_fields.cost_model(BACKENDS)
+    top: int = option("results per device count and strategy", 10, kind=positive, metavar="N")
+    fix: Mapping[str, Any] | Sequence[str] = option(
+        "e.g. tp=8, zero=1, recompute=none; repeatable", (), repeat=True, metavar="NAME=VALUE"
+    )
+    forbid: Collection[str] = option("keep a dimension at 1, e.g. pp; repeatable", (), repeat=True, metavar="NAME")
+    memory_headroom: float = option("share of device memory to leave free", 0.0, kind=float, metavar="SHARE")
+    objective: Objective = option("what the winner is best in", "time", choices=("time", "cost", "energy"))
+    price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour()
+
+    def device_counts(self) -> tuple[int, ...]:
+        """``gpus`` that are no more than ``max_gpus``. UsageError where there is none."""
+        asked, most = self.gpus, self.max_gpus
+        if asked is None and most is None:
+            raise UsageError("--gpus or --max-gpus says how many devices")
+        if isinstance(asked, int):
+            return (asked,)
+        if asked is not None and not isinstance(asked, str):
+            return tuple(asked)
+        text = asked or f"1..{most}"
+        counts = [n for n in _counted(text) if most is None or n <= most]
+        if not counts or min(counts) < 1:
+            raise UsageError(f"--gpus takes 512, 512,1024 or 4..16384 (doubling), all at least 1; got {text!r}")
+        return tuple(counts)
+
+    def fixed(self) -> dict[str, Any]:
+        """``fix`` by name. UsageError for what is no NAME=VALUE."""
+        if isinstance(self.fix, Mapping):
+            return dict(self.fix)
+        fixed: dict[str, Any] = {}
+        for item in (part for text in self.fix for part in text.split(",")):
+            name, equals, value = (part.strip() for part in item.partition("="))
+            if not equals or not name or not value:
+                raise UsageError(f"--fix takes NAME=VALUE, like tp=8; got {item!r}")
+            fixed[name] = int(value) if value.isdecimal() else value
+        return fixed
+
+
+def _counted(text: str) -> list[int]:
+    first, dots, last = text.partition("..")
+    try:
+        if not dots:
+            return [int(n) for n in text.split(",")]
+        n, most = int(first), int(last)
+    except ValueError:
+        return []
+    return [n << step for step in range(max(most, 1).bit_length()) if n << step <= most] if n > 0 else []

@@ -1,0 +1,62 @@
+"""A projected step as lines of a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracelens.projection.project import Result
+
+
+def step_text(result: Result) -> str:
+    """Time, where it goes, communication, experts, memory per stage, the largest levers, notes."""
+    found = result.projection
+    p = found.parallel
+    mfu = "" if found.mfu is None else f", MFU {found.mfu:.1%} of the {p.computed_in.label} data sheet rate"
+    backends = ", ".join(f"{name} {count}" for name, count in found.answered_by.items())
+    narrow = "" if p.gradients == "fp32" else f", {p.gradients} gradients"
+    routed = "" if found.model.experts is None else f", routing {p.skew}"
+    lines = [
+        f"{found.model.label} on {p.ranks} x {found.system.device.label}: {found.step_us / 1e6:.3f} s per step",
+        (
+            f"  tp {p.tp} pp {p.pp} vpp {p.vpp} cp {p.cp} dp {p.dp} ep {p.ep} etp {p.etp}, ZeRO {p.zero}, "
+            f"{p.micro_batches} micro-batches of {p.micro_batch} x {found.sequence} tokens, {p.precision}{narrow}, "
+            f"recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
+        ),
+        f"  {found.tokens_s_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",
+        f"  operations priced by: {backends}",
+        "",
+        "where the time goes (busiest pipeline rank; communication is what stays exposed)",
+    ]
+    for part, time_us in sorted(found.breakdown_us.items(), key=lambda item: -item[1]):
+        lines.append(f"  {part:16} {time_us / 1e3:12.1f} ms {time_us / found.step_us:7.1%}")
+    communication = result.communication
+    if len(communication):
+        lines += ["", "communication, ms       runs    exposed"]
+        for stream, time_us, _, exposed_us in communication.itertuples(index=False):
+            lines.append(f"  {stream:16} {time_us / 1e3:10.1f} {exposed_us / 1e3:10.1f}")
+    work = result.experts
+    if work is not None:
+        rows = f"{work.local_experts} per rank, {work.rows_per_expert:.0f} rows each, h {work.hidden}, f {work.ffn}"
+        sent = f"{work.tokens} tokens per rank, {work.copies:.0f} copies leave it"
+        lines += ["", f"experts: {rows}, {work.mode}; {sent}"]
+    lines += ["", *_memory(result)]
+    lines += ["", "largest levers, each on its own"]
+    lines += [f"  {lever.change:52} -{lever.gain:.1%}" for lever in result.levers] or [
+        "  none of the changes tried helps"
+    ]
+    lines += [f"note: {note}" for note in found.notes]
+    return "\n".join(lines)
+
+
+def _memory(result: Result) -> list[str]:
+    found = result.projection
+    lines = ["memory, GB       weights  grads  optim  activ  logits  other   peak"]
+    stages = found.stages if len(found.stages) <= 8 else (*found.stages[:3], *found.stages[-3:])
+    for stage in stages:
+        parts = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.logits, stage.outside)
+        figures = " ".join(f"{value / 1e9:6.1f}" for value in (*parts, stage.peak))
+        lines.append(f"  stage {stage.stage:<5}    {figures}")
+    if found.infeasible:
+        lines.append(f"  does not fit: {found.infeasible}")
+    return lines

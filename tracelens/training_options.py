@@ -1,0 +1,89 @@
+"""How a training step is divided among devices and computed: the options of a projection and of ``ParallelConfig``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, get_args
+
+from tracelens.errors import UsageError
+from tracelens.option_fields import comma_list, option, positive
+
+Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Recompute: TypeAlias = Literal["none", "selective", "full"]
+#: What gradients are kept and summed in.
+Gradients: TypeAlias = Literal["fp32", "bf16"]
+Attention: TypeAlias = Literal["flash", "unfused"]
+#: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the whole step.
+Graphs: TypeAlias = Literal["none", "partial", "full"]
+TPOverlap: TypeAlias = Literal["none", "backward", "all"]
+#: How tokens reach experts: a copy per chosen expert, or one per rank, and over the network one per node.
+Dispatcher: TypeAlias = Literal["alltoall", "deepep"]
+#: What selective recomputation runs again, as Megatron-LM's ``--recompute-modules`` names it.
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+
+_DEGREES, _COMPUTING = "how ranks share the work", "how it is computed"
+
+
+def _first_and_last(text: str) -> tuple[int, int]:
+    found = [part.strip() for part in text.split(",")]
+    if len(found) != 2 or not all(part.isdecimal() for part in found):
+        raise UsageError(f"--bf16-layers takes two numbers of layers, like 1,1; got {text!r}")
+    return int(found[0]), int(found[1])
+
+
+def _degree(help: str) -> Any:  # noqa: A002
+    return option(help, 1, kind=positive, metavar="N", group=_DEGREES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """One field per option, with what it means; docs/projection.md says how each is modeled."""
+
+    tp: int = _degree("tensor-parallel ranks")
+    pp: int = _degree("pipeline ranks")
+    vpp: int = _degree("chunks of layers per pipeline rank")
+    cp: int = _degree("context-parallel ranks")
+    ep: int = _degree("expert-parallel ranks")
+    etp: int = _degree("tensor-parallel ranks of each expert")
+    zero: int = option("what replicas divide; 3 is FSDP", 1, kind=int, choices=(0, 1, 2, 3), group=_DEGREES)
+    shard: int | None = option(
+        "ranks that share states (HSDP); default: all replicas", kind=positive, metavar="RANKS", group=_DEGREES
+    )
+    sequence_parallel: bool = option("with --tp: norms and residuals on all tokens of a rank", True, group=_DEGREES)
+    micro_batch: int = option("sequences of one pass", 1, kind=positive, metavar="SEQUENCES", group=_DEGREES)
+    tp_overlap: TPOverlap = option(
+        "tensor-parallel collectives overlapped with GEMMs", "none", choices=get_args(TPOverlap), group=_COMPUTING
+    )
+    ep_overlap: bool = option(
+        "expert exchanges overlapped with another micro-batch's backward", False, group=_COMPUTING
+    )
+    precision: Precision = option(
+        "what GEMMs with weights compute in", "bf16", choices=get_args(Precision), group=_COMPUTING
+    )
+    bf16_layers: tuple[int, int] = option(
+        "how many of the first and last layers compute in BF16 whatever --precision; default: none",
+        (0, 0), read=_first_and_last, metavar="FIRST,LAST", group=_COMPUTING,
+    )  # fmt: skip
+    gradients: Gradients = option(
+        "what gradients are kept and summed in", "fp32", choices=get_args(Gradients), group=_COMPUTING
+    )
+    recompute: Recompute = option(
+        "what the backward pass computes again", "none", choices=get_args(Recompute), group=_COMPUTING
+    )
+    recompute_modules: tuple[str, ...] = option(
+        f"what selective recomputation computes again: {' '.join(MODULES)}; default: core_attn",
+        ("core_attn",), read=comma_list, metavar="A,B", group=_COMPUTING,
+    )  # fmt: skip
+    graphs: Graphs = option(
+        "kernel launches that CUDA graphs replay", "none", choices=get_args(Graphs), group=_COMPUTING
+    )
+    dispatcher: Dispatcher = option(
+        "how tokens reach experts", "deepep", choices=get_args(Dispatcher), group=_COMPUTING
+    )
+    attention: Attention = option(
+        "unfused: scores go through memory", "flash", choices=get_args(Attention), group=_COMPUTING
+    )
+
+    def training(self) -> dict[str, Any]:
+        """The fields above by name."""
+        return {each.name: getattr(self, each.name) for each in fields(TrainingOptions)}
