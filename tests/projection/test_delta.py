@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,6 +132,58 @@ def test_a_collective_without_recorded_size_is_no_measurement_of_one() -> None:
     ]  # fmt: skip
     step = trace_step(analyze(Trace.of(TraceTable.from_events(events)), Options()))
     assert sorted((call.time_us, call.model is None) for call in step.calls) == [(90.0, False), (90.0, True)]
+
+
+def test_a_step_has_the_calls_that_were_launched_in_complete_steps_alone(tmp_path: Path) -> None:
+    """Three products and two all-reduces, of which one each ran before the first of two steps."""
+
+    def event(category: str, name: str, ts: float, dur: float, **args: object) -> dict[str, object]:
+        device = category == "kernel"
+        return {"ph": "X", "cat": category, "name": name, "pid": 0 if device else 1, "tid": 7 if device else 1, "ts": ts,
+                "dur": dur, "args": args}  # fmt: skip
+
+    dims = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    comms = {"Collective name": "allreduce", "Group size": 8, "Process Group Ranks": "[0, 1]", "dtype": "Float",
+             "In msg nelems": 64, "Out msg nelems": 64}  # fmt: skip
+    events = [event("user_annotation", f"ProfilerStep#{number}", 1000 * number, 990) for number in (1, 2)]
+    for number, (at, mm_us, comms_us) in enumerate(((100, 500, 300), (1100, 40, 10), (2100, 60, 30))):
+        events += [
+            event("cpu_op", "aten::mm", at, 20, **dims),
+            event("cuda_runtime", "cudaLaunchKernel", at + 5, 5, correlation=10 + number),
+            event("kernel", "sgemm", at + 10, mm_us, correlation=10 + number, stream=7),
+            event("cuda_runtime", "cudaLaunchKernel", at + 30, 5, correlation=20 + number),
+            event(
+                "kernel", "ncclDevKernel_AllReduce_Sum", at + 510, comms_us, correlation=20 + number, stream=8, **comms
+            ),
+        ]
+    made = analyze(Trace.of(TraceTable.from_events(events)), Options())
+    of_trace = trace_step(made)
+    assert [(call.name, call.count, call.time_us) for call in of_trace.calls] == [
+        ("aten::mm", 1.0, 50.0), ("allreduce", 1.0, 20.0),
+    ]  # fmt: skip
+    path = tmp_path / "report.json"
+    path.write_bytes(json.dumps({"traceEvents": events}).encode())
+    tl.report(path).to_json(path)
+    of_report = report_step(path)
+    assert of_report.calls == of_trace.calls[:1]
+    assert (of_report.step_us, of_report.idle_us) == pytest.approx((of_trace.step_us, of_trace.idle_us))
+
+
+def test_a_report_without_calls_per_step_is_read_as_before(tmp_path: Path) -> None:
+    signature = {
+        "name": "aten::mm",
+        "shapes": [[8, 8], [8, 8]],
+        "dtypes": ["float"] * 2,
+        "strides": None,
+        "scalars": None,
+    }
+    op = {"signature": signature, "count": 6, "measured_us": 5.0}
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({
+        "step": {"count": 2, "time_us": 100.0}, "busy": {"total_us": 200.0, "idle": 0.5}, "extensions": [],
+        "ops": [op, {**op, "measured_us": None}],
+    }))  # fmt: skip
+    assert [(call.count, call.time_us) for call in report_step(path).calls] == [(3.0, 5.0)]
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

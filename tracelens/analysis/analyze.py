@@ -14,7 +14,7 @@ from tracelens.analysis.attribution.calls import direct_calls, launchers, modell
 from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline, timeline_of
 from tracelens.analysis.attribution.event_category import with_communicating_ops
 from tracelens.analysis.attribution.op_places import all_in, with_places
-from tracelens.analysis.attribution.per_step import Counted, counted_steps
+from tracelens.analysis.attribution.per_step import Counted, counted_events, counted_steps
 from tracelens.analysis.attribution.steps import StepTimes, complete_steps, device_steps, find_steps, select_steps
 from tracelens.analysis.attribution.stream_order import StreamOverlaps, stream_overlaps, with_clipped
 from tracelens.analysis.options import CLIP, Options, active_extensions
@@ -159,6 +159,8 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         span_ns = (int(times.start_ns[selected[0]]), int(times.end_ns[selected[-1]]))
         if not len(activity):
             raise NothingToAnalyzeError(f"{table.source}: no GPU work was launched in steps {options.steps}")
+    whole_steps = complete_steps(times, selected)
+    activity = replace(activity, counted=counted_events(step_of, whole_steps))
     recognition = recognized(trace, options)
     device = recognition.device or recognition.agreed
     estimate = _estimator(device, "roofline", options.clock_mhz)
@@ -178,11 +180,9 @@ def analyze(trace: Trace, options: Options) -> Analysis:
     repeated = all_in(RECOMPUTE, phase, tree, activity).astype(np.int32)
     direct = direct_calls(activity, event_category)
     unique = op_tables.ops_unique_args(table, activity, launching, direct, repeated[direct.row])
-    del direct
-    del launching
+    del direct, launching
     forget_impossible_work(readings, modelled, device)
     work = op_tables.Work(readings, estimate, chosen, None if device is None else Limits.of(device))
-
     apart = 2 * repeated[modelled.row] + ~np.isin(modelled.row, unified_set.row)
     nested = op_tables.modelled_table(table, activity, readings, modelled, work, exchanges, apart)
     del modelled, apart
@@ -210,7 +210,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
             timeline=of,
         )
 
-    per_step = counted_steps(whole, times, complete_steps(times, selected), step_of, count)
+    per_step = counted_steps(whole, times, whole_steps, count)
     give_back_freed()
     seen = views(recorded_trace, trace, activity, everything, per_step, times, selected, stem, phase)
     frames = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.sheets.coll_analysis import collective_models
+from tracelens.analysis.sheets.coll_analysis import collective_models, collective_rows
 from tracelens.backends.measured import MeasuredCall, MeasuredStep
 from tracelens.calibration.measurements import signature_of
 from tracelens.errors import InputError
@@ -29,17 +29,16 @@ def report_step(path: Path) -> MeasuredStep:
         step_us = float(marked.get("time_us") or busy["total_us"])
         bundled = [load_extension(name) for name in document["extensions"] if str(name).isidentifier()]
         catalog = Catalog(bundled)
-        calls = tuple(
-            MeasuredCall(
-                name=str(op["signature"]["name"]),
-                model=catalog.read(signature_of(op["signature"])).model,
-                count=float(op["count"]) / steps,
-                time_us=float(op["measured_us"]),
-            )
-            for op in document["ops"]
-            if op["measured_us"] and op["signature"]
-        )
-        return MeasuredStep(step_us=step_us, idle_us=float(busy["idle"]) * step_us, calls=calls)
+        calls = []
+        for op in document["ops"]:
+            inside = op.get("per_step", {"count": op["count"] / steps})
+            if op["measured_us"] and op["signature"] and inside["count"]:
+                time_us = inside["us"] / inside["count"] if "us" in inside else op["measured_us"]
+                name, model = op["signature"]["name"], catalog.read(signature_of(op["signature"])).model
+                calls.append(
+                    MeasuredCall(name=str(name), model=model, count=float(inside["count"]), time_us=float(time_us))
+                )
+        return MeasuredStep(step_us=step_us, idle_us=float(busy["idle"]) * step_us, calls=tuple(calls))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a tracelens report.json: {error}") from error
 
@@ -57,8 +56,8 @@ def trace_step(analysis: Analysis) -> MeasuredStep:
             model = catalog.read(analysis.trace.table.signature_of(int(row))).model if known else None
             if known:
                 calls.append(MeasuredCall(name=str(name), model=model, count=count / steps, time_us=float(mean)))
-    collectives = analysis.frames.get("coll_analysis")
-    if collectives is not None and len(collectives):
+    collectives = collective_rows(analysis.trace.table, analysis.trace.tree, analysis.activity)
+    if len(collectives):
         columns = (collectives[name] for name in ("collective", "operation_count", "duration_us_mean"))
         for model, name, count, mean in zip(collective_models(collectives, stride=1), *columns, strict=True):
             calls.append(MeasuredCall(name=str(name), model=model, count=count / steps, time_us=float(mean)))

@@ -100,7 +100,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "utilization": _utilization(summary.utilization),
         "categories": [_category(row) for row in summary.categories],
         "findings": [{**_fields(f), "figures": [_fields(said) for said in f.figures]} for f in summary.findings],
-        "ops": [] if ops is None else op_records(ops),
+        "ops": [] if ops is None else op_records(ops, summary.steps),
         "views": {title: _records(views[title]) for title in VIEW_SETS if title in views},
         "cannot_answer": [_fields(missing) for missing in summary.cannot_answer],
         "warnings": [_warning(notice) for notice in summary.notices],
@@ -113,7 +113,7 @@ def _records(frame: pd.DataFrame) -> list[Json]:
     return [dict(zip(shown.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def op_records(ops: pd.DataFrame) -> list[Json]:
+def op_records(ops: pd.DataFrame, steps: Steps | None) -> list[Json]:
     """One record per distinct op call. Times are µs of one call: ``measured_us`` is the mean over ``count`` calls."""
     take = _Columns(ops)
     names = take.many("name", "category", "input_dims", "input_types", "input_strides", "concrete_inputs")
@@ -121,10 +121,10 @@ def op_records(ops: pd.DataFrame) -> list[Json]:
         "kernel_us_mean", "kernel_us_median", "kernel_us_std", "kernel_us_min", "roofline_us", "launch_gap_us"
     )
     work = take.many("model", "perf_params", "operation_count", "gflops", "hbm_mb", "wire_mb")
-    words = take.many("backend", "roofline_bound", "note")
+    words, in_steps = take.many("backend", "roofline_bound", "note"), take.many("_step_count", "_step_us")
     records = []
-    for (name, category, dims, types, strides, scalars), times, amounts, (backend, bound, note) in zip(
-        names, numbers, work, words, strict=True
+    for (name, category, dims, types, strides, scalars), times, amounts, (backend, bound, note), (calls, us) in zip(
+        names, numbers, work, words, in_steps, strict=True
     ):
         mean, median, std, least, estimated, gap = times
         model, parameters, count, gflops, hbm_mb, wire_mb = amounts
@@ -155,6 +155,8 @@ def op_records(ops: pd.DataFrame) -> list[Json]:
                 "note": note,
             }
         )
+        if steps is not None and calls not in (None, count):
+            records[-1]["per_step"] = {"count": calls / steps.count, "us": us / steps.count}
     return records
 
 

@@ -55,7 +55,8 @@ class DeviceActivity:
     ``collective``: NCCL/RCCL kernels, which have their own sheets and stay out of op rows. ``host_copy``,
     ``peer_copy``: copies between the device and the host, or another device; ``rearranges``: kernels that only lay out
     operands of others. ``category``: what the kernel's name alone says, ``other`` when nothing. ``gap_before``: how
-    long (ns) its stream had been idle when the event started, -1 for the first event of a stream.
+    long (ns) its stream had been idle when the event started, -1 for the first event of a stream. ``counted``: those
+    that figures per step are made of, the complete analyzed steps'; all without steps.
     """
 
     rows: RowColumn
@@ -72,6 +73,7 @@ class DeviceActivity:
     rearranges: Bools
     gap_before: Ints
     category: Labels
+    counted: Bools
 
     @property
     def duration(self) -> Ints:
@@ -128,6 +130,7 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
         rearranges=of_name(p is not None and p.rearranges for p in found),
         gap_before=_gap_before(table.device[rows], stream, start, end),
         category=Labels.of(inverse, [OTHER if p is None else p.category for p in found]),
+        counted=np.ones(len(rows), bool),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.device_time import Timeline, timeline_of
 from tracelens.analysis.attribution.steps import StepTimes
 from tracelens.analysis.intervals import Ints
@@ -29,21 +29,25 @@ class Counted:
     timeline: Timeline
 
 
+def counted_events(step_of: Ints, chosen: Sequence[int]) -> Bools:
+    """Which events were launched in the ``chosen`` steps, by the step of each; all where none is chosen."""
+    return np.isin(step_of, chosen) if len(chosen) else np.ones(len(step_of), bool)
+
+
 def counted_steps(
     whole: Counted,
     times: StepTimes,
     chosen: Sequence[int],
-    step_of: Ints,
     count: Callable[[DeviceActivity, Timeline], Counted],
 ) -> Counted:
     """Of ``whole`` the events that were launched in the ``chosen`` steps, and the timeline of these steps.
 
-    ``chosen``: positions that follow each other; none: all of ``whole``. ``step_of``: of each event. ``count`` makes
-    the rest for other events than those of ``whole``.
+    ``chosen``: positions that follow each other; none: all of ``whole``. ``count`` makes the rest for other events than
+    those of ``whole``.
     """
     if not chosen:
         return whole
-    inside = np.isin(step_of, chosen)
+    inside = whole.activity.counted
     window = int(times.start_ns[chosen[0]]), int(times.end_ns[chosen[-1]])
     if inside.all():
         return replace(whole, timeline=timeline_of(whole.activity, window, times.left_out))

@@ -326,14 +326,26 @@ def modelled_table(
     frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
     _add_exchanges(frame, exchange, wire)
     gap = activity.gap_before[calls.first_event].astype(float)
-    frame["kernels_per_call"] = (
-        np.bincount(of_call[calls.call_of_event], minlength=len(frame)) / frame["operation_count"]
-    )
+    kernels = np.bincount(of_call[calls.call_of_event], minlength=len(frame))
+    frame["kernels_per_call"] = kernels / frame["operation_count"]
     frame["launch_gap_us"] = pd.Series(np.where(gap < 0, np.nan, gap) / NS_PER_US).groupby(of_call).median()
+    _add_steps(frame, of_call, kernel_us, _counted_calls(activity, calls))
     frame = pd.concat([frame, measured], axis=1)
     frame = _with_estimate(frame, work, position, kernel_us, of_call)
     frame = frame.join(kernel_details(table, activity, calls.events, of_call[calls.call_of_event]))
     return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
+
+
+def _counted_calls(activity: DeviceActivity, calls: Calls) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(calls.row), bool)
+    found[calls.call_of_event[activity.counted[calls.events]]] = True
+    return found
+
+
+def _add_steps(frame: pd.DataFrame, group: Codes, us: Floats, in_steps: npt.NDArray[np.bool_]) -> None:
+    """How many of each row's calls figures per step are made of, and their time: for ``report.json``, in no sheet."""
+    frame["_step_count"] = np.bincount(group[in_steps], minlength=len(frame))
+    frame["_step_us"] = np.bincount(group[in_steps], us[in_steps], minlength=len(frame))
 
 
 def _call_name(op: str, kernel: str | None, category: str) -> str:
@@ -450,6 +462,7 @@ def unlinked_rows(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame:
     us = activity.duration_us(index)
     frame = pd.DataFrame({"name": UNLINKED_NAME, "category": category[first].tolist()}, dtype=object)
     frame["operation_count"] = np.bincount(group)
+    _add_steps(frame, group, us, activity.counted[index])
     frame["has_perf_model"] = False
     frame["note"] = "launched before the recorded window, or its launch was not recorded"
     frame["example_row"] = activity.rows[index[first]].tolist()
