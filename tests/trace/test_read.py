@@ -298,6 +298,7 @@ def test_progress_reaches_the_size_of_the_file(tmp_path: Path) -> None:
         (b'{"schema": "1.1", "pid": 1, "nodes": []}', "t.json is a PyTorch execution trace (it has no 'traceEvents'): hand over what torch.profiler's export_chrome_trace wrote"),
         (b'{"a": 1, "traceEvents": null}', "t.json is JSON without a list 'traceEvents' (it has 'a', 'traceEvents'): hand over what torch.profiler's export_chrome_trace wrote"),
         (b'{"schemaVersion": 1, "dev', "t.json starts like JSON but is damaged or cut off before any 'traceEvents': record it again"),
+        (b'{"events": [{"ph": "X", "ts": 1}]}', "t.json is JSON without a list 'traceEvents' (it has 'events'): hand over what torch.profiler's export_chrome_trace wrote"),
         (b'[{"file": "x"}]', "t.json is a JSON list without profiler events: hand over what torch.profiler's export_chrome_trace wrote"),
     ],
 )  # fmt: skip

@@ -257,6 +257,19 @@ def test_flipped_bytes_cost_at_most_the_events_around_them(
     assert len(kept) >= N - 2 * len(flips)
 
 
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("later_key", [b"", b'], "traceEvents": ['])
+def test_where_the_start_of_the_list_is_cut_out_the_events_behind_the_cut_are_read(
+    tmp_path: Path, later_key: bytes, zipped: bool
+) -> None:
+    text = text_of(LINES).replace(b'"traceEvents"', b'"deviceProperties": [{"id": 0}], "traceEvents"')
+    text = text.replace(b"op40", b"op" + later_key + b"40")
+    text = text[: text.index(b'}], "traceEvents"')] + text[text.index(b': "X"') :]
+    table = read(tmp_path, gzip.compress(text) if zipped else text)
+    assert names(table) == (without(0, 40) if later_key else without(0))
+    assert "the metadata around the events is damaged; part of it is lost" in table.losses.notes
+
+
 def test_ten_thousand_levels_around_the_events_are_no_crash(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         read(tmp_path, b'{"a":' * 10_000)

@@ -35,8 +35,6 @@ _SCAN_OVERLAP_BYTES = 256
 #: The most text held while no border parses; beyond, the text counts as damaged.
 LARGEST_WINDOW_BYTES = 64 << 20
 _EVENT = re.compile(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*+:')
-# Nothing but an event starts with its phase.
-_PHASE_FIRST = re.compile(rb'\{\s*+"ph"\s*+:')
 _BLANK_BYTES = b" \t\r\n\x00"
 _LOOK_AHEAD_BYTES = 4096
 # How much text may follow a doubtful end of the list for it to be checked.
@@ -309,7 +307,7 @@ class Pieces:
 
 def _more_events(text: bytes) -> bool:
     """Whether events follow on what looks like the end of their list: its bracket does not belong there."""
-    return bool(_EVENT.match(text.lstrip(_BLANK_BYTES + b",]}")) or _PHASE_FIRST.search(text))
+    return bool(_EVENT.match(text.lstrip(_BLANK_BYTES + b",]}")) or metadata.PHASE_FIRST.search(text))
 
 
 def _blank_end(text: bytes, position: int) -> int:

@@ -13,6 +13,8 @@ from tracelens.trace.reading.repair import STRING, repaired
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
 _OPENING = re.compile(rb"\s*+:\s*+\[")
+#: Nothing but an event starts with its phase.
+PHASE_FIRST = re.compile(rb'\{\s*+"ph"\s*+:')
 _KEY = b'"traceEvents"'
 _TOKEN = re.compile(STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BLANK_BYTES = b" \t\r\n\x00"
@@ -47,15 +49,19 @@ def find_events(text: bytes) -> int | None:
     return None
 
 
-def first_events_key(text: bytes) -> int | None:
-    """As ``find_events`` where the text before it is damaged: the first that looks like one."""
-    match = _EVENTS_KEY.search(text)
-    return match.end() if match else None
+def first_events(text: bytes) -> int | None:
+    """As ``find_events`` in a damaged text: behind the first key that looks like it, or at the first event where that
+    comes earlier, as the key is lost then."""
+    key = _EVENTS_KEY.search(text)
+    event = PHASE_FIRST.search(text, 0, key.start() if key else len(text))
+    if event and load_object(text) is None:
+        return event.start()
+    return key.end() if key else None
 
 
 def load_metadata(head: bytes, tail: bytes | None) -> Metadata:
     """The values around the event list: ``head`` ends with its ``[``; ``tail`` starts behind its ``]``, or is None."""
-    lost = False
+    lost = not head.endswith(b"[")  # the list's own start is
     texts = [head + b"]" + tail.strip(_BLANK_BYTES), head + b"]" + tail.rstrip(_BLANK_BYTES) + b"}"] if tail else []
     for text in (*texts, head + b"]}"):
         for repair in (False, True):

@@ -156,7 +156,7 @@ class _Reading:
             raise InputError(self._no_json(text))
         while (position := metadata.find_events(self._window[start:])) is None:
             if not self._grow(2 * len(self._window)):
-                position = metadata.first_events_key(self._window[start:])
+                position = metadata.first_events(self._window[start:])
                 if position is None:
                     raise InputError(self._no_events(self._window[start:]))
                 break
