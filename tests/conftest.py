@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.loaded_trace import Trace, load
+from tracelens.analysis.options import Options
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRACES = REPOSITORY.parent / "shared" / "data" / "traces"
@@ -13,6 +20,9 @@ TRACES = REPOSITORY.parent / "shared" / "data" / "traces"
 OTHER_TOOLS = {"et", "rocprof_v1", "rocprof_v2", "rocprofv3"}
 #: With traces of PyTorch's profiler that hold no device events.
 HOST_ONLY = {"cpu_only"}
+
+RealTrace = Callable[[str], Trace]
+RealAnalysis = Callable[..., Analysis]
 
 # A loaded machine is no reason to fail.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,6 +50,23 @@ def shared_traces() -> Path:
     if not TRACES.is_dir():
         pytest.skip("../shared/data/traces is not there: real traces are not part of the repository")
     return TRACES
+
+
+@pytest.fixture(scope="session")
+def real_trace(shared_traces: Path) -> RealTrace:
+    """A real trace by its path, with or without ``.json.gz``; read once for all tests that only look at it."""
+    return lru_cache(maxsize=6)(lambda name: load(shared_traces / f"{name.removesuffix('.json.gz')}.json.gz"))
+
+
+@pytest.fixture(scope="session")
+def real_analysis(real_trace: RealTrace) -> RealAnalysis:
+    """As ``real_trace``, analyzed: (name, name of its capture, further options)."""
+
+    @lru_cache(maxsize=6)
+    def analysis(name: str, capture: str | None = None, **options: Any) -> Analysis:
+        return analyze(real_trace(name), Options(capture=real_trace(capture) if capture else None, **options))
+
+    return analysis
 
 
 @pytest.fixture(scope="session")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.analysis.conftest import MI300X
 from tests.analysis.test_rates import H100, add, found
-from tracelens.analysis.analyze import analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tests.conftest import RealAnalysis
 from tracelens.analysis.verdict.summary import Finding
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.report.terminal import verdict
@@ -193,10 +190,8 @@ def test_kernels_that_wait_are_named_with_exposed_communication(build: Build) ->
 
 
 @pytest.mark.shared
-def test_timesformer_is_told_to_use_flash_attention(shared_traces: Path) -> None:
-    analysis = analyze(
-        load(shared_traces / "mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz"), Options()
-    )
+def test_timesformer_is_told_to_use_flash_attention(real_analysis: RealAnalysis) -> None:
+    analysis = real_analysis("mi300/facebook_timesformer-base-finetuned-k400__1016002")
     made = {finding.id: finding for finding in summarize(analysis).findings}
     assert made["attention_from_parts"].why.startswith("bmm + softmax + bmm, 24 times")
     # the bmms of 3137 keys are part of attention, whose time is spoken of once
@@ -206,8 +201,8 @@ def test_timesformer_is_told_to_use_flash_attention(shared_traces: Path) -> None
 
 
 @pytest.mark.shared
-def test_qwen_is_told_of_its_unfused_elementwise_kernels(shared_traces: Path) -> None:
-    summary = summarize(analyze(load(shared_traces / "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"), Options()))
+def test_qwen_is_told_of_its_unfused_elementwise_kernels(real_analysis: RealAnalysis) -> None:
+    summary = summarize(real_analysis("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005"))
     assert "elementwise kernels follow one another" in verdict(summary)
     # two host events that end after their caller did are no warning
     assert "host_overlaps" not in {notice.id for notice in summary.notices}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, Options, analyze
 from tracelens.analysis.attribution.event_category import COLLECTIVES, COPY
 from tracelens.analysis.intervals import overlapping
-from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.verdict.verdict import step_count, summarize
 from tracelens.hardware import HardwareSpec
 
@@ -53,8 +51,10 @@ def check_sums(found: Analysis) -> None:
         (KERNELS_ONLY, {"GEMM": 0.09}),
     ],
 )
-def test_a_launch_of_many_kernels_is_counted_by_kernel(shared_traces: Path, name: str, expected: dict[str, float]):
-    found = analyze(load(shared_traces / name), Options())
+def test_a_launch_of_many_kernels_is_counted_by_kernel(
+    real_analysis: RealAnalysis, name: str, expected: dict[str, float]
+):
+    found = real_analysis(name)
     ms = by_category(found, "ops_summary_by_category", "category", "direct_ms")
     assert {key: ms[key] for key in expected} == pytest.approx(expected, abs=0.05)
 
@@ -156,8 +156,8 @@ def test_copies_without_recorded_bytes_have_no_rate(build, recorded: dict):
 
 
 @pytest.mark.shared
-def test_pinned_copies_of_a_recorded_step_are_rated_against_pcie(shared_traces: Path):
-    found = analyze(load(shared_traces / "more/torchbench/trace.json.gz"), Options())
+def test_pinned_copies_of_a_recorded_step_are_rated_against_pcie(real_analysis: RealAnalysis):
+    found = real_analysis("more/torchbench/trace")
     rows = found.frames["copies"]
     assert rows[["direction", "host_memory", "path"]].to_numpy().tolist() == [
         ["HtoD", "pinned", "PCIe"],
@@ -209,8 +209,8 @@ def test_copies_beside_one_another_gain_no_more_than_the_window(build):
 
 
 @pytest.mark.shared
-def test_no_gain_of_a_recorded_step_of_copies_is_longer_than_the_step(shared_traces: Path):
-    found = analyze(load(shared_traces / "more/torchbench/trace.json.gz"), Options())
+def test_no_gain_of_a_recorded_step_of_copies_is_longer_than_the_step(real_analysis: RealAnalysis):
+    found = real_analysis("more/torchbench/trace")
     summary = summarize(found)
     assert summary.steps is not None
     assert set(gains(found)) == {"exposed_copies"}

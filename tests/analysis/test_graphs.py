@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.loaded_trace import Trace, load
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.verdict.verdict import summarize
 
 Build = Callable[[], Any]
@@ -57,7 +57,10 @@ def replay(build: Build, *, launches: int = 1, requests: int | None = None, kern
 
 
 def analyzed(trace: Trace, capture: Trace) -> Analysis:
-    found = analyze(trace, Options(capture=capture))
+    return whole(analyze(trace, Options(capture=capture)))
+
+
+def whole(found: Analysis) -> Analysis:
     assert found.trace.tree.self_check() == []
     assert found.frames["unified_perf_summary"]["kernel_us_sum"].sum() == pytest.approx(
         found.activity.duration.sum() / 1e3
@@ -148,11 +151,14 @@ def test_a_trace_without_graph_launches_says_that_the_capture_has_nothing_to_giv
 
 
 @pytest.mark.shared
-def test_a_decode_of_vllm_is_linked_whole_and_conserves_its_time(shared_traces: Path):
-    folder = shared_traces / "inference" / "vllm_decode_full"
-    trace = load(folder / "graph_execution.json.gz")
-    found = analyzed(trace, load(next((folder / "capture_traces").glob("*.json.gz"))))
+def test_a_decode_of_vllm_is_linked_whole_and_conserves_its_time(real_analysis: RealAnalysis):
+    folder = "inference/vllm_decode_full"
+    found = whole(
+        real_analysis(
+            f"{folder}/graph_execution", f"{folder}/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace"
+        )
+    )
     assert (found.graphs.launches, found.graphs.kernels, found.graphs.linked_kernels) == (1, 421, 421)
     names = set(found.frames["unified_perf_summary"]["name"])
     assert {"vllm::rocm_unquantized_gemm", "vllm::unified_attention_with_output", "aiter::rms_norm"} & names
-    assert analyze(trace, Options()).timeline == found.timeline
+    assert real_analysis(f"{folder}/graph_execution").timeline == found.timeline

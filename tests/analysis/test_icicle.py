@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
@@ -120,8 +121,8 @@ def test_time_is_conserved_in_the_examples(repository, name):
     "name",
     ["mi300/resnet_act_checkpoint.json.gz", "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", "hta/trace_filter/sampled_rank-0.json.gz"],
 )  # fmt: skip
-def test_time_is_conserved_in_real_traces(shared_traces, name):
-    analysis = analyze(load(shared_traces / name), Options())
+def test_time_is_conserved_in_real_traces(real_analysis: RealAnalysis, name):
+    analysis = real_analysis(name)
     tree = icicle(analysis, max_nodes=10**6)
     assert tree.left_out == 0
     assert tree.nodes[0].time_ns == analysis.activity.duration.sum()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import RealTrace
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
@@ -119,9 +120,9 @@ def test_a_model_without_windows_or_that_is_not_known_sees_everything(build: Bui
 
 
 @pytest.mark.shared
-def test_windowed_layers_of_a_real_step_are_the_quick_ones(shared_traces: Path):
+def test_windowed_layers_of_a_real_step_are_the_quick_ones(real_trace: RealTrace):
     """Of 24 calls 12 see a window; none of these takes as long as any of the others."""
-    found = analyze(read(shared_traces / "inference/vllm_prefilldecode_piecewise/graph_execution.json.gz"), Options())
+    found = analyze(real_trace("inference/vllm_prefilldecode_piecewise/graph_execution"), Options())
     rows = found.frames["unified_perf_summary"]
     rows = rows[rows["name"] == "vllm::unified_attention_with_output"].sort_values("kernel_us_max")
     assert rows["operation_count"].tolist() == [12, 12]

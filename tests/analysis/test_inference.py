@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 from tracelens.trace.table import Kind
 
@@ -70,9 +70,9 @@ def test_ops_that_read_no_step_stay_one_row(build: Build):
 
 
 @pytest.mark.shared
-def test_a_prefill_of_sglang_agrees_with_the_table_beside_it(shared_traces: Path):
+def test_a_prefill_of_sglang_agrees_with_the_table_beside_it(shared_traces: Path, real_analysis: RealAnalysis):
     folder = shared_traces / "inference" / "sglang_prefilldecode"
-    found = analyze(load(folder / "sglang_Qwen3-8B_prefilldecode.json.gz"), Options())
+    found = real_analysis("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode")
     assert [extension.name for extension in found.extensions] == ["aiter", "sglang", "vllm"]
     assert found.coverage.perf_model is not None
     assert found.coverage.perf_model > 0.9999
@@ -94,23 +94,20 @@ def test_a_prefill_of_sglang_agrees_with_the_table_beside_it(shared_traces: Path
     assert compared >= 14
 
 
-SGLANG, VLLM = "sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", "vllm_decode_full/graph_execution"
-_analyses: dict[str, Analysis] = {}
-
-
-def analyzed(shared_traces: Path, which: str) -> tuple[Analysis, Path]:
-    """With the ops of the capture where there is one; and the folder of the tables beside it."""
-    path = shared_traces / "inference" / f"{which}.json.gz"
-    if which not in _analyses:
-        captures = sorted((path.parent / "capture_traces").glob("*.json.gz"))
-        _analyses[which] = analyze(load(path), Options(capture=load(captures[0]) if captures else None))
-    return _analyses[which], path.parent / "perf_csvs"
+#: A trace, and the trace of its graphs' capture where there is one.
+SGLANG = ("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode",)
+VLLM = (
+    "inference/vllm_decode_full/graph_execution",
+    "inference/vllm_decode_full/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace",
+)
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("which", [SGLANG, VLLM])
-def test_kernel_times_by_kernel_name_agree_with_the_table(shared_traces: Path, which: str):
-    found, tables = analyzed(shared_traces, which)
+@pytest.mark.parametrize("which", [SGLANG, VLLM], ids=["sglang", "vllm"])
+def test_kernel_times_by_kernel_name_agree_with_the_table(
+    shared_traces: Path, real_analysis: RealAnalysis, which: tuple[str, ...]
+):
+    found, tables = real_analysis(*which), (shared_traces / which[0]).parent / "perf_csvs"
     theirs: dict[str, float] = {}
     for details in pd.read_csv(tables / "ops_unique_args.csv")["kernel_details_summary"]:
         for name, us in re.findall(
@@ -124,13 +121,15 @@ def test_kernel_times_by_kernel_name_agree_with_the_table(shared_traces: Path, w
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("which", [SGLANG, VLLM])
-def test_kernel_times_by_category_agree_with_the_table(shared_traces: Path, which: str):
+@pytest.mark.parametrize("which", [SGLANG, VLLM], ids=["sglang", "vllm"])
+def test_kernel_times_by_category_agree_with_the_table(
+    shared_traces: Path, real_analysis: RealAnalysis, which: tuple[str, ...]
+):
     """What the table has in ``other`` is in another category here, so nothing else may be in one that it does have.
 
     Within 10 us: a copy within ``aten::cumsum`` counts for the cumsum here, and as elementwise there.
     """
-    found, tables = analyzed(shared_traces, which)
+    found, tables = real_analysis(*which), (shared_traces / which[0]).parent / "perf_csvs"
     assert found.coverage.categorised is not None
     assert found.coverage.categorised > 0.999
     table = pd.read_csv(tables / "ops_summary_by_category.csv")
@@ -144,9 +143,9 @@ def test_kernel_times_by_category_agree_with_the_table(shared_traces: Path, whic
 
 
 @pytest.mark.shared
-def test_replayed_ops_agree_with_the_table_beside_the_replay(shared_traces: Path):
+def test_replayed_ops_agree_with_the_table_beside_the_replay(shared_traces: Path, real_analysis: RealAnalysis):
     """Per op of the capture: calls, kernel time, and FLOPs and bytes where the table computes them from shapes."""
-    found, tables = analyzed(shared_traces, VLLM)
+    found, tables = real_analysis(*VLLM), (shared_traces / VLLM[0]).parent / "perf_csvs"
     ours = found.frames["unified_perf_summary"].set_index("name")
     compared = []
     for row in pd.read_csv(tables / "unified_perf_summary.csv").to_dict("records"):

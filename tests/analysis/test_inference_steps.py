@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, Options, analyze
-from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.reading.engine_steps import phase
 from tracelens.errors import UsageError
 from tracelens.perf_models import InferenceStep
@@ -99,8 +98,8 @@ def test_a_capture_has_a_batch_and_no_phase():
 
 
 @pytest.mark.shared
-def test_a_decode_of_vllm_has_32_requests_with_55086_keys(shared_traces: Path):
+def test_a_decode_of_vllm_has_32_requests_with_55086_keys(real_analysis: RealAnalysis):
     """Its annotation: generation_32(sq32sk55086...), so 55086 - 32 were cached before."""
-    found = analyze(load(shared_traces / "inference/vllm_decode_full/graph_execution.json.gz"), Options())
+    found = real_analysis("inference/vllm_decode_full/graph_execution")
     (row,) = found.frames["inference_iterations"].to_dict("records")
     assert (row["phase"], row["generation_requests"], row["past_tokens"]) == ("decode", 32, 55086 - 32)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Options, analyze
-from tracelens.analysis.loaded_trace import load
 from tracelens.extensions import load_extension
 
 T, H, F, E, K = 888, 3072, 512, 128, 4
@@ -20,8 +19,8 @@ FINALIZE = "void moe::dev::finalize::finalizeKernelVecLoad<moe::dev::finalize::K
 
 
 @pytest.mark.shared
-def test_the_experts_of_a_b200_trace_have_work(shared_traces: Path):
-    found = analyze(load(shared_traces / "b200/eager_trace.json.gz"), Options())
+def test_the_experts_of_a_b200_trace_have_work(real_analysis: RealAnalysis):
+    found = real_analysis("b200/eager_trace")
     rows = found.frames["unified_perf_summary"].set_index("name")
     up = rows.loc["pseudo_op::moe_up"]
     assert up["gflops"] == pytest.approx(2 * 2 * 888 * 4 * 3072 * 512 / 1e9)  # gpt-oss on 8 ranks: 2880 / 8, padded

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
@@ -98,9 +99,9 @@ def test_without_stacks_and_repetition_there_are_no_such_columns(tmp_path: Path)
 
 
 @pytest.mark.shared
-def test_a_checkpointed_resnet_repeats_what_the_reference_says(shared_traces: Path):
+def test_a_checkpointed_resnet_repeats_what_the_reference_says(shared_traces: Path, real_analysis: RealAnalysis):
     folder = shared_traces / "mi300"
-    analysis = analyze(load(folder / "resnet_act_checkpoint.json.gz"), Options())
+    analysis = real_analysis("mi300/resnet_act_checkpoint")
     frame = analysis.frames["ops_unique_args"]
     expected = pd.read_csv(folder / "resnet_act_checkpoint_recompute_perf_report_csvs" / "ops_unique_args.csv")
     repeated, known = (f[f["is_recompute"]].groupby("name")["operation_count"].sum() for f in (frame, expected))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.analysis.conftest import MI300X
+from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.analysis.work.limits import GENERIC_LAUNCH_US, Limits, launch_floor_us, rate_of
@@ -195,8 +194,8 @@ def test_every_device_has_limits() -> None:
 
 
 @pytest.mark.shared
-def test_tiny_kernels_of_a_real_trace_are_at_the_launch_floor(shared_traces: Path) -> None:
-    analysis = analyze(load(shared_traces / "h100/gaunernst_bert-small-uncased__1016001.json.gz"), Options())
+def test_tiny_kernels_of_a_real_trace_are_at_the_launch_floor(real_analysis: RealAnalysis) -> None:
+    analysis = real_analysis("h100/gaunernst_bert-small-uncased__1016001")
     rows = analysis.frames["unified_perf_summary"]
     short = rows[(rows["kernel_us_mean"] < 3) & rows["roofline_us"].notna()]
     assert len(short)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tests.conftest import RealAnalysis
+from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.verdict.verdict import summarize
 
 pytestmark = pytest.mark.shared
@@ -18,8 +15,8 @@ OLD_RESNET = "more/kineto/samples/resnet50_num_workers_0/2021-01-10_515e6115_2d1
 
 
 @pytest.fixture(scope="module")
-def resnet(shared_traces: Path) -> Analysis:
-    return analyze(load(shared_traces / "mi300/resnet_act_checkpoint.json.gz"), Options())
+def resnet(real_analysis: RealAnalysis) -> Analysis:
+    return real_analysis("mi300/resnet_act_checkpoint")
 
 
 def test_behind_a_thousand_queued_kernels_there_is_no_launch_latency(resnet: Analysis) -> None:
@@ -30,9 +27,9 @@ def test_behind_a_thousand_queued_kernels_there_is_no_launch_latency(resnet: Ana
     assert rows.loc["all", "depth_max"] > 900
 
 
-def test_steady_steps_of_a_host_that_runs_ahead_are_not_idle(shared_traces: Path) -> None:
+def test_steady_steps_of_a_host_that_runs_ahead_are_not_idle(real_analysis: RealAnalysis) -> None:
     """The host's steps lie 30 ms before the device's: what the device does in them is not what ran in their window."""
-    summary = summarize(analyze(load(shared_traces / "mi300/resnet_act_checkpoint.json.gz"), Options(steps="steady")))
+    summary = summarize(real_analysis("mi300/resnet_act_checkpoint", steps="steady"))
     assert summary.busy is not None
     assert summary.busy.idle < 0.01
     assert summary.steps is not None
@@ -49,8 +46,8 @@ def test_the_bandwidth_of_an_all_reduce_is_all_its_bytes_over_all_its_time(resne
     assert f"allreduce at {total:.2g} GB/s bus bandwidth (waiting included), the link has 448" in why
 
 
-def test_the_experts_of_a_b200_trace_have_a_rate_in_the_verdict(shared_traces: Path) -> None:
-    summary = summarize(analyze(load(shared_traces / "b200/eager_trace.json.gz"), Options()))
+def test_the_experts_of_a_b200_trace_have_a_rate_in_the_verdict(real_analysis: RealAnalysis) -> None:
+    summary = summarize(real_analysis("b200/eager_trace"))
     experts = summary.categories[0]
     assert (experts.name, experts.flops_share) == ("MoE_unfused", pytest.approx(1.0))
     assert experts.tflops_s is not None
@@ -58,9 +55,9 @@ def test_the_experts_of_a_b200_trace_have_a_rate_in_the_verdict(shared_traces: P
     assert "unmodelled" not in {notice.id for notice in summary.notices}
 
 
-def test_a_trace_of_a_graphs_capture_is_idle_and_no_step(shared_traces: Path) -> None:
+def test_a_trace_of_a_graphs_capture_is_idle_and_no_step(real_analysis: RealAnalysis) -> None:
     """Ten device events in 57.8 ms, of which the host captures a graph for 55."""
-    summary = summarize(analyze(load(shared_traces / DECODE_CAPTURE), Options()))
+    summary = summarize(real_analysis(DECODE_CAPTURE))
     assert summary.steps is None
     assert summary.busy is not None
     assert summary.busy.idle > 0.999
@@ -68,19 +65,18 @@ def test_a_trace_of_a_graphs_capture_is_idle_and_no_step(shared_traces: Path) ->
     assert why.startswith("GPU idle 97 %: graph capture")
 
 
-def test_the_share_of_peak_of_replayed_graphs_is_of_the_matrix_work(shared_traces: Path) -> None:
+def test_the_share_of_peak_of_replayed_graphs_is_of_the_matrix_work(real_analysis: RealAnalysis) -> None:
     """285 of 307 ms are experts and products of the capture: 28 % of the peak, 26 % over all of the window."""
-    capture = load(shared_traces / f"{PIECEWISE}/capture_traces/graph_capture_rank_0.pt.trace.json.gz")
-    found = analyze(load(shared_traces / f"{PIECEWISE}/graph_execution.json.gz"), Options(capture=capture))
+    found = real_analysis(f"{PIECEWISE}/graph_execution", f"{PIECEWISE}/capture_traces/graph_capture_rank_0.pt.trace")
     rate = summarize(found).throughput
     assert rate is not None
     assert rate.of_peak == pytest.approx(0.285, abs=0.005)
     assert rate.device_share == pytest.approx(0.93, abs=0.01)
 
 
-def test_kernels_of_an_old_recording_are_no_memsets(shared_traces: Path) -> None:
+def test_kernels_of_an_old_recording_are_no_memsets(real_analysis: RealAnalysis) -> None:
     """Nothing but recorded memsets is one (29 us); all gradients of convolutions are ``CONV_bwd``."""
-    found = analyze(load(shared_traces / OLD_RESNET), Options())
+    found = real_analysis(OLD_RESNET)
     ms = found.frames["ops_summary_by_category"].set_index("category")["direct_ms"]
     assert ms["memset"] < 0.53
     assert ms["CONV_bwd"] > 2 * ms["CONV_fwd"] > 200

@@ -12,9 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracelens.analysis.analyze import Analysis, analyze
-from tracelens.analysis.loaded_trace import load
-from tracelens.analysis.options import Options
+from tests.conftest import RealAnalysis
 from tracelens.trace.table import Kind
 
 pytestmark = pytest.mark.shared
@@ -31,13 +29,6 @@ EAGER = {
 }
 ARGUMENTS = ["name", "Input Dims", "Input type", "Input Strides", "Concrete Inputs"]
 KEYS = ["name", "input_dims", "input_types", "input_strides", "concrete_inputs"]
-_cache: dict[str, Analysis] = {}
-
-
-def analysis_of(shared_traces: Path, which: str) -> Analysis:
-    if which not in _cache:
-        _cache[which] = analyze(load(shared_traces / f"{EAGER[which]}.json.gz"), Options())
-    return _cache[which]
 
 
 def reference(shared_traces: Path, which: str, table: str) -> pd.DataFrame | None:
@@ -66,6 +57,8 @@ def kernels_of(details: str) -> dict[str, int]:
     return found
 
 
+#: All tests of a trace in a row: it is analyzed once.
+of_each_trace = pytest.mark.parametrize("which", EAGER, scope="module")
 Grouped = dict[tuple[Any, ...], tuple[int, dict[str, int]]]
 
 
@@ -84,11 +77,13 @@ def arguments_key(row: dict[str, Any], columns: list[str]) -> tuple[Any, ...]:
     return (row[columns[0]], *(canonical(row[c]) for c in columns[1:]))
 
 
-@pytest.mark.parametrize("which", EAGER)
-def test_every_launching_op_call_has_the_same_count_and_kernel_time(shared_traces: Path, which: str) -> None:
+@of_each_trace
+def test_every_launching_op_call_has_the_same_count_and_kernel_time(
+    shared_traces: Path, real_analysis: RealAnalysis, which: str
+) -> None:
     """Kernel by kernel; what we have beyond the reference are memsets, which it does not link (no flow event)."""
     expected = grouped(reference(shared_traces, which, "ops_unique_args"), ARGUMENTS, "kernel_details_summary")
-    ours = grouped(analysis_of(shared_traces, which).frames["ops_unique_args"], KEYS, "kernel_details")
+    ours = grouped(real_analysis(EAGER[which]).frames["ops_unique_args"], KEYS, "kernel_details")
     assert expected
     assert not [key[:2] for key in expected if key not in ours]
     for key, (calls, kernels) in expected.items():
@@ -98,11 +93,13 @@ def test_every_launching_op_call_has_the_same_count_and_kernel_time(shared_trace
         assert set(ours[key][1]) - set(kernels) <= {"Memset (Device)"}, key[:2]
 
 
-@pytest.mark.parametrize("which", EAGER)
-def test_busy_unions_agree_within_the_float_step_of_the_reference(shared_traces: Path, which: str) -> None:
+@of_each_trace
+def test_busy_unions_agree_within_the_float_step_of_the_reference(
+    shared_traces: Path, real_analysis: RealAnalysis, which: str
+) -> None:
     """The reference adds float µs: at 2^41..2^43 µs one step is 2^-11..2^-9 µs, at the start and end of every kernel."""
     found: dict[Any, tuple[float, float]] = {}
-    for row in analysis_of(shared_traces, which).frames["ops_unique_args"].to_dict("records"):
+    for row in real_analysis(EAGER[which]).frames["ops_unique_args"].to_dict("records"):
         us, memset = found.get(key := arguments_key(row, KEYS), (0.0, 0.0))
         added = kernels_of(row["kernel_details"]).get("Memset (Device)", 0) / 1e3
         found[key] = (us + row["direct_us_sum"], memset + added)
@@ -116,12 +113,14 @@ def test_busy_unions_agree_within_the_float_step_of_the_reference(shared_traces:
         assert total - memset == pytest.approx(us, rel=1e-6, abs=2 * kernels * 2**-10), key[:2]
 
 
-@pytest.mark.parametrize("which", EAGER)
-def test_timeline_equals_the_reference_where_the_reference_sees_everything(shared_traces: Path, which: str) -> None:
+@of_each_trace
+def test_timeline_equals_the_reference_where_the_reference_sees_everything(
+    shared_traces: Path, real_analysis: RealAnalysis, which: str
+) -> None:
     table = reference(shared_traces, which, "gpu_timeline")
     if "is_recompute" in table.columns:
         pytest.skip("the reference splits this trace by is_recompute: its unions do not add up")
-    found = analysis_of(shared_traces, which)
+    found = real_analysis(EAGER[which])
     ours = found.frames["gpu_timeline"].set_index("type")["time_ms"]
     unseen = found.coverage.unlinked or (found.trace.table.kind == Kind.MEMSET).any()
     for row in table.to_dict("records"):
@@ -132,14 +131,16 @@ def test_timeline_equals_the_reference_where_the_reference_sees_everything(share
             assert ours[row["type"]] > theirs - 1e-3, row["type"]
 
 
-@pytest.mark.parametrize("which", EAGER)
+@of_each_trace
 @pytest.mark.parametrize("family", ["GEMM", "CONV_fwd", "CONV_bwd", "Normalization"])
-def test_dimensions_and_flops_of_a_family_equal_the_reference(shared_traces: Path, which: str, family: str) -> None:
+def test_dimensions_and_flops_of_a_family_equal_the_reference(
+    shared_traces: Path, real_analysis: RealAnalysis, which: str, family: str
+) -> None:
     table = reference(shared_traces, which, family)
     if table is None:
         pytest.skip(f"no {family} in this trace")
     ours = {}
-    for row in analysis_of(shared_traces, which).families[family].to_dict("records"):
+    for row in real_analysis(EAGER[which]).families[family].to_dict("records"):
         ours[(row["name"], *(canonical(row[c]) for c in KEYS[1:]))] = row
     first = [f"{c}_first" if c != "name" else c for c in ARGUMENTS]
     compared = 0
@@ -201,19 +202,21 @@ def flops_differ_on_purpose(theirs: dict[str, Any], ours: dict[str, Any]) -> boo
     )
 
 
-@pytest.mark.parametrize("which", EAGER)
-def test_at_least_95_percent_of_linked_computation_is_in_rows_with_a_model(shared_traces: Path, which: str) -> None:
-    found = analysis_of(shared_traces, which)
+@of_each_trace
+def test_at_least_95_percent_of_linked_computation_is_in_rows_with_a_model(
+    real_analysis: RealAnalysis, which: str
+) -> None:
+    found = real_analysis(EAGER[which])
     unified = found.frames["unified_perf_summary"]
     linked = unified[unified["name"] != "(unlinked kernels)"]
     share = linked.loc[linked["has_perf_model"].astype(bool), "kernel_us_sum"].sum() / linked["kernel_us_sum"].sum()
     assert share >= 0.95
 
 
-@pytest.mark.parametrize("which", EAGER)
-def test_every_kernel_is_in_exactly_one_unified_row(shared_traces: Path, which: str) -> None:
+@of_each_trace
+def test_every_kernel_is_in_exactly_one_unified_row(real_analysis: RealAnalysis, which: str) -> None:
     """Kernel time in the details of all rows = the summed duration of everything that is no collective."""
-    found = analysis_of(shared_traces, which)
+    found = real_analysis(EAGER[which])
     in_rows = sum(sum(kernels_of(text).values()) for text in found.frames["unified_perf_summary"]["kernel_details"])
     activity = found.activity
     assert in_rows == int(activity.duration[~activity.collective].sum())

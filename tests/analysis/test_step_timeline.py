@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
@@ -107,10 +108,8 @@ def test_rectangles_hold_every_event_once_and_all_of_the_time(spans, max_rects):
 
 
 @pytest.mark.shared
-def test_a_real_step_fits_into_few_rectangles(shared_traces):
-    from tracelens.analysis.loaded_trace import load
-
-    analysis = analyze(load(shared_traces / "mi300" / "resnet_act_checkpoint.json.gz"), Options())
+def test_a_real_step_fits_into_few_rectangles(real_analysis: RealAnalysis):
+    analysis = real_analysis("mi300/resnet_act_checkpoint")
     whole, few = step_timeline(analysis), step_timeline(analysis, max_rects=100)
     assert len(few.lane) <= 100 < len(whole.lane) == whole.events
     assert few.kernel_ns.sum() == whole.kernel_ns.sum()

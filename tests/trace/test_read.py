@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import recorded_traces
 from tracelens.errors import InputError
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind, TraceTable
@@ -321,21 +320,3 @@ def test_an_empty_list_of_events_is_a_trace(tmp_path: Path) -> None:
         table = read_trace(written(tmp_path, text))
         assert len(table) == 0
         assert not table.losses
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", recorded_traces())
-def test_every_shared_trace_reads_as_json_does(shared_traces: Path, name: str) -> None:
-    whole = json.loads(gzip.decompress((shared_traces / name).read_bytes()))
-    if isinstance(whole, list):  # of PyTorch 1.8: the events alone
-        whole = {"traceEvents": whole}
-    events = whole.pop("traceEvents")
-    complete = [e for e in events if e["ph"] == "X"]
-    table = read_trace(shared_traces / name)
-    assert table.events_total == len(events)
-    assert table.counts_by_phase == Counter(e["ph"] for e in events)
-    assert table.metadata == whole
-    assert [table.names[c] for c in table.name] == [e["name"] for e in complete]
-    assert table.correlation.tolist() == [e.get("args", {}).get("correlation", -1) for e in complete]
-    assert table.event(len(table) // 2) == complete[len(table) // 2]
-    assert not table.losses

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -11,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import recorded_traces
 from tracelens.trace import nesting
 from tracelens.trace.nesting import nearest, nest
-from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import OpTree
 
@@ -410,56 +407,3 @@ def test_every_tree_of_random_events_is_sound_and_conserves_device_time(data):
 
 
 HOST_NAMES = {"CPU_OP", "RUNTIME", "DRIVER", "USER_ANNOTATION", "PYTHON_FUNCTION"}
-
-#: The rank-0 file of HTA has times of 19 digits: read as floats, 531 of its events outlive their callers.
-#: file -> (host events, device events, those without a launch, host events that outlive their caller)
-REAL = {
-    "mi300/resnet_act_checkpoint.json.gz": (45_533, 3_653, 968, 24),
-    "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (10_593, 1_517, 463, 2),
-    "inference/vllm_decode_full/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace.json.gz": (
-        126_849, 10, 0, 152,
-    ),
-    "inference/vllm_decode_full/graph_execution.json.gz": (1_105, 434, 0, 0),
-    "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": (39_309, 6_095, 0, 0),
-    "hta/nccl_parser_config/nccl_data.json.gz": (23_128, 3_774, 0, 0),
-}  # fmt: skip
-#: Device events that were launched before the window, of the other traces that have any.
-UNLINKED = {
-    "more/kineto/samples/resnet50_num_workers_0/2021-01-10_515e6115_2d19c6_worker0.pt.trace.json.gz": 765,
-    "more/param/dlrm_8rank/worker1_step_12.1694128201556.pt.trace.json.gz": 64,
-    "more/param/dlrm_8rank/worker3_step_12.1694128201557.pt.trace.json.gz": 64,
-    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz": 93,
-    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank1.pt.trace.json.gz": 93,
-    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank2.pt.trace.json.gz": 66,
-    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank3.pt.trace.json.gz": 93,
-    "more/torchrec_pr1460/sst_long_a2a_optimizer_5_qcomm_runA/rank0.pt.trace.json.gz": 98,
-    "more/torchrec_pr1460/sst_long_a2a_optimizer_5_qcomm_runA/rank1.pt.trace.json.gz": 98,
-    "more/torchrec_pr1460/sst_long_a2a_optimizer_5_qcomm_runA/rank2.pt.trace.json.gz": 72,
-    "more/torchrec_pr1460/sst_long_a2a_optimizer_5_qcomm_runA/rank3.pt.trace.json.gz": 97,
-}
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", recorded_traces())
-def test_a_real_trace_is_sound_and_only_what_was_launched_before_its_window_is_unlinked(shared_traces: Path, name: str):
-    table = read_trace(shared_traces / name)
-    tree = OpTree(table)
-    assert tree.self_check() == []
-    linked = tree.launch >= 0
-    found = (len(tree), int(linked.sum()) + len(tree.unlinked), len(tree.unlinked), tree.overlaps)
-    if name in REAL:
-        assert found == REAL[name]
-    else:
-        assert len(tree.unlinked) == UNLINKED.get(name, 0)
-    assert (table.correlation[tree.unlinked] < table.correlation[tree.launch[linked]].min(initial=2**62)).all()
-    # the engine's wrapper has a forward op exactly where something before it was recorded with its number
-    is_wrapper = np.char.startswith(np.array(table.names), "autograd::engine::evaluate_function")[table.name]
-    wrappers = np.flatnonzero(is_wrapper & (table.sequence_number >= 0))
-    first: dict[int, int] = {}
-    for number, start in zip(table.sequence_number.tolist(), table.start_ns.tolist(), strict=True):
-        first[number] = min(start, first.get(number, start))
-    is_late = [
-        first[n] < start
-        for n, start in zip(table.sequence_number[wrappers].tolist(), table.start_ns[wrappers].tolist(), strict=True)
-    ]
-    assert (tree.forward[wrappers] >= 0).tolist() == is_late

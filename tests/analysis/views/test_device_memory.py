@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.analysis.conftest import Builder
-from tracelens.analysis.loaded_trace import load
+from tests.conftest import RealTrace
 from tracelens.analysis.sheets import device_memory
 from tracelens.analysis.sheets.device_memory import memory_summary, memory_timeline
 
@@ -91,8 +90,8 @@ def test_without_allocator_events_there_is_no_view(build: Build) -> None:
 
 
 @pytest.mark.shared
-def test_recorded_totals_follow_from_the_recorded_allocations(shared_traces: Path) -> None:
-    table = load(shared_traces / "h100/gaunernst_bert-small-uncased__1016001.json.gz").table
+def test_recorded_totals_follow_from_the_recorded_allocations(real_trace: RealTrace) -> None:
+    table = real_trace("h100/gaunernst_bert-small-uncased__1016001").table
     events = table.allocations
     gpu = np.flatnonzero(events.device_type == 1)
     assert len(gpu) == 218

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
-from tests.conftest import device_traces
+from tests.conftest import RealAnalysis, RealTrace
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.device_time import gpu_timeline
@@ -379,14 +379,6 @@ def test_causes_do_not_depend_on_how_many_gaps_are_looked_at_together(
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", device_traces())
-def test_the_causes_add_up_on_every_real_trace(shared_traces: Path, name: str) -> None:
-    trace = load(shared_traces / name)
-    activity = device_activity(trace.table, trace.tree, Catalog(()).kernel_patterns)
-    assert int(gaps_of(trace).idle.sum()) == gpu_timeline(activity).idle_ns
-
-
-@pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "cause", "least_ms", "at_most_launch_bound_ms"),
     [
@@ -409,9 +401,9 @@ def test_the_causes_add_up_on_every_real_trace(shared_traces: Path, name: str) -
     ],
 )
 def test_the_long_gaps_of_real_traces_have_their_cause(
-    shared_traces: Path, name: str, cause: str, least_ms: float, at_most_launch_bound_ms: float
+    real_trace: RealTrace, name: str, cause: str, least_ms: float, at_most_launch_bound_ms: float
 ) -> None:
-    frame = gaps_of(load(shared_traces / f"{name}.json.gz")).by_cause()
+    frame = gaps_of(real_trace(name)).by_cause()
     idle_ms = dict(zip(frame["cause"], frame["idle_us"] / 1000, strict=True))
     assert frame["cause"].iloc[0] == cause
     assert idle_ms[cause] >= least_ms
@@ -421,8 +413,8 @@ def test_the_long_gaps_of_real_traces_have_their_cause(
 @pytest.mark.shared
 @pytest.mark.parametrize("overlap", ["keep", "clip"])
 @pytest.mark.parametrize("name", ["mi300/resnet_act_checkpoint", "hta/nccl_parser_config/nccl_data"])
-def test_the_causes_add_up_in_selected_steps_too(shared_traces: Path, name: str, overlap: str) -> None:
-    analysis = analyze(load(shared_traces / f"{name}.json.gz"), Options(steps="steady", overlap=overlap))
+def test_the_causes_add_up_in_selected_steps_too(real_analysis: RealAnalysis, name: str, overlap: str) -> None:
+    analysis = real_analysis(name, steps="steady", overlap=overlap)
     by_cause = analysis.frames["idle_causes"]["idle_us"]
     assert round(1000 * by_cause.sum()) == analysis.timeline.idle_ns > 0
     idle = analysis.frames["gpu_timeline"].set_index("type").loc["idle_time", "time_ms"]

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
-from tests.conftest import device_traces
+from tests.conftest import RealTrace
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
 from tracelens.analysis.attribution.host_paths import Paths
-from tracelens.analysis.loaded_trace import Trace, load
+from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.sheets import call_stacks as stacks
 from tracelens.analysis.sheets.call_stacks import call_stacks
@@ -202,24 +202,10 @@ def test_paths_are_equal_where_all_above_are(tree: list[tuple[int, int]]) -> Non
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", device_traces())
-def test_the_views_hold_all_device_time_of_a_real_trace(shared_traces: Path, name: str) -> None:
-    trace = load(shared_traces / name)
-    activity = activity_of(trace)
-    total = int(activity.duration.sum())
-    found = phases(trace.table, trace.tree, activity)
-    sums = [found.frame(activity)["kernel_us"].sum()]
-    for frame, column in (
-        (modules(trace.table, trace.tree, activity, found, ""), "self_us"),
-        (call_stacks(trace.table, trace.tree, activity), "kernel_us"),
-    ):
-        sums += [frame[column].sum()] if frame is not None else []
-    assert [round(1000 * us) for us in sums] == [total] * len(sums)
-
-
-@pytest.mark.shared
-def test_checkpointed_resnet_repeats_what_the_reference_says_with_and_without_stacks(shared_traces: Path) -> None:
-    trace = load(shared_traces / "mi300/resnet_act_checkpoint.json.gz")
+def test_checkpointed_resnet_repeats_what_the_reference_says_with_and_without_stacks(
+    shared_traces: Path, real_trace: RealTrace
+) -> None:
+    trace = real_trace("mi300/resnet_act_checkpoint")
     activity = activity_of(trace)
     found = phases(trace.table, trace.tree, activity)
     by_op = found.by_op(trace.table, activity).set_index("name")

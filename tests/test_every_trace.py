@@ -1,0 +1,280 @@
+"""Every recorded trace: what is read, linked, analyzed and reported of it obeys the laws of each room.
+
+Each goes through ``tracelens report`` once, for all tests. ``pytest -s`` prints the table of coverage.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import tracelens
+from tests.analysis.test_event_category import check_sums
+from tests.analysis.test_steps import times_of
+from tests.analysis.views.test_critical_path import path_of
+from tests.analysis.views.test_idle import gaps_of
+from tests.analysis.views.test_modules import activity_of
+from tests.conftest import device_traces, recorded_traces
+from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.attribution.device_time import gpu_timeline
+from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.sheets.call_stacks import call_stacks
+from tracelens.analysis.sheets.modules import modules
+from tracelens.analysis.sheets.recompute import phases
+from tracelens.cli import main
+from tracelens.report.result import Report
+
+pytestmark = pytest.mark.shared
+
+#: Trace of graph replays -> the trace of its graphs' capture.
+CAPTURES = {
+    "inference/vllm_decode_full/graph_execution.json.gz": (
+        "inference/vllm_decode_full/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace.json.gz"
+    ),
+    "inference/vllm_prefilldecode_piecewise/graph_execution.json.gz": (
+        "inference/vllm_prefilldecode_piecewise/capture_traces/graph_capture_rank_0.pt.trace.json.gz"
+    ),
+}
+_NO_CAPTURE = "most kernels hang on graph launches or compiled regions of a torch that records no arguments of theirs"
+_OLD_LISTS = "its Kineto records no sizes of tensor lists: concatenations of the forward pass have none"
+_NO_LINKS = "PyTorch 1.8 before its release: no window sizes of pooling, and kernels launched below no op"
+_BARE = "its kernels were launched by a library below no op: there are no shapes to them"
+_HAND_MADE = "made by hand, no recording: the fused op says no top-k"
+#: Start of a path -> (least share of the time with work, why it is below ``WITH_WORK``).
+EXCEPTIONS = {
+    "hta/trace_filter/": (0.95, _OLD_LISTS),
+    "more/ao/": (0.0, _NO_CAPTURE),
+    "more/flashinfer/": (0.0, _BARE),
+    "more/kineto/samples/resnet50_num_workers_0/2021": (0.96, _NO_LINKS),
+    "more/tracelens_handmade_pairs/test01": (0.0, _HAND_MADE),
+}
+WITH_WORK, CATEGORISED = 0.97, 0.99
+#: The same of categories.
+UNNAMED = {"more/kineto/samples/resnet50_num_workers_0/2021": 0.98}
+#: Counted by their bytes on links, not in the device's memory.
+ELSEWHERE = ("CustomCollective", "EP_Communication", "copy")
+#: The rank-0 file of HTA has times of 19 digits: read as floats, 531 of its events outlive their callers.
+#: file -> (host events, device events, those without a launch, host events that outlive their caller)
+REAL = {
+    "mi300/resnet_act_checkpoint.json.gz": (45_533, 3_653, 968, 24),
+    "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (10_593, 1_517, 463, 2),
+    "inference/vllm_decode_full/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace.json.gz": (
+        126_849, 10, 0, 152,
+    ),
+    "inference/vllm_decode_full/graph_execution.json.gz": (1_105, 434, 0, 0),
+    "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": (39_309, 6_095, 0, 0),
+    "hta/nccl_parser_config/nccl_data.json.gz": (23_128, 3_774, 0, 0),
+}  # fmt: skip
+#: Device events that were launched before the window, of the other traces that have any.
+UNLINKED = {
+    "more/kineto/samples/resnet50_num_workers_0/2021-01-10_515e6115_2d19c6_worker0.pt.trace.json.gz": 765,
+    "more/param/dlrm_8rank/worker1_step_12.1694128201556.pt.trace.json.gz": 64,
+    "more/param/dlrm_8rank/worker3_step_12.1694128201557.pt.trace.json.gz": 64,
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz": 93,
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank1.pt.trace.json.gz": 93,
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank2.pt.trace.json.gz": 66,
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank3.pt.trace.json.gz": 93,
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5_qcomm_runA/rank0.pt.trace.json.gz": 98,
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5_qcomm_runA/rank1.pt.trace.json.gz": 98,
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5_qcomm_runA/rank2.pt.trace.json.gz": 72,
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5_qcomm_runA/rank3.pt.trace.json.gz": 97,
+}
+
+DEVICE = device_traces()
+#: Those without device events last: both lists then number the others alike, and each trace has its tests in a row.
+ALL = [*DEVICE, *sorted(set(recorded_traces()) - set(DEVICE))]
+of_every_trace = pytest.mark.parametrize("recorded", ALL, indirect=True, scope="module")
+of_device_traces = pytest.mark.parametrize("recorded", DEVICE, indirect=True, scope="module")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A trace with what ``tracelens report`` said and wrote; no report of one without device events."""
+
+    name: str
+    path: Path
+    trace: Trace
+    report: Report | None
+    code: int
+    shown: str
+    document: dict[str, Any] | None
+
+    @property
+    def analysis(self) -> Analysis:
+        assert self.report is not None
+        assert isinstance(self.report.result, Analysis)
+        return self.report.result
+
+
+def kept(made: dict[str, Any], name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    made[name] = function(*arguments, **options)
+    return made[name]
+
+
+def reported(path: Path, folder: Path, *options: object) -> tuple[int, str, Trace | None, Report | None]:
+    """Exit code, output, trace and report of the command."""
+    made: dict[str, Any] = {"load": None, "report": None}
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as shown:
+        for name in made:
+            patch.setattr(tracelens, name, partial(kept, made, name, getattr(tracelens, name)))
+        code = main(["report", str(path), "-o", str(folder), *map(str, options)])
+    return code, shown.getvalue(), made["load"], made["report"]
+
+
+@pytest.fixture(scope="module")
+def recorded(request: pytest.FixtureRequest, shared_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """With the capture of its graphs where there is one."""
+    name = str(request.param)
+    path = shared_traces / name
+    folder = tmp_path_factory.mktemp("every") / "r"
+    captured = CAPTURES.get(name)
+    code, shown, trace, report = reported(path, folder, *(["--capture", shared_traces / captured] if captured else []))
+    document = json.loads((folder / "report.json").read_text()) if report else None
+    assert trace is not None
+    return Recorded(name=name, path=path, trace=trace, report=report, code=code, shown=shown, document=document)
+
+
+@of_every_trace
+def test_it_reads_as_json_does(recorded: Recorded) -> None:
+    whole = json.loads(gzip.decompress(recorded.path.read_bytes()))
+    if isinstance(whole, list):  # of PyTorch 1.8: the events alone
+        whole = {"traceEvents": whole}
+    events = whole.pop("traceEvents")
+    complete = [e for e in events if e["ph"] == "X"]
+    table = recorded.trace.table
+    assert table.events_total == len(events)
+    assert table.counts_by_phase == Counter(e["ph"] for e in events)
+    assert table.metadata == whole
+    assert [table.names[c] for c in table.name] == [e["name"] for e in complete]
+    assert table.correlation.tolist() == [e.get("args", {}).get("correlation", -1) for e in complete]
+    assert table.event(len(table) // 2) == complete[len(table) // 2]
+    assert not table.losses
+
+
+@of_every_trace
+def test_its_tree_is_sound_and_only_what_was_launched_before_its_window_is_unlinked(recorded: Recorded) -> None:
+    table, tree, name = recorded.trace.table, recorded.trace.tree, recorded.name
+    assert tree.self_check() == []
+    linked = tree.launch >= 0
+    found = (len(tree), int(linked.sum()) + len(tree.unlinked), len(tree.unlinked), tree.overlaps)
+    if name in REAL:
+        assert found == REAL[name]
+    else:
+        assert len(tree.unlinked) == UNLINKED.get(name, 0)
+    assert (table.correlation[tree.unlinked] < table.correlation[tree.launch[linked]].min(initial=2**62)).all()
+    # the engine's wrapper has a forward op exactly where something before it was recorded with its number
+    is_wrapper = np.char.startswith(np.array(table.names), "autograd::engine::evaluate_function")[table.name]
+    wrappers = np.flatnonzero(is_wrapper & (table.sequence_number >= 0))
+    first: dict[int, int] = {}
+    for number, start in zip(table.sequence_number.tolist(), table.start_ns.tolist(), strict=True):
+        first[number] = min(start, first.get(number, start))
+    is_late = [
+        first[n] < start
+        for n, start in zip(table.sequence_number[wrappers].tolist(), table.start_ns[wrappers].tolist(), strict=True)
+    ]
+    assert (tree.forward[wrappers] >= 0).tolist() == is_late
+
+
+@of_every_trace
+def test_no_step_is_busy_for_longer_than_it_lasts(recorded: Recorded) -> None:
+    """Of pipelined ranks a few ms of a step run beside its neighbors; nothing else does."""
+    times = times_of(recorded.trace)
+    assert (times.busy_ns <= times.duration_ns).all()
+    assert (times.outside_ns <= 0.03 * times.duration_ns).all()
+
+
+@of_device_traces
+def test_the_views_hold_all_device_time(recorded: Recorded) -> None:
+    table, tree, activity = recorded.trace.table, recorded.trace.tree, activity_of(recorded.trace)
+    found = phases(table, tree, activity)
+    sums = [found.frame(activity)["kernel_us"].sum()]
+    for frame, column in (
+        (modules(table, tree, activity, found, ""), "self_us"),
+        (call_stacks(table, tree, activity), "kernel_us"),
+    ):
+        sums += [frame[column].sum()] if frame is not None else []
+    assert [round(1000 * us) for us in sums] == [int(activity.duration.sum())] * len(sums)
+
+
+@of_device_traces
+def test_the_causes_of_idle_time_add_up(recorded: Recorded) -> None:
+    assert int(gaps_of(recorded.trace).idle.sum()) == gpu_timeline(activity_of(recorded.trace)).idle_ns
+
+
+@of_device_traces
+def test_the_critical_path_is_at_most_the_window_and_at_least_the_busiest_stream(recorded: Recorded) -> None:
+    path = path_of(recorded.trace)
+    assert path.busiest_stream_ns <= path.length_ns <= path.window[1] - path.window[0]
+
+
+@of_device_traces
+def test_the_command_reports(recorded: Recorded) -> None:
+    assert recorded.code == 0
+    assert_fits_the_schema(recorded.shown, recorded.document)
+
+
+def assert_fits_the_schema(shown: str, document: Any) -> None:
+    assert len(shown.splitlines()) <= 36
+    jsonschema.validate(document, json.loads((Path(tracelens.__file__).parent / "report.schema.json").read_text()))
+    busy = document["busy"]
+    # conserved up to the digits of the document
+    assert sum(busy[part] for part in ("compute", "exposed_comm", "memcpy", "idle")) == pytest.approx(1, abs=1e-9)
+
+
+@of_device_traces
+def test_its_report_obeys_every_law(recorded: Recorded) -> None:
+    assert recorded.report is not None
+    checked = recorded.report.check(recorded.path)
+    assert checked.broken == ()
+    assert checked.unchecked == ""
+
+
+@of_device_traces
+def test_every_table_sums_by_the_same_categories(recorded: Recorded) -> None:
+    check_sums(recorded.analysis)
+
+
+def share_with_work(found: Analysis) -> float:
+    """Of the linked kernel time that neither communicates nor copies from host to device, the share with work."""
+    rows = found.frames["unified_perf_summary"]
+    rows = rows[(rows["name"] != "(unlinked kernels)") & ~rows["category"].isin(ELSEWHERE)]
+    known = (rows["gflops"] > 0) | rows["hbm_mb"].notna()
+    total = rows["kernel_us_sum"].sum()
+    return float(rows.loc[known, "kernel_us_sum"].sum() / total) if total else 1.0
+
+
+@of_device_traces
+def test_time_has_a_category_and_where_shapes_were_recorded_work(recorded: Recorded) -> None:
+    """A trace counts as having shapes when any event records ``Input Dims`` (``record_shapes=True``)."""
+    name, found = recorded.name, recorded.analysis
+    work = share_with_work(found) if found.coverage.shapes else None
+    shown = "no shapes" if work is None else f"work {work:7.2%}"
+    print(f"\n{name[:76]:76} category {found.coverage.categorised:7.2%}  {shown}", end="")  # noqa: T201
+    bar = next((bar for start, (bar, _) in EXCEPTIONS.items() if name.startswith(start)), WITH_WORK)
+    named = next((bar for start, bar in UNNAMED.items() if name.startswith(start)), CATEGORISED)
+    assert found.coverage.categorised >= named
+    assert work is None or work >= bar
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_a_graph_replay_without_its_capture_has_categories_by_kernel(
+    shared_traces: Path, tmp_path: Path, name: str
+) -> None:
+    code, shown, _, report = reported(shared_traces / name, tmp_path / "r")
+    assert code == 0
+    assert_fits_the_schema(shown, json.loads((tmp_path / "r" / "report.json").read_text()))
+    assert report is not None
+    assert report.summary.coverage.categorised > 0.9999
+    assert report.check(shared_traces / name).broken == ()
