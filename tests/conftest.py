@@ -21,6 +21,9 @@ OTHER_TOOLS = {"et", "rocprof_v1", "rocprof_v2", "rocprofv3"}
 #: With traces of PyTorch's profiler that hold no device events.
 HOST_ONLY = {"cpu_only"}
 
+#: Files whose tests share nothing but a parameter: those of one parameter run in one worker.
+BY_PARAMETER = ("tests/test_every_trace.py",)
+
 RealTrace = Callable[[str], Trace]
 RealAnalysis = Callable[..., Analysis]
 
@@ -81,3 +84,24 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return REPOSITORY
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The tests of a file run in one worker (``-n``), as they share what is slow to make; mutated traces share nothing."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path, _, test = nodeid.partition("::")
+            return test.partition("[")[2] if path in BY_PARAMETER and "[" in test else path
+
+    config.option.loadscopereorder = False
+    return None if config.option.markexpr == "fuzz" else ByFile(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What keeps a worker busy for longest is begun first."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("wheel") is None)

@@ -38,6 +38,9 @@ from tracelens.report.result import Report
 
 pytestmark = pytest.mark.shared
 
+SCHEMA = jsonschema.Draft202012Validator(
+    json.loads((Path(tracelens.__file__).parent / "report.schema.json").read_text())
+)
 #: Trace of graph replays -> the trace of its graphs' capture.
 CAPTURES = {
     "inference/vllm_decode_full/graph_execution.json.gz": (
@@ -227,7 +230,7 @@ def test_the_command_reports(recorded: Recorded) -> None:
 
 def assert_fits_the_schema(shown: str, document: Any) -> None:
     assert len(shown.splitlines()) <= 36
-    jsonschema.validate(document, json.loads((Path(tracelens.__file__).parent / "report.schema.json").read_text()))
+    SCHEMA.validate(document)
     busy = document["busy"]
     # conserved up to the digits of the document
     assert sum(busy[part] for part in ("compute", "exposed_comm", "memcpy", "idle")) == pytest.approx(1, abs=1e-9)

@@ -42,6 +42,8 @@ class Plain:
 
     def learn(self, ops: list[Any]) -> None:
         new = [op for op in dict.fromkeys(ops) if op not in self.prices]
+        if not new:
+            return
         found = self.backend.estimate_many(WorkColumns.of(new), self.system)
         for op, time_us, name in zip(new, found.time_us.tolist(), found.backend, strict=True):
             held = name == "tile" and isinstance(op, GEMM | GroupedGEMM)

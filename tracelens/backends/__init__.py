@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
+import sys
+from functools import cache
 
 from tracelens.backends.base import Backend, Estimate, EstimateTable, backend
 from tracelens.backends.system import System
@@ -18,6 +20,12 @@ __all__ = ["Backend", "Estimate", "EstimateTable", "System", "backend", "backend
 
 def backends() -> Registry:
     """Every backend by name: the modules of this package, and those that installed packages announce."""
+    return _found(tuple(sys.path))
+
+
+@cache
+def _found(_path: tuple[str, ...]) -> Registry:
+    """Looking through all installed packages takes longer than most estimates: once per ``sys.path``."""
     own = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     others = [entry.load() for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)]
     return Registry.collect("backend", [*own, *others])
