@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from tracelens.projection.projection_options import STRATEGIES
 from tracelens.projection.search import fastest
 from tracelens.projection.search.paper import PaperRules, PaperSystem, load_shape
 from tracelens.projection.search.request import Request, answer
 from tracelens.projection.search.rules import ANYTHING
-from tracelens.projection.search.space import STRATEGIES, Candidates, enumerate_candidates
+from tracelens.projection.search.space import Candidates, enumerate_candidates
 
 GPUS = [2**i for i in range(2, 15)]
 BATCH = 4096

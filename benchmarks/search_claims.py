@@ -16,7 +16,8 @@ from typing import Any
 
 from tracelens.errors import TracelensError
 from tracelens.projection.batch_rows import project_row
-from tracelens.projection.search.request import Request, RuleSet, answer
+from tracelens.projection.projection_options import RuleSet
+from tracelens.projection.search.request import Request, answer
 from tracelens.projection.search.sweep import points
 
 BATCH = 4096

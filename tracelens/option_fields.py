@@ -160,6 +160,7 @@ def takes(options: type) -> Callable[[F], F]:
         keywords = [
             inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
             for each in fields(options)
+            if each.name not in {one.name for one in own}
         ]
         rows = [f"{each.name}: {declared.help.replace('%%', '%')}" for each, declared in _declared(options)]
         function.__signature__ = inspect.Signature([*own, *keywords])  # type: ignore[attr-defined]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tracelens.backends.system import System
+from tracelens.projection.projection_options import Strategy
 from tracelens.projection.search import fastest
-from tracelens.projection.search.rules import Wanted
-from tracelens.projection.search.space import Strategy
+from tracelens.projection.search.rules import Constraints
 from tracelens.projection.search.splits import Space, placements
 from tracelens.projection.search.whole_step import CorrectedRules
 from tracelens.projection.step import project
@@ -59,7 +59,7 @@ def test_the_parts_of_a_step_add_up() -> None:
 
 def test_less_free_memory_leaves_fewer_configurations() -> None:
     priced = rules("llama3.1-70b", "dgx-h100", "1d", 4096)
-    half, full = (len(priced.feasible([64], global_batch=64, wanted=Wanted(headroom=h)).step_s) for h in (0.5, 0))
+    half, full = (len(priced.feasible([64], global_batch=64, wanted=Constraints(headroom=h)).step_s) for h in (0.5, 0))
     assert 0 < half < full
 
 

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 
 from tracelens.errors import UsageError
+from tracelens.projection.projection_options import STRATEGIES
 from tracelens.projection.search import evaluate, search
 from tracelens.projection.search.paper import PaperRules, PaperSystem, load_shape
-from tracelens.projection.search.space import STRATEGIES, Candidates, enumerate_candidates
+from tracelens.projection.search.space import Candidates, enumerate_candidates
 
 GPUS = [2**i for i in range(2, 15)]
 FIELDS = [

@@ -12,7 +12,7 @@ import tracelens as tl
 from tracelens.errors import UsageError
 from tracelens.projection.search import COLUMNS
 from tracelens.projection.search.request import Answer, Request, answer
-from tracelens.projection.search.rules import Wanted
+from tracelens.projection.search.rules import Constraints
 from tracelens.projection.search.systems import Figures, load_model, load_system, paper_shape, paper_system
 
 SMALL = Request(
@@ -48,7 +48,7 @@ def test_an_explanation_adds_up_to_its_row(request_: Request) -> None:
 
 def test_a_step_takes_as_long_whatever_other_precisions_are_searched() -> None:
     """GB200 holds products down by precision, 1.66 times in BF16 and 1.11 times in FP4."""
-    fixed = Wanted(fixed={"tp": 4, "pp": 1, "mbs": 1, "zero": 1, "recompute": "none"})
+    fixed = Constraints(fixed={"tp": 4, "pp": 1, "mbs": 1, "zero": 1, "recompute": "none"})
     asked = replace(SMALL, model="llama3.1-8b", cluster="gb200-nvl72", gpus=(16,), wanted=fixed)
     (alone,) = answer(replace(asked, precisions=("bf16",))).table["t"]
     among = answer(replace(asked, precisions=("bf16", "nvfp4"))).table.set_index("precision")["t"]
@@ -65,7 +65,7 @@ def test_an_explanation_by_the_papers_rules_adds_up_to_work_and_memory() -> None
 
 def test_what_is_fixed_stays_and_what_is_forbidden_is_one(small: Answer) -> None:
     held = answer(
-        replace(SMALL, wanted=Wanted(fixed={"tp": 2, "zero": 1}, forbidden=frozenset({"pp", "recompute"})))
+        replace(SMALL, wanted=Constraints(fixed={"tp": 2, "zero": 1}, forbidden=frozenset({"pp", "recompute"})))
     ).table
     assert set(held["tp"]) == {2}
     assert set(held["pp"]) == {1}
@@ -75,13 +75,13 @@ def test_what_is_fixed_stays_and_what_is_forbidden_is_one(small: Answer) -> None
 
 def test_free_memory_is_left(small: Answer) -> None:
     capacity = small.rule_sets[0].capacity_gb
-    held = answer(replace(SMALL, wanted=Wanted(headroom=0.8))).table
+    held = answer(replace(SMALL, wanted=Constraints(headroom=0.8))).table
     assert held["mem"].max() <= 0.2 * capacity < small.table["mem"].max()
 
 
 @pytest.mark.parametrize("rules", ["paper", "corrected"])
 def test_one_configuration_is_evaluated_although_it_does_not_fit(rules: Any) -> None:
-    wanted = Wanted(fixed={"tp": 1, "pp": 1, "mbs": 4})
+    wanted = Constraints(fixed={"tp": 1, "pp": 1, "mbs": 4})
     found = answer(replace(SMALL, model="gpt3-1t", rules=rules, gpus=(16,), wanted=wanted))
     assert len(found.fits) == 0
     assert found.best["mem"].iloc[0] > 192
@@ -90,7 +90,7 @@ def test_one_configuration_is_evaluated_although_it_does_not_fit(rules: Any) -> 
 
 def test_a_dimension_that_there_is_not_is_named() -> None:
     with pytest.raises(UsageError, match="no dimension of the search named 'tpp'; did you mean tp"):
-        answer(replace(SMALL, wanted=Wanted(fixed={"tpp": 2})))
+        answer(replace(SMALL, wanted=Constraints(fixed={"tpp": 2})))
 
 
 def test_the_cheapest_uses_fewer_devices_than_the_fastest(small: Answer) -> None:
@@ -180,7 +180,7 @@ def test_a_shape_may_say_its_vocabulary() -> None:
 
 def test_summa_moves_what_the_paper_says_and_divides_all_weights() -> None:
     """On a 2 x 4 grid, per block of nb: X k / nb along a row, k n / nb along a column, 2 bytes each."""
-    fixed = Wanted(fixed={"tp1": 2, "tp2": 4, "pp": 1, "mbs": 1, "nb": 8, "recompute": "none", "zero": 1})
+    fixed = Constraints(fixed={"tp1": 2, "tp2": 4, "pp": 1, "mbs": 1, "nb": 8, "recompute": "none", "zero": 1})
     found = answer(replace(SMALL, strategies=("2d",), gpus=(16,), wanted=fixed))
     rows = found.explained().set_index("op")
     x, e, f, passes, layers = 2048 // 4, 4096, 4 * 4096 // 2, 128 // 2, 32

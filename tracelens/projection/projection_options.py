@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
 from tracelens.option_fields import comma_list, option, positive
-from tracelens.training_options import TrainingOptions
+from tracelens.training_options import Precision, TrainingOptions
 
 if TYPE_CHECKING:
     from tracelens.projection.overheads import Software
@@ -51,6 +51,9 @@ class ProjectOptions(TrainingOptions):
     software: Software | None = None
 
 
+#: 1d: tensor parallel with sequence parallel. 2d: SUMMA. 2d-seqp: tensor parallel times context parallel.
+Strategy: TypeAlias = Literal["1d", "2d", "2d-seqp"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 RuleSet: TypeAlias = Literal["corrected", "paper", "repaired"]
 Objective: TypeAlias = Literal["time", "cost", "energy"]
 
@@ -62,14 +65,14 @@ class SearchOptions:
     gpus: int | Collection[int] | str | None = option("device counts; N..M doubles from N", metavar="N|N..M|N,M")
     max_gpus: int | None = option("no more devices; alone: 1, 2, 4 ... N", kind=positive, metavar="N")
     global_batch: int = option("sequences of a step", MISSING, kind=positive, metavar="SAMPLES")
-    strategy: str = option("how tensors are split", "all", choices=("1d", "2d", "2d-seqp", "all"))
+    strategy: Strategy | Literal["all"] = option("how tensors are split", "all", choices=(*STRATEGIES, "all"))
     sequence: int | None = option(
         "tokens of a sequence; default: the model's own, else 4096", kind=positive, metavar="TOKENS"
     )
-    precision: Sequence[str] = option(
+    precision: Sequence[Precision] = option(
         "bf16, fp16, fp8, mxfp8, nvfp4; several are searched; default: bf16", ("bf16",), read=comma_list, metavar="P,P"
     )
-    rules: RuleSet = option("what prices a configuration", "corrected", choices=("corrected", "paper", "repaired"))
+    rules: RuleSet = option("what prices a configuration", "corrected", choices=get_args(RuleSet))
     backend: str = option_fields.cost_model(BACKENDS)
     top: int = option("results per device count and strategy", 10, kind=positive, metavar="N")
     fix: Mapping[str, Any] | Sequence[str] = option(
@@ -77,7 +80,7 @@ class SearchOptions:
     )
     forbid: Collection[str] = option("keep a dimension at 1, e.g. pp; repeatable", (), repeat=True, metavar="NAME")
     memory_headroom: float = option("share of device memory to leave free", 0.0, kind=float, metavar="SHARE")
-    objective: Objective = option("what the winner is best in", "time", choices=("time", "cost", "energy"))
+    objective: Objective = option("what the winner is best in", "time", choices=get_args(Objective))
     price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour()
 
     def device_counts(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.projection.search.rules import ANYTHING, Feasible, Floats, Rules, Wanted
+from tracelens.projection.search.rules import ANYTHING, Constraints, Feasible, Floats, Rules
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,7 @@ COLUMNS = (
 
 def search(
     rules: Rules[Any], gpu_counts: Iterable[int], *, global_batch: int, top: int = 10, model: str = "",
-    wanted: Wanted = ANYTHING,
+    wanted: Constraints = ANYTHING,
 ) -> pd.DataFrame:  # fmt: skip
     """The ``top`` fastest configurations that fit, per device count; no row where none fits.
 
@@ -37,7 +37,7 @@ def search(
 
 
 def front(
-    rules: Rules[Any], gpu_counts: Iterable[int], *, global_batch: int, model: str = "", wanted: Wanted = ANYTHING
+    rules: Rules[Any], gpu_counts: Iterable[int], *, global_batch: int, model: str = "", wanted: Constraints = ANYTHING
 ) -> pd.DataFrame:
     """Configurations that no other beats in time, devices and memory at once, fewest devices first."""
     found = rules.feasible(sorted(set(gpu_counts)), global_batch=global_batch, wanted=wanted)

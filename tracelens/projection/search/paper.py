@@ -24,14 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.projection.search.rules import Feasible, Wanted
-from tracelens.projection.search.space import (
-    Candidates,
-    Shape,
-    Strategy,
-    distinct,
-    enumerate_candidates,
-)
+from tracelens.projection.projection_options import Strategy
+from tracelens.projection.search.rules import Constraints, Feasible
+from tracelens.projection.search.space import Candidates, Shape, distinct, enumerate_candidates
 
 Floats = npt.NDArray[np.float64]
 Repair = Literal["layernorm", "pipeline", "all_reduce"]
@@ -188,7 +183,7 @@ class PaperRules:
         """Length of a sequence."""
         return self.shape.sequence
 
-    def feasible(self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Wanted) -> Feasible[Candidates]:
+    def feasible(self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Constraints) -> Feasible[Candidates]:
         """All configurations that hold what is wanted: memory first, then time."""
         space = enumerate_candidates(
             self.shape, self.strategy, gpu_counts, global_batch=global_batch, domain=self.system.domain

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from tracelens.errors import UsageError
-from tracelens.projection.projection_options import BACKENDS
+from tracelens.option_fields import made, takes
+from tracelens.projection.projection_options import BACKENDS, STRATEGIES, Objective, RuleSet, SearchOptions, Strategy
 from tracelens.projection.search import evaluate, fastest, pareto
 from tracelens.projection.search.paper import REPAIRS, PaperRules
-from tracelens.projection.search.rules import ANYTHING, Feasible, Rules, Wanted
-from tracelens.projection.search.space import STRATEGIES, Strategy
+from tracelens.projection.search.rules import ANYTHING, Constraints, Feasible, Rules
 from tracelens.projection.search.splits import Space, Splits
 from tracelens.projection.search.systems import (
     AS_THEY_ARE,
@@ -30,8 +30,6 @@ from tracelens.training_options import Precision
 if TYPE_CHECKING:
     import pandas as pd
 
-RuleSet: TypeAlias = Literal["corrected", "paper", "repaired"]
-Objective: TypeAlias = Literal["time", "cost", "energy"]
 OBJECTIVES: Mapping[Objective, str] = {"time": "t", "cost": "usd_per_mtoken", "energy": "j_per_token"}
 _SECONDS_PER_HOUR = 3600
 _MILLION = 1e6
@@ -62,7 +60,7 @@ class Request:
     sequence: int | None = None
     precisions: tuple[Precision, ...] = ("bf16",)
     backends: str = BACKENDS
-    wanted: Wanted = ANYTHING
+    wanted: Constraints = ANYTHING
     figures: Figures = AS_THEY_ARE
     objective: Objective = "time"
     price_per_gpu_hour: float | None = None
@@ -83,6 +81,25 @@ class Request:
             raise UsageError(f"--price-per-gpu-hour must be above 0 and finite, not {self.price_per_gpu_hour}")
         if self.objective == "cost" and self.price_per_gpu_hour is None:
             raise UsageError("the objective cost needs --price-per-gpu-hour")
+
+    @classmethod
+    def of(cls, model: str, cluster: str, asked: SearchOptions) -> Request:
+        """What the options ask for. UsageError where they do not fit."""
+        return cls(
+            model=model,
+            cluster=cluster,
+            gpus=asked.device_counts(),
+            global_batch=asked.global_batch,
+            strategies=STRATEGIES if asked.strategy == "all" else (asked.strategy,),
+            rules=asked.rules,
+            top=asked.top,
+            sequence=asked.sequence,
+            precisions=tuple(asked.precision),
+            backends=asked.backend,
+            wanted=Constraints(fixed=asked.fixed(), forbidden=frozenset(asked.forbid), headroom=asked.memory_headroom),
+            objective=asked.objective,
+            price_per_gpu_hour=asked.price_per_gpu_hour,
+        )
 
     def rule_sets(self) -> list[Rules[Any]]:
         """One per strategy."""
@@ -238,46 +255,24 @@ def answer(request: Request) -> Answer:
     return Answer(request=request, rule_sets=rule_sets, found=found, table=table, origin=origin)
 
 
+@takes(SearchOptions)
 def search(
     model: str,
     cluster: str,
-    gpus: int | Collection[int],
-    global_batch: int,
-    *,
-    strategy: Strategy | Literal["all"] = "all",
-    rules: RuleSet = "corrected",
-    top: int = 10,
-    sequence: int | None = None,
-    precision: Sequence[Precision] = ("bf16",),
-    backend: str = BACKENDS,
-    fix: Mapping[str, Any] | None = None,
-    forbid: Collection[str] = (),
-    memory_headroom: float = 0.0,
-    objective: Objective = "time",
-    price_per_gpu_hour: float | None = None,
+    gpus: int | Collection[int] | None = None,
+    global_batch: int | None = None,
+    options: SearchOptions | None = None,
+    **given: Any,
 ) -> pd.DataFrame:
     """The ``top`` configurations per device count and strategy that fit, best by ``objective`` first.
 
     >>> tl.search("gpt3-1t", "b200-nvs8", [512, 1024], 4096, strategy="1d")                       # doctest: +SKIP
 
-    Columns as ``tracelens search -o`` writes them: t in s, mem and *_mem in GB, throughput in samples/s. UsageError for
-    names that are not known and dimensions that do not exist.
+    Columns as ``tracelens search -o`` writes them: t in s, mem and *_mem in GB, throughput in samples/s. ``options``
+    are what the keywords change. UsageError for names that are not known and dimensions that do not exist.
     """
-    request = Request(
-        model=model,
-        cluster=cluster,
-        gpus=(gpus,) if isinstance(gpus, int) else tuple(gpus),
-        global_batch=global_batch,
-        strategies=STRATEGIES if strategy == "all" else (strategy,),
-        rules=rules,
-        top=top,
-        sequence=sequence,
-        precisions=tuple(precision),
-        backends=backend,
-        wanted=Wanted(fixed=dict(fix or {}), forbidden=frozenset(forbid), headroom=memory_headroom),
-        objective=objective,
-        price_per_gpu_hour=price_per_gpu_hour,
-    )
+    named = {name: value for name, value in (("gpus", gpus), ("global_batch", global_batch)) if value is not None}
+    request = Request.of(model, cluster, made(SearchOptions, {**named, **given}, options))
     return answer(request).best.reset_index(drop=True)
 
 

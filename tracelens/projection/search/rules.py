@@ -21,7 +21,7 @@ _WHOLE = ({"tp", "pp", "mbs"}, {"tp1", "tp2", "pp", "mbs"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Constraints:
     """Constraints. ``fixed`` values by column; ``forbidden`` columns stay at one rank (zero at 1, recompute at none).
 
     ``headroom`` is the share of device memory that must stay free.
@@ -59,7 +59,7 @@ class Wanted:
         return allowed
 
 
-ANYTHING = Wanted()
+ANYTHING = Constraints()
 PLACES = ("nv_tp1", "nv_tp2", "nv_dp", "nv_pp")
 
 
@@ -88,7 +88,7 @@ class Rules(Protocol[C]):
         """Length of a sequence."""
         ...
 
-    def feasible(self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Wanted) -> Feasible[C]:
+    def feasible(self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Constraints) -> Feasible[C]:
         """All configurations that hold what is wanted: memory first, then time."""
         ...
 

@@ -11,15 +11,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.projection.projection_options import Strategy
+
 Ints = npt.NDArray[np.int64]
-#: 1d: tensor parallel with sequence parallel. 2d: SUMMA. 2d-seqp: tensor parallel times context parallel.
-Strategy = Literal["1d", "2d", "2d-seqp"]
-STRATEGIES: tuple[Strategy, ...] = ("1d", "2d", "2d-seqp")
 
 #: Below these widths a shard is too thin for a matrix engine to be worth splitting further (the paper's choice).
 MIN_SHARD = 128

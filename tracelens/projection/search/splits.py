@@ -15,13 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.projection.search.space import (
-    MIN_SHARD,
-    Ints,
-    Strategy,
-    divisors,
-    summa_blocks,
-)
+from tracelens.projection.projection_options import Strategy
+from tracelens.projection.search.space import MIN_SHARD, Ints, divisors, summa_blocks
 from tracelens.training_options import Precision, Recompute
 from tracelens.workload.model_config import ModelConfig
 

@@ -27,9 +27,9 @@ from tracelens.projection.blocks import exposed_share
 from tracelens.projection.job import layer_counts
 from tracelens.projection.overheads import PLAIN, Software, later_us, sustained_us
 from tracelens.projection.overlap import OVERLAP_COST, REDUCED_BYTES, exposed_us, hop_us
-from tracelens.projection.projection_options import BACKENDS
-from tracelens.projection.search.rules import ANYTHING, PLACES, Feasible, Wanted
-from tracelens.projection.search.space import Ints, Strategy, distinct
+from tracelens.projection.projection_options import BACKENDS, Strategy
+from tracelens.projection.search.rules import ANYTHING, PLACES, Constraints, Feasible
+from tracelens.projection.search.space import Ints, distinct
 from tracelens.projection.search.splits import RECOMPUTE, Space, Splits, placed
 from tracelens.projection.step import completed
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
@@ -175,7 +175,9 @@ class CorrectedRules:
         """Length of a sequence."""
         return self.space.sequence
 
-    def feasible(self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Wanted = ANYTHING) -> Feasible[Splits]:
+    def feasible(
+        self, gpu_counts: Iterable[int], *, global_batch: int, wanted: Constraints = ANYTHING
+    ) -> Feasible[Splits]:
         """All configurations that hold what is wanted: memory first, which does not depend on where ranks stand."""
         splits = self.space.splits(gpu_counts, global_batch=global_batch)
         if wanted.fixed or wanted.forbidden:
