@@ -46,8 +46,6 @@ DUE = "to be divided"
 EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
     "analysis": (
         ("complexity", "activity.device_activity", 17, DUE),
-        ("lines", "analyze.analyze", 136, DUE),
-        ("complexity", "analyze.analyze", 23, DUE),
         ("lines", "assembly.views", 65, DUE),
         ("parameters", "assembly.views", 9, DUE),
         ("complexity", "calls.OpReadings.__init__", 17, DUE),

@@ -24,9 +24,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.analysis.analyze import no_device_events
     from tracelens.analysis.loaded_trace import load
     from tracelens.analysis.options import Options
+    from tracelens.analysis.reading.recording import no_device_events
     from tracelens.analysis.verdict.health import health
     from tracelens.extensions import NONE, load_extension
     from tracelens.hardware import HardwareSpec
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     for line in _lines(state):
         print(terminal_text(line))
     if not state.device_events:
-        raise no_device_events(trace)
+        raise no_device_events(trace.table)
     return 0
 
 

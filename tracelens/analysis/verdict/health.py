@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.analyze import recognized
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.calls import read_ops, unified_calls
 from tracelens.analysis.attribution.event_category import with_communicating_ops
@@ -18,6 +17,7 @@ from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.composite_ops import with_inner_ops
 from tracelens.analysis.reading.engine_steps import STEM, inference_steps
 from tracelens.analysis.reading.graph_replays import graph_launches
+from tracelens.analysis.reading.recording import recognized
 from tracelens.analysis.sheets.assembly import not_recorded
 from tracelens.analysis.verdict.coverage import coverage
 from tracelens.analysis.verdict.summary import Coverage, Unanswered
@@ -85,7 +85,7 @@ def health(trace: Trace, options: Options | None = None) -> Health:
     options = options or Options()
     table, tree = trace.table, trace.tree
     extensions = active_extensions(table.names, options)
-    recognition = recognized(trace, options)
+    recognition = recognized(table, options.device)
     catalog = Catalog(extensions)
     exchanges = _token_exchanges(table, catalog)
     device = table.rows_of(DEVICE_KINDS)

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.analyze import CHOSEN, Analysis
+from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.event_category import COLLECTIVES, COMMUNICATION, COPY
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.reading.graph_replays import GraphLinks, graph_launches
+from tracelens.analysis.reading.recording import CHOSEN
 from tracelens.analysis.sheets.coll_analysis import with_bus_rate
 from tracelens.analysis.sheets.copies import exposed_copies, with_rate
 from tracelens.analysis.verdict.advice import advice, slow_communication, unmodelled_categories

@@ -1,0 +1,94 @@
+"""Device time attributed to ops: the call, the category and the pass of every analyzed event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.calls import (
+    Calls,
+    Launchers,
+    OpReadings,
+    launchers,
+    modelled_calls,
+    read_ops,
+    unified_calls,
+)
+from tracelens.analysis.attribution.event_category import with_communicating_ops
+from tracelens.analysis.attribution.op_places import all_in
+from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.factorize import Codes
+from tracelens.analysis.options import Options
+from tracelens.analysis.reading.recorded_groups import ep_size_of, expert_groups
+from tracelens.analysis.reading.recording import Recording
+from tracelens.analysis.sheets.recompute import RECOMPUTE, Phases, phases
+from tracelens.analysis.work.expert_exchange import Exchange, ExpertGroup, exchanges_of
+from tracelens.analysis.work.impossible_work import forget_impossible_work
+from tracelens.backends.system import System
+from tracelens.trace.table import TraceTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Attribution:
+    """``activity``: the window's events with what their ops say of them, ``everything``: so those of the whole file.
+
+    ``event_category``: of each event of ``activity`` the category of the row that it is counted in. ``exchanges``: by
+    reading. ``launchers``: ops that launched kernels themselves; ``modelled``: calls with a perf model, nested ones
+    included; ``unified``: every event in exactly one call. ``repeated``: 1 for each trace row that is an op which
+    only a recomputation launched.
+    """
+
+    activity: DeviceActivity
+    everything: DeviceActivity
+    event_category: Labels
+    readings: OpReadings
+    exchanges: Mapping[int, Exchange]
+    launchers: Launchers
+    modelled: Calls
+    unified: Calls
+    phases: Phases
+    repeated: Codes
+
+
+def attribute(recording: Recording, window: Window, options: Options) -> Attribution:
+    """The readings are final: what their calls cannot have done in the time measured is not in them."""
+    table, tree, device = recording.trace.table, recording.trace.tree, recording.device
+    model = options.work.model if options.work is not None else None
+    events, ops, readings = read_ops(recording.trace, recording.catalog, window.activity, model)
+    activity = with_communicating_ops(window.activity, tree, readings)
+    system = None if device is None else System.of_device(device)
+    readings, exchanges = exchanges_of(recording.trace, readings, _expert_group(table, options), system)
+    launching = launchers(table, activity, events, ops)
+    modelled = modelled_calls(activity, readings, events, ops)
+    unified, category = unified_calls(table, tree, activity, readings)
+    forget_impossible_work(readings, modelled, device)
+    phase = phases(table, tree, activity)
+    return Attribution(
+        activity=activity,
+        everything=_with_selected(window.everything, activity),
+        event_category=category,
+        readings=readings,
+        exchanges=exchanges,
+        launchers=launching,
+        modelled=modelled,
+        unified=unified,
+        phases=phase,
+        repeated=all_in(RECOMPUTE, phase, tree, activity).astype(np.int32),
+    )
+
+
+def _expert_group(table: TraceTable, options: Options) -> ExpertGroup:
+    groups, size = expert_groups(table), ep_size_of(table, options.ep_size)
+    return ExpertGroup(rank=table.rank, members=groups[0].ranks if len(groups) == 1 else (), size=size)
+
+
+def _with_selected(everything: DeviceActivity, selected: DeviceActivity) -> DeviceActivity:
+    """``everything``, of which ``selected`` are the analyzed events, with what their ops say of them."""
+    if len(selected) == len(everything):
+        return selected
+    communication = everything.communication.copy()
+    communication[np.searchsorted(everything.rows, selected.rows)] = selected.communication
+    return replace(everything, communication=communication)
