@@ -282,7 +282,7 @@ class Job:
 
     def _experts_us(self, kind: Kind, names: tuple[str, ...]) -> float:
         """The host's time for blocks of experts; gradients of weights need nothing from it."""
-        experts = sum(layer.letter == "E" for name in names for layer in self.built[name])
+        experts = sum(layer.waits_for_host for name in names for layer in self.built[name])
         return 0.0 if kind == "W" else experts * self._host.experts_us
 
     def _pass(self, names: tuple[str, ...], factor: float, kind: Kind) -> Pass:

@@ -145,7 +145,7 @@ class Result:
         """None for a model without experts."""
         config, parallel = self.projection.model.experts, self.projection.parallel
         layers = self.projection.job.built.values()
-        ops = [op for blocks in layers for block in blocks if block.letter == "E" for op in block.ops]
+        ops = [op for blocks in layers for block in blocks for op in block.ops]
         up = next((op for op in ops if op.name == "experts.up" and op.phase == "forward"), None)
         if config is None or up is None:
             return None

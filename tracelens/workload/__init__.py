@@ -1,14 +1,9 @@
 """What a model asks of its devices: shapes as TOML files, and the operations of a batch of tokens."""
 
-from tracelens.workload.layers import LayerOp, forward_ops
-from tracelens.workload.model_config import (
-    Experts,
-    FlopsPerToken,
-    LatentAttention,
-    Mamba,
-    ModelConfig,
-    ParameterCount,
-)
+from tracelens.workload.layer_ops import LayerOp
+from tracelens.workload.layers import forward_ops
+from tracelens.workload.model_config import FlopsPerToken, ModelConfig, ParameterCount
+from tracelens.workload.model_shape import Experts, LatentAttention, Mamba
 
 __all__ = [
     "Experts",

@@ -14,7 +14,8 @@ import orjson
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
-from tracelens.workload.model_config import Experts, LatentAttention, Mamba, ModelConfig
+from tracelens.workload.blocks import ATTENTION, DENSE_LAYER, MAMBA, MLP, MOE, WINDOWED_ATTENTION, block_types
+from tracelens.workload.model_shape import Experts, LatentAttention, Mamba
 
 #: Where a multimodal config keeps its language model.
 _INNER = ("text_config", "llm_config", "language_config")
@@ -45,9 +46,7 @@ _WITHOUT_COST = frozenset(
 _WITHOUT_COST_PREFIXES = ("_", "rope_", "summary_", "output_", "return_")
 #: Qwen2's and Qwen3's default of ``max_window_layers``: as many layers attend everything, those after it a window.
 _QWEN_FULL_LAYERS = 28
-_LAYER_TYPES = {"full_attention": "*", "sliding_attention": "w"}
-_BLOCK_TYPES = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-_PATTERN = {"M": "M", "*": "*", "-": "-", "E": "E"}
+_LAYER_TYPES = {"full_attention": ATTENTION.letter, "sliding_attention": WINDOWED_ATTENTION.letter}
 
 
 class _Keys:
@@ -120,8 +119,11 @@ class _Keys:
         )
 
 
-def read_config(path: Path) -> ModelConfig:
-    """The model of a ``config.json``. InputError when it is missing, incomplete, or of a kind that is not modeled."""
+def read_config(path: Path) -> dict[str, Any]:
+    """What a ``ModelConfig`` is made of, from a ``config.json``.
+
+    InputError when it is missing, incomplete, or of a kind that is not modeled.
+    """
     try:
         values = orjson.loads(path.read_bytes())
     except OSError as error:
@@ -151,7 +153,7 @@ def read_config(path: Path) -> ModelConfig:
     parsed = DType.parse(str(values.get("torch_dtype") or values.get("dtype") or ""))
     named = str(values.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     label = named or path.absolute().parent.name or path.stem
-    return ModelConfig(name=label, label=label, source=path.name, notes=notes, dtype=parsed, **shape)
+    return {"name": label, "label": label, "source": path.name, "notes": notes, "dtype": parsed, **shape}
 
 
 def _decoder(keys: _Keys, kind: str) -> dict[str, Any]:
@@ -163,9 +165,9 @@ def _decoder(keys: _Keys, kind: str) -> dict[str, Any]:
     latent = _latent_attention(keys)
     experts = _experts(keys, kind)
     window, mixers = _windows(keys, layers, kind)
-    channels = _feed_forward_blocks(keys, layers) if experts else "-" * layers
+    channels = _feed_forward_blocks(keys, layers) if experts else MLP.letter * layers
     ffn = keys.whole("intermediate_size")
-    if "-" in channels and not ffn:
+    if MLP.letter in channels and not ffn:
         keys.missing.append("intermediate_size")
     further = keys.whole("num_nextn_predict_layers") or 0
     return {
@@ -187,7 +189,7 @@ def _decoder(keys: _Keys, kind: str) -> dict[str, Any]:
         "mtp_layers": further,
         "mtp_blocks": mixers[-1] + channels[-1] if further else "",
         "latent_attention": latent,
-        "experts": experts if "E" in channels else None,
+        "experts": experts if MOE.letter in channels else None,
     }
 
 
@@ -232,20 +234,20 @@ def _windows(keys: _Keys, layers: int, kind: str) -> tuple[int | None, str]:
     if not keys.flag("use_sliding_window", not kind.startswith("qwen")):
         window = None
     if window is None and not types:
-        return None, "*" * layers
+        return None, ATTENTION.letter * layers
     if not types:
         if kind == "qwen2_moe":
             raise InputError(f"{keys.file}: use_sliding_window needs layer_types, which say where")
         given = keys.whole("max_window_layers")
         full = min(layers, _QWEN_FULL_LAYERS if given is None else given) if kind in ("qwen2", "qwen3") else 0
-        return window, "*" * full + "w" * (layers - full)
+        return window, ATTENTION.letter * full + WINDOWED_ATTENTION.letter * (layers - full)
     unknown = sorted({each for each in types if each not in _LAYER_TYPES})
     if unknown:
         raise InputError(f"{keys.file}: layer_types has {', '.join(unknown)}, which has no model here")
     letters = "".join(_LAYER_TYPES[each] for each in types)
     if len(letters) != layers:
         raise InputError(f"{keys.file}: layer_types has {len(letters)} entries for {layers} layers")
-    return window, letters if window is not None else "*" * layers
+    return window, letters if window is not None else ATTENTION.letter * layers
 
 
 def _feed_forward_blocks(keys: _Keys, layers: int) -> str:
@@ -255,7 +257,7 @@ def _feed_forward_blocks(keys: _Keys, layers: int) -> str:
     step = keys.whole("decoder_sparse_step") or 1
     dense = set(keys.listed("mlp_only_layers", int))
     return "".join(
-        "E" if i >= dense_first and i % every == 0 and (i + 1) % step == 0 and i not in dense else "-"
+        (MOE if i >= dense_first and i % every == 0 and (i + 1) % step == 0 and i not in dense else MLP).letter
         for i in range(layers)
     )
 
@@ -277,7 +279,7 @@ def _nemotron_h(keys: _Keys, kind: str) -> dict[str, Any]:
         keys.missing.append("mtp_hybrid_override_pattern")
     keys.get("n_shared_experts")
     mamba = None
-    if "M" in blocks:
+    if MAMBA.letter in blocks:
         mamba = Mamba(
             heads=keys.needed("mamba_num_heads"),
             head_dim=keys.needed("mamba_head_dim"),
@@ -287,7 +289,7 @@ def _nemotron_h(keys: _Keys, kind: str) -> dict[str, Any]:
             chunk=keys.needed("chunk_size"),
         )
     return {
-        "blocks": blocks or "-",
+        "blocks": blocks or MLP.letter,
         "hidden": hidden,
         "vocab": keys.needed("vocab_size"),
         "ffn": keys.whole("intermediate_size") or None,
@@ -300,7 +302,7 @@ def _nemotron_h(keys: _Keys, kind: str) -> dict[str, Any]:
         "tied_embeddings": keys.flag("tie_word_embeddings", False),
         "mtp_layers": further,
         "mtp_blocks": further_blocks if further else "",
-        "experts": _experts(keys, "nemotron_h") if "E" in blocks else None,
+        "experts": _experts(keys, "nemotron_h") if MOE.letter in blocks else None,
         "mamba": mamba,
     }
 
@@ -309,7 +311,8 @@ def _hybrid_blocks(keys: _Keys, name: str) -> str:
     """Letters of a pattern text or of a list of block types; empty when absent."""
     given = keys.get(name)
     kinds: str | list[str] = given if isinstance(given, str) else keys.listed(name, str)
-    names = _PATTERN if isinstance(given, str) else _BLOCK_TYPES
+    types = block_types().values()
+    names = {(kind.letter if isinstance(given, str) else kind.name): kind.letter for kind in types}
     unknown = sorted({kind for kind in kinds if kind not in names})
     if unknown:
         raise InputError(f"{keys.file}: {name} has {', '.join(unknown)}, which has no model here")
@@ -370,7 +373,7 @@ def _classic(
 ) -> dict[str, Any]:
     """Layer norm and an ungated feed-forward, as in GPT-2."""
     return {
-        "blocks": "*-" * layers,
+        "blocks": DENSE_LAYER * layers,
         "hidden": hidden,
         "vocab": keys.needed("vocab_size"),
         "ffn": ffn,

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, TracelensError
-from tracelens.workload.model_config import Experts, LatentAttention, ModelConfig
+from tracelens.workload.blocks import DENSE_LAYER, SPARSE_LAYER
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.model_shape import Experts, LatentAttention
 
 #: A key's name in Megatron -> the option of a projection that it is, of whole numbers.
 _DEGREES = {
@@ -241,7 +243,7 @@ def _model(keys: _Keys) -> ModelConfig | None:
         ) or 0,
         dtype=DType.BF16,
         mtp_layers=keys.whole("mtp_num_layers") or 0,
-        mtp_blocks="*E" if count else "*-",
+        mtp_blocks=SPARSE_LAYER if count else DENSE_LAYER,
         latent_attention=latent,
         experts=None if count is None else Experts(
             count=count,
@@ -263,11 +265,11 @@ def _blocks(keys: _Keys, layers: int, experts: int | None) -> str:
     """``moe_layer_freq`` is a period, or a list like ``([0]*3+[1]*58)``."""
     frequency = keys.text("moe_layer_freq") or "1"
     if not experts:
-        return "*-" * layers
+        return DENSE_LAYER * layers
     if frequency.isdecimal() and int(frequency):
-        return "".join("*E" if layer % int(frequency) == 0 else "*-" for layer in range(layers))
+        return "".join(SPARSE_LAYER if layer % int(frequency) == 0 else DENSE_LAYER for layer in range(layers))
     runs = re.findall(r"\[([01])\]\*(\d{1,5})", frequency.replace(" ", ""))
-    made = "".join(("*E" if kind == "1" else "*-") * int(times) for kind, times in runs)
+    made = "".join((SPARSE_LAYER if kind == "1" else DENSE_LAYER) * int(times) for kind, times in runs)
     if len(made) != 2 * layers:
         raise InputError(f"{keys.file}: moe_layer_freq {frequency!r} does not say {layers} layers")
     return made

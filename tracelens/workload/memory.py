@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tracelens.perf_models import GEMM, GroupedGEMMVariableK
-from tracelens.workload.expert_traffic import expert_traffic
-from tracelens.workload.model_config import Experts, ModelConfig
+from tracelens.workload.blocks import Kept, block_types
+from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import COLUMN, RankLayer
+from tracelens.workload.rank_ops import RankLayer
 
 Bytes = TypeVar("Bytes")
 #: 16-bit weight, fp32 gradient, and Adam's fp32 master weight and two moments, per parameter.
@@ -89,24 +89,33 @@ def divided_states(
 
 
 def activation_bytes(
-    config: ModelConfig, parallel: ParallelConfig, letter: str, sequence: int, *, dropout: bool = False
+    config: ModelShape, parallel: ParallelConfig, letter: str, sequence: int, *, dropout: bool = False
 ) -> float:
     """What the backward of one block keeps of one micro-batch; under full recomputation the layer's input alone."""
-    shape = _Kept(config=config, parallel=parallel, sequence=sequence, dropout=dropout)
+    kept = Kept(shape=config, parallel=parallel, sequence=sequence, dropout=dropout)
     if parallel.recompute == "full":
         # Feed-forward blocks belong to the attention block before them.
-        return 2.0 * shape.rows * config.hidden if letter in "*wM" else 0.0
-    return shape.block(letter)
+        return 2.0 * kept.rows * config.hidden if block_types()[letter].mixes_tokens else 0.0
+    return _block_bytes(kept, letter)
 
 
 def working_bytes(
-    config: ModelConfig, parallel: ParallelConfig, layer: Sequence[str], sequence: int, *, dropout: bool = False
+    config: ModelShape, parallel: ParallelConfig, layer: Sequence[str], sequence: int, *, dropout: bool = False
 ) -> float:
     """What recomputing one layer, its blocks ``layer``, needs beside the checkpoints; 0 without full recomputation."""
     if parallel.recompute != "full":
         return 0.0
-    shape = _Kept(config=config, parallel=parallel, sequence=sequence, dropout=dropout)
-    return sum(shape.block(letter) for letter in layer)
+    kept = Kept(shape=config, parallel=parallel, sequence=sequence, dropout=dropout)
+    return sum(_block_bytes(kept, letter) for letter in layer)
+
+
+def _block_bytes(kept: Kept, letter: str) -> float:
+    kind, hidden_bytes = block_types()[letter], kept.rows * kept.shape.hidden
+    if kept.repeats(kind.recompute_module):
+        return hidden_bytes * (2.0 + kept.dropout)
+    # The norm's input and its output, and the mask of the dropout after the block.
+    around = hidden_bytes * (2 + 2 * (not kept.repeats("layernorm")) + kept.dropout)
+    return around + kind.kept_bytes(kept)
 
 
 def wgrad_bytes(layer: RankLayer, parallel: ParallelConfig) -> float:
@@ -124,12 +133,12 @@ def wgrad_bytes(layer: RankLayer, parallel: ParallelConfig) -> float:
             elements += model.m * (model.n + model.k)
         elif isinstance(model, GEMM):
             # Of k tokens, m of the input and n of the output's gradient
-            stored = parallel.row_share if op.name in COLUMN else 1
+            stored = parallel.row_share if op.split == "column" else 1
             elements += model.b * model.k * (model.m / stored + model.n)
     return elements * parallel.width.width_bytes
 
 
-def logits_bytes(config: ModelConfig, parallel: ParallelConfig, sequence: int) -> float:
+def logits_bytes(config: ModelShape, parallel: ParallelConfig, sequence: int) -> float:
     """Logits in fp32 and their gradient, on ranks of the last stage."""
     return 2 * 4.0 * parallel.micro_batch * sequence * config.vocab / (parallel.tp * parallel.cp)
 
@@ -159,69 +168,3 @@ def stage_memory(
         outside=OUTSIDE_BYTES,
         capacity=capacity,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    config: ModelConfig
-    parallel: ParallelConfig
-    sequence: int
-    dropout: bool
-
-    @property
-    def tokens(self) -> float:
-        return self.parallel.micro_batch * self.sequence / self.parallel.cp
-
-    @property
-    def rows(self) -> float:
-        return self.tokens / self.parallel.row_share
-
-    def block(self, letter: str) -> float:
-        config, tp = self.config, self.parallel.tp
-        # The norm's input and its output, and the mask of the dropout after the block.
-        around = self.rows * config.hidden * (2 + 2 * (not self.repeats("layernorm")) + self.dropout)
-        if (letter == "-" and self.repeats("mlp")) or (letter == "E" and self.repeats("moe")):
-            return self.rows * config.hidden * (2.0 + self.dropout)
-        if letter in "*w":
-            return around + self.tokens * self._attention(letter) / tp
-        if letter == "M" and config.mamba is not None:
-            # The input projection's parts, the convolution's result, the scan's result.
-            channels = 2 * config.mamba.inner + 2 * config.mamba.conv_channels
-            return around + 2 * self.tokens * channels / tp
-        if letter == "E" and config.experts is not None:
-            return around + self._experts(config.experts)
-        return around + 2 * self.tokens * (config.ffn or 0) * (2 + config.gated) / tp
-
-    def repeats(self, module: str) -> bool:
-        """Whether the backward makes this module's tensors again."""
-        return self.parallel.recompute == "selective" and module in self.parallel.recompute_modules
-
-    def _attention(self, letter: str) -> float:
-        """Per token, all tensor ranks' together."""
-        config, parallel = self.config, self.parallel
-        projected = 2 * (config.q_heads * config.d_qk + config.kv_heads * (config.d_qk + config.d_v))
-        latent = config.latent_attention
-        if latent is not None:
-            up = 0 if self.repeats("mla_up_proj") else 2 * config.q_heads * config.d_qk + config.q_heads * config.d_v
-            projected = 2 * (up + (latent.q_rank or 0) + latent.kv_rank + latent.d_rope)
-        result = 2 * config.q_heads * config.d_v
-        if parallel.attention == "flash":
-            return projected + result + 4 * config.q_heads
-        if self.repeats("core_attn"):
-            return projected + result
-        text = config.text(self.sequence)
-        keys = min(text, config.window or text) if letter == "w" else text
-        # Softmax and, with dropout, its mask and its result.
-        return projected + result + (5 if self.dropout else 2) * config.q_heads * keys
-
-    def _experts(self, experts: Experts) -> float:
-        config, parallel = self.config, self.parallel
-        width = experts.latent or config.hidden
-        traffic = expert_traffic(parallel.skew, experts=experts.count, topk=experts.top_k, ranks=parallel.ep)
-        copies = self.rows * experts.top_k * traffic.rows_imbalance
-        # Ranks that share an expert read the rows of all of them.
-        around = width * (1 + parallel.etp)
-        routed = 2 * copies * (around + experts.ffn * (1 + config.gated + (not self.repeats("moe_act"))))
-        kept = 0 if self.repeats("shared_experts") else 2 + config.gated
-        shared = 2 * self.tokens * experts.shared_ffn * kept / parallel.tp
-        return routed + shared

@@ -5,79 +5,22 @@ from __future__ import annotations
 import functools
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, get_args, get_type_hints
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.toml_figures import Table, normalized
 from tracelens.workload import layers
+from tracelens.workload.blocks import attention_types, block_types, layers_of
+from tracelens.workload.model_shape import Experts, LatentAttention, Mamba, ModelShape, Norm
 
 FOLDER = Path(__file__).resolve().parent / "models"
-Norm: TypeAlias = Literal["rms", "layer"]
 # More than any model has: a larger number is a slip, and would be spelled out block by block.
 _MOST_REPEATS = 10_000
-_LAYER = re.compile(r"[*wM]?[-E]|.")
-_RUN = re.compile(r"(?:(\d{1,9})\(([*wME-]+)\)|([*wME-]+))\s*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
-    """Multi-head latent attention: keys and values come from a latent of ``kv_rank``, queries from one of ``q_rank``.
-
-    A head's query and key have ``d_nope`` + ``d_rope`` elements, its value ``d_v``. ``q_rank`` None: queries are
-    projected from the hidden state.
-    """
-
-    q_rank: int | None
-    kv_rank: int
-    d_nope: int
-    d_rope: int
-    d_v: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
-    """A mixture of experts: each token goes to ``top_k`` of ``count`` experts of width ``ffn``.
-
-    ``shared_ffn`` is the width of all shared experts together, through which every token goes. ``latent``: the routed
-    experts work on a projection of this width instead of the hidden state. ``shared_gate``: a gate scales the shared
-    experts' result. ``bias``: of the router and of the routed experts.
-    """
-
-    count: int
-    top_k: int
-    ffn: int
-    shared_ffn: int = 0
-    latent: int | None = None
-    shared_gate: bool = False
-    bias: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mamba:
-    """A Mamba-2 layer: ``heads`` of ``head_dim`` with a state of ``state``, B and C shared in ``groups``.
-
-    A convolution of ``conv`` taps precedes the scan, which works in chunks of ``chunk`` tokens.
-    """
-
-    heads: int
-    head_dim: int
-    groups: int
-    state: int
-    conv: int
-    chunk: int
-
-    @property
-    def inner(self) -> int:
-        """Channels of the scan."""
-        return self.heads * self.head_dim
-
-    @property
-    def conv_channels(self) -> int:
-        """Channels of the convolution: those of the scan, B and C."""
-        return self.inner + 2 * self.groups * self.state
+#: What a caller sets, not a file.
+_NOT_IN_FILES = ("document",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,68 +40,25 @@ class FlopsPerToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """A model's shape. Everything is per whole model: how it is divided among devices is not part of it.
-
-    ``blocks`` has one letter per residual block: ``*`` attention, ``w`` attention within ``window`` keys, ``M``
-    Mamba-2, ``-`` dense feed-forward, ``E`` mixture of experts. A transformer layer is two of them.
-
-    ``head_dim`` is None where ``latent_attention`` says the head's sizes. ``gated``: a gate projection beside each
-    feed-forward's up projection. ``positions``: rows of a learned position table, 0 for none. ``mtp_layers``: how many
-    further tokens are predicted in training, each by ``mtp_blocks``. ``bidirectional``: attention has no causal mask.
-    ``document``: tokens of each of the texts that a sequence packs, if several: attention stays within a text,
-    and there are as many whole ones as come nearest.
-    ``vocab`` 0: the model's tokens are no words, embedding and logits are left out. ``notes``: what a reader of figures
-    must know.
-    """
+class ModelConfig(ModelShape):
+    """A named ``ModelShape``. ``notes``: what a reader of figures must know."""
 
     name: str
     label: str
     source: str
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    blocks: str
-    hidden: int
-    vocab: int
-    ffn: int | None = None
-    gated: bool = False
-    q_heads: int
-    kv_heads: int
-    head_dim: int | None = None
-    window: int | None = None
-    qkv_bias: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
-    sinks: bool = False
-    norm: Norm = "rms"
-    norm_bias: bool = False
-    tied_embeddings: bool = False
-    bidirectional: bool = False
-    document: int | None = None
-    positions: int = 0
-    dtype: DType | None = None
-    mtp_layers: int = 0
-    mtp_blocks: str = ""
-    latent_attention: LatentAttention | None = None
-    experts: Experts | None = None
-    mamba: Mamba | None = None
 
     def __post_init__(self) -> None:
         """InputError when a block is of no known kind or needs a figure that is missing."""
-        unknown = sorted(set(self.blocks + self.mtp_blocks) - set("*wM-E"))
+        types, letters = block_types(), self.blocks + self.mtp_blocks
+        unknown = sorted(set(letters) - set(types))
         if unknown:
             raise InputError(f"model {self.name}: no block is written {' or '.join(map(repr, unknown))}")
-        for letter, needed, present in (
-            ("-", "ffn", self.ffn),
-            ("E", "experts", self.experts),
-            ("M", "mamba", self.mamba),
-            ("w", "window", self.window),
-            ("*", "head_dim", self.head_dim or self.latent_attention),
-            ("w", "head_dim", self.head_dim or self.latent_attention),
-        ):
-            if letter in self.blocks + self.mtp_blocks and present is None:
-                raise InputError(f"model {self.name}: blocks have {letter!r}, but {needed} is missing")
+        for letter in sorted(set(letters), key=list(types).index):
+            for needed, present in types[letter].needs(self).items():
+                if present is None:
+                    raise InputError(f"model {self.name}: blocks have {letter!r}, but {needed} is missing")
         if self.document is not None and self.document < 1:
             raise InputError(f"model {self.name}: a text has at least one token, not {self.document}")
         if self.experts is not None and self.experts.top_k > self.experts.count:
@@ -198,29 +98,14 @@ class ModelConfig:
         return tuple(_bundled(name) for name in cls.names())
 
     @property
-    def d_qk(self) -> int:
-        """Elements of one head's query and key."""
-        latent = self.latent_attention
-        return self.head_dim or 0 if latent is None else latent.d_nope + latent.d_rope
-
-    @property
-    def d_v(self) -> int:
-        """Elements of one head's value."""
-        return self.head_dim or 0 if self.latent_attention is None else self.latent_attention.d_v
-
-    def text(self, sequence: int) -> int:
-        """Tokens of the longest text in a sequence of that many."""
-        return min(self.document or sequence, sequence)
-
-    @property
     def layers(self) -> tuple[str, ...]:
-        """``blocks`` in layers: a mixer and the feed-forward after it, or whatever stands alone."""
-        return tuple(_LAYER.findall(self.blocks))
+        """``blocks`` in layers, see ``layers_of``."""
+        return layers_of(self.blocks)
 
     @property
     def attention_blocks(self) -> int:
         """How many blocks are attention."""
-        return self.blocks.count("*") + self.blocks.count("w")
+        return sum(map(self.blocks.count, attention_types()))
 
     def parameters(self) -> ParameterCount:
         """Elements of all weights, from the same list of operations that FLOPs come from."""
@@ -246,8 +131,10 @@ class ModelConfig:
 def expanded(runs: str) -> str:
     """Blocks written as runs: ``3(*-) 2(*E)`` is ``*-*-*-*E*E``. ValueError for anything else."""
     text, blocks = runs.strip(), ""
+    letters = f"[{re.escape(''.join(block_types()))}]+"
+    run = re.compile(rf"(?:(\d{{1,9}})\(({letters})\)|({letters}))\s*")
     while text:
-        found = _RUN.match(text)
+        found = run.match(text)
         if found is None or int(found[1] or 1) > _MOST_REPEATS:
             raise ValueError(runs)
         blocks += found[2] * int(found[1]) if found[1] else found[3]
@@ -266,111 +153,85 @@ def _bundled(name: str) -> ModelConfig:
 
 
 def _from_path(path: Path) -> ModelConfig:
-    from tracelens.workload.huggingface import read_config
-
     if path.is_dir():
         path = path / "config.json"
-    return _from_toml(path) if path.suffix == ".toml" else read_config(path)
+    if path.suffix == ".toml":
+        return _from_toml(path)
+    from tracelens.workload.huggingface import read_config
+
+    return ModelConfig(**read_config(path))
 
 
 def _from_toml(path: Path) -> ModelConfig:
     root = Table.of_file(path, kind="model")
     dtype = root.text("dtype")
-    blocks = root.text("blocks")
     norm = root.text("norm") or "rms"
-    if norm not in ("rms", "layer"):
+    if norm not in get_args(Norm):
         raise root.error("norm", 'must be "rms" or "layer"')
-    try:
-        letters = expanded(blocks or "")
-    except ValueError:
-        raise root.error("blocks", 'must be runs of the letters * w M - E, like "3(*-) 58(*E)"') from None
-    if not letters:
-        raise root.error("blocks", 'must say the residual blocks, like "32(*-)"')
     if dtype is not None and DType.parse(dtype) is None:
         raise root.error("dtype", "must be an element type, like bf16")
+    figures = _figures(root, ModelShape)
+    tables = {kind.table: kind.figures for kind in block_types().values() if kind.table and kind.figures}
+    given = ((name, _inner(root, name, figures_type)) for name, figures_type in tables.items())
     model = ModelConfig(
         name=path.stem,
         label=root.text("label") or path.stem,
         source=root.source("source"),
         aliases=root.texts("aliases"),
         notes=root.texts("notes"),
-        blocks=letters,
-        hidden=_needed(root, "hidden"),
-        vocab=_needed(root, "vocab", least=0),
-        ffn=root.whole("ffn"),
-        gated=root.flag("gated"),
-        q_heads=_needed(root, "q_heads"),
-        kv_heads=_needed(root, "kv_heads"),
-        head_dim=root.whole("head_dim"),
-        window=root.whole("window"),
-        qkv_bias=root.flag("qkv_bias"),
-        out_bias=root.flag("out_bias"),
-        mlp_bias=root.flag("mlp_bias"),
-        qk_norm=root.flag("qk_norm"),
-        sinks=root.flag("sinks"),
-        norm="layer" if norm == "layer" else "rms",
-        norm_bias=root.flag("norm_bias"),
-        tied_embeddings=root.flag("tied_embeddings"),
-        bidirectional=root.flag("bidirectional"),
-        positions=root.whole("positions") or 0,
-        dtype=DType.parse(dtype),
-        mtp_layers=root.whole("mtp_layers") or 0,
+        blocks=_blocks(root),
         mtp_blocks=root.text("mtp_blocks") or "",
-        latent_attention=_latent_attention(root.table("latent_attention")),
-        experts=_experts(root.table("experts")),
-        mamba=_mamba(root.table("mamba")),
+        norm="layer" if norm == "layer" else "rms",
+        dtype=DType.parse(dtype),
+        latent_attention=_inner(root, "latent_attention", LatentAttention),
+        experts=_inner(root, "experts", Experts),
+        mamba=_inner(root, "mamba", Mamba),
+        block_figures=tuple((name, value) for name, value in given if value is not None),
+        **figures,
     )
     root.finish()
     return model
 
 
-def _needed(table: Table, name: str, *, least: int = 1) -> int:
-    value = table.whole(name, least=least)
-    if value is None:
-        raise table.error(name, f"must be a whole number, at least {least}")
-    return value
+def _blocks(root: Table) -> str:
+    try:
+        blocks = expanded(root.text("blocks") or "")
+    except ValueError:
+        known = " ".join(block_types())
+        raise root.error("blocks", f'must be runs of the letters {known}, like "3(*-) 58(*E)"') from None
+    if not blocks:
+        raise root.error("blocks", 'must say the residual blocks, like "32(*-)"')
+    return blocks
 
 
-def _latent_attention(table: Table | None) -> LatentAttention | None:
+def _inner(root: Table, name: str, kind: type[Any]) -> Any:
+    """A table as the dataclass ``kind``; None when absent."""
+    table = root.table(name)
     if table is None:
         return None
-    found = LatentAttention(
-        q_rank=table.whole("q_rank"),
-        kv_rank=_needed(table, "kv_rank"),
-        d_nope=_needed(table, "d_nope"),
-        d_rope=_needed(table, "d_rope"),
-        d_v=_needed(table, "d_v"),
-    )
+    found = kind(**_figures(table, kind))
     table.finish()
     return found
 
 
-def _experts(table: Table | None) -> Experts | None:
-    if table is None:
-        return None
-    found = Experts(
-        count=_needed(table, "count"),
-        top_k=_needed(table, "top_k"),
-        ffn=_needed(table, "ffn"),
-        shared_ffn=table.whole("shared_ffn") or 0,
-        latent=table.whole("latent"),
-        shared_gate=table.flag("shared_gate"),
-        bias=table.flag("bias"),
-    )
-    table.finish()
-    return found
-
-
-def _mamba(table: Table | None) -> Mamba | None:
-    if table is None:
-        return None
-    found = Mamba(
-        heads=_needed(table, "heads"),
-        head_dim=_needed(table, "head_dim"),
-        groups=_needed(table, "groups"),
-        state=_needed(table, "state"),
-        conv=_needed(table, "conv"),
-        chunk=_needed(table, "chunk"),
-    )
-    table.finish()
+def _figures(table: Table, kind: type[Any]) -> dict[str, Any]:
+    """The whole numbers and switches of the dataclass ``kind`` that a table says; the others keep their defaults."""
+    found: dict[str, Any] = {}
+    types = get_type_hints(kind)
+    for item in fields(kind):
+        if item.name in _NOT_IN_FILES:
+            continue
+        if types[item.name] is bool:
+            value: Any = table.flag(item.name)
+        elif types[item.name] is int and item.default is MISSING:
+            least = 0 if item.name == "vocab" else 1
+            value = table.whole(item.name, least=least)
+            if value is None:
+                raise table.error(item.name, f"must be a whole number, at least {least}")
+        elif types[item.name] in (int, int | None):
+            value = table.whole(item.name)
+        else:
+            continue
+        if value is not None or item.default is MISSING:
+            found[item.name] = value
     return found

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tracelens.projection.projection_options import Strategy
 from tracelens.projection.search.space import MIN_SHARD, Ints, divisors, summa_blocks
 from tracelens.training_options import Precision, Recompute
+from tracelens.workload.blocks import block_types
 from tracelens.workload.model_config import ModelConfig
 
 #: What ``Splits.recompute`` counts. Selective recomputation repeats nothing where attention is fused, as it is here.
@@ -119,7 +120,8 @@ class Space:
         return rows
 
     def _grids(self, n: int) -> Iterator[tuple[int, int]]:
-        if self.strategy == "2d" and set(self.model.blocks) - set("*w-"):
+        types = block_types()
+        if self.strategy == "2d" and not all(types[letter].divides_on_grid for letter in set(self.model.blocks)):
             return
         for m1 in divisors(n):
             if not self._divides(m1) or self.model.hidden // m1 < MIN_SHARD:
@@ -136,12 +138,9 @@ class Space:
     def _divides(self, m1: int) -> bool:
         """Whether everything that tensor parallelism divides comes out even."""
         model = self.model
-        parts = [model.hidden, model.q_heads if model.attention_blocks else 0]
-        parts += [model.ffn or 0] if "-" in model.blocks else []
-        parts += [model.experts.shared_ffn] if model.experts else []
-        parts += [model.mamba.heads, model.mamba.groups] if model.mamba else []
+        parts = [part for letter in set(model.blocks) for part in block_types()[letter].parts(model)]
         shared = model.kv_heads % m1 == 0 or m1 % model.kv_heads == 0
-        return shared and all(part % m1 == 0 for part in parts)
+        return shared and all(part % m1 == 0 for part in (model.hidden, *parts))
 
     def _expert_ranks(self, stage_ranks: int) -> Sequence[int]:
         experts = self.model.experts

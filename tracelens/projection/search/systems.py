@@ -19,6 +19,7 @@ from tracelens.network.topology import Protocol, Rates, Tier, Topology
 from tracelens.projection.search.paper import LinkTier, PaperSystem, given_shape, load_shape, system_names
 from tracelens.projection.search.space import Shape
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
+from tracelens.workload.blocks import DENSE_LAYER
 from tracelens.workload.model_config import ModelConfig
 
 _NODE = re.compile(r"(.+)-nvs(\d{1,6})", re.IGNORECASE)
@@ -105,7 +106,7 @@ def load_model(name: str, sequence: int | None = None) -> tuple[ModelConfig, int
         name=name,
         label=name,
         source="given shape",
-        blocks="*-" * shape.depth,
+        blocks=DENSE_LAYER * shape.depth,
         hidden=shape.hidden,
         vocab=0 if vocab is None else int(vocab[1]),
         ffn=4 * shape.hidden,
@@ -131,7 +132,7 @@ def paper_shape(name: str, sequence: int | None = None) -> Shape:
             raise
         model, length = load_model(name, sequence)
         if (
-            set(model.layers) != {"*-"}
+            set(model.layers) != {DENSE_LAYER}
             or model.gated
             or model.ffn != 4 * model.hidden
             or model.kv_heads != model.q_heads

@@ -34,6 +34,7 @@ from tracelens.projection.search.splits import RECOMPUTE, Space, Splits, placed
 from tracelens.projection.step import completed
 from tracelens.units import BYTES_PER_GB, BYTES_PER_GIB, US_PER_S
 from tracelens.workload import memory, rank_ops
+from tracelens.workload.blocks import block_types
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig, Placement
 from tracelens.workload.rank_ops import RankLayer, RankOp
@@ -670,8 +671,8 @@ class CorrectedRules:
         """The host's time, [phase, kind, candidate]; full recomputation launches the forward again."""
         launched = layers.launched[layers.key[at]].transpose(2, 1, 0).copy()
         launched[1] += launched[0] * (part.recompute == RECOMPUTE.index("full"))
-        experts = np.array([kind.count("E") for kind in self.kinds])[:, None]
-        return launched * self.software.host_us_per_op + experts * self.software.experts_us
+        waits = [0 if kind in ENDS else sum(block_types()[x].waits_for_host for x in kind) for kind in self.kinds]
+        return launched * self.software.host_us_per_op + np.array(waits)[:, None] * self.software.experts_us
 
     def _pass_us(
         self, s: Splits, chunk: ChunkType, whole: Floats, launch: Floats, shared: tuple[Floats, Floats]

@@ -1,0 +1,202 @@
+"""Attention to all keys before a token, with grouped or latent heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tracelens.perf_models import GEMM, SDPA, RoPE
+from tracelens.workload.blocks.base import BlockType, Kept
+from tracelens.workload.layer_ops import Batch, LayerOp
+from tracelens.workload.model_shape import LatentAttention, ModelShape
+from tracelens.workload.ranks.training_rank import Pass, RankOp, TrainingRank
+
+
+class Attention(BlockType):
+    """Projections, rotary positions where none are learned, the core of attention, output projection."""
+
+    name: ClassVar[str] = "attention"
+    mixes_tokens: ClassVar[bool] = True
+    divides_on_grid: ClassVar[bool] = True
+
+    def needs(self, shape: ModelShape) -> dict[str, Any]:
+        return {"head_dim": shape.head_dim or shape.latent_attention}
+
+    def window(self, shape: ModelShape) -> int | None:
+        """How many of the nearest keys a token attends to; None: all."""
+        return None
+
+    def core(self, shape: ModelShape, *, b: int, s_q: int, s_kv: int, mask: Any) -> SDPA:
+        """Queries, keys and values to the heads' results."""
+        return SDPA(
+            b=b,
+            s_q=s_q,
+            s_kv=s_kv,
+            q_heads=shape.q_heads,
+            kv_heads=shape.kv_heads,
+            d_qk=shape.d_qk,
+            d_v=shape.d_v,
+            mask=mask,
+            window=self.window(shape),
+            flash=True,
+            dtype=shape.dtype,
+        )
+
+    def ops(self, batch: Batch) -> Iterator[LayerOp]:
+        shape = batch.shape
+        yield batch.norm("attention.norm")
+        if shape.latent_attention is not None:
+            yield from _latent_projections(batch, shape.latent_attention)
+        else:
+            width = (shape.q_heads + shape.kv_heads) * shape.d_qk + shape.kv_heads * shape.d_v
+            yield batch.linear("attention.qkv", width, shape.hidden, bias=shape.qkv_bias, split="column")
+        if shape.qk_norm:
+            for name, heads in (("q_norm", shape.q_heads), ("k_norm", shape.kv_heads)):
+                made = batch.norm(f"attention.{name}", shape.d_qk, heads, split="heads")
+                yield replace(made, is_replicated=True)
+        sinks = shape.q_heads if shape.sinks else 0
+        length = shape.document_length(batch.sequence)
+        yield LayerOp(
+            name="attention.sdpa",
+            model=self.core(
+                shape,
+                b=round(batch.batch * batch.sequence / length),
+                s_q=length,
+                s_kv=length,
+                mask="none" if shape.bidirectional else "top_left",
+            ),
+            weights=sinks,
+            active_weights=sinks,
+            split="heads",
+            is_replicated=True,
+        )
+        yield batch.linear("attention.out", shape.hidden, shape.q_heads * shape.d_v, bias=shape.out_bias, split="row")
+
+    def on_rank(self, rank: TrainingRank, ops: Sequence[LayerOp]) -> Iterator[RankOp]:
+        yield from super().on_rank(rank, ops)
+        if rank.parallel.cp > 1:
+            yield from _context(rank)
+
+    def op_on_rank(self, rank: TrainingRank, op: LayerOp) -> Iterator[RankOp]:
+        if isinstance(op.model, SDPA):
+            yield from _core_on_rank(rank, op.name, op.model)
+        else:
+            yield from rank.op(op)
+        if op.name in ("attention.qkv", "attention.kv_up") and not rank.shape.positions:
+            yield from _rope(rank)
+
+    def kept_bytes(self, kept: Kept) -> float:
+        shape, parallel = kept.shape, kept.parallel
+        projected = 2 * (shape.q_heads * shape.d_qk + shape.kv_heads * (shape.d_qk + shape.d_v))
+        latent = shape.latent_attention
+        if latent is not None:
+            up = 0 if kept.repeats("mla_up_proj") else 2 * shape.q_heads * shape.d_qk + shape.q_heads * shape.d_v
+            projected = 2 * (up + (latent.q_rank or 0) + latent.kv_rank + latent.d_rope)
+        per_token = projected + 2 * shape.q_heads * shape.d_v
+        if parallel.attention == "flash":
+            per_token += 4 * shape.q_heads
+        elif not kept.repeats("core_attn"):
+            length = shape.document_length(kept.sequence)
+            keys = min(length, self.window(shape) or length)
+            # Softmax and, with dropout, its mask and its result.
+            per_token += (5 if kept.dropout else 2) * shape.q_heads * keys
+        return kept.tokens * per_token / parallel.tp
+
+    def parts(self, shape: ModelShape) -> tuple[int, ...]:
+        return (shape.q_heads,)
+
+    def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
+        """Key-value heads are replicated when ``tp`` exceeds them."""
+        return {"q_heads": shape.q_heads // tp, "kv_heads": -(-shape.kv_heads // tp)}
+
+    def cached_elements(self, shape: ModelShape) -> int:
+        latent = shape.latent_attention
+        return shape.kv_heads * (shape.d_qk + shape.d_v) if latent is None else latent.kv_rank + latent.d_rope
+
+
+def _latent_projections(batch: Batch, latent: LatentAttention) -> Iterator[LayerOp]:
+    shape = batch.shape
+    queries = shape.q_heads * shape.d_qk
+    if latent.q_rank is None:
+        yield batch.linear("attention.q", queries, shape.hidden, split="column")
+    else:
+        yield batch.linear("attention.q_down", latent.q_rank, shape.hidden)
+        yield batch.norm("attention.q_latent_norm", latent.q_rank)
+        yield batch.linear("attention.q_up", queries, latent.q_rank, split="column")
+    yield batch.linear("attention.kv_down", latent.kv_rank + latent.d_rope, shape.hidden)
+    yield batch.norm("attention.kv_latent_norm", latent.kv_rank)
+    values = shape.q_heads * (latent.d_nope + latent.d_v)
+    yield batch.linear("attention.kv_up", values, latent.kv_rank, split="column")
+
+
+def _core_on_rank(rank: TrainingRank, name: str, model: SDPA) -> Iterator[RankOp]:
+    """Context-parallel ranks hold an early and a late piece of a document, so all see the mean number of its keys. Of
+    documents that are shorter than what a rank holds, it holds whole ones.
+    """
+    shape, own = rank.shape, rank.own_sequence
+    rows = model.s_q or own
+    keys = shape.document_length(rank.sequence) if rows == own else rows
+    made = replace(
+        model,
+        s_q=rows,
+        s_kv=keys if shape.bidirectional else (keys + rows) // 2,
+        q_heads=rank.part(model.q_heads, "attention heads"),
+        kv_heads=max(model.kv_heads // rank.parallel.tp, 1),
+        mask="none" if shape.bidirectional else "bottom_right",
+        dtype=rank.width,
+    )
+    if rank.parallel.attention == "flash":
+        yield RankOp(name=name, phase="forward", part="attention", model=made)
+        yield RankOp(name=name, phase="dgrad", part="attention", model=made.backward())
+    else:
+        yield from _unfused(rank, made, rows, keys)
+
+
+def _unfused(rank: TrainingRank, model: SDPA, rows: int, keys: int) -> Iterator[RankOp]:
+    """Two batched products over the whole square of scores, softmax and dropout on scores in memory.
+
+    Per score forward: fp16 written and read by the softmax, written and read by the dropout with its mask, written
+    and read by the product with V; backward mirrors it.
+    """
+    b = model.b * model.q_heads
+    scores = GEMM(b=b, m=rows, n=keys, k=model.d_qk, dtype=rank.width)
+    values = GEMM(b=b, m=rows, n=model.d_v, k=keys, dtype=rank.width)
+    for name, made in (("attention.scores", scores), ("attention.values", values)):
+        yield RankOp(name=name, phase="forward", part="attention", model=made, core=True)
+        for gradient in made.backward():
+            yield RankOp(name=name, phase="dgrad", part="attention", model=gradient)
+    count = b * rows * keys
+    for name, reads in (("attention.softmax", 2), ("attention.dropout", 1)):
+        forward, backward = rank.pass_over(count, 1, 1), rank.pass_over(count, reads, 1)
+        yield RankOp(name=name, phase="forward", part="attention", model=forward, core=True)
+        yield RankOp(name=name, phase="dgrad", part="attention", model=backward)
+
+
+def _rope(rank: TrainingRank) -> Iterator[RankOp]:
+    shape, tp = rank.shape, rank.parallel.tp
+    latent = shape.latent_attention
+    per_token = shape.q_heads // tp * shape.d_qk + max(shape.kv_heads // tp, 1) * shape.d_qk
+    if latent is not None:
+        per_token = (shape.q_heads // tp + 1) * latent.d_rope
+    rope = RoPE(elements=rank.tokens * per_token, rotated=rank.tokens * per_token, dtype=rank.width)
+    yield RankOp(name="attention.rope", phase="forward", part="memory", model=rope)
+    yield RankOp(name="attention.rope", phase="dgrad", part="memory", model=rope.backward())
+
+
+def _context(rank: TrainingRank) -> Iterator[RankOp]:
+    """Keys and values of all context ranks, gathered; their gradients scattered back."""
+    shape, parallel = rank.shape, rank.parallel
+    heads = max(shape.kv_heads // parallel.tp, 1)
+    elements = parallel.micro_batch * rank.sequence * heads * (shape.d_qk + shape.d_v)
+    phases: tuple[tuple[Pass, str], ...] = (
+        ("forward", "all_gather"),
+        ("dgrad", "all_gather"),
+        ("dgrad", "reduce_scatter"),
+    )
+    for phase, kind in phases:
+        model = rank.collective_of(kind, elements, parallel.cp_group)
+        yield RankOp(name=f"attention.{kind}", phase=phase, part="cp", model=model)
+
+
+ATTENTION = Attention(letter="*")

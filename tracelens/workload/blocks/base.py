@@ -1,0 +1,117 @@
+"""What a type of residual block has to say."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from tracelens.registry import Mark
+from tracelens.workload.layer_ops import Batch, LayerOp
+from tracelens.workload.model_shape import ModelShape
+from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.ranks.inference_rank import InferenceRank
+from tracelens.workload.ranks.training_rank import RankOp, TrainingRank
+
+
+class Message(NamedTuple):
+    """A collective ``word`` of ``nbytes`` among ``ranks`` neighbors."""
+
+    word: str
+    nbytes: float
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the backward of a rank keeps of a micro-batch is asked for this configuration."""
+
+    shape: ModelShape
+    parallel: ParallelConfig
+    sequence: int
+    dropout: bool
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the rank's micro-batch, all tensor ranks' together."""
+        return self.parallel.micro_batch * self.sequence / self.parallel.cp
+
+    @property
+    def rows(self) -> float:
+        """Tokens that the rank holds between tensor-parallel regions."""
+        return self.tokens / self.parallel.row_share
+
+    def repeats(self, module: str | None) -> bool:
+        """Whether the backward makes this module's tensors again."""
+        return self.parallel.recompute == "selective" and module in self.parallel.recompute_modules
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockType(ABC):
+    """A type of residual block; an object of a subclass in a module of ``workload/blocks`` is all that it takes.
+
+    ``name``: as in Hugging Face's lists of block types. ``mixes_tokens``: it begins a layer.
+    ``waits_for_host``: a pass reads token counts back.
+    ``divides_on_grid``: all its products can run on a SUMMA grid. ``recompute_module``: what selective recomputation
+    calls the whole block. ``table`` and ``figures``: a model file's table for this type, and the dataclass it fills;
+    ``ModelShape.block_figures`` has it.
+    """
+
+    name: ClassVar[str]
+    mixes_tokens: ClassVar[bool] = False
+    waits_for_host: ClassVar[bool] = False
+    divides_on_grid: ClassVar[bool] = False
+    recompute_module: ClassVar[str | None] = None
+    table: ClassVar[str | None] = None
+    figures: ClassVar[type | None] = None
+
+    letter: str
+
+    @property
+    def __tracelens_marks__(self) -> tuple[Mark, ...]:
+        return (Mark(kind="block", keys=(self.letter,)),)
+
+    def needs(self, shape: ModelShape) -> dict[str, Any]:
+        """Figures that a model with such a block must have, by name; None where it has not."""
+        return {} if self.table is None else {self.table: self.figures_of(shape)}
+
+    def figures_of(self, shape: ModelShape) -> Any:
+        """What the model file's table for this type says."""
+        return dict(shape.block_figures).get(self.table or "")
+
+    @abstractmethod
+    def ops(self, batch: Batch) -> Iterator[LayerOp]:
+        """The forward pass on a device that holds the whole model."""
+
+    @abstractmethod
+    def kept_bytes(self, kept: Kept) -> float:
+        """What the backward keeps of a micro-batch beside the norm's input and output."""
+
+    def on_rank(self, rank: TrainingRank, ops: Sequence[LayerOp]) -> Iterator[RankOp]:
+        """Forward and backward on one rank, in the order of the forward, but the residual addition."""
+        yield from rank.gather("block.gather", rank.gathered)
+        for op in ops:
+            yield from self.op_on_rank(rank, op)
+        yield from rank.scatter("block.scatter", rank.gathered)
+
+    def op_on_rank(self, rank: TrainingRank, op: LayerOp) -> Iterator[RankOp]:
+        """Forward, dgrad and wgrad of one of ``ops``, with what goes before and after it."""
+        return rank.op(op)
+
+    def parts(self, shape: ModelShape) -> tuple[int, ...]:
+        """Numbers that tensor parallelism must divide evenly."""
+        return ()
+
+    def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
+        """Fields of ``shape`` as a tensor-parallel rank of an engine has them."""
+        return {}
+
+    def cached_elements(self, shape: ModelShape) -> int:
+        """Elements of one token in the cache of keys and values."""
+        return 0
+
+    def messages(self, rank: InferenceRank, tokens: int) -> Iterator[Message]:
+        """What an engine's devices exchange after a block of ``tokens`` new tokens."""
+        if rank.tp > 1:
+            yield Message("all_reduce", rank.own(tokens) * rank.shape.hidden * rank.width, rank.tp)

@@ -1,0 +1,137 @@
+"""Operations of a forward pass on one device that holds the whole model, and the parts that blocks are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from tracelens.dtypes import DType
+from tracelens.perf_models import GEMM, SDPA, Normalization, Operand, PerfModel, RMSNorm
+from tracelens.perf_models.memory_bound.data_movement import lookup
+from tracelens.perf_models.memory_bound.elementwise import Elementwise
+from tracelens.workload.model_shape import ModelShape
+
+#: How tensor parallelism divides an operation: not at all (its rows may be, with sequence parallelism), a product along
+#: n or along k, by heads or channels, or over the ranks of its experts.
+Split: TypeAlias = Literal["tokens", "column", "row", "heads", "experts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerOp:
+    """One operation of a forward pass and how often it occurs in it.
+
+    ``weights`` are the parameters of one occurrence, ``active_weights`` those of them that a token meets. ``split``:
+    how tensor-parallel ranks divide it, ``is_replicated``: each of them keeps all its weights.
+    """
+
+    name: str
+    model: PerfModel
+    count: int = 1
+    weights: int = 0
+    active_weights: int = 0
+    split: Split = "tokens"
+    is_replicated: bool = False
+
+    def backward(self) -> tuple[PerfModel, ...]:
+        """Perf models of one occurrence's gradients; empty for what has none."""
+        made = getattr(self.model, "backward", None)
+        if made is None:
+            return ()
+        gradients = made()
+        return gradients if isinstance(gradients, tuple) else (gradients,)
+
+    @property
+    def forward_flops(self) -> float:
+        """Matrix FLOPs of all occurrences; 0 for what is no matrix product."""
+        return self.count * _matrix_flops(self.model)
+
+    @property
+    def backward_flops(self) -> float:
+        """Matrix FLOPs of all occurrences' gradients.
+
+        Fused attention computes the scores again, which is no work that the model asks for, so they are taken off.
+        """
+        flops = sum(_matrix_flops(gradient) for gradient in self.backward())
+        if isinstance(self.model, SDPA):
+            flops -= _matrix_flops(replace(self.model, d_v=0))
+        return self.count * flops
+
+
+def _matrix_flops(model: PerfModel) -> float:
+    return (model.flops() or 0) if model.engine == "matrix" else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """``batch`` sequences of ``sequence`` tokens through a model: makes operations of its sizes and element type."""
+
+    shape: ModelShape
+    batch: int
+    sequence: int
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.sequence
+
+    @property
+    def dtype(self) -> DType | None:
+        return self.shape.dtype
+
+    def linear(self, name: str, n: int, k: int, *, bias: bool = False, split: Split = "tokens") -> LayerOp:
+        weights = n * (k + bias)
+        model = GEMM(m=self.tokens, n=n, k=k, bias=bias, dtype=self.dtype)
+        return LayerOp(name=name, model=model, weights=weights, active_weights=weights, split=split)
+
+    def norm(self, name: str, channels: int | None = None, groups: int = 1, split: Split = "tokens") -> LayerOp:
+        """Norm over ``groups`` parts of ``channels`` per token; over the hidden state when not said."""
+        shape = self.shape
+        n = shape.hidden if channels is None else channels
+        rows = self.tokens * groups
+        if shape.norm == "rms":
+            weights = n
+            model: PerfModel = RMSNorm(
+                shape=(rows, n), channels=n, statistics=rows, weight=True, saves=True, dtype=self.dtype
+            )
+        else:
+            weights = n * (1 + shape.norm_bias)
+            model = Normalization(
+                shape=(rows, n), channels=n, statistics=rows, weight=True, bias=shape.norm_bias, dtype=self.dtype
+            )
+        return LayerOp(name=name, model=model, weights=weights, active_weights=weights, split=split)
+
+    def feed_forward(self, name: str, ffn: int, *, bias: bool = False) -> Iterator[LayerOp]:
+        """Up projection, with the gate's beside it, activation and down projection."""
+        shape = self.shape
+        yield self.linear(f"{name}.up", ffn * (1 + shape.gated), shape.hidden, bias=bias, split="column")
+        yield self.activation(f"{name}.activation", self.tokens, ffn, split="column")
+        yield self.linear(f"{name}.down", shape.hidden, ffn, bias=bias, split="row")
+
+    def activation(self, name: str, rows: int, ffn: int, split: Split) -> LayerOp:
+        read = Operand(shape=(rows, ffn * (1 + self.shape.gated)), dtype=self.dtype)
+        written = Operand(shape=(rows, ffn), dtype=self.dtype)
+        model = Elementwise(
+            shape=(rows, ffn), inputs=(read,), outputs=(written,), flops_per_element=1 + self.shape.gated
+        )
+        return LayerOp(name=name, model=model, split=split)
+
+    def embedding(self) -> Iterator[LayerOp]:
+        """Lookups in the tables of tokens and of learned positions."""
+        shape = self.shape
+        index = Operand(shape=(self.batch, self.sequence), dtype=DType.INT64)
+        for name, rows in (("embedding", shape.vocab), ("positions", shape.positions)):
+            if rows:
+                weights = rows * shape.hidden
+                table = Operand(shape=(rows, shape.hidden), dtype=self.dtype)
+                model = lookup(table, index, self.tokens * shape.hidden)
+                yield LayerOp(name=name, model=model, weights=weights, active_weights=weights)
+
+    def head(self) -> Iterator[LayerOp]:
+        """Final norm and, where there is a vocabulary, logits."""
+        yield self.norm("final_norm")
+        if self.shape.vocab:
+            yield self.logits(tied=self.shape.tied_embeddings)
+
+    def logits(self, *, tied: bool) -> LayerOp:
+        made = self.linear("logits", self.shape.vocab, self.shape.hidden)
+        return replace(made, weights=0, active_weights=0) if tied else made

@@ -1,0 +1,1 @@
+"""One rank, of a training step and of a serving engine."""
