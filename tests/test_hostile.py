@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import tracelens
 from tracelens.analysis.reading import catalog
 from tracelens.cli import main
 from tracelens.extensions import TimeLimitError, time_limit
+from tracelens.report.result import Report
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
@@ -315,15 +317,23 @@ def test_an_interrupted_report_leaves_the_old_one_whole(repository: Path, tmp_pa
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
+@pytest.fixture(scope="module")
+def old_and_new(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """A written report, and one that is to take its place."""
+    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+    out = tmp_path_factory.mktemp("old") / "out"
+    assert main(["report", str(trace), "-o", str(out)]) == 0
+    return out, tracelens.report(trace, device="mi325x")
+
+
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
 def test_an_interruption_while_files_change_places_puts_all_back(
-    at: int, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: int, old_and_new: tuple[Path, Report], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+    old, report = old_and_new
     out = tmp_path / "out"
-    assert main(["report", str(trace), "-o", str(out)]) == 0
+    shutil.copytree(old, out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    report = tracelens.report(trace, device="mi325x")
     replace, done = Path.replace, []
 
     def interrupted(self: Path, target: Path) -> Path:

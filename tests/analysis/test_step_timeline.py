@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.analysis.test_selfcheck import figures_of
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Trace
@@ -97,8 +98,7 @@ def test_rectangles_hold_every_event_once_and_all_of_the_time(spans, max_rects):
          "args": {"stream": stream, "device": 0}}
         for i, (stream, start, duration) in enumerate(spans)
     ]  # fmt: skip
-    analysis = analyze(Trace.of(TraceTable.from_events(events)), Options())
-    drawn = step_timeline(analysis, max_rects=max_rects)
+    drawn = step_timeline(figures_of(Trace.of(TraceTable.from_events(events))), max_rects=max_rects)
     assert int(drawn.count.sum()) == drawn.events == len(spans)
     assert int(drawn.kernel_ns.sum()) == 1000 * sum(duration for _, _, duration in spans)
     assert (drawn.start_ns >= 0).all()

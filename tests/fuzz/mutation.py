@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -87,8 +88,7 @@ class Sample:
 
 def sampled(path: Path, random: Random) -> Sample:
     """Some kernels of a recorded trace with their launches and the ops above, other events, and all metadata keys."""
-    content = path.read_bytes()
-    trace = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    trace = dict(_loaded(path))
     events: list[dict[str, Any]] = trace.pop("traceEvents")
     correlated = [e for e in events if e.get("ph") == "X" and "correlation" in e.get("args", ())]
     launched = [e for e in correlated if "runtime" not in e["cat"]]
@@ -119,6 +119,12 @@ def sampled(path: Path, random: Random) -> Sample:
         for row, e in zip(rows, kept, strict=True)
     )
     return Sample(name=path.name, text=bytes(text), spans=tuple(spans), rows=rows, kernels=kernels)
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: Path) -> dict[str, Any]:
+    content = path.read_bytes()
+    return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
 
 
 def _is_above(event: dict[str, Any], launch: dict[str, Any]) -> bool:

@@ -44,7 +44,11 @@ def samples(repository: Path) -> list[Sample]:
     """Two of each small trace: of the repository's own, and of the real ones where they are."""
     paths = [repository / "example_traces" / name for name in ("moe_ep8/rank0.json.gz", "transformer_step_cpu.json.gz")]
     paths += [path for path in map(TRACES.joinpath, recorded_traces()) if path.stat().st_size < 150_000]
-    return [sampled(path, Random(SAMPLE_SEED + i)) for i, path in enumerate([*paths, *paths])]
+    seeds = range(SAMPLE_SEED, SAMPLE_SEED + len(paths))
+    pairs = [
+        [sampled(path, Random(number)) for number in (i, i + len(paths))] for i, path in zip(seeds, paths, strict=True)
+    ]
+    return [pair[which] for which in (0, 1) for pair in pairs]
 
 
 def check(

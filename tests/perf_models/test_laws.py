@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.dtypes import DType
@@ -172,6 +172,7 @@ def _below(model: type[PerfModel]) -> Iterator[type[PerfModel]]:
 
 
 @every_family
+@settings(max_examples=25)
 @given(BATCH, BATCH)
 def test_flops_are_additive_over_the_batch(make: Make, fixed: int, a: int, b: int):
     together, apart = make(a + b, DType.BF16).flops(), [make(n, DType.BF16).flops() for n in (a, b)]
@@ -179,6 +180,7 @@ def test_flops_are_additive_over_the_batch(make: Make, fixed: int, a: int, b: in
 
 
 @every_family
+@settings(max_examples=25)
 @given(BATCH)
 def test_bytes_grow_with_the_batch_and_with_the_width(make: Make, fixed: int, b: int):
     nbytes = make(b, DType.BF16).hbm_bytes()

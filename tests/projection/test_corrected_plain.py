@@ -248,6 +248,7 @@ def slowed(transfer_us: float, busy_us: float) -> float:
     return min(beside(transfer_us, busy_us), (SLOW - 1) * busy_us)
 
 
+@pytest.mark.parametrize("one_in", [4, pytest.param(1, marks=pytest.mark.fuzz)])
 @pytest.mark.parametrize(
     ("name", "cluster", "strategy", "gpus", "batch", "count"),
     [
@@ -259,12 +260,12 @@ def slowed(transfer_us: float, busy_us: float) -> float:
     ],
 )  # fmt: skip
 def test_arrays_agree_with_a_plain_loop(
-    name: str, cluster: str, strategy: Strategy, gpus: int, batch: int, count: int
+    name: str, cluster: str, strategy: Strategy, gpus: int, batch: int, count: int, one_in: int
 ) -> None:
     model, system = ModelConfig.load(name), System.load(cluster)
     priced = CorrectedRules(space=Space(model=model, strategy=strategy, sequence=2048), system=system)
     found = priced.feasible([gpus], global_batch=batch)
-    chosen = np.random.default_rng(11).choice(len(found.step_s), min(count, len(found.step_s)), replace=False)
+    chosen = np.random.default_rng(11).choice(len(found.step_s), min(count // one_in, len(found.step_s)), replace=False)
     plain = Plain(model, system, 2048)
     for i in chosen.tolist():
         parallel = priced.parallel(found.candidates, i, global_batch=batch)

@@ -33,15 +33,16 @@ def rules(model: str, cluster: str, strategy: Strategy, sequence: int) -> Correc
     return CorrectedRules(space=space, system=System.load(cluster))
 
 
+@pytest.mark.parametrize("drawn", [8, pytest.param(20, marks=pytest.mark.fuzz)])
 @pytest.mark.parametrize("case", CASES)
-def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case: str) -> None:
+def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case: str, drawn: int) -> None:
     """2 % for the winner; the rest, of which the worst are within 5.3 % (4,800 configurations), that it is no accident."""
     model, cluster, strategy, sequence, gpus, batch = CASES[case]
     priced = rules(model, cluster, strategy, sequence)
     found = priced.feasible([gpus], global_batch=batch)
     space, step_s, needed = found.candidates, found.step_s, found.memory_gb
     best, *others = fastest(found, [gpus], 3).tolist()
-    others += np.random.default_rng(3).choice(len(space), 20, replace=False).tolist()
+    others += np.random.default_rng(3).choice(len(space), drawn, replace=False).tolist()
     for i in (best, *others):
         parallel = priced.parallel(space, i, global_batch=batch)
         again = project(priced.model, parallel, priced.system, sequence=sequence)
