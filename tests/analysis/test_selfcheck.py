@@ -20,7 +20,7 @@ from tracelens.analysis.attribution.steps import device_steps
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_report
-from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, union
+from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, step_spans, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
 from tracelens.analysis.sheets.op_tables import kernel_summary
 from tracelens.analysis.verdict.summary import Coverage, Finding, Said
@@ -147,6 +147,34 @@ def test_a_contradiction_with_the_file_is_found(folder: Path) -> None:
     broken = {law for law, _ in check_report(analysis, summary, longer).broken}
     assert "device events are those of the file" in broken
     assert "kernels hang on the op that launched them" in broken
+
+
+def test_steps_that_do_not_last_as_long_as_their_launches_say_are_found(folder: Path) -> None:
+    """The host runs ahead: step 1 waits for 30 us of step 0's work, and its own outlives the host's annotation."""
+
+    def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+        return {
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "pid": 1,
+            "tid": args.get("stream", 1),
+            "ts": ts,
+            "dur": dur,
+            "args": args,
+        }
+
+    made = [
+        event("user_annotation", "ProfilerStep#0", 10, 20), event("user_annotation", "ProfilerStep#1", 30, 20),
+        event("cuda_runtime", "cudaLaunchKernel", 12, 1, correlation=1), event("kernel", "a", 15, 45, stream=7, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 32, 1, correlation=2), event("kernel", "b", 60, 25, stream=7, correlation=2),
+    ]  # fmt: skip
+    path = written(made, folder)
+    analysis, summary = found_by(path)
+    assert step_spans(PlainTrace.read(path)) == [(10_000, 60_000), (60_000, 85_000)]
+    assert check_report(analysis, summary, path).broken == ()
+    later = replace(analysis, step_times=replace(analysis.step_times, start_ns=analysis.step_times.start_ns + 1))
+    assert "steps last as long as their launches say" in {law for law, _ in check_report(later, summary, path).broken}
 
 
 def test_a_report_that_contradicts_itself_is_found(repository: Path) -> None:

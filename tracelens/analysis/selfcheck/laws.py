@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, union
+from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, step_spans, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
 from tracelens.analysis.sheets.critical_path import IDLE
 from tracelens.analysis.sheets.op_tables import UNLINKED_NAME
@@ -18,6 +18,8 @@ from tracelens.analysis.verdict.summary import Summary
 from tracelens.trace.links import LinkedBy
 from tracelens.units import NS_PER_US
 
+#: What the steps of torch.profiler's schedule are called.
+PROFILER_STEP = "ProfilerStep"
 #: Relative error of a sum of float microseconds against the same sum in whole nanoseconds.
 _FLOAT = 1e-9
 
@@ -266,12 +268,31 @@ def device_events_cover_the_time_that_they_do_in_the_file(analysis: Analysis, pl
         yield f"{seen} ns in the report, {found} in the file"
 
 
+def steps_last_as_long_as_their_launches_say(analysis: Analysis, plain: PlainTrace) -> Iterator[str]:
+    """Begin and end of every ``ProfilerStep#``, from launches and the busiest stream; a lone step may begin later.
+
+    Where all device events hang on host calls by their correlation.
+    """
+    tree, times = analysis.trace.tree, analysis.step_times
+    if np.isin(tree.linked_by[analysis.activity.rows], (LinkedBy.FLOW, LinkedBy.EXTERNAL_ID)).any():
+        return
+    there = step_spans(plain)
+    if analysis.step_stem != PROFILER_STEP or analysis.graphs is not None or not there:
+        return
+    seen = list(zip(times.start_ns.tolist(), times.end_ns.tolist(), strict=True))
+    if len(seen) == 1:
+        seen, there = [(0, end) for _, end in seen], [(0, end) for _, end in there]
+    if seen != there:
+        yield f"(begin, end) ns {seen} in the report, {there} in the file"
+
+
 #: Laws of the report against its file.
 FILE_LAWS: tuple[Callable[[Analysis, PlainTrace], Iterator[str]], ...] = (
     device_events_are_those_of_the_file,
     busy_time_is_the_union_of_device_events,
     device_events_cover_the_time_that_they_do_in_the_file,
     kernels_hang_on_the_op_that_launched_them,
+    steps_last_as_long_as_their_launches_say,
 )
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-from collections import defaultdict
+import math
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
@@ -20,6 +23,7 @@ _DEVICE = frozenset({"kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"})
 _OPS = frozenset({"cpu_op", "operator"})
 #: Categories of events that nest on a host thread, beside the runtime and driver calls of any vendor.
 _NESTING = _OPS | {"user_annotation", "python_function", "runtime", "driver"}
+_STEP = re.compile(r"ProfilerStep#\d{1,12}")
 #: An op of this name hands its kernels to the op above it.
 _PASSED_OVER = "execute"
 
@@ -44,15 +48,19 @@ class DeviceEvent:
     name: str
     start: int
     end: int
-    stream: int
+    stream: tuple[str, int]
     launch: HostEvent | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class PlainTrace:
-    """What the totals are made of. ``unusable``: why this path cannot speak about the file, "" when it can."""
+    """What the totals are made of. ``unusable``: why this path cannot speak about the file, "" when it can.
+
+    ``steps``: the spans of ``ProfilerStep#`` annotations, by thread.
+    """
 
     device: list[DeviceEvent] = field(default_factory=list)
+    steps: list[list[Interval]] = field(default_factory=list)
     unusable: str = ""
 
     @classmethod
@@ -86,9 +94,8 @@ class PlainTrace:
             end = start + max(0, nanoseconds(event.get("dur") or 0))
             if category in _DEVICE:
                 stream = args.get("stream", event.get("tid"))
-                found = DeviceEvent(
-                    name=event["name"], start=start, end=end, stream=stream if isinstance(stream, int) else -1
-                )
+                on = str(args.get("device", event.get("pid"))), stream if isinstance(stream, int) else -1
+                found = DeviceEvent(name=event["name"], start=start, end=end, stream=on)
                 trace.device.append(found)
                 pending.append((found, int(args.get("correlation") or 0)))
             elif category in _NESTING or category.endswith(("_runtime", "_driver")):
@@ -98,6 +105,7 @@ class PlainTrace:
                     launches[int(args["correlation"])].append(host)
         for thread in threads.values():
             _name_ops(thread)
+            trace.steps.append(_steps(thread))
         for found, correlation in pending:
             found.launch = _launch(launches.get(correlation, []), found.start)
         return trace
@@ -132,6 +140,11 @@ def _name_ops(thread: list[HostEvent]) -> None:
         elif open_events:
             event.op = open_events[-1].op
         open_events.append(event)
+
+
+def _steps(thread: list[HostEvent]) -> list[Interval]:
+    found = (host for host in thread if host.category == "user_annotation" and _STEP.fullmatch(host.name))
+    return [(host.start, host.end) for host in found]
 
 
 def _contains(outer: HostEvent, inner: HostEvent) -> bool:
@@ -194,3 +207,48 @@ def kernel_totals(trace: PlainTrace) -> dict[tuple[str, str], tuple[int, int]]:
         count, spent = totals.get((op, event.name), (0, 0))
         totals[op, event.name] = (count + 1, spent + event.end - event.start)
     return totals
+
+
+def step_spans(trace: PlainTrace) -> list[Interval]:
+    """When each ``ProfilerStep#`` began and ended, as docs/report.md says; none where it depends on a tie.
+
+    Steps follow each other. One begins with its host code, or when the stream with most of the steps' events has
+    finished what was launched earlier; the last ends with its host code and all that it launched.
+    """
+    windows = sorted(max(trace.steps, key=lambda spans: sum(end - start for start, end in spans), default=[]))
+    if not windows:
+        return []
+    starts, last = [start for start, _ in windows], windows[-1][1]
+    launched = _launch_times(trace.device)
+    inside = [(event, time) for event, time in launched if starts[0] <= time <= last]
+    streams = Counter(event.stream for event, _ in inside).most_common(2)
+    if len(streams) == 2 and streams[0][1] == streams[1][1]:
+        return []
+    finished = [-math.inf] * (len(starts) + 1)
+    for event, time in launched:
+        if streams and event.stream == streams[0][0]:
+            begun = bisect_right(starts, time)
+            finished[begun] = max(finished[begun], event.end)
+    begins = [int(max(times)) for times in zip(starts, itertools.accumulate(finished[:-1], max), strict=True)]
+    end = max([last, begins[-1], *(event.end for event, time in inside if time >= starts[-1])])
+    return list(itertools.pairwise([*begins, end]))
+
+
+def _launch_times(device: Sequence[DeviceEvent]) -> list[tuple[DeviceEvent, float]]:
+    """Each event and when it was launched; without a recorded launch when it ran, or -inf: queued before recording.
+
+    That is what a stream ran before its first event with a launch; on a stream without any, what began before the last
+    of these ended.
+    """
+    first: dict[tuple[str, int], int] = {}
+    for event in device:
+        if event.launch is not None:
+            first[event.stream] = min(event.start, first.get(event.stream, event.start))
+    unknown = [event for event in device if event.launch is None]
+    queued = [event.end for event in unknown if event.stream in first and event.start < first[event.stream]]
+    horizon = max([min(first.values()), *queued]) if first else -math.inf
+    return [
+        (event, event.launch.start if event.launch is not None
+         else -math.inf if event.start < first.get(event.stream, horizon) else event.start)
+        for event in device
+    ]  # fmt: skip
