@@ -31,6 +31,8 @@ def surroundings(
     ``forward``: forward op row per backward op row. Ops without an answer are left out.
     """
     table = trace.table
+    # What stands round an op completes its shapes, and has none of its own where none were recorded
+    silent = silent if table.has_shapes else silent[:0]
     codes = np.unique(table.name[silent])
     asked = {code: asks for code in codes.tolist() if (asks := catalog.asks(table.names[code]))}
     rows = silent[np.isin(table.name[silent], list(asked))] if asked else silent[:0]
