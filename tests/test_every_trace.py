@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 
 import tracelens
-from tests.analysis.test_event_category import check_sums
-from tests.analysis.test_steps import times_of
-from tests.analysis.views.test_critical_path import path_of
-from tests.analysis.views.test_idle import gaps_of
-from tests.analysis.views.test_modules import activity_of
+from tests.analysis.attribution.test_event_category import check_sums
+from tests.analysis.attribution.test_steps import times_of
+from tests.analysis.sheets.test_critical_path import path_of
+from tests.analysis.sheets.test_idle import gaps_of
+from tests.analysis.sheets.test_modules import activity_of
 from tests.conftest import device_traces, recorded_traces
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.device_time import gpu_timeline

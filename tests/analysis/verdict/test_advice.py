@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.analysis.conftest import MI300X
-from tests.analysis.test_rates import H100, add, found
+from tests.analysis.work.test_rates import H100, add, found
 from tests.conftest import RealAnalysis
 from tracelens.analysis.verdict.summary import Finding
 from tracelens.analysis.verdict.verdict import summarize

@@ -22,7 +22,7 @@ from tracelens.executors import Serial
 
 def loaded(name: str):
     """A module of tests/ranks."""
-    path = Path(__file__).resolve().parents[1] / "ranks" / f"{name}.py"
+    path = Path(__file__).resolve().parents[2] / "ranks" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"ranks_{name}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -187,7 +187,7 @@ def test_a_group_that_was_not_recorded_has_as_many_ranks_as_its_kernels_say(tmp_
 
 
 def test_all_ranks_dispatch_as_many_rows_as_all_combine():
-    found = compared(find_traces([str(Path(__file__).parents[2] / "example_traces" / "moe_ep8")]))
+    found = compared(find_traces([str(Path(__file__).parents[3] / "example_traces" / "moe_ep8")]))
     assert sorted(found.ranks) == list(range(8))
     summary = found.frames["ep_summary"].set_index("name")
     total = summary.loc["DeepEPCombine", "rows"]

@@ -17,7 +17,7 @@ from tracelens.extensions import load_extension
 from tracelens.network.deepep import distinct
 
 TABLE: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "extensions" / "recorded_autograd.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[2] / "extensions" / "recorded_autograd.json").read_text(encoding="utf-8")
 )
 TOKENS, RECEIVED, HIDDEN, TOP_K, EXPERTS = 512, 1408, 7168, 8, 64
 KERNELS = {"Dispatch": "void deep_ep::intranode::dispatch<8, 768, 8192>", "Combine": "deep_ep::intranode::combine"}

@@ -19,7 +19,7 @@ from tracelens.errors import UsageError
 from tracelens.executors import Serial
 from tracelens.trace.table import TraceTable
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ranks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ranks"))
 from planted import Clock, Job
 
 
