@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from tracelens.backends import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.serving.costs import StepCost, layer_kinds, steps_of
+from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
 from tracelens.serving.experiment import Experiment
 from tracelens.serving.metrics import Objectives, duration_s, per_request, per_step, summary
 from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.serving.simulation import Options, simulate
+from tracelens.serving.step_time.exchanges import steps_of
 from tracelens.workload import ModelConfig
+from tracelens.workload.blocks import layers_of
 from tracelens.workload.token_routing import Skew
 
 BASE = Workload(arrivals=Arrivals(rate=10.0), input=Lengths(mean=200), output=Lengths(mean=20), count=30, seed=1)
@@ -180,8 +182,8 @@ def test_steps_add_up_to_the_line_and_the_sums(cost_of):
 
 
 def test_blocks_are_grouped_to_layers():
-    assert layer_kinds("*-*E") == ("*-", "*E")
-    assert layer_kinds("MM*-") == ("M", "M", "*-")
+    assert layers_of("*-*E") == ("*-", "*E")
+    assert layers_of("MM*-") == ("M", "M", "*-")
 
 
 def test_collectives_have_the_steps_of_their_algorithm():

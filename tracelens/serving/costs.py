@@ -1,63 +1,43 @@
 """How long a batch step takes: one function for every level of detail.
 
-Nothing here knows a flop formula or a rate. The workload room makes the operations of a sharded model, the backends
-price them; this module tabulates what they say. Token-linear operations are tabulated over the number of tokens,
-decode attention as a piecewise linear function of the batch's summed context with knots at powers of two of the mean
-context, prefill attention per chunk. Times are whole femtoseconds, so a step's parts add up exactly whatever the level
-of detail.
+Nothing here knows a flop formula or a rate. The workload room makes the operations of a device, the backends price
+them; this module tabulates what they say. Token-linear operations are tabulated over the number of tokens. Times are
+whole femtoseconds, so a step's parts add up exactly whatever the level of detail.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
-
-import numpy as np
 
 from tracelens.backends import EstimateTable
 from tracelens.backends.chain import chain
-from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.groups import Group
-from tracelens.hardware import HardwareSpec
-from tracelens.network.algorithms import collective_us
-from tracelens.network.cluster import Library
-from tracelens.network.topology import Link, Rates, Tier, Topology
-from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel
+from tracelens.perf_models import SDPA, PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.serving.deployment import Deployment
+from tracelens.serving.step_time.attention_times import (
+    LARGEST_TABULATED,
+    AttentionTimes,
+    Chunk,
+    Prices,
+    knot_index,
+    span,
+)
+from tracelens.serving.step_time.exchanges import FS_PER_US, Exchange, Exchanges
 from tracelens.units import BYTES_PER_GIB
-from tracelens.workload import LayerOp, ModelConfig, forward_ops
-from tracelens.workload.expert_traffic import expert_traffic
+from tracelens.workload import LayerOp, inference_ops
+from tracelens.workload.blocks import attention_types
+from tracelens.workload.ranks.inference_rank import InferenceRank
 
-FS_PER_US = 1_000_000_000
-FS_PER_S = 10**15
 #: Token counts are tabulated this many at a time: one call of a backend costs as much as a few hundred rows.
 _BLOCK = 32
-#: Above, tables would hold counts that do not come again.
-_LARGEST_TABULATED = 16_384
-
-Chunk: TypeAlias = tuple[int, int]
-M = TypeVar("M", GEMM, GroupedGEMM)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """A collective as a sequence of equal steps, each of ``transfers`` link transfers at once. Time in fs."""
-
-    name: str
-    steps: int
-    transfers: int
-    step_fs: int
-
-    @property
-    def time_fs(self) -> int:
-        return self.steps * self.step_fs
+#: A device's name for the embedding among the letters of blocks.
+_EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,40 +88,37 @@ class StepCost:
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
-        model, parallel = deployment.model, deployment.parallelism
-        self._check_division(model, parallel.tp)
-        self.system = deployment.engine.tuned(deployment.system)
+        model, parallel, engine = deployment.model, deployment.parallelism, deployment.engine
+        _check_division(deployment)
+        self.system = engine.tuned(deployment.system)
         self._backend = chain(deployment.backend)
-        self.notes: list[str] = []
         if model.dtype is not None and self.system.device.rate("matrix", model.dtype) is None:
             raise UsageError(f"{self.system.device.name} has no matrix rate for {model.dtype.label}: no step time")
-        self._topology = self._joined()
-        experts = model.experts
-        count, topk = (experts.count, experts.top_k) if experts is not None else (parallel.ep, 1)
-        self._traffic = expert_traffic(parallel.skew, experts=count, topk=topk, ranks=parallel.ep)
-        self._local = _sharded(model, tp=parallel.tp, expert_shards=parallel.stage_devices // parallel.ep)
-        self.layers = layer_kinds(model.blocks)
+        self._links = Exchanges(deployment, self.system.device)
+        self.notes = self._links.notes
+        self._rank = self._device()
+        self.layers = model.layers
         if parallel.pp > len(self.layers):
             raise UsageError(f"pp {parallel.pp} needs as many layers, {model.name} has {len(self.layers)}")
         self.stages = _split(self.layers, parallel.pp)
         self._runs = tuple(_runs(stage) for stage in self.stages)
         self._letters = sorted(set(model.blocks))
-        self._attention = [letter for letter in self._letters if letter in "*w"]
-        self._attention_blocks = [(letter, model.blocks.count(letter)) for letter in self._attention]
-        self._sums: dict[int, tuple[int, int]] = {}
-        self._linear: dict[int, dict[str, int]] = {}
-        self._heads: dict[int, int] = {}
-        self._exchanges: dict[tuple[str, int], Exchange] = {}
-        self._knots: dict[tuple[str, int], list[int]] = {}
-        self._lines: dict[tuple[int, int], DecodeLine] = {}
-        self._chunks: dict[tuple[str, int, int], int] = {}
-        self._closed = {letter: self._closed_form(letter) for letter in self._attention}
-        engine = deployment.engine
         self._step_fs = round(engine.step_us * FS_PER_US)
         self._sequence_fs = round(engine.sequence_us * FS_PER_US)
         self._prompt_fs = round(engine.prompt_us * FS_PER_US)
         speculation = deployment.speculation
         self.queries = 1 if speculation is None else speculation.draft_tokens + 1
+        prices = Prices(self.estimates, self._priced, FS_PER_US * engine.device_scale)
+        self._attention = {
+            letter: AttentionTimes(self._rank, letter, self.queries, prices)
+            for letter in self._letters
+            if letter in attention_types()
+        }
+        self._attention_blocks = [(times, model.blocks.count(letter)) for letter, times in self._attention.items()]
+        self._linear: dict[int, dict[str, int]] = {}
+        self._lines: dict[tuple[int, int], DecodeLine] = {}
+        self._head = functools.cache(self._head_fs)
+        self._sums = functools.cache(self._summed)
         self._draft = None
         if speculation is not None and speculation.draft is not None:
             self._draft = StepCost(
@@ -154,6 +131,24 @@ class StepCost:
                 )
             )
 
+    def _device(self) -> InferenceRank:
+        model, parallel, precision = self.deployment.model, self.deployment.parallelism, self.deployment.precision
+        narrow = {dtype for dtype in (precision.linear, precision.experts) if dtype is not None}
+        return InferenceRank(
+            shape=model,
+            local=inference_ops.sharded(model, tp=parallel.tp, expert_shards=parallel.stage_devices // parallel.ep),
+            name=model.name,
+            tp=parallel.tp,
+            dp=parallel.dp,
+            ep=parallel.ep,
+            skew=parallel.skew,
+            imbalance=parallel.imbalance,
+            linear=precision.linear,
+            experts=precision.experts,
+            kv=precision.kv,
+            multiplied=frozenset(each for each in narrow if self.system.device.rate("matrix", each) is not None),
+        )
+
     def mixed(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
     ) -> tuple[StageWork, ...]:
@@ -161,35 +156,33 @@ class StepCost:
 
         ``tokens`` are all new tokens, ``started`` the prompts that begin.
         """
-        attention = {letter: sum(self._chunk(letter, *chunk) for chunk in chunks) for letter in self._attention}
-        if batch:
-            for letter in self._attention:
-                value, slope, low, _ = self._decode_piece(letter, batch, context)
-                attention[letter] += value + slope * (context - low)
+        attention = {}
+        for letter, times in self._attention.items():
+            attention[letter] = sum(times.chunk(*chunk) for chunk in chunks)
+            if batch:
+                attention[letter] += times.decoding(batch, context).at(context)
         return self._stages(tokens, rows, attention, self._host(started, batch, context))
 
     def mixed_time(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
     ) -> tuple[int, int]:
         """(compute, exchanges) of ``mixed``, summed, without making its parts."""
-        found = self._sums.get(tokens)
-        if found is None:
-            works = self._stages(tokens, 0, {}, 0)
-            found = sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
-            self._sums[tokens] = found
-        compute, exchange = found
+        compute, exchange = self._sums(tokens)
         if rows:
             compute += self._head(rows)
             exchange += sum(each.time_fs for each in self._gather(rows))
-        for letter, blocks in self._attention_blocks:
+        for times, blocks in self._attention_blocks:
             one = 0
             for new, past in chunks:
-                one += self._chunk(letter, new, past)
+                one += times.chunk(new, past)
             if batch:
-                value, slope, low, _ = self._decode_piece(letter, batch, context)
-                one += value + slope * (context - low)
+                one += times.decoding(batch, context).at(context)
             compute += blocks * one
         return compute + self._host(started, batch, context), exchange
+
+    def _summed(self, tokens: int) -> tuple[int, int]:
+        works = self._stages(tokens, 0, {}, 0)
+        return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
 
     def decode_work(self, batch: int, context: int) -> tuple[StageWork, ...]:
         """A pure decode step in full detail; adds up to ``decode_line``."""
@@ -206,28 +199,28 @@ class StepCost:
 
     def decode_line(self, batch: int, context: int) -> DecodeLine:
         """The decode step of ``batch`` sequences near a summed context of ``context`` keys."""
-        index = self._knot_index(batch, context)
+        index = knot_index(batch, context)
         line = self._lines.get((batch, index))
         if line is None:
-            pieces = {letter: self._decode_piece(letter, batch, context) for letter in self._attention}
-            low, high = self._span(batch, index)
-            tokens = batch * self.queries
-            at_zero = {letter: value - slope * low for letter, (value, slope, low, _) in pieces.items()}
-            host = self._step_fs + batch * self._sequence_fs
-            draft_slope = 0
-            if self._draft is not None:
-                at_low, at_high = self._draft_fs(batch, low), self._draft_fs(batch, high - 1)
-                draft_slope = (at_high - at_low) // max(high - 1 - low, 1)
-                host += at_low - draft_slope * low
-            works = self._stages(tokens, tokens, at_zero, host)
-            layers = [
-                (work, [sum(pieces[letter][1] for letter in kind if letter in pieces) for kind, _ in runs])
-                for work, runs in zip(works, self._runs, strict=True)
-            ]
-            layers[0][1][0] += draft_slope
-            line = DecodeLine(low, high, layers)
-            self._lines[batch, index] = line
+            line = self._lines[batch, index] = self._line(batch, context, *span(batch, index))
         return line
+
+    def _line(self, batch: int, context: int, low: int, high: int) -> DecodeLine:
+        pieces = {letter: times.decoding(batch, context) for letter, times in self._attention.items()}
+        tokens = batch * self.queries
+        host = self._step_fs + batch * self._sequence_fs
+        draft_slope = 0
+        if self._draft is not None:
+            at_low, at_high = self._draft_fs(batch, low), self._draft_fs(batch, high - 1)
+            draft_slope = (at_high - at_low) // max(high - 1 - low, 1)
+            host += at_low - draft_slope * low
+        works = self._stages(tokens, tokens, {letter: piece.at(0) for letter, piece in pieces.items()}, host)
+        layers = [
+            (work, [sum(pieces[letter].slope for letter in kind if letter in pieces) for kind, _ in runs])
+            for work, runs in zip(works, self._runs, strict=True)
+        ]
+        layers[0][1][0] += draft_slope
+        return DecodeLine(low, high, layers)
 
     def layer_operations(
         self, kind: str, tokens: int, chunks: Sequence[Chunk], batch: int, context: int
@@ -238,73 +231,73 @@ class StepCost:
         """
         found: list[tuple[str, PerfModel, int]] = []
         for letter in kind:
-            ops = self._block_ops(letter, tokens)
-            priced = self._priced([op.model for op in ops])
-            for op, fs in zip(ops, priced, strict=True):
-                found += [(op.name, op.model, fs)] * op.count
-            if letter in self._attention:
-                at = next((i for i, (name, _, _) in enumerate(found) if name == "attention.out"), len(found))
-                cores: list[tuple[str, PerfModel, int]] = [
-                    ("attention.sdpa", self._sdpa(letter, b=1, new=new, past=past), self._chunk(letter, new, past))
-                    for new, past in chunks
-                ]
-                if batch:
-                    value, slope, low, _ = self._decode_piece(letter, batch, context)
-                    own = -(-batch // self.deployment.parallelism.dp)
-                    model = self._sdpa(letter, b=own, new=self.queries, past=max(context // batch - self.queries, 0))
-                    cores.append(("attention.sdpa", model, value + slope * (context - low)))
-                found[at:at] = cores
+            ops = inference_ops.block_ops(self._rank, letter, tokens)
+            priced = iter(self._priced([op.model for op in ops if not isinstance(op.model, SDPA)]))
+            for op in ops:
+                if isinstance(op.model, SDPA):
+                    found += self._cores(self._attention[letter], chunks, batch, context)
+                else:
+                    found += [(op.name, op.model, next(priced))] * op.count
         return found
+
+    def _cores(
+        self, times: AttentionTimes, chunks: Sequence[Chunk], batch: int, context: int
+    ) -> Iterator[tuple[str, PerfModel, int]]:
+        for new, past in chunks:
+            yield "attention.sdpa", times.core(b=1, new=new, past=past), times.chunk(new, past)
+        if batch:
+            past = max(context // batch - self.queries, 0)
+            model = times.core(b=self._rank.own(batch), new=self.queries, past=past)
+            yield "attention.sdpa", model, times.decoding(batch, context).at(context)
 
     def end_operations(self, tokens: int, rows: int) -> tuple[list[tuple[str, PerfModel, int]], ...]:
         """Operations before the first layer and after the last, as ``layer_operations``."""
-        parallel = self.deployment.parallelism
-        before = [op for op in self._end_ops(-(-tokens // parallel.dp)) if op.name in ("embedding", "positions")]
-        after = (
-            [op for op in self._end_ops(-(-rows // parallel.dp)) if op.name in ("final_norm", "logits")] if rows else []
+        ends = (
+            inference_ops.embedding_ops(self._rank, tokens),
+            inference_ops.head_ops(self._rank, rows) if rows else [],
         )
         return tuple(
             [(op.name, op.model, fs) for op, fs in zip(ops, self._priced([op.model for op in ops]), strict=True)]
-            for ops in (before, after)
+            for ops in ends
         )
 
     def handover(self, tokens: int) -> Exchange | None:
         """What each device passes to the next stage, its own requests' tokens; None with a single stage."""
-        parallel, model = self.deployment.parallelism, self.deployment.model
+        parallel, rank = self.deployment.parallelism, self._rank
         if parallel.pp == 1:
             return None
-        own = -(-tokens // parallel.dp)
-        return self._exchange("send", round(own * model.hidden * self._width()), ranks=2, stride=self._stage_devices)
+        nbytes = rank.own(tokens) * rank.shape.hidden * rank.width
+        return self._links.exchange("send", nbytes, ranks=2, stride=parallel.stage_devices)
 
     def transfer_fs(self, nbytes: float, gb_s: float | None = None) -> int:
         """Time of ``nbytes`` between two replicas over the network, or at ``gb_s`` over a named link."""
         if gb_s is not None:
             return round(nbytes / (gb_s * 1e3) * FS_PER_US)
-        devices = self.deployment.parallelism.devices
-        return self._exchange("send", round(nbytes), ranks=2, stride=devices).time_fs
+        return self._links.exchange("send", nbytes, ranks=2, stride=self.deployment.parallelism.devices).time_fs
 
     def kv_bytes_per_token(self) -> float:
         """Key-value cache of one token over all devices of a replica; replicated heads count once."""
-        return self._kv_bytes(self.deployment.model)
+        model = self.deployment.model
+        return inference_ops.cache_bytes(self._rank, model, model.blocks)
 
     def pool_tokens(self) -> int:
         """Tokens that fit the key-value cache of one replica. UsageError when the weights leave no room."""
-        engine, parallel = self.deployment.engine, self.deployment.parallelism
+        engine, rank, local = self.deployment.engine, self._rank, self._rank.local
         if engine.kv_tokens is not None:
             return engine.kv_tokens
         hbm = self.system.device.hbm
         if hbm is None or hbm.nominal_gib is None:
             raise UsageError(f"{self.system.device.name}: its memory is not known; give the engine's kv_tokens")
         usable = engine.memory_share * hbm.nominal_gib * BYTES_PER_GIB - engine.runtime_gib * BYTES_PER_GIB
-        weights = max(self._weight_bytes(kinds, index) for index, kinds in enumerate(self.stages))
-        width = self._width()
-        ffn = max(
-            self._local.ffn or 0, self._local.experts.ffn * self._local.experts.top_k if self._local.experts else 0
+        stages, last = ["".join(kinds) for kinds in self.stages], len(self.stages) - 1
+        weights = max(
+            inference_ops.weight_bytes(rank, blocks, is_first=index == 0, is_last=index == last)
+            for index, blocks in enumerate(stages)
         )
-        activations = engine.max_batched_tokens * (2 * self._local.hidden + ffn * (1 + self._local.gated)) * width
+        ffn = max(local.ffn or 0, local.experts.ffn * local.experts.top_k if local.experts else 0)
+        activations = engine.max_batched_tokens * (2 * local.hidden + ffn * (1 + local.gated)) * rank.width
         free = usable - weights - activations
-        per_stage = max(sum(kind.count("*") + kind.count("w") for kind in kinds) for kinds in self.stages)
-        per_token = self._kv_bytes(self._local, blocks=max(per_stage, 1)) if per_stage else 0.0
+        per_token = max(inference_ops.cache_bytes(rank, local, blocks) for blocks in stages)
         need = (weights + activations) / BYTES_PER_GIB
         if free <= 0 or (per_token and free < per_token * engine.block_tokens):
             raise UsageError(
@@ -313,114 +306,8 @@ class StepCost:
                 "use more devices (tp, pp) or fewer bits"
             )
         if not per_token:
-            return _LARGEST_TABULATED * engine.max_num_seqs
-        return int(free // per_token) * parallel.dp
-
-    @property
-    def _stage_devices(self) -> int:
-        return self.deployment.parallelism.stage_devices
-
-    def _check_division(self, model: ModelConfig, tp: int) -> None:
-        for name, value in (("query heads", model.q_heads), ("feed-forward width", model.ffn or tp)):
-            if value % tp:
-                raise UsageError(f"tp {tp} does not divide {model.name}'s {name} {value}")
-        ep = self.deployment.parallelism.ep
-        if model.experts is None and ep > 1:
-            raise UsageError(f"{model.name} has no experts to spread over ep {ep}")
-        if model.experts is not None and model.experts.count % ep:
-            raise UsageError(f"ep {ep} does not divide {model.name}'s {model.experts.count} experts")
-
-    def _joined(self) -> Topology | None:
-        topology = self.system.topology
-        if topology is None and self.deployment.parallelism.devices > 1:
-            rates, note = fallback_rates(self.system.device)
-            self.notes.append(note)
-            library = Library.load("nccl")
-            tier = Tier(ranks=None, link=Link(rates=rates, protocols=library.node.protocols))
-            topology = Topology(tiers=(tier,), algorithms=library.algorithms)
-        share = self.deployment.engine.link_efficiency
-        if topology is None or share is None:
-            return topology
-        tiers = tuple(
-            dataclasses.replace(tier, link=dataclasses.replace(tier.link, rates=_scaled(tier.link.rates, share)))
-            for tier in topology.tiers
-        )
-        return dataclasses.replace(topology, tiers=tiers)
-
-    def _width(self) -> float:
-        dtype = self.deployment.model.dtype
-        if dtype is None:
-            raise UsageError(f"{self.deployment.model.name}: the element type of its weights is not known")
-        return dtype.width_bytes
-
-    def _kv_bytes(self, model: ModelConfig, blocks: int | None = None) -> float:
-        count = model.attention_blocks if blocks is None else blocks
-        kv = self.deployment.precision.kv
-        width = self._width() if kv is None else kv.width_bytes
-        latent = model.latent_attention
-        elements = model.kv_heads * (model.d_qk + model.d_v) if latent is None else latent.kv_rank + latent.d_rope
-        return count * elements * width
-
-    def _weight_bytes(self, kinds: Sequence[str], stage: int) -> float:
-        letters = Counter("".join(kinds))
-        total = 0.0
-        for letter, count in letters.items():
-            total += count * sum(self._op_weight_bytes(op) for op in self._block_ops(letter, 1))
-        ends = self._end_ops(1)
-        first, last = stage == 0, stage == len(self.stages) - 1
-        for op in ends:
-            if first if op.name in ("embedding", "positions") else last:
-                total += op.weights * self._width()
-        if last and not first and self._local.tied_embeddings:
-            total += self._local.vocab * self._local.hidden * self._width()
-        return total
-
-    def _op_weight_bytes(self, op: LayerOp) -> float:
-        precision, experts = self.deployment.precision, self._local.experts
-        if isinstance(op.model, GroupedGEMM):
-            dtype = precision.experts
-            share = 1.0 if experts is None else 1 / self.deployment.parallelism.ep
-        else:
-            dtype = precision.linear if isinstance(op.model, GEMM) else None
-            share = 1.0
-        width = self._width() if dtype is None else dtype.width_bytes
-        return op.count * op.weights * width * share
-
-    def _end_ops(self, rows: int) -> list[LayerOp]:
-        """Embedding, final norm and logits."""
-        letter = self._letters[0]
-        ops = forward_ops(dataclasses.replace(self._local, blocks=letter), batch=rows, sequence=1)
-        return [op for op in ops if op.name in ("embedding", "positions", "final_norm", "logits")]
-
-    def _block_ops(self, letter: str, tokens: int) -> list[LayerOp]:
-        """The operations of one block for ``tokens`` tokens, attention itself left out."""
-        parallel = self.deployment.parallelism
-        own = -(-tokens // parallel.dp)
-        ops = forward_ops(dataclasses.replace(self._local, blocks=letter), batch=own, sequence=1)
-        kept = (op for op in ops if op.name not in ("embedding", "positions", "final_norm", "logits", "attention.sdpa"))
-        return [dataclasses.replace(op, model=self._placed(op.model, tokens)) for op in kept]
-
-    def _placed(self, model: PerfModel, tokens: int) -> PerfModel:
-        """In the deployment's element types; expert products with this device's experts and rows."""
-        precision, parallel, experts = self.deployment.precision, self.deployment.parallelism, self._local.experts
-        if isinstance(model, GroupedGEMM) and experts is not None:
-            held = experts.count // parallel.ep
-            mean = tokens * experts.top_k / parallel.ep
-            rows = math.ceil(mean * self._traffic.rows_imbalance * parallel.imbalance)
-            active = min(held, rows, math.ceil(self._traffic.touched(tokens)))
-            model = dataclasses.replace(model, m=rows, groups=max(active, 1))
-            if precision.experts is not None:
-                model = self._narrowed(model, precision.experts)
-        elif isinstance(model, GEMM) and precision.linear is not None:
-            model = self._narrowed(model, precision.linear)
-        return model
-
-    def _narrowed(self, model: M, narrow: DType) -> M:
-        """A product with weights of ``narrow``: multiplied in that type where the device has a rate for it, else
-        widened to the activations' on the way."""
-        kept = model.dtype
-        has_rate = self.system.device.rate("matrix", narrow) is not None
-        return dataclasses.replace(model, dtype=narrow if has_rate else kept, dtype_b=narrow, dtype_out=kept)
+            return LARGEST_TABULATED * engine.max_num_seqs
+        return int(free // per_token) * rank.dp
 
     def estimates(self, models: Sequence[PerfModel]) -> EstimateTable:
         """What the backend says on the engine's system."""
@@ -430,194 +317,64 @@ class StepCost:
         """Times in fs; an operation that no backend can bound (no bytes, no flops) takes none."""
         if not models:
             return []
-        times = self.estimates(models).time_us
         unit = FS_PER_US * self.deployment.engine.device_scale
-        return [0 if math.isnan(time) else round(time * unit) for time in times.tolist()]
+        return [0 if math.isnan(time) else round(time * unit) for time in self.estimates(models).time_us.tolist()]
 
     def _tokens(self, tokens: int) -> dict[str, int]:
-        found = self._linear.get(tokens)
-        if found is None:
-            if tokens <= _LARGEST_TABULATED:
-                first = (tokens - 1) // _BLOCK * _BLOCK + 1
-                self._tabulate(range(first, first + _BLOCK))
-            else:
-                self._tabulate((tokens,))
-            found = self._linear[tokens]
-        return found
+        """Time of a block of each letter, but its core of attention, and of the embedding."""
+        if tokens not in self._linear:
+            first = (tokens - 1) // _BLOCK * _BLOCK + 1
+            self._tabulate(range(first, first + _BLOCK) if tokens <= LARGEST_TABULATED else (tokens,))
+        return self._linear[tokens]
 
     def _tabulate(self, counts: Iterable[int]) -> None:
-        models: list[PerfModel] = []
-        owners: list[tuple[int, str, int]] = []
+        ops: list[tuple[int, str, LayerOp]] = []
         for count in counts:
-            self._linear[count] = dict.fromkeys([*self._letters, "embedding"], 0)
+            self._linear[count] = dict.fromkeys([*self._letters, _EMBEDDING], 0)
             for letter in self._letters:
-                for op in self._block_ops(letter, count):
-                    models.append(op.model)
-                    owners.append((count, letter, op.count))
-            for op in self._end_ops(-(-count // self.deployment.parallelism.dp)):
-                if op.name in ("embedding", "positions"):
-                    models.append(op.model)
-                    owners.append((count, "embedding", op.count))
-        for (count, letter, times), fs in zip(owners, self._priced(models), strict=True):
-            self._linear[count][letter] += times * fs
+                made = inference_ops.block_ops(self._rank, letter, count)
+                ops += [(count, letter, op) for op in made if not isinstance(op.model, SDPA)]
+            ops += [(count, _EMBEDDING, op) for op in inference_ops.embedding_ops(self._rank, count)]
+        for (count, part, op), fs in zip(ops, self._priced([op.model for _, _, op in ops]), strict=True):
+            self._linear[count][part] += op.count * fs
 
-    def _head(self, rows: int) -> int:
-        found = self._heads.get(rows)
-        if found is None:
-            own = -(-rows // self.deployment.parallelism.dp)
-            ops = [op for op in self._end_ops(own) if op.name in ("final_norm", "logits")]
-            found = self._heads[rows] = sum(self._priced([op.model for op in ops]))
-        return found
+    def _head_fs(self, rows: int) -> int:
+        return sum(self._priced([op.model for op in inference_ops.head_ops(self._rank, rows)]))
 
     def _stages(self, tokens: int, rows: int, attention: dict[str, int], host: int) -> tuple[StageWork, ...]:
         linear = self._tokens(tokens)
-        handover = self.handover(tokens)
-        last_stage = len(self.stages) - 1
-        kinds_work: dict[str, tuple[int, tuple[Exchange, ...]]] = {}
-        for kind in dict.fromkeys(self.layers):
-            compute = sum(linear[letter] + attention.get(letter, 0) for letter in kind)
-            kinds_work[kind] = (compute, tuple(self._layer_exchanges(kind, tokens)))
+        compute = {
+            kind: sum(linear[letter] + attention.get(letter, 0) for letter in kind)
+            for kind in dict.fromkeys(self.layers)
+        }
+        last = self._head(rows) if rows else 0
+        return self._laid_out(tokens, rows, compute, first=linear[_EMBEDDING] + host, last=last)
+
+    def _laid_out(
+        self, tokens: int, rows: int, compute: dict[str, int], *, first: int, last: int
+    ) -> tuple[StageWork, ...]:
+        """Layers that compute so long, by kind, with their exchanges; ``first`` and ``last`` are the ends' time."""
+        handover, last_stage = self.handover(tokens), len(self._runs) - 1
+        exchanges = {kind: tuple(self._layer_exchanges(kind, tokens)) for kind in compute}
         stages = []
         for index, runs in enumerate(self._runs):
             made = []
             for position, (kind, count) in enumerate(runs):
-                compute, exchanges = kinds_work[kind]
-                if index == 0 and position == 0:
-                    compute += linear["embedding"] + host
-                if index == last_stage and position == len(runs) - 1 and rows:
-                    compute += self._head(rows)
-                    exchanges = (*exchanges, *self._gather(rows))
-                made.append(LayerWork(count=count, compute_fs=compute, exchanges=exchanges))
+                is_first = index == position == 0
+                is_last = index == last_stage and position == len(runs) - 1
+                after = self._gather(rows) if is_last and rows else ()
+                compute_fs = compute[kind] + first * is_first + last * is_last
+                made.append(LayerWork(count=count, compute_fs=compute_fs, exchanges=(*exchanges[kind], *after)))
             stages.append(StageWork(layers=tuple(made), handover=handover if index < last_stage else None))
         return tuple(stages)
 
-    def _layer_exchanges(self, kind: str, tokens: int) -> Iterable[Exchange]:
-        parallel, model = self.deployment.parallelism, self.deployment.model
-        width = self._width()
-        own = -(-tokens // parallel.dp)
-        for letter in kind:
-            if letter == "E" and parallel.ep > 1 and model.experts is not None:
-                hidden = model.experts.latent or model.hidden
-                copies = self._traffic.rank_copies * self._traffic.copies_imbalance
-                nbytes = math.ceil(own * parallel.imbalance / parallel.tp) * copies * hidden * width
-                yield self._exchange("all_to_all", round(nbytes), ranks=parallel.ep)
-                yield self._exchange("all_to_all", round(nbytes), ranks=parallel.ep)
-                if parallel.tp > 1:
-                    yield self._exchange("all_gather", round(own * model.hidden * width), ranks=parallel.tp)
-            elif parallel.tp > 1:
-                yield self._exchange("all_reduce", round(own * model.hidden * width), ranks=parallel.tp)
+    def _layer_exchanges(self, kind: str, tokens: int) -> Iterator[Exchange]:
+        for word, nbytes, ranks in inference_ops.messages(self._rank, kind, tokens):
+            yield self._links.exchange(word, nbytes, ranks=ranks)
 
-    def _gather(self, rows: int) -> Iterable[Exchange]:
-        """The logits, of which each tensor-parallel rank has a part of the vocabulary."""
-        parallel, model = self.deployment.parallelism, self.deployment.model
-        if parallel.tp > 1:
-            own = -(-rows // parallel.dp)
-            yield self._exchange("all_gather", round(own * model.vocab * self._width()), ranks=parallel.tp)
-
-    def _exchange(self, word: str, nbytes: int, *, ranks: int, stride: int = 1) -> Exchange:
-        key = (f"{word}/{ranks}/{stride}", nbytes)
-        found = self._exchanges.get(key)
-        if found is None:
-            if self._topology is None:
-                raise UsageError(f"{self.system.device.name}: how its devices are joined is not known; name a cluster")
-            name = self.deployment.collective if word == "all_reduce" else None
-            times, names = collective_us(word, float(nbytes), Group(ranks=ranks, stride=stride), self._topology, name)
-            time_us = float(times[0])
-            if math.isnan(time_us):
-                raise UsageError(f"no {word} algorithm {name or ''} for {ranks} ranks on {self.system.device.name}")
-            chosen = names[0].rpartition("/")[2]
-            steps, transfers = steps_of(chosen, word, ranks)
-            found = Exchange(
-                name=f"{word}/{chosen}",
-                steps=steps,
-                transfers=transfers,
-                step_fs=round(time_us * FS_PER_US / steps),
-            )
-            self._exchanges[key] = found
-        return found
-
-    def _sdpa(self, letter: str, *, b: int, new: int, past: int) -> SDPA:
-        model, kv = self._local, self.deployment.precision.kv
-        sdpa = SDPA(
-            b=b,
-            s_q=new,
-            s_kv=past + new,
-            q_heads=model.q_heads,
-            kv_heads=model.kv_heads,
-            d_qk=model.d_qk,
-            d_v=model.d_v,
-            mask="bottom_right",
-            window=model.window if letter == "w" else None,
-            flash=True,
-            dtype=model.dtype,
-        )
-        return sdpa if kv is None else dataclasses.replace(sdpa, dtype_k=kv, dtype_v=kv)
-
-    def _knot_index(self, batch: int, context: int) -> int:
-        return (max(context, batch) // batch).bit_length() - 1
-
-    def _span(self, batch: int, index: int) -> tuple[int, int]:
-        return (batch << index) if index else 0, batch << (index + 1)
-
-    def _decode_piece(self, letter: str, batch: int, context: int) -> tuple[int, int, int, int]:
-        """(time at ``low``, slope, low, high) of one block's decode attention, in fs and keys."""
-        index = self._knot_index(batch, context)
-        values = self._knots.get((letter, batch))
-        if values is None or index + 1 >= len(values):
-            own = -(-batch // self.deployment.parallelism.dp)
-            size = max(index + 2, 14)
-            models = [self._sdpa(letter, b=own, new=self.queries, past=max((1 << i) - 1, 0)) for i in range(size)]
-            values = self._knots[letter, batch] = self._priced(models)
-        low, high = batch << index, batch << (index + 1)
-        slope = (values[index + 1] - values[index]) // (high - low)
-        return values[index], slope, low, high
-
-    def _chunk(self, letter: str, new: int, past: int) -> int:
-        closed = self._closed[letter]
-        if closed is not None:
-            return closed(new, past)
-        key = (letter, new, past)
-        found = self._chunks.get(key)
-        if found is None:
-            found = self._chunks[key] = self._priced([self._sdpa(letter, b=1, new=new, past=past)])[0]
-        return found
-
-    def _closed_form(self, letter: str) -> Callable[[int, int], int] | None:
-        """Prefill attention without a call per chunk, where a backend answers the larger of two linear terms.
-
-        Compute time is then proportional to the flops, memory time linear in new tokens and keys. Whether a backend
-        does is found out by asking it at points that span the range.
-        """
-        probes = [(64, 0), (2048, 0), (1, 4096), (512, 512), (16, 30000), (8192, 8192), (3, 1), (300, 100_000)]
-        models = [self._sdpa(letter, b=1, new=new, past=past) for new, past in probes]
-        table = self.estimates(models)
-        flops = np.array([model.flops() or 0 for model in models], dtype=float)
-        nbytes = np.array([model.hbm_bytes() or 0 for model in models], dtype=float)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            per_flop = table.compute_us / flops
-            per_byte = table.memory_us / nbytes
-            largest = np.fmax(table.compute_us, table.memory_us)
-            linear = (
-                np.allclose(per_flop, per_flop[0], rtol=1e-9)
-                and np.allclose(per_byte, per_byte[0], rtol=1e-9)
-                and np.allclose(largest, table.time_us, rtol=1e-9)
-            )
-        if not linear:
-            return None
-        unit = FS_PER_US * self.deployment.engine.device_scale
-        compute, memory = float(per_flop[0]) * unit, float(per_byte[0]) * unit
-        known: dict[Chunk, int] = {}
-
-        def time_fs(new: int, past: int) -> int:
-            found = known.get((new, past))
-            if found is None:
-                model = self._sdpa(letter, b=1, new=new, past=past)
-                found = round(max((model.flops() or 0) * compute, (model.hbm_bytes() or 0) * memory))
-                if len(known) < _LARGEST_TABULATED:
-                    known[new, past] = found
-            return found
-
-        return time_fs
+    def _gather(self, rows: int) -> Iterator[Exchange]:
+        for word, nbytes, ranks in inference_ops.logits_messages(self._rank, rows):
+            yield self._links.exchange(word, nbytes, ranks=ranks)
 
     def _host(self, started: int, batch: int, context: int) -> int:
         """The host's time of a step, and the draft model's."""
@@ -633,19 +390,15 @@ class StepCost:
         return (self.queries - 1) * (line.fixed + line.slope * context)
 
 
-def layer_kinds(blocks: str) -> tuple[str, ...]:
-    """Blocks grouped to layers: one that mixes tokens (``*``, ``w``, ``M``) and what follows it.
-
-    >>> layer_kinds("*-*E"), layer_kinds("MM*-")
-    (('*-', '*E'), ('M', 'M', '*-'))
-    """
-    layers: list[str] = []
-    for letter in blocks:
-        if letter in "*wM" or not layers:
-            layers.append(letter)
-        else:
-            layers[-1] += letter
-    return tuple(layers)
+def _check_division(deployment: Deployment) -> None:
+    model, tp, ep = deployment.model, deployment.parallelism.tp, deployment.parallelism.ep
+    for name, value in (("query heads", model.q_heads), ("feed-forward width", model.ffn or tp)):
+        if value % tp:
+            raise UsageError(f"tp {tp} does not divide {model.name}'s {name} {value}")
+    if model.experts is None and ep > 1:
+        raise UsageError(f"{model.name} has no experts to spread over ep {ep}")
+    if model.experts is not None and model.experts.count % ep:
+        raise UsageError(f"ep {ep} does not divide {model.name}'s {model.experts.count} experts")
 
 
 def _runs(kinds: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
@@ -653,61 +406,6 @@ def _runs(kinds: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     middle = [(kind, len(list(same))) for kind, same in itertools.groupby(kinds[1:-1])]
     ends = [(kinds[0], 1)] if len(kinds) == 1 else [(kinds[0], 1), (kinds[-1], 1)]
     return (ends[0], *middle, *ends[1:])
-
-
-def steps_of(name: str, word: str, ranks: int) -> tuple[int, int]:
-    """(steps one after the other, link transfers in each) of a collective algorithm."""
-    if ranks < 2 or word == "send":
-        return 1, 1
-    if name == "direct":
-        return 1, ranks * (ranks - 1)
-    if name == "in_switch":
-        return 2, ranks
-    if name == "tree":
-        return 2 * math.ceil(math.log2(ranks)), ranks - 1
-    trips = 2 if word == "all_reduce" else 1
-    return trips * (ranks - 1), ranks
-
-
-def fallback_rates(device: HardwareSpec) -> tuple[Rates, str]:
-    """The rates between devices without a cluster file: their own link, else PCIe. UsageError with neither."""
-    if device.link is not None:
-        return Rates(peak_gb_s=device.link.gb_s), f"no cluster given: {device.name} joined by its own link"
-    if device.pcie_gb_s is not None:
-        note = (
-            f"no cluster given: {device.name} joined by PCIe at {device.pcie_gb_s:g} GB/s, NCCL's overheads in a node"
-        )
-        return Rates(peak_gb_s=device.pcie_gb_s), note
-    raise UsageError(f"{device.name}: neither a link nor PCIe rate is known; name a cluster")
-
-
-def _scaled(rates: Rates, share: float) -> Rates:
-    """Every rate times ``share``."""
-    known = {item.name: getattr(rates, item.name) for item in dataclasses.fields(rates)}
-    return dataclasses.replace(rates, **{name: value * share for name, value in known.items() if value is not None})
-
-
-def _sharded(model: ModelConfig, *, tp: int, expert_shards: int) -> ModelConfig:
-    """One tensor-parallel rank's part as a model of its own; key-value heads are replicated when tp exceeds them."""
-    experts = model.experts
-    if experts is not None:
-        experts = dataclasses.replace(
-            experts, ffn=-(-experts.ffn // expert_shards), shared_ffn=-(-experts.shared_ffn // tp)
-        )
-    mamba = model.mamba
-    if mamba is not None:
-        mamba = dataclasses.replace(mamba, heads=-(-mamba.heads // tp), groups=-(-mamba.groups // tp))
-    head_dim = model.head_dim
-    return dataclasses.replace(
-        model,
-        q_heads=model.q_heads // tp,
-        kv_heads=-(-model.kv_heads // tp),
-        head_dim=head_dim,
-        ffn=None if model.ffn is None else model.ffn // tp,
-        vocab=-(-model.vocab // tp),
-        experts=experts,
-        mamba=mamba,
-    )
 
 
 def _split(layers: tuple[str, ...], parts: int) -> tuple[tuple[str, ...], ...]:

@@ -22,8 +22,9 @@ from tracelens.atomic_write import whole_file
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.perf_models import PerfModel
-from tracelens.serving.costs import Chunk, DecodeLine, LayerWork, StageWork, StepCost
+from tracelens.serving.costs import DecodeLine, StageWork, StepCost
 from tracelens.serving.deployment import Deployment
+from tracelens.serving.step_time.attention_times import Chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,20 +144,14 @@ class ProfileCost(StepCost):
         works = self.mixed(tokens, chunks, rows, started, batch, context)
         return sum(work.compute_fs for work in works), sum(work.exchange_fs for work in works)
 
-    def decode_line(self, batch: int, context: int) -> DecodeLine:
-        """As ``StepCost.decode_line``."""
-        index = self._knot_index(batch, context)
-        line = self._lines.get((batch, index))
-        if line is None:
-            low, high = self._span(batch, index)
-            at_low, at_high = (self._phases((), batch, at) for at in (low, high))
-            slope = (at_high - at_low) // (high - low)
-            tokens = batch * self.queries
-            works = self._spread(tokens, tokens, at_low - slope * low + self._host(0, batch, low))
-            layers = [(work, [0] * len(work.layers)) for work in works]
-            layers[0][1][0] = slope
-            line = self._lines[batch, index] = DecodeLine(low, high, layers)
-        return line
+    def _line(self, batch: int, context: int, low: int, high: int) -> DecodeLine:
+        at_low, at_high = (self._phases((), batch, at) for at in (low, high))
+        slope = (at_high - at_low) // (high - low)
+        tokens = batch * self.queries
+        works = self._spread(tokens, tokens, at_low - slope * low + self._host(0, batch, low))
+        layers = [(work, [0] * len(work.layers)) for work in works]
+        layers[0][1][0] = slope
+        return DecodeLine(low, high, layers)
 
     def _phases(self, chunks: Sequence[Chunk], batch: int, context: int) -> int:
         total = 0
@@ -173,19 +168,7 @@ class ProfileCost(StepCost):
 
     def _spread(self, tokens: int, rows: int, total: int) -> tuple[StageWork, ...]:
         each, rest = divmod(total, len(self.layers))
-        stages = []
-        for index, runs in enumerate(self._runs):
-            layers = []
-            last = index == len(self._runs) - 1
-            for position, (kind, count) in enumerate(runs):
-                exchanges = tuple(self._layer_exchanges(kind, tokens))
-                if last and position == len(runs) - 1 and rows:
-                    exchanges = (*exchanges, *self._gather(rows))
-                first = index == 0 and position == 0
-                layers.append(LayerWork(count=count, compute_fs=each + rest * first, exchanges=exchanges))
-            handover = None if last else self.handover(tokens)
-            stages.append(StageWork(layers=tuple(layers), handover=handover))
-        return tuple(stages)
+        return self._laid_out(tokens, rows, dict.fromkeys(self.layers, each), first=rest, last=0)
 
 
 def exported(cost: StepCost, *, prompt: int, batch: int, context: int) -> dict[str, Any]:

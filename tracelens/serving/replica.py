@@ -19,9 +19,10 @@ from typing import Any, TypeAlias
 from tracelens.errors import UsageError
 from tracelens.event_queue import EventQueue, Process, Resource
 from tracelens.serving.cache import BlockPool
-from tracelens.serving.costs import DecodeLine, Exchange, LayerWork, StageWork, StepCost
+from tracelens.serving.costs import DecodeLine, LayerWork, StageWork, StepCost
 from tracelens.serving.log import RequestLog, StepLog
 from tracelens.serving.requests import Requests
+from tracelens.serving.step_time.exchanges import Exchange
 
 LEVELS = ("high", "medium", "low")
 PlanFunction: TypeAlias = Callable[["Lane"], tuple[list[tuple[int, int]], bool]]

@@ -1,0 +1,1 @@
+"""How long the parts of an engine's step take."""
