@@ -111,6 +111,9 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
     def of_name(values: Iterable[bool]) -> Bools:
         return np.fromiter(values, bool, len(names))[inverse]
 
+    def says(key: str) -> Bools:
+        return of_name(getattr(pattern, key, False) for pattern in found)
+
     kind = table.kind[rows]
     start = table.start_ns[rows]
     end = start + table.duration_ns[rows]
@@ -122,12 +125,12 @@ def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPatte
         op=tree.op[rows],
         name=name,
         stream=stream,
-        communication=of_name(p is not None and p.communication for p in found),
-        memcpy=of_name(p is not None and p.memcpy for p in found) | (kind == Kind.MEMCPY),
-        collective=of_name(p is not None and p.collective for p in found),
+        communication=says("communication"),
+        memcpy=says("memcpy") | (kind == Kind.MEMCPY),
+        collective=says("collective"),
         host_copy=of_name(p is not None and p.host_memory is not None for p in paths) & (kind == Kind.MEMCPY),
         peer_copy=of_name(p is not None and p.host_memory is None for p in paths) & (kind == Kind.MEMCPY),
-        rearranges=of_name(p is not None and p.rearranges for p in found),
+        rearranges=says("rearranges"),
         gap_before=_gap_before(table.device[rows], stream, start, end),
         category=Labels.of(inverse, [OTHER if p is None else p.category for p in found]),
         counted=np.ones(len(rows), bool),

@@ -123,12 +123,27 @@ class HostTime:
         counts: backward launches wait for the thread that runs forward. The rest is ``HOST_WORK``.
         """
         result = np.zeros((len(start), len(HOST_CAUSES)), np.int64)
-        free = _add(result, self._causes, self._own, lane, start, end, np.arange(len(start)))
+        free = self._add(result, self._own, np.arange(len(start)), (lane, start, end))
         if self._any is not None and len(lane):
             at, first, last = _uncovered(self._own[-1], lane, start, end)
-            free = _add(result, self._causes, self._any, self._process[lane[at]].astype(np.int64), first, last, at)
+            free = self._add(result, self._any, at, (self._process[lane[at]].astype(np.int64), first, last))
         result[:, HOST_CAUSES.index(HOST_WORK)] += free
         return result
+
+    def _add(self, result: Ints, unions: list[Covered], at: Ints, spans: tuple[Ints, Ints, Ints]) -> Ints:
+        """Adds to rows ``at`` of ``result`` what each layer covers of the spans (key, start, end) beyond those before.
+
+        Returns what is left of each row.
+        """
+        key, start, end = spans
+        before = np.zeros(len(start), np.int64)
+        for cause, union in zip(self._causes, unions, strict=True):
+            within = union.within(key, start, end)
+            np.add.at(result[:, cause], at, within - before)
+            before = within
+        free = np.zeros(len(result), np.int64)
+        np.add.at(free, at, end - start - before)
+        return free
 
 
 def _layers(table: TraceTable, host: HostCalls, lanes: Bools) -> list[_Layer]:
@@ -230,18 +245,6 @@ def _stacked(layers: list[_Layer], key: npt.NDArray[np.integer]) -> list[Covered
         for number in range(len(layers))
         for upto in [[(key[layer.lane], layer.start, layer.end) for layer in layers[: number + 1]]]
     ]
-
-
-def _add(result: Ints, causes: list[int], unions: list[Covered], key: Ints, start: Ints, end: Ints, at: Ints) -> Ints:
-    """Adds to rows ``at`` of ``result`` what each layer covers beyond those before it; returns what is left of each."""
-    before = np.zeros(len(start), np.int64)
-    for cause, union in zip(causes, unions, strict=True):
-        within = union.within(key, start, end)
-        np.add.at(result[:, cause], at, within - before)
-        before = within
-    free = np.zeros(len(result), np.int64)
-    np.add.at(free, at, end - start - before)
-    return free
 
 
 def _uncovered(union: Covered, lane: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:

@@ -139,9 +139,7 @@ def _channel(
         )
     ranks = message.ranks or groups.get((rank, message.group or ""), ())
     if message.word in POINT_TO_POINT:
-        peer = message.peer
-        if peer is None and len(ranks) == 2 and rank in ranks:
-            peer = ranks[0] if ranks[1] == rank else ranks[1]
+        peer = message.peer if message.peer is not None else _other(rank, ranks)
         if peer is None:
             return None
         pair = (rank, peer) if message.word == "send" else (peer, rank)
@@ -158,6 +156,11 @@ def _channel(
         label=message.group, ranks=ranks, size=message.size or len(ranks) or None, is_exchange=False,
         is_point_to_point=False, has_group=True,
     )  # fmt: skip
+
+
+def _other(rank: int, pair: tuple[int, ...]) -> int | None:
+    """The rank beside ``rank`` in a group of two."""
+    return pair[pair[1] != rank] if len(pair) == 2 and rank in pair else None
 
 
 def _expert_ranks(

@@ -82,6 +82,10 @@ def number_ranks(summaries: Iterable[tuple[Path, RankSummary]]) -> Numbered:
         order = {place: rank for rank, place in enumerate(sorted({place for place, _, _ in placed}))}
         known += [(order[place], path, summary) for place, path, summary in placed]
         how = f"parallel coordinates in the file names, numbered in the order {', '.join(_DEGREES)}"
+    return _numbered(known, how)
+
+
+def _numbered(known: Iterable[tuple[int, Path, RankSummary]], how: str) -> Numbered:
     ranks: dict[int, RankSummary] = {}
     left_out = []
     for rank, path, summary in sorted(known, key=lambda entry: (entry[0], -len(entry[2].start), _natural(entry[1]))):

@@ -54,9 +54,7 @@ def enclosing_attributes(table: TraceTable, calls: tuple[OpSignature, ...]) -> d
         found |= {"In msg nelems": elements, "dtype": tensors[0][1]}
         sources.append(f"dims of {call.name}")
     elements_out = next((tensor[0] for call in calls if (tensor := _output(call)) is not None), None)
-    size, source = _ratio(kind, found.get("In msg nelems"), elements_out), "output and input"
-    if size is None:
-        size, source = _whole_job(table), "the job's world size"
+    size, source = _group_size(table, kind, found.get("In msg nelems"), elements_out)
     if size is not None:
         found["Group size"] = size
         sources.append(f"group size: {source}")
@@ -95,12 +93,13 @@ def _word(kind: str) -> str | None:
     return Collective(kind=kind, elements_in=0, elements_out=0, ranks=None).word
 
 
-def _ratio(kind: str, sent: int | None, received: int | None) -> int | None:
-    """The ranks of a gather or scatter, whose output and input are so many times as large as each other."""
-    if _word(kind) not in ("all_gather", "reduce_scatter") or not sent or not received:
-        return None
-    times, rest = divmod(max(sent, received), min(sent, received))
-    return None if rest else times
+def _group_size(table: TraceTable, kind: str, sent: int | None, received: int | None) -> tuple[int | None, str]:
+    """(ranks, where that is from): a gather's output is so many times its input; else the whole job's."""
+    if _word(kind) in ("all_gather", "reduce_scatter") and sent and received:
+        times, rest = divmod(max(sent, received), min(sent, received))
+        if not rest:
+            return times, "output and input"
+    return _whole_job(table), "the job's world size"
 
 
 def _received(kind: str, sent: int, size: int | None) -> int | None:

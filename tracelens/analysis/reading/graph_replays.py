@@ -147,10 +147,7 @@ class _Graphs:
         self, table: TraceTable, rows: RowColumn, names: tuple[str, ...], requests: _Requests
     ) -> tuple[dict[int, int], str]:
         """(position of a kernel -> launch row of the capture, why there are fewer of them than kernels)."""
-        exact = [graph for graph in self.graphs if graph.names == names]
-        exact = exact or [graph for graph in self.graphs if Counter(graph.names) == Counter(names)]
-        exact = exact or list(self._runs_of(names))
-        candidates = exact or [graph for graph in self.graphs if _is_nearly(names, graph)]
+        candidates = self._alike(names)
         if not candidates:
             return {}, f"no graph of {self.capture.table.source} has this sequence of kernels"
         candidates = _of_batch(candidates, requests)
@@ -162,6 +159,13 @@ class _Graphs:
             if len({self._calls(graph) for graph in candidates}) != 1:
                 return {}, "several captured graphs have this sequence of kernels"
         return _aligned(names, candidates[-1]), "not in the captured graph"
+
+    def _alike(self, names: tuple[str, ...]) -> list[_Captured]:
+        """Graphs of these kernels: in this order, else in any, else runs before the capture, else nearly the same."""
+        found = [graph for graph in self.graphs if graph.names == names]
+        found = found or [graph for graph in self.graphs if Counter(graph.names) == Counter(names)]
+        found = found or list(self._runs_of(names))
+        return found or [graph for graph in self.graphs if _is_nearly(names, graph)]
 
     def block(self, launches: frozenset[int]) -> _Template:
         """The rows above these launches, as spans over them."""

@@ -90,12 +90,9 @@ class PlainTrace:
             if event.get("ph") != "X":
                 continue
             args = event.get("args") or {}
-            start = nanoseconds(event["ts"])
-            end = start + max(0, nanoseconds(event.get("dur") or 0))
+            start, end = _span(event)
             if category in _DEVICE:
-                stream = args.get("stream", event.get("tid"))
-                on = str(args.get("device", event.get("pid"))), stream if isinstance(stream, int) else -1
-                found = DeviceEvent(name=event["name"], start=start, end=end, stream=on)
+                found = DeviceEvent(name=event["name"], start=start, end=end, stream=_stream(event))
                 trace.device.append(found)
                 pending.append((found, int(args.get("correlation") or 0)))
             elif category in _NESTING or category.endswith(("_runtime", "_driver")):
@@ -109,6 +106,17 @@ class PlainTrace:
         for found, correlation in pending:
             found.launch = _launch(launches.get(correlation, []), found.start)
         return trace
+
+
+def _span(event: dict[str, Any]) -> Interval:
+    start = nanoseconds(event["ts"])
+    return start, start + max(0, nanoseconds(event.get("dur") or 0))
+
+
+def _stream(event: dict[str, Any]) -> tuple[str, int]:
+    args = event.get("args") or {}
+    stream = args.get("stream", event.get("tid"))
+    return str(args.get("device", event.get("pid"))), stream if isinstance(stream, int) else -1
 
 
 def nanoseconds(microseconds: Any) -> int:

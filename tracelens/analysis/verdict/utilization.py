@@ -5,7 +5,8 @@ beside what it could have done in the same time.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,8 @@ from tracelens.workload import ModelConfig
 
 if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
+    from tracelens.dtypes import DType
+    from tracelens.hardware import HardwareSpec
 
 Floats = npt.NDArray[np.float64]
 _BACKWARD = re.compile(r"backward", re.IGNORECASE)
@@ -29,6 +32,9 @@ _SHARED_WORK = re.compile(
     r"(?:_group)?",
     re.IGNORECASE,
 )
+
+
+_Pairs = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +68,17 @@ def utilization(analysis: Analysis) -> tuple[Utilization | None, tuple[Notice, .
     if work.ranks is None and (analysis.trace.table.world_size or 1) > 1:
         notices.insert(0, _notice("utilization_assumes", f"MFU assumes that {ranks_source}; else pass --ranks"))
     made = _made(analysis, work, found, shared, ranks_source)
+    return made, (*_doubts(made), *notices)
+
+
+def _doubts(made: Utilization) -> Iterator[Notice]:
+    """What is wrong with an MFU that cannot be."""
     if made.mfu is not None and made.mfu > 1:
         text = f"MFU is {100 * made.mfu:.0f} %: the model, --ranks or the tokens per step do not fit this trace"
-        notices.insert(0, _notice("utilization_above_peak", text))
+        yield _notice("utilization_above_peak", text)
     elif made.mfu is not None and made.mfu > (made.hfu or 0):
         covered = f"{100 * (made.hardware_coverage or 0):.0f} % of the device time is in ops of known FLOPs"
-        text = f"MFU is above HFU: {covered}, the rest may hold the missing products"
-        notices.insert(0, _notice("utilization_uncovered", text))
-    return made, tuple(notices)
+        yield _notice("utilization_uncovered", f"MFU is above HFU: {covered}, the rest may hold the missing products")
 
 
 def _notice(identifier: str, text: str) -> Notice:
@@ -80,10 +89,8 @@ def _made(analysis: Analysis, work: StepWork, tokens: _Tokens, ranks: int, ranks
     training = _has_backward(analysis)
     per_token = work.model.flops_per_token(tokens.sequence)
     model_flops = (per_token.training if training else per_token.forward) * tokens.count / ranks
-    executed = analysis.executed
-    dtype = (executed.dtype if executed is not None else None) or work.model.dtype
-    rate = analysis.device.rate("matrix", dtype) if analysis.device is not None and dtype is not None else None
-    peak, achievable = (rate.peak_tflops_s, rate.achievable_tflops_s) if rate is not None else (None, None)
+    dtype = (analysis.executed.dtype if analysis.executed is not None else None) or work.model.dtype
+    peak, achievable = _rates(analysis.device, dtype)
     steps = _timed_steps(analysis)
     time_us = float(np.mean([time for _, time, _ in steps]))
     done = [flops for _, _, flops in steps if flops]
@@ -113,6 +120,12 @@ def _made(analysis: Analysis, work: StepWork, tokens: _Tokens, ranks: int, ranks
             if number is not None
         ),
     )
+
+
+def _rates(device: HardwareSpec | None, dtype: DType | None) -> tuple[float | None, float | None]:
+    """(peak, achievable) TFLOPS/s of the matrix units."""
+    rate = device.rate("matrix", dtype) if device is not None and dtype is not None else None
+    return (None, None) if rate is None else (rate.peak_tflops_s, rate.achievable_tflops_s)
 
 
 def _share(flops: float | None, time_us: float, tflops_s: float | None) -> float | None:
@@ -154,30 +167,37 @@ def _recorded(analysis: Analysis, work: StepWork, windows: list[tuple[int, int]]
     lookups = [_looked_up(analysis.trace.table, work.model, window) for window in windows]
     attended = [_attended(analysis, window) for window in windows]
     if all(lookups):
-        counts = {sum(a * b for a, b in calls) for calls in lookups}
-        if len(counts) != 1:
-            raise SignatureError("steps look up different numbers of tokens")
-        count, first = counts.pop(), lookups[0][0]
-        sequence = work.sequence or _sequence(first, {s for calls in attended for _, s in calls})
-        times = f" x {len(lookups[0])}" if len(lookups[0]) > 1 else ""
-        source = f"aten::embedding indices {list(first)}{times}"
+        found = _of_lookups(lookups, attended, work)
     elif all(attended):
-        shapes = {shape for calls in attended for shape in calls}
-        if len(shapes) != 1:
-            raise SignatureError("attention calls have different shapes")
-        rows, sequence = shapes.pop()
-        calls, layers = len(attended[0]), work.model.attention_blocks
-        if calls != layers and work.tokens is None:
-            raise SignatureError(
-                f"{calls} attention calls in a step for {layers} layers do not say how many tokens it has"
-            )
-        count, source = rows * sequence, f"attention over {rows} x {sequence}, once per layer"
+        found = _of_attention(attended, work)
     else:
         raise SignatureError("the trace records neither a lookup of token embeddings nor attention with lengths")
     if work.tokens is not None:
-        return _Tokens(count=work.tokens, sequence=sequence, source=f"--tokens-per-step; sequence: {source}")
+        return replace(found, count=work.tokens, source=f"--tokens-per-step; sequence: {found.source}")
     given = "; --sequence" if work.sequence is not None else ""
-    return _Tokens(count=count, sequence=work.sequence or sequence, source=source + given)
+    return replace(found, sequence=work.sequence or found.sequence, source=found.source + given)
+
+
+def _of_lookups(lookups: list[_Pairs], attended: list[_Pairs], work: StepWork) -> _Tokens:
+    counts = {sum(a * b for a, b in calls) for calls in lookups}
+    if len(counts) != 1:
+        raise SignatureError("steps look up different numbers of tokens")
+    first = lookups[0][0]
+    sequence = work.sequence or _sequence(first, {s for calls in attended for _, s in calls})
+    times = f" x {len(lookups[0])}" if len(lookups[0]) > 1 else ""
+    return _Tokens(count=counts.pop(), sequence=sequence, source=f"aten::embedding indices {list(first)}{times}")
+
+
+def _of_attention(attended: list[_Pairs], work: StepWork) -> _Tokens:
+    shapes = {shape for calls in attended for shape in calls}
+    if len(shapes) != 1:
+        raise SignatureError("attention calls have different shapes")
+    rows, sequence = shapes.pop()
+    calls, layers = len(attended[0]), work.model.attention_blocks
+    if calls != layers and work.tokens is None:
+        raise SignatureError(f"{calls} attention calls in a step for {layers} layers do not say how many tokens it has")
+    source = f"attention over {rows} x {sequence}, once per layer"
+    return _Tokens(count=rows * sequence, sequence=sequence, source=source)
 
 
 def _sequence(indices: tuple[int, int], attended: set[int]) -> int:

@@ -37,19 +37,24 @@ def executed_work(calls: Calls, readings: OpReadings, step_of_event: Ints, steps
     step = step_of_event[calls.first_event] if steps else np.zeros(len(code), np.int64)
     total = np.zeros(max(1, steps))
     np.add.at(total, step[step >= 0], flops[modelled[step >= 0] + 1])
-    by_type: dict[DType, float] = {}
-    for index, count in enumerate(np.bincount(modelled + 1, minlength=len(flops))[1:].tolist()):
-        dtype = readings.readings[index].compute_dtype
-        if matrix[index] is not None and dtype is not None:
-            by_type[dtype] = by_type.get(dtype, 0.0) + count * flops[index + 1]
     forward = np.array([isinstance(m, SDPA) and not isinstance(m, SDPABackward) for m in models] + [False], bool)
     attention = np.flatnonzero(forward[modelled])
     return ExecutedWork(
         flops_by_step=total,
-        dtype=max(by_type, key=lambda d: (by_type[d], d.label)) if any(by_type.values()) else None,
+        dtype=_most_computed_in(readings, flops[1:] * np.bincount(modelled + 1, minlength=len(flops))[1:]),
         attention=tuple(
             (int(calls.row[call]), model)
             for call in attention.tolist()
             if isinstance(model := models[int(code[call])], SDPA)
         ),
     )
+
+
+def _most_computed_in(readings: OpReadings, flops: Floats) -> DType | None:
+    """The type of most matrix ``flops``, of each reading all its calls'; None without any."""
+    by_type: dict[DType, float] = {}
+    for reading, total in zip(readings.readings, flops.tolist(), strict=True):
+        dtype = reading.compute_dtype
+        if reading.model is not None and reading.model.engine == "matrix" and dtype is not None:
+            by_type[dtype] = by_type.get(dtype, 0.0) + total
+    return max(by_type, key=lambda d: (by_type[d], d.label)) if any(by_type.values()) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH
 
 NO_SHARE = "unknown: the ranks of the exchange were not recorded (--ep-size)"
 NO_SIZE = "its tokens were not recorded (an FP8 pair), and no combine of the same layer says their size"
+
+_PHASES: dict[str | None, Literal["dispatch", "combine"]] = {DISPATCH: "dispatch", COMBINE: "combine"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,22 +95,11 @@ def exchanges_of(
 
 def _deepep_us(model: EPComm, name: str, system: System | None) -> float | None:
     """What DeepEP's own kernels are estimated to take, counts agreed on; None where that is not known."""
-    own = model.tokens if model.own_tokens is None else model.own_tokens
-    topology = system.topology if system is not None else None
-    phase, width = model.phase, None if model.dtype is None else model.dtype.width_bytes
-    if system is None or topology is None or not topology.ranks_per_node or model.ranks is None or width is None:
+    if system is None or system.topology is None or not system.topology.ranks_per_node:
         return None
-    if (phase != DISPATCH and phase != COMBINE) or not model.topk or not model.experts or not model.hidden:
+    shape = _shape(model, system.topology.ranks_per_node)
+    if shape is None:
         return None
-    if model.ranks % topology.ranks_per_node or model.topk > model.experts or model.per_expert:
-        return None
-    if phase == COMBINE and model.own_tokens is None:
-        return None
-    shape = Exchanges(
-        phase="dispatch" if phase == DISPATCH else "combine", tokens=float(own), hidden=float(model.hidden),
-        topk=float(model.topk), experts=float(model.experts), nodes=model.ranks / topology.ranks_per_node,
-        sms=float(DEFAULT_SMS), element_bytes=width + 4 / 128 if width == 1 else float(width),
-    )  # fmt: skip
     try:
         fabric(system)
     except UsageError:
@@ -115,3 +107,21 @@ def _deepep_us(model: EPComm, name: str, system: System | None) -> float | None:
     if "low_latency" in name:
         return float(exchange_us(shape, "low_latency", system)[0])
     return float((exchange_us(shape, "normal", system) + notification_us(shape, system))[0])
+
+
+def _shape(model: EPComm, ranks_per_node: int) -> Exchanges | None:
+    """The exchange as DeepEP's kernels see it; None where they make no such, or not all of it is known."""
+    phase, width = model.phase, None if model.dtype is None else model.dtype.width_bytes
+    if phase not in _PHASES or model.per_expert or (phase == COMBINE and model.own_tokens is None):
+        return None
+    if not model.topk or not model.experts or not model.hidden or model.topk > model.experts:
+        return None
+    if width is None or model.ranks is None or model.ranks % ranks_per_node:
+        return None
+    return Exchanges(
+        phase=_PHASES[phase],
+        tokens=float(model.tokens if model.own_tokens is None else model.own_tokens),
+        hidden=float(model.hidden), topk=float(model.topk), experts=float(model.experts),
+        nodes=model.ranks / ranks_per_node,
+        sms=float(DEFAULT_SMS), element_bytes=width + 4 / 128 if width == 1 else float(width),
+    )  # fmt: skip

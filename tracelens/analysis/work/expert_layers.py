@@ -121,12 +121,7 @@ def with_rows(model: EPComm, routed: Routed, ranks: int | None, counts: tuple[in
 
     ``counts``: rows per rank or expert, where recorded; where they add up to the rows given, these are the copies.
     """
-    model = replace(
-        model, hidden=model.hidden or routed.hidden, topk=model.topk or routed.topk,
-        experts=model.experts or routed.experts, ranks=ranks,
-    )  # fmt: skip
-    if model.phase == COMBINE and model.own_tokens is None:
-        model = replace(model, own_tokens=routed.own)
+    model = _with_sizes(model, routed, ranks)
     if model.phase == DISPATCH and counts and sum(counts) == model.tokens:
         return replace(model, rows=model.tokens), RECORDED
     is_padded = routed.is_padded or model.per_expert
@@ -134,6 +129,19 @@ def with_rows(model: EPComm, routed: Routed, ranks: int | None, counts: tuple[in
         return model, RECORDED
     if routed.rows is not None:
         return replace(model, rows=routed.rows), OF_COMBINE
+    return _evenly_routed(model, routed)
+
+
+def _with_sizes(model: EPComm, routed: Routed, ranks: int | None) -> EPComm:
+    model = replace(
+        model, hidden=model.hidden or routed.hidden, topk=model.topk or routed.topk,
+        experts=model.experts or routed.experts, ranks=ranks,
+    )  # fmt: skip
+    return replace(model, own_tokens=routed.own) if model.phase == COMBINE and model.own_tokens is None else model
+
+
+def _evenly_routed(model: EPComm, routed: Routed) -> tuple[EPComm, str]:
+    """With the copies that even routing makes, where the router is known."""
     own = model.tokens if model.phase == DISPATCH else model.own_tokens
     topk, source = model.topk, f"even routing: top-{model.topk}"
     if topk is None and routed.sorted_rows and own:
