@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tracelens.backends.tile import price
 from tracelens.calibration import device
 from tracelens.calibration.device import Bounds, Floats, Mask, Measured
 from tracelens.calibration.measurements import table_measured
@@ -123,7 +122,7 @@ def report(case: Case) -> tuple[Floats, Calibration]:
     """Prints one row; returns the errors on rows not fitted, and constants fitted on all of them."""
     measured, half = case.measured, case.halves()
     unseen = case.unseen(case.limits)
-    priced = price(KINDS[WHAT[measured.family]].columns(case.rows, measured.precision), case.device)
+    priced = KINDS[WHAT[measured.family]].columns(case.rows, measured.precision).price(case.device)
     roof = errors(priced.peak_us, measured.time_us)
     beaten = (measured.time_us < priced.peak_us).mean() * 100
     parts = [summary(unseen[half == side]) for side in (0, 1)]

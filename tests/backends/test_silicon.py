@@ -12,8 +12,9 @@ import pytest
 
 from tracelens.backends import System, measured_tables
 from tracelens.backends.chain import chain
-from tracelens.backends.family_columns import AttentionColumns, GEMMColumns
 from tracelens.backends.measured_tables import Silicon
+from tracelens.backends.tiles.attention import AttentionColumns
+from tracelens.backends.tiles.gemm import GEMMColumns
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA
@@ -104,9 +105,9 @@ def test_attention_is_answered_as_the_layer_that_was_measured(package):
     }  # fmt: skip
     arrays = {name: np.array([float(value)]) for name, value in one.items()}
     layer = AttentionColumns(precision="bf16", as_layer=True, **arrays)
-    assert Silicon().estimate_many(layer, H100).time_us[0] == pytest.approx(8e3)
+    assert Silicon().estimate_batch(layer, H100).time_us[0] == pytest.approx(8e3)
     kernel = AttentionColumns(precision="bf16", **arrays)
-    assert np.isnan(Silicon().estimate_many(kernel, H100).time_us[0])
+    assert np.isnan(Silicon().estimate_batch(kernel, H100).time_us[0])
 
 
 def test_a_chain_asks_the_next_where_nothing_was_measured(package):
@@ -120,8 +121,8 @@ def test_a_chain_asks_the_next_where_nothing_was_measured(package):
 def test_quantizing_layers_are_not_products_alone(package):
     write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube().assign(gemm_dtype="fp8"))
     sizes = (np.array([1024.0]),) * 3
-    layer = Silicon().estimate_many(GEMMColumns.of("fp8", *sizes, as_layer=True), H100)
-    alone = Silicon().estimate_many(GEMMColumns.of("fp8", *sizes), H100)
+    layer = Silicon().estimate_batch(GEMMColumns.of("fp8", *sizes, as_layer=True), H100)
+    alone = Silicon().estimate_batch(GEMMColumns.of("fp8", *sizes), H100)
     assert layer.time_us[0] == pytest.approx(1e3)
     assert np.isnan(alone.time_us[0])
 

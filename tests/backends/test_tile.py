@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.backends import System
-from tracelens.backends.family_columns import AttentionColumns, GEMMColumns, hbm_peak, matrix_peak
+from tracelens.backends.column_batch import hbm_peak, matrix_peak
 from tracelens.backends.roofline import Roofline
-from tracelens.backends.tile import Tile, precision, price
+from tracelens.backends.tile import Tile
+from tracelens.backends.tiles.attention import AttentionColumns
+from tracelens.backends.tiles.gemm import GEMMColumns, precision
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
@@ -42,7 +44,7 @@ def on(name: str) -> System:
 
 def gemm_us(device: str, precision: str, m: float, n: float, k: float, *, as_layer: bool = False) -> float:
     columns = GEMMColumns.of(precision, *(np.array([float(x)]) for x in (m, n, k)), as_layer=as_layer)
-    found = price(columns, HardwareSpec.load(device))
+    found = columns.price(HardwareSpec.load(device))
     assert found is not None
     return float(found.time_us[0])
 
@@ -56,7 +58,7 @@ def attention(precision: str = "bf16", *, as_layer: bool = True, **given: float)
 
 
 def attention_us(device: str, precision: str = "bf16", *, as_layer: bool = True, **given: float) -> float:
-    found = price(attention(precision, as_layer=as_layer, **given), HardwareSpec.load(device))
+    found = attention(precision, as_layer=as_layer, **given).price(HardwareSpec.load(device))
     assert found is not None
     return float(found.time_us[0])
 
@@ -100,7 +102,7 @@ def test_a_block_scaled_layer_grows_with_its_rows_where_they_are_a_multiple_of_f
 def test_attention_never_beats_the_peak_of_the_device(device, b, s, d, causal):
     columns = attention(b=b, s=s, d_qk=d, d_v=d, causal=causal)
     spec = HardwareSpec.load(device)
-    time = price(columns, spec).time_us[0]
+    time = columns.price(spec).time_us[0]
     assert time >= columns.flops()[0] / matrix_peak(spec, "bf16")
     assert time >= columns.hbm_bytes()[0] / hbm_peak(spec) * (1 - 1e-12)
 
@@ -168,9 +170,9 @@ def test_latent_rows_are_read_once_for_keys_and_values():
     cached = 64 * 8191 * 2
     assert apart.hbm_bytes()[0] - latent.hbm_bytes()[0] == (cached + 64 * 2) * 512
     spec = HardwareSpec.load("h200-sxm")
-    assert price(latent, spec).time_us[0] < price(apart, spec).time_us[0]
+    assert latent.price(spec).time_us[0] < apart.price(spec).time_us[0]
     listed = SparseAttention(tokens=64, q_heads=16, d_qk=576, d_v=512, pairs=64 * 8192, dtype=DType.BF16)
-    assert Tile().estimate(listed, on("h200-sxm")).time_us == price(latent, spec).time_us[0]
+    assert Tile().estimate(listed, on("h200-sxm")).time_us == latent.price(spec).time_us[0]
 
 
 def test_an_fp8_cache_is_read_in_half_the_bytes():
@@ -194,16 +196,16 @@ def test_a_grouped_gemm_with_one_group_is_the_gemm():
 def test_ragged_groups_cost_at_least_what_even_ones_do():
     n, k = np.array([4096.0]), np.array([7168.0])
     spec = HardwareSpec.load("h100")
-    even = price(GEMMColumns.ragged("bf16", [[1024] * 8], n, k), spec).time_us[0]
+    even = GEMMColumns.ragged("bf16", [[1024] * 8], n, k).price(spec).time_us[0]
     # 8192 rows in both; the second has two tiles that are almost empty in every column of tiles.
-    ragged = price(GEMMColumns.ragged("bf16", [[1, 2047, 1, 2047, 1024, 1024, 1024, 1024]], n, k), spec).time_us[0]
+    ragged = GEMMColumns.ragged("bf16", [[1, 2047, 1, 2047, 1024, 1024, 1024, 1024]], n, k).price(spec).time_us[0]
     assert ragged >= even
 
 
 def test_groups_without_rows_cost_nothing():
     n, k = np.array([4096.0]), np.array([7168.0])
     spec = HardwareSpec.load("h100")
-    with_empty, without = (price(GEMMColumns.ragged("bf16", [r], n, k), spec) for r in ([512, 0, 0, 512], [512, 512]))
+    with_empty, without = (GEMMColumns.ragged("bf16", [r], n, k).price(spec) for r in ([512, 0, 0, 512], [512, 512]))
     assert with_empty.time_us[0] == without.time_us[0]
 
 
@@ -291,7 +293,7 @@ def test_memory_bound_work_takes_the_published_fraction_of_the_rate_and_a_launch
 def test_half_the_clock_doubles_a_compute_bound_gemm_and_leaves_a_stream_alone():
     full, half = HardwareSpec.load("h100-sxm"), HardwareSpec.load("h100-sxm").at_clock(915)
     big = GEMMColumns.of("bf16", *(np.array([16384.0]),) * 3)
-    ratio = price(big, half).time_us[0] / price(big, full).time_us[0]
+    ratio = big.price(half).time_us[0] / big.price(full).time_us[0]
     assert ratio == pytest.approx(2, rel=0.01)
     copy = GroupQuant(elements=10**8, scale_elements=0, dtype=DType.BF16, dtype_out=DType.BF16)
     both = [Tile().estimate(copy, System(device=device)).time_us for device in (full, half)]
@@ -301,7 +303,7 @@ def test_half_the_clock_doubles_a_compute_bound_gemm_and_leaves_a_stream_alone()
 def test_the_clock_scales_attention_too():
     full, half = HardwareSpec.load("b200"), HardwareSpec.load("b200").at_clock(982.5)
     long = attention(b=4, s=16384, q_heads=32, kv_heads=32, as_layer=False)
-    assert price(long, half).time_us[0] / price(long, full).time_us[0] > 1.8
+    assert long.price(half).time_us[0] / long.price(full).time_us[0] > 1.8
 
 
 def test_many_rows_are_the_rows_one_by_one():
@@ -319,20 +321,20 @@ def test_many_rows_are_the_rows_one_by_one():
 def test_rows_in_chunks_are_the_same_rows():
     m = np.arange(1, 20_001, dtype=np.float64)
     columns = GEMMColumns.of("bf16", m, m, m)
-    whole = price(columns, HardwareSpec.load("h100")).time_us
+    whole = columns.price(HardwareSpec.load("h100")).time_us
     assert whole[15_000] == gemm_us("h100-sxm", "bf16", 15_001, 15_001, 15_001)
     assert len(whole) == 20_000
 
 
 def test_no_rows_give_no_rows():
     empty = np.array([])
-    assert len(Tile().estimate_many(GEMMColumns.of("bf16", empty, empty, empty), on("h100-sxm"))) == 0
+    assert len(Tile().estimate_batch(GEMMColumns.of("bf16", empty, empty, empty), on("h100-sxm"))) == 0
     assert len(Tile().estimate_many(WorkColumns.of([]), on("h100-sxm"))) == 0
 
 
 def test_the_roofline_reads_stores_too():
     columns = GEMMColumns.of("bf16", *(np.array([8192.0]),) * 3)
-    found = Roofline().estimate_many(columns, on("h100-sxm")).row(0)
+    found = Roofline().estimate_batch(columns, on("h100-sxm")).row(0)
     assert found == Roofline().estimate(GEMM(m=8192, n=8192, k=8192), on("h100-sxm"))
 
 

@@ -12,8 +12,7 @@ import pytest
 import tracelens as tl
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.options import Options
-from tracelens.backends.family_columns import GEMMColumns
-from tracelens.backends.tile import price
+from tracelens.backends.tiles.gemm import GEMMColumns
 from tracelens.calibration.measurements import analysis_measured, report_measured
 from tracelens.cli import main
 from tracelens.hardware import HardwareSpec
@@ -24,7 +23,7 @@ SIZES = (1024, 2048, 4096, 8192)
 def table(path: Path) -> Path:
     """GEMMs that take a fifth longer than an H200 should."""
     shapes = np.array([(m, n, k) for m in (16, 256, 4096) for n in SIZES for k in SIZES], dtype=np.float64)
-    time = price(GEMMColumns.of("bf16", *shapes.T), HardwareSpec.load("h200")).time_us * 1.2
+    time = GEMMColumns.of("bf16", *shapes.T).price(HardwareSpec.load("h200")).time_us * 1.2
     pd.DataFrame(shapes.astype(int), columns=["m", "n", "k"]).assign(time_us=time).to_csv(path, index=False)
     return path
 

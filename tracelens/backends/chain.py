@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,47 +13,21 @@ import numpy.typing as npt
 from tracelens.backends import load, measured_tables, origami
 from tracelens.backends.base import Backend, Estimate, EstimateTable
 from tracelens.backends.collective_times import Collectives
-from tracelens.backends.family_columns import AttentionColumns, Columns, GEMMColumns
+from tracelens.backends.column_batch import BatchBackend, ColumnBatch
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
-from tracelens.perf_models import (
-    GEMM,
-    SDPA,
-    Collective,
-    EPComm,
-    GroupedGEMM,
-    InferenceAttention,
-    PerfModel,
-    SparseAttention,
-)
-from tracelens.perf_models.matrix.moe import MoELayer
+from tracelens.perf_models.base import MEMORY, PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 
+C = TypeVar("C", WorkColumns, ColumnBatch)
 #: What the left side of ``family=backend`` may be.
-FAMILIES = ("gemm", "grouped-gemm", "sdpa", "moe", "memory", "collective", "ep")
+FAMILIES = ("gemm", "grouped-gemm", "sdpa", "moe", MEMORY, "collective", "ep")
 #: Who is asked last: it bounds whatever has flops or bytes.
 LAST = "roofline"
 #: Backends that need a package which is not ours -> why it is not there, None where it is.
 OPTIONAL: Mapping[str, Callable[[], str | None]] = {"origami": origami.absence, "silicon": measured_tables.absence}
 #: Families of ``Collectives``: nobody else knows links, so it is asked about them unless the chain says who is.
 COMMUNICATION = ("collective", "ep")
-
-
-def family(model: PerfModel) -> str | None:
-    """The family of an operation; None for those that only general backends are asked about."""
-    if isinstance(model, GroupedGEMM):
-        return "grouped-gemm"
-    if isinstance(model, GEMM):
-        return "gemm"
-    if isinstance(model, SDPA | InferenceAttention | SparseAttention):
-        return "sdpa"
-    if isinstance(model, MoELayer):
-        return "moe"
-    if isinstance(model, EPComm):
-        return "ep"
-    if isinstance(model, Collective):
-        return "collective"
-    return "memory" if model.engine in ("vector", "none") else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,27 +42,25 @@ class Chain:
         """Who is asked about a family, in order."""
         return (*self.of_family.get(family or "", ()), *self.general)
 
-    def estimate_many(self, columns: WorkColumns | Columns, system: System) -> EstimateTable:
+    def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
         """One row per row of ``columns``."""
-        if not isinstance(columns, WorkColumns):
-            return self._store(columns, system)
         rows = np.arange(len(columns))
         answers: EstimateTable | None = None
-        names = [family(model) for model in columns.models]
-        for key in sorted({name or "" for name in names}):
-            at = rows[[(name or "") == key for name in names]]
-            part = columns.take(at.tolist())
-            found = _first_answers(self.backends(key), part, system)
-            answers = _placed(answers, len(columns), at, found)
+        names = [model.price_family() or "" for model in columns.models]
+        for key in sorted(set(names)):
+            at = rows[[name == key for name in names]]
+            asked = (functools.partial(backend.estimate_many, system=system) for backend in self.backends(key))
+            answers = _placed(answers, len(columns), at, _first_answers(columns.take(at.tolist()), asked))
         return answers if answers is not None else load(LAST).estimate_many(columns, system)
+
+    def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
+        """One row per row of ``batch``, by those of the backends that read column batches."""
+        readers = (backend for backend in self.backends(batch.family) if isinstance(backend, BatchBackend))
+        return _first_answers(batch, (functools.partial(reader.estimate_batch, system=system) for reader in readers))
 
     def estimate(self, op: PerfModel, system: System) -> Estimate | None:
         """The one-row form."""
         return self.estimate_many(WorkColumns.of([op]), system).row(0)
-
-    def _store(self, columns: Columns, system: System) -> EstimateTable:
-        key = "gemm" if isinstance(columns, GEMMColumns) else "sdpa" if isinstance(columns, AttentionColumns) else "moe"
-        return _first_answers([b for b in self.backends(key) if getattr(b, "reads_stores", False)], columns, system)
 
 
 def chain(spec: str) -> Chain:
@@ -125,13 +98,12 @@ def absences(spec: str) -> list[str]:
     return [f"backend {name} has no answers: {why}" for name, why in missing.items() if why is not None]
 
 
-def _first_answers(backends: Sequence[Backend], columns: WorkColumns | Columns, system: System) -> EstimateTable:
+def _first_answers(columns: C, asked: Iterable[Callable[[C], EstimateTable]]) -> EstimateTable:
     answers: EstimateTable | None = None
     missing = np.arange(len(columns))
-    for backend in backends:
+    for estimate in asked:
         part = columns if len(missing) == len(columns) else columns.take(missing.tolist())
-        found = backend.estimate_many(part, system)  # type: ignore[arg-type]
-        answers = _placed(answers, len(columns), missing, found)
+        answers = _placed(answers, len(columns), missing, estimate(part))
         missing = np.flatnonzero(np.isnan(answers.time_us))
         if not len(missing):
             break

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from tracelens.backends.base import Backend, Estimate, EstimateTable
-from tracelens.backends.chain import family
-from tracelens.backends.memory_bound import stream_of
 from tracelens.backends.system import System
+from tracelens.backends.tiles.memory_bound import stream_of
 from tracelens.dtypes import DType
-from tracelens.perf_models import (
-    GEMM,
-    SDPA,
-    Collective,
-    EPComm,
-    GroupedGEMM,
-    GroupedGEMMBackward,
-    GroupedGEMMVariableK,
-    PerfModel,
-    SDPABackward,
-    WorkColumns,
-)
+from tracelens.perf_models import SDPA, Collective, EPComm, PerfModel, WorkColumns
+from tracelens.perf_models.base import MEMORY
 
 MEASURED, EFFICIENCY = "measured", "measured efficiency"
 
@@ -53,35 +43,41 @@ def key_of(model: PerfModel) -> Hashable:
 
     Which of a product's operands is transposed, and whether a bias is added, does not matter.
     """
-    dtype = model.compute_dtype
-    width = None if dtype is None else ("bf16" if dtype in (DType.BF16, DType.FP16) else dtype.rate)
-    if isinstance(model, GroupedGEMM):
-        return "grouped", type(model).__name__, model.m, frozenset((model.n, model.k)), model.groups, width
-    if isinstance(model, GEMM):
-        return "gemm", model.b, frozenset((model.m, model.n)), model.k, width
-    if isinstance(model, SDPA):
-        lengths = model.b, model.s_q, model.s_kv, model.total_pairs
-        return type(model).__name__, *lengths, model.q_heads, model.kv_heads, model.d_qk, model.d_v
-    if isinstance(model, EPComm):
+    keyed = _KEYS.get(model.price_family() or "")
+    return None if keyed is None else keyed(model, _width(model.compute_dtype))
+
+
+def _width(dtype: DType | None) -> str | None:
+    return None if dtype is None else ("bf16" if dtype in (DType.BF16, DType.FP16) else dtype.rate)
+
+
+def _attention(model: Any, _: str | None) -> Hashable:
+    if not isinstance(model, SDPA):
         return None
-    if isinstance(model, Collective):
-        return "collective", model.word, model.elements_in, model.elements_out, model.ranks, width
-    return None
+    lengths = model.b, model.s_q, model.s_kv, model.total_pairs
+    return type(model).__name__, *lengths, model.q_heads, model.kv_heads, model.d_qk, model.d_v
+
+
+#: Family -> the work of a model, its products in a type of this rate.
+_KEYS: dict[str, Callable[[Any, str | None], Hashable]] = {
+    "gemm": lambda op, rate: ("gemm", op.b, frozenset((op.m, op.n)), op.k, rate),
+    "grouped-gemm": lambda op, rate: (
+        "grouped", type(op).__name__, op.m, frozenset((op.n, op.k)), op.groups, rate,
+    ),
+    "sdpa": _attention,
+    "collective": lambda op, rate: ("collective", op.word, op.elements_in, op.elements_out, op.ranks, rate),
+}  # fmt: skip
 
 
 def kind_of(model: PerfModel) -> Hashable:
     """What shares an efficiency: the family of backends, by precision and direction; streams by what they do."""
-    name = family(model)
-    if name == "memory":
+    name = model.price_family()
+    if name == MEMORY:
         return name, stream_of(model)
     if name in ("collective", "ep"):
         return name, getattr(model, "word", None)
     dtype = model.compute_dtype
-    return (
-        name,
-        None if dtype is None else dtype.rate,
-        isinstance(model, SDPABackward | GroupedGEMMBackward | GroupedGEMMVariableK),
-    )
+    return name, None if dtype is None else dtype.rate, model.gradient
 
 
 class MeasuredBackend:
@@ -91,7 +87,6 @@ class MeasuredBackend:
     """
 
     name = MEASURED
-    reads_stores = False
 
     def __init__(self, step: MeasuredStep, base: Backend, system: System) -> None:
         self.base = base

@@ -12,7 +12,7 @@ import functools
 import importlib.util
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,9 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
-from tracelens.backends.family_columns import AttentionColumns, Columns, GEMMColumns, MoEColumns
+from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
+from tracelens.backends.tiles.attention import AttentionColumns
+from tracelens.backends.tiles.expert_layer import MoEColumns
+from tracelens.backends.tiles.gemm import GEMMColumns
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, TracelensError
 from tracelens.hardware import HardwareSpec
@@ -98,14 +101,21 @@ class Silicon:
     """
 
     name: ClassVar[str] = "silicon"
-    reads_stores: ClassVar[bool] = True
 
-    def estimate_many(self, columns: WorkColumns | Columns, system: System) -> EstimateTable:
+    def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
         """One row per row of ``columns``; NaN where nothing near was measured."""
-        time = _times(columns, system.device)
+        time = _products(columns, data_folder(), system.device) if _applies(system.device) else None
+        return self._table(time, len(columns), lambda: Roofline().estimate_many(columns, system))
+
+    def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
+        """One row per row of ``batch``; NaN where nothing near was measured."""
+        time = _TIMES[batch.family](batch, data_folder(), system.device) if _applies(system.device) else None
+        return self._table(time, len(batch), lambda: Roofline().estimate_batch(batch, system))
+
+    def _table(self, time: Floats | None, rows: int, least: Callable[[], EstimateTable]) -> EstimateTable:
         if time is None:
-            return EstimateTable.unanswered(len(columns))
-        bound = Roofline().estimate_many(columns, system)
+            return EstimateTable.unanswered(rows)
+        bound = least()
         known = np.isfinite(time).tolist()
         return EstimateTable(
             time_us=np.where(known, np.fmax(time, bound.peak_us), np.nan),
@@ -146,21 +156,16 @@ def data_folder() -> Path | None:
     return None
 
 
-def _times(columns: WorkColumns | Columns, device: HardwareSpec) -> Floats | None:
-    if device.clock_scale != 1 or absence() is not None:
+def _applies(device: HardwareSpec) -> bool:
+    return device.clock_scale == 1 and absence() is None
+
+
+def _gemms(c: GEMMColumns, folder: Path | None, device: HardwareSpec) -> Floats | None:
+    if c.blocks is not None or not (c.as_layer or c.precision == "bf16"):
         return None
-    folder = data_folder()
-    if isinstance(columns, WorkColumns):
-        return _products(columns, folder, device)
-    if isinstance(columns, GEMMColumns):
-        if columns.blocks is not None or not (columns.as_layer or columns.precision == "bf16"):
-            return None
-        sizes = np.stack([columns.m, columns.n, columns.k], axis=1)
-        alone = (columns.b == 1) & (columns.groups == 1)
-        return np.where(alone, _looked_up(folder, device, "gemm", columns.precision, None, sizes), np.nan)
-    if isinstance(columns, MoEColumns):
-        return _layers(columns, folder, device)
-    return _attention(columns, folder, device) if columns.as_layer else None
+    sizes = np.stack([c.m, c.n, c.k], axis=1)
+    alone = (c.b == 1) & (c.groups == 1)
+    return np.where(alone, _looked_up(folder, device, "gemm", c.precision, None, sizes), np.nan)
 
 
 def _products(columns: WorkColumns, folder: Path | None, device: HardwareSpec) -> Floats | None:
@@ -179,7 +184,9 @@ def _products(columns: WorkColumns, folder: Path | None, device: HardwareSpec) -
     return time
 
 
-def _attention(c: AttentionColumns, folder: Path | None, device: HardwareSpec) -> Floats:
+def _attention(c: AttentionColumns, folder: Path | None, device: HardwareSpec) -> Floats | None:
+    if not c.as_layer:
+        return None
     single = c.s == 1
     window = np.where(np.isfinite(c.window), c.window, 0.0)
     decoding = np.stack([c.b, c.keys], axis=1)
@@ -205,6 +212,12 @@ def _layers(c: MoEColumns, folder: Path | None, device: HardwareSpec) -> Floats:
         found = _looked_up(folder, device, "moe", c.precision, np.stack(share, axis=1), c.tokens[:, None])
         time = np.fmin(time, found)
     return np.where(even, time, np.nan)
+
+
+#: Family of a column batch -> its times.
+_TIMES: Mapping[str, Callable[[Any, Path | None, HardwareSpec], Floats | None]] = {
+    "gemm": _gemms, "sdpa": _attention, "moe": _layers,
+}  # fmt: skip
 
 
 def _looked_up(

@@ -14,19 +14,21 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tracelens.backends.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK
 from tracelens.backends.base import Estimate, EstimateTable, backend
-from tracelens.backends.family_columns import hbm_peak
+from tracelens.backends.column_batch import hbm_peak
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
+from tracelens.backends.tiles.attention import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
-from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, GroupedGEMMBackward, GroupedGEMMVariableK, SDPABackward
+from tracelens.perf_models import SDPA
+from tracelens.perf_models.matrix.gemm import Product
 from tracelens.perf_models.work_columns import WorkColumns
 
 MODULE = "origami"
@@ -68,7 +70,7 @@ class Origami:
         rows = len(columns)
         time = np.full(rows, np.nan)
         module = module_or_none()
-        if module is None or not isinstance(columns, WorkColumns):
+        if module is None:
             return EstimateTable.unanswered(rows)
         for row, model in enumerate(columns.models):
             shape, dtype = _shape(model), columns.dtype[row]
@@ -111,16 +113,11 @@ def module_or_none() -> ModuleType | None:
 
 def _shape(model: Any) -> tuple[int, int, int, int] | None:
     """(m, n, k, batch). Groups are taken as even: the model has no ragged products."""
-    if isinstance(model, GroupedGEMMBackward):
+    products: tuple[Product, ...] = model.products() if model.price_family() in ("gemm", "grouped-gemm") else ()
+    if len(products) != 1:
         return None
-    if isinstance(model, GroupedGEMMVariableK):
-        found = (model.k, model.n, -(-model.m // model.groups), model.groups)
-    elif isinstance(model, GroupedGEMM):
-        found = (-(-model.m // model.groups), model.n, model.k, model.groups)
-    elif isinstance(model, GEMM):
-        found = (model.m, model.n, model.k, model.b)
-    else:
-        return None
+    m, n, k, b, groups, _ = products[0]
+    found = (math.ceil(m / groups), int(n), math.ceil(k), int(b * groups))
     return found if found[0] >= LEAST_ROWS else None
 
 
@@ -131,7 +128,7 @@ def _attention_us(module: ModuleType, model: SDPA, dtype: DType, device: Hardwar
         return np.nan
     if model.s_q < LEAST_ROWS:
         return np.nan
-    d_qk, d_v, gradient = model.d_qk, model.d_v, isinstance(model, SDPABackward)
+    d_qk, d_v, gradient = model.d_qk, model.d_v, model.gradient
 
     def group_us(walked: int) -> float:
         """One work-group's products over ``walked`` keys, or backward queries, on one unit."""
@@ -158,7 +155,7 @@ def _walked(model: SDPA) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Keys that each work-group of queries visits, in whole steps; backward: queries that each one of keys does."""
     s_q, s_kv, window = model.s_q or 0, model.s_kv or 0, model.window or np.inf
     offset = s_kv - s_q if model.mask == "bottom_right" else 0
-    gradient = isinstance(model, SDPABackward)
+    gradient = model.gradient
     last = np.arange(1, -(-(s_kv if gradient else s_q) // GROUP_ROWS) + 1) * GROUP_ROWS
     if gradient:
         first = np.clip(last - GROUP_ROWS - offset, 0, s_q) if model.mask != "none" else np.zeros(len(last))

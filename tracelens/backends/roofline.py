@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 
 from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
-from tracelens.backends.family_columns import RATE, AttentionColumns, Columns
+from tracelens.backends.column_batch import RATE, ColumnBatch
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
-from tracelens.hardware.spec import HardwareSpec, Rate
+from tracelens.hardware.spec import Rate
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
@@ -32,13 +32,10 @@ class Roofline:
     """
 
     name: ClassVar[str] = "roofline"
-    reads_stores: ClassVar[bool] = True
 
-    def estimate_many(self, columns: WorkColumns | Columns, system: System) -> EstimateTable:
+    def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
         """Time and bound of every row, in microseconds."""
         device = system.device
-        if not isinstance(columns, WorkColumns):
-            columns = _work(columns, device)
         rates = [device.rate(engine, dtype) for engine, dtype in zip(columns.engine, columns.dtype, strict=True)]
         memory = device.hbm.tb_s if device.hbm is not None else None
         memory_peak = device.hbm.peak_tb_s if device.hbm is not None else None
@@ -77,25 +74,20 @@ class Roofline:
             backend=(self.name,) * len(rates),
         )
 
+    def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
+        """As ``estimate_many``. Attention over a cache in a type without a rate is multiplied in its queries' BF16."""
+        rows, dtype = len(batch), RATE[batch.precision]
+        if batch.family == "sdpa" and system.device.rate("matrix", dtype) is None:
+            dtype = DType.BF16
+        work = WorkColumns(
+            flops=batch.flops(), hbm_bytes=batch.hbm_bytes(), wire_bytes=np.zeros(rows), engine=("matrix",) * rows,
+            dtype=(dtype,) * rows, models=(), passes=np.ones(rows),
+        )  # fmt: skip
+        return self.estimate_many(work, system)
+
     def estimate(self, op: PerfModel, system: System) -> Estimate | None:
         """The estimate of one operation; None when nothing about it, or nothing that it needs, is known."""
         return self.estimate_many(WorkColumns.of([op]), system).row(0)
-
-
-def _work(columns: Columns, device: HardwareSpec) -> WorkColumns:
-    """A store as columns. Attention over a cache in a type without a rate is multiplied in BF16, its queries' type."""
-    rows, dtype = len(columns), RATE[columns.precision]
-    if isinstance(columns, AttentionColumns) and device.rate("matrix", dtype) is None:
-        dtype = DType.BF16
-    return WorkColumns(
-        flops=columns.flops(),
-        hbm_bytes=columns.hbm_bytes(),
-        wire_bytes=np.zeros(rows),
-        engine=("matrix",) * rows,
-        dtype=(dtype,) * rows,
-        models=(),
-        passes=np.ones(rows),
-    )
 
 
 def _basis(rate: Rate | None, flops: float) -> str | None:

@@ -13,34 +13,18 @@ import numpy as np
 from tracelens.analysis.attribution.calls import OpReadings
 from tracelens.analysis.attribution.event_category import COPY
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.backends import memory_bound
 from tracelens.backends.base import Floats
-from tracelens.backends.family_columns import AttentionColumns, Columns
-from tracelens.backends.memory_bound import stream_of
+from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.system import System
-from tracelens.backends.tile import Tile, cache_precision, precision, price
+from tracelens.backends.tile import Tile
+from tracelens.backends.tiles import memory_bound, pricer_of
+from tracelens.backends.tiles.attention import AttentionColumns
 from tracelens.calibration.device import Mask, Measured, Part
 from tracelens.errors import InputError, UsageError
 from tracelens.estimation.estimate import KINDS, PRECISIONS, usable_rows
 from tracelens.extensions import load_extension
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.tile_constants import STREAMS
-from tracelens.perf_models import (
-    GEMM,
-    SDPA,
-    Collective,
-    EPComm,
-    GroupedGEMM,
-    GroupedGEMMBackward,
-    InferenceAttention,
-    MoEDown,
-    MoEFused,
-    MoEUp,
-    PerfModel,
-    SDPABackward,
-    SparseAttention,
-    WorkColumns,
-)
+from tracelens.perf_models import PerfModel, WorkColumns
 from tracelens.signature import OpSignature, freeze
 
 if TYPE_CHECKING:
@@ -61,6 +45,11 @@ GROUPS = {
 _FAMILIES = {
     "gemm": "gemm", "context-attention": "prefill", "generation-attention": "decode", "context-mla": "prefill",
     "generation-mla": "latent", "moe": "moe",
+}  # fmt: skip
+#: Family -> what calls of one shape group have in common, by name.
+_GROUPED_BY = {
+    "gemm": ("n", "k"), "grouped-gemm": ("n", "k"), "sdpa": ("q_heads", "kv_heads", "d_qk", "window"),
+    "moe": ("hidden", "ffn", "experts", "top_k"),
 }  # fmt: skip
 
 
@@ -101,7 +90,7 @@ def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list
             Measured(
                 family=_FAMILIES[what],
                 precision=each,
-                parts=(Part(rows=len(part), price=store_price(columns)),),
+                parts=(Part(rows=len(part), price=batch_price(columns)),),
                 time_us=times[rows],
                 groups=np.array(["/".join(f"{value:g}" for value in row) for row in keys]),
                 use=_to_fit(columns, each, device, _FAMILIES[what]),
@@ -117,17 +106,17 @@ def _is_device(text: str, device: HardwareSpec) -> bool:
         return False
 
 
-def store_price(columns: Columns) -> Any:
-    """The price of a store's rows, as the tile model answers."""
+def batch_price(batch: ColumnBatch) -> Any:
+    """The price of a column batch's rows, as the tile model answers."""
 
     def priced(device: HardwareSpec, rows: Mask) -> Floats | None:
-        found = price(columns.take(rows), device)
+        found = batch.take(rows).price(device)
         return None if found is None else found.time_us
 
     return priced
 
 
-def _to_fit(columns: Columns, which: str, device: HardwareSpec, family: str) -> Mask:
+def _to_fit(columns: ColumnBatch, which: str, device: HardwareSpec, family: str) -> Mask:
     """All rows but those that another kernel runs than the one whose constants are fitted."""
     use = np.ones(len(columns), bool)
     if not isinstance(columns, AttentionColumns):
@@ -183,44 +172,20 @@ def calls_measured(calls: Iterable[tuple[PerfModel | None, str, float]]) -> list
     """(perf model, op name, mean time in us) of distinct calls."""
     rows: dict[tuple[str, str], list[tuple[PerfModel, str, float]]] = defaultdict(list)
     for model, name, time_us in calls:
-        key = None if model is None or not time_us > 0 else _family(model)
+        kind: Any = type(model)
+        claim = None if model is None or not time_us > 0 else pricer_of(kind)
+        key = None if claim is None else claim.options["row"](model)
         if model is not None and key is not None:
             rows[key].append((model, _group(model, name), time_us))
     return [_models(family, which, some) for (family, which), some in sorted(rows.items())]
 
 
-def _family(model: PerfModel) -> tuple[str, str] | None:
-    """The constants that price a call; None where there are none, or those of two kernels do."""
-    if isinstance(model, SDPA | InferenceAttention | SparseAttention):
-        which = cache_precision(model)
-        if which is None:
-            return None
-        if isinstance(model, SDPABackward):
-            return "backward", which
-        if isinstance(model, InferenceAttention):
-            prompts, generates = model.sums.c_sq > 0, model.sums.g_sq > 0
-            return None if prompts == generates else ("prefill" if prompts else "decode", which)
-        return "latent" if isinstance(model, SparseAttention) else "decode" if model.s_q == 1 else "prefill", which
-    if isinstance(model, MoEFused | GEMM | GroupedGEMM | MoEUp | MoEDown):
-        if isinstance(model, GroupedGEMMBackward):
-            return None
-        which = precision(model)
-        return None if which is None else ("moe" if isinstance(model, MoEFused) else "gemm", which)
-    if model.engine in ("vector", "none") and not isinstance(model, EPComm | Collective):
-        stream = stream_of(model)
-        return ("memory_bound", stream) if stream in STREAMS and (model.hbm_bytes() or 0) > 0 else None
-    return None
-
-
 def _group(model: PerfModel, name: str) -> str:
     """Calls of one shape group are alike in everything but their rows."""
-    if isinstance(model, GEMM | GroupedGEMM):
-        return f"{model.n}/{model.k}"
-    if isinstance(model, SDPA | InferenceAttention):
-        return f"{model.q_heads}/{model.kv_heads}/{model.d_qk}/{model.window}"
-    if isinstance(model, MoEUp | MoEDown | MoEFused):
-        return f"{model.hidden}/{model.ffn}/{model.experts}/{model.top_k}"
-    return name
+    names = _GROUPED_BY.get(model.price_family() or "")
+    if names is None or not all(hasattr(model, each) for each in names):
+        return name
+    return "/".join(str(getattr(model, each)) for each in names)
 
 
 def _models(family: str, which: str, rows: Sequence[tuple[PerfModel, str, float]]) -> Measured:
@@ -228,7 +193,7 @@ def _models(family: str, which: str, rows: Sequence[tuple[PerfModel, str, float]
     time_us = np.array([time for _, _, time in rows])
 
     def streamed(device: HardwareSpec, part: Mask) -> Floats | None:
-        constants = memory_bound.calibration(device, which)  # type: ignore[arg-type]
+        constants = memory_bound.calibration(device, which)
         found = None if constants is None else memory_bound.price(columns.hbm_bytes[part], device, constants)
         return None if found is None else found.time_us
 

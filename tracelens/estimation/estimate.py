@@ -14,8 +14,10 @@ from tracelens.atomic_write import whole_file
 from tracelens.backends import System
 from tracelens.backends.base import Estimate, EstimateTable, Floats
 from tracelens.backends.chain import LAST, Chain, chain
-from tracelens.backends.expert_layer import BLOCKS
-from tracelens.backends.family_columns import RATE, AttentionColumns, Columns, GEMMColumns, MoEColumns
+from tracelens.backends.column_batch import RATE, ColumnBatch
+from tracelens.backends.tiles.attention import AttentionColumns
+from tracelens.backends.tiles.expert_layer import BLOCKS, MoEColumns
+from tracelens.backends.tiles.gemm import GEMMColumns
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.estimation.communication import estimate_collectives, estimate_exchanges
 from tracelens.hardware import HardwareSpec
@@ -58,11 +60,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """How a table of one kind is read: its columns, the one that names the type, and rows to a store."""
+    """How a table of one kind is read: its columns, the one that names the type, and rows to a column batch."""
 
     needed: tuple[str, ...]
     dtype: str
-    columns: Callable[[pd.DataFrame, str], Columns]
+    columns: Callable[[pd.DataFrame, str], ColumnBatch]
 
 
 def estimate(
@@ -110,12 +112,12 @@ def estimate(
                 reason[at] = f"no device named {name!r}" if spec is None else f"no estimates for type {dtype!r}"
                 continue
             system = System(device=spec if gpu_clock_mhz is None else spec.at_clock(gpu_clock_mhz))
-            for rows, store in _stores(kind, table, at, precision):
-                if isinstance(store, str):
-                    reason[rows] = store
+            for rows, batch in _batches(kind, table, at, precision):
+                if isinstance(batch, str):
+                    reason[rows] = batch
                     continue
-                found = answers.estimate_many(store, system)
-                known = ~np.isnan(found.time_us) & ~_without_rate(found, store.flops())
+                found = answers.estimate_batch(batch, system)
+                known = ~np.isnan(found.time_us) & ~_without_rate(found, batch.flops())
                 time[rows] = np.where(known, found.time_us, np.nan)
                 for column, said in ((bound, found.bound), (who, found.backend)):
                     column[rows] = np.where(known, np.array([word or "" for word in said], object), "")
@@ -129,10 +131,10 @@ def _without_rate(found: EstimateTable, flops: Floats) -> np.ndarray[Any, np.dty
     return bounded & np.isnan(found.compute_us) & (flops > 0)
 
 
-def _stores(
+def _batches(
     kind: Kind, table: pd.DataFrame, at: Positions, precision: str
-) -> Iterator[tuple[Positions, Columns | str]]:
-    """Rows and their store; for a row that describes nothing possible, the reason. It costs no other its answer."""
+) -> Iterator[tuple[Positions, ColumnBatch | str]]:
+    """Rows and their batch; for a row that describes nothing possible, the reason. It costs no other its answer."""
     if not len(at):
         return
     try:
@@ -142,7 +144,7 @@ def _stores(
             yield at, str(error)
             return
         for half in np.array_split(at, 2):
-            yield from _stores(kind, table, half, precision)
+            yield from _batches(kind, table, half, precision)
 
 
 def _device(name: str, given: HardwareSpec | str | None) -> HardwareSpec | None:
@@ -286,19 +288,18 @@ def operation_answers(
     return [_answer(name, work, precision, answers, system) for name, work in makers[what](sizes, precision, backward)]
 
 
-_Named = list[tuple[str, Columns | SDPABackward]]
+_Named = list[tuple[str, ColumnBatch | SDPABackward]]
 
 
-def _answer(name: str, work: Columns | SDPABackward, precision: str, backend: Chain, system: System) -> Answer:
-    asked = WorkColumns.of([work]) if isinstance(work, SDPABackward) else work
-    table = backend.estimate_many(asked, system)
-    counted = asked.flops if isinstance(asked, WorkColumns) else asked.flops()
-    flops, found = float(counted[0]), None if _without_rate(table, counted)[0] else table.row(0)
-    family = "backward"
-    if not isinstance(work, SDPABackward):
-        family = "gemm" if isinstance(work, GEMMColumns) else "moe"
+def _answer(name: str, work: ColumnBatch | SDPABackward, precision: str, backend: Chain, system: System) -> Answer:
+    if isinstance(work, SDPABackward):
+        family, columns = "backward", WorkColumns.of([work])
+        table, counted = backend.estimate_many(columns, system), columns.flops
+    else:
+        family, table, counted = work.family, backend.estimate_batch(work, system), work.flops()
         if isinstance(work, AttentionColumns):
             family = "prefill" if work.s[0] > 1 else "latent" if work.value_in_key else "decode"
+    flops, found = float(counted[0]), None if _without_rate(table, counted)[0] else table.row(0)
     fitted = system.device.calibration(family, precision)
     known = fitted is not None and found is not None and found.backend == "tile"
     return Answer(

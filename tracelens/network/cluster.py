@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracelens.errors import UsageError
+from tracelens.network.algorithms import of_library
 from tracelens.network.topology import PIPELINE_CHUNK_BYTES, Link, Protocol, Rates, Shape, Tier, Topology
 from tracelens.toml_figures import Table, normalized
 from tracelens.units import BYTES_PER_MB
@@ -169,7 +170,7 @@ def _read_library(path: Path) -> Library:
     node, network = (_needed(root, name) for name in ("node", "network"))
     library = Library(
         name=path.stem,
-        algorithms=root.texts("algorithms"),
+        algorithms=of_library(path.stem),
         node=_overheads(node, Overheads(), sources),
         network=_overheads(network, Overheads(), sources),
         sources=sources,

@@ -19,6 +19,8 @@ from tracelens.registry import Claim, Mark, mark
 from tracelens.signature import Shape
 
 F = TypeVar("F", bound=Callable[..., Any])
+#: The family of operations that only stream memory.
+MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,13 @@ class PerfModel:
     engine: ClassVar[str] = "vector"
     #: The sheet that lists calls of this model where it is not the category's.
     family: ClassVar[str | None] = None
+    #: The family of operations whose backends and pricers are asked (``"gemm"``). None: ``"memory"`` where nothing is
+    #: multiplied, else general backends only.
+    priced_as: ClassVar[str | None] = None
+    #: Whether it is priced as the gradient of its family.
+    gradient: ClassVar[bool] = False
+    #: The row of ``[calibrated.memory_bound]`` that says how it streams memory.
+    stream: ClassVar[str] = "stream"
     #: Whether the work is concluded from names and sizes that do not determine it, and so may be too much.
     inferred: ClassVar[bool] = False
 
@@ -57,6 +66,11 @@ class PerfModel:
     def sheet(self) -> str:
         """The sheet that lists calls of this model."""
         return self.family or self.category
+
+    @classmethod
+    def price_family(cls) -> str | None:
+        """The family as ``priced_as`` says it."""
+        return cls.priced_as or (MEMORY if cls.engine in ("vector", "none") else None)
 
     def parameters(self) -> dict[str, Any]:
         """Name -> value of the dimensions, as the ``param: *`` columns show them."""

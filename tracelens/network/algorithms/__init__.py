@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import pkgutil
 
 import numpy as np
@@ -15,12 +16,21 @@ from tracelens.network.topology import Topology, Values
 from tracelens.registry import Registry
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
+ENTRY_POINTS = "tracelens.algorithms"
+
 
 @functools.cache
 def algorithms() -> Registry:
-    """Every algorithm of this package by ``"word/name"``, e.g. ``"all_reduce/tree"``."""
-    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    return Registry.collect("algorithm", modules)
+    """Every algorithm by ``"word/name"`` (``"all_reduce/tree"``), of this package and of installed ones."""
+    own = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    others = [entry.load() for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)]
+    return Registry.collect("algorithm", [*own, *others])
+
+
+def of_library(name: str) -> tuple[str, ...]:
+    """What the library ``name`` (``"nccl"``) chooses from. Of equally fast ones the first counts: a ring, if any."""
+    found = [key for key, claim in algorithms().items() if name in claim.options["libraries"]]
+    return tuple(sorted(found, key=lambda key: not key.endswith("/ring")))
 
 
 def candidates(word: str, topology: Topology, name: str | None = None) -> tuple[str, ...]:

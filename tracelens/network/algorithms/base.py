@@ -14,13 +14,14 @@ from tracelens.registry import mark
 F = TypeVar("F", bound=Callable[..., Values])
 
 
-def algorithm(name: str) -> Callable[[F], F]:
+def algorithm(name: str, libraries: tuple[str, ...] = ()) -> Callable[[F], F]:
     """Marks ``f(nbytes, group, topology) -> us`` as ``"word/name"``, e.g. ``"all_gather/ring"``.
 
+    ``libraries`` (``"nccl"``) choose from it; without any it counts where a cluster's file or a user names it.
     It grows with ``nbytes``, is never below volume over bandwidth, never slower over a wider link, and infinite where
     the topology cannot do it.
     """
-    return mark("algorithm", name)
+    return mark("algorithm", name, libraries=libraries)
 
 
 def fastest_protocol(topology: Topology, time_us: Callable[[str], Values]) -> Values:

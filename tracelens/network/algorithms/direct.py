@@ -19,7 +19,7 @@ def reduce_scatter(nbytes: Values, group: Group, topology: Topology) -> Values:
     return _exchange("reduce_scatter", nbytes, group, topology)
 
 
-@algorithm("all_to_all/direct")
+@algorithm("all_to_all/direct", libraries=("nccl", "rccl"))
 def all_to_all(nbytes: Values, group: Group, topology: Topology) -> Values:
     """Each rank sends n/p bytes to each of p-1 peers, straight over the link that joins them."""
     return _exchange("all_to_all", nbytes, group, topology)

@@ -10,7 +10,7 @@ from tracelens.network.topology import Topology, Values
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 
-@algorithm("all_reduce/in_switch")
+@algorithm("all_reduce/in_switch", libraries=("nccl",))
 def all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
     """Latency, then n bytes at the switch's rate, however many ranks.
 

@@ -7,7 +7,7 @@ from tracelens.network.algorithms.base import algorithm, base_us, fastest_protoc
 from tracelens.network.topology import Topology, Values
 
 
-@algorithm("send/p2p")
+@algorithm("send/p2p", libraries=("nccl", "rccl"))
 def send(nbytes: Values, group: Group, topology: Topology) -> Values:
     """a + n/B between two neighbors of the group, ``group.stride`` ranks apart; in a mesh over the pair's own wire."""
     crossings = topology.crossings(Group(ranks=min(group.ranks, 2), stride=group.stride), "send")

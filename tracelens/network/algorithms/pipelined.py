@@ -9,7 +9,7 @@ from tracelens.network.algorithms.base import algorithm, base_us, fastest_protoc
 from tracelens.network.topology import Topology, Values
 
 
-@algorithm("all_to_all/pipelined")
+@algorithm("all_to_all/pipelined", libraries=("nccl", "rccl"))
 def all_to_all(nbytes: Values, group: Group, topology: Topology) -> Values:
     """t = inner(chunk) + max(inner(n - chunk), outer(n (N-1)/N)): the network starts after the first chunk.
 

@@ -7,31 +7,31 @@ from tracelens.network.algorithms.base import algorithm, base_us, fastest_protoc
 from tracelens.network.topology import Crossing, Topology, Values
 
 
-@algorithm("all_gather/ring")
+@algorithm("all_gather/ring", libraries=("nccl", "rccl"))
 def all_gather(nbytes: Values, group: Group, topology: Topology) -> Values:
     """One trip round the ring: p-1 steps of n/p bytes (Thakur et al., 2005)."""
     return _trips(1, nbytes, group, topology, topology.crossings(group))
 
 
-@algorithm("reduce_scatter/ring")
+@algorithm("reduce_scatter/ring", libraries=("nccl", "rccl"))
 def reduce_scatter(nbytes: Values, group: Group, topology: Topology) -> Values:
     """One trip round the ring; the additions run while data moves."""
     return _trips(1, nbytes, group, topology, topology.crossings(group))
 
 
-@algorithm("all_reduce/ring")
+@algorithm("all_reduce/ring", libraries=("nccl", "rccl"))
 def all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
     """Two trips: a reduce-scatter and an all-gather (Patarasu and Yuan, 2009)."""
     return _trips(2, nbytes, group, topology, topology.crossings(group, "all_reduce"))
 
 
-@algorithm("broadcast/ring")
+@algorithm("broadcast/ring", libraries=("nccl", "rccl"))
 def broadcast(nbytes: Values, group: Group, topology: Topology) -> Values:
     """A chain that is filled once: p-1 steps of latency, then n bytes at the slowest link's rate."""
     return _chain(nbytes, topology, topology.crossings(group))
 
 
-@algorithm("reduce/ring")
+@algorithm("reduce/ring", libraries=("nccl", "rccl"))
 def reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
     """The chain of a broadcast, towards the root."""
     return _chain(nbytes, topology, topology.crossings(group))

@@ -9,7 +9,7 @@ from tracelens.network.algorithms.base import algorithm, base_us, fastest_protoc
 from tracelens.network.topology import Crossing, Topology, Values
 
 
-@algorithm("all_reduce/tree")
+@algorithm("all_reduce/tree", libraries=("nccl", "rccl"))
 def all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
     """Up and down: 2 (g-1) steps inside a node, 2 log2 N over N nodes; 2 n bytes leave every domain."""
     crossings = topology.crossings(group, "all_reduce")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from math import prod
+from math import inf, prod
 from typing import Any, ClassVar, TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.perf_models.attention.sdpa import Requests
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_name
 from tracelens.registry import mark
 from tracelens.signature import OpSignature
@@ -117,6 +118,7 @@ class InferenceAttention(PerfModel):
 
     category: ClassVar[str] = "InferenceAttention"
     engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "sdpa"
     family: ClassVar[str | None] = "InferenceAttention_fwd"
     inferred: ClassVar[bool] = True
 
@@ -144,6 +146,32 @@ class InferenceAttention(PerfModel):
             (cached * self.kv_heads * width, resolved(self.dtype_kv, self.dtype)),
         )
 
+    @property
+    def cache_dtype(self) -> DType | None:
+        """The type of the cache."""
+        return resolved(self.dtype_kv, self.dtype)
+
+    def requests(self) -> tuple[Requests, ...]:
+        """Requests with a prompt, then those that generate, each as equal requests with the same sums.
+
+        That is, of sq tokens and sk keys in all, their squares and products. A few new tokens of one request
+        (speculation) are further query heads on the same keys.
+        """
+        s = self.sums
+        found: list[Requests] = []
+        prompts, generates = s.c_sq > 0 and s.c_sqsk > 0, s.g_sq > 0 and s.g_sqsk > 0
+        if (prompts and not s.c_sqsq) or (generates and not s.g_sqsq):
+            return ()
+        if prompts:
+            new, keys = s.c_sqsq / s.c_sq, s.c_sqsk / s.c_sq
+            past = max(keys - new, 0)
+            found.append(Requests(s.c_sq / new, new, past, self.q_heads, self.kv_heads, self.d_qk, self.d_v))
+        if generates:
+            new, keys = s.g_sqsq / s.g_sq, s.g_sqsk / s.g_sq
+            heads, window = (self.q_heads * new, self.kv_heads), inf if self.window is None else self.window
+            found.append(Requests(s.g_sq / new, 1, max(keys - 1, 0), *heads, self.d_qk, self.d_v, window))
+        return tuple(found)
+
     def _within(self, everything: int, tokens: int) -> int:
         """``everything``, or what the windows of so many tokens hold of it."""
         return everything if self.window is None else min(everything, tokens * self.window)
@@ -167,6 +195,7 @@ class SparseAttention(PerfModel):
 
     category: ClassVar[str] = "InferenceAttention"
     engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "sdpa"
     family: ClassVar[str | None] = "InferenceAttention_fwd"
     inferred: ClassVar[bool] = True
 
@@ -180,6 +209,16 @@ class SparseAttention(PerfModel):
 
     def flops(self) -> int:
         return 2 * self.pairs * self.q_heads * (self.d_qk + self.d_v)
+
+    @property
+    def cache_dtype(self) -> DType | None:
+        """The type of the cache."""
+        return resolved(self.dtype_kv, self.dtype)
+
+    def requests(self) -> tuple[Requests, ...]:
+        """Each token reads its own rows of the cache, as decoding does."""
+        past = max(self.pairs / max(self.tokens, 1) - 1, 0)
+        return (Requests(self.tokens, 1, past, self.q_heads, 1, self.d_qk, self.d_v, value_in_key=True),)
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(
@@ -200,6 +239,7 @@ class LinearAttention(PerfModel):
 
     category: ClassVar[str] = "InferenceAttention"
     engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "sdpa"
     family: ClassVar[str | None] = "InferenceAttention_fwd"
 
     tokens: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import prod
-from typing import Any, ClassVar, Literal, TypeAlias
+from math import inf, prod
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.perf_models.base import (
@@ -49,6 +49,24 @@ def _clipped_ramp(first: int, count: int, ceiling: int) -> int:
     return ramp + ceiling * max(0, count - max(0, ceiling + 1 - first))
 
 
+class Requests(NamedTuple):
+    """``b`` sequences of ``s`` new tokens, each over ``past + s`` keys: what backends price attention by.
+
+    ``causal`` 0 or 1. ``value_in_key``: the values are the first ``d_v`` elements of the keys' rows.
+    """
+
+    b: float
+    s: float
+    past: float
+    q_heads: float
+    kv_heads: float
+    d_qk: float
+    d_v: float
+    window: float = inf
+    causal: float = 1
+    value_in_key: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SDPA(PerfModel):
     """``O = softmax(Q @ K^T) @ V`` per head; ``q_heads / kv_heads`` query heads share one key and value head.
@@ -66,6 +84,7 @@ class SDPA(PerfModel):
 
     category: ClassVar[str] = "SDPA_fwd"
     engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "sdpa"
 
     b: int
     s_q: int | None
@@ -102,6 +121,21 @@ class SDPA(PerfModel):
         if seen is not None and self.s_kv:
             k, v = k * seen // self.s_kv, v * seen // self.s_kv
         return total_bytes((q, self.dtype), *self._typed(k, v, o), self._bias(self.bias_elements))
+
+    @property
+    def cache_dtype(self) -> DType | None:
+        """The type of the keys."""
+        return resolved(self.dtype_k, self.dtype)
+
+    def requests(self) -> tuple[Requests, ...]:
+        """As backends price it; none where lengths or the mask were not recorded."""
+        if self.s_q is None or self.s_kv is None or self.mask is None:
+            return ()
+        # A top-left mask sees no more keys than queries; past is what bottom-right adds.
+        keys = min(self.s_kv, self.s_q) if self.mask == "top_left" else self.s_kv
+        window, causal = inf if self.window is None else self.window, self.mask != "none"
+        heads = self.q_heads, self.kv_heads, self.d_qk, self.d_v
+        return (Requests(self.b, self.s_q, max(keys - self.s_q, 0), *heads, window, causal),)
 
     def backward(self) -> SDPABackward:
         """The gradient of the same call."""
@@ -162,6 +196,7 @@ class SDPABackward(SDPA):
     """
 
     category: ClassVar[str] = "SDPA_bwd"
+    gradient: ClassVar[bool] = True
 
     def flops(self) -> int | None:
         pairs = self.total_pairs

@@ -25,6 +25,7 @@ class Collective(PerfModel):
 
     category: ClassVar[str] = "record_param_comms"
     engine: ClassVar[str] = "none"
+    priced_as: ClassVar[str | None] = "collective"
 
     kind: str
     elements_in: int

@@ -41,6 +41,7 @@ class EPComm(PerfModel):
 
     category: ClassVar[str] = "EP_Communication"
     engine: ClassVar[str] = "none"
+    priced_as: ClassVar[str | None] = "ep"
 
     tokens: int
     hidden: int | None

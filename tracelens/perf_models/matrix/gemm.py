@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
@@ -22,6 +22,27 @@ from tracelens.perf_models.base import (
 from tracelens.signature import OpSignature, Shape
 
 
+class Product(NamedTuple):
+    """``b`` products ``[m,k] @ [k,n]``; ``groups`` above 1 share the ``m`` rows evenly out among that many B.
+
+    ``b_width``: bytes per element of a B that is narrower than what it is multiplied in, and widened on the way.
+    """
+
+    m: float
+    n: float
+    k: float
+    b: float = 1
+    groups: float = 1
+    b_width: float | None = None
+
+
+def widened(weights: DType | None, computed: DType | None) -> float | None:
+    """Bytes per element of weights that are narrower than what they are multiplied in; None where they are not."""
+    if weights is None or computed is None or weights.bits >= computed.bits:
+        return None
+    return weights.width_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GEMM(PerfModel):
     """``C[b,m,n] = A[b,m,k] @ B[b,k,n]``, optionally plus a bias.
@@ -37,6 +58,7 @@ class GEMM(PerfModel):
 
     category: ClassVar[str] = "GEMM"
     engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "gemm"
 
     m: int
     n: int
@@ -68,6 +90,11 @@ class GEMM(PerfModel):
             (bias, resolved(self.dtype_bias, self.dtype)),
             (self.scale_elements, self.dtype_scale),
         )
+
+    def products(self) -> tuple[Product, ...]:
+        """What is multiplied, as backends price it."""
+        b_width = widened(resolved(self.dtype_b, self.dtype), self.compute_dtype)
+        return (Product(self.m, self.n, self.k, self.b, b_width=b_width),)
 
     def backward(self) -> tuple[GEMM, GEMM]:
         """The gradients of A, ``[m,n] @ [n,k]``, and of B, ``[k,m] @ [m,n]``; the bias' reduction is no GEMM."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import prod
+from math import nan, prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
@@ -17,7 +17,7 @@ from tracelens.perf_models.base import (
     traced_as,
     traced_name,
 )
-from tracelens.perf_models.matrix.gemm import dense_strides
+from tracelens.perf_models.matrix.gemm import Product, dense_strides, widened
 from tracelens.signature import OpSignature
 
 
@@ -33,6 +33,7 @@ class GroupedGEMM(PerfModel):
 
     category: ClassVar[str] = "GroupedGEMM_fwd"
     engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "grouped-gemm"
 
     m: int
     n: int
@@ -55,6 +56,10 @@ class GroupedGEMM(PerfModel):
             (self.scale_elements, self.dtype_scale),
         )
 
+    def products(self) -> tuple[Product, ...]:
+        """What is multiplied, as backends price it."""
+        return (Product(self.m, self.n, self.k, groups=self.groups, b_width=self._widened),)
+
     def backward(self) -> GroupedGEMMBackward:
         """Both gradients of the same call."""
         return GroupedGEMMBackward(**{f.name: getattr(self, f.name) for f in fields(GroupedGEMM)})
@@ -62,6 +67,15 @@ class GroupedGEMM(PerfModel):
     @property
     def _dtype_b(self) -> DType | None:
         return resolved(self.dtype_b, self.dtype)
+
+    @property
+    def _widened(self) -> float | None:
+        return widened(self._dtype_b, self.compute_dtype)
+
+    def _per_group(self, b_width: float | None) -> Product:
+        """The gradient of the weights: one product per group, over that group's rows."""
+        rows = self.m / self.groups if self.groups else nan
+        return Product(self.k, self.n, rows, self.groups, b_width=b_width)
 
     @property
     def _dtype_out(self) -> DType | None:
@@ -83,9 +97,13 @@ class GroupedGEMMBackward(GroupedGEMM):
     """
 
     category: ClassVar[str] = "GroupedGEMM_bwd"
+    gradient: ClassVar[bool] = True
 
     def flops(self) -> int:
         return 4 * self.m * self.n * self.k
+
+    def products(self) -> tuple[Product, ...]:
+        return Product(self.m, self.k, self.n, groups=self.groups, b_width=self._widened), self._per_group(None)
 
     def hbm_bytes(self) -> int | float | None:
         a, b, c = self.m * self.k, self.k * self.n, self.m * self.n
@@ -105,6 +123,10 @@ class GroupedGEMMVariableK(GroupedGEMM):
     """
 
     category: ClassVar[str] = "GroupedGEMM_bwd"
+    gradient: ClassVar[bool] = True
+
+    def products(self) -> tuple[Product, ...]:
+        return (self._per_group(self._widened),)
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(

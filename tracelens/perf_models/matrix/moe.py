@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_name
+from tracelens.perf_models.matrix.gemm import Product, widened
 from tracelens.signature import OpSignature
 
 #: What ``touched_experts`` takes for granted, as rows show it.
@@ -37,6 +38,7 @@ class MoELayer(PerfModel):
     """
 
     engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "moe"
     inferred: ClassVar[bool] = True
 
     tokens: int
@@ -62,6 +64,15 @@ class MoELayer(PerfModel):
         both = (self.dtype, resolved(self.dtype_weight, self.dtype))
         known = [d for d in both if d is not None]
         return max(known, key=lambda d: d.bits) if len(known) == len(both) else None
+
+    @property
+    def widened(self) -> float | None:
+        """Bytes per element of weights that are narrower than what they are multiplied in."""
+        return widened(resolved(self.dtype_weight, self.dtype), self.compute_dtype)
+
+    def products(self) -> tuple[Product, ...]:
+        """One projection of every chosen (token, expert) over the experts that have tokens; none for a fused layer."""
+        return ()
 
     def _product(self) -> int:
         """Flops of one projection of every token by its experts."""
@@ -115,6 +126,10 @@ class MoEUp(MoELayer):
     def flops(self) -> int:
         return (1 + self.gated) * self._product()
 
+    def products(self) -> tuple[Product, ...]:
+        rows, wide = self.tokens * self.top_k, self.ffn * (1 + self.gated)
+        return (Product(rows, wide, self.hidden, groups=self.read_experts, b_width=self.widened),)
+
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(
             (self.tokens * self.hidden, self.dtype),
@@ -138,6 +153,10 @@ class MoEDown(MoELayer):
 
     def flops(self) -> int:
         return self._product()
+
+    def products(self) -> tuple[Product, ...]:
+        rows = self.tokens * self.top_k
+        return (Product(rows, self.hidden, self.ffn, groups=self.read_experts, b_width=self.widened),)
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(

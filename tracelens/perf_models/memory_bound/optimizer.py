@@ -24,6 +24,7 @@ class MultiTensor(PerfModel):
     category: ClassVar[str] = "multi_tensor_apply"
     engine: ClassVar[str] = "vector"
     family: ClassVar[str | None] = "MultiTensor"
+    stream: ClassVar[str] = "optimizer"
 
     tensors: int
     elements: int

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.family_columns import Priced, hbm_peak
+from tracelens.backends.column_batch import Priced, hbm_peak, pricer
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.tile_constants import Calibration
-from tracelens.perf_models import Movement, MultiTensor, PerfModel
+from tracelens.hardware.tile_constants import STREAMS, Calibration
+from tracelens.perf_models.base import MEMORY, PerfModel
+from tracelens.perf_models.work_columns import WorkColumns
 
-Stream = Literal["stream", "permute", "optimizer"]
 
-
-def stream_of(model: PerfModel) -> Stream:
+def stream_of(model: PerfModel) -> str:
     """Which row of ``[calibrated.memory_bound.*]`` an operation reads: tokens permuted, optimizers, others."""
-    if isinstance(model, MultiTensor):
-        return "optimizer"
-    return "permute" if isinstance(model, Movement) and model.permutes else "stream"
+    return "permute" if getattr(model, "permutes", False) else model.stream
 
 
-def calibration(device: HardwareSpec, stream: Stream) -> Calibration | None:
+def calibrated_row(model: Any) -> tuple[str, str] | None:
+    """The constants that price an operation which moves something."""
+    stream = stream_of(model)
+    return ("memory_bound", stream) if stream in STREAMS and (model.hbm_bytes() or 0) > 0 else None
+
+
+@pricer(MEMORY, row=calibrated_row)
+def streams(work: WorkColumns, device: HardwareSpec) -> Priced:
+    """Operations by what they do with their bytes; NaN where those are unknown."""
+    names = np.array([stream_of(model) for model in work.models])
+    parts = []
+    for stream in np.unique(names).tolist():
+        rows = np.flatnonzero(names == stream)
+        constants = calibration(device, stream)
+        found = None if constants is None else price(work.hbm_bytes[rows], device, constants)
+        parts.append((rows.tolist(), found))
+    return Priced.summed(len(work), parts)
+
+
+def calibration(device: HardwareSpec, stream: str) -> Calibration | None:
     """The device's row for ``stream``, else its general one, else the published fraction of its HBM rate."""
     found = device.calibration("memory_bound", stream) or device.calibration("memory_bound", "stream")
     published = device.efficiency_factor.get("hbm")

@@ -6,14 +6,27 @@ rows are read. The weighted sum runs over the tokens of all ranks, also those wi
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.family_columns import WIDTH, MoEColumns, Priced, hbm_peak, matrix_peak
+from tracelens.backends.column_batch import (
+    OUTPUT_BYTES,
+    WIDTH,
+    ColumnBatch,
+    Priced,
+    hbm_peak,
+    matrix_peak,
+    pricer,
+)
+from tracelens.backends.tiles import gemm
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
+from tracelens.perf_models.work_columns import WorkColumns
 
 TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
 #: Rows of the blocks that ``MoEColumns.blocks`` must hold.
@@ -22,6 +35,77 @@ _FEW_WAVES = 8
 _UNALIGNED_FFN = 1.8
 _WIDE_FFN = 5000.0
 _LEAST_FFN = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MoEColumns(ColumnBatch):
+    """Fused expert layers on one rank: routing, permutation, both products and the weighted sum; no exchange.
+
+    ``tokens`` over all expert-parallel ranks; ``rows`` are those that this rank's experts get, ``active`` its experts
+    with at least one. ``ranks`` share the experts out, ``local_experts`` to each.
+    ``blocks[t]``: sum over its experts of ceil(rows / t). ``ffn`` is this rank's share.
+    """
+
+    family: ClassVar[str] = "moe"
+
+    tokens: Floats
+    hidden: Floats
+    ffn: Floats
+    gated: Floats
+    ranks: Floats
+    topk: Floats
+    local_experts: Floats
+    rows: Floats
+    active: Floats
+    blocks: Mapping[int, Floats]
+
+    def flops(self) -> Floats:
+        """Both products."""
+        return 2 * self.rows * self.hidden * self.ffn * (2 + self.gated)
+
+    def hbm_bytes(self) -> Floats:
+        """Weights of the active experts, this rank's rows read, as many written."""
+        weights = self.active * self.hidden * self.ffn * (2 + self.gated) * WIDTH[self.precision]
+        return weights + 2 * OUTPUT_BYTES * np.minimum(self.rows, self.tokens) * self.hidden
+
+    def _price(self, device: HardwareSpec) -> Priced | None:
+        constants = device.calibration("moe", self.precision)
+        return None if constants is None else price(self, device, constants)
+
+
+def calibrated_row(model: Any) -> tuple[str, str] | None:
+    """The constants that price a layer, or one projection of it."""
+    which = gemm.precision(model)
+    return gemm.calibrated_row(model) or (None if which is None else ("moe", which))
+
+
+@pricer("moe", row=calibrated_row)
+def layers(work: WorkColumns, device: HardwareSpec) -> Priced:
+    """Fused layers; the projections of unfused ones are grouped products."""
+    models: tuple[Any, ...] = work.models
+    single = [row for row, model in enumerate(models) if model.products()]
+    parts: list[tuple[list[int], Priced | None]] = [(single, gemm.products(work.take(single), device))]
+    batches: dict[str, list[int]] = defaultdict(list)
+    for row, model in enumerate(models):
+        which = gemm.precision(model)
+        # Nothing was measured on fused layers that widen their weights.
+        if which is not None and model.widened is None and not model.products():
+            batches[which].append(row)
+    parts += [(rows, _batch(which, [models[row] for row in rows]).price(device)) for which, rows in batches.items()]
+    return Priced.summed(len(work), parts)
+
+
+def _batch(which: str, models: Sequence[Any]) -> MoEColumns:
+    """All experts on one rank, rows even among those that uniform routing touches."""
+    names = ("tokens", "top_k", "read_experts", "hidden", "ffn", "gated", "experts")
+    values = np.array([[getattr(model, name) for name in names] for model in models], dtype=np.float64)
+    tokens, topk, active, hidden, ffn, gated, experts = values.T
+    rows = tokens * topk
+    return MoEColumns(
+        precision=which, tokens=tokens, hidden=hidden, ffn=ffn, gated=gated, ranks=np.ones(len(models)), topk=topk,
+        local_experts=experts, rows=rows, active=active,
+        blocks={size: active * np.ceil(rows / np.maximum(active, 1) / size) for size in BLOCKS},
+    )  # fmt: skip
 
 
 def price(c: MoEColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:

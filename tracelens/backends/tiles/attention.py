@@ -7,14 +7,29 @@ Decode: sequences split among idle units. ``docs/estimation.md`` has the errors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.family_columns import OUTPUT_BYTES, WIDTH, AttentionColumns, Priced, hbm_peak, matrix_peak
+from tracelens.backends.column_batch import (
+    OUTPUT_BYTES,
+    PRICED,
+    WIDTH,
+    ColumnBatch,
+    Priced,
+    hbm_peak,
+    matrix_peak,
+    pricer,
+)
+from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
+from tracelens.perf_models.attention.inference_attention import InferenceAttention, SparseAttention
+from tracelens.perf_models.attention.sdpa import Requests
+from tracelens.perf_models.work_columns import WorkColumns
 
 #: Exponentials per clock and unit: 16 on NVIDIA since Ampere; 4 SIMDs of 16 lanes at a quarter rate on CDNA.
 EXP_PER_CLOCK = 16
@@ -86,6 +101,134 @@ KERNELS: dict[str, Kernel] = {
         rows=(128, 128, 128), keys=(64, 64, 64), packs=False, decode_keys=(64, 64, 64), least_tiles=2,
     ),
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionColumns(ColumnBatch):
+    """Attention of ``s`` new tokens over ``past + s`` keys; ``window`` is infinite where there is none.
+
+    ``causal`` 0 or 1. With ``s`` 1 it is one decode step. ``precision`` is the cache's. ``as_layer``: as an inference
+    engine runs it, which also appends the new keys and values to the paged cache. Else the kernel alone.
+    ``value_in_key``: latent attention after absorption, whose values are the first ``d_v`` elements of the keys' rows.
+    ``gradient``: the backward of such attention is priced.
+    """
+
+    family: ClassVar[str] = "sdpa"
+
+    b: Floats
+    s: Floats
+    past: Floats
+    q_heads: Floats
+    kv_heads: Floats
+    d_qk: Floats
+    d_v: Floats
+    window: Floats
+    causal: Floats
+    as_layer: bool = False
+    value_in_key: bool = False
+    gradient: bool = False
+
+    @property
+    def keys(self) -> Floats:
+        """Keys in all per sequence."""
+        return self.past + self.s
+
+    @property
+    def cache_width(self) -> Floats:
+        """Elements that the cache holds per key and key head."""
+        return self.d_qk if self.value_in_key else self.d_qk + self.d_v
+
+    def pairs(self) -> Floats:
+        """Attended (query, key) pairs per head, over the batch; as ``attended_pairs``."""
+        window = np.minimum(self.window, self.keys)
+        # Query i of s sees past + i + 1 keys, at most a window: a ramp up to the window, then flat.
+        ramp = np.clip(window - self.past, 0, self.s)
+        causal = ramp * self.past + ramp * (ramp + 1) / 2 + (self.s - ramp) * window
+        return self.b * np.where(self.causal > 0, causal, self.s * self.keys)
+
+    def flops(self) -> Floats:
+        """As ``SDPA.flops``."""
+        return 2 * self.q_heads * self.pairs() * (self.d_qk + self.d_v)
+
+    def hbm_bytes(self) -> Floats:
+        """Q, O and the new K and V once in two bytes; the cached keys that some query sees, in the cache's type."""
+        cached = np.where(self.causal > 0, np.minimum(self.past, self.window), self.past)
+        new = self.q_heads * (self.d_qk + self.d_v) + self.kv_heads * self.cache_width
+        read = WIDTH[self.precision] * cached * self.kv_heads * self.cache_width
+        return self.b * (OUTPUT_BYTES * self.s * new + read)
+
+    def _price(self, device: HardwareSpec) -> Priced | None:
+        if self.gradient:
+            constants = device.calibration("backward", self.precision)
+            return None if constants is None else backward(self, device, constants)
+        prefill = device.calibration("prefill", self.precision)
+        decoding = device.calibration("decode", self.precision)
+        if self.value_in_key:
+            decoding = device.calibration("latent", self.precision) or decoding
+        single = self.s == 1
+        if single.all():
+            return None if decoding is None else decode(self, device, decoding)
+        if prefill is None or (decoding is None and single.any()):
+            return None
+        found = forward(self, device, prefill)
+        if found is None or decoding is None or not single.any():
+            return found
+        one = decode(self.take(single), device, decoding)
+        if one is None:
+            return None
+        for name in PRICED:
+            getattr(found, name)[single] = getattr(one, name)
+        return found
+
+
+def cache_precision(model: Any) -> str | None:
+    """The precision of attention in BF16 or FP16 over a cache, or keys, of that or an FP8 type; None for others."""
+    if model.dtype not in (DType.BF16, DType.FP16):
+        return None
+    cached = model.cache_dtype
+    if cached in (DType.BF16, DType.FP16):
+        return "bf16"
+    return "fp8" if cached is not None and cached.rate == "fp8" and not model.gradient else None
+
+
+def calibrated_row(model: Any) -> tuple[str, str] | None:
+    """The constants that price a call; None for prompts and generation in one."""
+    which = cache_precision(model)
+    if which is None:
+        return None
+    if isinstance(model, InferenceAttention):
+        prompts, generates = model.sums.c_sq > 0, model.sums.g_sq > 0
+        return None if prompts == generates else ("prefill" if prompts else "decode", which)
+    if model.gradient:
+        return "backward", which
+    return "latent" if isinstance(model, SparseAttention) else "decode" if model.s_q == 1 else "prefill", which
+
+
+@pricer("sdpa", row=calibrated_row)
+def attention(work: WorkColumns, device: HardwareSpec) -> Priced:
+    """Perf models that say which ``requests()`` they are; those of one call share a launch."""
+    batches: dict[tuple[str, bool, bool], tuple[list[int], list[Requests]]] = defaultdict(lambda: ([], []))
+    models: tuple[Any, ...] = work.models
+    shared = np.zeros(len(work))
+    for row, model in enumerate(models):
+        which = cache_precision(model)
+        if which is None:
+            continue
+        for number, request in enumerate(model.requests()):
+            rows, some = batches[which, request.value_in_key, model.gradient]
+            rows.append(row)
+            some.append(request)
+            shared[row] = number * KERNEL_START_US
+    parts = []
+    for (which, value_in_key, gradient), (rows, some) in batches.items():
+        b, s, past, q_heads, kv_heads, d_qk, d_v, window, causal, _ = np.array(some, dtype=np.float64).T
+        batch = AttentionColumns(
+            precision=which, b=b, s=s, past=past, q_heads=q_heads, kv_heads=kv_heads, d_qk=d_qk, d_v=d_v,
+            window=window, causal=causal, value_in_key=value_in_key, gradient=gradient,
+        )  # fmt: skip
+        parts.append((rows, batch.price(device)))
+    found = Priced.summed(len(work), parts)
+    return replace(found, time_us=found.time_us - shared)
 
 
 def forward(c: AttentionColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:

@@ -1,0 +1,148 @@
+"""Column batches: many operations of one family as arrays of their dimensions, and how they are priced.
+
+All rows of a batch have one ``precision`` (a row of ``[calibrated.*]`` in device files), so a million rows are a dozen
+arrays and no objects. A family's batch and its pricer stand in one file of ``tiles``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.backends.base import EstimateTable, Floats
+from tracelens.backends.system import System
+from tracelens.dtypes import DType
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.registry import mark
+from tracelens.units import TERA_PER_S_IN_PER_US
+
+#: Bytes per element of the operands: MXFP8 stores a scale byte per 32 elements, NVFP4 one per 16.
+WIDTH: Mapping[str, float] = MappingProxyType(
+    {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "mxfp8": 1.03125, "nvfp4": 0.5625}
+)
+#: Precision -> the type whose matrix rate applies.
+RATE: Mapping[str, DType] = MappingProxyType(
+    {
+        "bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp8_block": DType.FP8_E4M3FN, "mxfp8": DType.FP8_E4M3FN,
+        "nvfp4": DType.FP4_E2M1,
+    }
+)  # fmt: skip
+OUTPUT_BYTES = 2.0
+#: Rows per pass, so that a dozen columns stay in a core's L2: 1e6 GEMMs in 1.2 s; in one piece 2.5 s.
+CHUNK = 8192
+Part: TypeAlias = slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp] | list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Priced:
+    """Times in us of many operations: in all, of the arithmetic alone, of memory alone, and the data sheet's least."""
+
+    time_us: Floats
+    compute_us: Floats
+    memory_us: Floats
+    peak_us: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[Priced]) -> Priced:
+        """One after the other."""
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in PRICED})
+
+    @classmethod
+    def summed(cls, count: int, parts: Iterable[tuple[Sequence[int], Priced | None]]) -> Priced:
+        """``count`` operations, each the sum of the parts at its row; NaN without one, or where one has no answer."""
+        total, known = np.zeros((len(PRICED), count)), np.zeros(count, bool)
+        for rows, part in parts:
+            known[rows] = True
+            for values, name in zip(total, PRICED, strict=True):
+                np.add.at(values, rows, np.nan if part is None else getattr(part, name))
+        return cls(**dict(zip(PRICED, np.where(known, total, np.nan), strict=True)))
+
+
+PRICED = tuple(field.name for field in fields(Priced))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ColumnBatch(ABC):
+    """Operations of one family and one ``precision``: every other field is an array, or a mapping to arrays."""
+
+    family: ClassVar[str]
+
+    precision: str
+
+    def __len__(self) -> int:
+        return next(len(value) for value in self._columns().values() if not isinstance(value, Mapping))
+
+    def take(self, part: Part) -> Self:
+        """Some of the rows."""
+        taken: dict[str, Any] = {
+            name: {key: of[part] for key, of in value.items()} if isinstance(value, Mapping) else value[part]
+            for name, value in self._columns().items()
+        }
+        return replace(self, **taken)
+
+    def price(self, device: HardwareSpec) -> Priced | None:
+        """Times by the tile model; None where the device has no constants or rates for the family and precision."""
+        if len(self) <= CHUNK:
+            return self._price(device)
+        parts = [self.take(slice(at, at + CHUNK))._price(device) for at in range(0, len(self), CHUNK)]
+        known = [part for part in parts if part is not None]
+        return Priced.joined(known) if len(known) == len(parts) else None
+
+    @abstractmethod
+    def flops(self) -> Floats:
+        """As ``flops`` of the family's perf models."""
+
+    @abstractmethod
+    def hbm_bytes(self) -> Floats:
+        """As ``hbm_bytes`` of the family's perf models."""
+
+    @abstractmethod
+    def _price(self, device: HardwareSpec) -> Priced | None: ...
+
+    def _columns(self) -> dict[str, Any]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray | Mapping)}
+
+
+@runtime_checkable
+class BatchBackend(Protocol):
+    """A backend that also reads column batches."""
+
+    def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
+        """One row per row of ``batch``."""
+        ...
+
+
+Pricer: TypeAlias = Callable[[WorkColumns, HardwareSpec], Priced]
+#: The row of ``[calibrated]`` (family, precision) whose constants price an operation; None where no single one does.
+CalibratedRow: TypeAlias = Callable[[Any], tuple[str, str] | None]
+P = TypeVar("P", bound=Pricer)
+
+
+def pricer(*families: str, row: CalibratedRow = lambda _: None) -> Callable[[P], P]:
+    """Marks ``price(work, device) -> Priced`` as what prices operations of these families (``PerfModel.priced_as``).
+
+    The rows of ``work`` are of these families; NaN is no answer. It stands in a file of ``tiles``, or beside the perf
+    model's class. ``row`` says which constants ``tracelens calibrate`` fits to measured calls of an operation.
+    """
+    return mark("pricer", *families, row=row)
+
+
+def matrix_peak(device: HardwareSpec, precision: str) -> float | None:
+    """Flops per us of the dense data-sheet rate; None where the file has none."""
+    rate = device.rate("matrix", RATE[precision])
+    return None if rate is None else rate.peak_tflops_s * TERA_PER_S_IN_PER_US
+
+
+def hbm_peak(device: HardwareSpec) -> float | None:
+    """Bytes per us; None where the file has none."""
+    if device.hbm is None or device.hbm.peak_tb_s is None:
+        return None
+    return device.hbm.peak_tb_s * TERA_PER_S_IN_PER_US

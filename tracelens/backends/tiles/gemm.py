@@ -1,0 +1,317 @@
+"""Matrix products by tiles: waves over the compute units, the k loop, L2 and HBM traffic, split k.
+
+The larger of computing and loading hides most of the smaller: the cubic norm of both, between maximum and sum.
+``docs/estimation.md`` has the measured error per device, and what each term is worth.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from tracelens.backends.base import Floats
+from tracelens.backends.column_batch import (
+    OUTPUT_BYTES,
+    WIDTH,
+    ColumnBatch,
+    Priced,
+    hbm_peak,
+    matrix_peak,
+    pricer,
+)
+from tracelens.dtypes import DType
+from tracelens.hardware import HardwareSpec
+from tracelens.hardware.tile_constants import Calibration
+from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.matrix.gemm import GEMM, Product
+from tracelens.perf_models.work_columns import WorkColumns
+
+UNLIMITED = float("inf")
+#: Elements of k that one dequantizing or quantizing pass of a row covers: 256 threads of 8.
+QUANTIZED_PER_PASS = 2048
+# Of the first pass, which also starts the work-group: 0.55-0.6 fitted on H100, H200, B200 and GB200.
+FURTHER_PASS = 0.6
+SMALL_HOST_ROWS = 24
+HOST_ROW_ALIGNMENT = 4
+SCALE_BLOCK = 128
+SMALLEST_BLOCKED_N = 64
+#: Heights of tiles that any kernel has.
+TILE_ROWS = (16, 32, 64, 128, 192, 256)
+#: Elements that share a scale where a recorded FP8 product is block-scaled, and in the MX format.
+_SCALE_BLOCK, _MX_BLOCK = 128, 32
+#: Time of MXFP8 products over that of FP8 ones with a scale per tensor, where nobody fitted them: a layer's twelve on
+#: B300 (TransformerEngine docs/examples/gemm_profiling/gemm_profiling.rst at 8f2e635, pre-quantized).
+MXFP8_LONGER = 7.161 / 6.812
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """What a library chooses from: (rows, columns, most rows of A for which it is offered), parts of k."""
+
+    tiles: tuple[tuple[int, int, float], ...]
+    splits: tuple[int, ...] = (1,)
+
+
+def _tiles(*pairs: tuple[int, int]) -> tuple[tuple[int, int, float], ...]:
+    return tuple((tm, tn, UNLIMITED) for tm, tn in pairs)
+
+
+_LARGE = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
+#: Name in device files -> choice. Caps keep time monotone: more rows only ever take choices away.
+KERNELS: dict[str, Kernel] = {
+    "cublas": Kernel(
+        tiles=_tiles(
+            *_LARGE, (64, 256), (256, 64), (64, 32), (64, 16), (32, 64), (16, 64), (256, 256), (128, 192), (192, 128),
+            (128, 32), (128, 16),
+        ),
+        splits=(1, 2, 4, 8, 16),
+    ),
+    # vLLM's dispatch for Hopper, by rows: csrc/quantization/cutlass_w8a8/c3x/scaled_mm_sm90_fp8_dispatch.cuh
+    "cutlass-sm90": Kernel(tiles=((64, 64, 64), (64, 128, 128), (128, 128, UNLIMITED))),
+    "cutlass": Kernel(tiles=_tiles(*_LARGE)),
+    "hipblaslt": Kernel(tiles=_tiles(*_LARGE, (256, 256), (64, 32), (32, 64), (16, 64)), splits=(1, 2, 4, 8)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GEMMColumns(ColumnBatch):
+    """``b`` products ``[m,k] @ [k,n]``; ``groups`` > 1 shares the ``m`` rows evenly out among that many B.
+
+    ``blocks``: where the groups differ in rows, the sum over them of ceil(rows / size) by size.
+    ``as_layer``: what an inference engine's linear layer takes, as measured tables hold it: A arrives in two bytes and
+    is quantized first, and the host launches it all. Else the product alone, as a trace's kernel.
+    ``b_width``: bytes per element of a B that is narrower than ``precision`` and widened on the way.
+    """
+
+    family: ClassVar[str] = "gemm"
+
+    m: Floats
+    n: Floats
+    k: Floats
+    b: Floats
+    groups: Floats
+    blocks: Mapping[int, Floats] | None = None
+    as_layer: bool = False
+    b_width: float | None = None
+
+    @property
+    def widths(self) -> tuple[float, float]:
+        """Bytes per element of A and of B."""
+        w = WIDTH[self.precision]
+        return w, w if self.b_width is None else self.b_width
+
+    @classmethod
+    def ragged(cls, precision: str, rows: Sequence[Sequence[int]], n: Floats, k: Floats) -> Self:
+        """Grouped products; ``rows`` of every group of every one. Groups without rows cost nothing."""
+        counts = [np.array([r for r in groups if r > 0], dtype=np.float64) for groups in rows]
+        plain = cls.of(precision, np.array([c.sum() for c in counts]), n, k)
+        return replace(
+            plain,
+            groups=np.array([float(len(c)) for c in counts]),
+            blocks={size: np.array([np.ceil(c / size).sum() for c in counts]) for size in TILE_ROWS},
+        )
+
+    @classmethod
+    def of(
+        cls,
+        precision: str,
+        m: Floats,
+        n: Floats,
+        k: Floats,
+        b: Floats | None = None,
+        groups: Floats | None = None,
+        *,
+        as_layer: bool = False,
+        b_width: float | None = None,
+    ) -> Self:
+        """Plain products where ``b`` and ``groups`` are not given."""
+        one = np.ones(len(m))
+        return cls(
+            precision=precision,
+            m=np.asarray(m, float),
+            n=np.asarray(n, float),
+            k=np.asarray(k, float),
+            b=one if b is None else b,
+            groups=one if groups is None else groups,
+            as_layer=as_layer,
+            b_width=b_width,
+        )
+
+    def flops(self) -> Floats:
+        """As ``GEMM.flops`` and ``GroupedGEMM.flops``, without bias."""
+        return 2 * self.b * self.m * self.n * self.k
+
+    def hbm_bytes(self) -> Floats:
+        """As ``hbm_bytes`` of the perf models, C in two bytes."""
+        of_a, of_b = self.widths
+        operands = of_a * self.m * self.k + of_b * self.groups * self.n * self.k
+        return self.b * (operands + OUTPUT_BYTES * self.m * self.n)
+
+    @classmethod
+    def of_products(cls, precision: str, products: Sequence[Product], b_width: float | None) -> Self:
+        """Products of perf models, with B in ``b_width``."""
+        m, n, k, b, groups = np.array([product[:5] for product in products], dtype=np.float64).T
+        return cls.of(precision, m, n, k, b, groups, b_width=b_width)
+
+    def _price(self, device: HardwareSpec) -> Priced | None:
+        constants = _constants(device, self.precision)
+        if constants is not None and not self.as_layer and self.precision != "bf16":
+            # What was fitted on quantizing layers contains the launches around the product.
+            plain = device.calibration("gemm", "bf16")
+            if plain is not None:
+                alone = {**constants.constants, "launch_us": plain.get("launch_us", 0.0)}
+                constants = replace(constants, constants=alone)
+        return None if constants is None else price(self, device, constants)
+
+
+def calibrated_row(model: Any) -> tuple[str, str] | None:
+    """The constants that price one product; None for several."""
+    which = precision(model)
+    return None if which is None or len(model.products()) != 1 else ("gemm", which)
+
+
+@pricer("gemm", "grouped-gemm", row=calibrated_row)
+def products(work: WorkColumns, device: HardwareSpec) -> Priced:
+    """Perf models that say which ``products()`` they are, in types that somebody fitted."""
+    batches: dict[tuple[str, float | None], tuple[list[int], list[Product]]] = defaultdict(lambda: ([], []))
+    models: tuple[Any, ...] = work.models
+    for row, model in enumerate(models):
+        which = precision(model)
+        if which is None:
+            continue
+        for product in model.products():
+            rows, some = batches[which, product.b_width]
+            rows.append(row)
+            some.append(product)
+    return Priced.summed(
+        len(work),
+        (
+            (rows, GEMMColumns.of_products(which, some, b_width).price(device))
+            for (which, b_width), (rows, some) in batches.items()
+        ),
+    )
+
+
+def precision(model: PerfModel) -> str | None:
+    """The calibration that an operation reads; None for types that nobody fitted. FP16 runs at BF16's rates."""
+    dtype = model.compute_dtype
+    if dtype is None:
+        return None
+    if dtype in (DType.BF16, DType.FP16):
+        return "bf16"
+    if dtype.rate == "fp8":
+        return _scaled_fp8(model) if isinstance(model, GEMM) else "fp8"
+    return "nvfp4" if dtype.rate == "fp4" else None
+
+
+def _scaled_fp8(model: GEMM) -> str:
+    """By the number of scales: one per 32 elements of both operands, or per block of A, else per row or tensor."""
+    b, m, n, k = model.b, model.m, model.n, model.k
+    if model.scale_elements in {b * (of_a + of_b) for of_a in (1, m) for of_b in (1, n)}:
+        return "fp8"
+    if model.scale_elements * _MX_BLOCK >= b * k * (m + n) > 0:
+        return "mxfp8"
+    return "fp8_block" if model.scale_elements >= b * m * k / _SCALE_BLOCK > 0 else "fp8"
+
+
+def _constants(device: HardwareSpec, which: str) -> Calibration | None:
+    """The constants of products in a precision; of MXFP8, where the device has none, FP8's."""
+    found = device.calibration("gemm", which)
+    if found is not None or which != "mxfp8":
+        return found
+    plain = device.calibration("gemm", "fp8")
+    if plain is None:
+        return None
+    slower = {"matrix_efficiency": plain["matrix_efficiency"] / MXFP8_LONGER}
+    return replace(plain, constants={**plain.constants, **slower})
+
+
+def price(columns: GEMMColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
+    """Time of every product; None where the device has no rate for the precision, or no such kernel is known."""
+    peak, hbm, units = matrix_peak(device, columns.precision), hbm_peak(device), device.compute_units
+    kernel = constants.chosen(KERNELS)
+    if peak is None or hbm is None or units is None or kernel is None:
+        return None
+    with np.errstate(over="ignore"):
+        return _priced(columns, peak, hbm, units, device.clock_scale, constants, kernel)
+
+
+def _priced(
+    c: GEMMColumns, peak: float, hbm: float, units: int, clock: float, constants: Calibration, kernel: Kernel
+) -> Priced:
+    of_a, of_b = c.widths
+    flop_us = 1 / (constants["matrix_efficiency"] * peak / units)
+    byte_us = 1 / (constants["hbm_efficiency"] * hbm)
+    unit_us = units * byte_us / constants.get("unit_ratio", UNLIMITED)
+    l2_us = 1 / (constants.get("l2_ratio", UNLIMITED) * hbm * clock)
+    store_us = units / (constants.get("store_efficiency", UNLIMITED) * hbm)
+    pad, split_us = constants.get("k_overhead", 0.0), constants.get("split_us", 0.0)
+
+    unique, flops = c.hbm_bytes(), c.flops()
+    memory = unique * byte_us
+    # Cubes of the times, without and with a split k.
+    whole, parted, computing = (np.full(len(c), np.inf) for _ in range(3))
+    per_group = c.m / c.groups
+    heights = {tm for tm, _, _ in kernel.tiles}
+    high = {tm: c.b * (c.groups * np.ceil(per_group / tm) if c.blocks is None else c.blocks[tm]) for tm in heights}
+    depths = {split: c.k if split == 1 else np.ceil(c.k / split) for split in kernel.splits}
+    padded = {split: (k + pad) ** 1.5 for split, k in depths.items()}
+    across = {tn: np.ceil(c.n / tn) for tn in {tn for _, tn, _ in kernel.tiles}}
+    for tm, tn, most_rows in kernel.tiles:
+        tiles = high[tm] * across[tn]
+        area = 2 * tm * tn * flop_us
+        loads, stores = of_a * tm + of_b * tn, OUTPUT_BYTES * tm * tn
+        writing = (stores * store_us) ** 1.5
+        offered = np.flatnonzero(c.m <= most_rows) if most_rows < UNLIMITED else None
+        for split in kernel.splits:
+            if split > 1:
+                # Splitting pays where units are idle. Fewer rows only ever add this choice, so time stays monotone.
+                offered = np.flatnonzero(tiles * split <= 2 * units)
+            if offered is not None and not len(offered):
+                continue
+            at = slice(None) if offered is None else offered
+            t, k = tiles[at] * split, depths[split][at]
+            waves = np.ceil(t / units)
+            # A tile's products and its stores: the norm of order 1.5, here to the third power.
+            turns = area**1.5 * padded[split][at] + writing
+            busy = waves * waves * waves * (turns * turns)
+            loading = np.maximum(waves * ((loads * k + stores) * unit_us), t * k * (loads * l2_us))
+            traffic = memory[at]
+            if split > 1:
+                traffic = traffic + 2 * 4 * split * (c.b * c.m * c.n)[at] * byte_us
+            # Roots cost as much as the rest: they are taken once, of the least.
+            best = whole if split == 1 else parted
+            chip = np.maximum(busy, loading * loading * loading)
+            best[at] = np.minimum(best[at], chip + traffic * traffic * traffic)
+            computing[at] = np.minimum(computing[at], busy)
+    times = np.minimum(np.cbrt(whole), np.cbrt(parted) + split_us)
+    times = times + constants.get("launch_us", 0.0)
+    if c.as_layer:
+        times = _with_host(c, times + _quantizing(c, constants), constants)
+    least = np.maximum(flops / peak, unique / hbm)
+    return Priced(time_us=np.maximum(times, least), compute_us=np.cbrt(computing), memory_us=memory, peak_us=least)
+
+
+def _quantizing(c: GEMMColumns, constants: Calibration) -> Floats:
+    """The pass that narrows A before the product, one work-group per row; and the library's detour for one row."""
+    passes = 1 + FURTHER_PASS * (np.ceil(c.k / QUANTIZED_PER_PASS) - 1)
+    narrowed = c.b * c.m * 1e-3 * constants.get("row_ns", 0.0) * passes
+    return narrowed + np.where(c.m == 1, constants.get("single_row_us", 0.0), 0.0)
+
+
+def _with_host(c: GEMMColumns, times: Floats, constants: Calibration) -> Floats:
+    """No shorter than the host needs to launch the kernels of the call."""
+    if "host_us" not in constants.constants:
+        return times
+    unfilled = (c.n < SMALLEST_BLOCKED_N) | (c.k < SCALE_BLOCK)
+    host = np.select(
+        [unfilled, c.m <= SMALL_HOST_ROWS, c.m % HOST_ROW_ALIGNMENT != 0],
+        [constants[name] for name in ("host_fallback_us", "host_small_us", "host_unaligned_us")],
+        constants["host_us"],
+    )
+    together: Floats = np.power(times**6 + host**6, 1 / 6)
+    return together
