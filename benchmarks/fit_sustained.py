@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from tracelens.backends.system import System
-from tracelens.backends.tiles.gemm import GEMMColumns
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.calibration.device import device_file
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.spec import FOLDER
@@ -124,7 +124,7 @@ def published(name: str, layer: Layer) -> Iterable[Calibration]:
 def estimate(device: HardwareSpec, precision: str, shapes: np.ndarray, *, as_layer: bool) -> np.ndarray | None:
     """The tile model's times; None where the device has no constants."""
     m, n, k = shapes.T
-    found = GEMMColumns.of(precision, m, n, k, np.ones(len(m)), as_layer=as_layer).price(device)
+    found = replace(GEMMColumns.of(precision, m, n, k), as_layer=as_layer).price(device)
     return None if found is None else found.time_us
 
 

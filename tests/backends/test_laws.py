@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.backends.column_batch import ColumnBatch, hbm_peak, matrix_peak
-from tracelens.backends.tiles.attention import AttentionColumns
+from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import BLOCKS, MoEColumns
-from tracelens.backends.tiles.gemm import GEMMColumns
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import (
@@ -110,7 +110,7 @@ def test_layers_of_products(name, seed):
     larger = {key: draw.larger(value) for key, value in shape.items()}
     larger["m"] = 4 * np.ceil(larger["m"] / 4)
     for precision in PRECISIONS:
-        layer = lambda s, p=precision: GEMMColumns.of(p, s["m"], s["n"], s["k"], as_layer=True)  # noqa: E731
+        layer = lambda s, p=precision: replace(GEMMColumns.of(p, s["m"], s["n"], s["k"]), as_layer=True)  # noqa: E731
         holds(device, layer, shape, larger)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ import pytest
 from tracelens.backends import System, measured_tables
 from tracelens.backends.chain import chain
 from tracelens.backends.measured_tables import Silicon
-from tracelens.backends.tiles.attention import AttentionColumns
-from tracelens.backends.tiles.gemm import GEMMColumns
+from tracelens.backends.tiles.attention_tiles import AttentionColumns
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA
@@ -121,7 +122,7 @@ def test_a_chain_asks_the_next_where_nothing_was_measured(package):
 def test_quantizing_layers_are_not_products_alone(package):
     write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube().assign(gemm_dtype="fp8"))
     sizes = (np.array([1024.0]),) * 3
-    layer = Silicon().estimate_batch(GEMMColumns.of("fp8", *sizes, as_layer=True), H100)
+    layer = Silicon().estimate_batch(replace(GEMMColumns.of("fp8", *sizes), as_layer=True), H100)
     alone = Silicon().estimate_batch(GEMMColumns.of("fp8", *sizes), H100)
     assert layer.time_us[0] == pytest.approx(1e3)
     assert np.isnan(alone.time_us[0])

@@ -12,7 +12,7 @@ import pytest
 import tracelens as tl
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.options import Options
-from tracelens.backends.tiles.gemm import GEMMColumns
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.calibration.measurements import analysis_measured, report_measured
 from tracelens.cli import main
 from tracelens.hardware import HardwareSpec

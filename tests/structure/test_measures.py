@@ -65,19 +65,9 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
         ("complexity", "waits.all_to_all_frame", 20, DUE),
         ("complexity", "waits.instance_frame", 17, DUE),
     ),
-    "backends": (
-        ("parameters", "expert_layer._grouped", 9, DUE),
-        ("parameters", "family_columns.GEMMColumns.of", 8, DUE),
-        ("complexity", "matrix._priced", 20, DUE),
-        ("parameters", "matrix._priced", 7, DUE),
-        ("complexity", "roofline.Roofline.estimate_many", 16, DUE),
-        ("complexity", "tile._price_models", 17, DUE),
-        ("complexity", "tile.price", 27, DUE),
-    ),
     "calibration": (
         ("complexity", "device.bounds", 19, DUE),
         ("complexity", "device.kernel", 20, DUE),
-        ("complexity", "measurements._family", 18, DUE),
     ),
     "cli": (
         ("complexity", "check._lines", 21, DUE),

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -133,6 +133,21 @@ def pricer(*families: str, row: CalibratedRow = lambda _: None) -> Callable[[P],
     model's class. ``row`` says which constants ``tracelens calibrate`` fits to measured calls of an operation.
     """
     return mark("pricer", *families, row=row)
+
+
+class Chip(NamedTuple):
+    """A device as tiles see it: peak flops and bytes per us, compute units, clock over the data sheet's."""
+
+    peak: float
+    hbm: float
+    units: int
+    clock: float
+
+    @classmethod
+    def of(cls, device: HardwareSpec, precision: str) -> Chip | None:
+        """None where the device's file lacks one of these."""
+        peak, hbm, units = matrix_peak(device, precision), hbm_peak(device), device.compute_units
+        return None if peak is None or hbm is None or units is None else cls(peak, hbm, units, device.clock_scale)
 
 
 def matrix_peak(device: HardwareSpec, precision: str) -> float | None:

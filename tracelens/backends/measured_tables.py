@@ -24,9 +24,9 @@ from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
-from tracelens.backends.tiles.attention import AttentionColumns
+from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import MoEColumns
-from tracelens.backends.tiles.gemm import GEMMColumns
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, TracelensError
 from tracelens.hardware import HardwareSpec

@@ -24,7 +24,7 @@ from tracelens.backends.base import Estimate, EstimateTable, backend
 from tracelens.backends.column_batch import hbm_peak
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
-from tracelens.backends.tiles.attention import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK
+from tracelens.backends.tiles.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import SDPA

@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracelens.backends.base import Estimate, EstimateTable, backend
+from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import PRICED, ColumnBatch
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
 from tracelens.backends.tiles import pricer_of
+from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 
@@ -29,19 +30,7 @@ class Tile:
 
     def estimate_many(self, columns: WorkColumns, system: System) -> EstimateTable:
         """One row per row of ``columns``."""
-        by_kind: dict[Any, list[int]] = defaultdict(list)
-        for row, model in enumerate(columns.models):
-            by_kind[type(model)].append(row)
-        by_pricer: dict[Any, list[int]] = defaultdict(list)
-        for kind, rows in by_kind.items():
-            claim = pricer_of(kind)
-            if claim is not None:
-                by_pricer[claim.target] += rows
-        filled = {field: np.full(len(columns), np.nan) for field in PRICED}
-        for price, rows in by_pricer.items():
-            found = price(columns.take(rows), system.device)
-            for field, values in filled.items():
-                values[rows] = getattr(found, field)
+        filled = _priced(columns, system.device)
         # The data sheet's time of what each model says it computes and moves, a bias or a wide C included.
         least, known = Roofline().estimate_many(columns, system).peak_us, np.isfinite(filled["time_us"])
         for field in ("time_us", "peak_us"):
@@ -73,3 +62,19 @@ class Tile:
     def estimate(self, op: PerfModel, system: System) -> Estimate | None:
         """The one-row form."""
         return self.estimate_many(WorkColumns.of([op]), system).row(0)
+
+
+def _priced(columns: WorkColumns, device: HardwareSpec) -> dict[str, Floats]:
+    """The columns of ``Priced``, NaN where no pricer has an answer."""
+    asked: dict[Any, list[int]] = defaultdict(list)
+    for row, model in enumerate(columns.models):
+        kind: Any = type(model)
+        claim = pricer_of(kind)
+        if claim is not None:
+            asked[claim.target].append(row)
+    filled = {field: np.full(len(columns), np.nan) for field in PRICED}
+    for price, rows in asked.items():
+        found = price(columns.take(rows), device)
+        for field, values in filled.items():
+            values[rows] = getattr(found, field)
+    return filled

@@ -18,7 +18,7 @@ from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.system import System
 from tracelens.backends.tile import Tile
 from tracelens.backends.tiles import memory_bound, pricer_of
-from tracelens.backends.tiles.attention import AttentionColumns
+from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.calibration.device import Mask, Measured, Part
 from tracelens.errors import InputError, UsageError
 from tracelens.estimation.estimate import KINDS, PRECISIONS, usable_rows

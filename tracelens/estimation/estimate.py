@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,9 +15,9 @@ from tracelens.backends import System
 from tracelens.backends.base import Estimate, EstimateTable, Floats
 from tracelens.backends.chain import LAST, Chain, chain
 from tracelens.backends.column_batch import RATE, ColumnBatch
-from tracelens.backends.tiles.attention import AttentionColumns
+from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import BLOCKS, MoEColumns
-from tracelens.backends.tiles.gemm import GEMMColumns
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.estimation.communication import estimate_collectives, estimate_exchanges
 from tracelens.hardware import HardwareSpec
@@ -185,7 +185,7 @@ def _numbers(table: pd.DataFrame, *names: str) -> list[np.ndarray[Any, np.dtype[
 
 def _gemm_columns(table: pd.DataFrame, precision: str) -> GEMMColumns:
     m, n, k = _numbers(table, "m", "n", "k")
-    return GEMMColumns.of(precision, m, n, k, as_layer=True)
+    return replace(GEMMColumns.of(precision, m, n, k), as_layer=True)
 
 
 def attention_columns(table: pd.DataFrame, precision: str) -> AttentionColumns:

@@ -17,15 +17,15 @@ from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import (
     OUTPUT_BYTES,
     WIDTH,
+    Chip,
     ColumnBatch,
     Priced,
-    hbm_peak,
-    matrix_peak,
     pricer,
 )
-from tracelens.backends.tiles import gemm
+from tracelens.backends.tiles import gemm_tiles
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
+from tracelens.perf_models.matrix.gemm import product_flops
 from tracelens.perf_models.work_columns import WorkColumns
 
 TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
@@ -61,7 +61,8 @@ class MoEColumns(ColumnBatch):
 
     def flops(self) -> Floats:
         """Both products."""
-        return 2 * self.rows * self.hidden * self.ffn * (2 + self.gated)
+        flops: Floats = product_flops(self.rows, self.hidden, self.ffn) * (2 + self.gated)
+        return flops
 
     def hbm_bytes(self) -> Floats:
         """Weights of the active experts, this rank's rows read, as many written."""
@@ -75,8 +76,8 @@ class MoEColumns(ColumnBatch):
 
 def calibrated_row(model: Any) -> tuple[str, str] | None:
     """The constants that price a layer, or one projection of it."""
-    which = gemm.precision(model)
-    return gemm.calibrated_row(model) or (None if which is None else ("moe", which))
+    which = gemm_tiles.precision(model)
+    return gemm_tiles.calibrated_row(model) or (None if which is None else ("moe", which))
 
 
 @pricer("moe", row=calibrated_row)
@@ -84,10 +85,10 @@ def layers(work: WorkColumns, device: HardwareSpec) -> Priced:
     """Fused layers; the projections of unfused ones are grouped products."""
     models: tuple[Any, ...] = work.models
     single = [row for row, model in enumerate(models) if model.products()]
-    parts: list[tuple[list[int], Priced | None]] = [(single, gemm.products(work.take(single), device))]
+    parts: list[tuple[list[int], Priced | None]] = [(single, gemm_tiles.products(work.take(single), device))]
     batches: dict[str, list[int]] = defaultdict(list)
     for row, model in enumerate(models):
-        which = gemm.precision(model)
+        which = gemm_tiles.precision(model)
         # Nothing was measured on fused layers that widen their weights.
         if which is not None and model.widened is None and not model.products():
             batches[which].append(row)
@@ -110,8 +111,8 @@ def _batch(which: str, models: Sequence[Any]) -> MoEColumns:
 
 def price(c: MoEColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
     """Time of every layer; None without the device's rates."""
-    peak, hbm, units = matrix_peak(device, c.precision), hbm_peak(device), device.compute_units
-    if peak is None or hbm is None or units is None:
+    chip = Chip.of(device, c.precision)
+    if chip is None:
         return None
     if constants.kernel == "replayed":
         c = _replayed(c)
@@ -120,7 +121,7 @@ def price(c: MoEColumns, device: HardwareSpec, constants: Calibration) -> Priced
     ffn = np.maximum(c.ffn, _LEAST_FFN) if constants.kernel == "padded" else c.ffn
     both, compute, memory = np.zeros(len(c)), np.zeros(len(c)), np.zeros(len(c))
     for n, k in (((1 + c.gated) * ffn, c.hidden), (c.hidden, ffn)):
-        time, computing, loading = _grouped(c, n, k, w, peak, hbm, units, device.clock_scale, constants)
+        time, computing, loading = _grouped(c, n, k, w, chip, constants)
         both, compute, memory = both + time, compute + computing, memory + loading
     slow = 1 + constants.get("wide_ffn", 0.0) * c.ffn**4 / (c.ffn**4 + _WIDE_FFN**4)
     slow = slow * np.where(c.ffn % 16 != 0, _UNALIGNED_FFN, 1.0)
@@ -132,10 +133,10 @@ def price(c: MoEColumns, device: HardwareSpec, constants: Calibration) -> Priced
         constants["launch_us"]
         + sorting
         + both * slow
-        + permuted * constants.get("permute_passes", 0.0) / hbm
-        + summed * constants.get("combine_passes", 0.0) / hbm
+        + permuted * constants.get("permute_passes", 0.0) / chip.hbm
+        + summed * constants.get("combine_passes", 0.0) / chip.hbm
     )
-    least = np.maximum(c.flops() / peak, c.hbm_bytes() / hbm)
+    least = np.maximum(c.flops() / chip.peak, c.hbm_bytes() / chip.hbm)
     return Priced(time_us=np.maximum(time, least), compute_us=compute, memory_us=memory, peak_us=least)
 
 
@@ -148,17 +149,16 @@ def _replayed(c: MoEColumns) -> MoEColumns:
 
 
 def _grouped(
-    c: MoEColumns, n: Floats, k: Floats, w: float, peak: float, hbm: float, units: int, clock: float,
-    constants: Calibration,
-) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    c: MoEColumns, n: Floats, k: Floats, w: float, chip: Chip, constants: Calibration
+) -> tuple[Floats, Floats, Floats]:
     """(time, computing, reading the weights), in us."""
-    l2 = constants.get("l2_ratio", 2.3) * hbm * clock
-    flops = constants["matrix_efficiency"] * peak / units
-    loading = (c.active * n * k * w + c.rows * (k * w + 2 * n)) / (constants["hbm_efficiency"] * hbm)
+    l2 = constants.get("l2_ratio", 2.3) * chip.hbm * chip.clock
+    flops = constants["matrix_efficiency"] * chip.peak / chip.units
+    loading = (c.active * n * k * w + c.rows * (k * w + 2 * n)) / (constants["hbm_efficiency"] * chip.hbm)
     best, fastest = np.full(len(c), np.inf), np.full(len(c), np.inf)
     for tm, tn in TILES:
         tiles = c.blocks[tm] * np.ceil(n / tn)
-        waves = np.maximum(1.0, tiles / units)
+        waves = np.maximum(1.0, tiles / chip.units)
         # Few waves end together; of many, units start the next at different times.
         waves = np.where(waves < _FEW_WAVES, np.ceil(waves), np.maximum(waves + 0.5, _FEW_WAVES))
         computing = waves * 2 * tm * tn * (k + 64 * constants.get("k_overhead", 0.0)) / flops

@@ -36,6 +36,22 @@ class Product(NamedTuple):
     b_width: float | None = None
 
 
+def product_flops(m: Any, n: Any, k: Any, b: Any = 1, multiply_add: int = 2) -> Any:
+    """Operations of ``b`` products ``[m,k] @ [k,n]``. Numbers or arrays."""
+    return multiply_add * b * m * n * k
+
+
+def product_operands(
+    m: Any, n: Any, k: Any, groups: Any = 1, widths: tuple[float, float, float] = (1, 1, 1)
+) -> tuple[Any, Any, Any]:
+    """Elements of A, B and C where ``m`` rows are shared out among ``groups`` B; with ``widths``, bytes.
+
+    Numbers or arrays.
+    """
+    of_a, of_b, of_c = widths
+    return of_a * m * k, of_b * groups * n * k, of_c * m * n
+
+
 def widened(weights: DType | None, computed: DType | None) -> float | None:
     """Bytes per element of weights that are narrower than what they are multiplied in; None where they are not."""
     if weights is None or computed is None or weights.bits >= computed.bits:
@@ -78,7 +94,8 @@ class GEMM(PerfModel):
     def flops(self) -> int:
         is_complex = self.dtype is not None and self.dtype.is_complex
         multiply_add, add = (8, 2) if is_complex else (2, 1)
-        return self.b * self.m * self.n * (multiply_add * self.k + add * self.bias)
+        flops: int = product_flops(self.m, self.n, self.k, self.b, multiply_add)
+        return flops + add * self.bias * self.b * self.m * self.n
 
     def hbm_bytes(self) -> int | float | None:
         b, m, n, k = self.b, self.m, self.n, self.k

@@ -17,7 +17,7 @@ from tracelens.perf_models.base import (
     traced_as,
     traced_name,
 )
-from tracelens.perf_models.matrix.gemm import Product, dense_strides, widened
+from tracelens.perf_models.matrix.gemm import Product, dense_strides, product_flops, product_operands, widened
 from tracelens.signature import OpSignature
 
 
@@ -46,15 +46,13 @@ class GroupedGEMM(PerfModel):
     dtype_scale: DType | None = DType.FP32
 
     def flops(self) -> int:
-        return 2 * self.m * self.n * self.k
+        flops: int = product_flops(self.m, self.n, self.k)
+        return flops
 
     def hbm_bytes(self) -> int | float | None:
-        return total_bytes(
-            (self.m * self.k, self.dtype),
-            (self.groups * self.k * self.n, self._dtype_b),
-            (self.m * self.n, self._dtype_out),
-            (self.scale_elements, self.dtype_scale),
-        )
+        a, b, c = product_operands(self.m, self.n, self.k, self.groups)
+        scales = (self.scale_elements, self.dtype_scale)
+        return total_bytes((a, self.dtype), (b, self._dtype_b), (c, self._dtype_out), scales)
 
     def products(self) -> tuple[Product, ...]:
         """What is multiplied, as backends price it."""
@@ -100,18 +98,15 @@ class GroupedGEMMBackward(GroupedGEMM):
     gradient: ClassVar[bool] = True
 
     def flops(self) -> int:
-        return 4 * self.m * self.n * self.k
+        flops: int = 2 * product_flops(self.m, self.n, self.k)
+        return flops
 
     def products(self) -> tuple[Product, ...]:
         return Product(self.m, self.k, self.n, groups=self.groups, b_width=self._widened), self._per_group(None)
 
     def hbm_bytes(self) -> int | float | None:
-        a, b, c = self.m * self.k, self.k * self.n, self.m * self.n
-        return total_bytes(
-            (2 * a, self.dtype),
-            (2 * self.groups * b, self._dtype_b),
-            (2 * c, self._dtype_out),
-        )
+        a, b, c = product_operands(self.m, self.n, self.k, self.groups)
+        return total_bytes((2 * a, self.dtype), (2 * b, self._dtype_b), (2 * c, self._dtype_out))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

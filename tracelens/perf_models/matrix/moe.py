@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_name
-from tracelens.perf_models.matrix.gemm import Product, widened
+from tracelens.perf_models.matrix.gemm import Product, product_flops, widened
 from tracelens.signature import OpSignature
 
 #: What ``touched_experts`` takes for granted, as rows show it.
@@ -76,7 +76,8 @@ class MoELayer(PerfModel):
 
     def _product(self) -> int:
         """Flops of one projection of every token by its experts."""
-        return 2 * self.tokens * self.hidden * self.ffn * self.top_k
+        flops: int = product_flops(self.tokens * self.top_k, self.ffn, self.hidden)
+        return flops
 
     def _weights(self, matrices: int) -> tuple[tuple[float, DType | None], ...]:
         elements = self.read_experts * matrices * self.hidden * self.ffn

@@ -18,10 +18,9 @@ from tracelens.backends.column_batch import (
     OUTPUT_BYTES,
     PRICED,
     WIDTH,
+    Chip,
     ColumnBatch,
     Priced,
-    hbm_peak,
-    matrix_peak,
     pricer,
 )
 from tracelens.dtypes import DType
@@ -346,13 +345,12 @@ def decode(c: AttentionColumns, device: HardwareSpec, constants: Calibration) ->
 def _rates(
     c: AttentionColumns, device: HardwareSpec, constants: Calibration
 ) -> tuple[float, float, int, float, Kernel] | None:
-    peak, hbm, units, mhz = matrix_peak(device, c.precision), hbm_peak(device), device.compute_units, device.clock_mhz
-    kernel = constants.chosen(KERNELS)
-    if c.precision != "bf16" and kernel is not None and not kernel.fp8_products:
-        peak = matrix_peak(device, "bf16")
-    if peak is None or hbm is None or units is None or mhz is None or kernel is None:
+    kernel, mhz = constants.chosen(KERNELS), device.clock_mhz
+    widened = c.precision != "bf16" and kernel is not None and not kernel.fp8_products
+    chip = Chip.of(device, "bf16" if widened else c.precision)
+    if chip is None or mhz is None or kernel is None:
         return None
-    return peak, hbm, units, EXP_PER_CLOCK * mhz * device.clock_scale, kernel
+    return chip.peak, chip.hbm, chip.units, EXP_PER_CLOCK * mhz * chip.clock, kernel
 
 
 def _taking_turns(multiply: Floats, exponential: float) -> Floats:

@@ -17,17 +17,16 @@ from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import (
     OUTPUT_BYTES,
     WIDTH,
+    Chip,
     ColumnBatch,
     Priced,
-    hbm_peak,
-    matrix_peak,
     pricer,
 )
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
 from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.matrix.gemm import GEMM, Product
+from tracelens.perf_models.matrix.gemm import GEMM, Product, product_flops, product_operands
 from tracelens.perf_models.work_columns import WorkColumns
 
 UNLIMITED = float("inf")
@@ -117,45 +116,31 @@ class GEMMColumns(ColumnBatch):
 
     @classmethod
     def of(
-        cls,
-        precision: str,
-        m: Floats,
-        n: Floats,
-        k: Floats,
-        b: Floats | None = None,
-        groups: Floats | None = None,
-        *,
-        as_layer: bool = False,
-        b_width: float | None = None,
+        cls, precision: str, m: Floats, n: Floats, k: Floats, b: Floats | None = None, groups: Floats | None = None
     ) -> Self:
         """Plain products where ``b`` and ``groups`` are not given."""
         one = np.ones(len(m))
+        m, n, k = (np.asarray(size, float) for size in (m, n, k))
         return cls(
-            precision=precision,
-            m=np.asarray(m, float),
-            n=np.asarray(n, float),
-            k=np.asarray(k, float),
-            b=one if b is None else b,
-            groups=one if groups is None else groups,
-            as_layer=as_layer,
-            b_width=b_width,
+            precision=precision, m=m, n=n, k=k, b=one if b is None else b, groups=one if groups is None else groups
         )
 
     def flops(self) -> Floats:
         """As ``GEMM.flops`` and ``GroupedGEMM.flops``, without bias."""
-        return 2 * self.b * self.m * self.n * self.k
+        flops: Floats = product_flops(self.m, self.n, self.k, self.b)
+        return flops
 
     def hbm_bytes(self) -> Floats:
         """As ``hbm_bytes`` of the perf models, C in two bytes."""
-        of_a, of_b = self.widths
-        operands = of_a * self.m * self.k + of_b * self.groups * self.n * self.k
-        return self.b * (operands + OUTPUT_BYTES * self.m * self.n)
+        a, b, c = product_operands(self.m, self.n, self.k, self.groups, (*self.widths, OUTPUT_BYTES))
+        nbytes: Floats = self.b * (a + b + c)
+        return nbytes
 
     @classmethod
     def of_products(cls, precision: str, products: Sequence[Product], b_width: float | None) -> Self:
         """Products of perf models, with B in ``b_width``."""
         m, n, k, b, groups = np.array([product[:5] for product in products], dtype=np.float64).T
-        return cls.of(precision, m, n, k, b, groups, b_width=b_width)
+        return replace(cls.of(precision, m, n, k, b, groups), b_width=b_width)
 
     def _price(self, device: HardwareSpec) -> Priced | None:
         constants = _constants(device, self.precision)
@@ -165,7 +150,11 @@ class GEMMColumns(ColumnBatch):
             if plain is not None:
                 alone = {**constants.constants, "launch_us": plain.get("launch_us", 0.0)}
                 constants = replace(constants, constants=alone)
-        return None if constants is None else price(self, device, constants)
+        chip, kernel = Chip.of(device, self.precision), None if constants is None else constants.chosen(KERNELS)
+        if constants is None or chip is None or kernel is None:
+            return None
+        with np.errstate(over="ignore"):
+            return _priced(self, chip, constants, kernel)
 
 
 def calibrated_row(model: Any) -> tuple[str, str] | None:
@@ -230,70 +219,79 @@ def _constants(device: HardwareSpec, which: str) -> Calibration | None:
     return replace(plain, constants={**plain.constants, **slower})
 
 
-def price(columns: GEMMColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
-    """Time of every product; None where the device has no rate for the precision, or no such kernel is known."""
-    peak, hbm, units = matrix_peak(device, columns.precision), hbm_peak(device), device.compute_units
-    kernel = constants.chosen(KERNELS)
-    if peak is None or hbm is None or units is None or kernel is None:
-        return None
-    with np.errstate(over="ignore"):
-        return _priced(columns, peak, hbm, units, device.clock_scale, constants, kernel)
+class _Tiling:
+    """Products cut into tiles on one chip: what a choice of tile and split takes, as cubes of times."""
 
+    def __init__(self, c: GEMMColumns, chip: Chip, constants: Calibration) -> None:
+        self.c, self.units = c, chip.units
+        self.flop_us = 1 / (constants["matrix_efficiency"] * chip.peak / chip.units)
+        self.byte_us = 1 / (constants["hbm_efficiency"] * chip.hbm)
+        self.unit_us = chip.units * self.byte_us / constants.get("unit_ratio", UNLIMITED)
+        self.l2_us = 1 / (constants.get("l2_ratio", UNLIMITED) * chip.hbm * chip.clock)
+        self.store_us = chip.units / (constants.get("store_efficiency", UNLIMITED) * chip.hbm)
+        self.memory = c.hbm_bytes() * self.byte_us
+        self.pad = constants.get("k_overhead", 0.0)
+        self.per_group = c.m / c.groups
+        # Tiles share heights, widths and depths: each is worked out once.
+        self.high: dict[int, Floats] = {}
+        self.across: dict[int, Floats] = {}
+        self.depths: dict[int, tuple[Floats, Floats]] = {}
 
-def _priced(
-    c: GEMMColumns, peak: float, hbm: float, units: int, clock: float, constants: Calibration, kernel: Kernel
-) -> Priced:
-    of_a, of_b = c.widths
-    flop_us = 1 / (constants["matrix_efficiency"] * peak / units)
-    byte_us = 1 / (constants["hbm_efficiency"] * hbm)
-    unit_us = units * byte_us / constants.get("unit_ratio", UNLIMITED)
-    l2_us = 1 / (constants.get("l2_ratio", UNLIMITED) * hbm * clock)
-    store_us = units / (constants.get("store_efficiency", UNLIMITED) * hbm)
-    pad, split_us = constants.get("k_overhead", 0.0), constants.get("split_us", 0.0)
+    def count(self, tm: int, tn: int) -> Floats:
+        """Tiles of every product."""
+        c = self.c
+        if tm not in self.high:
+            rows = c.groups * np.ceil(self.per_group / tm) if c.blocks is None else c.blocks[tm]
+            self.high[tm] = c.b * rows
+        if tn not in self.across:
+            self.across[tn] = np.ceil(c.n / tn)
+        return self.high[tm] * self.across[tn]
 
-    unique, flops = c.hbm_bytes(), c.flops()
-    memory = unique * byte_us
-    # Cubes of the times, without and with a split k.
-    whole, parted, computing = (np.full(len(c), np.inf) for _ in range(3))
-    per_group = c.m / c.groups
-    heights = {tm for tm, _, _ in kernel.tiles}
-    high = {tm: c.b * (c.groups * np.ceil(per_group / tm) if c.blocks is None else c.blocks[tm]) for tm in heights}
-    depths = {split: c.k if split == 1 else np.ceil(c.k / split) for split in kernel.splits}
-    padded = {split: (k + pad) ** 1.5 for split, k in depths.items()}
-    across = {tn: np.ceil(c.n / tn) for tn in {tn for _, tn, _ in kernel.tiles}}
-    for tm, tn, most_rows in kernel.tiles:
-        tiles = high[tm] * across[tn]
-        area = 2 * tm * tn * flop_us
+    def cubes(self, tm: int, tn: int, split: int, tiles: Floats, at: Any) -> tuple[Floats, Floats]:
+        """Of the rows ``at``: computing, and all of it."""
+        if split not in self.depths:
+            depth = self.c.k if split == 1 else np.ceil(self.c.k / split)
+            self.depths[split] = depth, (depth + self.pad) ** 1.5
+        of_a, of_b = self.c.widths
+        area = 2 * tm * tn * self.flop_us
         loads, stores = of_a * tm + of_b * tn, OUTPUT_BYTES * tm * tn
-        writing = (stores * store_us) ** 1.5
-        offered = np.flatnonzero(c.m <= most_rows) if most_rows < UNLIMITED else None
+        depth, padded = self.depths[split]
+        t, k = tiles[at] * split, depth[at]
+        waves = np.ceil(t / self.units)
+        # A tile's products and its stores: the norm of order 1.5, here to the third power.
+        turns = area**1.5 * padded[at] + (stores * self.store_us) ** 1.5
+        busy = waves * waves * waves * (turns * turns)
+        loading = np.maximum(waves * ((loads * k + stores) * self.unit_us), t * k * (loads * self.l2_us))
+        traffic = self.memory[at]
+        if split > 1:
+            traffic = traffic + 2 * 4 * split * (self.c.b * self.c.m * self.c.n)[at] * self.byte_us
+        return busy, np.maximum(busy, loading * loading * loading) + traffic * traffic * traffic
+
+
+def _priced(c: GEMMColumns, chip: Chip, constants: Calibration, kernel: Kernel) -> Priced:
+    """Time of every product by the best of the kernel's tiles."""
+    tiling = _Tiling(c, chip, constants)
+    # Roots cost as much as the rest: they are taken once, of the least. Without and with a split k.
+    whole, parted, computing = (np.full(len(c), np.inf) for _ in range(3))
+    for tm, tn, most_rows in kernel.tiles:
+        tiles = tiling.count(tm, tn)
         for split in kernel.splits:
+            at: Any = slice(None) if most_rows == UNLIMITED else np.flatnonzero(c.m <= most_rows)
             if split > 1:
                 # Splitting pays where units are idle. Fewer rows only ever add this choice, so time stays monotone.
-                offered = np.flatnonzero(tiles * split <= 2 * units)
-            if offered is not None and not len(offered):
-                continue
-            at = slice(None) if offered is None else offered
-            t, k = tiles[at] * split, depths[split][at]
-            waves = np.ceil(t / units)
-            # A tile's products and its stores: the norm of order 1.5, here to the third power.
-            turns = area**1.5 * padded[split][at] + writing
-            busy = waves * waves * waves * (turns * turns)
-            loading = np.maximum(waves * ((loads * k + stores) * unit_us), t * k * (loads * l2_us))
-            traffic = memory[at]
-            if split > 1:
-                traffic = traffic + 2 * 4 * split * (c.b * c.m * c.n)[at] * byte_us
-            # Roots cost as much as the rest: they are taken once, of the least.
+                at = np.flatnonzero(tiles * split <= 2 * chip.units)
+            busy, cube = tiling.cubes(tm, tn, split, tiles, at)
             best = whole if split == 1 else parted
-            chip = np.maximum(busy, loading * loading * loading)
-            best[at] = np.minimum(best[at], chip + traffic * traffic * traffic)
+            best[at] = np.minimum(best[at], cube)
             computing[at] = np.minimum(computing[at], busy)
-    times = np.minimum(np.cbrt(whole), np.cbrt(parted) + split_us)
+    times = np.minimum(np.cbrt(whole), np.cbrt(parted) + constants.get("split_us", 0.0))
     times = times + constants.get("launch_us", 0.0)
     if c.as_layer:
         times = _with_host(c, times + _quantizing(c, constants), constants)
-    least = np.maximum(flops / peak, unique / hbm)
-    return Priced(time_us=np.maximum(times, least), compute_us=np.cbrt(computing), memory_us=memory, peak_us=least)
+    least = np.maximum(c.flops() / chip.peak, c.hbm_bytes() / chip.hbm)
+    return Priced(
+        time_us=np.maximum(times, least), compute_us=np.cbrt(computing), memory_us=tiling.memory, peak_us=least
+    )
 
 
 def _quantizing(c: GEMMColumns, constants: Calibration) -> Floats:
