@@ -1,4 +1,4 @@
-"""How fast the search is: ``python benchmarks/search.py [--quick]``, one core.
+"""How fast the search is: ``python -m benchmarks.search [--quick]``, one core.
 
 Candidates per second under the paper's rules, the same over the plain loop that the tests keep, all nine systems and
 three strategies of the published grid, and the corrected rules with the tile backend at 16,384 devices. Processor time,
@@ -8,14 +8,13 @@ because a busy machine only adds to the clock's.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.projection.plain_paper_step import plain_step
 from tracelens.projection.projection_options import STRATEGIES
 from tracelens.projection.search import fastest
 from tracelens.projection.search.paper import PaperRules, PaperSystem, load_shape
@@ -25,7 +24,6 @@ from tracelens.projection.search.space import Candidates, enumerate_candidates
 
 GPUS = [2**i for i in range(2, 15)]
 BATCH = 4096
-PLAIN = Path(__file__).resolve().parent.parent / "tests" / "projection" / "test_paper_rules.py"
 
 
 def main() -> None:
@@ -62,15 +60,10 @@ def _search(rules: PaperRules) -> Any:
 
 def _plain_per_s(rules: PaperRules) -> float:
     """Candidates per second of one call of scalar arithmetic each."""
-    spec = importlib.util.spec_from_file_location("plain", PLAIN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     space = enumerate_candidates(rules.shape, rules.strategy, [1024], global_batch=BATCH, domain=rules.system.domain)
     some = space.take(np.random.default_rng(1).choice(len(space), 2000, replace=False))
     each = [{name: int(getattr(some, name)[i]) for name in Candidates.__slots__} for i in range(len(some))]
-    return len(each) / _cpu_s(lambda: [module.plain_step(rules, one, BATCH) for one in each])
+    return len(each) / _cpu_s(lambda: [plain_step(rules, one, BATCH) for one in each])
 
 
 def _cpu_s(call: Callable[[], Any]) -> float:
