@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from tracelens.backends import System
+from tracelens.calibration.engine_calibration import compare, fit
 from tracelens.errors import TracelensError
 from tracelens.serving.configuration_rows import Point, PointSimulator, point_of, read_points
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism
-from tracelens.serving.engine_calibration import compare, fit
 from tracelens.serving.replay import read_requests
 from tracelens.serving.requests import Arrivals, Lengths, Workload
 from tracelens.serving.simulation import Options, simulate

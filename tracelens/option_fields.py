@@ -14,7 +14,9 @@ tracelens.errors.UsageError: no option named 'rat'; did you mean rate?
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
+import io
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -200,7 +202,8 @@ def filled_in(
         elif value is not None:
             words.append(f"{text}={value}")
     try:
-        found, _ = parser.parse_known_args([*words, *args.command_line])
+        with contextlib.redirect_stderr(io.StringIO()):  # a hint was given when the command line was read
+            found, _ = parser.parse_known_args([*words, *args.command_line])
     except argparse.ArgumentError as error:
         raise UsageError(f"{source}: {error}") from None
     return argparse.Namespace(**{**vars(args), **vars(found)})

@@ -18,7 +18,7 @@ BASE = [
     "8",
     "--input",
     "200",
-    "--output",
+    "--output-tokens",
     "20",
     "--requests",
     "25",
@@ -134,14 +134,14 @@ def test_what_cannot_be_simulated_ends_with_a_sentence(change, code, words, caps
 
 def test_a_profile_and_an_engine_file_are_written_and_read(capsys, tmp_path):
     profile = tmp_path / "profile.json"
-    assert main([*BASE, "--export-profile", str(profile)]) == 0
+    assert main([*BASE[:5], "--export-profile", str(profile)]) == 0
     assert main([*BASE, "--profile", str(profile)]) == 0
     assert "completed 25" in capsys.readouterr().out
 
 
 def test_a_trace_of_the_run_is_written(capsys, tmp_path):
     path = tmp_path / "served.json.gz"
-    assert main([*BASE[:-1], "1", "--output", "3", "--trace", str(path)]) == 0
+    assert main([*BASE[:-1], "1", "--output-tokens", "3", "--trace", str(path)]) == 0
     assert main(["report", str(path), "-o", str(tmp_path / "out.json")]) == 0
 
 
@@ -149,3 +149,47 @@ def test_an_unknown_all_reduce_algorithm_is_refused_also_on_one_device(capsys):
     code = main(["serve", "--model", "llama3.1-8b", "--device", "h100-sxm", "--collective", "rong", "--requests", "3"])
     assert code == 2
     assert "no all-reduce algorithm named 'rong'; did you mean ring?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "unread"),
+    [
+        (["--scenarios", "--rate", "8"], "--scenarios does not read --rate"),
+        (
+            ["--batch", "in.csv", "-o", "out.csv", "--tp", "2", "--scenarios"],
+            "--scenarios does not read --tp, --batch, --output",
+        ),
+        (["--batch", "in.csv", "-o", "out.csv", "--tp", "2"], "--batch does not read --tp"),
+        (["--model", "m", "--calibrate", "a.json", "--sweep", "rate=1..2"], "--calibrate does not read --sweep"),
+        (["--model", "m", "--export-profile", "a.json", "--rate", "3"], "--export-profile does not read --rate"),
+        (["--sweep", "rate=1..2", "--replay", "a.csv"], "--sweep does not read --replay"),
+    ],
+)
+def test_options_that_a_mode_would_not_read_are_refused(capsys, words, unread):
+    assert main(["serve", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert set(unread.replace(",", "").split()) <= set(said.replace(",", "").split())
+
+
+def test_an_experiment_file_may_hold_more_than_a_mode_reads(capsys, tmp_path):
+    path = tmp_path / "experiment.toml"
+    path.write_text('model = "llama3.1-8b"\ncluster = "h100-sxm"\nrate = 5\nrequests = 3\noutput = 3\n')
+    profile = tmp_path / "profile.json"
+    assert main(["serve", "--config", str(path), "--export-profile", str(profile)]) == 0
+    assert capsys.readouterr().out == f"wrote {profile}\n"
+
+
+def test_output_is_a_place_and_as_answer_tokens_it_still_works_with_a_hint(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    new = [*BASE[:5], "--rate", "8", "--requests", "5", "--input-tokens", "200", "--format", "json"]
+    assert main([*new, "--output-tokens", "20"]) == 0
+    expected = capsys.readouterr()
+    assert main([*new, "--output", "20"]) == 0
+    former = capsys.readouterr()
+    assert (former.out, expected.err) == (expected.out, "")
+    assert former.err == "hint: answer tokens are --output-tokens 20 now; -o/--output is where results go (./20)\n"
+    assert main([*new, "--output", "served"]) == 0
+    assert main([*new, "--out", "20"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["20", "served"]
+    assert "hint" not in capsys.readouterr().err

@@ -7,11 +7,11 @@ import json
 import pytest
 
 import tracelens
+from tracelens.calibration.engine_calibration import calibrate, compare
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.serving.configuration_rows import batch
 from tracelens.serving.deployment import Deployment, Engine, Parallelism
-from tracelens.serving.engine_calibration import calibrate, compare
 from tracelens.serving.experiment import read_settings
 from tracelens.serving.profile import Profile, ProfileCost, export
 from tracelens.serving.replay import read_requests

@@ -73,8 +73,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
         ("complexity", "check._lines", 21, DUE),
         ("complexity", "estimate._messages", 24, DUE),
         ("complexity", "route.run", 18, DUE),
-        ("complexity", "serve._scenarios", 21, DUE),
-        ("lines", "serve.configure", 103, DUE),
     ),
     "estimation": (
         ("parameters", "communication.exchange_answers", 8, DUE),

@@ -201,6 +201,19 @@ class Speculation:
         if self.draft_tokens < 1 or not 0 <= self.acceptance <= 1:
             raise UsageError("speculation needs at least one draft token and an acceptance between 0 and 1")
 
+    @classmethod
+    def parse(cls, text: str, draft: str | None = None) -> Speculation:
+        """``"4:0.7"``: so many tokens, each right with that probability; ``draft`` is the name of a model."""
+        tokens, _, acceptance = text.partition(":")
+        try:
+            return cls(
+                draft_tokens=int(tokens),
+                acceptance=float(acceptance),
+                draft=ModelConfig.load(draft) if draft else None,
+            )
+        except ValueError:
+            raise UsageError(f"--speculate is TOKENS:ACCEPTANCE, e.g. 4:0.7, not {text!r}") from None
+
     @property
     def tokens_per_step(self) -> float:
         """Tokens that a step yields on average."""

@@ -12,15 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.backends import System
+from tracelens.dtypes import DType
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
+from tracelens.option_fields import made, takes
 from tracelens.serving.costs import StepCost
-from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision
-from tracelens.serving.metrics import Objectives, per_request, per_step, summary
+from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
+from tracelens.serving.metrics import Objectives, duration_s, per_request, per_step, summary
 from tracelens.serving.profile import Profile, step_cost
+from tracelens.serving.replay import read_requests
 from tracelens.serving.replica import Step
 from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
+from tracelens.serving.serving_options import DeploymentOptions, EngineOptions, ServingConfig
 from tracelens.serving.simulation import Options, Outcome, Simulation
 from tracelens.workload import ModelConfig
+from tracelens.workload.token_routing import Skew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,57 +90,98 @@ class Result:
         return json.dumps(document, indent=2) + "\n"
 
 
+@takes(ServingConfig)
 def serve(
-    model: str | Path | ModelConfig,
-    cluster: str | Path | System,
-    *,
-    rate: float | None = None,
-    concurrency: int | None = None,
-    requests: int | Requests = 1000,
-    input: int | Lengths = 1024,  # noqa: A002 - the command's word
-    output: int | Lengths = 128,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    ep: int = 1,
-    weights: str | None = None,
-    engine: Engine | Path | str | None = None,
-    policy: str = "chunked-prefill",
-    lod: str = "medium",
-    replicas: int = 1,
-    router: str = "round-robin",
-    slo: str | None = None,
-    backend: str = "roofline",
-    seed: int = 0,
+    model: str | Path | ModelConfig, cluster: str | Path | System, config: ServingConfig | None = None, **given: Any
 ) -> Result:
     """Simulates a server, as ``tracelens serve`` does with options of the same names.
 
-    ``requests`` is a number, or requests that ``read_requests`` read. UsageError for options that do not fit.
+    ``config`` is what ``given`` keywords change. ``requests`` is a number, or requests that ``read_requests`` read;
+    ``input`` and ``output`` are other names of ``input_tokens`` and ``output_tokens``. UsageError for options that do
+    not fit.
     """
+    asked = made(ServingConfig, given, config)
+    return experiment_of(deployment_of(model, cluster, asked), asked).run()
+
+
+def engine_of(asked: EngineOptions) -> Engine:
+    """The engine, with the limits that were given."""
+    engine = Engine() if asked.engine is None else asked.engine
+    engine = engine if isinstance(engine, Engine) else Engine.load(engine)
+    names = ("max_num_seqs", "max_batched_tokens", "kv_tokens", "block_tokens", "preemption")
+    given: dict[str, Any] = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    if "max_num_seqs" in given and "max_batched_tokens" not in given:
+        given["max_batched_tokens"] = max(engine.max_batched_tokens, given["max_num_seqs"])
+    return dataclasses.replace(engine, **given)
+
+
+def deployment_of(
+    model: str | Path | ModelConfig, cluster: str | Path | System, asked: DeploymentOptions
+) -> Deployment:
+    """What is served and on what. UsageError for options that do not fit."""
     config = model if isinstance(model, ModelConfig) else ModelConfig.load(model)
-    given = Engine() if engine is None else engine if isinstance(engine, Engine) else Engine.load(engine)
-    replay = requests if isinstance(requests, Requests) else None
-    lengths = [Lengths(mean=value) if isinstance(value, int) else value for value in (input, output)]
-    return Experiment(
-        deployment=Deployment(
-            model=config,
-            system=cluster if isinstance(cluster, System) else System.load(cluster),
-            parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep),
-            precision=Precision.named(weights, config),
-            engine=given,
-            backend=backend,
+    kv = DType.parse(asked.kv) if asked.kv else None
+    if asked.kv and (kv is None or not kv.is_floating):
+        raise UsageError(f"a cache of keys and values is bf16, fp16, fp8 or fp4, not {asked.kv!r}")
+    if asked.draft_model and not asked.speculate:
+        raise UsageError("--draft-model guesses for --speculate, which is not given")
+    return Deployment(
+        model=config,
+        system=cluster if isinstance(cluster, System) else System.load(cluster),
+        parallelism=Parallelism(
+            tp=asked.tp, pp=asked.pp, dp=asked.dp, ep=asked.ep, imbalance=asked.imbalance, skew=Skew.parse(asked.skew)
         ),
-        options=Options(policy=policy, levels=tuple(lod.split(",")), replicas=replicas, router=router),
+        precision=dataclasses.replace(Precision.named(asked.weights, config), kv=kv),
+        engine=engine_of(asked),
+        backend=asked.backend,
+        collective=None if asked.collective == "auto" else asked.collective,
+        speculation=Speculation.parse(asked.speculate, asked.draft_model) if asked.speculate else None,
+    )
+
+
+def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool = False) -> Experiment:
+    """The run that the options ask for. ``series``: a row per step is kept."""
+    replay = asked.requests if isinstance(asked.requests, Requests) else None
+    if asked.replay is not None:
+        replay = read_requests(asked.replay, run=asked.run_name).requests
+    closed = asked.concurrency is not None
+    if not closed and asked.rate is None and replay is None:
+        raise UsageError("say how requests come: --rate, --concurrency or --replay")
+    duration = duration_s(asked.duration) if asked.duration else None
+    count = asked.requests if isinstance(asked.requests, int) else None
+    return Experiment(
+        deployment=deployment,
+        options=Options(
+            policy=asked.policy,
+            router=asked.router,
+            replicas=asked.replicas,
+            prefill_replicas=asked.prefill_replicas,
+            levels=tuple(asked.lod.split(",")),
+            contention=asked.contention,
+            order=asked.order,
+            kv_link_gb_s=asked.kv_link,
+            series=series,
+        ),
         workload=Workload(
-            arrivals=Arrivals(kind="poisson" if concurrency is None else "closed", rate=rate, concurrency=concurrency),
-            input=lengths[0],
-            output=lengths[1],
-            count=requests if isinstance(requests, int) else None,
-            seed=seed,
+            arrivals=Arrivals(
+                kind="closed" if closed else asked.arrivals,
+                rate=asked.rate,
+                variation=asked.variation,
+                concurrency=asked.concurrency,
+            ),
+            input=Lengths.of(asked.input_tokens),
+            output=Lengths.of(asked.output_tokens),
+            count=1000 if count is None and duration is None else count,
+            duration_s=duration,
+            seed=asked.seed,
+            shared_tokens=asked.shared_prefix,
+            shared_groups=asked.shared_groups,
         ),
         replay=replay,
-        objectives=None if slo is None else Objectives.parse(slo),
-    ).run()
+        profile=Profile.load(asked.profile) if asked.profile is not None else None,
+        objectives=Objectives.parse(asked.slo) if asked.slo else None,
+        price_per_gpu_hour=asked.price_per_gpu_hour,
+    )
 
 
 def _saturation(outcome: Outcome) -> tuple[str, ...]:

@@ -75,6 +75,11 @@ class Lengths:
             raise UsageError.unknown("length distribution", kind, ("fixed", "uniform", "lognormal", "zipf"))
         return cls(kind=kind, mean=numbers[0], spread=numbers[1] if len(numbers) > 1 else 0.0)
 
+    @classmethod
+    def of(cls, given: int | str | Lengths) -> Lengths:
+        """A number, a text as ``parse`` reads it, or lengths."""
+        return cls(mean=given) if isinstance(given, int) else cls.parse(given) if isinstance(given, str) else given
+
     def draw(self, rng: np.random.Generator, count: int) -> list[int]:
         """``count`` lengths, at least 1 each."""
         if not 1 <= self.mean <= _LONGEST or not 0 <= self.spread < float("inf"):
