@@ -195,9 +195,9 @@ def test_json_on_stdout_is_the_document_and_nothing_else(
 
 
 def test_extensions_switch_themselves_on_unless_told_not_to(moe: Path, tmp_path: Path) -> None:
-    assert report(moe, "-o", tmp_path / "on") == 0
-    assert report(moe, "-o", tmp_path / "off", "--extension", "none") == 0
-    on, off = (json.loads((tmp_path / side / "report.json").read_text()) for side in ("on", "off"))
+    assert report(moe, "-o", tmp_path / "on.json") == 0
+    assert report(moe, "-o", tmp_path / "off.json", "--extension", "none") == 0
+    on, off = (json.loads((tmp_path / f"{side}.json").read_text()) for side in ("on", "off"))
     assert "megatron" in on["extensions"]
     assert off["extensions"] == []
     assert on["coverage"]["perf_model"] > off["coverage"]["perf_model"]
@@ -237,14 +237,14 @@ def test_a_model_adds_its_utilization(moe: Path, tmp_path: Path, capsys: pytest.
         3,
     )
     assert 0 < used["mfu"] < used["hfu"] < used["hfu_of_achievable"] < 1
-    assert report(moe, "-o", tmp_path / "half", "--model", model, "--ranks", 2) == 0
-    half = json.loads((tmp_path / "half" / "report.json").read_text())["utilization"]
+    assert report(moe, "-o", tmp_path / "half.json", "--model", model, "--ranks", 2) == 0
+    half = json.loads((tmp_path / "half.json").read_text())["utilization"]
     assert half["mfu"] == pytest.approx(used["mfu"] / 2)
 
 
 def test_a_model_that_does_not_fit_the_trace_is_a_note(moe: Path, tmp_path: Path) -> None:
-    assert report(moe, "-o", tmp_path / "out", "--model", "llama3.1-8b") == 0
-    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report(moe, "-o", tmp_path / "out.json", "--model", "llama3.1-8b") == 0
+    document = json.loads((tmp_path / "out.json").read_text())
     assert document["utilization"] is None
     (note,) = [warning["text"] for warning in document["warnings"] if warning["id"] == "no_utilization"]
     assert "the trace embeds tokens in [16384, 2048], the model in [128256, 4096]" in note
