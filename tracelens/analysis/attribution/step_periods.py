@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +12,19 @@ from tracelens.analysis.intervals import Ints, Spans, idle_spans, union_ns
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
-if TYPE_CHECKING:
-    from tracelens.analysis.attribution.steps import Step
-
 Bools = npt.NDArray[np.bool_]
 #: When work was launched that was in the queue as recording began.
 _BEFORE_RECORDING = np.iinfo(np.int64).min
 _NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step: its number and its host window in the trace's own clock (ns)."""
+
+    number: int
+    start_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.host_calls import blocking_calls
 from tracelens.analysis.attribution.step_periods import (
     DeviceWork,
+    Step,
     device_periods,
     refill_spans,
     step_bounds,
@@ -34,15 +35,6 @@ _NUMBER = re.compile(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")
 _STEM_END = "# :_-"
 #: What the row of work says that was in the queue as recording began.
 BEFORE = "before the first step"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One step: its number and its host window in the trace's own clock (ns)."""
-
-    number: int
-    start_ns: int
-    end_ns: int
 
 
 def find_steps(table: TraceTable) -> tuple[str, list[Step]]:

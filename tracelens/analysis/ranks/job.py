@@ -173,19 +173,21 @@ def _notices(read: ReadRanks, calls: JobCalls, clocks: Clocks, found: waits.Inst
         text = f"no shared collective places the clock of {', '.join(c.host for c in unplaced[:5])}: times as recorded"
         yield Notice(id="clock_unplaced", count=len(unplaced), text=text)
     if len(calls.ranks) > 1:
-        alone = int((calls.instance < 0).sum()) + int((found.present == 1).sum())
-        if alone:
-            text = f"{alone:,} of {len(calls.start):,} communication calls have no counterpart on another rank"
-            yield Notice(id="unmatched_calls", count=alone, text=text)
-        partial = sum(
-            1
-            for present, channel in zip(found.present.tolist(), calls.channel_of.tolist(), strict=True)
-            if 1 < present < (calls.channels[channel].size or 0)
-        )
-        if partial:
-            text = f"{partial:,} collectives lack ranks of their group: waits and bandwidths are of the ranks present"
-            yield Notice(id="partial_collective", count=partial, text=text)
+        yield from _unmatched(calls, found)
     yield from _ungrouped(calls)
+
+
+def _unmatched(calls: JobCalls, found: waits.Instances) -> Iterator[Notice]:
+    """Calls whose counterparts on other ranks, some or all, are not in the traces."""
+    alone = int((calls.instance < 0).sum()) + int((found.present == 1).sum())
+    if alone:
+        text = f"{alone:,} of {len(calls.start):,} communication calls have no counterpart on another rank"
+        yield Notice(id="unmatched_calls", count=alone, text=text)
+    sizes = [calls.channels[channel].size or 0 for channel in calls.channel_of.tolist()]
+    partial = int(((found.present > 1) & (found.present < sizes)).sum()) if sizes else 0
+    if partial:
+        text = f"{partial:,} collectives lack ranks of their group: waits and bandwidths are of the ranks present"
+        yield Notice(id="partial_collective", count=partial, text=text)
 
 
 def _ungrouped(calls: JobCalls) -> Iterator[Notice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -391,20 +391,9 @@ def _exchange_op(
     )
 
 
-def _message(
-    *,
-    name: str,
-    dtype: str | None,
-    elements_in: int | None,
-    elements_out: int | None,
-    size: int | None,
-    stream: int,
-    group: str | None = None,
-    ranks: tuple[int, ...] | None = None,
-    in_split: tuple[int, ...] | None = None,
-    out_split: tuple[int, ...] | None = None,
-    peer: int | None = None,
-) -> Message:
+def _message(*, name: str, dtype: str | None, **recorded: Any) -> Message:
+    """With the word, the group's size and the bytes that what was ``recorded`` makes known."""
+    message = Message(word=name, name=name, dtype=dtype, **recorded)
     # NCCL's one kernel for sends, receives and all-to-alls says which only by its recorded call
     plain = None if name == SEND_RECV else Collective(kind=name, elements_in=0, elements_out=0, ranks=None).word
     word = plain or name
@@ -412,21 +401,13 @@ def _message(
         word = "all_to_allv"
     parsed = DType.parse(dtype)
     width = None if parsed is None else parsed.width_bytes
-    return Message(
+    sent, received = message.elements_in, message.elements_out
+    return replace(
+        message,
         word=word,
-        name=name,
-        group=group,
-        ranks=ranks,
-        size=size if size is not None else len(ranks) if ranks else None,
-        dtype=dtype,
-        elements_in=elements_in,
-        elements_out=elements_out,
-        in_bytes=None if width is None or elements_in is None else elements_in * width,
-        out_bytes=None if width is None or elements_out is None else elements_out * width,
-        in_split=in_split,
-        out_split=out_split,
-        peer=peer,
-        stream=stream,
+        size=message.size if message.size is not None else len(message.ranks or ()) or None,
+        in_bytes=None if width is None or sent is None else sent * width,
+        out_bytes=None if width is None or received is None else received * width,
     )
 
 

@@ -1,0 +1,268 @@
+"""The graphs that a trace captured, and which of them a replay's kernels belong to.
+
+On AMD devices a capture records every launch with its kernel's name though nothing runs; elsewhere the run before the
+capture has ops and kernels. The same graph is recognized by its sequence of kernel names. Graphs with the same sequence
+are told apart by the batch size in their annotations, then by the grids and blocks of their kernels; where neither
+does, nothing is linked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.reading.catalog import Catalog
+from tracelens.perf_models.attention.inference_attention import InferenceStep
+from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.tree import MODULE_PREFIX
+
+#: The least share of a graph's kernels that must align with a captured graph whose sequence differs in places.
+SAME_GRAPH = 0.9
+LAUNCHING = (Kind.RUNTIME, Kind.DRIVER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Captured:
+    """One capture, or one run of the same kernels before it: launches in order, each with its kernel's name."""
+
+    names: tuple[str, ...]
+    launches: tuple[int, ...]
+    batch: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """What the annotation around a launch says: requests of the step, and the batch that it was padded to."""
+
+    requests: int | None = None
+    padded: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Template:
+    """Rows of the capture to copy, outer ones first: each spans the k-th to the l-th of ``launches``."""
+
+    rows: Ints
+    first: Ints
+    last: Ints
+    launches: tuple[int, ...]
+
+
+class CapturedGraphs:
+    """The captured graphs of one trace, and the runs before them."""
+
+    def __init__(self, capture: Trace, catalog: Catalog) -> None:
+        self.capture = capture
+        self.steps = annotated_steps(capture.table, catalog)
+        self.graphs = list(self._captured())
+        self.eager = list(self._eager())
+        self._templates: dict[frozenset[int], Template] = {}
+
+    def match(
+        self, table: TraceTable, rows: RowColumn, names: tuple[str, ...], requests: Requests
+    ) -> tuple[dict[int, int], str]:
+        """(position of a kernel -> launch row of the capture, why there are fewer of them than kernels)."""
+        candidates = self._alike(names)
+        if not candidates:
+            return {}, f"no graph of {self.capture.table.source} has this sequence of kernels"
+        candidates = _of_batch(candidates, requests)
+        if not candidates:
+            return {}, "captured for other batch sizes only"
+        if len({self._calls(graph) for graph in candidates}) > 1:
+            shapes = _launch_shapes(table, rows.tolist())
+            candidates = [graph for graph in candidates if shapes and self._launch_shapes(graph) == shapes]
+            if len({self._calls(graph) for graph in candidates}) != 1:
+                return {}, "several captured graphs have this sequence of kernels"
+        return _aligned(names, candidates[-1]), "not in the captured graph"
+
+    def _alike(self, names: tuple[str, ...]) -> list[_Captured]:
+        """Graphs of these kernels: in this order, else in any, else runs before the capture, else nearly the same."""
+        found = [graph for graph in self.graphs if graph.names == names]
+        found = found or [graph for graph in self.graphs if Counter(graph.names) == Counter(names)]
+        found = found or list(self._runs_of(names))
+        return found or [graph for graph in self.graphs if _is_nearly(names, graph)]
+
+    def block(self, launches: frozenset[int]) -> Template:
+        """The rows above these launches, as spans over them."""
+        if launches not in self._templates:
+            self._templates[launches] = self._template(launches)
+        return self._templates[launches]
+
+    def _template(self, launches: frozenset[int]) -> Template:
+        tree, table = self.capture.tree, self.capture.table
+        ordered = sorted(launches, key=lambda row: int(tree.position[row]))
+        spans: dict[int, tuple[int, int]] = {}
+        for k, launch in enumerate(ordered):
+            for above in (launch, *tree.ancestors(launch).tolist()):
+                is_module = table.kind[above] == Kind.PYTHON_FUNCTION and table.name_of(above).startswith(MODULE_PREFIX)
+                if above == launch or table.kind[above] == Kind.CPU_OP or is_module:
+                    spans[above] = (spans.get(above, (k, k))[0], k)
+        rows = sorted(spans, key=lambda row: int(tree.position[row]))
+        return Template(
+            rows=np.array(rows, np.int64),
+            first=np.array([spans[row][0] for row in rows], np.int64),
+            last=np.array([spans[row][1] for row in rows], np.int64),
+            launches=tuple(ordered),
+        )
+
+    def _captured(self) -> Iterator[_Captured]:
+        """What was launched between the begin and the end of a stream's capture, where the launches name kernels."""
+        table, tree = self.capture.table, self.capture.tree
+        named = np.array([_capture_role(name) for name in table.names] or [""], object)
+        calls = np.flatnonzero(table.is_of(LAUNCHING) & (named[table.name] != ""))
+        calls = calls[np.lexsort((table.start_ns[calls], table.lane[calls]))]
+        names: list[str] | None = None
+        launches: list[int] = []
+        for row in calls.tolist():
+            role = named[table.name[row]]
+            if role == "begin":
+                names, launches, begun = [], [], row
+            elif role == "end" and names is not None:
+                yield _Captured(names=tuple(names), launches=tuple(launches), batch=self._batch(begun))
+                names = None
+            elif role == "launch" and names is not None and not len(tree.launched_by(row)):
+                kernel = table.args(row).get("kernel")
+                if isinstance(kernel, str):
+                    names.append(kernel)
+                    launches.append(row)
+
+    def _eager(self) -> Iterator[tuple[Ints, Ints, dict[str, int]]]:
+        """(name code per kernel, launch row per kernel, codes) of each host thread, in order of launch."""
+        table, tree = self.capture.table, self.capture.tree
+        launched = np.flatnonzero((tree.launch >= 0) & (tree.op >= 0))
+        launched = launched[table.kind[tree.op[launched]] == Kind.CPU_OP]
+        launch = tree.launch[launched]
+        order = np.lexsort((table.start_ns[launched], table.start_ns[launch], table.lane[launch]))
+        launched, launch = launched[order], launch[order]
+        codes = {name: code for code, name in enumerate(table.names)}
+        lane = table.lane[launch]
+        for part in np.split(np.arange(len(launched)), np.flatnonzero(np.diff(lane)) + 1):
+            if len(part):
+                yield table.name[launched[part]].astype(np.int64), launch[part].astype(np.int64), codes
+
+    def _runs_of(self, names: tuple[str, ...]) -> Iterator[_Captured]:
+        for code, launch, codes in self.eager:
+            if not all(name in codes for name in names):
+                continue
+            wanted = np.array([codes[name] for name in names], np.int64)
+            for at in _occurrences(code, wanted):
+                rows = tuple(launch[at : at + len(names)].tolist())
+                yield _Captured(names=names, launches=rows, batch=self._batch(rows[0]))
+
+    def _batch(self, row: int) -> int | None:
+        requests = requests_at(self.capture.table, self.steps, row)
+        return requests.padded if requests.padded is not None else requests.requests
+
+    def _calls(self, graph: _Captured) -> tuple[tuple[int, int], ...]:
+        """What tells the ops of two graphs apart: name and arguments of every launching op."""
+        table, tree = self.capture.table, self.capture.tree
+        above = [int(tree.op_parent[row]) for row in graph.launches]
+        return tuple((int(table.name[row]), int(table.signature[row])) if row >= 0 else (-1, -1) for row in above)
+
+    def _launch_shapes(self, graph: _Captured) -> tuple[object, ...] | None:
+        """Of the launches, or of the kernels that ran."""
+        found = [self.capture.tree.launched_by(row) for row in graph.launches]
+        rows = [int(ran[0]) if len(ran) else row for ran, row in zip(found, graph.launches, strict=True)]
+        return _launch_shapes(self.capture.table, rows)
+
+
+def _capture_role(name: str) -> str:
+    """What a runtime call does for a capture: ``begin``, ``end``, ``launch`` or nothing."""
+    if "StreamBeginCapture" in name:
+        return "begin"
+    if "StreamEndCapture" in name:
+        return "end"
+    return "launch" if "LaunchKernel" in name or "LaunchCooperative" in name else ""
+
+
+def _aligned(names: tuple[str, ...], graph: _Captured) -> dict[int, int]:
+    """Position of a kernel -> launch row of the graph.
+
+    The same kernels in another order (streams side by side) pair up by how often their name occurred before; else the
+    two sequences are aligned.
+    """
+    if graph.names == names:
+        return dict(enumerate(graph.launches))
+    if Counter(graph.names) == Counter(names):
+        captured = dict(zip(_numbered(graph.names), graph.launches, strict=True))
+        return {position: captured[key] for position, key in enumerate(_numbered(names))}
+    matcher = SequenceMatcher(None, names, graph.names, autojunk=False)
+    blocks = matcher.get_matching_blocks()
+    return {block.a + k: graph.launches[block.b + k] for block in blocks for k in range(block.size)}
+
+
+def _is_nearly(names: tuple[str, ...], graph: _Captured) -> bool:
+    wanted = SAME_GRAPH * len(names)
+    shared = sum((Counter(graph.names) & Counter(names)).values())
+    return shared >= wanted and len(_aligned(names, graph)) >= wanted
+
+
+def _numbered(names: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    seen: Counter[str] = Counter()
+    for name in names:
+        yield name, seen[name]
+        seen[name] += 1
+
+
+def _of_batch(candidates: list[_Captured], requests: Requests) -> list[_Captured]:
+    """Those of the batch size that this step ran padded to: the recorded one, else the least that holds it."""
+    if requests.padded is None and requests.requests is None:
+        return candidates
+    sizes = {graph.batch for graph in candidates if graph.batch is not None}
+    if not sizes:
+        return candidates
+    if requests.padded is not None:
+        wanted = requests.padded
+    else:
+        wanted = min((size for size in sizes if size >= (requests.requests or 0)), default=-1)
+    return [graph for graph in candidates if graph.batch == wanted]
+
+
+def _launch_shapes(table: TraceTable, rows: list[int]) -> tuple[object, ...] | None:
+    """Grid and block of every launch or kernel; None unless all have them."""
+    found: list[object] = []
+    for row in rows:
+        args = table.args(row)
+        if "grid" not in args or "block" not in args:
+            return None
+        found.append((str(args["grid"]), str(args["block"])))
+    return tuple(found)
+
+
+def _occurrences(values: Ints, wanted: Ints) -> Iterator[int]:
+    """Where the run ``wanted`` begins in ``values``."""
+    text, piece = np.ascontiguousarray(values).tobytes(), wanted.tobytes()
+    at = text.find(piece)
+    while at >= 0:
+        if at % values.itemsize == 0:
+            yield at // values.itemsize
+        at = text.find(piece, at + 1)
+
+
+def annotated_steps(table: TraceTable, catalog: Catalog) -> list[tuple[int, int, object, InferenceStep]]:
+    """(start, end, process, what it says) of every annotation of an inference step, the innermost last."""
+    rows = np.flatnonzero(table.kind == Kind.USER_ANNOTATION)
+    said = {code: catalog.inference_step(table.names[code]) for code in np.unique(table.name[rows]).tolist()}
+    found = []
+    for row in rows.tolist():
+        step = said[int(table.name[row])]
+        if step is not None:
+            start = int(table.start_ns[row])
+            found.append((start, start + int(table.duration_ns[row]), table.pid_of(row), step))
+    return sorted(found, key=lambda window: (window[0], -window[1]))
+
+
+def requests_at(table: TraceTable, steps: list[tuple[int, int, object, InferenceStep]], row: int) -> Requests:
+    at, process = int(table.start_ns[row]), table.pid_of(row)
+    for start, end, pid, step in reversed(steps):
+        if start <= at < end and pid == process:
+            both = (step.context_requests, step.generation_requests)
+            requests = None if all(n is None for n in both) else sum(n or 0 for n in both)
+            return Requests(requests=requests, padded=step.padded_requests)
+    return Requests()
