@@ -88,7 +88,7 @@ def test_a_moved_timer_ends_once_at_its_last_time():
 
 
 def test_releasing_what_nobody_holds_is_an_error():
-    with pytest.raises(UsageError, match="nobody holds"):
+    with pytest.raises(UsageError, match="not held"):
         EventQueue().resource("port 3").release()
 
 

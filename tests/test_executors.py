@@ -75,5 +75,5 @@ def test_an_unknown_executor_and_a_missing_scheduler_are_said():
 
 
 def test_at_least_one_worker():
-    with pytest.raises(UsageError, match="at least one worker"):
+    with pytest.raises(UsageError, match="jobs must be at least 1"):
         IsolatedProcesses(0)

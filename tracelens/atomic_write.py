@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written under another name in the same folder, then renamed.
+"""Atomic file writes: under another name in the same folder, then renamed.
 
 On floor 0: whatever writes a file a user asked for writes it this way.
 """
@@ -77,4 +77,4 @@ def _swap(staging: Path, path: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> OutputError:
-    return OutputError(f"cannot write {path}: {error.strerror or error}; what was there is unchanged")
+    return OutputError(f"cannot write {path}: {error.strerror or error}; any existing file is unchanged")

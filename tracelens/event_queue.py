@@ -139,7 +139,7 @@ class Resource:
     def release(self) -> None:
         """Hands it to the next in line. UsageError when nobody holds it."""
         if self._held_since is None:
-            raise UsageError(f"{self.name or 'a resource'} is released, but nobody holds it")
+            raise UsageError(f"{self.name or 'a resource'} is released but not held")
         now = self._queue.now
         self.busy += now - self._held_since
         if self._waiting:

@@ -125,9 +125,11 @@ class IsolatedProcesses(Executor):
 
     def __init__(self, jobs: int) -> None:
         if jobs < 1:
-            raise UsageError(f"at least one worker is needed, not {jobs}")
+            raise UsageError(f"jobs must be at least 1, not {jobs}")
         if sys.flags.ignore_environment and not sys.flags.safe_path:
-            raise UsageError("python -E would let workers import from the current folder: start python with -I or -EP")
+            raise UsageError(
+                "with python -E, workers would import from the current folder: start python with -I or -EP"
+            )
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], tuple[Any, ...]]] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(jobs)]
         self._started = 0

@@ -225,7 +225,7 @@ def _load_bundled(name: str) -> Extension:
             _PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
         if spec is None or spec.loader is None:
-            raise UsageError(f"{folder} is no package; reinstall tracelens-perf")
+            raise UsageError(f"{folder} is not a package; reinstall tracelens-perf")
         package = importlib.util.module_from_spec(spec)
         sys.modules[_PACKAGE] = package
         spec.loader.exec_module(package)
@@ -240,7 +240,7 @@ def _load_file(path: Path) -> Extension:
     module_name = f"_tracelens_extension_{next(_numbers)}_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path, loader=_FreshSource(module_name, str(path)))
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file")
+        raise UsageError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and type hints look their module up by name, so it stays there, under a name no import can mean.
     sys.modules[module_name] = module

@@ -266,8 +266,8 @@ def _shared(help: str, **spelling: Any) -> Callable[..., Any]:  # noqa: A002
 
 
 #: Options that several commands have, spelled here; each may be given another default or group.
-gpu_clock_mhz = _shared("the clock of estimates; default: the data sheet's", kind=float, metavar="MHZ")
-skew_of_experts = _shared("load of experts, as in route", metavar="zipf:1.1")
+gpu_clock_mhz = _shared("GPU clock to estimate for; default: the data sheet's", kind=float, metavar="MHZ")
+skew_of_experts = _shared("distribution of tokens over experts, as in route", metavar="zipf:1.1")
 cost_model = _shared("cost model of operations, e.g. tile, or gemm=tile,sdpa=roofline", metavar="NAME|FAMILY=NAME,...")
-price_per_gpu_hour = _shared("what an hour of a GPU costs", kind=above_zero, metavar="USD")
-output_format = _shared("what stdout carries", choices=("text", "json"))
+price_per_gpu_hour = _shared("price of one GPU hour", kind=above_zero, metavar="USD")
+output_format = _shared("what to print", choices=("text", "json"))

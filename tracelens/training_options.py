@@ -27,7 +27,7 @@ _DEGREES, _COMPUTING = "how ranks share the work", "how it is computed"
 def _first_and_last(text: str) -> tuple[int, int]:
     found = [part.strip() for part in text.split(",")]
     if len(found) != 2 or not all(part.isdecimal() for part in found):
-        raise UsageError(f"--bf16-layers takes two numbers of layers, like 1,1; got {text!r}")
+        raise UsageError(f"--bf16-layers takes two layer counts, like 1,1; got {text!r}")
     return int(found[0]), int(found[1])
 
 
@@ -45,11 +45,19 @@ class TrainingOptions:
     cp: int = _degree("context-parallel ranks")
     ep: int = _degree("expert-parallel ranks")
     etp: int = _degree("tensor-parallel ranks of each expert")
-    zero: int = option("what replicas divide; 3 is FSDP", 1, kind=int, choices=(0, 1, 2, 3), group=_DEGREES)
-    shard: int | None = option(
-        "ranks that share states (HSDP); default: all replicas", kind=positive, metavar="RANKS", group=_DEGREES
+    zero: int = option(
+        "what data-parallel replicas shard: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights (FSDP)",
+        1,
+        kind=int,
+        choices=(0, 1, 2, 3),
+        group=_DEGREES,
     )
-    sequence_parallel: bool = option("with --tp: norms and residuals on all tokens of a rank", True, group=_DEGREES)
+    shard: int | None = option(
+        "ranks to shard over (HSDP); default: all replicas", kind=positive, metavar="RANKS", group=_DEGREES
+    )
+    sequence_parallel: bool = option(
+        "with --tp: run norms and residuals on all tokens on every rank", True, group=_DEGREES
+    )
     micro_batch: int = option("sequences of one pass", 1, kind=positive, metavar="SEQUENCES", group=_DEGREES)
     tp_overlap: TPOverlap = option(
         "tensor-parallel collectives overlapped with GEMMs", "none", choices=get_args(TPOverlap), group=_COMPUTING
@@ -58,20 +66,20 @@ class TrainingOptions:
         "expert exchanges overlapped with another micro-batch's backward", False, group=_COMPUTING
     )
     precision: Precision = option(
-        "what GEMMs with weights compute in", "bf16", choices=get_args(Precision), group=_COMPUTING
+        "compute precision of GEMMs with weights", "bf16", choices=get_args(Precision), group=_COMPUTING
     )
     bf16_layers: tuple[int, int] = option(
-        "how many of the first and last layers compute in BF16 whatever --precision; default: none",
+        "number of first and last layers that compute in BF16, whatever --precision; default: none",
         (0, 0), read=_first_and_last, metavar="FIRST,LAST", group=_COMPUTING,
     )  # fmt: skip
     gradients: Gradients = option(
-        "what gradients are kept and summed in", "fp32", choices=get_args(Gradients), group=_COMPUTING
+        "precision in which gradients are kept and summed", "fp32", choices=get_args(Gradients), group=_COMPUTING
     )
     recompute: Recompute = option(
-        "what the backward pass computes again", "none", choices=get_args(Recompute), group=_COMPUTING
+        "what the backward pass recomputes", "none", choices=get_args(Recompute), group=_COMPUTING
     )
     recompute_modules: tuple[str, ...] = option(
-        f"what selective recomputation computes again: {' '.join(MODULES)}; default: core_attn",
+        f"modules that selective recomputation repeats: {' '.join(MODULES)}; default: core_attn",
         ("core_attn",), read=comma_list, metavar="A,B", group=_COMPUTING,
     )  # fmt: skip
     graphs: Graphs = option(
@@ -81,7 +89,7 @@ class TrainingOptions:
         "how tokens reach experts", "deepep", choices=get_args(Dispatcher), group=_COMPUTING
     )
     attention: Attention = option(
-        "unfused: scores go through memory", "flash", choices=get_args(Attention), group=_COMPUTING
+        "unfused: attention scores are written to memory", "flash", choices=get_args(Attention), group=_COMPUTING
     )
 
     def training(self) -> dict[str, Any]:

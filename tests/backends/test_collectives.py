@@ -55,7 +55,7 @@ def test_a_device_without_a_standard_node_has_no_topology_and_no_answer():
     assert system.topology is None
     assert system.note == "no cluster given, and l40s has no standard node: no topology"
     assert Collectives().estimate(all_reduce(10**9, 8), system) is None
-    with pytest.raises(UsageError, match="l40s stands alone: collectives need a cluster"):
+    with pytest.raises(UsageError, match="l40s has no interconnect; pass --cluster"):
         message_us(MessageColumns(word=["all_reduce"], nbytes=np.array([1e9]), group=[Group(ranks=8)]), system)
 
 
@@ -159,7 +159,7 @@ def test_rows_without_a_router_are_an_all_to_all(h200):
 
 def test_no_deepep_figure_is_invented_for_other_clusters():
     model = Exchanges(phase="combine", tokens=1.0, hidden=7168.0, topk=8.0, experts=256.0, nodes=1.0)
-    with pytest.raises(UsageError, match="no DeepEP measurement carries over to mi300x"):
+    with pytest.raises(UsageError, match="no DeepEP measurement applies to mi300x"):
         exchange_us(model, "normal", System.load("mi300x"))
 
 

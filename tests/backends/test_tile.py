@@ -348,5 +348,5 @@ def test_every_calibration_has_at_most_eight_constants_and_no_fraction_above_one
 
 
 def test_a_clock_needs_a_known_base():
-    with pytest.raises(UsageError, match="clock of its rates is not known"):
+    with pytest.raises(UsageError, match="their clock is unknown"):
         replace(HardwareSpec.load("h100"), matrix_cores=None, chip={}).at_clock(1000)

@@ -161,7 +161,7 @@ def test_a_table_is_what_its_columns_say(columns, kind):
 
 
 def test_a_table_without_times_is_refused():
-    with pytest.raises(InputError, match=r"x\.csv: a table to calibrate on has the columns"):
+    with pytest.raises(InputError, match=r"x\.csv: a calibration table needs the columns"):
         table_kind(pd.DataFrame({"m": [1], "n": [1], "k": [1]}), "x.csv")
 
 

@@ -80,7 +80,7 @@ def test_places_of_constants_are_those_of_a_cluster_file():
 
 
 def test_other_tables_are_refused():
-    with pytest.raises(InputError, match=r"x\.csv: a table of collectives has op, size"):
+    with pytest.raises(InputError, match=r"x\.csv: a table of collectives needs the columns op, size"):
         calibrate_cluster(pd.DataFrame({"m": [1]}), DGX, "x.csv")
 
 

@@ -54,7 +54,7 @@ def test_another_real_file_says_in_one_sentence_why_it_has_no_report(
         (["--ep-size", "many"], "argument --ep-size: must be a whole number of at least 1, got 'many'"),
         (["--rank", "-1"], "argument --rank: must be a whole number of at least 0, got '-1'"),
         (["--max-memory", "0"], "argument --max-memory: must be a number above 0, got '0'"),
-        (["-o", "one.json", "--csv"], "--csv writes a folder of tables beside the report: give -o a folder"),
+        (["-o", "one.json", "--csv"], "--csv writes a folder of tables: -o must be a folder"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
@@ -72,7 +72,7 @@ def test_no_command_writes_over_the_trace_that_it_reads(
     trace = tmp_path / "rank0.json"
     trace.write_bytes(content := gzip.decompress(moe.read_bytes()))
     assert main([verb, str(trace), "-o", str(trace)]) == 2
-    assert "rank0.json is what is read: write to another name with -o" in capsys.readouterr().err
+    assert "rank0.json would overwrite the input: choose another name with -o" in capsys.readouterr().err
     assert trace.read_bytes() == content
 
 
@@ -255,12 +255,12 @@ def test_a_model_that_does_not_fit_the_trace_is_a_note(moe: Path, tmp_path: Path
     [
         (["--model", "lama3.1-8b"], 2, "did you mean llama3.1-8b"),
         (["--model", "absent/config.json"], 1, "cannot be read"),
-        (["--batch", "2", "--sequence", "4"], 2, "give --model too"),
+        (["--batch", "2", "--sequence", "4"], 2, "need --model"),
         (["--model", "llama3.1-8b", "--batch", "2"], 2, "--batch needs --sequence"),
         (
             ["--model", "llama3.1-8b", "--batch", "2", "--sequence", "8", "--tokens-per-step", "16"],
             2,
-            "give one of them",
+            "give only one",
         ),
     ],
 )

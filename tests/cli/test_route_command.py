@@ -55,7 +55,7 @@ def test_a_configuration_in_the_originals_names_reproduces_its_run(tmp_path, cap
     out, err = capsys.readouterr()
     summary = json.loads(out)["summary"]
     assert (round(summary["time_ms"], 6), summary["rounds"], summary["moved_bytes"]) == (212.23, 27, 65_223)
-    assert "never use layers, hidden, inter_gb_s, overlap" in err
+    assert "ignores layers, hidden, inter_gb_s, overlap" in err
 
 
 def test_the_two_steps_and_the_log(tmp_path):
@@ -93,17 +93,17 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
     ("given", "message"),
     [
         ({"topk": 200}, "top-k 200 needs at least as many experts, there are 128"),
-        ({"packet-bytes": 20_000}, "a packet of 20000 bytes passes no NIC of 10000 bytes per round"),
+        ({"packet-bytes": 20_000}, "packet size 20000 bytes exceeds the NIC limit of 10000 bytes per round"),
         ({"ranks": 7}, "128 experts do not divide over 7 ranks; give a map of experts to ranks"),
         ({"tokens": 0}, "tokens must be a number of at least 1, got 0"),
         ({"inter-gb-s": 1}, "--inter-gb-s needs --ranks-per-node"),
         ({"cluster": "dgx-h1000"}, "did you mean dgx-h100"),
-        ({"rules": "seed", "layers": 3}, "the seed rules do not know --layers"),
-        ({"rules": "seed", "skew": "uniform"}, "the seed rules do not know --skew"),
-        ({"log": "x.txt"}, "add --rules seed"),
-        ({"output": "x.pdf"}, "is written as .json, .xlsx, .svg"),
+        ({"rules": "seed", "layers": 3}, "--rules seed does not support --layers"),
+        ({"rules": "seed", "skew": "uniform"}, "--rules seed does not support --skew"),
+        ({"log": "x.txt"}, "--log needs --rules seed"),
+        ({"output": "x.pdf"}, "must end in .json, .xlsx, .svg"),
         ({"link-gb-s": 100}, "--ranks-per-node, --link-gb-s and --inter-gb-s"),
-        ({"tokens": 10**13}, "more than 2,000,000,000 routings; take fewer"),
+        ({"tokens": 10**13}, "exceed 2,000,000,000 routings; use fewer"),
         ({"best-groups": 2}, "--best-groups needs --groups"),
         ({"slots": 136, "way": "direct"}, "only a cluster has --way, --slots; name one"),
         ({"cluster": "dgx-h100", "links": 2}, "only a mesh has --links; leave out --cluster"),
@@ -165,7 +165,7 @@ def test_drift_needs_steps(capsys):
 def test_traces_of_another_group_are_not_compared(capsys, repository):
     command = ["route", *words({"experts": 64, "topk": 4, "ranks": 16, "tokens": 8192, "cluster": "mi300x"})]
     assert main([*command, "--compare", str(repository / "example_traces" / "moe_ep8")]) == 2
-    assert "its expert-parallel group has 8 ranks, the prediction 16" in capsys.readouterr().err
+    assert "its expert-parallel group has 8 ranks, but the prediction 16" in capsys.readouterr().err
 
 
 def test_an_op_named_like_a_formula_stays_text(tmp_path):

@@ -116,7 +116,7 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.Capture
     assert 123.0 in set(again["t"])
     assert "6 points, 6 rows" in capsys.readouterr().out
     assert main([*command, "hbm_gb=80/160/320", "--top", "2"]) == 1
-    assert "write to another file" in capsys.readouterr().err
+    assert "choose another file" in capsys.readouterr().err
     assert len(pd.read_csv(out)) == 6
 
 

@@ -42,7 +42,7 @@ def test_each_row_has_a_time_or_a_reason():
     assert found["time_us"].notna().tolist() == [True, True, False, False, False]
     assert found["reason"].tolist() == [
         "", "", "no algorithm for this collective", "a size is missing, not a number or below 1",
-        "8 ranks per node, the cluster has 4",
+        "8 ranks per node, but the cluster has 4",
     ]  # fmt: skip
     assert found["backend"].tolist() == ["collectives", "collectives", "", "", ""]
 
@@ -61,7 +61,7 @@ def test_exchanges_take_the_kernels_of_their_row_and_the_node_of_their_device():
     )}  # fmt: skip
     assert (found.loc[1, "dispatch_us_est"], found.loc[1, "combine_us_est"]) == (one["dispatch"], one["combine"])
     assert found["dispatch_us_est"].notna().tolist() == [True, True, False, False]
-    assert found.loc[2, "reason"] == "no DeepEP measurement carries over to mi300x"
+    assert found.loc[2, "reason"] == "no DeepEP measurement applies to mi300x"
 
 
 def test_a_column_that_is_missing_or_no_cluster_is_an_error():

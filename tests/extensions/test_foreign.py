@@ -197,8 +197,8 @@ def test_a_report_uses_it(tmp_path: Path):
     ("text", "answer"),
     [
         ("perf_model_extension = [1]\n", "perf_model_extension is a list, not a dict"),
-        ("perf_model_extension = {'a': 1}\n", "perf_model_extension['a'] is no class"),
-        ("dict_cat2names_extension = {'a': 'b'}\n", "dict_cat2names_extension['a'] is no list of names"),
+        ("perf_model_extension = {'a': 1}\n", "perf_model_extension['a'] is not a class"),
+        ("dict_cat2names_extension = {'a': 'b'}\n", "dict_cat2names_extension['a'] is not a list of names"),
         ("perf_model_extension = {}\n", "its hooks name no op"),
     ],
 )

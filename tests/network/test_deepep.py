@@ -39,7 +39,7 @@ def test_distinct_is_drawing_without_replacement():
 
 
 def test_more_choices_than_experts_is_an_error():
-    with pytest.raises(UsageError, match="at most as many as there are"):
+    with pytest.raises(UsageError, match="at most the number of experts"):
         distinct(8, 4, 5)
 
 

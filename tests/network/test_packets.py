@@ -130,8 +130,8 @@ def test_links_between_nodes_have_their_own_rate():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"packet_bytes": 20_000}, r"a packet of 20000 bytes passes no NIC of 10000 bytes per round"),
-        ({"packet_bytes": 101}, r"a packet of 101 bytes never passes a link of 100 bytes per round"),
+        ({"packet_bytes": 20_000}, r"packet size 20000 bytes exceeds the NIC limit of 10000 bytes per round"),
+        ({"packet_bytes": 101}, r"packet size 101 bytes exceeds the link limit of 100 bytes per round"),
         ({"links": 0}, "links must be above 0"),
         ({"packets_per_turn": 0}, "packets_per_turn must be above 0"),
         ({"overlap": 0.5}, "overlap must be at least 1"),

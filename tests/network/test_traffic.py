@@ -88,7 +88,7 @@ def test_imbalance_is_maximum_over_mean():
     ("call", "message"),
     [
         (lambda: Traffic(wire_bytes=np.zeros((2, 3))), "square matrix of ranks, not 2 x 3"),
-        (lambda: Traffic(wire_bytes=np.array([[0.0, -1.0], [0.0, 0.0]])), "a number of bytes, 0 or more"),
+        (lambda: Traffic(wire_bytes=np.array([[0.0, -1.0], [0.0, 0.0]])), "must be 0 or more bytes"),
         (lambda: Copies.from_assignment(np.array([[4]]), np.array([0, 1]), ranks=2), "there are 2 experts"),
         (lambda: Copies.from_assignment(np.array([[0]]), np.array([5]), ranks=2), "there are 2 ranks"),
         (

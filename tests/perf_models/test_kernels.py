@@ -160,7 +160,7 @@ def test_the_first_match_wins_so_added_patterns_go_first():
 
 
 def test_a_broken_pattern_is_an_error_that_shows_it():
-    with pytest.raises(UsageError, match="is no regular expression"):
+    with pytest.raises(UsageError, match="is not a regular expression"):
         classify(["kernel"], [KernelPattern(name="broken", regex="(", category="x")])
 
 

@@ -96,4 +96,4 @@ def test_the_command_writes_traces_and_takes_the_options(tmp_path: Path, capsys:
     assert f"wrote 2 traces to {tmp_path}" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.json.gz", "rank8.json.gz"]
     assert main([*arguments, "--trace", str(tmp_path), "--trace-ranks", "0,x"]) == 2
-    assert "--trace-ranks takes all, or numbers of ranks like 0,8; got '0,x'" in capsys.readouterr().err
+    assert "--trace-ranks takes all, or rank numbers like 0,8; got '0,x'" in capsys.readouterr().err

@@ -275,9 +275,9 @@ def test_bundled_schedules_are_found_and_unknown_ones_are_not() -> None:
 @pytest.mark.parametrize(
     ("name", "asked", "message"),
     [
-        ("1f1b", 2, "schedule 1f1b has 1 chunk per rank, not 2; interleaved and gpipe have any number"),
-        ("zb-v", 3, "schedule zb-v has 2 chunks per rank, not 3"),
-        ("dualpipe", 2, "schedule dualpipe has one chunk per rank and direction, not 2"),
+        ("1f1b", 2, "schedule 1f1b needs 1 chunk per rank, not 2; interleaved and gpipe take any number"),
+        ("zb-v", 3, "schedule zb-v needs 2 chunks per rank, not 3"),
+        ("dualpipe", 2, "schedule dualpipe needs one chunk per rank and direction, not 2"),
     ],
 )
 def test_a_schedule_says_how_many_chunks_it_has(name: str, asked: int, message: str) -> None:
@@ -295,7 +295,7 @@ def test_numbers_that_a_schedule_cannot_do_are_errors() -> None:
 def test_a_schedule_that_waits_for_itself_is_an_error() -> None:
     """Each rank wants its own backward before anything else."""
     tasks = [[Task("B", 0, 0), Task("F", 0, 0)]] * 2
-    with pytest.raises(UsageError, match=r"the schedule waits for itself on ranks \[0, 1\]"):
+    with pytest.raises(UsageError, match=r"the schedule deadlocks on ranks \[0, 1\]"):
         pipeline.run(
             tasks, schedules.load("1f1b").routes(2, 1), costs=costs_of({"F": 1.0, "B": 1.0}, 2, 1),
             kept_bytes=[[1.0]] * 2, later_bytes=[[1.0]] * 2, hops_us=[0.0] * 2,

@@ -313,8 +313,8 @@ def test_the_command_prints_the_step_and_says_when_it_does_not_fit(capsys: pytes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "llama3.1-8b"], "project takes --model and --cluster, or --batch"),
-        (["--model", "llama3.1-8b", "--cluster", "dgx-h100"], "either --nodes or --gpus"),
+        (["--model", "llama3.1-8b"], "project needs --model and --cluster, or --batch"),
+        (["--model", "llama3.1-8b", "--cluster", "dgx-h100"], "only one of --nodes and --gpus"),
         (
             ["--model", "llama3.1-8b", "--cluster", "dgx-h100", "--nodes", "1", "--tp", "3"],
             "tp 3 * pp 1 * cp 1 * dp 2 = 6 ranks, the cluster has 8",

@@ -110,7 +110,7 @@ def test_an_empty_folder_is_filled(report, tmp_path):
 def test_a_folder_that_is_not_ours_is_never_touched(report, tmp_path):
     (tmp_path / "t.report").mkdir()
     (tmp_path / "t.report" / "report.json").write_text('{"theirs": 1}')
-    with pytest.raises(UsageError, match="holds no tracelens report"):
+    with pytest.raises(UsageError, match="is not a tracelens report"):
         report.write(tmp_path / "t.report")
     assert [path.name for path in tmp_path.rglob("*")] == ["t.report", "report.json"]
     assert (tmp_path / "t.report" / "report.json").read_text() == '{"theirs": 1}'

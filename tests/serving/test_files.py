@@ -250,7 +250,7 @@ def test_rows_get_estimates_or_a_reason(tmp_path):
     assert reasons[2].startswith("no model named 'no/such-model'")
     assert "does not fit" in reasons[3]
     assert "disagg" in reasons[4]
-    assert reasons[5:] == ["isl is no number: 'long'", "osl must be at least 1, not 0"]
+    assert reasons[5:] == ["isl is not a number: 'long'", "osl must be at least 1, not 0"]
 
 
 def test_points_without_the_columns_are_an_input_error(tmp_path):

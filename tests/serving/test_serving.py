@@ -242,7 +242,7 @@ def test_the_series_has_a_row_per_step(cost_of):
 
 def test_durations_are_read_with_their_unit():
     assert [duration_s(text) for text in ("500ms", "1h", "2.5", "3min")] == [0.5, 3600, 2.5, 180]
-    with pytest.raises(UsageError, match="a duration is like"):
+    with pytest.raises(UsageError, match="a duration looks like"):
         duration_s("soon")
 
 
@@ -268,7 +268,7 @@ def test_many_rejections_in_a_closed_loop_end(cost_of):
 
 
 def test_no_requests_is_nothing_to_analyze(cost_of):
-    with pytest.raises(NothingToAnalyzeError, match="there are no requests to serve"):
+    with pytest.raises(NothingToAnalyzeError, match="no requests to serve"):
         Experiment(deployment=cost_of().deployment, workload=dataclasses.replace(BASE, count=0)).run()
 
 
@@ -281,7 +281,7 @@ def test_a_model_that_does_not_fit_says_how_much_is_missing():
     ("parallelism", "message"),
     [
         (Parallelism(tp=5), "tp 5 does not divide llama3.1-8b's query heads 32"),
-        (Parallelism(pp=33), "pp 33 needs as many layers, llama3.1-8b has 32"),
+        (Parallelism(pp=33), "pp 33 needs at least as many layers; llama3.1-8b has 32"),
         (Parallelism(tp=2, ep=2), "llama3.1-8b has no experts to spread over ep 2"),
     ],
 )

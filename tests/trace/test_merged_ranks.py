@@ -117,7 +117,7 @@ def test_numbers_in_process_names_are_the_ranks_numbers() -> None:
     names, notice = kernel_names(events, rank=5)
     assert names == ["kernel of 200"]
     assert "(3: rank 3 \u00b7 CPU 100, 5: [rank5]: python 200): this is rank 5 alone" in notice
-    with pytest.raises(UsageError, match=r"holds the ranks 3, 5, not 0"):
+    with pytest.raises(UsageError, match=r"has ranks 3, 5, not 0"):
         kernel_names(events, rank=0)
 
 
@@ -139,7 +139,7 @@ def test_one_rank_is_no_merged_file_also_with_a_second_process_that_launches_not
     table = TraceTable.from_events([*rank(100, 0, [1, 2]), loader])
     trace = tracelens.Trace.of(table)
     assert merged_ranks(table, trace.tree) is None
-    with pytest.raises(UsageError, match="one rank, or nothing in it tells its ranks apart"):
+    with pytest.raises(UsageError, match="one rank, or ranks that cannot be told apart"):
         tracelens.report(trace, rank=3)
 
 

@@ -180,15 +180,15 @@ def test_keys_that_were_not_read_are_named(tmp_path):
     ("change", "message"),
     [
         ({"hidden_size": None, "vocab_size": None}, "not a complete model config, missing: hidden_size, vocab_size"),
-        ({"model_type": "bert"}, "model_type 'bert' is not known here; known: deepseek_v2"),
+        ({"model_type": "bert"}, "model_type 'bert' is not supported; supported: deepseek_v2"),
         ({"num_hidden_layers": "32"}, "num_hidden_layers must be a whole number, got '32'"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, no model has as many"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, which is too large for any model"),
         ({"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config is set, a kind of attention"),
-        ({"layer_types": ["linear_attention"] * 32}, "layer_types has linear_attention, which has no model here"),
+        ({"layer_types": ["linear_attention"] * 32}, "layer_types has linear_attention, which is not supported"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 32 layers"),
         ({"layer_types": [["full_attention"]]}, "layer_types must be a list of texts"),
         (QWEN3_MOE | {"mlp_only_layers": 5}, "mlp_only_layers must be a list of whole numbers, got 5"),
-        (QWEN3_MOE | {"num_experts_per_tok": 129}, "a token goes to 129 of 128 experts"),
+        (QWEN3_MOE | {"num_experts_per_tok": 129}, "top_k 129 does not fit 128 experts"),
         (NEMOTRON | {"hybrid_override_pattern": 5}, "hybrid_override_pattern must be a list of texts, got 5"),
         (MPT | {"attn_config": "alibi"}, "attn_config must be an object, got 'alibi'"),
         (MPT | {"attn_config": {"kv_n_heads": "4"}}, "kv_n_heads must be a whole number, got '4'"),
@@ -202,7 +202,9 @@ def test_what_cannot_be_counted_is_one_clear_error(tmp_path, change, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("content", "message"), [("{", "is not a JSON file"), ("[]", "its top level is no object")])
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "is not a JSON file"), ("[]", "its top level is not an object")]
+)
 def test_a_file_that_is_no_config_is_one_clear_error(tmp_path, content, message):
     path = tmp_path / "config.json"
     path.write_text(content)

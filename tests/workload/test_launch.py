@@ -115,7 +115,7 @@ def test_layers_with_experts_are_a_period_or_runs(written) -> None:
         found = read_launch(written("moe.sh", f"{moe} --moe-layer-freq '{frequency}'"))
         blocks.append(None if found.model is None else found.model.blocks)
     assert blocks == ["*E*-*E*-", "*-*E*E*E"]
-    with pytest.raises(InputError, match="does not say 4 layers"):
+    with pytest.raises(InputError, match="does not fit 4 layers"):
         read_launch(written("moe.sh", f"{moe} --moe-layer-freq '([0]*1)'"))
 
 

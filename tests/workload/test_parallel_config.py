@@ -89,8 +89,8 @@ def test_ranks_and_batch_are_products(tp: int, pp: int, cp: int, dp: int, passes
         ({"tp_overlap": True}, "no tp_overlap named 'True'; known: all, backward, none"),
         ({"gradients": "fp16"}, "no gradients named 'fp16'; did you mean bf16"),
         ({"graphs": "some"}, "no graphs named 'some'"),
-        ({"bf16_layers": (-1, 2)}, "two numbers of layers"),
-        ({"bf16_layers": (1,)}, "two numbers of layers"),
+        ({"bf16_layers": (-1, 2)}, "two layer counts"),
+        ({"bf16_layers": (1,)}, "two layer counts"),
     ],
 )
 def test_a_choice_that_nothing_reads_is_an_error(given: dict[str, Any], said: str) -> None:

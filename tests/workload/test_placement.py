@@ -64,8 +64,8 @@ def test_replicas_take_tokens_in_turn():
     ("call", "message"),
     [
         (lambda: Placement.contiguous(10, 4), "10 experts do not divide over 4 ranks; give a map of experts to ranks"),
-        (lambda: Placement.from_map(np.array([0, 5]), 4), "names rank 5, there are 4 ranks"),
-        (lambda: eplb(np.ones(8), slots=6, ranks=2), "6 slots do not hold 8 experts"),
+        (lambda: Placement.from_map(np.array([0, 5]), 4), "uses rank 5, but there are 4 ranks"),
+        (lambda: eplb(np.ones(8), slots=6, ranks=2), "6 slots are too few for 8 experts"),
         (lambda: eplb(np.ones(8), slots=9, ranks=2), "9 slots do not divide over 2 ranks"),
         (lambda: eplb(np.ones(8), slots=8, ranks=4, nodes=3), "4 ranks do not divide over 3 nodes"),
         (lambda: eplb(np.ones(8), slots=8, ranks=4, groups=3), "8 experts do not divide into 3 groups"),

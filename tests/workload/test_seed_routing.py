@@ -82,7 +82,7 @@ def test_a_file_that_does_not_fit_is_named(tmp_path):
         ({"tokens": 40_000}, "32,768 tokens"),
         ({"topk": 200}, "top-k 200 needs at least as many experts"),
         ({"ranks": 7}, "128 experts do not divide over 7 ranks; give a map"),
-        ({"ratio": 0}, "are no distribution|make no distribution"),
+        ({"ratio": 0}, "are no distribution|is not a valid distribution"),
     ],
 )
 def test_what_the_original_cannot_play_is_refused(options, message):

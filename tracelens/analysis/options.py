@@ -35,9 +35,9 @@ class StepWork:
     def __post_init__(self) -> None:
         """UsageError for figures that contradict or miss one another."""
         if self.batch is not None and self.tokens is not None:
-            raise UsageError("--tokens-per-step and --batch say the same thing; give one of them")
+            raise UsageError("--tokens-per-step and --batch mean the same; give only one")
         if self.batch is not None and self.sequence is None:
-            raise UsageError("--batch needs --sequence, the tokens of one sequence")
+            raise UsageError("--batch needs --sequence (tokens per sequence)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

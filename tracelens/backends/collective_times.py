@@ -133,7 +133,7 @@ def notification_us(exchanges: Exchanges, system: System) -> Floats:
 
 def _topology(system: System) -> Topology:
     if system.topology is None:
-        raise UsageError(f"{system.device.name} stands alone: collectives need a cluster")
+        raise UsageError(f"{system.device.name} has no interconnect; pass --cluster")
     return system.topology
 
 
@@ -141,9 +141,7 @@ def fabric(system: System) -> Fabric:
     """The links that DeepEP's kernels use. UsageError where no measurement carries over."""
     topology, units = _topology(system), system.device.compute_units
     if not _runs_deepep(system) or units is None or topology.ranks_per_node is None:
-        raise UsageError(
-            f"no DeepEP measurement carries over to {system.cluster.name if system.cluster else 'this system'}"
-        )
+        raise UsageError(f"no DeepEP measurement applies to {system.cluster.name if system.cluster else 'this system'}")
     node, network = topology.tiers[:2]
     return Fabric(
         link_gb_s=node.link.rates.peak_gb_s,

@@ -55,11 +55,11 @@ def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> Cluster
     column = next((each for each in TIMES if each in table), None)
     if column is None or any(each not in table for each in NEEDED):
         raise InputError(
-            f"{name}: a table of collectives has {', '.join(NEEDED)} and a time ({', '.join(TIMES)}); "
+            f"{name}: a table of collectives needs the columns {', '.join(NEEDED)} and a time ({', '.join(TIMES)}); "
             f"it has {', '.join(map(str, table))}"
         )
     if system.topology is None:
-        raise UsageError(f"{system.device.name} stands alone: collectives need a cluster")
+        raise UsageError(f"{system.device.name} has no interconnect; pass --cluster")
     numbers = table[[*NEEDED[1:], column]].apply(pd.to_numeric, errors="coerce")
     table = table[np.isfinite(numbers.to_numpy(np.float64)).all(axis=1) & (numbers > 0).all(axis=1)]
     time = table[column].to_numpy(np.float64) * TIMES[column]

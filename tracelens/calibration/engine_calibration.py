@@ -56,7 +56,7 @@ def calibrate(deployment: Deployment, path: Path, *, run: str | None = None, pol
 def fit(deployment: Deployment, measured: Measured, part: slice, *, policy: str = "chunked-prefill") -> Engine:
     """Constants that make the requests of ``part`` right, by coordinate search over a loss of mean relative errors."""
     if measured.first_s is None or measured.last_s is None:
-        raise InputError(f"{measured.requests.source}: no times of first and last tokens to fit on")
+        raise InputError(f"{measured.requests.source}: it has no times of first and last tokens to fit")
     facts = dict(measured.facts)
     engine = dataclasses.replace(
         deployment.engine,
@@ -117,7 +117,7 @@ def fit(deployment: Deployment, measured: Measured, part: slice, *, policy: str 
 def compare(deployment: Deployment, measured: Measured, part: slice, *, policy: str = "chunked-prefill") -> Errors:
     """The whole run simulated, the requests of ``part`` compared."""
     if measured.first_s is None or measured.last_s is None:
-        raise InputError(f"{measured.requests.source}: no times of first and last tokens to compare with")
+        raise InputError(f"{measured.requests.source}: it has no times of first and last tokens to compare with")
     requests: Requests = measured.requests
     outcome = simulate(deployment, requests, Options(policy=policy, levels=("low",)), cost=StepCost(deployment))
     frame = per_request(outcome).iloc[part]

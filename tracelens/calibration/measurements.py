@@ -58,7 +58,7 @@ def table_kind(table: pd.DataFrame, name: str) -> str:
     found = next((kind for kind, of in KINDS.items() if all(column in table for column in of.needed)), None)
     if found is None or not any(column in table for column in TIMES):
         raise InputError(
-            f"{name}: a table to calibrate on has the columns of a table for estimate --batch, and a time: "
+            f"{name}: a calibration table needs the columns of estimate --batch and a time: "
             f"{', '.join(TIMES)}; it has {', '.join(map(str, table))}"
         )
     decodes = found.startswith("context") and bool((table["isl"] == 1).all())

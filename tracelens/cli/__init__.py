@@ -56,7 +56,7 @@ def verbs() -> list[str]:
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tracelens",
-        description="How far a PyTorch profiler trace is from the limits of its hardware.",
+        description="Shows how far a PyTorch profiler trace is from the limits of its hardware.",
         epilog="tracelens VERB --help explains one command.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
@@ -81,7 +81,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def _configure(module: ModuleType, command: argparse.ArgumentParser) -> None:
     module.configure(command)
-    command.add_argument("-v", "--verbose", action="count", default=0, help="more on stderr; -vv adds tracebacks")
+    command.add_argument("-v", "--verbose", action="count", default=0, help="print more to stderr; -vv adds tracebacks")
     command.set_defaults(run=module.run)
 
 
@@ -97,7 +97,7 @@ def _summary(docstring: str | None) -> str:
 def refuse_input(output: Path, inputs: Iterable[Path]) -> None:
     """UsageError where a command would write over a file that it reads."""
     if output.exists() and any(path.exists() and output.samefile(path) for path in inputs):
-        raise UsageError(f"{output} is what is read: write to another name with -o")
+        raise UsageError(f"{output} would overwrite the input: choose another name with -o")
 
 
 class _Version(argparse.Action):

@@ -1,8 +1,8 @@
-"""Fit a device's constants on measured times: traces, report.json files, tables of microbenchmarks.
+"""Fit a device's constants to measured times: traces, report.json files, tables of microbenchmarks.
 
 tracelens calibrate trace.json.gz gemm.csv --device mi300x -o my_mi300x.toml
 tracelens report other.json.gz --device my_mi300x.toml --backend tile
-tracelens calibrate nccl.csv --cluster dgx-h100 -o my_cluster.toml      measured collectives: a cluster's
+tracelens calibrate nccl.csv --cluster dgx-h100 -o my_cluster.toml      measured collectives, for a cluster
 """
 
 from __future__ import annotations
@@ -22,17 +22,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="a trace, a report.json, or a .csv or .parquet table with times")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--device", metavar="NAME|FILE.toml", help="the device they were measured on")
-    where.add_argument("--cluster", metavar="NAME|FILE.toml", help="the cluster, for a table of collectives")
-    add("-o", "--output", type=Path, required=True, metavar="FILE.toml", help="that file with fitted constants")
-    add("--extension", action="append", default=[], metavar="NAME|FILE.py", help="ops of a framework, for traces")
+    where.add_argument("--device", metavar="NAME|FILE.toml", help="device that the times were measured on")
+    where.add_argument(
+        "--cluster", metavar="NAME|FILE.toml", help="cluster that a table of collectives was measured on"
+    )
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE.toml",
+        help="output: the device or cluster file with fitted constants",
+    )
+    add("--extension", action="append", default=[], metavar="NAME|FILE.py", help="ops of a framework, to read traces")
 
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.errors import UsageError
 
     if args.output.suffix != ".toml":
-        raise UsageError(f"-o names a device or cluster file, which ends in .toml; got {args.output}")
+        raise UsageError(f"-o takes a device or cluster file that ends in .toml; got {args.output}")
     return _cluster(args) if args.cluster else _device(args)
 
 
@@ -79,7 +88,7 @@ def _device(args: argparse.Namespace) -> int:
     _print(outcomes)
     found = [outcome.calibration for outcome in outcomes if outcome.calibration is not None]
     if not found:
-        raise NothingToAnalyzeError("nothing in these files determines a constant: no device file was written")
+        raise NothingToAnalyzeError("these files do not determine any constant; no device file was written")
     based_on = device.based_on or (device.name if device.name in HardwareSpec.names() else None)
     text = device_file(HardwareSpec.file_text(args.device), found, based_on=based_on)
     with whole_file(args.output) as file:

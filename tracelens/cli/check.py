@@ -1,4 +1,4 @@
-"""Say what a trace holds and lacks: events, shapes, links, device, coverage, routing fields. Writes nothing."""
+"""Show what a trace contains and lacks: events, shapes, links, device, coverage, routing fields. Writes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--extension", action="append", default=[], metavar="NAME|FILE.py|none", help="as for report; repeatable"
     )
-    parser.add_argument("--device", metavar="NAME|FILE.toml", help="default: recognized from the trace")
+    parser.add_argument(
+        "--device", metavar="NAME|FILE.toml", help="device of the trace; default: recognized from the trace"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

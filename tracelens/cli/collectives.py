@@ -19,13 +19,19 @@ from tracelens.option_fields import positive
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")
-    add("-o", "--output", type=Path, metavar="PATH", help="folder, or FILE.xlsx, .json; default: beside the traces")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="PATH",
+        help="output folder, or FILE.xlsx or .json; default: beside the traces",
+    )
     add("--extension", action="append", default=[], metavar="NAME|FILE.py|none", help="as for report; repeatable")
-    add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, where the traces have none")
-    add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, where the traces do not say")
+    add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, if the traces do not record it")
+    add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, if the traces do not record it")
     add_executor(parser)
     add("--csv", action="store_true", help="also write csv/, one file per sheet")
-    add("--format", choices=("text", "json"), default="text", help="what stdout carries: the result, or the JSON")
+    add("--format", choices=("text", "json"), default="text", help="what to print: the result as text, or JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if not is_file:
         refuse_foreign(output)
     elif args.csv:
-        raise UsageError(f"--csv writes a folder of tables beside the report: give -o a folder, not {output}")
+        raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
     extensions = tuple(spec for spec in args.extension if spec != NONE)
     for spec in extensions:
         load_extension(spec)
@@ -73,10 +79,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def add_executor(parser: argparse.ArgumentParser) -> None:
-    """The options that say who reads the traces."""
+    """The options that choose which processes read the traces."""
     parser.add_argument(
         "--executor", default="processes", metavar="NAME",
-        help="who reads the traces: processes (default), serial, dask://HOST:PORT, mpi",
+        help="where traces are read: processes (default), serial, dask://HOST:PORT, mpi",
     )  # fmt: skip
     parser.add_argument("--jobs", type=positive, metavar="N", help="worker processes; default: one per core")
 

@@ -1,6 +1,6 @@
-"""Report on the bundled example trace, without a file of your own.
+"""Report on the bundled example trace.
 
-The trace is generated: three training steps of a small mixture-of-experts model on eight MI300X, as rank 0 would see
+The trace is generated: three training steps of a small mixture-of-experts model on eight MI300X, as rank 0 would record
 them.
 """
 
@@ -33,4 +33,4 @@ def example_trace() -> Path:
     for path in (package / _IN_WHEEL, package.parent / _IN_CHECKOUT):
         if path.is_file():
             return path
-    raise InputError(f"this installation has no {_IN_WHEEL}: install it again, or report a trace of your own")
+    raise InputError(f"this installation lacks {_IN_WHEEL}: reinstall it, or report on your own trace")

@@ -16,13 +16,11 @@ _HEADER = ("name", "vendor", "bf16 TFLOPS", "achievable", "HBM TB/s", "GB", "lin
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check")
-    actions.add_parser("list", help="every device with its main rates")
-    show = actions.add_parser("show", help="every figure of a device with its source")
+    actions.add_parser("list", help="list every device with its main rates")
+    show = actions.add_parser("show", help="show every figure of a device with its source")
     show.add_argument("name", metavar="NAME", help="name, alias or device file, e.g. mi300x")
-    check = actions.add_parser("check", help="load a device file, or all of the package, and say what is wrong")
-    check.add_argument(
-        "file", metavar="FILE", nargs="?", help="e.g. my_chip.toml; default: every device of the package"
-    )
+    check = actions.add_parser("check", help="load a device file, or all bundled ones, and report errors")
+    check.add_argument("file", metavar="FILE", nargs="?", help="e.g. my_chip.toml; default: every bundled device")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,21 +25,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="what", required=True, metavar="OPERATION")
     gemm = _kind(kinds, "gemm", "C[m,n] = A[m,k] B[k,n]")
     _sizes(gemm, "m n k", b=1)
-    grouped = _kind(kinds, "grouped-gemm", "one product per expert, rows shared out among them")
+    grouped = _kind(kinds, "grouped-gemm", "one GEMM per expert, rows divided among them")
     _sizes(grouped, "n k")
     rows = grouped.add_mutually_exclusive_group()
     rows.add_argument("--rows", help="rows of each group, e.g. 128,4096,0,77")
-    rows.add_argument("--m", type=int, help="rows in all, even among --groups")
+    rows.add_argument("--m", type=int, help="total rows, divided evenly among --groups")
     grouped.add_argument("--groups", type=int, default=1)
     sdpa = _kind(kinds, "sdpa", "attention; decoding with --s-q 1")
     _sizes(sdpa, "s_q q_heads d_qk", b=1)
     for name in ("s-kv", "kv-heads", "d-v", "window"):
         sdpa.add_argument(
-            f"--{name}", type=int, help="default: none" if name == "window" else "default: as of the queries"
+            f"--{name}", type=int, help="default: none" if name == "window" else "default: that of the queries"
         )
-    sdpa.add_argument("--no-causal", action="store_true", help="every query sees every key")
+    sdpa.add_argument("--no-causal", action="store_true", help="every query attends to every key")
     sdpa.add_argument(
-        "--latent", action="store_true", help="values are part of the keys' rows: MLA decoding, --d-qk 576 --d-v 512"
+        "--latent", action="store_true", help="values are part of the key rows (MLA decoding, --d-qk 576 --d-v 512)"
     )
     moe = _kind(kinds, "moe", "a fused expert layer on the most loaded rank, without the exchange")
     _sizes(moe, "tokens hidden ffn experts topk", ep=1, tp=1)
@@ -52,24 +52,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     message.add_argument("--bytes", type=float, metavar="N", help="the full message of one rank, e.g. 64e6")
     message.add_argument("--ranks", type=int)
     message.add_argument(
-        "--stride", type=int, default=1, help="between the group's ranks, e.g. the TP degree; default: 1"
+        "--stride", type=int, default=1, help="distance between the group's ranks, e.g. the TP degree; default: 1"
     )
     message.add_argument("--collective", metavar="ALGORITHM", help="ring, tree, direct ...; default: the fastest")
     exchange = _communication(kinds, "ep", "dispatch and combine of an expert-parallel layer, by DeepEP's kernels")
     _sizes(exchange, "tokens hidden topk experts ranks", sms=20)
-    exchange.add_argument("--kernels", choices=("normal", "low_latency"), help="default: normal; a table's op_name")
+    exchange.add_argument("--kernels", choices=("normal", "low_latency"), help="default: normal, or a table's op_name")
 
 
 def _kind(kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
     kind = kinds.add_parser(name, help=text, description=text)
     add = kind.add_argument
-    add("--device", metavar="NAME[,NAME...]", help="names or device files, side by side")
-    add("--dtype", default="bf16", metavar="TYPE", help="bf16 (default), fp8, fp8_block, nvfp4; of --kv for sdpa")
+    add("--device", metavar="NAME[,NAME...]", help="device names or files, shown side by side")
+    add(
+        "--dtype",
+        default="bf16",
+        metavar="TYPE",
+        help="bf16 (default), fp8, fp8_block, nvfp4; for sdpa the type of the KV cache",
+    )
     add("--backend", default="tile", metavar="CHAIN", help="e.g. roofline, or gemm=origami,sdpa=tile; default: tile")
     add("--gpu-clock-mhz", type=float, metavar="MHZ", help="default: the data sheet's")
-    add("--backward", action="store_true", help="forward, then each gradient apart")
+    add("--backward", action="store_true", help="forward, then each gradient separately")
     add("--batch", type=Path, metavar="FILE", help="a table, .csv or .parquet; docs/estimation.md lists its columns")
-    add("-o", "--output", type=Path, metavar="FILE", help="where --batch writes it; default: stdout as CSV")
+    add("-o", "--output", type=Path, metavar="FILE", help="output of --batch; default: CSV on stdout")
     return kind
 
 
@@ -77,10 +82,10 @@ def _communication(
     kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
 ) -> argparse.ArgumentParser:
     kind = kinds.add_parser(name, help=text, description=text)
-    kind.add_argument("--cluster", metavar="NAME[,NAME...]", help="names or cluster files, side by side")
-    kind.add_argument("--device", metavar="NAME[,NAME...]", help="each in its standard node")
+    kind.add_argument("--cluster", metavar="NAME[,NAME...]", help="cluster names or files, shown side by side")
+    kind.add_argument("--device", metavar="NAME[,NAME...]", help="devices, each in its standard node")
     kind.add_argument("--batch", type=Path, metavar="FILE", help="a table; docs/network.md lists its columns")
-    kind.add_argument("-o", "--output", type=Path, metavar="FILE", help="where --batch writes it; default: stdout")
+    kind.add_argument("-o", "--output", type=Path, metavar="FILE", help="output of --batch; default: stdout")
     return kind
 
 
@@ -175,7 +180,7 @@ def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
     sizes["latent"] = getattr(args, "latent", False)
     sizes["gated"] = not getattr(args, "no_gate", False)
     if args.what.endswith(("-attention", "-mla")):
-        raise UsageError(f"{args.what} is for tables: give --batch FILE; one operation is `tracelens estimate sdpa`")
+        raise UsageError(f"{args.what} needs --batch FILE; for a single operation use `tracelens estimate sdpa`")
     return operation_answers(
         args.what, sizes, device=device, dtype=args.dtype, backend=args.backend,
         gpu_clock_mhz=args.gpu_clock_mhz, backward=args.backward,
@@ -197,7 +202,7 @@ def _batch(args: argparse.Namespace) -> int:
     from tracelens.estimation.estimate import estimate, read_table
 
     if args.device and "," in args.device:
-        raise UsageError("--batch takes one --device; several go into the table's column 'device'")
+        raise UsageError("--batch takes one --device; for several, add a column 'device' to the table")
     found = estimate(
         args.what, read_table(args.batch), device=args.device, backend=args.backend, gpu_clock_mhz=args.gpu_clock_mhz
     )

@@ -1,4 +1,4 @@
-"""List the extensions at hand, or check that a file, module or installed name loads."""
+"""List available extensions, or check that a file, module or installed name loads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tracelens.extensions import Extension, bundled_extensions, installed_extens
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|check")
-    actions.add_parser("list", help="bundled and installed extensions")
-    check = actions.add_parser("check", help="load one and show what it adds")
+    actions.add_parser("list", help="list bundled and installed extensions")
+    check = actions.add_parser("check", help="load an extension and show what it adds")
     check.add_argument("extension", metavar="FILE", help="a .py file, a module, or a bundled or installed name")
 
 

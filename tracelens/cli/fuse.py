@@ -1,7 +1,7 @@
 """Fuse the traces of many ranks into one file for Perfetto (ui.perfetto.dev), on one clock.
 
-TRACE is a folder, a glob pattern or files, one trace per rank. Processes are labeled by rank, in rank order; slices of
-one track that overlap get lanes of their own; counter tracks show busy share, TFLOPS/s and interconnect TB/s.
+TRACE is a folder, a glob pattern or files, one trace per rank. Processes are labeled by rank, in rank order;
+overlapping slices of one track get their own lanes; counter tracks show busy share, TFLOPS/s and interconnect TB/s.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")
     add("-o", "--output", type=Path, metavar="FILE", help="file to write; default: NAME.fused.json.gz")
     add("--ranks", metavar="0-3,8", help="only these ranks; default: all")
-    add("--window", metavar="START:END", help="only what runs in this window, in ms after the earliest event")
+    add("--window", metavar="START:END", help="only events in this window, in ms after the earliest event")
     add("--category", metavar="NAME,...", help="only these categories (kernel, gpu_memcpy, cpu_op ...)")
-    add("--no-clocks", action="store_true", help="leave times as recorded")
-    add("--no-counters", action="store_true", help="no counter tracks")
-    add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, where the traces do not say")
+    add("--no-clocks", action="store_true", help="keep times as recorded")
+    add("--no-counters", action="store_true", help="write no counter tracks")
+    add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, if the traces do not record it")
     add_executor(parser)
 
 

@@ -1,4 +1,4 @@
-"""List the op names that have a perf model or a category, with the file that says so."""
+"""List the op names that have a perf model or a category, with the file that defines it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME|FILE.py",
-        help="these extensions' ops on top; default: all bundled ones; none: only the core's",
+        help="extensions whose ops to list; default: all bundled ones; none: only core ops",
     )
     parser.add_argument("pattern", nargs="?", default="", help="only names that contain this text")
 

@@ -1,7 +1,7 @@
 """Project a training step: time, throughput, MFU, memory per stage, where the time goes, the largest levers.
 
 One configuration; with --sweep every combination of some values; or with --batch a CSV file of configurations (columns
-as in docs/projection.md), answered row by row.
+as in docs/projection.md), projected row by row.
 """
 
 from __future__ import annotations
@@ -31,30 +31,36 @@ class ProjectCommand(ProjectOptions):
     model: str | None = option("a bundled model, a Hugging Face config or a model file", metavar="NAME|config.json")
     cluster: str | None = option("a cluster, or a device in its standard node", metavar="NAME|FILE.toml")
     launch: Path | None = option(
-        "take model and options from Megatron-LM's list of arguments, or Primus' .yaml; options given here win",
+        "read model and options from Megatron-LM's argument list or Primus's .yaml; options on the command line take "
+        "precedence",
         kind=Path, metavar="FILE",
     )  # fmt: skip
-    trace: Path | None = option("write the step as traces that report and Perfetto read", kind=Path, metavar="FOLDER")
+    trace: Path | None = option(
+        "write the step as Kineto traces, for `tracelens report` and Perfetto", kind=Path, metavar="FOLDER"
+    )
     trace_ranks: str = option("ranks to write; default: one per distinct rank", "all", metavar="0,8")
     from_report: Path | None = option(
-        "operations take as long as in this report of a trace of one node; what was not recorded is modeled",
+        "use operation times of this report of a one-node trace; model what was not recorded",
         kind=Path, metavar="report.json", group=_MEASURED,
     )  # fmt: skip
     traced: str | None = option(
-        "how the reported step was configured where it differs: with --from-report what the projection of that "
-        "step does not explain is carried over, with --anchor it is what the factor belongs to",
+        "how the measured step was configured, where it differs; with --from-report the time that its own "
+        "projection does not explain is added",
         metavar='"nodes=1 ep=8"', group=_MEASURED,
     )  # fmt: skip
     anchor: str | None = option(
-        "one measured step of this model and device as a factor; with --batch a row's id",
+        "scale by one measured step of this model and device; with --batch a row's id",
         metavar="report.json|ID", group=_MEASURED,
     )  # fmt: skip
     against: Path | None = option(
-        "measured times beside projected ones: a trace or a report.json", kind=Path, metavar="TRACE", group=_MEASURED
+        "show measured times of a trace or report.json beside projected ones",
+        kind=Path,
+        metavar="TRACE",
+        group=_MEASURED,
     )
     batch: Path | None = option("project every row of a table instead", kind=Path, metavar="POINTS.csv")
     sweep: tuple[str, ...] = option(
-        "project every value; several: every combination", (), repeat=True, metavar="tp=1,2,4"
+        "project every value; repeat for every combination", (), repeat=True, metavar="tp=1,2,4"
     )
     output: Path | None = option(
         "one step: FILE.json, or its operations as .csv or .xlsx; --sweep: the table, and beside it its plot as "
@@ -85,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.launch:
         args = _launched(args)
     if not args.model or not args.cluster:
-        raise UsageError("project takes --model and --cluster, or --batch")
+        raise UsageError("project needs --model and --cluster, or --batch")
     return _run_sweep(args) if args.sweep else _run_one(args)
 
 
@@ -137,9 +143,9 @@ def _measured(args: argparse.Namespace, found: Result) -> Result:
     from tracelens.projection.project import Result
 
     if args.traced and not (args.from_report or args.anchor):
-        raise UsageError("--traced says how the step of --from-report or --anchor was configured")
+        raise UsageError("--traced needs --from-report or --anchor, whose configuration it describes")
     if args.from_report and args.anchor:
-        raise UsageError("--from-report and --anchor both start from a measured step: give one")
+        raise UsageError("give only one of --from-report and --anchor")
     if args.anchor:
         from tracelens.projection.anchor import Anchor, measured_step_us
 
@@ -170,7 +176,7 @@ def _as_traced(args: argparse.Namespace) -> argparse.Namespace:
     names, points = _points(args.traced.split(), "--traced")
     values, *more = points
     if more:
-        raise UsageError(f"--traced says how one step was configured, one value per option; got {args.traced!r}")
+        raise UsageError(f"--traced takes one value per option; got {args.traced!r}")
     given = dict(zip(names, values, strict=True))
     if {"nodes", "gpus"} & set(given):
         given = {"nodes": None, "gpus": None, **given}
@@ -223,7 +229,7 @@ def _points(asked: list[str], flag: str) -> tuple[list[str], Iterator[tuple[obje
         name = option.strip().lstrip("-").replace("-", "_")
         action = known.get(name)
         if not separator or not listed or action is None or name in NOT_SWEPT:
-            raise UsageError(f"{flag} takes an option and its values, like tp=1,2,4; got {text!r}")
+            raise UsageError(f"{flag} takes OPTION=VALUE,..., like tp=1,2,4; got {text!r}")
         if name in swept:
             raise UsageError(f"{flag} names {option.strip()} twice: list all its values once")
         values = listed.split(",")
@@ -245,7 +251,7 @@ def _ranks(text: str) -> list[int] | None:
     if text == "all":
         return None
     if not all(part.strip().isdecimal() for part in text.split(",")):
-        raise UsageError(f"--trace-ranks takes all, or numbers of ranks like 0,8; got {text!r}")
+        raise UsageError(f"--trace-ranks takes all, or rank numbers like 0,8; got {text!r}")
     return list(dict.fromkeys(int(part) for part in text.split(",")))
 
 

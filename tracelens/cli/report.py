@@ -1,4 +1,4 @@
-"""Report where a trace's device time went and how far it was from the hardware's limits.
+"""Report where a trace's device time went and how far it was from the hardware limits.
 
 Writes TRACE.report/ with report.xlsx, report.html and report.json beside the trace (or where -o says) and prints the
 verdict.
@@ -26,27 +26,44 @@ CONTRADICTION = 6
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("trace", type=Path, help="Kineto trace, .json or .json.gz")
-    add("-o", "--output", type=Path, metavar="PATH", help="folder, or FILE.xlsx, .html, .json; default: TRACE.report/")
-    add("--device", metavar="NAME|FILE.toml", help="default: recognized from the trace (`tracelens devices list`)")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="PATH",
+        help="output folder, or FILE.xlsx, .html or .json; default: TRACE.report/",
+    )
+    add(
+        "--device",
+        metavar="NAME|FILE.toml",
+        help="device to estimate for (`tracelens devices list`); default: recognized from the trace",
+    )
     add(
         "--extension", action="append", default=[], metavar="NAME|FILE.py|none",
         help="ops of a framework: a bundled name, a file, an installed entry point; "
         "bundled ones switch themselves on, `none` stops that",
     )  # fmt: skip
-    add("--steps", metavar="3|3-5|steady", help="only these steps; default: the whole file")
-    add("--rank", type=whole, metavar="N", help="of a file with several ranks merged, this one; default: the first")
-    add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, where the trace has none")
-    add("--backend", default="roofline", metavar="CHAIN", help="what is achievable: tile, gemm=origami,sdpa=tile ...")
-    add("--gpu-clock-mhz", type=float, metavar="MHZ", help="the clock of estimates; default: the data sheet's")
+    add("--steps", metavar="3|3-5|steady", help="only these steps; default: the whole trace")
+    add("--rank", type=whole, metavar="N", help="rank to report if the file has several; default: the first")
+    add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, if the trace does not record it")
+    add(
+        "--backend",
+        default="roofline",
+        metavar="CHAIN",
+        help="cost model for achievable time: tile, gemm=origami,sdpa=tile ...",
+    )
+    add("--gpu-clock-mhz", type=float, metavar="MHZ", help="GPU clock to estimate for; default: the data sheet's")
     add(
         "--overlap",
         choices=("keep", "clip"),
         default="keep",
-        help="device events running into the next of their stream",
+        help="device events that run into the next one on their stream",
     )
-    add("--cpu", action="store_true", help="tables of the CPU ops too; a report even without GPU work")
-    add("--model", metavar="NAME|config.json", help="adds model and hardware FLOPs utilization; also a model .toml")
-    add("--tokens-per-step", type=positive, metavar="N", help="for --model, where the trace does not record it")
+    add("--cpu", action="store_true", help="add tables of CPU ops; also reports on traces without GPU work")
+    add(
+        "--model", metavar="NAME|config.json", help="add model and hardware FLOPs utilization; also takes a model .toml"
+    )
+    add("--tokens-per-step", type=positive, metavar="N", help="for --model, if the trace does not record it")
     add("--batch", type=positive, metavar="B", help="sequences per step, for --model")
     add("--sequence", type=positive, metavar="S", help="tokens per sequence, for --model")
     add(
@@ -55,13 +72,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="for --model: ranks that share the work on these tokens (tp x pp x cp)",
     )
-    add("--capture", type=Path, metavar="TRACE", help="trace of the graphs' capture: ops for the kernels they replay")
-    add("--max-memory", type=above_zero, metavar="GB", help="stop reading beyond this; default: 3/4 of the machine's")
-    add("--csv", action="store_true", help="also write csv/, one file per sheet")
+    add("--capture", type=Path, metavar="TRACE", help="trace of the graph capture: gives ops to replayed kernels")
     add(
-        "--check", action="store_true", help="check the report's totals and laws by a second, plain reading of the file"
+        "--max-memory",
+        type=above_zero,
+        metavar="GB",
+        help="stop reading above this memory use; default: 3/4 of the machine's",
     )
-    add("--format", choices=("text", "json"), default="text", help="what stdout carries: the verdict, or report.json")
+    add("--csv", action="store_true", help="also write csv/, one file per sheet")
+    add("--check", action="store_true", help="read the file a second time and check the report's totals and laws")
+    add("--format", choices=("text", "json"), default="text", help="what to print: the verdict, or report.json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         if args.trace.is_file():  # else that is what is wrong
             refuse_foreign(output)
     elif args.csv:
-        raise UsageError(f"--csv writes a folder of tables beside the report: give -o a folder, not {output}")
+        raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
     device = HardwareSpec.load(args.device) if args.device else None
     model = ModelConfig.load(args.model) if args.model else None
     for absence in absences(args.backend):

@@ -1,8 +1,8 @@
-"""Where an MoE layer's tokens go, and how long dispatch and combine take.
+"""Show where an MoE layer's tokens go, and how long dispatch and combine take.
 
 On a cluster (--cluster, or --ranks-per-node with --link-gb-s and --inter-gb-s): loads, traffic, times in us, what EPLB
-would gain. Without one: packets on a full mesh, in ms, with the parameters of the simulator this command grew from;
---rules seed plays that simulator's own rules and log.
+would gain. Without one: packets on a full mesh, in ms, with the parameters of the original simulator;
+--rules seed follows that simulator's own rules and log.
 """
 
 from __future__ import annotations
@@ -29,40 +29,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for parameter in PARAMETERS:
         text = parameter.help if parameter.production is None else f"{parameter.help} ({parameter.production:g})"
         add(f"--{parameter.name.replace('_', '-')}", type=parameter.kind, metavar=parameter.original or "N", help=text)
-    add("--config", type=Path, metavar="FILE.toml", help="parameters by these names, or by the original's in capitals")
+    add("--config", type=Path, metavar="FILE.toml", help="parameters under these names, or the original's in capitals")
     add(
         "--skew", metavar="zipf:1.1",
         help="uniform, balanced, hot:RATIO,WEIGHT, zipf:S, dirichlet:A, power_law:A; default: hot; on clusters uniform",
     )  # fmt: skip
     add(
         "--routing", type=Path, metavar="DIR|FILE",
-        help="recorded: a folder with routing.csv, an .npz or .csv with logits, chosen experts or counts, a trace",
+        help="recorded routing: folder with routing.csv, .npz or .csv of logits, chosen experts or counts, or a trace",
     )  # fmt: skip
     add("--save-routing", type=Path, metavar="DIR", help="write routing.csv and weights.csv")
     add("--log", type=Path, metavar="FILE", help="write the packet log (--rules seed)")
     add(
-        "--rules", choices=("default", "seed"), default="default", help="seed: as the original simulator, bugs included"
+        "--rules",
+        choices=("default", "seed"),
+        default="default",
+        help="seed: like the original simulator, bugs included",
     )
     add("--groups", type=int, metavar="N", help="group-limited gating: expert groups (DeepSeek-V3: 8)")
     add("--best-groups", type=int, metavar="N", help="groups a token may choose from (DeepSeek-V3: 4)")
-    add("--capacity", type=float, metavar="FACTOR", help="experts drop what exceeds FACTOR times the mean load")
+    add("--capacity", type=float, metavar="FACTOR", help="experts drop tokens above FACTOR times the mean load")
     add("--placement", metavar="contiguous|round-robin|FILE", default="contiguous", help="FILE: one rank per line")
     add("--slots", type=int, metavar="N", help="physical experts for EPLB; default: one spare per rank")
-    add("--steps", type=int, metavar="N", help="steps to go through with --drift")
-    add("--drift", type=float, metavar="0..1", help="share of the experts' log weight that is new each step")
+    add("--steps", type=int, metavar="N", help="number of steps, for --drift")
+    add("--drift", type=float, metavar="0..1", help="share of the experts' log weight that changes each step")
     add("--cluster", metavar="NAME|FILE.toml", help="nodes, links and network cards; a device means its standard node")
-    add("--link-gb-s", type=float, metavar="GB/s", help="a rank's link inside its node, one direction")
+    add("--link-gb-s", type=float, metavar="GB/s", help="bandwidth of a rank's link inside its node, one direction")
     add(
         "--way", choices=("hierarchical", "direct", "per-expert"),
         help="copies of a token: one per node, forwarded there (default); one per rank; one per expert (low latency)",
     )  # fmt: skip
     add("--dispatch-dtype", metavar="DTYPE", help="fp8 (with scales)")
     add("--combine-dtype", default="bf16", metavar="DTYPE", help="bf16")
-    add("--compare", type=Path, metavar="TRACE_DIR", help="traces whose measured exchanges stand beside the prediction")
+    add(
+        "--compare",
+        type=Path,
+        metavar="TRACE_DIR",
+        help="traces whose measured exchanges are shown beside the prediction",
+    )
     add(
         "-o", "--output", type=Path, action="append", default=[], metavar="FILE.xlsx|.json|.svg", help="repeatable",
     )  # fmt: skip
-    add("--format", choices=("text", "json"), default="text", help="what stdout carries")
+    add("--format", choices=("text", "json"), default="text", help="what to print")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,10 +84,10 @@ def run(args: argparse.Namespace) -> int:
         _check_seed(args, config, is_cluster=is_cluster)
         values |= dict.fromkeys(NEVER_USED)
     if args.best_groups is not None and args.groups is None:
-        raise UsageError("--best-groups needs --groups: how many groups there are")
+        raise UsageError("--best-groups needs --groups")
     _refuse(args, config, *((MESH_ONLY, "a mesh") if is_cluster else (_CLUSTER_ONLY, "a cluster")))
     if args.log and args.rules != "seed":
-        raise UsageError("--log writes the log of the original rules: add --rules seed")
+        raise UsageError("--log needs --rules seed")
     result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
     if args.compare:
         from tracelens.routing.comparison import compared
@@ -124,9 +132,9 @@ def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster:
     others = ("skew", "groups", "best_groups", "capacity", "ranks_per_node", "cluster", *_CLUSTER_ONLY)
     named = [_option(name) for name in (*NEVER_USED, *others) if getattr(args, name) is not None]
     if named or is_cluster:
-        raise UsageError(f"the seed rules do not know {', '.join(named) or '--link-gb-s'}; leave out --rules seed")
+        raise UsageError(f"--rules seed does not support {', '.join(named) or '--link-gb-s'}; omit --rules seed")
     if ignored := [name for name in NEVER_USED if name in config]:
-        print(f"the seed rules never use {', '.join(ignored)}", file=sys.stderr)
+        print(f"--rules seed ignores {', '.join(ignored)}", file=sys.stderr)
 
 
 def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) -> Routing:
@@ -158,7 +166,7 @@ def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
         return Placement.round_robin(experts, ranks)
     ranks_of = read_numbers(Path(args.placement)).ravel()
     if len(ranks_of) != experts:
-        raise UsageError(f"{args.placement} places {len(ranks_of)} experts, there are {experts}")
+        raise UsageError(f"{args.placement} places {len(ranks_of)} experts, but there are {experts}")
     return Placement.from_map(ranks_of.astype(int), ranks)
 
 
@@ -170,7 +178,7 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
     inter = values["inter_gb_s"]
     if inter is not None and values["ranks_per_node"] is None:
         if "inter_gb_s" not in config:
-            raise UsageError("--inter-gb-s needs --ranks-per-node: which ranks are in one node")
+            raise UsageError("--inter-gb-s needs --ranks-per-node")
         print("inter_gb_s has no effect: without ranks_per_node all ranks are one node", file=sys.stderr)
         inter = None
     rules = MeshRules(

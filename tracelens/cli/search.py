@@ -1,8 +1,8 @@
 """Find the best way to split a model over devices: degrees, micro-batch, schedule, memory savings, placement.
 
-Prints the fastest configurations that fit, per device count, why the winner wins, and the winner's step as the event
-graph has it. The default rules price a whole step by this project's backends; `--rules paper` is the published model
-of arXiv 2410.00273, exactly (docs/search.md).
+Prints the fastest configurations that fit, per device count, why the winner wins, and the winner's step checked with
+the event graph. The default rules estimate a whole step with this project's backends; `--rules paper` is exactly the
+published model of arXiv 2410.00273 (docs/search.md).
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ class SearchCommand(SearchOptions):
 
     model: str = option("a bundled model, config.json, model file, or l=2048,e=25600,h=160,depth=128", MISSING)
     cluster: str = option("a cluster, a device, or a system of the paper (b200-nvs8); X-nvsN: domain of N", MISSING)
-    pareto: bool = option("also print what nothing beats in time, devices and memory", False)
-    explain: int | None = option("list every operation of the RANK-th best, 0 the winner", kind=int, metavar="RANK")
+    pareto: bool = option("also print the Pareto front of time, devices and memory", False)
+    explain: int | None = option("list every operation of the RANK-th best (0: the winner)", kind=int, metavar="RANK")
     sweep: tuple[str, ...] = option(
-        "search anew for every combination of flops, hbm_gb, hbm_gb_s, nvs, model, cluster; V..V doubles",
+        "repeat the search for every combination of flops, hbm_gb, hbm_gb_s, nvs, model, cluster; V..V doubles",
         (), repeat=True, metavar="NAME=V/V,...",
     )  # fmt: skip
-    executor: str = option("of a sweep: processes, serial, dask://HOST:PORT, mpi", "processes", metavar="NAME")
+    executor: str = option("where a sweep runs: processes, serial, dask://HOST:PORT, mpi", "processes", metavar="NAME")
     jobs: int | None = option("worker processes of a sweep; default: one per core", kind=positive, metavar="N")
-    plot: Path | None = option("scaling, components, degrees, landscape, heat maps as SVG", kind=Path, metavar="FOLDER")
+    plot: Path | None = option(
+        "write plots of scaling, components, degrees, landscape, heat maps as SVG", kind=Path, metavar="FOLDER"
+    )
     output: Path | None = option(
-        "all columns as .csv, .json or .xlsx", kind=Path, metavar="FILE", flags=("-o", "--output")
+        "write all columns to .csv, .json or .xlsx", kind=Path, metavar="FILE", flags=("-o", "--output")
     )
 
 
@@ -80,15 +82,15 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     from tracelens.report.export import write_frame
 
     if args.pareto or args.explain is not None:
-        raise UsageError("--sweep writes a table of all points: leave out --pareto and --explain")
+        raise UsageError("--sweep cannot be combined with --pareto or --explain")
     if args.output is None or args.output.suffix != ".csv":
-        raise UsageError("--sweep needs -o FILE.csv, which a later run goes on with")
+        raise UsageError("--sweep needs -o FILE.csv, from which a later run can resume")
     done = None
     if args.output.exists():
         try:
             done = pd.read_csv(args.output)
         except (OSError, ValueError) as error:
-            raise InputError(f"{args.output} is there and no table of an earlier sweep: {error}") from error
+            raise InputError(f"{args.output} exists and is not a table of an earlier sweep: {error}") from error
     requests = points(request, parse_axes(args.sweep))
     try:
         with open_executor(args.executor, jobs=args.jobs) as executor:

@@ -58,7 +58,7 @@ def collective_answer(system: System, op: str, nbytes: float, group: Group, algo
     """``op`` over ``nbytes``, the full message. UsageError where nothing can do it."""
     word = plain_word(op)
     if not 0 <= nbytes < np.inf:
-        raise UsageError(f"a message has 0 bytes or more, not {nbytes:g}")
+        raise UsageError(f"a message size must be 0 or more bytes, not {nbytes:g}")
     columns = MessageColumns(word=[word], nbytes=np.array([nbytes], dtype=np.float64), group=[group])
     (time,), (by,) = message_us(columns, system, algorithm)
     if np.isnan(time):
@@ -222,7 +222,7 @@ def _system_names(table: pd.DataFrame, cluster: str | None, device: str | None) 
 
 def _topology(system: System) -> Topology:
     if system.topology is None:
-        raise UsageError(f"{system.device.name} stands alone: collectives need a cluster")
+        raise UsageError(f"{system.device.name} has no interconnect; pass --cluster")
     return system.topology
 
 
@@ -232,7 +232,7 @@ def collective_groups(rows: pd.DataFrame, topology: Topology) -> list[Group]:
     groups = []
     for nodes, per_node in zip(rows["num_nodes"].astype(int), rows["gpus_per_node"].astype(int), strict=True):
         if per_node > node:
-            raise UsageError(f"{per_node} ranks per node, the cluster has {node}")
+            raise UsageError(f"{per_node} ranks per node, but the cluster has {node}")
         groups.append(Group(ranks=nodes * per_node, stride=node // per_node))
     return groups
 

@@ -337,9 +337,9 @@ def _grouped_gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> 
         try:
             rows = [int(text) for text in str(sizes["rows"]).split(",")]
         except ValueError:
-            raise UsageError(f"--rows takes whole numbers with commas between, got {sizes['rows']!r}") from None
+            raise UsageError(f"--rows takes whole numbers separated by commas, got {sizes['rows']!r}") from None
         if min(rows) < 0 or not sum(rows):
-            raise UsageError("--rows needs at least one row and none below 0")
+            raise UsageError("--rows needs at least one row, and no value below 0")
     found: _Named = [("grouped gemm", GEMMColumns.ragged(precision, [rows], n, k))]
     if backward:
         # The weights' gradient sums over each group's own rows: one product per group, priced at the mean.
@@ -359,7 +359,7 @@ def _sdpas(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
     b, s, heads, d, keys, kv_heads, d_v = _size(given, "b", "s_q", "q_heads", "d_qk", "s_kv", "kv_heads", "d_v")
     window = _size(given, "window")[0] if "window" in given else None
     if sizes.get("latent") and (s > 1 or kv_heads > 1 or d_v > d or backward):
-        raise UsageError("--latent is decoding over one key head: --s-q 1 --kv-heads 1, with --d-v at most --d-qk")
+        raise UsageError("--latent needs --s-q 1, --kv-heads 1 and --d-v at most --d-qk (decoding with one key head)")
     if keys < s or heads % kv_heads:
         raise UsageError(f"{s} queries over {keys} keys, {heads} query over {kv_heads} key heads is not possible")
     causal = sizes.get("causal", True)
@@ -382,7 +382,9 @@ def _sdpas(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
 
 def _moes(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
     if backward:
-        raise UsageError("a fused expert layer has no backward; price its products: tracelens estimate grouped-gemm")
+        raise UsageError(
+            "a fused expert layer has no backward; estimate its GEMMs with tracelens estimate grouped-gemm"
+        )
     import pandas as pd
 
     tokens, hidden, ffn, experts, topk, tp, ep = _size(sizes, "tokens", "hidden", "ffn", "experts", "topk", "tp", "ep")

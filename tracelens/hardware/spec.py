@@ -279,7 +279,7 @@ class HardwareSpec:
         """
         base = self.matrix_cores.clock_mhz if self.matrix_cores is not None else self.clock_mhz
         if base is None:
-            raise UsageError(f"{self.name}: the clock of its rates is not known, so they cannot be scaled")
+            raise UsageError(f"{self.name}: its rates cannot be scaled, because their clock is unknown")
         if not mhz > 0:
             raise UsageError(f"a clock must be above 0 MHz, got {mhz:g}")
         scale = mhz / base

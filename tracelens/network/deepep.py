@@ -107,7 +107,7 @@ class Exchanges:
 
     def __post_init__(self) -> None:
         if not np.all(np.asarray(self.tokens) >= 0):
-            raise UsageError("a rank has 0 tokens or more")
+            raise UsageError("tokens per rank must be 0 or more")
         for name in ("hidden", "nodes", "sms"):
             if not np.all(np.asarray(getattr(self, name)) > 0):
                 raise UsageError(f"{name} of an exchange must be above 0")
@@ -154,7 +154,7 @@ def distinct(places: Values, experts: Values, topk: Values) -> Values:
     """
     places, experts, topk = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (places, experts, topk)))
     if (topk > experts).any() or (topk < 1).any() or (places < 1).any():
-        raise UsageError("a token chooses at least one expert, and at most as many as there are")
+        raise UsageError("top-k must be at least 1 and at most the number of experts")
     missed = np.ones(places.shape)
     for drawn in range(int(topk.max(initial=0))):
         left = np.maximum(experts - experts / places - drawn, 0.0) / np.maximum(experts - drawn, 1.0)

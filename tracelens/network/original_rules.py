@@ -23,7 +23,7 @@ def simulate_seed(load: Sequence[Sequence[int]], rules: MeshRules) -> tuple[Pack
     """
     if rules.overlap != 1 or rules.inter_bytes_per_ms is not None:
         raise UsageError(
-            "the seed rules know neither overlap nor a rate between nodes; leave them out or use the default"
+            "the seed rules support neither overlap nor a rate between nodes; omit them or use the default rules"
         )
     ranks = range(len(load))
     rest = [[0 if i == j else int(load[i][j]) for j in ranks] for i in ranks]

@@ -54,12 +54,13 @@ class MeshRules:
             raise UsageError(f"inter_bytes_per_ms must be above 0 and finite, got {self.inter_bytes_per_ms}")
         if not self.packet_bytes <= self.nic_bytes_per_round:
             raise UsageError(
-                f"a packet of {self.packet_bytes} bytes passes no NIC of {self.nic_bytes_per_round:g} bytes per round"
+                f"packet size {self.packet_bytes} bytes exceeds the NIC limit of {self.nic_bytes_per_round:g} bytes "
+                "per round"
             )
         slowest = min(self.link_bytes_per_ms, self.inter_bytes_per_ms or math.inf)
         if not self.packet_bytes <= slowest:
             raise UsageError(
-                f"a packet of {self.packet_bytes} bytes never passes a link of {slowest:g} bytes per round (1 ms)"
+                f"packet size {self.packet_bytes} bytes exceeds the link limit of {slowest:g} bytes per round (1 ms)"
             )
 
     def link_rates(self, ranks: int) -> NDArray[np.float64]:

@@ -62,7 +62,7 @@ class Ports:
         """
         node = topology.tiers[0]
         if node.ranks is None:
-            raise UsageError("the topology does not say how many ranks a node has")
+            raise UsageError("the topology does not define the number of ranks per node")
         outer = topology.tiers[1] if len(topology.tiers) > 1 else node
         cards = outer.cards if len(topology.tiers) > 1 else node.ranks
         protocol = topology.protocols[-1]

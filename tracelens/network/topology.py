@@ -149,15 +149,15 @@ class Topology:
 
     def __post_init__(self) -> None:
         if not self.tiers or self.concurrent_groups < 1:
-            raise UsageError("a topology has at least one tier and serves at least one group")
+            raise UsageError("a topology needs at least one tier and at least one group")
         names = {tuple(protocol.name for protocol in tier.link.protocols) for tier in self.tiers}
         if len(names) > 1 or not all(names):
-            raise UsageError("every tier of a topology has the same protocols, at least one")
+            raise UsageError("all tiers of a topology must have the same protocols, at least one")
         for inner, outer in zip(self.tiers, self.tiers[1:], strict=False):
             if inner.ranks is None or (outer.ranks is not None and outer.ranks % inner.ranks):
                 raise UsageError(f"a tier of {outer.ranks} ranks cannot hold domains of {inner.ranks}")
         if self.tiers[0].shape == "mesh" and (self.tiers[0].ranks or 0) < 2:
-            raise UsageError("a mesh has at least two ranks")
+            raise UsageError("a mesh needs at least two ranks")
 
     @property
     def protocols(self) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class Copies:
         tokens = len(chosen)
         experts = len(place)
         if tokens and (chosen.max() >= experts or chosen.min() < -1):
-            raise UsageError(f"expert ids run from {chosen.min()} to {chosen.max()}, there are {experts} experts")
+            raise UsageError(f"expert ids run from {chosen.min()} to {chosen.max()}, but there are {experts} experts")
         nodes = ranks // per_node
         # One more row and column take what is dropped or a duplicate.
         narrow = np.min_scalar_type(max(ranks, 1))
@@ -139,9 +139,9 @@ class Traffic:
     def __post_init__(self) -> None:
         shape = self.wire_bytes.shape
         if len(shape) != 2 or shape[0] != shape[1]:
-            raise UsageError(f"traffic is a square matrix of ranks, not {' x '.join(map(str, shape))}")
+            raise UsageError(f"traffic must be a square matrix of ranks, not {' x '.join(map(str, shape))}")
         if not np.isfinite(self.wire_bytes).all() or (self.wire_bytes < 0).any():
-            raise UsageError("traffic between two ranks is a number of bytes, 0 or more")
+            raise UsageError("traffic between two ranks must be 0 or more bytes")
 
     @classmethod
     def even(cls, pair_bytes: float, ranks: int) -> Traffic:
@@ -215,9 +215,9 @@ def imbalance(loads: Ints | Floats) -> float:
 def _places(rank_of_expert: Ints, ranks: int) -> NDArray[np.intp]:
     place = np.asarray(rank_of_expert, dtype=np.intp)
     if ranks < 1 or place.ndim != 1 or not len(place):
-        raise UsageError("a placement names one rank per expert, and there is at least one rank")
+        raise UsageError("a placement needs one rank per expert, and at least one rank")
     if place.min() < 0 or place.max() >= ranks:
-        raise UsageError(f"experts are placed on ranks {place.min()} to {place.max()}, there are {ranks} ranks")
+        raise UsageError(f"experts are placed on ranks {place.min()} to {place.max()}, but there are {ranks} ranks")
     return place
 
 
@@ -228,7 +228,7 @@ class _Sources:
         self.given = None if rank_of_token is None else np.asarray(rank_of_token, dtype=np.intp)
         self.ranks = ranks
         if self.given is not None and self.given.shape != (tokens,):
-            raise UsageError(f"{tokens} tokens have {len(self.given)} source ranks")
+            raise UsageError(f"{tokens} tokens but {len(self.given)} source ranks")
         if self.given is not None and tokens and (self.given.min() < 0 or self.given.max() >= ranks):
             raise UsageError(f"a token's source rank is outside 0 to {ranks - 1}")
 

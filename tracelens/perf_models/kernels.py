@@ -96,4 +96,4 @@ def _compiled(regex: str) -> re.Pattern[str]:
     try:
         return re.compile(regex)
     except re.error as error:
-        raise UsageError(f"kernel pattern {regex!r} is no regular expression: {error}") from error
+        raise UsageError(f"kernel pattern {regex!r} is not a regular expression: {error}") from error

@@ -66,12 +66,12 @@ def adapted(held: Mapping[str, Any], *, where: str) -> tuple[object, ...]:
     categories = dict(_mapping(held, CATEGORY_OF, where))
     for category, names in _mapping(held, NAMES_OF, where).items():
         if not isinstance(names, list | tuple | set):
-            raise UsageError(f"extension {where}: {NAMES_OF}[{category!r}] is no list of names")
+            raise UsageError(f"extension {where}: {NAMES_OF}[{category!r}] is not a list of names")
         categories |= dict.fromkeys(names, category)
     made: list[object] = []
     for name, kind in models.items():
         if not callable(kind):
-            raise UsageError(f"extension {where}: {MODELS}[{name!r}] is no class")
+            raise UsageError(f"extension {where}: {MODELS}[{name!r}] is not a class")
         category = str(getattr(kind, "category", None) or categories.get(name) or "other")
         made.append(traced_as(str(name), category=category)(_reader(kind, category)))
     for category in sorted({str(c) for name, c in categories.items() if name not in models}):

@@ -22,7 +22,7 @@ class Anchor:
 
     def __post_init__(self) -> None:
         if not self.factor > 0:
-            raise UsageError(f"the anchor {self.name} must have taken time, its factor is {self.factor:g}")
+            raise UsageError(f"the anchor {self.name} must have a time above 0; its factor is {self.factor:g}")
 
     @classmethod
     def of(cls, found: Projection, measured_us: float, name: str) -> Anchor:
@@ -53,6 +53,6 @@ def measured_step_us(path: Path) -> float:
         raise InputError(f"{path} is not a tracelens report.json: {error}") from error
     if not isinstance(time_us, int | float) or not time_us > 0:
         raise InputError(
-            f"{path}: no step was recorded in it (mark steps with torch.profiler's step(), and report again)"
+            f"{path}: it has no recorded step (call torch.profiler's step() in each iteration, and report again)"
         )
     return float(time_us)

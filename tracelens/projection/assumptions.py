@@ -19,7 +19,7 @@ class Hidden:
     def __post_init__(self) -> None:
         for share in (self.forward_gather, self.backward_gather, self.scatter):
             if not 0 <= share <= 1:
-                raise UsageError(f"a hidden share is from 0 to 1 (or 0 to 100 %), not {share}")
+                raise UsageError(f"a hidden share must be from 0 to 1 (or 0 to 100 %), not {share}")
 
     @classmethod
     def parse(cls, text: str) -> Hidden:

@@ -229,7 +229,7 @@ class Job:
         found = self.backend.estimate_many(WorkColumns.of(models), self.system)
         unknown = np.flatnonzero(np.isnan(found.time_us))
         if len(unknown):
-            raise UsageError(f"{names[models[unknown[0]]]}: no backend prices it on {self.system.device.name}")
+            raise UsageError(f"{names[models[unknown[0]]]}: no backend can estimate it on {self.system.device.name}")
         answered = Counter(name for name in found.backend if name is not None)
         time_us = sustained_us(found, models, self.system)
         return dict(zip(models, time_us.tolist(), strict=True)), answered
@@ -266,18 +266,18 @@ class Job:
         return names if kind == "F" else names[::-1]
 
     def pass_of(self, rank: int, chunk: int, kind: Kind) -> Pass:
-        """Of any micro-batch but the ones that begin or end a step."""
+        """Pass for a micro-batch that is neither first nor last."""
         names, factor = self.in_order(rank, chunk, kind), self._factor(rank)
         return self._once(
             ("hosted", names, factor, kind), lambda: self._hosted(self._unhosted(names, factor, kind), kind, names)
         )
 
     def _unhosted(self, names: tuple[str, ...], factor: float, kind: Kind) -> Pass:
-        """As long as the device and what runs beside it need."""
+        """Duration excluding host overhead."""
         return self._once(("pass", names, factor, kind), lambda: self._pass(names, factor, kind))
 
     def _hosted(self, one: Pass, kind: Kind, names: tuple[str, ...]) -> Pass:
-        """With what the host makes it take longer, at its end."""
+        """Append the host-launch delay."""
         return one.later(_whole_ns(later_us(one.time_us, one.launch_us + self._experts_us(kind, names))))
 
     def _experts_us(self, kind: Kind, names: tuple[str, ...]) -> float:
@@ -408,7 +408,7 @@ class Job:
     def topology(self, ranks: int) -> Topology:
         """UsageError for a system without links."""
         if self.system.topology is None:
-            raise UsageError(f"{self.system.device.name} stands alone: {ranks} ranks need a cluster")
+            raise UsageError(f"{self.system.device.name} has no interconnect for {ranks} ranks; pass --cluster")
         return self.system.topology
 
     @functools.cached_property
@@ -618,7 +618,7 @@ def layer_counts(layers: int, parts: int) -> tuple[int, ...]:
         even = (layers + 2) // parts
         return (even - 1, *(even,) * (parts - 2), even - 1)
     if not each:
-        raise UsageError(f"{layers} layers cannot be divided into {parts} parts (pp * vpp)")
+        raise UsageError(f"{layers} layers cannot be divided into {parts} chunks (pp * vpp)")
     short, counts = parts * (each + 1) - layers, [each + 1] * parts
     for part in reversed(range(parts)):
         taken = min(short, each)

@@ -112,7 +112,7 @@ def run(
     while waiting:
         advanced = [rank.advance() for rank in waiting]
         if not any(advanced) and not any(rank.part() for rank in waiting):
-            raise UsageError(f"the schedule waits for itself on ranks {[rank.index for rank in waiting]}")
+            raise UsageError(f"the schedule deadlocks on ranks {[rank.index for rank in waiting]}")
         waiting = [rank for rank in waiting if rank.position < len(rank.tasks)]
     return Pipeline(
         time_us=max(rank.free for rank in ranks),

@@ -251,10 +251,10 @@ def software_of(asked: ProjectOptions) -> Software:
 
 def _ranks(system: System, name: object, nodes: int | None, gpus: int | None) -> int:
     if (nodes is None) == (gpus is None):
-        raise UsageError("project takes either --nodes or --gpus")
+        raise UsageError("give only one of --nodes and --gpus")
     if gpus is not None:
         return gpus
     per_node = system.topology.ranks_per_node if system.topology is not None else None
     if per_node is None:
-        raise UsageError(f"{name}: how many devices a node has is not known; give --gpus")
+        raise UsageError(f"{name}: the number of devices per node is unknown; give --gpus")
     return (nodes or 1) * per_node

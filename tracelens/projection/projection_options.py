@@ -24,19 +24,21 @@ class ProjectOptions(TrainingOptions):
 
     nodes: int | None = option("whole nodes of the cluster", kind=positive, metavar="N")
     gpus: int | None = option("GPUs, instead of --nodes", kind=positive, metavar="N")
-    sequence: int = option("tokens of a sequence", 4096, kind=positive, metavar="TOKENS")
+    sequence: int = option("tokens per sequence", 4096, kind=positive, metavar="TOKENS")
     document: int | None = option(
         "tokens per packed document; default: one document per sequence", kind=positive, metavar="TOKENS"
     )
     global_batch: int | None = option(
-        "sequences of a step; default: 8 micro-batches per replica", kind=positive, metavar="SEQUENCES"
+        "sequences per step; default: 8 micro-batches per replica", kind=positive, metavar="SEQUENCES"
     )
     fsdp_overlap: str | None = option(
         "fixed hidden shares of FSDP's transfers, 0.93 or 90,24,34 (forward gather, backward gather, scatter); "
         "default: from the timeline",
         metavar="SHARE",
     )
-    straggler: str | None = option("one GPU computes that much longer, e.g. 1.15 or 3:1.15", metavar="[STAGE:]FACTOR")
+    straggler: str | None = option(
+        "one GPU computes slower by this factor, e.g. 1.15 or 3:1.15", metavar="[STAGE:]FACTOR"
+    )
     sequential_experts: bool = option("one GEMM per expert instead of a grouped GEMM", False)
     skew: str = option_fields.skew_of_experts("uniform")
     schedule: str | None = option("1f1b, zb-v, ...; default: 1f1b, interleaved with --vpp", metavar="NAME")
@@ -63,16 +65,16 @@ class SearchOptions:
     """What ``tracelens.search`` takes beside a model and a cluster. Texts are read as the command's are."""
 
     gpus: int | Collection[int] | str | None = option("device counts; N..M doubles from N", metavar="N|N..M|N,M")
-    max_gpus: int | None = option("no more devices; alone: 1, 2, 4 ... N", kind=positive, metavar="N")
-    global_batch: int = option("sequences of a step", MISSING, kind=positive, metavar="SAMPLES")
+    max_gpus: int | None = option("largest device count; without --gpus: 1, 2, 4 ... N", kind=positive, metavar="N")
+    global_batch: int = option("sequences per step", MISSING, kind=positive, metavar="SAMPLES")
     strategy: Strategy | Literal["all"] = option("how tensors are split", "all", choices=(*STRATEGIES, "all"))
     sequence: int | None = option(
-        "tokens of a sequence; default: the model's own, else 4096", kind=positive, metavar="TOKENS"
+        "tokens per sequence; default: the model's own, else 4096", kind=positive, metavar="TOKENS"
     )
     precision: Sequence[Precision] = option(
         "bf16, fp16, fp8, mxfp8, nvfp4; several are searched; default: bf16", ("bf16",), read=comma_list, metavar="P,P"
     )
-    rules: RuleSet = option("what prices a configuration", "corrected", choices=get_args(RuleSet))
+    rules: RuleSet = option("cost model of a configuration", "corrected", choices=get_args(RuleSet))
     backend: str = option_fields.cost_model(BACKENDS)
     top: int = option("results per device count and strategy", 10, kind=positive, metavar="N")
     fix: Mapping[str, Any] | Sequence[str] = option(
@@ -80,14 +82,14 @@ class SearchOptions:
     )
     forbid: Collection[str] = option("keep a dimension at 1, e.g. pp; repeatable", (), repeat=True, metavar="NAME")
     memory_headroom: float = option("share of device memory to leave free", 0.0, kind=float, metavar="SHARE")
-    objective: Objective = option("what the winner is best in", "time", choices=get_args(Objective))
+    objective: Objective = option("what to minimize", "time", choices=get_args(Objective))
     price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour()
 
     def device_counts(self) -> tuple[int, ...]:
         """``gpus`` that are no more than ``max_gpus``. UsageError where there is none."""
         asked, most = self.gpus, self.max_gpus
         if asked is None and most is None:
-            raise UsageError("--gpus or --max-gpus says how many devices")
+            raise UsageError("give --gpus or --max-gpus")
         if isinstance(asked, int):
             return (asked,)
         if asked is not None and not isinstance(asked, str):

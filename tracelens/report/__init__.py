@@ -71,7 +71,7 @@ def report(
         config = model if isinstance(model, ModelConfig) else ModelConfig.load(model)
         work = StepWork(model=config, tokens=tokens_per_step, batch=batch, sequence=sequence, ranks=ranks)
     elif (tokens_per_step, batch, sequence, ranks) != (None, None, None, None):
-        raise UsageError("tokens per step, batch, sequence and ranks are for a model's utilization: give --model too")
+        raise UsageError("--tokens-per-step, --batch, --sequence and --ranks need --model")
     options = Options(
         device=device if isinstance(device, HardwareSpec) or device is None else HardwareSpec.load(device),
         extensions=tuple(load_extension(spec) for spec in extensions),

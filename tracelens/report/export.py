@@ -59,7 +59,7 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, o
 def refuse_unknown(path: Path) -> str:
     """The ending of ``path``; UsageError for one that nothing writes."""
     if path.suffix not in _WRITERS:
-        raise UsageError(f"{path}: a table is written as {', '.join(_WRITERS)}")
+        raise UsageError(f"{path}: the name of a table must end in {', '.join(_WRITERS)}")
     return path.suffix
 
 

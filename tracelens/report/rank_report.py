@@ -190,9 +190,9 @@ def refuse_foreign(folder: Path) -> None:
     if not folder.absolute().parent.is_dir():
         raise InputError(f"cannot write {folder}: there is no folder {folder.parent}")
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; a report is a folder")
+        raise InputError(f"{folder} is a file, but a report is a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / JSON).is_file():
-        raise UsageError(f"{folder} exists and holds no tracelens report on ranks; choose another place with -o")
+        raise UsageError(f"{folder} exists and is not a tracelens report on ranks; choose another folder with -o")
 
 
 def _records(sheet: Sheet) -> list[dict[str, Any]]:

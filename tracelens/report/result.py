@@ -178,9 +178,9 @@ def refuse_foreign(folder: Path) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError(f"{folder} is a file; a report is a folder")
+        raise InputError(f"{folder} is a file, but a report is a folder")
     if any(folder.iterdir()) and not is_report(folder / JSON):
-        raise UsageError(f"{folder} exists and holds no tracelens report; choose another place with -o")
+        raise UsageError(f"{folder} exists and is not a tracelens report; choose another folder with -o")
 
 
 def _with_notices(summary: Summary, added: tuple[Notice, ...]) -> Summary:

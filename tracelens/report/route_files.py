@@ -35,7 +35,7 @@ def refuse_unknown(paths: Sequence[Path]) -> list[str]:
     """The endings of ``paths``; UsageError for one that nothing writes."""
     for path in paths:
         if path.suffix not in _WRITERS:
-            raise UsageError(f"{path}: a routing result is written as {', '.join(_WRITERS)}")
+            raise UsageError(f"{path}: the name of a routing result must end in {', '.join(_WRITERS)}")
     return [path.suffix for path in paths]
 
 

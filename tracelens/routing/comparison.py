@@ -31,7 +31,7 @@ def compared(result: RouteResult, folder: Path) -> RouteResult:
         raise UsageError("--compare needs a cluster: --cluster, or --ranks-per-node with --link-gb-s and --inter-gb-s")
     paths = sorted(p for p in folder.glob("*.json*") if p.name.endswith((".json", ".json.gz")))
     if not paths:
-        raise InputError(f"{folder} holds no .json or .json.gz")
+        raise InputError(f"{folder} contains no .json or .json.gz")
     ranks = result.summary["ranks"]
     rows = {"dispatch": result.summary["tokens"] / ranks, "combine": result.frames["ranks"].tokens_received.mean()}
     measured = []
@@ -39,7 +39,7 @@ def compared(result: RouteResult, folder: Path) -> RouteResult:
         trace = load(path)
         recorded = recorded_ep_size(trace.table)
         if recorded not in (None, ranks):
-            raise UsageError(f"{path}: its expert-parallel group has {recorded} ranks, the prediction {ranks}")
+            raise UsageError(f"{path}: its expert-parallel group has {recorded} ranks, but the prediction {ranks}")
         ops = analyze(trace, Options(cpu=True)).frames.get("unified_perf_summary")
         if ops is None:
             continue

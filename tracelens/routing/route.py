@@ -73,7 +73,9 @@ class Routing:
         if self.file is not None and self.file.is_dir():
             table = RoutingTable.load(self.file, ranks=self.ranks)
             if table.source.max(initial=0) >= self.ranks or table.source.min(initial=0) < 0:
-                raise UsageError(f"{self.file} has tokens of rank {table.source.max()}, there are {self.ranks} ranks")
+                raise UsageError(
+                    f"{self.file} has tokens of rank {table.source.max()}, but there are {self.ranks} ranks"
+                )
         elif self.file is not None and self.file.name.endswith((".json", ".json.gz")):
             table = RoutingTable.of_choices(self._as_recorded(self.file), self.ranks)
         elif self.file is not None:
@@ -86,7 +88,7 @@ class Routing:
             chosen = draw(self.skew, tokens=self.tokens, experts=self.experts, topk=self.topk, seed=self.seed)
             table = RoutingTable.of_choices(chosen, self.ranks)
         if table.experts.max(initial=0) >= self.experts:
-            raise UsageError(f"the routing names expert {table.experts.max()}, there are {self.experts} experts")
+            raise UsageError(f"the routing uses expert {table.experts.max()}, but there are {self.experts} experts")
         return dataclasses.replace(table, experts=self._kept(table.experts))
 
     def layers(self, layers: int, steps: int, drift: float) -> Iterator[tuple[int, int, RoutingTable]]:
@@ -97,7 +99,7 @@ class Routing:
         """
         if self.file is not None:
             if steps > 1 or drift:
-                raise UsageError("recorded routing does not drift: leave out --steps and --drift")
+                raise UsageError("recorded routing does not drift: omit --steps and --drift")
             chosen = self.drawn().experts
             if len(chosen) % layers:
                 raise UsageError(f"{len(chosen)} recorded tokens do not divide over {layers} layers")
@@ -190,7 +192,7 @@ def cluster_system(name: str | os.PathLike[str]) -> tuple[System, Topology]:
     """A cluster, or a device in its standard node, by name or file; and its links. UsageError where it has none."""
     system = System.load(name)
     if system.topology is None:
-        raise UsageError(f"{str(name)!r} does not say how its ranks are joined")
+        raise UsageError(f"{str(name)!r} does not define the links between its ranks")
     return system, system.topology
 
 
@@ -226,9 +228,9 @@ def route_ports(
     UsageError where figures do not fit.
     """
     if layers < 1 or steps < 1:
-        raise UsageError(f"layers and steps are at least 1, got {layers} and {steps}")
+        raise UsageError(f"layers and steps must be at least 1, got {layers} and {steps}")
     if drift and steps == 1:
-        raise UsageError("--drift is from step to step: say how many with --steps")
+        raise UsageError("--drift needs --steps")
     if routing.ranks < ports.ranks_per_node:
         ports = dataclasses.replace(ports, ranks_per_node=routing.ranks)
     table = routing.drawn()
@@ -378,7 +380,7 @@ def _refuse_for_seed(scenario: MeshScenario) -> None:
         if given
     ]
     if ignored:
-        raise UsageError(f"the seed rules never use {', '.join(ignored)}; leave out --rules seed")
+        raise UsageError(f"--rules seed ignores {', '.join(ignored)}; omit --rules seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ class BlockPool:
             del self._pieces[piece]
             self.free += self.piece_blocks
         if self.free < blocks:
-            raise UsageError(f"{blocks} blocks wanted, {self.free} of {self.total} are free")
+            raise UsageError(f"{blocks} blocks requested, but {self.free} of {self.total} are free")
         self.free -= blocks
         self.peak = max(self.peak, self.in_use)
 
@@ -53,7 +53,7 @@ class BlockPool:
         """Returns blocks. UsageError when more come back than were taken."""
         self.free += blocks
         if self.free > self.total:
-            raise UsageError(f"{self.free} free blocks of {self.total}: more came back than were taken")
+            raise UsageError(f"{self.free} free blocks of {self.total}: more were freed than allocated")
 
     def cached(self, pieces: Sequence[int]) -> int:
         """How many leading pieces are there."""

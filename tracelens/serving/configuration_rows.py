@@ -58,7 +58,7 @@ def point_of(row: Mapping[str, Any]) -> Point:
         try:
             number = int(float(value))
         except (OverflowError, ValueError):
-            raise UsageError(f"{name} is no number: {value!r}") from None
+            raise UsageError(f"{name} is not a number: {value!r}") from None
         if number == 0 and default is not None:
             return default
         if number < 1:
@@ -66,7 +66,7 @@ def point_of(row: Mapping[str, Any]) -> Point:
         return number
 
     if str(row.get("mode") or "agg") != "agg":
-        raise UsageError(f"mode {row.get('mode')} is not simulated from rows; use --prefill-replicas")
+        raise UsageError(f"--batch does not simulate mode {row.get('mode')}; use --prefill-replicas")
     batch = row.get("concurrency")
     name = "concurrency" if batch is not None and not (isinstance(batch, float) and math.isnan(batch)) else "batch_size"
     precision = row.get("precision")

@@ -99,7 +99,7 @@ class StepCost:
         self._rank = self._device()
         self.layers = model.layers
         if parallel.pp > len(self.layers):
-            raise UsageError(f"pp {parallel.pp} needs as many layers, {model.name} has {len(self.layers)}")
+            raise UsageError(f"pp {parallel.pp} needs at least as many layers; {model.name} has {len(self.layers)}")
         self.stages = _split(self.layers, parallel.pp)
         self._runs = tuple(_runs(stage) for stage in self.stages)
         self._letters = sorted(set(model.blocks))
@@ -287,7 +287,7 @@ class StepCost:
             return engine.kv_tokens
         hbm = self.system.device.hbm
         if hbm is None or hbm.nominal_gib is None:
-            raise UsageError(f"{self.system.device.name}: its memory is not known; give the engine's kv_tokens")
+            raise UsageError(f"{self.system.device.name}: its memory size is unknown; give --kv-tokens")
         usable = engine.memory_share * hbm.nominal_gib * BYTES_PER_GIB - engine.runtime_gib * BYTES_PER_GIB
         stages, last = ["".join(kinds) for kinds in self.stages], len(self.stages) - 1
         weights = max(

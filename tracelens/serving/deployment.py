@@ -42,7 +42,7 @@ class Parallelism:
         if self.stage_devices % self.ep:
             raise UsageError(f"ep {self.ep} does not divide tp {self.tp} * dp {self.dp} = {self.stage_devices} devices")
         if not 1 <= self.imbalance < float("inf"):
-            raise UsageError(f"the busiest device has at least the mean: imbalance {self.imbalance:g} is below 1")
+            raise UsageError(f"imbalance must be at least 1 (busiest device over mean), not {self.imbalance:g}")
 
     @property
     def stage_devices(self) -> int:
@@ -74,7 +74,7 @@ class Precision:
             return cls()
         dtype = DType.parse(name)
         if dtype is None or dtype.rate not in ("fp8", "fp4", "bf16", "fp16"):
-            raise UsageError(f"weights are bf16, fp16, fp8 or fp4, not {name!r}")
+            raise UsageError(f"weights must be bf16, fp16, fp8 or fp4, not {name!r}")
         if dtype.rate == "fp4" and model.experts is not None:
             return cls(experts=dtype)
         return cls(linear=dtype, experts=dtype)
@@ -115,20 +115,20 @@ class Engine:
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.block_tokens < 1:
-            raise UsageError("an engine serves at least one sequence, in blocks of at least one token")
+            raise UsageError("max_num_seqs and block_tokens must be at least 1")
         if self.max_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_batched_tokens {self.max_batched_tokens} cannot hold a token of each of max_num_seqs "
                 f"{self.max_num_seqs} sequences"
             )
         if self.kv_tokens is not None and self.kv_tokens < 1:
-            raise UsageError(f"a cache holds at least one token, not {self.kv_tokens}")
+            raise UsageError(f"kv_tokens must be at least 1, not {self.kv_tokens}")
         for name in ("memory_share", "watermark", "compute_efficiency", "hbm_efficiency", "link_efficiency"):
             share = getattr(self, name)
             if share is not None and not (0 <= share <= 1 if name == "watermark" else 0 < share <= 1):
-                raise UsageError(f"{name} is a share, at most 1, not {share:g}")
+                raise UsageError(f"{name} must be a share of at most 1, not {share:g}")
         if self.preemption not in ("recompute", "swap"):
-            raise UsageError(f"preemption is recompute or swap, not {self.preemption!r}")
+            raise UsageError(f"preemption must be recompute or swap, not {self.preemption!r}")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Engine:

@@ -43,13 +43,13 @@ class Experiment:
     def __post_init__(self) -> None:
         price = self.price_per_gpu_hour
         if price is not None and not 0 <= price < float("inf"):
-            raise UsageError(f"a price per hour is 0 or more, not {price:g}")
+            raise UsageError(f"a price per hour must be 0 or more, not {price:g}")
 
     def requests(self) -> Requests:
         """What is served. NothingToAnalyzeError without a request."""
         found = self.replay if self.replay is not None else self.workload.generate()
         if not len(found):
-            raise NothingToAnalyzeError("there are no requests to serve: 0 requests, or none in the duration")
+            raise NothingToAnalyzeError("no requests to serve: their number is 0, or none arrive within the duration")
         return found
 
     def cost(self) -> StepCost:
@@ -245,7 +245,7 @@ def read_settings(path: Path) -> dict[str, Any]:
                     take(value, f"{where}{key}.")
             elif key == "frameworks" and isinstance(value, list):
                 if len(value) != 1:
-                    raise InputError(f"{path}: one framework per experiment, there are {len(value)}")
+                    raise InputError(f"{path}: an experiment takes one framework, not {len(value)}")
                 take(value[0], f"{where}{key}.")
             elif key not in ignored:
                 found[renamed.get(key, key).replace("-", "_")] = value
@@ -267,7 +267,7 @@ def _document(path: Path) -> Mapping[str, Any]:
     except ValueError as error:
         raise InputError(f"{path} cannot be read as an experiment: {error}") from error
     if not isinstance(document, Mapping):
-        raise InputError(f"{path}: an experiment has sections, like simulation and model")
+        raise InputError(f"{path}: an experiment file needs sections, like simulation and model")
     return document
 
 
@@ -275,7 +275,7 @@ def _yaml(text: str) -> Any:
     try:
         yaml = importlib.import_module("yaml")
     except ImportError as error:
-        raise UsageError("experiment files in YAML need PyYAML (pip install pyyaml); TOML needs nothing") from error
+        raise UsageError("experiment files in YAML need PyYAML (pip install pyyaml); TOML files do not") from error
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

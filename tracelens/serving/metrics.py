@@ -49,9 +49,9 @@ def duration_s(text: str) -> float:
     try:
         value = float(number) * units[unit]
     except (ValueError, KeyError):
-        raise UsageError(f"a duration is like 500ms, 2.5s or 1h, not {text!r}") from None
+        raise UsageError(f"a duration looks like 500ms, 2.5s or 1h, not {text!r}") from None
     if not 0 <= value < math.inf:
-        raise UsageError(f"a duration is not negative: {text!r}")
+        raise UsageError(f"a duration must not be negative: {text!r}")
     return value
 
 

@@ -75,7 +75,7 @@ class Profile:
         except ValueError as error:
             raise InputError(f"{path} is not JSON: {error}") from error
         if not isinstance(text, dict):
-            raise InputError(f"{path}: a profile is a JSON object")
+            raise InputError(f"{path}: a profile must be a JSON object")
         if "aggregated_ops" not in text and "layers" not in text and len(text) == 1:
             # A database of models with a single one in it
             text = next(iter(text.values()))
@@ -87,7 +87,7 @@ class Profile:
                 for name in ("prefill", "decode")
             }
         if not isinstance(phases, dict):
-            raise InputError(f"{path}: neither aggregated_ops nor layers is there")
+            raise InputError(f"{path}: it has neither aggregated_ops nor layers")
         return cls(
             prefill=_phase(phases.get("prefill"), "prompt_token", f"{path}: aggregated_ops.prefill"),
             decode=_phase(phases.get("decode"), "token_in_batch", f"{path}: aggregated_ops.decode"),

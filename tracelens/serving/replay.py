@@ -182,7 +182,7 @@ def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measur
     names = list(dict.fromkeys(row.get("gpu", "") for row in rows))
     wanted = run if run is not None else names[0]
     if wanted not in names or (run is None and len(names) > 1):
-        raise InputError(f"{file} holds runs on {', '.join(names)}; say which")
+        raise InputError(f"{file} contains runs on {', '.join(names)}; choose one with --run")
     kept = [
         row
         for row in rows

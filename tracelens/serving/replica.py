@@ -107,14 +107,14 @@ class Replica:
             return lambda request: (requests.input_tokens[request] + requests.output_tokens[request], request)
         if order == "priority":
             if not requests.priority:
-                raise UsageError("an order by priority needs requests that have one")
+                raise UsageError("order priority needs requests with a priority")
             return lambda request: (requests.priority[request], request)
         raise UsageError.unknown("order", order, ("fcfs", "sjf", "priority"))
 
     def _swap_fs_per_token(self) -> int:
         rate = self.cost.system.device.pcie_gb_s
         if rate is None:
-            raise UsageError(f"{self.cost.system.device.name}: swapping needs its PCIe rate, which is not known")
+            raise UsageError(f"{self.cost.system.device.name}: swapping needs its PCIe rate, which is unknown")
         devices = self.cost.deployment.parallelism.devices
         return round(self.cost.kv_bytes_per_token() / devices / (rate * 1e3) * 1e9)
 

@@ -36,13 +36,13 @@ class Requests:
 
     def __post_init__(self) -> None:
         if len(self.input_tokens) != len(self.output_tokens):
-            raise UsageError(f"{len(self.input_tokens)} prompts and {len(self.output_tokens)} answers")
+            raise UsageError(f"{len(self.input_tokens)} prompt lengths but {len(self.output_tokens)} output lengths")
         if (self.arrival_fs is None) == (self.concurrency is None):
-            raise UsageError("requests have either arrival times or a concurrency")
+            raise UsageError("requests need either arrival times or a concurrency, not both")
         if self.concurrency is not None and self.concurrency < 1:
             raise UsageError(f"concurrency must be at least 1, not {self.concurrency}")
         if len(self) and (min(self.input_tokens) < 1 or min(self.output_tokens) < 1):
-            raise UsageError("a request has at least one prompt token and one output token")
+            raise UsageError("a request needs at least one prompt token and one output token")
 
     def __len__(self) -> int:
         return len(self.input_tokens)
@@ -70,7 +70,7 @@ class Lengths:
                 return cls(mean=float(int(text)))
             numbers = [float(part) for part in rest.split(":")]
         except ValueError:
-            raise UsageError(f"a length is N or KIND:MEAN:SPREAD, not {text!r}") from None
+            raise UsageError(f"a length takes N or KIND:MEAN:SPREAD, not {text!r}") from None
         if kind not in ("fixed", "uniform", "lognormal", "zipf") or len(numbers) > 2:
             raise UsageError.unknown("length distribution", kind, ("fixed", "uniform", "lognormal", "zipf"))
         return cls(kind=kind, mean=numbers[0], spread=numbers[1] if len(numbers) > 1 else 0.0)
@@ -84,7 +84,7 @@ class Lengths:
         """``count`` lengths, at least 1 each."""
         if not 1 <= self.mean <= _LONGEST or not 0 <= self.spread < float("inf"):
             raise UsageError(
-                f"lengths need a mean from 1 to {_LONGEST:,} and no negative spread, not {self.mean:g}, {self.spread:g}"
+                f"a length needs a mean from 1 to {_LONGEST:,} and a spread from 0, not {self.mean:g}, {self.spread:g}"
             )
         if self.kind == "fixed":
             return [round(self.mean)] * count
@@ -159,9 +159,11 @@ class Workload:
 
     def __post_init__(self) -> None:
         if self.seed < 0:
-            raise UsageError(f"a seed is 0 or more, not {self.seed}")
+            raise UsageError(f"a seed must be 0 or more, not {self.seed}")
         if self.shared_tokens < 0 or self.shared_groups < 1:
-            raise UsageError(f"{self.shared_groups} shared texts of {self.shared_tokens} tokens are not possible")
+            raise UsageError(
+                f"shared prefixes need at least 1 group and 0 tokens, not {self.shared_groups} and {self.shared_tokens}"
+            )
 
     def generate(self) -> Requests:
         """The requests. Arrivals, prompts, answers and shared texts have a stream of random numbers each."""
@@ -191,13 +193,13 @@ class Workload:
 
     def _count(self) -> int:
         if self.count is not None and self.count < 0:
-            raise UsageError(f"a number of requests is not negative: {self.count}")
+            raise UsageError(f"the number of requests must not be negative: {self.count}")
         if self.duration_s is None:
             if self.count is None:
-                raise UsageError("say how many requests, or a duration")
+                raise UsageError("give a number of requests or a duration")
             return self.count
         if self.arrivals.rate is None:
-            raise UsageError("a duration needs a rate of arrivals; a closed loop needs a number of requests")
+            raise UsageError("a duration needs an arrival rate; a closed loop needs a number of requests")
         expected = self.arrivals.rate * self.duration_s
         # Six standard deviations of the count, so that the draw does not end before the duration does
         spread = max(self.arrivals.variation, 1.0)

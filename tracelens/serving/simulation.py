@@ -37,13 +37,13 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or self.prefill_replicas < 0:
-            raise UsageError("a deployment has at least one replica")
+            raise UsageError("a deployment needs at least one replica")
         if len(self.levels) not in (1, self.replicas + self.prefill_replicas):
             raise UsageError(
                 f"{len(self.levels)} levels of detail for {self.replicas + self.prefill_replicas} replicas"
             )
         if self.kv_link_gb_s is not None and not self.kv_link_gb_s > 0:
-            raise UsageError(f"a link for caches has a rate above 0 GB/s, not {self.kv_link_gb_s:g}")
+            raise UsageError(f"the cache link needs a rate above 0 GB/s, not {self.kv_link_gb_s:g}")
         for level in self.levels:
             if level not in LEVELS:
                 raise UsageError.unknown("level of detail", level, LEVELS)

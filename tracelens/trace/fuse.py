@@ -107,7 +107,7 @@ def parse_window(text: str) -> tuple[int, int]:
     try:
         start, end = (round(float(part) * 1e6) for part in text.split(":"))
     except (ValueError, OverflowError):
-        raise UsageError(f"a window is START:END in ms, like 10:20.5; got {text!r}") from None
+        raise UsageError(f"--window takes START:END in ms, like 10:20.5; got {text!r}") from None
     if end <= start:
         raise UsageError(f"the window {text!r} ends before it starts")
     return start, end

@@ -45,7 +45,7 @@ class MergedRanks:
         """The rows of one rank; UsageError, naming all, when it is none of them."""
         if number not in self.numbers:
             known = ", ".join(map(str, self.numbers))
-            raise UsageError(f"{table.source} holds the ranks {known}, not {number}")
+            raise UsageError(f"{table.source} has ranks {known}, not {number}")
         position = self.numbers.index(number)
         rows = np.flatnonzero((self.rank_of_row == position) | (self.rank_of_row == _OF_ALL))
         foreign = np.unique(table.lane[self.rank_of_row >= 0])

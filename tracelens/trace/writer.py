@@ -366,7 +366,7 @@ def _places(
         if call.duration_ns < 0:
             raise UsageError(f"{name} at {call.start_ns} ns lasts {call.duration_ns} ns")
         if call.start_ns < earliest:
-            raise UsageError(f"{name} starts at {call.start_ns} ns, before {earliest} ns where its turn begins")
+            raise UsageError(f"{name} starts at {call.start_ns} ns, before {earliest} ns where it may start")
         earliest = call.start_ns + call.duration_ns
         if caller is not None and earliest > caller.start_ns + caller.duration_ns:
             raise UsageError(f"{name} ends at {earliest} ns, after its caller {caller.signature.name}")

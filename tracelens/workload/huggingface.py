@@ -83,7 +83,7 @@ class _Keys:
         """A needed number of layers; InputError for one that no model has."""
         value = self.needed(name)
         if value > _MOST_LAYERS:
-            raise InputError(f"{self.file}: {name} is {value}, no model has as many")
+            raise InputError(f"{self.file}: {name} is {value}, which is too large for any model")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -131,7 +131,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise InputError(f"{path.name} is not a JSON file: {error}") from error
     if not isinstance(values, dict):
-        raise InputError(f"{path.name} is not a model config: its top level is no object")
+        raise InputError(f"{path.name} is not a model config: its top level is not an object")
     for inner in _INNER:
         if isinstance(values.get(inner), dict):
             values = values[inner]
@@ -141,12 +141,12 @@ def read_config(path: Path) -> dict[str, Any]:
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
         raise InputError(
-            f"{path.name}: model_type {kind!r} is not known here; known: {', '.join(sorted(_READERS))}. "
-            "Any other shape can be written as a model file, see docs/models.md"
+            f"{path.name}: model_type {kind!r} is not supported; supported: {', '.join(sorted(_READERS))}. "
+            "Write any other shape as a model file, see docs/models.md"
         )
     for name in _UNMODELED:
         if keys.get(name):
-            raise InputError(f"{path.name}: {name} is set, a kind of attention that has no model here")
+            raise InputError(f"{path.name}: {name} is set, a kind of attention that is not supported")
     shape = reader(keys, kind)
     ignored = keys.finish()
     notes = (f"{path.name}: keys not read: {', '.join(ignored)}",) if ignored else ()
@@ -237,13 +237,13 @@ def _windows(keys: _Keys, layers: int, kind: str) -> tuple[int | None, str]:
         return None, ATTENTION.letter * layers
     if not types:
         if kind == "qwen2_moe":
-            raise InputError(f"{keys.file}: use_sliding_window needs layer_types, which say where")
+            raise InputError(f"{keys.file}: use_sliding_window needs layer_types")
         given = keys.whole("max_window_layers")
         full = min(layers, _QWEN_FULL_LAYERS if given is None else given) if kind in ("qwen2", "qwen3") else 0
         return window, ATTENTION.letter * full + WINDOWED_ATTENTION.letter * (layers - full)
     unknown = sorted({each for each in types if each not in _LAYER_TYPES})
     if unknown:
-        raise InputError(f"{keys.file}: layer_types has {', '.join(unknown)}, which has no model here")
+        raise InputError(f"{keys.file}: layer_types has {', '.join(unknown)}, which is not supported")
     letters = "".join(_LAYER_TYPES[each] for each in types)
     if len(letters) != layers:
         raise InputError(f"{keys.file}: layer_types has {len(letters)} entries for {layers} layers")
@@ -315,7 +315,7 @@ def _hybrid_blocks(keys: _Keys, name: str) -> str:
     names = {(kind.letter if isinstance(given, str) else kind.name): kind.letter for kind in types}
     unknown = sorted({kind for kind in kinds if kind not in names})
     if unknown:
-        raise InputError(f"{keys.file}: {name} has {', '.join(unknown)}, which has no model here")
+        raise InputError(f"{keys.file}: {name} has {', '.join(unknown)}, which is not supported")
     return "".join(names[kind] for kind in kinds)
 
 

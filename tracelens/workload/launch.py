@@ -216,7 +216,7 @@ def _model(keys: _Keys) -> ModelConfig | None:
             raise InputError(f"{keys.file}: model: {error}") from error
     vocab = keys.whole("padded_vocab_size") or keys.whole("vocab_size")
     if vocab is None:
-        raise InputError(f"{keys.file}: vocab_size is missing, so logits and embedding have no size")
+        raise InputError(f"{keys.file}: vocab_size is missing, which logits and embedding need")
     count, ffn = keys.whole("num_experts"), keys.whole("ffn_hidden_size") or 4 * hidden
     latent = _latent(keys) if keys.flag("multi_latent_attention") else None
     return ModelConfig(
@@ -271,7 +271,7 @@ def _blocks(keys: _Keys, layers: int, experts: int | None) -> str:
     runs = re.findall(r"\[([01])\]\*(\d{1,5})", frequency.replace(" ", ""))
     made = "".join((SPARSE_LAYER if kind == "1" else DENSE_LAYER) * int(times) for kind, times in runs)
     if len(made) != 2 * layers:
-        raise InputError(f"{keys.file}: moe_layer_freq {frequency!r} does not say {layers} layers")
+        raise InputError(f"{keys.file}: moe_layer_freq {frequency!r} does not fit {layers} layers")
     return made
 
 

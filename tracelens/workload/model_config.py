@@ -54,15 +54,15 @@ class ModelConfig(ModelShape):
         types, letters = block_types(), self.blocks + self.mtp_blocks
         unknown = sorted(set(letters) - set(types))
         if unknown:
-            raise InputError(f"model {self.name}: no block is written {' or '.join(map(repr, unknown))}")
+            raise InputError(f"model {self.name}: unknown block {' or '.join(map(repr, unknown))}")
         for letter in sorted(set(letters), key=list(types).index):
             for needed, present in types[letter].needs(self).items():
                 if present is None:
                     raise InputError(f"model {self.name}: blocks have {letter!r}, but {needed} is missing")
         if self.document is not None and self.document < 1:
-            raise InputError(f"model {self.name}: a text has at least one token, not {self.document}")
+            raise InputError(f"model {self.name}: a document needs at least one token, not {self.document}")
         if self.experts is not None and self.experts.top_k > self.experts.count:
-            raise InputError(f"model {self.name}: a token goes to {self.experts.top_k} of {self.experts.count} experts")
+            raise InputError(f"model {self.name}: top_k {self.experts.top_k} does not fit {self.experts.count} experts")
         if self.q_heads % self.kv_heads:
             raise InputError(
                 f"model {self.name}: {self.q_heads} query heads do not share {self.kv_heads} key and value heads evenly"

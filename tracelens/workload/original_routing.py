@@ -51,7 +51,7 @@ class RoutingTable:
         """
         experts = read_numbers(folder / ROUTING_FILE)
         if (experts != np.floor(experts)).any() or (experts < 0).any():
-            raise InputError(f"{folder / ROUTING_FILE}: an expert id is a whole number from 0 on")
+            raise InputError(f"{folder / ROUTING_FILE}: an expert id must be a whole number of at least 0")
         tokens, topk = experts.shape
         chosen = experts.astype(np.int32)
         if not (folder / WEIGHTS_FILE).exists():
@@ -77,7 +77,7 @@ def seed_routing(
     """
     if experts > _MOST_EXPERTS or tokens > _MOST_TOKENS:
         raise UsageError(
-            f"the seed rules hold at most {_MOST_EXPERTS} experts and {_MOST_TOKENS:,} tokens, "
+            f"--rules seed supports at most {_MOST_EXPERTS} experts and {_MOST_TOKENS:,} tokens, "
             f"got {experts} and {tokens:,}; the default rules have no such limit"
         )
     if not 1 <= topk <= experts:
@@ -86,14 +86,18 @@ def seed_routing(
         raise UsageError(f"{experts} experts do not divide over {ranks} ranks; give a map of experts to ranks")
     hot = int(experts * hot_ratio)
     if not 0 < hot <= experts or not 0 <= hot_weight <= 1:
-        raise UsageError(f"hot ratio {hot_ratio} of {experts} experts and hot weight {hot_weight} make no distribution")
+        raise UsageError(
+            f"hot ratio {hot_ratio} of {experts} experts with hot weight {hot_weight} is not a valid distribution"
+        )
     picker, generator = random.Random(seed), np.random.RandomState(seed)  # noqa: S311 - reproduces a simulation
     hot_experts = picker.sample(range(experts), hot)
     order = hot_experts + [e for e in range(experts) if e not in set(hot_experts)]
     cold = experts - hot
     chance = [hot_weight / hot] * hot + [(1 - hot_weight) / cold] * cold if cold else [1 / hot] * hot
     if np.count_nonzero(chance) < topk:
-        raise UsageError(f"top-k {topk} needs as many experts with a chance, hot weight {hot_weight:g} leaves fewer")
+        raise UsageError(
+            f"top-k {topk} needs as many experts with a probability above 0; hot weight {hot_weight:g} leaves fewer"
+        )
     chosen = np.array([generator.choice(order, topk, replace=False, p=chance) for _ in range(tokens)])
     weights = generator.uniform(size=(tokens, topk)).astype(np.float32)
     return RoutingTable(experts=chosen.reshape(tokens, topk), weights=weights, source=np.arange(tokens) % ranks)
@@ -107,7 +111,9 @@ def read_numbers(path: Path) -> NDArray[np.float64]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise InputError(f"{path}: every row has the same count of numbers, without a header ({error})") from error
+        raise InputError(
+            f"{path}: all rows must have the same number of numbers, without a header ({error})"
+        ) from error
     if matrix.ndim != 2 or not matrix.size:
         raise InputError(f"{path}: no rows")
     return matrix

@@ -98,7 +98,7 @@ class ParallelConfig(TrainingOptions):
             if getattr(self, name) not in known:
                 raise UsageError.unknown(name, str(getattr(self, name)), known)
         if len(self.bf16_layers) != 2 or any(type(count) is not int or count < 0 for count in self.bf16_layers):
-            raise UsageError(f"bf16_layers must be two numbers of layers, like (1, 1), not {self.bf16_layers!r}")
+            raise UsageError(f"bf16_layers must be two layer counts, like (1, 1), not {self.bf16_layers!r}")
         if self.stage_ranks % (self.ep * self.etp):
             raise UsageError(
                 f"ep {self.ep} * etp {self.etp} = {self.ep * self.etp} does not divide "
@@ -107,7 +107,7 @@ class ParallelConfig(TrainingOptions):
         if self.shard is not None and (self.shard < 1 or self.copies % self.shard):
             raise UsageError(f"shard {self.shard} does not divide dp {self.dp} * cp {self.cp} = {self.dp * self.cp}")
         if self.summa_blocks is not None and (self.summa_blocks < 1 or self.ep * self.etp > 1):
-            raise UsageError("SUMMA has at least one block, and no experts")
+            raise UsageError("SUMMA needs at least one block, and supports no experts")
 
     @classmethod
     def of(cls, *, ranks: int, global_batch: int, dp: int | None = None, **fields: Any) -> ParallelConfig:

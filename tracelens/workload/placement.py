@@ -23,9 +23,9 @@ class Placement:
 
     def __post_init__(self) -> None:
         if not len(self.rank_of_slot) or len(self.rank_of_slot) != len(self.expert_of_slot):
-            raise UsageError("a placement names an expert and a rank for every slot")
+            raise UsageError("a placement needs an expert and a rank for every slot")
         if self.rank_of_slot.min() < 0 or self.rank_of_slot.max() >= self.ranks:
-            raise UsageError(f"a placement names rank {self.rank_of_slot.max()}, there are {self.ranks} ranks")
+            raise UsageError(f"a placement uses rank {self.rank_of_slot.max()}, but there are {self.ranks} ranks")
         missing = np.setdiff1d(np.arange(self.experts), self.expert_of_slot)
         if len(missing) or self.expert_of_slot.min() < 0:
             raise UsageError(
@@ -88,7 +88,7 @@ def eplb(expert_loads: Ints, *, slots: int, ranks: int, nodes: int = 1, groups: 
     loads = np.asarray(expert_loads, dtype=np.float64)
     experts = len(loads)
     if slots < experts:
-        raise UsageError(f"{slots} slots do not hold {experts} experts")
+        raise UsageError(f"{slots} slots are too few for {experts} experts")
     if ranks < 1 or slots % ranks:
         raise UsageError(f"{slots} slots do not divide over {ranks} ranks")
     if nodes < 1 or ranks % nodes:
@@ -141,7 +141,7 @@ def _replicated(weights: NDArray[np.float64], slots: int) -> tuple[NDArray[np.in
 
 def _per_rank(experts: int, ranks: int) -> int:
     if ranks < 1 or experts < 1:
-        raise UsageError(f"experts and ranks are at least 1, got {experts} and {ranks}")
+        raise UsageError(f"experts and ranks must be at least 1, got {experts} and {ranks}")
     if experts % ranks:
         raise UsageError(f"{experts} experts do not divide over {ranks} ranks; give a map of experts to ranks")
     return experts // ranks

@@ -66,7 +66,7 @@ class Skew:
         if name == "dirichlet" and a <= 0:
             raise UsageError(f"dirichlet needs a parameter above 0, got {a:g}")
         if not np.isfinite([a, b]).all() or a < 0 or b < 0:
-            raise UsageError(f"routing distribution {text!r}: its numbers are 0 or more")
+            raise UsageError(f"routing distribution {text!r}: its numbers must be 0 or more")
         return cls(kind=name, a=a, b=b)  # type: ignore[arg-type]
 
     def weights(self, experts: int, seed: int) -> Floats:
@@ -95,7 +95,7 @@ class Skew:
         hot = int(experts * self.a)
         if not 1 <= hot <= experts or not 0 <= self.b <= 1:
             raise UsageError(
-                f"hot ratio {self.a:g} of {experts} experts and hot weight {self.b:g} make no distribution"
+                f"hot ratio {self.a:g} of {experts} experts with hot weight {self.b:g} is not a valid distribution"
             )
         return hot
 
@@ -131,13 +131,11 @@ def _balanced(*, tokens: int, experts: int, topk: int) -> Assignment:
 def check_shape(*, tokens: int, experts: int, topk: int) -> None:
     """UsageError for what no routing has."""
     if tokens < 1 or experts < 1 or topk < 1:
-        raise UsageError(f"tokens, experts and top-k are at least 1, got {tokens}, {experts} and {topk}")
+        raise UsageError(f"tokens, experts and top-k must be at least 1, got {tokens}, {experts} and {topk}")
     if topk > experts:
         raise UsageError(f"top-k {topk} needs at least as many experts, there are {experts}")
     if tokens * topk > MOST_ROUTINGS:
-        raise UsageError(
-            f"{tokens:,} tokens of top-k {topk} are more than {MOST_ROUTINGS:,} routings; take fewer tokens"
-        )
+        raise UsageError(f"{tokens:,} tokens with top-k {topk} exceed {MOST_ROUTINGS:,} routings; use fewer tokens")
 
 
 def id_type(experts: int) -> type[np.int16] | type[np.int32]:
@@ -155,7 +153,7 @@ def sample(weights: Floats, *, tokens: int, topk: int, seed: int = 0) -> Assignm
     experts = len(weights)
     check_shape(tokens=tokens, experts=experts, topk=topk)
     if np.count_nonzero(weights > 0) < topk or not np.isfinite(weights).all() or weights.min() < 0:
-        raise UsageError(f"top-k {topk} needs as many experts with a chance above 0")
+        raise UsageError(f"top-k {topk} needs as many experts with a probability above 0")
     rng = np.random.default_rng([seed, 2])
     threshold, alias = _alias_table(weights)
     chosen = np.empty((tokens, topk), id_type(experts))
@@ -174,9 +172,9 @@ def from_counts(counts: NDArray[np.integer[Any]], *, tokens: int, seed: int = 0)
     counts = np.asarray(counts, dtype=np.int64)
     total = int(counts.sum())
     if tokens < 1 or total % tokens or not total:
-        raise UsageError(f"{total} routings do not make {tokens} tokens of one top-k")
+        raise UsageError(f"{total} routings cannot be divided over {tokens} tokens")
     if counts.max() > tokens or counts.min() < 0:
-        raise UsageError(f"an expert has {counts.max()} routings, there are {tokens} tokens")
+        raise UsageError(f"an expert has {counts.max()} routings, but there are {tokens} tokens")
     rng = np.random.default_rng([seed, 4])
     order = rng.permutation(len(counts))
     runs = np.repeat(order.astype(id_type(len(counts))), counts[order])
@@ -259,7 +257,7 @@ def drifting_weights(
     log w' = (1 - drift) log w + drift * (a fresh draw's log w), renormalised: 0 keeps, 1 draws anew.
     """
     if not 0 <= drift <= 1:
-        raise UsageError(f"drift is between 0 (nothing changes) and 1 (all new), got {drift:g}")
+        raise UsageError(f"drift must be between 0 (nothing changes) and 1 (all new), got {drift:g}")
     logs = [np.log(np.maximum(skew.weights(experts, seed * 1_000_003 + layer), 1e-12)) for layer in range(layers)]
     for step in range(steps):
         for layer in range(layers):
@@ -344,7 +342,7 @@ def with_capacity(chosen: Assignment, *, experts: int, factor: float) -> Assignm
     First choices go before second ones, earlier tokens before later ones.
     """
     if not factor > 0:
-        raise UsageError(f"a capacity factor is above 0, got {factor:g}")
+        raise UsageError(f"a capacity factor must be above 0, got {factor:g}")
     tokens, topk = chosen.shape
     capacity = int(np.ceil(factor * tokens * topk / experts))
     flat = chosen.T.ravel()
@@ -370,33 +368,33 @@ def read_routing(path: Path, *, topk: int | None, tokens: int | None = None, see
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from error
         except (ValueError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path} is no .npz of numbers") from error
+            raise InputError(f"{path} is not an .npz file of numbers") from error
     else:
         matrix = read_numbers(path)
         arrays = {"counts": matrix[:, 0]} if matrix.shape[1] == 1 else {"experts": matrix}
     if "experts" in arrays:
         ids = arrays["experts"].reshape(-1, arrays["experts"].shape[-1])
         if ids.size == 0 or (ids != np.floor(ids)).any() or ids.min() < DROPPED:
-            raise InputError(f"{path}: an expert id is a whole number from 0 on")
+            raise InputError(f"{path}: an expert id must be a whole number of at least 0")
         given = arrays.get("num_experts")
         experts = int(given) if given is not None else int(ids.max()) + 1
         return ids.astype(id_type(experts)), experts
     if "logits" in arrays:
         if topk is None:
-            raise UsageError(f"{path} holds router logits: say how many experts a token takes (top-k)")
+            raise UsageError(f"{path} contains router logits: give top-k")
         logits = arrays["logits"].reshape(-1, arrays["logits"].shape[-1]).astype(np.float64)
         return top_k(logits, topk), logits.shape[1]
     if "counts" in arrays:
         counts = arrays["counts"].reshape(-1, arrays["counts"].shape[-1]).sum(axis=0)
         if (counts != np.floor(counts)).any() or counts.min() < 0:
-            raise InputError(f"{path}: routings per expert are whole numbers")
+            raise InputError(f"{path}: routings per expert must be whole numbers")
         if tokens is None and topk is None:
-            raise UsageError(f"{path} holds routings per expert: say how many experts a token takes (top-k)")
+            raise UsageError(f"{path} contains routings per expert: give top-k")
         rows = tokens if tokens is not None else int(counts.sum()) // max(1, topk or 1)
         if topk is not None and tokens is None and counts.sum() % topk:
-            raise UsageError(f"{path}: {int(counts.sum()):,} routings are no multiple of top-k {topk}")
+            raise UsageError(f"{path}: {int(counts.sum()):,} routings are not a multiple of top-k {topk}")
         return from_counts(counts.astype(np.int64), tokens=rows, seed=seed), len(counts)
-    raise InputError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; expected logits, experts or counts")
+    raise InputError(f"{path} contains {', '.join(sorted(arrays)) or 'nothing'}; expected logits, experts or counts")
 
 
 def _alias_table(weights: Floats) -> tuple[Floats, NDArray[np.intp]]:

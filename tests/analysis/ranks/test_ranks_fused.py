@@ -45,7 +45,7 @@ def test_only_the_wanted_ranks_are_fused(tmp_path):
     read = read_ranks(find_traces([str(tmp_path / "job")]), RankOptions(), executor=Serial())
     fused, _ = fuse_ranks(read, RankOptions(), tmp_path / "f.json.gz", wanted=parse_ranks("1-2,9"))
     assert fused.ranks == 2
-    with pytest.raises(UsageError, match="none of the ranks 9 has a trace"):
+    with pytest.raises(UsageError, match="no trace for ranks 9"):
         fuse_ranks(read, RankOptions(), tmp_path / "f.json", wanted=parse_ranks("9"))
 
 

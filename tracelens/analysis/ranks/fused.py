@@ -36,7 +36,7 @@ def fuse_ranks(
     ranks = read.numbered.ranks
     chosen = [rank for rank in sorted(ranks) if wanted is None or rank in wanted]
     if not chosen:
-        raise UsageError(f"none of the ranks {ranks_text(wanted or ())} has a trace; there are {ranks_text(ranks)}")
+        raise UsageError(f"no trace for ranks {ranks_text(wanted or ())}; there are traces for {ranks_text(ranks)}")
     if align:
         _, clocks = align_clocks(match_calls(ranks, ep_size=options.ep_size), ranks, options.ranks_per_node)
     else:

@@ -49,9 +49,9 @@ def find_traces(given: Iterable[str]) -> list[Path]:
                 pattern = str(path.relative_to(path.anchor))
                 files = [f for f in Path(path.anchor or ".").glob(pattern) if f.is_file()] if text else []
         except (OSError, ValueError) as error:
-            raise InputError(f"no traces can be looked for at {text!r}: {error}") from error
+            raise InputError(f"cannot search for traces at {text!r}: {error}") from error
         if not files:
-            raise InputError(f"there is no trace at {text!r} (looked for *.json and *.json.gz)")
+            raise InputError(f"no trace found at {text!r} (looked for *.json and *.json.gz)")
         found |= dict.fromkeys(sorted(files, key=_natural))
     return list(found)
 
@@ -74,7 +74,7 @@ def number_ranks(summaries: Iterable[tuple[Path, RankSummary]]) -> Numbered:
             known.append((0, path, summary))
         else:
             raise InputError(
-                f"{path.name} says nothing about its rank: it has no distributedInfo, and its name no rank0, rank-0, "
+                f"the rank of {path.name} is unknown: it has no distributedInfo, and its name has no rank0, rank-0, "
                 "rank[0] or TP-0"
             )
     how = "the traces or their file names"

@@ -85,7 +85,7 @@ def of_one_rank(trace: Trace, number: int | None) -> tuple[Trace, MergedRanks | 
     if ranks is None:
         if number is not None and number != trace.table.rank:
             source = trace.table.source
-            raise UsageError(f"{source} holds one rank, or nothing in it tells its ranks apart: leave --rank out")
+            raise UsageError(f"{source} has one rank, or ranks that cannot be told apart: omit --rank")
         return trace, None
     number = ranks.numbers[0] if number is None else number
     return type(trace).of(ranks.table(trace.table, number)), replace(ranks, chosen=number)

@@ -98,7 +98,7 @@ class EPComm(PerfModel):
         if ranks is None:
             return None
         if ranks < 1:
-            raise UsageError(f"an expert-parallel group has at least one rank, not {ranks}")
+            raise UsageError(f"an expert-parallel group needs at least one rank, not {ranks}")
         nbytes = self.exchanged_bytes()
         return None if nbytes is None else nbytes * (ranks - 1) / ranks
 

@@ -79,5 +79,5 @@ def exactly(name: str, chunks: int, asked: int) -> int:
     """``chunks``. UsageError when something else was ``asked`` for; 1 leaves it to the schedule."""
     if asked not in (1, chunks):
         several = f"{chunks} chunk{'s' if chunks > 1 else ''} per rank"
-        raise UsageError(f"schedule {name} has {several}, not {asked}; interleaved and gpipe have any number")
+        raise UsageError(f"schedule {name} needs {several}, not {asked}; interleaved and gpipe take any number")
     return chunks

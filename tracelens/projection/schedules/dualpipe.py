@@ -20,7 +20,7 @@ class DualPipe:
 
     def chunks(self, asked: int) -> int:
         if asked != 1:
-            raise UsageError(f"schedule dualpipe has one chunk per rank and direction, not {asked}")
+            raise UsageError(f"schedule dualpipe needs one chunk per rank and direction, not {asked}")
         return 2
 
     def routes(self, ranks: int, chunks: int) -> Sequence[Route]:

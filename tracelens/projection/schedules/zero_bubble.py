@@ -49,7 +49,7 @@ def filled(plan: Plan, routes: Sequence[Route], wanted: Sequence[Sequence[Task]]
         due = arrived.get((kind, at, c, m))
         full = kind == "F" and rank.kept >= limit
         if full and not rank.later:
-            raise UsageError(f"{limit} chunks of activations per rank are too few for the schedule")
+            raise UsageError(f"the schedule needs more than {limit} chunks of activations per rank")
         # Half a weights' gradient late is as good as half of it idle
         if rank.later and (full or due is None or due >= now + plan.wgrad_us / 2):
             earlier, chunk = rank.later.popleft()
@@ -80,7 +80,7 @@ def filled(plan: Plan, routes: Sequence[Route], wanted: Sequence[Sequence[Task]]
         heapq.heappush(clock, (end, at))
     stuck = [index for index, rank in enumerate(ranks) if rank.left]
     if stuck:
-        raise UsageError(f"the schedule waits for itself on ranks {stuck}")
+        raise UsageError(f"the schedule deadlocks on ranks {stuck}")
     return [rank.done for rank in ranks]
 
 

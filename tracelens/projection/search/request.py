@@ -74,13 +74,13 @@ class Request:
             if given not in known:
                 raise UsageError.unknown(what, given, known)
         if not self.gpus or min(*self.gpus, self.global_batch, self.top) < 1:
-            raise UsageError("a search needs device counts, a global batch and a number of results, all at least 1")
+            raise UsageError("device counts, global batch and number of results must all be at least 1")
         if self.rules != "corrected" and (self.precisions != ("bf16",) or self.backends != BACKENDS):
-            raise UsageError(f"rules {self.rules} price 16-bit products their own way: no --precision, no --backend")
+            raise UsageError(f"rules {self.rules} use their own 16-bit GEMM model: omit --precision and --backend")
         if self.price_per_gpu_hour is not None and not 0 < self.price_per_gpu_hour < np.inf:
             raise UsageError(f"--price-per-gpu-hour must be above 0 and finite, not {self.price_per_gpu_hour}")
         if self.objective == "cost" and self.price_per_gpu_hour is None:
-            raise UsageError("the objective cost needs --price-per-gpu-hour")
+            raise UsageError("--objective cost needs --price-per-gpu-hour")
 
     @classmethod
     def of(cls, model: str, cluster: str, asked: SearchOptions) -> Request:
@@ -294,7 +294,9 @@ def _evaluated(
         if watts is not None:
             frame["j_per_token"] = device_s * watts / tokens
         elif request.objective == "energy":
-            raise UsageError(f"{request.cluster}: the device's power is not known to these rules, so energy is neither")
+            raise UsageError(
+                f"{request.cluster}: these rules have no power figure for the device, so energy is unknown"
+            )
         frames.append(frame)
     kept = [frame for frame in frames if len(frame)] or frames[:1]
     return pd.concat(kept, ignore_index=True)

@@ -33,7 +33,7 @@ class Constraints:
 
     def __post_init__(self) -> None:
         if not 0 <= self.headroom < 1:
-            raise UsageError(f"memory headroom is a share from 0 to below 1, not {self.headroom}")
+            raise UsageError(f"memory headroom must be from 0 to below 1, not {self.headroom}")
 
     @property
     def is_one_configuration(self) -> bool:
@@ -54,7 +54,7 @@ class Constraints:
             if only is None or name in only:
                 asked, column = _LEAST.get(name, 1) if value is None else value, np.asarray(columns[name])
                 if column.dtype.kind in "if" and not isinstance(asked, int | float):
-                    raise UsageError(f"{name} is a number, not {asked!r}")
+                    raise UsageError(f"{name} must be a number, not {asked!r}")
                 allowed &= column == asked
         return allowed
 

@@ -126,9 +126,13 @@ def _by_point(table: pd.DataFrame, same: str) -> dict[tuple[str, ...], pd.DataFr
     columns = [_COLUMN[name] for name in AXES]
     missing = [name for name in (*columns, _ASKED) if name not in table]
     if missing:
-        raise InputError(f"the table to go on with lacks the columns {', '.join(missing)}: it is of no sweep")
+        raise InputError(
+            f"the table to resume from was not written by `search --sweep`: it lacks the columns {', '.join(missing)}"
+        )
     if other := sorted(set(table[_ASKED].astype(str)) - {same}):
-        raise InputError(f"the table to go on with answers {other[0]}; asked is {same}: write to another file")
+        raise InputError(
+            f"the table to resume from is of another search ({other[0]}, not {same}): choose another file with -o"
+        )
     named = table.copy()
     for name in columns:
         named[name] = [_text(value) for value in named[name]]
@@ -152,7 +156,7 @@ def _numbers(name: str, text: str) -> Iterator[float]:
     except ValueError:
         raise UsageError(f"--sweep {name}: not numbers: {text!r}") from None
     if not 0 < value <= end:
-        raise UsageError(f"--sweep {name}: {text!r} is empty, or does not begin above 0")
+        raise UsageError(f"--sweep {name}: {text!r} is empty, or does not start above 0")
     while value <= end:
         yield value
         value *= 2

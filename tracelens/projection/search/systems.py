@@ -138,8 +138,8 @@ def paper_shape(name: str, sequence: int | None = None) -> Shape:
             or model.kv_heads != model.q_heads
         ):
             raise UsageError(
-                f"the paper's rules know dense models with a plain feed-forward of 4 times the hidden size and as many "
-                f"key as query heads; {model.name} is another kind, --rules corrected knows it"
+                f"the paper's rules support dense models with a plain feed-forward of 4 times the hidden size and as "
+                f"many key as query heads; for {model.name} use --rules corrected"
             ) from None
         return Shape(sequence=length, hidden=model.hidden, heads=model.q_heads, depth=len(model.layers))
     return shape if sequence is None else replace(shape, sequence=sequence)
@@ -150,7 +150,7 @@ def _split(name: str) -> tuple[str, int | None]:
     if found is None:
         return name.lower(), None
     if int(found[2]) < 1:
-        raise UsageError(f"{name!r}: a fast domain has at least one device")
+        raise UsageError(f"{name!r}: a fast domain needs at least one device")
     return found[1].lower(), int(found[2])
 
 
@@ -208,7 +208,7 @@ def _as_paper(system: System) -> PaperSystem:
         if not figure
     ]  # fmt: skip
     if missing or matrix is None or vector is None or hbm is None or topology is None:
-        raise UsageError(f"{device.name}: the paper's rules need {', '.join(missing)}, which is not known")
+        raise UsageError(f"{device.name}: the paper's rules need {', '.join(missing)}, which is unknown")
     fast, slow = topology.tiers[0], topology.tiers[-1]
     node = topology.ranks_per_node or 1
     return PaperSystem(
@@ -255,7 +255,7 @@ def _with_node(system: System, ranks: int) -> System:
     """Nodes of ``ranks`` devices with as many network cards per device as before."""
     topology = system.topology
     if topology is None or topology.ranks_per_node is None or len(topology.tiers) < 2:
-        raise UsageError(f"{system.device.name} has no nodes whose size could change")
+        raise UsageError(f"{system.device.name} has no nodes, so -nvsN does not apply")
     node, network = topology.tiers[:2]
     cards = max(1, round(network.cards * ranks / topology.ranks_per_node))
     tiers = (replace(node, ranks=ranks), replace(network, cards=cards), *topology.tiers[2:])

@@ -151,7 +151,7 @@ class CorrectedRules:
     def topology(self) -> Topology:
         """UsageError for a device alone."""
         if self.system.topology is None:
-            raise UsageError(f"{self.system.device.name} stands alone: a search needs a cluster")
+            raise UsageError(f"{self.system.device.name} has no interconnect; pass --cluster")
         return self.system.topology
 
     @property
@@ -398,7 +398,7 @@ class CorrectedRules:
         found = _chain(self.backends).estimate_many(WorkColumns.of(ops), system)
         unknown = np.flatnonzero(np.isnan(found.time_us))
         if len(unknown):
-            raise UsageError(f"{ops[unknown[0]]}: no backend prices it on {self.system.device.name}")
+            raise UsageError(f"{ops[unknown[0]]}: no backend can estimate it on {self.system.device.name}")
         return dict(zip(ops, sustained_us(found, ops, system).tolist(), strict=True))
 
     def _layer_parallel(self, one: Mapping[str, int]) -> ParallelConfig:

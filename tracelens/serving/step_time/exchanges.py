@@ -50,7 +50,7 @@ class Exchanges:
 
     def _made(self, word: str, nbytes: int, ranks: int, stride: int) -> Exchange:
         if self._topology is None:
-            raise UsageError(f"{self._device.name}: how its devices are joined is not known; name a cluster")
+            raise UsageError(f"{self._device.name}: the links between its devices are unknown; pass --cluster")
         name = self._all_reduce if word == "all_reduce" else None
         times, names = collective_us(word, float(nbytes), Group(ranks=ranks, stride=stride), self._topology, name)
         if math.isnan(times[0]):
@@ -102,7 +102,7 @@ def fallback_rates(device: HardwareSpec) -> tuple[Rates, str]:
             f"no cluster given: {device.name} joined by PCIe at {device.pcie_gb_s:g} GB/s, NCCL's overheads in a node"
         )
         return Rates(peak_gb_s=device.pcie_gb_s), note
-    raise UsageError(f"{device.name}: neither a link nor PCIe rate is known; name a cluster")
+    raise UsageError(f"{device.name}: its link and PCIe rates are unknown; pass --cluster")
 
 
 def _scaled(rates: Rates, share: float) -> Rates:
