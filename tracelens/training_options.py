@@ -21,7 +21,7 @@ Dispatcher: TypeAlias = Literal["alltoall", "deepep"]
 #: What selective recomputation runs again, as Megatron-LM's ``--recompute-modules`` names it.
 MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 
-_DEGREES, _COMPUTING = "how ranks share the work", "how it is computed"
+_DEGREES, _COMPUTING = "parallelism", "computation"
 
 
 def _first_and_last(text: str) -> tuple[int, int]:
@@ -58,7 +58,7 @@ class TrainingOptions:
     sequence_parallel: bool = option(
         "with --tp: run norms and residuals on all tokens on every rank", True, group=_DEGREES
     )
-    micro_batch: int = option("sequences of one pass", 1, kind=positive, metavar="SEQUENCES", group=_DEGREES)
+    micro_batch: int = option("sequences per micro-batch", 1, kind=positive, metavar="SEQUENCES", group=_DEGREES)
     tp_overlap: TPOverlap = option(
         "tensor-parallel collectives overlapped with GEMMs", "none", choices=get_args(TPOverlap), group=_COMPUTING
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.projection.project import Result
 
 DOES_NOT_FIT = 3
-_MEASURED = "beside a measured step"
+_MEASURED = "measured steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
