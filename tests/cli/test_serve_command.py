@@ -188,7 +188,7 @@ def test_output_is_a_place_and_as_answer_tokens_it_still_works_with_a_hint(capsy
     assert main([*new, "--output", "20"]) == 0
     former = capsys.readouterr()
     assert (former.out, expected.err) == (expected.out, "")
-    assert former.err == "hint: answer tokens are --output-tokens 20 now; -o/--output is where results go (./20)\n"
+    assert former.err == "hint: output tokens are --output-tokens 20 now; -o/--output is where results go (./20)\n"
     assert main([*new, "--output", "served"]) == 0
     assert main([*new, "--out", "20"]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["20", "served"]

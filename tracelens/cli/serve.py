@@ -22,7 +22,7 @@ from tracelens.serving.serving_options import TOKENS, DeploymentOptions, EngineO
 if TYPE_CHECKING:
     from tracelens.serving.deployment import Deployment
 
-_ASKED = "what is asked"
+_ASKED = "results"
 
 
 class _Output(argparse.Action):
@@ -30,7 +30,7 @@ class _Output(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, flag: str | None = None) -> None:
         if flag == "--output" and re.fullmatch(TOKENS, values):
-            hint(f"answer tokens are --output-tokens {values} now; -o/--output is where results go (./{values})")
+            hint(f"output tokens are --output-tokens {values} now; -o/--output is where results go (./{values})")
             namespace.output_tokens = values
         else:
             namespace.output = Path(values)
@@ -41,25 +41,27 @@ class ServeCommand(ServingConfig):
     """What the command takes beside the options of ``tracelens.serve``."""
 
     config: Path | None = option("experiment .toml, .json or .yaml; options override it", kind=Path, metavar="FILE")
-    model: str | None = option("a model of the package, or a Hugging Face config", metavar="NAME|config.json")
+    model: str | None = option("a bundled model, or a Hugging Face config", metavar="NAME|config.json")
     cluster: str | None = option(
         "e.g. dgx-h100, or a device such as h100-sxm", flags=("--cluster", "--device"), metavar="NAME|FILE"
     )
     sweep: str | None = option("a run per rate; rate=1..20..0.5 sets the step", metavar="rate=1..20", group=_ASKED)
     find_max_goodput: bool = option("with --sweep and --slo: the best rate", False, group=_ASKED)
     calibrate: Path | None = option(
-        "fit host times on measured requests or a report.json", kind=Path, metavar="FILE", group=_ASKED
+        "fit host times to measured requests or a report.json", kind=Path, metavar="FILE", group=_ASKED
     )
     export_profile: Path | None = option(
         "write the model's aggregated profile", kind=Path, metavar="FILE.json", group=_ASKED
     )
-    scenarios: bool = option("the three comparisons of levels of detail", False, group=_ASKED)
-    batch: Path | None = option("estimate every row, closed loop", kind=Path, metavar="points.csv", group=_ASKED)
+    scenarios: bool = option("compare the levels of detail in three scenarios", False, group=_ASKED)
+    batch: Path | None = option(
+        "estimate every row of a table, as a closed loop", kind=Path, metavar="points.csv", group=_ASKED
+    )
     trace: Path | None = option(
         "write the timeline of the first steps as a trace", kind=Path, metavar="out.json.gz", group=_ASKED
     )
     output: Path | None = option(
-        "folder for summary.json and CSVs; the file of --batch, --calibrate",
+        "folder for summary.json and CSVs; with --batch, --calibrate: the output file",
         metavar="PATH", flags=("-o", "--output", "--out"), action=_Output,
     )  # fmt: skip
     format: str = option_fields.output_format("text")
@@ -111,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     if mode == "sweep":
         return _sweep(args, deployment, asked)
     if args.find_max_goodput:
-        raise UsageError("--find-max-goodput needs --sweep: it picks one of its rates")
+        raise UsageError("--find-max-goodput needs --sweep, from whose rates it chooses")
     return _once(args, deployment, asked)
 
 
@@ -161,9 +163,9 @@ def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfi
     from tracelens.serving.experiment import experiment_of, find_max_goodput
 
     if args.output is not None or args.trace is not None or args.format != "text":
-        raise UsageError("--sweep prints a table: -o, --trace and --format are for a single run")
+        raise UsageError("--sweep cannot be combined with -o, --trace or --format")
     if args.find_max_goodput and not asked.slo:
-        raise UsageError("--find-max-goodput needs --slo: without limits every request is good")
+        raise UsageError("--find-max-goodput needs --slo")
     rates = _rates(args.sweep)
     experiment = experiment_of(deployment, dataclasses.replace(asked, rate=rates[0]))
     print(sweep_text(find_max_goodput(experiment, rates), best=args.find_max_goodput))
@@ -178,10 +180,10 @@ def _rates(text: str) -> tuple[float, ...]:
     except ValueError:
         numbers = []
     if name != "rate" or len(numbers) not in (2, 3) or not 0 < numbers[0] <= numbers[1]:
-        raise UsageError(f"--sweep is rate=FROM..TO or rate=FROM..TO..STEP, not {text!r}")
+        raise UsageError(f"--sweep takes rate=FROM..TO or rate=FROM..TO..STEP, not {text!r}")
     step = numbers[2] if len(numbers) == 3 else 1.0
     if step <= 0 or (numbers[1] - numbers[0]) / step > 1000:
-        raise UsageError(f"--sweep {text}: the step must be above 0, and at most 1000 runs come of it")
+        raise UsageError(f"--sweep {text}: the step must be above 0 and give at most 1000 runs")
     count = int((numbers[1] - numbers[0]) / step + 1e-9) + 1
     return tuple(numbers[0] + index * step for index in range(count))
 

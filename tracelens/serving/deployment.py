@@ -212,7 +212,7 @@ class Speculation:
                 draft=ModelConfig.load(draft) if draft else None,
             )
         except ValueError:
-            raise UsageError(f"--speculate is TOKENS:ACCEPTANCE, e.g. 4:0.7, not {text!r}") from None
+            raise UsageError(f"--speculate takes TOKENS:ACCEPTANCE, e.g. 4:0.7, not {text!r}") from None
 
     @property
     def tokens_per_step(self) -> float:

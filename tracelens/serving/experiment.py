@@ -122,9 +122,9 @@ def deployment_of(
     config = model if isinstance(model, ModelConfig) else ModelConfig.load(model)
     kv = DType.parse(asked.kv) if asked.kv else None
     if asked.kv and (kv is None or not kv.is_floating):
-        raise UsageError(f"a cache of keys and values is bf16, fp16, fp8 or fp4, not {asked.kv!r}")
+        raise UsageError(f"--kv must be bf16, fp16, fp8 or fp4, not {asked.kv!r}")
     if asked.draft_model and not asked.speculate:
-        raise UsageError("--draft-model guesses for --speculate, which is not given")
+        raise UsageError("--draft-model needs --speculate")
     return Deployment(
         model=config,
         system=cluster if isinstance(cluster, System) else System.load(cluster),
@@ -146,7 +146,7 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
         replay = read_requests(asked.replay, run=asked.run_name).requests
     closed = asked.concurrency is not None
     if not closed and asked.rate is None and replay is None:
-        raise UsageError("say how requests come: --rate, --concurrency or --replay")
+        raise UsageError("give --rate, --concurrency or --replay")
     duration = duration_s(asked.duration) if asked.duration else None
     count = asked.requests if isinstance(asked.requests, int) else None
     return Experiment(

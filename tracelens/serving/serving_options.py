@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tracelens.serving.deployment import Engine
     from tracelens.serving.requests import Lengths, Requests
 
-_SERVED, _HOW, _LOAD, _ASKED = "what is served", "how", "requests", "what is asked"
+_SERVED, _HOW, _LOAD, _ASKED = "model and engine", "replicas and simulation", "requests", "results"
 #: A number of tokens, or a distribution of them.
 TOKENS = r"\d+|[a-z]+:\d[\d.:e+-]*"
 
@@ -25,12 +25,12 @@ class EngineOptions:
     engine: Engine | Path | str | None = option(
         "host times and limits, as --calibrate writes them", kind=Path, metavar="engine.toml", group=_SERVED
     )
-    max_num_seqs: int | None = option("most sequences that decode at once", kind=int, group=_SERVED)
-    max_batched_tokens: int | None = option("most new tokens of a step", kind=int, group=_SERVED)
-    kv_tokens: int | None = option("size of the cache; default: what memory leaves", kind=int, group=_SERVED)
-    block_tokens: int | None = option("tokens of a cache block", kind=int, group=_SERVED)
+    max_num_seqs: int | None = option("maximum number of sequences that decode at once", kind=int, group=_SERVED)
+    max_batched_tokens: int | None = option("maximum number of new tokens per step", kind=int, group=_SERVED)
+    kv_tokens: int | None = option("KV cache size in tokens; default: from free memory", kind=int, group=_SERVED)
+    block_tokens: int | None = option("tokens per KV cache block", kind=int, group=_SERVED)
     preemption: str | None = option(
-        "what happens to a sequence when the cache is full", choices=("recompute", "swap"), group=_SERVED
+        "how to preempt a sequence when the cache is full", choices=("recompute", "swap"), group=_SERVED
     )
     backend: str = option_fields.cost_model("roofline", group=_SERVED)
 
@@ -45,12 +45,12 @@ class DeploymentOptions(EngineOptions):
     ep: int = option("expert-parallel GPUs", 1, kind=int, group=_SERVED)
     skew: str = option_fields.skew_of_experts("uniform", group=_SERVED)
     imbalance: float = option(
-        "on top of --skew: busiest GPU's share of routed tokens over the mean", 1.0, kind=float, group=_SERVED
+        "on top of --skew: the busiest GPU's routed tokens over the mean", 1.0, kind=float, group=_SERVED
     )
     weights: str | None = option("fp8 or fp4 weights; default: the model's type", metavar="TYPE", group=_SERVED)
     kv: str | None = option("element type of the key-value cache; default: the model's", metavar="TYPE", group=_SERVED)
     speculate: str | None = option("speculative decoding, e.g. 4:0.7", metavar="TOKENS:ACCEPTANCE", group=_SERVED)
-    draft_model: str | None = option("the model that guesses, for --speculate", metavar="NAME", group=_SERVED)
+    draft_model: str | None = option("draft model for --speculate", metavar="NAME", group=_SERVED)
     collective: str = option("all-reduce algorithm: ring, tree ..., seed_simple, or auto", "ring", group=_SERVED)
 
 
@@ -60,42 +60,50 @@ class ServingConfig(DeploymentOptions):
 
     policy: str = option("static, continuous, chunked-prefill, prefill-first", "chunked-prefill", group=_HOW)
     replicas: int = option("servers behind the router", 1, kind=int, group=_HOW)
-    prefill_replicas: int = option("replicas for prompts alone; --replicas then decode", 0, kind=int, group=_HOW)
+    prefill_replicas: int = option("replicas for prefill only; --replicas then only decode", 0, kind=int, group=_HOW)
     kv_link: float | None = option(
-        "link for caches between them; default: the network", kind=float, metavar="GB/s", group=_HOW
+        "bandwidth for KV caches between prefill and decode; default: the network",
+        kind=float,
+        metavar="GB/s",
+        group=_HOW,
     )
     router: str = option("round-robin, least-loaded, prefix-aware", "round-robin", group=_HOW)
     order: str = option("fcfs, sjf, priority", "fcfs", group=_HOW)
     lod: str = option(
-        "level of detail: high, medium or low; one per replica mixes", "medium", metavar="LEVEL[,LEVEL]", group=_HOW
+        "level of detail: high, medium or low; one value, or one per replica",
+        "medium",
+        metavar="LEVEL[,LEVEL]",
+        group=_HOW,
     )
-    contention: bool = option("collectives and hand-overs wait for the GPUs' ports", False, group=_HOW)
-    profile: Path | None = option("step cost from an aggregated profile", kind=Path, metavar="FILE.json", group=_HOW)
+    contention: bool = option("collectives and pipeline transfers wait for the GPUs' ports", False, group=_HOW)
+    profile: Path | None = option("step times from an aggregated profile", kind=Path, metavar="FILE.json", group=_HOW)
 
     rate: float | None = option("arrivals per second", kind=float, group=_LOAD)
     arrivals: str = option("poisson, gamma, constant, burst", "poisson", group=_LOAD)
     variation: float = option("gamma: coefficient of variation; burst: requests at once", 1.0, kind=float, group=_LOAD)
-    concurrency: int | None = option("a closed loop of so many requests instead of a rate", kind=int, group=_LOAD)
+    concurrency: int | None = option("closed loop of this many requests instead of a rate", kind=int, group=_LOAD)
     input_tokens: int | str | Lengths = option(
         "prompt tokens, e.g. lognormal:1024:0.8", "1024", metavar="N|KIND:MEAN:SPREAD",
         flags=("--input-tokens", "--input"), also=("input",), group=_LOAD,
     )  # fmt: skip
     output_tokens: int | str | Lengths = option(
-        "answer tokens", "128", metavar="N|KIND:MEAN:SPREAD", also=("output",), group=_LOAD
+        "output tokens", "128", metavar="N|KIND:MEAN:SPREAD", also=("output",), group=_LOAD
     )
-    requests: int | Requests | None = option("how many; default 1000, without --duration", kind=int, group=_LOAD)
-    duration: str | None = option("arrivals of this long, e.g. 1h; the run then drains", metavar="TIME", group=_LOAD)
-    seed: int = option("of the random numbers", 0, kind=int, group=_LOAD)
-    shared_prefix: int = option("prompts begin with a shared text", 0, kind=int, metavar="TOKENS", group=_LOAD)
-    shared_groups: int = option("of so many different ones", 1, kind=int, group=_LOAD)
+    requests: int | Requests | None = option(
+        "number of requests; default 1000, without --duration", kind=int, group=_LOAD
+    )
+    duration: str | None = option(
+        "how long requests arrive, e.g. 1h; the run then finishes all requests", metavar="TIME", group=_LOAD
+    )
+    seed: int = option("seed of the random numbers", 0, kind=int, group=_LOAD)
+    shared_prefix: int = option("shared prefix of prompts", 0, kind=int, metavar="TOKENS", group=_LOAD)
+    shared_groups: int = option("number of different shared prefixes", 1, kind=int, group=_LOAD)
     replay: Path | None = option(
-        "requests of a trace (formats: docs/serving.md)", kind=Path, metavar="FILE", group=_LOAD
+        "replay the requests of a file (formats: docs/serving.md)", kind=Path, metavar="FILE", group=_LOAD
     )
-    run_name: str | None = option(
-        "which run of a file that holds several", flags=("--run",), metavar="GPU", group=_LOAD
-    )
+    run_name: str | None = option("run to replay if the file has several", flags=("--run",), metavar="GPU", group=_LOAD)
 
-    slo: str | None = option("goodput under these limits", metavar="ttft=500ms,tpot=50ms", group=_ASKED)
+    slo: str | None = option("count goodput under these limits", metavar="ttft=500ms,tpot=50ms", group=_ASKED)
     price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour(kind=float, group=_ASKED)
 
 

@@ -91,8 +91,8 @@ def _winner(found: Answer) -> list[str]:
     lines.append("  " + ", ".join(f"{value / t:.1%} {word}" for value, word in parts if value / t >= 0.005))
     for reason in found.reasons():
         most = f", {_PARTS[reason.part]} +{reason.part_s:.3f} s" if reason.part_s > 0 else ""
-        change = f"{reason.dimension} {reason.value} and not {reason.other}"
-        lines.append(f"  {change}: that is {reason.slower:.1%} slower at best{most}")
+        change = f"{reason.dimension}={reason.other} would be at least {reason.slower:.1%} slower"
+        lines.append(f"  {change} than {reason.value}{most}")
     again = found.rechecked()
     if again is not None:
         step_s = again.step_us / 1e6

@@ -25,6 +25,7 @@ _KEYS = (
     ("simulation", ("events", "compute_events", "exchange_events", "transfer_events")),
 )
 _SHORT = {"mean", "p50", "p90", "p99"}
+_NAMED = {"mean_waiting": "queue", "mean_batch": "running", "utilization": "GPU busy"}
 
 
 def write_folder(result: Result, folder: Path) -> None:
@@ -40,7 +41,7 @@ def served_text(result: Result) -> str:
     figures, outcome = result.summary, result.outcome
     lines = []
     for title, names in _KEYS:
-        cells = [f"{_label(name)} {_number(figures.get(name))}" for name in names]
+        cells = [f"{_label(name)} {_shown(name, figures.get(name))}" for name in names]
         lines.append(f"{title:<18} {'   '.join(cells)}")
     extra = {name: value for name, value in figures.items() if name.startswith(("good", "cost_"))}
     lines += [f"{name.replace('_', ' '):<34} {_number(value)}" for name, value in extra.items()]
@@ -66,7 +67,13 @@ def sweep_text(rows: Sequence[tuple[float, Result]], *, best: bool) -> str:
     return "\n".join(lines)
 
 
+def _shown(name: str, value: float | int | None) -> str:
+    return f"{100 * value:.3g} %" if name == "utilization" and value is not None else _number(value)
+
+
 def _label(name: str) -> str:
+    if name in _NAMED:
+        return _NAMED[name]
     words = name.split("_")
     short = [word for word in words if word in _SHORT]
     return short[0] if short else name.replace("_per_s", "").replace("_", " ")
