@@ -112,7 +112,7 @@ def _forward_gemms(call: OpCall) -> list[InnerOp]:
 
 @holds_ops("_LinearBackward", "_LayerNormLinearBackward", "_LayerNormMLPBackward")
 def _backward_gemms(call: OpCall) -> list[InnerOp]:
-    """Of the last weight first, the gradient of its input and then of itself; shapes from the forward."""
+    """Per weight, the last first: the gradient of its input, then of itself; shapes from the forward."""
     name, op = call.signature.name, call.forward
     module = _MODULES[name.removesuffix("Backward")]
     if any(below.name == "tex_ts::te_gemm_ts" for below in call.below):

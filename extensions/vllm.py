@@ -98,7 +98,7 @@ def _step(annotation: str) -> InferenceStep | None:
 
 
 def _sums(requests: int, c_tokens: int, c_sum: int | None, g_tokens: int, g_sum: int | None) -> AttentionSums | None:
-    """Of ``execute_context_1(888_788544)_generation_2(2_9000)``: the second number sums up new tokens times keys.
+    """The sums that ``execute_context_1(888_788544)_generation_2(2_9000)`` says: new tokens times keys, second number.
 
     Of a context without a past that is the sum of the tokens' squares, at most the square of their sum: there no past
     is assumed. A larger number has a past in it, which only a single request lets tell apart. Generated tokens, one per

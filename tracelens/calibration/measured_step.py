@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def report_step(path: Path) -> MeasuredStep:
-    """Of a ``report.json``, the mean step; the whole window where no steps were marked. NCCL's collectives are not in
+    """The mean step of a ``report.json``; the whole window where no steps were marked. NCCL's collectives are not in
     it. InputError for other files.
     """
     try:
@@ -44,7 +44,7 @@ def report_step(path: Path) -> MeasuredStep:
 
 
 def trace_step(analysis: Analysis) -> MeasuredStep:
-    """Of an analyzed trace, the mean step; the whole window where no steps were marked."""
+    """The mean step of an analyzed trace; the whole window where no steps were marked."""
     analysis = analysis.headline
     steps = len(analysis.complete_steps) or 1
     catalog, calls = Catalog(analysis.extensions), []

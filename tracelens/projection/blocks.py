@@ -73,7 +73,7 @@ class Builder:
     host_us: float
 
     def layer(self, blocks: Sequence[RankLayer]) -> dict[Kind, Block]:
-        """Of one layer, or of an end of the model: a block for each kind of task."""
+        """A block per kind of task for one layer, or for an end of the model."""
         ops = [op for block in blocks for op in block.ops]
         backward = list(itertools.chain.from_iterable(map(_backward, reversed(blocks))))
         again = self._again(blocks)
@@ -105,9 +105,9 @@ class Builder:
         return Block(time_us=now, parts=parts, kernels=tuple(kernels), lead_us=lead)
 
     def _exposed_shares(self, priced: Sequence[tuple[RankOp, float]]) -> dict[str, float]:
-        """Of tensor-parallel collectives by name, where less than all is. Products in tp pieces, each beside the next
-        piece's transfer: the first piece has nothing to hide behind, and products leave others only a part of their
-        time. Beside the gradients' products as a whole only what column-parallel ones gather and scatter goes.
+        """Exposed share of tensor-parallel collectives by name, where less than all. GEMMs in tp pieces, each beside
+        the next piece's transfer: the first piece has nothing to hide behind, and GEMMs leave others only a part of
+        their time. Beside the gradients' GEMMs as a whole only what column-parallel ones gather and scatter goes.
         """
         p = self.parallel
         pieces: float = p.tp if p.summa_blocks is None else p.summa_blocks
@@ -136,8 +136,8 @@ class Builder:
 
 
 def exposed_share(moved_us: Any, products_us: Any, pieces: Any, hidden: float) -> Any:
-    """Of transfers in ``pieces`` beside products: the first piece, and what a share ``hidden`` of the products' time
-    does not cover of the rest. Numbers or arrays.
+    """Exposed share of transfers in ``pieces`` beside GEMMs: the first piece, and what a share ``hidden`` of the GEMMs'
+    time does not cover of the rest. Numbers or arrays.
     """
     first = moved_us / pieces
     exposed = first + np.maximum(0.0, moved_us - first - hidden * products_us)

@@ -225,7 +225,7 @@ def merged(forward: Pass, backward: Pass) -> tuple[Pass, Pass] | None:
 
 
 def _give_back(passes: Sequence[Pass], hidden_us: float) -> None:
-    """Of what passes waited for, the part that another one's computing hides."""
+    """Subtracts from each pass's waits the part that another pass's computing hides."""
     for one in passes:
         for part in ("dp", "fsdp"):
             less = min(one.parts.get(part, 0.0), hidden_us)

@@ -235,7 +235,7 @@ class Job:
         return dict(zip(models, time_us.tolist(), strict=True)), answered
 
     def _price(self, op: RankOp, factor: float) -> float:
-        """Of a rank whose device computes ``factor`` times as long."""
+        """Time of an operation (µs) on a rank whose device takes ``factor`` times as long to compute."""
         time_us = self._prices[0][op.model] * self.software.of(op)
         if op.part not in ("tp", "cp", "ep") and not isinstance(op.model, Collective):
             time_us *= factor
@@ -331,7 +331,7 @@ class Job:
         return Beside(part="dp", with_block={i: each[i - 1] for i in range(len(names))}, waits=True)
 
     def closing(self, rank: int, task: Task, busy_us: float) -> Pass:
-        """Of a chunk's last micro-batch, with gradients summed, a layer's beside the next one.
+        """Pass for a chunk's last micro-batch, each layer's gradients summed beside the next layer.
 
         The stream of the sums is taken until ``busy_us`` from the pass's start.
         """
@@ -349,7 +349,7 @@ class Job:
         return self._hosted(passed(blocks, self._host.host_us_per_op, beside), task.kind, names)
 
     def opening(self, rank: int, task: Task, first_us: float) -> Pass:
-        """Of a chunk's first micro-batch, whose weights the last step's optimizer left divided: gathered from
+        """Pass for a chunk's first micro-batch, whose weights the last step's optimizer left divided: gathered from
         ``first_us`` on from the pass's start; each layer waits for its own.
         """
         names, blocks = self.in_order(rank, task.chunk, task.kind), self.blocks(rank, task.chunk, task.kind)
@@ -363,7 +363,7 @@ class Job:
         return self._hosted(passed(blocks, self._host.host_us_per_op, beside), task.kind, names)
 
     def gather_us(self, names: tuple[str, ...]) -> float:
-        """Of all of them, one after the other."""
+        """Time of all weight gathers, one after the other."""
         return sum(transfer.time_us for name in names for transfer in self._transfers("gather", name, 0))
 
     def _transfers(self, what: str, name: str, index: int) -> list[Transfer]:
@@ -539,7 +539,7 @@ class Job:
         )
 
     def _later(self, chunk: Chunk) -> float:
-        """Of one micro-batch, what the weights' gradients read."""
+        """Bytes of one micro-batch that the weights' gradients read."""
         return sum(
             count * sum(memory.wgrad_bytes(layer, self.parallel) for layer in self.built[name])
             for name, count in chunk.layers.items()

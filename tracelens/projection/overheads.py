@@ -106,8 +106,9 @@ def _rate(model: PerfModel) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def slowdown(key: str, device: HardwareSpec) -> float:
-    """Of products in ``key`` (``"bf16"``, ``"fp8"``, ``"fp4"``) over what the tile model says: as the device's longest
-    measured products, else until a large one runs at the published sustained rate. 1 where neither is known.
+    """How much longer GEMMs in ``key`` (``"bf16"``, ``"fp8"``, ``"fp4"``) take than the tile model says: as the
+    device's longest measured GEMMs, else until a large one runs at the published sustained rate. 1 where neither
+    is known.
     """
     measured = device.calibrated.get(("sustained", key))
     if measured is not None:

@@ -36,7 +36,7 @@ def hop_us(nbytes: Values, group: Group, topology: Topology) -> Values:
 
 
 def hops_us(nbytes: float, group: Group, topology: Topology) -> list[float]:
-    """Of each rank of a pipeline of ``group`` to the next one, the last to the first: fast within a node, else slow."""
+    """Send time from each rank of a pipeline to the next, the last to the first: fast within a node, else slow."""
     node = topology.ranks_per_node
     found: dict[bool, float] = {}
     hops = []

@@ -130,7 +130,7 @@ def run(
 def _ports(
     tasks: Sequence[Sequence[Task]], routes: Sequence[Route], costs: Costs, hops_us: Sequence[float]
 ) -> list[dict[Kind, list[Port]]]:
-    """Of every rank; both backwards receive and send alike, and weights' gradients do neither."""
+    """What each rank receives and sends; both backwards do alike, and weights' gradients do neither."""
     ranks, chunks = len(tasks), sum(len(route) for route in routes) // len(tasks)
     micro_batches = 1 + max(task.micro_batch for task in tasks[0])
     links: dict[tuple[int, int, bool], list[float]] = {}

@@ -184,7 +184,7 @@ def _statistics(name: str, values: Floats) -> dict[str, float | int | None]:
 
 
 def _gap_statistics(outcome: Outcome) -> dict[str, float | int | None]:
-    """Of every gap between tokens; the mean weighs tokens, TPOT's weighs requests."""
+    """Inter-token latencies over every gap between tokens; this mean weighs tokens, that of TPOT requests."""
     parts = [log.gaps() for log in outcome.steps]
     gaps = np.concatenate([part[0] for part in parts]) / FS_PER_MS
     weights = np.concatenate([part[1] for part in parts])

@@ -75,7 +75,7 @@ class Comparison:
 
     @property
     def largest_difference(self) -> float:
-        """Of all metrics, relative."""
+        """The largest relative difference of any metric."""
         return max(self.differences.values(), default=0.0)
 
 

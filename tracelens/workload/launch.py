@@ -177,7 +177,7 @@ def _precision(keys: _Keys) -> str:
 
 
 def _recompute(keys: _Keys) -> dict[str, object]:
-    """Of all layers, where some are: how many are recomputed is not a projection's option."""
+    """The recomputation of all layers, where some are: how many is not a projection's option."""
     how, activations = keys.text("recompute_granularity"), keys.flag("recompute_activations")
     layers = keys.whole("recompute_num_layers")
     keys.text("recompute_method")
@@ -206,7 +206,7 @@ def _graphs(keys: _Keys) -> str:
 
 
 def _model(keys: _Keys) -> ModelConfig | None:
-    """Of the shape that the file gives, else the bundled one that ``model`` names."""
+    """The model of the shape that the file gives, else the bundled one that ``model`` names."""
     layers, hidden, heads = (keys.whole(key) for key in ("num_layers", "hidden_size", "num_attention_heads"))
     named = keys.text("model")
     if layers is None or hidden is None or heads is None:

@@ -59,8 +59,8 @@ class States(Generic[Bytes]):
 
 
 def states(dense: float, expert: float, parallel: ParallelConfig) -> States[float]:
-    """Of ``dense`` and ``expert`` parameters on a rank, divided as ``parallel.zero`` says, the experts' among their own
-    ranks. 18 bytes per parameter in all where nothing is divided, 16 with gradients in bf16.
+    """Bytes of ``dense`` and ``expert`` parameters on a rank, divided as ``parallel.zero`` says, the experts'
+    among their own ranks. 18 bytes per parameter in all where nothing is divided, 16 with gradients in bf16.
     """
     shards = parallel.shard_group.ranks
     expert_shards = min(parallel.expert_dp_group.ranks, shards)

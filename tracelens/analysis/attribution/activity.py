@@ -85,7 +85,7 @@ class DeviceActivity:
         return self.host_copy | self.peer_copy
 
     def duration_us(self, at: npt.NDArray[np.integer] | slice = slice(None)) -> npt.NDArray[np.float64]:
-        """Of the events at these positions."""
+        """Durations of the events at these positions."""
         return (self.end[at] - self.start[at]) / NS_PER_US
 
     def __len__(self) -> int:

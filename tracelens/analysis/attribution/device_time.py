@@ -106,7 +106,7 @@ def gpu_timeline(activity: DeviceActivity, span_ns: tuple[int, int] | None = Non
 
 
 def timeline_of(activity: DeviceActivity, window: tuple[int, int], left_out: Spans) -> Timeline:
-    """Of a window without the spans that are left out of it: what ran outside of it does not count."""
+    """The timeline of a window without the spans left out of it: what ran outside of it does not count."""
     first, last = window
     pairs = zip(left_out[0].tolist(), left_out[1].tolist(), strict=True)
     skipped = tuple(span for span in pairs if first <= span[0] < last)

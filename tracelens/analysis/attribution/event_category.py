@@ -93,10 +93,10 @@ def speaks_of(readings: OpReadings, code: Codes, activity: DeviceActivity, event
 def event_categories(
     activity: DeviceActivity, readings: OpReadings, events: Codes, op: RowColumn, is_synthetic: Bools
 ) -> Labels:
-    """Of every event of ``activity``; ``events`` are counted for ``op``, in pairs, the others for none.
+    """The category of every event; ``events`` are counted for ``op``, in pairs, the others for none.
 
-    What the op's reading says, where it speaks of the event; else what the kernel's name says. Of the kernels left
-    under a passed parent (``is_synthetic``), each is first what its name says.
+    It is what the op's reading says, where it speaks of the event; else what the kernel's name says. Kernels left under
+    a passed parent (``is_synthetic``) are first what their names say.
     """
     texts = (COLLECTIVES, COPY, *activity.category.texts, *(r.category or OTHER for r in readings.readings))
     label = activity.category.code + np.int32(2)

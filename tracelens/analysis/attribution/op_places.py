@@ -26,7 +26,7 @@ MAX_FRAMES = 12
 
 
 def all_in(phase: str, phases: Phases, tree: OpTree, activity: DeviceActivity) -> Bools:
-    """Of each row of the trace, whether it is an op of which all device work was launched in that phase."""
+    """Which rows of the trace are ops whose device work was all launched in that phase."""
     inside = phases.phase == PHASES.index(phase)
     return _launched(tree, activity, inside) & ~_launched(tree, activity, ~inside)
 
@@ -65,7 +65,7 @@ def with_places(frame: pd.DataFrame, tree: OpTree, phases: Phases, repeated: npt
 
 
 def _around(tree: OpTree, rows: Ints) -> tuple[list[list[str]], list[list[str]]]:
-    """Of each row, the classes of the nn.Modules and the nearest Python frames round it, the innermost first.
+    """The classes of the nn.Modules and the nearest Python frames around each row, the innermost first.
 
     All rows go up one caller at a time. None for row -1.
     """

@@ -40,7 +40,7 @@ def counted_steps(
     chosen: Sequence[int],
     count: Callable[[DeviceActivity, Timeline], Counted],
 ) -> Counted:
-    """Of ``whole`` the events that were launched in the ``chosen`` steps, and the timeline of these steps.
+    """The part of ``whole`` that was launched in the ``chosen`` steps, with the timeline of these steps.
 
     ``chosen``: positions that follow each other; none: all of ``whole``. ``count`` makes the rest for other events than
     those of ``whole``.

@@ -44,7 +44,7 @@ class DeviceWork:
 
     @classmethod
     def of(cls, table: TraceTable, tree: OpTree, rows: RowColumn) -> DeviceWork:
-        """Of the device events in ``rows``."""
+        """From the device events in ``rows``."""
         start, by = table.start_ns[rows], tree.launch[rows]
         end, launched = start + table.duration_ns[rows], by >= 0
         stream = numbered(table.device[rows], table.stream[rows])

@@ -286,7 +286,7 @@ class _Reader:
         self.op.append(-1)
 
     def is_point_to_point(self, calls: int) -> Bools:
-        """Of the first ``calls`` calls."""
+        """Which of the first ``calls`` calls are sends or receives."""
         words = np.array([m.word in POINT_TO_POINT for m in self.messages] or [False], bool)
         return words[np.array(self.message[:calls], np.int64)]
 

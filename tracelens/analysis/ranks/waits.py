@@ -84,7 +84,7 @@ def instances(calls: JobCalls) -> Instances:
 
 
 def waiting_ns(calls: JobCalls, found: Instances) -> Ints:
-    """Of each call, how long it waited for the last rank to start; at most its duration, 0 without a counterpart."""
+    """How long each call waited for the last rank to start; at most its duration, 0 without a counterpart."""
     latest = found.latest_start[np.maximum(calls.instance, 0)] if len(found) else calls.start
     waited = np.clip(latest - calls.start, 0, calls.end - calls.start)
     result: Ints = np.where(calls.instance >= 0, waited, 0)

@@ -166,7 +166,7 @@ class CapturedGraphs:
         return tuple((int(table.name[row]), int(table.signature[row])) if row >= 0 else (-1, -1) for row in above)
 
     def _launch_shapes(self, graph: _Captured) -> tuple[object, ...] | None:
-        """Of the launches, or of the kernels that ran."""
+        """Grids and blocks of the launches, or of the kernels that ran."""
         found = [self.capture.tree.launched_by(row) for row in graph.launches]
         rows = [int(ran[0]) if len(ran) else row for ran, row in zip(found, graph.launches, strict=True)]
         return _launch_shapes(self.capture.table, rows)

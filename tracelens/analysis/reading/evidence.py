@@ -26,7 +26,7 @@ _NEAR = 6
 def surroundings(
     trace: Trace, catalog: Catalog, activity: DeviceActivity, silent: RowColumn, forward: RowColumn
 ) -> Surroundings:
-    """Of the ``silent`` ops, what their bindings ask for (``traced_as(asks=...)``) and the trace holds.
+    """What the bindings of ``silent`` ops ask for (``traced_as(asks=...)``) and the trace holds, by row.
 
     ``forward``: forward op row per backward op row. Ops without an answer are left out.
     """

@@ -120,7 +120,7 @@ def with_estimates(frame: pd.DataFrame, estimate: Callable[[WorkColumns], Estima
 
 
 def collective_models(frame: pd.DataFrame, *, stride: int | None = None) -> list[Collective | None]:
-    """Of each row of ``collective_rows`` the collective; None where a part of it was not recorded.
+    """The collective of each row of ``collective_rows``; None where a part of it was not recorded.
 
     ``stride``: of ranks that were not recorded, or do not stand at even distances.
     """

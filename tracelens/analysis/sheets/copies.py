@@ -53,7 +53,7 @@ def path_rate(device: HardwareSpec | None, path: CopyPath) -> PathRate | None:
 
 
 def copied_bytes(table: TraceTable, activity: DeviceActivity) -> Floats:
-    """Of every event what a copy between memories moved; NaN where that is not recorded, and for all other events."""
+    """Bytes that each copy between memories moved; NaN where that was not recorded, and for all other events."""
     result = np.full(len(activity), np.nan)
     at = np.flatnonzero(activity.between_memories)
     code = table.signature[activity.rows[at]]

@@ -203,7 +203,7 @@ def ops_unique_args(
 
 
 def _main_parts(calls: Calls) -> npt.NDArray[np.bool_]:
-    """Of calls that stand together by row, which is the longest of each row; the first of equals."""
+    """Which call is the longest of each row, the first of equals; calls of one row stand together."""
     order = np.lexsort((np.arange(len(calls.row)), -calls.kernel_ns, calls.row))
     fresh = np.ones(len(order), bool)
     fresh[1:] = np.diff(calls.row[order]) != 0
@@ -371,7 +371,7 @@ def _rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
 
 
 def _mean_rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
-    """Of each group, all amounts over all time."""
+    """All amounts of each group over all its time."""
     timed = np.bincount(of_call[kernel_us > 0], minlength=len(amount))
     total = np.bincount(of_call, kernel_us, minlength=len(amount))
     return amount * timed / np.where(total > 0, total, np.nan)
@@ -407,7 +407,7 @@ def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: F
 def _percent_of_roofline(
     frame: pd.DataFrame, limits: Limits, time_us: Floats, kernel_us: Floats, of_call: Codes
 ) -> pd.DataFrame:
-    """Of each call's own roofline, which its launches are part of; the mean is the group's."""
+    """Statistics over each call's own roofline, which its launches are part of; the mean is the group's."""
     own = np.fmax(time_us[of_call], limits.floor_us(frame["kernels_per_call"].to_numpy()[of_call], kernel_us))
     own[np.isnan(time_us[of_call])] = np.nan
     share = 100 * own / np.where(kernel_us > 0, kernel_us, np.nan)

@@ -47,7 +47,7 @@ class _Tokens:
 
 
 def utilization(analysis: Analysis) -> tuple[Utilization | None, tuple[Notice, ...]]:
-    """Of the analyzed steps, or of the whole window without steps; None, with the reason, where tokens are unknown."""
+    """MFU and HFU of the analyzed steps (without steps: of the whole window); None, with the reason, where unknown."""
     work = analysis.options.work
     if work is None:
         return None, ()

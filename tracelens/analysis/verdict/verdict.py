@@ -375,7 +375,7 @@ def _exposed_communication(analysis: Analysis, divisor: int) -> Finding:
 
 
 def _possible_gains(unified: pd.DataFrame) -> pd.Series:
-    """Of every row, measured less estimated time (µs); NaN for communication and copies: what of them is exposed is."""
+    """Measured less estimated time (µs) of every row; NaN for communication and copies, whose exposed part counts."""
     gains = unified["kernel_us_sum"] - unified["roofline_us"] * unified["operation_count"]
     return gains.where(unified["wire_mb"].isna() & ~unified["category"].isin((*COMMUNICATION, COPY)))
 

@@ -31,7 +31,7 @@ _PHASES: dict[str | None, Literal["dispatch", "combine"]] = {DISPATCH: "dispatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """Of one distinct exchange op: the bytes of every row, which share leaves the rank, and where both come from.
+    """One distinct exchange op: the bytes of all its rows, which share leaves the rank, and where both come from.
 
     ``deepep_us``: the time that DeepEP's kernels are estimated to take on this device's standard node; None where no
     measurement of them carries over, or where the router is not known.

@@ -1,4 +1,4 @@
-"""Of the rows that a rank exchanges, the share that leaves it: as recorded, else as even routing would have it."""
+"""The share of exchanged rows that leaves the rank: as recorded, else as even routing would have it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RemoteShare:
 def remote_share(
     model: EPComm, signature: OpSignature, *, rank: int | None, members: tuple[int, ...], ep_size: int | None
 ) -> RemoteShare | None:
-    """Of one exchange op of ``rank``, whose expert-parallel group is ``members`` (() where it was not recorded).
+    """The share for one exchange op of ``rank`` in the expert-parallel group ``members`` (() if not recorded).
 
     Recorded rows per rank, or per expert with the experts in order over the ranks, settle it. Otherwise (p-1)/p of
     the rows under even routing over p ranks: the op's own ``Group size``, else ``ep_size``; None without either. A
@@ -58,7 +58,7 @@ def even_routing(ranks: int) -> RemoteShare:
 
 
 def all_to_all_share(attributes: Mapping[str, Any], rank: int | None) -> RemoteShare | None:
-    """Of an all-to-all with these recorded ``attributes``: by its split sizes, which are even where ``[]``.
+    """The share of an all-to-all with these recorded ``attributes``: by its split sizes, which are even where ``[]``.
 
     None where they, or the group's ranks with ``rank`` among them, were not recorded.
     """

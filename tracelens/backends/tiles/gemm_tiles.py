@@ -248,7 +248,7 @@ class _Tiling:
         return self.high[tm] * self.across[tn]
 
     def cubes(self, tm: int, tn: int, split: int, tiles: Floats, at: Any) -> tuple[Floats, Floats]:
-        """Of the rows ``at``: computing, and all of it."""
+        """Time of the rows ``at``: (computing, in all)."""
         if split not in self.depths:
             depth = self.c.k if split == 1 else np.ceil(self.c.k / split)
             self.depths[split] = depth, (depth + self.pad) ** 1.5

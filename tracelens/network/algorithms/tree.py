@@ -25,5 +25,5 @@ def all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
 
 
 def _depth(crossing: Crossing) -> int:
-    """Of the chain inside a node, of a tree further out."""
+    """Hops of the chain inside a node, or of the tree further out."""
     return crossing.fanout - 1 if crossing.tier == 0 else math.ceil(math.log2(crossing.fanout))

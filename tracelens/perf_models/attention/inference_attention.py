@@ -299,7 +299,7 @@ def paged_attention(
 
 
 def gated_delta_rule(op: OpSignature, qkv: int = 0, gate: int = 1, out: int = 3) -> LinearAttention:
-    """Of the joint projection [t, 2*hk*dk + hv*dv], a gate [t,hv] and the output [t,hv,dv].
+    """Linear attention from the joint projection [t, 2*hk*dk + hv*dv], a gate [t,hv] and the output [t,hv,dv].
 
     How the key width hk*dk divides into heads is not recorded: d_k = d_v is assumed and shown.
     """

@@ -33,7 +33,7 @@ class CausalConv1d(PerfModel):
         return total_bytes((2 * self.b * self.channels * self.length + weights, self.dtype))
 
     def backward(self) -> CausalConv1dBackward:
-        """Of the same call."""
+        """The backward of this call."""
         return CausalConv1dBackward(**{f.name: getattr(self, f.name) for f in fields(CausalConv1d)})
 
 

@@ -172,7 +172,7 @@ class RoutedTokens:
 
 
 def routed_tokens(op: OpSignature, *, may_be_pair: bool = True) -> RoutedTokens:
-    """Of a dispatch called with (x [t,h], token_indices [t,k] or a map [t,e], probabilities, number of experts, ...).
+    """The tokens of a dispatch called with (x [t,h], token_indices [t,k] or map [t,e], probabilities, experts, ...).
 
     ``may_be_pair``: where the indices come first, x was a pair of FP8 tokens and their scales (DeepEP and its
     descendants take nothing else), which a profiler drops from the arguments of autograd functions: then no argument

@@ -29,7 +29,7 @@ class CrossEntropy(PerfModel):
         return total_bytes((2 * self.rows * self.vocabulary, self.dtype))
 
     def backward(self) -> CrossEntropyBackward:
-        """Of the same logits."""
+        """The backward over the same logits."""
         return CrossEntropyBackward(**{f.name: getattr(self, f.name) for f in fields(CrossEntropy)})
 
 

@@ -255,7 +255,7 @@ class CorrectedRules:
     def _shares(
         self, blocks: Sequence[RankLayer], parallel: ParallelConfig, priced: Mapping[PerfModel, float]
     ) -> dict[str, float]:
-        """Of tensor-parallel transfers of one layer, what products beside them leave exposed."""
+        """Share of one layer's tensor-parallel transfers that the GEMMs beside them leave exposed, by direction."""
         if parallel.summa_blocks is None:
             return {"forward": 1.0, "backward": 1.0}
         ops = [op for block in blocks for op in block.ops]
@@ -273,7 +273,7 @@ class CorrectedRules:
         self, kind: str, block: RankLayer, parallel: ParallelConfig, count: int, kept: float,
         shares: Mapping[str, float], priced: Mapping[PerfModel, float],
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Of ``count`` blocks, all micro-batches of a step; weights as held, activations of ``kept`` micro-batches."""
+        """Rows of ``count`` blocks, a step's micro-batches: weights as held, activations of ``kept`` micro-batches."""
         arguments = (self.model, parallel, block.letter, self.space.sequence)
         is_end = kind in ENDS
         weights = {} if is_end else rank_ops.weights(*arguments)
@@ -572,7 +572,7 @@ class CorrectedRules:
     def _optimizers_us(
         self, s: Splits, groups: Sequence[tuple[npt.NDArray[np.intp], tuple[StageType, ...]]]
     ) -> list[Floats]:
-        """Of each group's candidates, on the rank that holds most. Distinct steps are priced together."""
+        """Optimizer time of each group's candidates on the rank that holds most; distinct steps are priced together."""
         names = ("gpus", "m1", "m2", "dp", "ep", "zero")
         where: list[npt.NDArray[np.intp]] = []
         counts: list[Floats] = []
@@ -787,7 +787,7 @@ _chain = functools.cache(chain)
 
 
 def _exposed_share(s: Splits, moved_us: Floats, products_us: Floats) -> Floats:
-    """Of SUMMA's transfers, as ``projection.blocks`` has it."""
+    """Exposed share of SUMMA's transfers, as ``projection.blocks`` computes it."""
     return np.asarray(exposed_share(moved_us, products_us, s.blocks, 1.0))
 
 
@@ -835,7 +835,7 @@ def _stride(node: int, ranks: Ints, near: Ints) -> Ints:
 
 
 def group_strides(s: Splits, node: int) -> tuple[Ints, Ints, Ints]:
-    """Of the tensor-, context- and expert-parallel groups of placed candidates, as ``ParallelConfig`` has them."""
+    """Strides of placed candidates' tensor-, context- and expert-parallel groups, as in ``ParallelConfig``."""
     return _stride(node, s.m1, s.near_m1), _stride(node, s.m2, s.near_m2), _stride(node, s.ep, _near_experts(s))
 
 

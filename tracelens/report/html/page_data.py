@@ -31,7 +31,7 @@ class Pictures:
 
     @classmethod
     def of(cls, result: Analyzed, *, max_rects: int, max_nodes: int) -> Pictures:
-        """Of frames that no trace stands behind: none."""
+        """The pictures of an analyzed trace; none for frames without a trace."""
         if not isinstance(result, Analysis):
             return cls()
         return cls(

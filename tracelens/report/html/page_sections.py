@@ -293,7 +293,7 @@ def _category_cells(row: CategoryRow, colors: Mapping[str, str], unit: str) -> I
 
 
 def _rest_cells(row: CategoryRow) -> Iterator[Markup]:
-    """Of a line that is no category: shared or idle time."""
+    """Cells of a line that is no category: shared or idle time."""
     yield tag("th", row.name, scope="row")
     yield tag("td", shown_ms(row.time_us), class_="n")
     yield tag("td", f"{100 * row.share:.1f}", class_="n")
