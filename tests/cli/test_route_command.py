@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from openpyxl import load_workbook
 
+import tracelens
 from tracelens.cli import main
 from tracelens.report.route_files import write_route
 from tracelens.routing.route import MeshScenario, Routing, route_mesh
@@ -105,7 +106,7 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
         ({"link-gb-s": 100}, "--ranks-per-node, --link-gb-s and --inter-gb-s"),
         ({"tokens": 10**13}, "exceed 2,000,000,000 routings; use fewer"),
         ({"best-groups": 2}, "--best-groups needs --groups"),
-        ({"slots": 136, "way": "direct"}, "only a cluster has --way, --slots; name one"),
+        ({"slots": 136, "dispatch": "direct"}, "only a cluster has --dispatch, --slots; name one"),
         ({"cluster": "dgx-h100", "links": 2}, "only a mesh has --links; leave out --cluster"),
         ({"intra-bytes-per-ms": "inf"}, "intra_bytes_per_ms must be a number of at least 0, got inf"),
     ],
@@ -184,3 +185,32 @@ def test_a_cluster_takes_what_a_configuration_says_and_names_what_it_has_no_use_
     assert json.loads(out)["summary"]["expert_imbalance"] > 8
     assert "h100-sxm in its standard node, dgx-h100" in err
     assert "without effect here: links; only a mesh has them" in err
+
+
+def test_the_old_name_of_dispatch_does_the_same_with_a_hint(capsys):
+    cluster = {"cluster": "dgx-h100", "tokens": 64, "experts": 16, "topk": 2, "ranks": 16}
+    assert main(["route", *words({**cluster, "dispatch": "direct"})]) == 0
+    new = capsys.readouterr()
+    assert main(["route", *words({**cluster, "way": "direct"})]) == 0
+    old = capsys.readouterr()
+    assert old.out == new.out
+    assert old.err == "hint: --way is called --dispatch now\n" + new.err
+
+
+def test_the_function_takes_what_the_command_takes(capsys):
+    shape = {"cluster": "dgx-h100", "tokens": 64, "experts": 16, "topk": 2, "ranks": 16}
+    given = {"dispatch_dtype": "bf16", "groups": 4, "best_groups": 2, "capacity": 1.5}
+    assert (
+        main(
+            [
+                "route",
+                *words({**shape, **{name.replace("_", "-"): value for name, value in given.items()}}),
+                "--format",
+                "json",
+            ]
+        )
+        == 0
+    )
+    said = json.loads(capsys.readouterr().out)["summary"]
+    assert tracelens.route(**shape, **given).summary["dispatch_us"] == pytest.approx(said["dispatch_us"])
+    assert tracelens.route(**shape, way="direct").summary["way"] == "direct"

@@ -30,7 +30,7 @@ FLAGS: dict[str, str] = {
         "TRACE --backend --batch --capture --check --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --model --output --overlap --rank --ranks --sequence --steps --tokens-per-step -o"
     ),
     "route": (
-        "--base-delay-ms --best-groups --capacity --cluster --combine-dtype --compare --config --dispatch-dtype --drift --experts --format --groups --hidden --hot-ratio --hot-weight --id-bytes --initial-delay-ms --inter-gb-s --intra-bytes-per-ms --layers --link-gb-s --links --log --nic-bytes-per-round --output --overlap --packet-bytes --packet-delay-ms --packets-per-turn --placement --ranks --ranks-per-node --routing --routing-bytes --rules --save-routing --seed --skew --slots --steps --tokens --topk --unit-bytes --way --weight-bytes -o"
+        "--base-delay-ms --best-groups --capacity --cluster --combine-dtype --compare --config --dispatch --dispatch-dtype --drift --experts --format --groups --hidden --hot-ratio --hot-weight --id-bytes --initial-delay-ms --inter-gb-s --intra-bytes-per-ms --layers --link-gb-s --links --log --nic-bytes-per-round --output --overlap --packet-bytes --packet-delay-ms --packets-per-turn --placement --ranks --ranks-per-node --routing --routing-bytes --rules --save-routing --seed --skew --slots --steps --tokens --topk --unit-bytes --way --weight-bytes -o"
     ),
     "search": (
         "--backend --cluster --executor --explain --fix --forbid --global-batch --gpus --jobs --max-gpus --memory-headroom --model --objective --output --pareto --plot --precision --price-per-gpu-hour --rules --sequence --strategy --sweep --top -o"

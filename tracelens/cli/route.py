@@ -14,8 +14,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelens import option_fields
 from tracelens.errors import UsageError
-from tracelens.routing.config import MESH_ONLY, METADATA, NEVER_USED, PARAMETERS, read_config, settled
+from tracelens.option_fields import add_options, option
+from tracelens.routing.config import (
+    MESH_ONLY,
+    METADATA,
+    NEVER_USED,
+    PARAMETERS,
+    RouteOptions,
+    element_type,
+    read_config,
+    settled,
+)
 
 if TYPE_CHECKING:
     from tracelens.network.ports import Ports
@@ -24,56 +35,51 @@ if TYPE_CHECKING:
     from tracelens.workload.placement import Placement
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RouteCommand(RouteOptions):
+    """What the command takes beside the options of ``tracelens.route`` and the parameters of ``PARAMETERS``."""
+
+    config: Path | None = option(
+        "parameters under these names, or the original's in capitals", kind=Path, metavar="FILE.toml"
+    )
+    skew: str | None = option(
+        "uniform, balanced, hot:RATIO,WEIGHT, zipf:S, dirichlet:A, power_law:A; default: hot; on clusters uniform",
+        metavar="zipf:1.1",
+    )
+    routing: Path | None = option(
+        "recorded routing: folder with routing.csv, .npz or .csv of logits, chosen experts or counts, or a trace",
+        kind=Path, metavar="DIR|FILE",
+    )  # fmt: skip
+    save_routing: Path | None = option("write routing.csv and weights.csv", kind=Path, metavar="DIR")
+    log: Path | None = option("write the packet log (--rules seed)", kind=Path, metavar="FILE")
+    rules: str = option("seed: like the original simulator, bugs included", "default", choices=("default", "seed"))
+    placement: str = option("FILE: one rank per line", "contiguous", metavar="contiguous|round-robin|FILE")
+    cluster: str | None = option(
+        "nodes, links and network cards; a device means its standard node", metavar="NAME|FILE.toml"
+    )
+    link_gb_s: float | None = option(
+        "bandwidth of a rank's link inside its node, one direction", kind=float, metavar="GB/s"
+    )
+    compare: Path | None = option(
+        "traces whose measured exchanges are shown beside the prediction", kind=Path, metavar="TRACE_DIR"
+    )
+    output: tuple[Path, ...] = option(
+        "repeatable", (), kind=Path, repeat=True, metavar="FILE.xlsx|.json|.svg", flags=("-o", "--output")
+    )
+    format: str = option_fields.output_format("text")
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
     for parameter in PARAMETERS:
         text = parameter.help if parameter.production is None else f"{parameter.help} ({parameter.production:g})"
-        add(f"--{parameter.name.replace('_', '-')}", type=parameter.kind, metavar=parameter.original or "N", help=text)
-    add("--config", type=Path, metavar="FILE.toml", help="parameters under these names, or the original's in capitals")
-    add(
-        "--skew", metavar="zipf:1.1",
-        help="uniform, balanced, hot:RATIO,WEIGHT, zipf:S, dirichlet:A, power_law:A; default: hot; on clusters uniform",
-    )  # fmt: skip
-    add(
-        "--routing", type=Path, metavar="DIR|FILE",
-        help="recorded routing: folder with routing.csv, .npz or .csv of logits, chosen experts or counts, or a trace",
-    )  # fmt: skip
-    add("--save-routing", type=Path, metavar="DIR", help="write routing.csv and weights.csv")
-    add("--log", type=Path, metavar="FILE", help="write the packet log (--rules seed)")
-    add(
-        "--rules",
-        choices=("default", "seed"),
-        default="default",
-        help="seed: like the original simulator, bugs included",
-    )
-    add("--groups", type=int, metavar="N", help="group-limited gating: expert groups (DeepSeek-V3: 8)")
-    add("--best-groups", type=int, metavar="N", help="groups a token may choose from (DeepSeek-V3: 4)")
-    add("--capacity", type=float, metavar="FACTOR", help="experts drop tokens above FACTOR times the mean load")
-    add("--placement", metavar="contiguous|round-robin|FILE", default="contiguous", help="FILE: one rank per line")
-    add("--slots", type=int, metavar="N", help="physical experts for EPLB; default: one spare per rank")
-    add("--steps", type=int, metavar="N", help="number of steps, for --drift")
-    add("--drift", type=float, metavar="0..1", help="share of the experts' log weight that changes each step")
-    add("--cluster", metavar="NAME|FILE.toml", help="nodes, links and network cards; a device means its standard node")
-    add("--link-gb-s", type=float, metavar="GB/s", help="bandwidth of a rank's link inside its node, one direction")
-    add(
-        "--way", choices=("hierarchical", "direct", "per-expert"),
-        help="copies of a token: one per node, forwarded there (default); one per rank; one per expert (low latency)",
-    )  # fmt: skip
-    add("--dispatch-dtype", metavar="DTYPE", help="fp8 (with scales)")
-    add("--combine-dtype", default="bf16", metavar="DTYPE", help="bf16")
-    add(
-        "--compare",
-        type=Path,
-        metavar="TRACE_DIR",
-        help="traces whose measured exchanges are shown beside the prediction",
-    )
-    add(
-        "-o", "--output", type=Path, action="append", default=[], metavar="FILE.xlsx|.json|.svg", help="repeatable",
-    )  # fmt: skip
-    add("--format", choices=("text", "json"), default="text", help="what to print")
+        flag = f"--{parameter.name.replace('_', '-')}"
+        parser.add_argument(flag, type=parameter.kind, metavar=parameter.original or "N", help=text)
+    add_options(parser, RouteCommand)
 
 
 def run(args: argparse.Namespace) -> int:
+    from tracelens.report.answers.route_text import route_text
+    from tracelens.report.export import write_text
     from tracelens.report.route_files import refuse_unknown, route_json, write_route
 
     refuse_unknown(args.output)
@@ -96,21 +102,20 @@ def run(args: argparse.Namespace) -> int:
     if args.save_routing:
         result.table.save(args.save_routing)
     if args.log:
-        _write_log(args.log, result.log or "")
+        write_text(args.log, result.log or "")
     for path in args.output:
         write_route(result, path)
     if args.format == "json":
         sys.stdout.write(route_json(result) + "\n")
     else:
-        for line in _lines(result):
-            print(line)
+        print(route_text(result))
         for path in (*args.output, *filter(None, (args.log, args.save_routing))):
             print(f"wrote {path}")
     return 0
 
 
 #: What a mesh would not use.
-_CLUSTER_ONLY = ("way", "dispatch_dtype", "slots", "steps", "drift", "compare")
+_CLUSTER_ONLY = ("dispatch", "dispatch_dtype", "slots", "steps", "drift", "compare")
 
 
 def _refuse(args: argparse.Namespace, config: dict[str, Any], names: Iterable[str], where: str) -> None:
@@ -201,7 +206,7 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
         hot_weight=values["hot_weight"],
         unit_bytes=values["unit_bytes"],
         hidden=values["hidden"],
-        dtype=_dtype(args.combine_dtype),
+        dtype=element_type(args.combine_dtype),
         layers=values["layers"] or 1,
     )
     return route_mesh(scenario, seed_rules=args.rules == "seed", placement=_placement(args, values))
@@ -219,11 +224,11 @@ def _on_cluster(args: argparse.Namespace, values: dict[str, Any], config: dict[s
         ports,
         topology=topology,
         hidden=values["hidden"] or 7168,
-        dispatch_dtype=_dtype(args.dispatch_dtype or "fp8"),
-        combine_dtype=_dtype(args.combine_dtype),
+        dispatch_dtype=element_type(args.dispatch_dtype or "fp8"),
+        combine_dtype=element_type(args.combine_dtype),
         metadata_bytes=values["unit_bytes"] if has_metadata else 0.0,
         placement=_placement(args, values),
-        way=args.way or "hierarchical",
+        way=args.dispatch or "hierarchical",
         slots=args.slots,
         layers=values["layers"] or 1,
         steps=1 if args.steps is None else args.steps,
@@ -242,14 +247,14 @@ def _ports(args: argparse.Namespace, values: dict[str, Any], config: dict[str, A
     from tracelens.routing.route import cluster_system
 
     packets: dict[str, Any] = {"overlap": values["overlap"] or 1.0}
-    for option, name, factor in (
+    for key, name, factor in (
         ("packet_bytes", "packet_bytes", 1),
         ("packet_delay_ms", "packet_us", 1000),
         ("packets_per_turn", "packets_per_turn", 1),
         ("initial_delay_ms", "initial_us", 1000),
     ):
-        if option in _given(args, config):
-            packets[name] = values[option] * factor
+        if key in _given(args, config):
+            packets[name] = values[key] * factor
     if args.cluster is None:
         if values["ranks_per_node"] is None or values["inter_gb_s"] is None:
             raise UsageError("without --cluster give --ranks-per-node, --link-gb-s and --inter-gb-s")
@@ -269,84 +274,3 @@ def _ports(args: argparse.Namespace, values: dict[str, Any], config: dict[str, A
     if values["inter_gb_s"] is not None:
         ports = dataclasses.replace(ports, card_gb_s=values["inter_gb_s"])
     return ports, topology
-
-
-def _dtype(text: str) -> Any:
-    from tracelens.dtypes import DType
-
-    found = DType.parse(text)
-    if found is None:
-        raise UsageError(f"no element type {text!r}; try fp8, bf16, fp16, fp32 or fp4")
-    return found
-
-
-def _write_log(path: Path, text: str) -> None:
-    from tracelens.atomic_write import whole_file
-
-    with whole_file(path) as file:
-        file.write(text.encode())
-
-
-def _lines(result: RouteResult) -> list[str]:
-    s = result.summary
-    reach = f"{s['mean_ranks']:.2f} ranks on {s['mean_nodes']:.2f} nodes"
-    busiest = f"busiest expert {s['expert_imbalance']:.2f} x, busiest rank {s['rank_imbalance']:.2f} x the mean"
-    lines = [
-        f"{s['tokens']:,} tokens, top {s['topk']} of {s['experts']} experts on {s['ranks']} ranks: one reaches {reach}",
-        f"{busiest}; {100 * s['remote_share']:.1f} % of the traffic leaves its rank",
-    ]
-    if s["dropped_share"]:
-        lines.append(f"{100 * s['dropped_share']:.1f} % of the routings are dropped")
-    if "time_ms" in s:
-        lines.append(
-            f"dispatch {s['time_ms']:.2f} ms, {s['rounds']} rounds, {s['packets']:,} packets, "
-            f"{s['moved_bytes']:,.0f} bytes moved, {s['local_bytes']:,.0f} local ({s['rules']} rules)"
-        )
-        lines.append(f"an even load would take {s['even_ms']:.2f} ms")
-        if "combine_ms" in s:
-            lines.append(f"combine {s['combine_ms']:.2f} ms")
-        if s["layers"] > 1:
-            lines.append(f"{s['layers']} layers {s['layers_ms']:.2f} ms")
-        return lines
-    for row in result.frames["phases"].to_dict(orient="records"):
-        lines.append(
-            f"{row['phase']:8} {row['time_us']:,.1f} us; GB/s a rank: effective "
-            f"{row['logical_effective_gb_s']:.1f} logical "
-            f"and {row['remote_effective_gb_s']:.1f} remote-only; true {row['logical_true_gb_s']:.1f} and "
-            f"{row['remote_true_gb_s']:.1f}; hottest {row['hottest']}"
-        )
-        if row.get("collective_us"):
-            lines.append(f"         all-to-all ({row['collective']}): {row['collective_us']:,.1f} us")
-    lines.append(f"imbalance costs {s['imbalance_us']:,.1f} us of the two")
-    gain = s["eplb_gain_us"]
-    lines.append(
-        f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x, "
-        f"{'gains' if gain >= 0 else 'costs'} {abs(gain):,.1f} us"
-    )
-    if "layers_us" in s:
-        lines.append(f"all layers and steps {s['layers_us']:,.1f} us")
-    if "comparison" in result.frames:
-        lines += _compared_lines(result)
-    return lines
-
-
-def _compared_lines(result: RouteResult) -> list[str]:
-    """One line per op: the mean over its calls in all traces; a call without sizes has no prediction."""
-    from tracelens.report.text import terminal_text
-
-    lines = []
-    for op, rows in result.frames["comparison"].groupby("op", sort=True):
-        sized = rows[rows.predicted_us.notna()]
-        shown = rows if sized.empty else sized
-        calls = shown.calls.sum()
-        measured, predicted = ((shown[f"{name}_us"] * shown.calls).sum() / calls for name in ("measured", "predicted"))
-        lines.append(
-            f"{terminal_text(str(op))}: {calls} calls in {shown.trace.nunique()} traces, measured {measured:,.1f} us "
-            f"(waiting included), "
-            + (
-                "not predicted: no sizes"
-                if sized.empty
-                else f"predicted {predicted:,.1f} us, {measured / predicted:.2f} x"
-            )
-        )
-    return lines

@@ -6,11 +6,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
+from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
+from tracelens.option_fields import option
 from tracelens.units import BYTES_PER_GB
 
+#: Copies of a token: one per node, forwarded there; one per rank; one per expert.
+Dispatch: TypeAlias = Literal["hierarchical", "direct", "per-expert"]
 #: 1 byte per ms in GB/s.
 BYTES_PER_MS_IN_GB_S = 1e3 / BYTES_PER_GB
 
@@ -83,6 +87,36 @@ PARAMETERS = (
     Parameter(name="ranks_per_node", kind=int, help="ranks of a node", least=1),
     Parameter(name="seed", kind=int, help="of the random numbers"),
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteOptions:
+    """How tokens choose experts and travel, beside the figures of ``PARAMETERS``."""
+
+    skew: str | None = option("load of experts; default: uniform", metavar="zipf:1.1")
+    groups: int | None = option("group-limited gating: expert groups (DeepSeek-V3: 8)", kind=int, metavar="N")
+    best_groups: int | None = option("groups a token may choose from (DeepSeek-V3: 4)", kind=int, metavar="N")
+    capacity: float | None = option(
+        "experts drop tokens above FACTOR times the mean load", kind=float, metavar="FACTOR"
+    )
+    slots: int | None = option("physical experts for EPLB; default: one spare per rank", kind=int, metavar="N")
+    steps: int | None = option("number of steps, for --drift", kind=int, metavar="N")
+    drift: float | None = option("share of the experts' log weight that changes each step", kind=float, metavar="0..1")
+    dispatch: Dispatch | None = option(
+        "copies of a token: one per node, forwarded there (default); one per rank; one per expert (low latency)",
+        choices=get_args(Dispatch), old_flags=("--way",), also=("way",),
+    )  # fmt: skip
+    dispatch_dtype: str | None = option("fp8 (with scales)", metavar="DTYPE")
+    combine_dtype: str = option("element type of what experts send back", "bf16", metavar="DTYPE")
+
+
+def element_type(text: str) -> DType:
+    """The type of that name. UsageError for an unknown one."""
+    found = DType.parse(text)
+    if found is None:
+        raise UsageError(f"no element type {text!r}; try fp8, bf16, fp16, fp32 or fp4")
+    return found
+
 
 #: What the original declares and never uses: under its rules these have no effect.
 NEVER_USED = ("layers", "hidden", "inter_gb_s", "overlap")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,8 @@ from tracelens.network.packets import MeshRules, PacketTimes, simulate
 from tracelens.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
 from tracelens.network.topology import Topology
 from tracelens.network.traffic import Copies, Payload, Traffic, imbalance
+from tracelens.option_fields import made, takes
+from tracelens.routing.config import Dispatch, RouteOptions, element_type
 from tracelens.routing.recorded_split import recorded_split
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 from tracelens.workload.original_routing import RoutingTable, seed_routing
@@ -45,7 +47,6 @@ from tracelens.workload.token_routing import route as draw
 _SCALE_BLOCK = 128
 #: A simulation that the command waits for: larger exchanges use larger packets.
 _MOST_PACKETS = 1_000_000
-Way = Literal["hierarchical", "direct", "per-expert"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +165,7 @@ class RouteResult:
         }
 
 
+@takes(RouteOptions)
 def route(
     *,
     tokens: int,
@@ -171,21 +173,36 @@ def route(
     topk: int,
     ranks: int,
     cluster: str | os.PathLike[str],
-    skew: str = "uniform",
     seed: int = 0,
     hidden: int = 7168,
-    way: Way = "hierarchical",
-    slots: int | None = None,
+    layers: int = 1,
+    options: RouteOptions | None = None,
+    **given: Any,
 ) -> RouteResult:
     """Where ``tokens`` tokens of all ranks go on a cluster, and what it costs (``tl.route``).
 
-    ``skew`` as the command spells it (``"zipf:1.1"``); dispatch in FP8, combine in BF16. ``route_ports`` takes
-    everything else. UsageError for unknown names and for figures that do not fit.
+    ``options`` are what ``given`` keywords change, spelled as the command spells them; ``way`` is another name of
+    ``dispatch``. ``route_ports`` takes objects instead. UsageError for unknown names and for figures that do not fit.
     """
+    asked = made(RouteOptions, given, options)
     topology = cluster_system(cluster)[1]
-    routing = Routing(tokens=tokens, experts=experts, topk=topk, ranks=ranks, skew=Skew.parse(skew), seed=seed)
-    ports = Ports.of_topology(topology)
-    return route_ports(routing, ports, topology=topology, hidden=hidden, way=way, slots=slots)
+    routing = Routing(
+        tokens=tokens, experts=experts, topk=topk, ranks=ranks, skew=Skew.parse(asked.skew or "uniform"), seed=seed,
+        groups=asked.groups, best_groups=asked.best_groups, capacity=asked.capacity,
+    )  # fmt: skip
+    return route_ports(
+        routing,
+        Ports.of_topology(topology),
+        topology=topology,
+        hidden=hidden,
+        dispatch_dtype=element_type(asked.dispatch_dtype or "fp8"),
+        combine_dtype=element_type(asked.combine_dtype),
+        way=asked.dispatch or "hierarchical",
+        slots=asked.slots,
+        layers=layers,
+        steps=1 if asked.steps is None else asked.steps,
+        drift=asked.drift or 0.0,
+    )
 
 
 def cluster_system(name: str | os.PathLike[str]) -> tuple[System, Topology]:
@@ -212,7 +229,7 @@ def route_ports(
     combine_dtype: DType = DType.BF16,
     metadata_bytes: float = 0.0,
     placement: Placement | None = None,
-    way: Way = "hierarchical",
+    way: Dispatch = "hierarchical",
     slots: int | None = None,
     layers: int = 1,
     steps: int = 1,
@@ -394,7 +411,7 @@ def _outcome(
     place: Placement,
     ports: Ports,
     phases: Sequence[tuple[str, Payload]],
-    way: Way,
+    way: Dispatch,
     *,
     with_packets: bool = True,
 ) -> _Outcome:
@@ -440,13 +457,13 @@ def _simulated(
     }
 
 
-def _exchange(copies: Copies, copy_bytes: float, way: Way) -> Exchange:
+def _exchange(copies: Copies, copy_bytes: float, way: Dispatch) -> Exchange:
     if way == "hierarchical":
         return Exchange.hierarchical(copies, copy_bytes)
     return Exchange.direct(Traffic(wire_bytes=_sent(copies, way) * copy_bytes), copies.ranks_per_node)
 
 
-def _sent(copies: Copies, way: Way) -> NDArray[np.int64]:
+def _sent(copies: Copies, way: Dispatch) -> NDArray[np.int64]:
     """Copies from rank to rank, those that stay included."""
     return copies.per_expert if way == "per-expert" else copies.per_rank
 
@@ -457,7 +474,7 @@ def _with_packets(exchange: Exchange, ports: Ports) -> Ports:
     return dataclasses.replace(ports, packet_bytes=max(ports.packet_bytes, total / _MOST_PACKETS))
 
 
-def _even_us(copies: Copies, ports: Ports, phases: Sequence[tuple[str, Payload]], way: Way) -> float:
+def _even_us(copies: Copies, ports: Ports, phases: Sequence[tuple[str, Payload]], way: Dispatch) -> float:
     """Bottleneck of both phases if the same copies were spread evenly over all destinations."""
     ranks, size = copies.ranks, copies.ranks_per_node
     flat = dataclasses.replace(
@@ -524,7 +541,7 @@ def _layer_frame(
     place: Placement,
     ports: Ports,
     phases: Sequence[tuple[str, Payload]],
-    way: Way,
+    way: Dispatch,
     *,
     layers: int,
     steps: int,

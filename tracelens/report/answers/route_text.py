@@ -1,0 +1,74 @@
+"""A routing's answer as lines of a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracelens.routing.route import RouteResult
+
+
+def route_text(result: RouteResult) -> str:
+    """Loads, the time of each phase, what an uneven load costs, and what EPLB would gain."""
+    s = result.summary
+    reach = f"{s['mean_ranks']:.2f} ranks on {s['mean_nodes']:.2f} nodes"
+    busiest = f"busiest expert {s['expert_imbalance']:.2f} x, busiest rank {s['rank_imbalance']:.2f} x the mean"
+    lines = [
+        f"{s['tokens']:,} tokens, top {s['topk']} of {s['experts']} experts on {s['ranks']} ranks: one reaches {reach}",
+        f"{busiest}; {100 * s['remote_share']:.1f} % of the traffic leaves its rank",
+    ]
+    if s["dropped_share"]:
+        lines.append(f"{100 * s['dropped_share']:.1f} % of the routings are dropped")
+    if "time_ms" in s:
+        lines.append(
+            f"dispatch {s['time_ms']:.2f} ms, {s['rounds']} rounds, {s['packets']:,} packets, "
+            f"{s['moved_bytes']:,.0f} bytes moved, {s['local_bytes']:,.0f} local ({s['rules']} rules)"
+        )
+        lines.append(f"an even load would take {s['even_ms']:.2f} ms")
+        if "combine_ms" in s:
+            lines.append(f"combine {s['combine_ms']:.2f} ms")
+        if s["layers"] > 1:
+            lines.append(f"{s['layers']} layers {s['layers_ms']:.2f} ms")
+        return "\n".join(lines)
+    for row in result.frames["phases"].to_dict(orient="records"):
+        lines.append(
+            f"{row['phase']:8} {row['time_us']:,.1f} us; GB/s a rank: effective "
+            f"{row['logical_effective_gb_s']:.1f} logical "
+            f"and {row['remote_effective_gb_s']:.1f} remote-only; true {row['logical_true_gb_s']:.1f} and "
+            f"{row['remote_true_gb_s']:.1f}; hottest {row['hottest']}"
+        )
+        if row.get("collective_us"):
+            lines.append(f"         all-to-all ({row['collective']}): {row['collective_us']:,.1f} us")
+    lines.append(f"imbalance costs {s['imbalance_us']:,.1f} us of the two")
+    gain = s["eplb_gain_us"]
+    lines.append(
+        f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x, "
+        f"{'gains' if gain >= 0 else 'costs'} {abs(gain):,.1f} us"
+    )
+    if "layers_us" in s:
+        lines.append(f"all layers and steps {s['layers_us']:,.1f} us")
+    if "comparison" in result.frames:
+        lines += _compared_lines(result)
+    return "\n".join(lines)
+
+
+def _compared_lines(result: RouteResult) -> list[str]:
+    """One line per op: the mean over its calls in all traces; a call without sizes has no prediction."""
+    from tracelens.report.text import terminal_text
+
+    lines = []
+    for op, rows in result.frames["comparison"].groupby("op", sort=True):
+        sized = rows[rows.predicted_us.notna()]
+        shown = rows if sized.empty else sized
+        calls = shown.calls.sum()
+        measured, predicted = ((shown[f"{name}_us"] * shown.calls).sum() / calls for name in ("measured", "predicted"))
+        lines.append(
+            f"{terminal_text(str(op))}: {calls} calls in {shown.trace.nunique()} traces, measured {measured:,.1f} us "
+            f"(waiting included), "
+            + (
+                "not predicted: no sizes"
+                if sized.empty
+                else f"predicted {predicted:,.1f} us, {measured / predicted:.2f} x"
+            )
+        )
+    return lines
