@@ -1,8 +1,10 @@
-"""Element types: their widths, the rate they compute at, and how traces spell them."""
+"""Element types, and precisions of matrix products: widths, compute rates, and how traces and users spell them."""
 
 from __future__ import annotations
 
 import enum
+
+from tracelens.errors import UsageError
 
 
 class DType(enum.Enum):
@@ -129,3 +131,65 @@ _TRACED: dict[DType, str] = {
     DType.UINT16: "unsigned short", DType.UINT32: "unsigned int", DType.UINT64: "unsigned long",
     DType.COMPLEX64: "c10::complex<float>", DType.COMPLEX128: "c10::complex<double>",
 }  # fmt: skip
+
+
+class Precision(enum.StrEnum):
+    """A precision of matrix products, as device files, options and tables name it.
+
+    ``dtype`` is the type whose compute rate applies. ``width_bytes`` are bytes per element of an operand with its
+    scales: MXFP8 stores a scale byte per 32 elements, NVFP4 one per 16; those of FP8, per tensor or block of 128, are
+    left out. ``aliases`` are other spellings.
+    """
+
+    dtype: DType
+    width_bytes: float
+    aliases: tuple[str, ...]
+
+    BF16 = "bf16", DType.BF16, 2.0, "bfloat16", "amp-bf16"
+    FP16 = "fp16", DType.FP16, 2.0, "float16"
+    FP8 = "fp8", DType.FP8_E4M3FN, 1.0, "fp8_e4m3fn", "fp8-cs"
+    FP8_BLOCK = "fp8_block", DType.FP8_E4M3FN, 1.0
+    MXFP8 = "mxfp8", DType.FP8_E4M3FN, 1.03125, "fp8-mx"
+    NVFP4 = "nvfp4", DType.FP4_E2M1, 0.5625
+
+    def __new__(cls, name: str, dtype: DType, width_bytes: float, *aliases: str) -> Precision:
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.dtype, member.width_bytes, member.aliases = dtype, width_bytes, aliases
+        return member
+
+    __repr__ = str.__repr__
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The name and its aliases."""
+        return self.value, *self.aliases
+
+    @property
+    def calibrated(self) -> Precision:
+        """The precision whose fitted constants apply: FP16 runs at BF16's rates."""
+        return Precision.BF16 if self is Precision.FP16 else self
+
+    @classmethod
+    def parse(cls, text: str) -> Precision | None:
+        """The precision of this name or alias, in whatever case; None for any other text.
+
+        >>> Precision.parse("BFloat16"), Precision.parse("fp8-mx"), Precision.parse("int8")
+        ('bf16', 'mxfp8', None)
+        """
+        return _PRECISIONS.get(text.lower())
+
+    @classmethod
+    def of(cls, text: str) -> Precision:
+        """As ``parse``. UsageError for a text that names none."""
+        found = cls.parse(text)
+        if found is None:
+            raise UsageError.unknown("precision", text, _PRECISIONS)
+        return found
+
+
+_PRECISIONS = {text: each for each in Precision for text in each.spellings}
+#: Rows of a calibration.
+CALIBRATED = tuple(each for each in Precision if each.calibrated is each)
+#: What a training step's GEMMs with weights may compute in.
+TRAINED = (Precision.BF16, Precision.FP16, Precision.FP8, Precision.MXFP8, Precision.NVFP4)

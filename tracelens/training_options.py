@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
+from tracelens.dtypes import TRAINED, Precision
 from tracelens.errors import UsageError
 from tracelens.option_fields import comma_list, option, positive
 
-Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+#: Those of ``dtypes.TRAINED``.
+PrecisionName: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 #: What gradients are kept and summed in.
 Gradients: TypeAlias = Literal["fp32", "bf16"]
@@ -65,8 +67,8 @@ class TrainingOptions:
     ep_overlap: bool = option(
         "expert exchanges overlapped with another micro-batch's backward", False, group=_COMPUTING
     )
-    precision: Precision = option(
-        "compute precision of GEMMs with weights", "bf16", choices=get_args(Precision), group=_COMPUTING
+    precision: Precision | PrecisionName = option(
+        "compute precision of GEMMs with weights", "bf16", choices=TRAINED, group=_COMPUTING
     )
     bf16_layers: tuple[int, int] = option(
         "number of first and last layers that compute in BF16, whatever --precision; default: none",

@@ -10,7 +10,7 @@ import pytest
 
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
-from tracelens.training_options import Attention, Precision
+from tracelens.training_options import Attention, PrecisionName
 from tracelens.workload import rank_ops
 from tracelens.workload.memory import activation_bytes
 from tracelens.workload.model_config import ModelConfig
@@ -181,7 +181,7 @@ def test_narrow_precision_narrows_products_and_not_attention_or_logits() -> None
 
 
 @pytest.mark.parametrize(("precision", "written"), [("fp8", 2 * 1.0), ("mxfp8", 2 * 1.0), ("nvfp4", 2 * 0.5)])
-def test_a_scale_of_the_whole_tensor_costs_another_read(precision: Precision, written: float) -> None:
+def test_a_scale_of_the_whole_tensor_costs_another_read(precision: PrecisionName, written: float) -> None:
     mlp = rank_ops.block(LLAMA, ParallelConfig(precision=precision), "-", S)
     moved = next(op.model.hbm_bytes() for op in mlp.ops if op.name == "mlp.up.quantize" and op.phase == "forward")
     reads = 1 if precision == "mxfp8" else 2

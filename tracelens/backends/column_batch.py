@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
@@ -17,23 +16,12 @@ import numpy.typing as npt
 
 from tracelens.backends.base import EstimateTable, Floats
 from tracelens.backends.system import System
-from tracelens.dtypes import DType
+from tracelens.dtypes import Precision
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.registry import mark
 from tracelens.units import TERA_PER_S_IN_PER_US
 
-#: Bytes per element of the operands: MXFP8 stores a scale byte per 32 elements, NVFP4 one per 16.
-WIDTH: Mapping[str, float] = MappingProxyType(
-    {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "mxfp8": 1.03125, "nvfp4": 0.5625}
-)
-#: Precision -> the type whose matrix rate applies.
-RATE: Mapping[str, DType] = MappingProxyType(
-    {
-        "bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp8_block": DType.FP8_E4M3FN, "mxfp8": DType.FP8_E4M3FN,
-        "nvfp4": DType.FP4_E2M1,
-    }
-)  # fmt: skip
 OUTPUT_BYTES = 2.0
 #: Rows per pass, so that a dozen columns stay in a core's L2: 1e6 GEMMs in 1.2 s; in one piece 2.5 s.
 CHUNK = 8192
@@ -75,6 +63,11 @@ class ColumnBatch(ABC):
     family: ClassVar[str]
 
     precision: str
+
+    @property
+    def width_bytes(self) -> float:
+        """Bytes per element of the operands."""
+        return Precision.of(self.precision).width_bytes
 
     def __len__(self) -> int:
         return next(len(value) for value in self._columns().values() if not isinstance(value, Mapping))
@@ -152,7 +145,7 @@ class Chip(NamedTuple):
 
 def matrix_peak(device: HardwareSpec, precision: str) -> float | None:
     """Flops per us of the dense data-sheet rate; None where the file has none."""
-    rate = device.rate("matrix", RATE[precision])
+    rate = device.rate("matrix", Precision.of(precision).dtype)
     return None if rate is None else rate.peak_tflops_s * TERA_PER_S_IN_PER_US
 
 

@@ -27,7 +27,7 @@ from tracelens.backends.system import System
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import MoEColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
-from tracelens.dtypes import DType
+from tracelens.dtypes import DType, Precision
 from tracelens.errors import InputError, TracelensError
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, PerfModel
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 #: Since 0.11 the tables are in a package of their own.
 PACKAGES = ("aiconfigurator_core", "aiconfigurator")
-_TYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 _HEADS = ("num_heads", "num_key_value_heads", "head_dim", "window_size")
 _LAYER = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 
@@ -289,7 +288,7 @@ def _read(path: Path, kind: _Kind) -> pd.DataFrame:
 
     try:
         table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-        table["precision"] = table[kind.dtype].astype(str).map(_TYPES)
+        table["precision"] = table[kind.dtype].astype(str).map(_calibrated)
         if "keys" in kind.grid:
             table["keys"] = table["isl"] + table["step"]
         if "window_size" in kind.same:
@@ -301,6 +300,12 @@ def _read(path: Path, kind: _Kind) -> pd.DataFrame:
         return table[[*kind.same, *kind.grid, "precision", "latency"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is not a table of aiconfigurator: {error}") from error
+
+
+def _calibrated(name: str) -> str | None:
+    """The precision that a table's type stands for; None for one that is not estimated."""
+    found = Precision.parse(name)
+    return None if found is None else found.calibrated.value
 
 
 def _grid(points: pd.DataFrame, axes: tuple[str, ...]) -> _Grid:

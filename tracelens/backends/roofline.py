@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
-from tracelens.backends.column_batch import RATE, ColumnBatch
+from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.system import System
-from tracelens.dtypes import DType
+from tracelens.dtypes import DType, Precision
 from tracelens.hardware.spec import Rate
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
@@ -76,7 +76,7 @@ class Roofline:
 
     def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
         """As ``estimate_many``. Attention over a cache in a type without a rate is multiplied in its queries' BF16."""
-        rows, dtype = len(batch), RATE[batch.precision]
+        rows, dtype = len(batch), Precision.of(batch.precision).dtype
         if batch.family == "sdpa" and system.device.rate("matrix", dtype) is None:
             dtype = DType.BF16
         work = WorkColumns(

@@ -21,7 +21,7 @@ from tracelens.backends.tiles import memory_bound, pricer_of
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.calibration.device import Mask, Measured, Part
 from tracelens.errors import InputError, UsageError
-from tracelens.estimation.estimate import KINDS, PRECISIONS, usable_rows
+from tracelens.estimation.estimate import ESTIMATED, KINDS, usable_rows
 from tracelens.extensions import load_extension
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel, WorkColumns
@@ -79,7 +79,7 @@ def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list
     if "device" in table:
         good &= np.array([_is_device(str(text), device) for text in table["device"]])
     types = table[kind.dtype].astype(str) if kind.dtype in table else pd.Series("bf16", index=table.index)
-    precisions = np.array([PRECISIONS.get(text.lower(), "") for text in types])
+    precisions = np.array([ESTIMATED.get(text.lower(), "") for text in types])
     found = []
     for each in sorted(set(precisions[good].tolist()) - {""}):
         rows = good & (precisions == each)

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
+from tracelens.dtypes import CALIBRATED
 from tracelens.errors import UsageError
 from tracelens.toml_figures import Table
 
 K = TypeVar("K")
-
-#: Rows of a calibration: ``fp8_block`` is FP8 with a scale per block of 128, ``mxfp8`` with one per 32, ``nvfp4`` FP4
-#: with one per 16.
-PRECISIONS = frozenset({"bf16", "fp8", "fp8_block", "mxfp8", "nvfp4"})
 
 #: Family -> constant -> meaning. Fractions are of the data-sheet rate and at most 1.
 CONSTANTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -154,7 +151,7 @@ def read(root: Table) -> tuple[dict[tuple[str, str], Calibration], str | None]:
         return {}, None
     found: dict[tuple[str, str], Calibration] = {}
     for family, names in CONSTANTS.items():
-        rows = _ROWS.get(family, PRECISIONS)
+        rows = _ROWS.get(family, frozenset[str](CALIBRATED))
         for precision, row in table.tables(family, rows).items():
             needed = NEEDED[family]
             numbers = {name: row.needed_number(name) if name in needed else row.number(name) for name in names}

@@ -14,7 +14,12 @@ from types import ModuleType
 
 PACKAGE = "tracelens.perf_models"
 FOLDER = Path(__file__).resolve().parent
-RENAMED = {"memory": "data_movement", "columns": "work_columns", "foreign": "tracelens_adapter"}
+RENAMED = {
+    "memory": "data_movement",
+    "columns": "work_columns",
+    "foreign": "tracelens_adapter",
+    "precision": "compute_type",
+}
 
 
 class OldNames(MetaPathFinder, Loader):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracelens.dtypes import DType
 from tracelens.perf_models.base import PerfModel
-from tracelens.perf_models.precision import Precision
+from tracelens.perf_models.compute_type import ComputeType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,7 +29,7 @@ class WorkColumns:
     passes: npt.NDArray[np.float64]
 
     @classmethod
-    def of(cls, models: Iterable[PerfModel], computed_in: Sequence[Precision | None] | None = None) -> WorkColumns:
+    def of(cls, models: Iterable[PerfModel], computed_in: Sequence[ComputeType | None] | None = None) -> WorkColumns:
         """The columns of ``models``. ``computed_in``: what products run in where it is not the model's own type."""
         rows = tuple(models)
         said = tuple(computed_in) if computed_in is not None else (None,) * len(rows)

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracelens.backends.system import System
+from tracelens.dtypes import TRAINED, Precision
 from tracelens.errors import TracelensError, UsageError
 from tracelens.projection.anchor import Anchor
 from tracelens.projection.overheads import PLAIN, Software
 from tracelens.projection.projection_options import BACKENDS
 from tracelens.projection.recipes import recipe_of
 from tracelens.projection.step import Projection, project
-from tracelens.training_options import Attention, Gradients, Precision, Recompute, TPOverlap
+from tracelens.training_options import Attention, Gradients, Recompute, TPOverlap
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.token_routing import UNIFORM, Skew
@@ -30,10 +31,6 @@ ASSUMED = "recipe: no recomputation"
 #: tables differs by less than 1 %.
 SFT_DOCUMENT = 256
 PACKED = f"texts of {SFT_DOCUMENT} tokens packed (SQuAD: llama3_llm_finetune.py of the scripts at 0b928cd)"
-_PRECISIONS: dict[str, Precision] = {
-    "bf16": "bf16", "amp-bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "mxfp8",
-    "mxfp8": "mxfp8", "nvfp4": "nvfp4",
-}  # fmt: skip
 _RECOMPUTE: dict[str, Recompute] = {
     "none": "none", "selective": "selective", "selective+sp": "selective", "full": "full", "recipe": "none",
 }  # fmt: skip
@@ -186,7 +183,7 @@ def configuration(row: Mapping[str, str]) -> tuple[ParallelConfig, tuple[str, ..
     """The row's parallel configuration, and what was assumed. UsageError where it is none."""
     stack = next((s for s in STACKS if row.get("framework", "").startswith(s.name)), _OTHER)
     recompute = _RECOMPUTE[row["recompute"].lower()]
-    tp, precision = _whole(row, "tp"), _PRECISIONS[_spelling(row["precision"])]
+    tp, precision = _whole(row, "tp"), Precision.of(_spelling(row["precision"]))
     sharded, shard = _sharding(row)
     recipe = recipe_of(row) if row["recompute"] == "recipe" else None
     assumptions = []
@@ -225,7 +222,7 @@ def _not_modeled(row: Mapping[str, str]) -> str | None:
         return f"incomplete: {', '.join(missing)} not stated"
     if "lora" in row.get("notes", "").lower():
         return "LoRA: most weights have no gradient, which is not modeled"
-    if _spelling(row["precision"]) not in _PRECISIONS:
+    if Precision.parse(_spelling(row["precision"])) not in TRAINED:
         return f"precision {row['precision']!r} is not modeled"
     if row["recompute"].lower() not in _RECOMPUTE:
         return f"recomputation {row['recompute']!r} is not modeled"

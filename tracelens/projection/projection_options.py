@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from tracelens import option_fields
 from tracelens.errors import UsageError
 from tracelens.option_fields import comma_list, option, positive
-from tracelens.training_options import Precision, TrainingOptions
+from tracelens.training_options import PrecisionName, TrainingOptions
 
 if TYPE_CHECKING:
     from tracelens.projection.overheads import Software
@@ -71,7 +71,7 @@ class SearchOptions:
     sequence: int | None = option(
         "tokens per sequence; default: the model's own, else 4096", kind=positive, metavar="TOKENS"
     )
-    precision: Sequence[Precision] = option(
+    precision: Sequence[PrecisionName] = option(
         "bf16, fp16, fp8, mxfp8, nvfp4; several are searched; default: bf16", ("bf16",), read=comma_list, metavar="P,P"
     )
     rules: RuleSet = option("cost model of a configuration", "corrected", choices=get_args(RuleSet))

@@ -5,21 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tracelens.dtypes import DType
+from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.option_fields import made
 from tracelens.training_options import MODULES, TrainingOptions
 from tracelens.workload.token_routing import UNIFORM, Skew
 
-#: What weights' products are computed in. Attention and logits stay in 16 bits.
-COMPUTED_IN: dict[str, DType] = {
-    "bf16": DType.BF16,
-    "fp16": DType.FP16,
-    "fp8": DType.FP8_E4M3FN,
-    "mxfp8": DType.FP8_E4M3FN,
-    "nvfp4": DType.FP4_E2M1,
-}
 _CHOICES = {
     each.name: each.metadata["option"].choices
     for each in fields(TrainingOptions)
@@ -150,7 +142,7 @@ class ParallelConfig(TrainingOptions):
     @property
     def computed_in(self) -> DType:
         """What weights' products are computed in."""
-        return COMPUTED_IN[self.precision]
+        return Precision.of(self.precision).dtype
 
     @property
     def gradient_width(self) -> DType:

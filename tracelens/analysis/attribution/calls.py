@@ -32,7 +32,7 @@ from tracelens.dtypes import DType
 from tracelens.perf_models.attention.inference_attention import SUMS, AttentionSums
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.communication.collective import GROUP_SIZES, CustomCollective
-from tracelens.perf_models.precision import Precision, is_open, precisions
+from tracelens.perf_models.compute_type import ComputeType, is_open, precisions
 from tracelens.signature import OpSignature
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, RowColumn, TraceTable
@@ -106,7 +106,7 @@ class OpReadings:
         self.communicates = np.array([*(communicates(r) for r in self.readings), False], bool)
         self.is_product = np.array([category in PRODUCTS for category in categories], bool)
 
-    def compute_in(self, kind: Codes, precisions: Sequence[Precision]) -> None:
+    def compute_in(self, kind: Codes, precisions: Sequence[ComputeType]) -> None:
         """Tells apart readings by what their kernels compute in: ``kind`` of each row in ``precisions``, or -1."""
         before, code = self.code, numbered(self.code, kind)
         first = first_of_each(code)
@@ -176,7 +176,7 @@ def _read_precisions(
     models = [reading.model for reading in readings.readings]
     matrix = [m.compute_dtype if m is not None and m.engine == "matrix" else DType.BOOL for m in models]
     code = readings.code_of(ops)
-    found: dict[Precision, int] = {}
+    found: dict[ComputeType, int] = {}
     kind = np.full(len(events), -1, np.int32)
     for recorded in dict.fromkeys(dtype for dtype in matrix if is_open(dtype)):
         at = np.flatnonzero(np.array([dtype is recorded for dtype in matrix], bool)[code])

@@ -14,11 +14,11 @@ from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.perf_models.attention.inference_attention import InferenceStep
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.communication.ep_comm import EPComm
+from tracelens.perf_models.compute_type import ComputeType
 from tracelens.perf_models.generated.fused import BACKEND, TRITON, compiled_kernel
 from tracelens.perf_models.inner_ops import InnerOp, OpCall
 from tracelens.perf_models.kernels import KernelPattern
 from tracelens.perf_models.matrix.gemm import GEMM, GEMMBackward
-from tracelens.perf_models.precision import Precision
 from tracelens.registry import Claim, Registry
 from tracelens.signature import OpSignature
 
@@ -42,7 +42,7 @@ class Reading:
     model: PerfModel | None = None
     note: str = ""
     leaf_only: bool = False
-    computed_in: Precision | None = None
+    computed_in: ComputeType | None = None
 
     @property
     def compute_dtype(self) -> DType | None:

@@ -21,8 +21,8 @@ from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.perf_models.attention.sdpa import SDPA
+from tracelens.perf_models.compute_type import FP32
 from tracelens.perf_models.generated.fused import FusedKernel
-from tracelens.perf_models.precision import FP32
 from tracelens.trace.table import Kind
 from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.spec import Rate
-from tracelens.perf_models.precision import Precision
+from tracelens.perf_models.compute_type import ComputeType
 from tracelens.units import BYTES_PER_MIB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 Floats = npt.NDArray[np.float64]
@@ -46,7 +46,7 @@ def launch_floor_us(device: HardwareSpec) -> float:
 def rate_of(device: HardwareSpec | None, compute_spec: str) -> Rate | None:
     """The rate of ``matrix_bf16``; of an emulated one (``matrix_bf16x9``) that of its products over their number."""
     engine, _, label = compute_spec.partition("_")
-    precision = Precision.parse(label)
+    precision = ComputeType.parse(label)
     if device is None or precision is None or math.isnan(precision.passes):
         return None
     rate = device.rate(engine, precision.dtype)

@@ -17,7 +17,6 @@ from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import (
     OUTPUT_BYTES,
     PRICED,
-    WIDTH,
     Chip,
     ColumnBatch,
     Priced,
@@ -153,7 +152,7 @@ class AttentionColumns(ColumnBatch):
         """Q, O and the new K and V once in two bytes; the cached keys that some query sees, in the cache's type."""
         cached = np.where(self.causal > 0, np.minimum(self.past, self.window), self.past)
         new = self.q_heads * (self.d_qk + self.d_v) + self.kv_heads * self.cache_width
-        read = WIDTH[self.precision] * cached * self.kv_heads * self.cache_width
+        read = self.width_bytes * cached * self.kv_heads * self.cache_width
         return self.b * (OUTPUT_BYTES * self.s * new + read)
 
     def _price(self, device: HardwareSpec) -> Priced | None:
@@ -306,7 +305,7 @@ def decode(c: AttentionColumns, device: HardwareSpec, constants: Calibration) ->
     if found is None:
         return None
     peak, hbm, units, _, kernel = found
-    width, head = WIDTH[c.precision], np.maximum(c.d_qk, c.d_v)
+    width, head = c.width_bytes, np.maximum(c.d_qk, c.d_v)
     keys = _by_head(kernel.decode_keys, head)
     heads = c.q_heads / c.kv_heads
     groups = c.b * c.kv_heads * np.ceil(heads / kernel.decode_heads)

@@ -16,7 +16,6 @@ import numpy as np
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import (
     OUTPUT_BYTES,
-    WIDTH,
     Chip,
     ColumnBatch,
     Priced,
@@ -66,7 +65,7 @@ class MoEColumns(ColumnBatch):
 
     def hbm_bytes(self) -> Floats:
         """Weights of the active experts, this rank's rows read, as many written."""
-        weights = self.active * self.hidden * self.ffn * (2 + self.gated) * WIDTH[self.precision]
+        weights = self.active * self.hidden * self.ffn * (2 + self.gated) * self.width_bytes
         return weights + 2 * OUTPUT_BYTES * np.minimum(self.rows, self.tokens) * self.hidden
 
     def _price(self, device: HardwareSpec) -> Priced | None:
@@ -116,7 +115,7 @@ def price(c: MoEColumns, device: HardwareSpec, constants: Calibration) -> Priced
         return None
     if constants.kernel == "replayed":
         c = _replayed(c)
-    w = WIDTH[c.precision]
+    w = c.width_bytes
     # Tiles of 128 columns; narrow shares of an expert are padded by the block-scaled kernels.
     ffn = np.maximum(c.ffn, _LEAST_FFN) if constants.kernel == "padded" else c.ffn
     both, compute, memory = np.zeros(len(c)), np.zeros(len(c)), np.zeros(len(c))

@@ -16,7 +16,6 @@ import numpy as np
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import (
     OUTPUT_BYTES,
-    WIDTH,
     Chip,
     ColumnBatch,
     Priced,
@@ -100,7 +99,7 @@ class GEMMColumns(ColumnBatch):
     @property
     def widths(self) -> tuple[float, float]:
         """Bytes per element of A and of B."""
-        w = WIDTH[self.precision]
+        w = self.width_bytes
         return w, w if self.b_width is None else self.b_width
 
     @classmethod

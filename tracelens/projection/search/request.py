@@ -25,7 +25,7 @@ from tracelens.projection.search.systems import (
 )
 from tracelens.projection.search.whole_step import CorrectedRules
 from tracelens.projection.step import Projection, project
-from tracelens.training_options import Precision
+from tracelens.training_options import PrecisionName
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +58,7 @@ class Request:
     rules: RuleSet = "corrected"
     top: int = 10
     sequence: int | None = None
-    precisions: tuple[Precision, ...] = ("bf16",)
+    precisions: tuple[PrecisionName, ...] = ("bf16",)
     backends: str = BACKENDS
     wanted: Constraints = ANYTHING
     figures: Figures = AS_THEY_ARE

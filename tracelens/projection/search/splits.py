@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracelens.projection.projection_options import Strategy
 from tracelens.projection.search.space import MIN_SHARD, Ints, divisors, summa_blocks
-from tracelens.training_options import Precision, Recompute
+from tracelens.training_options import PrecisionName, Recompute
 from tracelens.workload.blocks import block_types
 from tracelens.workload.model_config import ModelConfig
 
@@ -78,7 +78,7 @@ class Space:
     sequence: int
     zero: tuple[int, ...] = ZERO
     recompute: tuple[Recompute, ...] = RECOMPUTE
-    precisions: tuple[Precision, ...] = ("bf16",)
+    precisions: tuple[PrecisionName, ...] = ("bf16",)
 
     def splits(self, gpu_counts: Iterable[int], *, global_batch: int) -> Splits:
         """All configurations, not placed yet."""

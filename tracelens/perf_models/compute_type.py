@@ -11,7 +11,7 @@ from tracelens.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)
-class Precision:
+class ComputeType:
     """The type that products are computed in, and how many products stand for one; NaN where that is not known.
 
     ``label`` is what reports call it: ``tf32``, ``bf16x9``.
@@ -22,22 +22,22 @@ class Precision:
     passes: float = 1.0
 
     @classmethod
-    def parse(cls, label: str) -> Precision | None:
+    def parse(cls, label: str) -> ComputeType | None:
         """What ``label`` stands for: one of those that kernels' names say, or an element type."""
-        named = next((precision for precision in _NAMED if precision.label == label), None)
+        named = next((named for named in _NAMED if named.label == label), None)
         dtype = DType.parse(label)
         return named or (None if dtype is None else cls(dtype.label, dtype))
 
 
-FP32 = Precision("fp32", DType.FP32)
-TF32 = Precision("tf32", DType.TF32)
-TF32X3 = Precision("tf32x3", DType.TF32, 3)
-BF16X3 = Precision("bf16x3", DType.BF16, 3)
-BF16X9 = Precision("bf16x9", DType.BF16, 9)
-FP8 = Precision("fp8", DType.FP8_E4M3FN)
-INT8 = Precision("int8", DType.INT8)
+FP32 = ComputeType("fp32", DType.FP32)
+TF32 = ComputeType("tf32", DType.TF32)
+TF32X3 = ComputeType("tf32x3", DType.TF32, 3)
+BF16X3 = ComputeType("bf16x3", DType.BF16, 3)
+BF16X9 = ComputeType("bf16x9", DType.BF16, 9)
+FP8 = ComputeType("fp8", DType.FP8_E4M3FN)
+INT8 = ComputeType("int8", DType.INT8)
 #: Double precision from products of 8-bit slices (the Ozaki scheme): how many slices depends on the values.
-FP64_EMULATED = Precision("fp64_emulated", DType.INT8, math.nan)
+FP64_EMULATED = ComputeType("fp64_emulated", DType.INT8, math.nan)
 _NAMED = (FP32, TF32, TF32X3, BF16X3, BF16X9, FP8, INT8, FP64_EMULATED)
 
 _PRODUCT = (
@@ -69,7 +69,7 @@ def is_open(recorded: DType | None) -> bool:
     return recorded in _OPEN
 
 
-def precisions(kernels: Sequence[str], recorded: DType | None) -> list[Precision | None]:
+def precisions(kernels: Sequence[str], recorded: DType | None) -> list[ComputeType | None]:
     """What each of these kernels computes in, its tensors being of the ``recorded`` type; None: silent."""
     rules = [(re.compile(pattern), precision) for pattern, precision in _OPEN.get(recorded, ())]
     product = re.compile(_PRODUCT)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tracelens.dtypes import DType
-from tracelens.perf_models.precision import Precision, is_open, precisions
+from tracelens.perf_models.compute_type import ComputeType, is_open, precisions
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_a_narrow_type_is_what_it_says() -> None:
 
 
 def test_labels_stand_for_rates() -> None:
-    assert Precision.parse("bf16x9") == Precision("bf16x9", DType.BF16, 9)
-    assert Precision.parse("tf32") == Precision("tf32", DType.TF32)
-    assert Precision.parse("fp16") == Precision("fp16", DType.FP16)
-    assert Precision.parse("nothing") is None
-    emulated = Precision.parse("fp64_emulated")
+    assert ComputeType.parse("bf16x9") == ComputeType("bf16x9", DType.BF16, 9)
+    assert ComputeType.parse("tf32") == ComputeType("tf32", DType.TF32)
+    assert ComputeType.parse("fp16") == ComputeType("fp16", DType.FP16)
+    assert ComputeType.parse("nothing") is None
+    emulated = ComputeType.parse("fp64_emulated")
     assert emulated is not None
     assert math.isnan(emulated.passes)
