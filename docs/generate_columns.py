@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracelens.report.columns import FAMILY, ColumnSet
-from tracelens.report.sheets import built_in_sheets
+from tracelens.analysis.ranks.sheets import rank_sheets
+from tracelens.analysis.sheets import built_in_sheets
+from tracelens.analysis.sheets.ops import families
+from tracelens.schema import ColumnSet
 
 PAGE = Path(__file__).resolve().parent / "columns.md"
 _INTRODUCTION = """# Columns
@@ -21,13 +23,15 @@ This page is generated: `python -m docs.generate_columns` writes it anew, and a 
 
 def page() -> str:
     """The text of docs/columns.md."""
-    claims = sorted(built_in_sheets().values(), key=lambda claim: (claim.options["order"], claim.key))
+    claims = sorted(
+        [*built_in_sheets().values(), *rank_sheets().values()], key=lambda claim: (claim.options["order"], claim.key)
+    )
     parts = [_INTRODUCTION]
     parts += [_section(f"`{claim.key}`", claim.options["columns"]) for claim in claims]
     parts.append(
         _section(
             "The sheets of perf-model families (`GEMM`, `SDPA_fwd`, `EP_Communication` ...)",
-            FAMILY,
+            families.COLUMNS,
             "A column `param: *` for each dimension of the model comes after the name.",
         )
     )

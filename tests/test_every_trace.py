@@ -19,6 +19,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from tracelens.analysis.sheets.call_stacks import call_stacks
 
 import tracelens
 from tests.analysis.attribution.test_event_category import check_sums
@@ -29,10 +30,9 @@ from tests.analysis.sheets.test_modules import activity_of
 from tests.conftest import device_traces, recorded_traces
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.device_time import gpu_timeline
+from tracelens.analysis.attribution.training_phases import phases
 from tracelens.analysis.loaded_trace import Trace
-from tracelens.analysis.sheets.call_stacks import call_stacks
-from tracelens.analysis.sheets.modules import modules
-from tracelens.analysis.sheets.recompute import phases
+from tracelens.analysis.sheets.program.modules import modules
 from tracelens.cli import main
 from tracelens.report.result import Report
 

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tracelens.projection.project import project as project
     from tracelens.projection.search.request import search as search
     from tracelens.report import report as report
-    from tracelens.report.columns import sheet as sheet
     from tracelens.routing.route import route as route
+    from tracelens.schema import sheet as sheet
     from tracelens.serving.experiment import serve as serve
     from tracelens.signature import OpSignature as OpSignature
 
@@ -79,7 +79,7 @@ _MODULE_OF = {
     "route": "tracelens.routing.route",
     "search": "tracelens.projection.search.request",
     "serve": "tracelens.serving.experiment",
-    "sheet": "tracelens.report.columns",
+    "sheet": "tracelens.schema",
     "traced_as": "tracelens.perf_models.base",
     "traced_as_pattern": "tracelens.perf_models.base",
 }

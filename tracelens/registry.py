@@ -8,8 +8,10 @@ added modules win. So importing has no side effect, and an extension never leaks
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -85,6 +87,13 @@ class Registry(Mapping[str, Claim]):
                         if other.target is not target:
                             raise UsageError(f"{kind} {key!r} is claimed by both {other.origin} and {claim.origin}")
         return cls(kind, claims)
+
+    @classmethod
+    def collect_below(cls, kind: str, package: str) -> Registry:
+        """From every module below ``package``, in the order of their names."""
+        path = import_module(package).__path__
+        found = sorted(module.name for module in pkgutil.walk_packages(path, f"{package}."))
+        return cls.collect(kind, map(import_module, found))
 
     def overlaid(self, sources: Iterable[object]) -> Registry:
         """A new registry in which what ``sources`` claim replaces what is here."""

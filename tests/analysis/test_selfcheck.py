@@ -22,7 +22,7 @@ from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_report
 from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, step_spans, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
-from tracelens.analysis.sheets.op_tables import kernel_summary
+from tracelens.analysis.sheets.ops.kernel_summary import kernel_summary
 from tracelens.analysis.verdict.summary import Coverage, Finding, Said
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.hardware import recognize

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tracelens.report.assembly import assemble
-from tracelens.report.columns import sheet
+from tracelens.schema import sheet
 
 
 def titles(assembly) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tracelens.analysis.sheets.ops.unified_perf_summary import COLUMNS as UNIFIED
 from tracelens.report.assembly import assemble, make_sheet
-from tracelens.report.columns import UNIFIED
 from tracelens.report.csv_report import csv_text, write_csv
 
 

@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from tracelens.errors import InputError, UsageError
-from tracelens.report.columns import sheet
 from tracelens.report.explanation import explain
 from tracelens.report.json_report import schema
 from tracelens.report.result import Report
+from tracelens.schema import sheet
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tracelens.analysis.sheets.ops.kernel_summary import COLUMNS as KERNELS
+from tracelens.analysis.sheets.ops.unified_perf_summary import COLUMNS as UNIFIED
 from tracelens.report.about import about_lines
 from tracelens.report.assembly import assemble, make_sheet
-from tracelens.report.columns import KERNELS, UNIFIED
 from tracelens.report.xlsx import worksheet_rows
 from tracelens.report.xlsx.workbook import write_workbook, write_workbook_to
 

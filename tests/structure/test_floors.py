@@ -12,6 +12,7 @@ FLOORS: dict[str, int] = {
         (
             "errors",
             "registry",
+            "schema",
             "dtypes",
             "units",
             "signature",

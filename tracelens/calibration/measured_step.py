@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.sheets.coll_analysis import collective_models, collective_rows
+from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.sheets.ops.coll_analysis import collective_models, collective_rows
 from tracelens.backends.measured import MeasuredCall, MeasuredStep
 from tracelens.calibration.measurements import signature_of
 from tracelens.errors import InputError
@@ -48,7 +49,7 @@ def trace_step(analysis: Analysis) -> MeasuredStep:
     analysis = analysis.headline
     steps = len(analysis.complete_steps) or 1
     catalog, calls = Catalog(analysis.extensions), []
-    ops = analysis.frames.get("unified_perf_summary")
+    ops = analysis.frames.get(unified_perf_summary.TITLE)
     if ops is not None and "example_row" in ops:
         columns = (ops[name] for name in ("example_row", "name", "operation_count", "kernel_us_mean"))
         for row, name, count, mean in zip(*columns, strict=True):

@@ -13,6 +13,7 @@ import numpy as np
 from tracelens.analysis.attribution.calls import OpReadings
 from tracelens.analysis.attribution.event_category import COPY
 from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.system import System
@@ -135,7 +136,7 @@ def analysis_measured(analysis: Analysis) -> list[Measured]:
 
     Without copies from host to device or between devices: links limit them, not the memory that is fitted here.
     """
-    frame = analysis.frames.get("unified_perf_summary")
+    frame = analysis.frames.get(unified_perf_summary.TITLE)
     if frame is None or "example_row" not in frame:
         return []
     frame = frame[(frame["example_row"] >= 0) & (frame["category"] != COPY)]

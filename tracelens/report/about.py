@@ -9,7 +9,7 @@ from typing import Literal
 from tracelens.analysis.verdict.summary import Summary, Utilization
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value
-from tracelens.report.columns import Column
+from tracelens.schema import Column
 from tracelens.units import FLOPS_PER_TFLOP
 
 PERCENT = "0.0%"

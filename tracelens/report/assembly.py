@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
+from tracelens.analysis.sheets import built_in_sheets
+from tracelens.analysis.sheets.ops import families, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice
-from tracelens.registry import Claim
-from tracelens.report.columns import FAMILY, Analyzed, Column, ColumnSet, column_for
-from tracelens.report.sheets import built_in_sheets
+from tracelens.registry import Claim, Registry
+from tracelens.schema import Column, ColumnSet, column_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,15 +20,30 @@ if TYPE_CHECKING:
 FAMILIES = 100
 
 
+class Analyzed(Protocol):
+    """What an analysis hands to a report: frames by sheet title, and frames by perf-model family."""
+
+    @property
+    def frames(self) -> Mapping[str, pd.DataFrame]: ...
+    @property
+    def families(self) -> Mapping[str, pd.DataFrame]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sheet:
-    """A named table. ``frame`` has the columns' keys, in the order of ``columns``; ``text`` says what a row is."""
+    """A named table. ``frame`` has the columns' keys, in the order of ``columns``; ``text`` says what a row is.
+
+    ``json``: its place among the views of ``report.json``, None where it is not one of them. ``is_added``: by an
+    extension.
+    """
 
     title: str
     frame: pd.DataFrame
     columns: tuple[Column, ...]
     text: str = ""
     is_family: bool = False
+    is_added: bool = False
+    json: int | None = None
 
     def headed(self) -> pd.DataFrame:
         """The frame under the headers that people see."""
@@ -47,27 +63,44 @@ def assemble(result: Analyzed, sources: Iterable[object] = ()) -> Assembly:
 
     An extension's sheet replaces one of the same title. One that raises costs its sheet, not the report.
     """
-    registry = built_in_sheets().overlaid(sources)
-    placed: list[tuple[int, str, Sheet]] = []
+    added = Registry.collect("sheet", sources)
     failures: list[Notice] = []
-    for title, claim in registry.items():
+    made: list[tuple[int, Sheet]] = []
+    built_in = built_in_sheets()
+    for title, claim in built_in.items():
+        frame = None if title in added else result.frames.get(title)
+        if frame is not None and len(frame):
+            made.append(_placed(claim, frame))
+    for title, claim in added.items():
         try:
             frame = claim.target(result)
-        except Exception as error:
-            if _is_core(claim):
-                raise
+        except Exception as error:  # noqa: BLE001 - whatever an extension raises costs its sheet alone
             text = f"sheet {title!r} left out: {claim.origin} raised {type(error).__name__}: {error}"
             failures.append(Notice(id="extension_failed", count=1, text=text))
             continue
         if frame is not None and len(frame):
-            made = make_sheet(title, frame, claim.options["columns"], _row_text(claim))
-            placed.append((claim.options["order"], title, made))
+            made.append(_placed(claim, frame, is_added=True))
     for title, frame in result.families.items():
-        if len(frame) and title not in registry:
+        if len(frame) and title not in built_in and title not in added:
             text = f"One row per distinct call with the perf model of {title}."
-            placed.append((FAMILIES, title, make_sheet(title, frame, FAMILY, text, is_family=True)))
-    placed.sort(key=lambda entry: entry[:2])
-    return Assembly(sheets=tuple(made for _, _, made in placed), failures=tuple(failures))
+            made.append((FAMILIES, make_sheet(title, frame, families.COLUMNS, text, is_family=True)))
+    return Assembly(sheets=_in_order(made), failures=tuple(failures))
+
+
+def sheets_of(frames: Mapping[str, pd.DataFrame], registry: Registry) -> tuple[Sheet, ...]:
+    """The sheets of a registry, from their frames by title."""
+    return _in_order([_placed(registry[title], frame) for title, frame in frames.items() if len(frame)])
+
+
+def _in_order(made: Iterable[tuple[int, Sheet]]) -> tuple[Sheet, ...]:
+    return tuple(sheet for _, sheet in sorted(made, key=lambda entry: (entry[0], entry[1].title)))
+
+
+def _placed(claim: Claim, frame: pd.DataFrame, *, is_added: bool = False) -> tuple[int, Sheet]:
+    text = (inspect.getdoc(claim.target) or "").split("\n\n")[0].replace("\n", " ")
+    columns = claim.options["columns"] or unified_perf_summary.COLUMNS
+    made = make_sheet(claim.key, frame, columns, text)
+    return claim.options["order"], replace(made, is_added=is_added, json=claim.options["json"])
 
 
 def make_sheet(
@@ -84,6 +117,17 @@ def make_sheet(
     return Sheet(title=title, frame=frame[[c.key for c in shown]], columns=shown, text=text, is_family=is_family)
 
 
+def json_views(result: Analyzed, sheets: Sequence[Sheet]) -> dict[str, pd.DataFrame]:
+    """Frames that ``report.json`` has as views, by title and in its order."""
+    core = {title: claim.options["json"] for title, claim in built_in_sheets().items() if title in result.frames}
+    added = {made.title: made for made in sheets if made.is_added}
+    places = {
+        title: place for title, place in (core | {t: s.json for t, s in added.items()}).items() if place is not None
+    }
+    titles = sorted(places, key=lambda title: (places[title], title))
+    return {title: added[title].frame if title in added else result.frames[title] for title in titles}
+
+
 def by_title(sheets: Sequence[Sheet], title: str) -> Sheet | None:
     """The sheet of that title, or None."""
     return next((made for made in sheets if made.title == title), None)
@@ -91,11 +135,3 @@ def by_title(sheets: Sequence[Sheet], title: str) -> Sheet | None:
 
 def _is_zero(column: Column, frame: pd.DataFrame) -> bool:
     return column.empty_at_zero and bool((frame[column.key].fillna(0) == 0).all())
-
-
-def _is_core(claim: Claim) -> bool:
-    return str(getattr(claim.target, "__module__", "")).startswith("tracelens.report.")
-
-
-def _row_text(claim: Claim) -> str:
-    return (inspect.getdoc(claim.target) or "").split("\n\n")[0].replace("\n", " ")

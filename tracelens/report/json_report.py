@@ -31,7 +31,6 @@ from tracelens.analysis.verdict.summary import (
 from tracelens.atomic_write import whole_file
 from tracelens.report.cells import Value, plain_values
 from tracelens.report.text import json_safe
-from tracelens.report.view_columns import VIEW_SETS
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "categories": [_category(row) for row in summary.categories],
         "findings": [{**_fields(f), "figures": [_fields(said) for said in f.figures]} for f in summary.findings],
         "ops": [] if ops is None else op_records(ops, summary.steps),
-        "views": {title: _records(views[title]) for title in VIEW_SETS if title in views},
+        "views": {title: _records(frame) for title, frame in views.items()},
         "cannot_answer": [_fields(missing) for missing in summary.cannot_answer],
         "warnings": [_warning(notice) for notice in summary.notices],
     }

@@ -12,10 +12,13 @@ import orjson
 
 from tracelens.analysis.ranks.job import RanksAnalysis
 from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.ranks.sheets import rank_sheets
+from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync
+from tracelens.analysis.ranks.sheets.job import step_cost, straggler_summary
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
 from tracelens.atomic_write import whole_file, whole_folder
 from tracelens.errors import InputError, UsageError
-from tracelens.report.assembly import Sheet, assemble, by_title
+from tracelens.report.assembly import Sheet, by_title, sheets_of
 from tracelens.report.cells import plain_values
 from tracelens.report.text import clipped, json_safe, terminal_text
 
@@ -26,8 +29,6 @@ SCHEMA = "tracelens.collectives/1"
 XLSX, JSON, CSV = "collectives.xlsx", "collectives.json", "csv"
 #: Rows of a sheet that lists single calls: a workbook of a thousand ranks would take hours. CSV files hold all of them.
 LONG_ROWS = 50_000
-#: The sheets that JSON leaves out, because they list single calls.
-_LONG = ("nccl_long", "nccl_implicit_sync", "nccl_all2allv", "ep_long")
 _WIDTH = 80
 
 
@@ -36,7 +37,7 @@ class RankReport:
 
     def __init__(self, result: RanksAnalysis) -> None:
         self.result = result
-        self.sheets: tuple[Sheet, ...] = assemble(result).sheets
+        self.sheets: tuple[Sheet, ...] = sheets_of(result.frames, rank_sheets())
 
     def __getitem__(self, title: str) -> pd.DataFrame:
         """The sheet ``title``; UsageError, naming near ones, when the report has none."""
@@ -73,7 +74,7 @@ class RankReport:
         summary, sheets = self.summary, []
         for sheet in self.sheets:
             rows = len(sheet.frame)
-            if sheet.title in _LONG and rows > LONG_ROWS:
+            if sheet.json is None and rows > LONG_ROWS:
                 text = f"{sheet.title} has {rows:,} rows, the first {LONG_ROWS:,} are in the workbook; --csv writes all"
                 notice = Notice(id="rows_left_out", count=rows - LONG_ROWS, text=text)
                 summary = replace(summary, notices=(*summary.notices, notice))
@@ -90,7 +91,7 @@ class RankReport:
             "input": {"name": result.name, "ranks": sorted(result.ranks), "world_size": result.world_size},
             "clocks": {"residual_us": result.clocks.residual_us, "hosts_from": result.clocks.how},
             "warnings": [{"id": n.id, "count": n.count, "text": n.text} for n in result.notices],
-            "tables": {sheet.title: _records(sheet) for sheet in self.sheets if sheet.title not in _LONG},
+            "tables": {sheet.title: _records(sheet) for sheet in self.sheets if sheet.json is not None},
         }
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         content = orjson.dumps(json_safe(document), option=options)
@@ -138,7 +139,7 @@ class RankReport:
             yield f" ! {notice.text}"
 
     def _collectives(self) -> Iterator[str]:
-        frame = self.result.frames["nccl_summary_implicit_sync"]
+        frame = self.result.frames[nccl_summary_implicit_sync.TITLE]
         if frame.empty:
             return
         yield ""
@@ -150,7 +151,7 @@ class RankReport:
             yield f" {name:<25}{full:>9}{bus:>10}{row['waiting_share']:>7.1f} %  {row['verdict']}"
 
     def _exchanges(self) -> Iterator[str]:
-        frame = self.result.frames["ep_summary"]
+        frame = self.result.frames[ep_summary.TITLE]
         if frame.empty:
             return
         yield ""
@@ -160,7 +161,7 @@ class RankReport:
             yield f" {clipped(str(row['name']), 33):<34}{effective:>11}{true:>18}{row['waiting_share']:>7.1f} %"
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:
-        frame = self.result.frames["straggler_summary"]
+        frame = self.result.frames[straggler_summary.TITLE]
         if frame.empty:
             return
         yield ""
@@ -176,7 +177,7 @@ class RankReport:
             )
 
     def _steps(self) -> Iterator[str]:
-        frame = self.result.frames["step_cost"]
+        frame = self.result.frames[step_cost.TITLE]
         if len(frame):
             worst = frame.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
             yield (

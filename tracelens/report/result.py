@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.atomic_write import whole_folder
 from tracelens.errors import InputError, UsageError
-from tracelens.report.assembly import Sheet, assemble, by_title
-from tracelens.report.columns import UNIFIED, Analyzed, ColumnSet
+from tracelens.report.assembly import Analyzed, Sheet, assemble, by_title, json_views
 from tracelens.report.json_report import is_report, json_bytes, write_json
 from tracelens.report.terminal import verdict
+from tracelens.schema import ColumnSet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tracelens.analysis.selfcheck.laws import SelfCheck
     from tracelens.report.explanation import Explanation
 
-_OPS, _KERNELS, _COLLECTIVES = "unified_perf_summary", "kernel_summary", "coll_analysis"
 XLSX, HTML, JSON, CSV = "report.xlsx", "report.html", "report.json", "csv"
 
 
@@ -66,17 +66,17 @@ class Report:
     @property
     def ops(self) -> pd.DataFrame:
         """Every distinct op call beside its estimate (``unified_perf_summary``); empty without device work."""
-        return self._table(_OPS)
+        return self._table(unified_perf_summary.TITLE)
 
     @property
     def kernels(self) -> pd.DataFrame:
         """Kernels by launching op, name and stream (``kernel_summary``)."""
-        return self._table(_KERNELS)
+        return self._table(kernel_summary.TITLE)
 
     @property
     def collectives(self) -> pd.DataFrame:
         """Collectives of this rank (``coll_analysis``); empty where there are none."""
-        return self._table(_COLLECTIVES)
+        return self._table(coll_analysis.TITLE)
 
     def explain(self, row: pd.Series | int) -> Explanation:
         """How the figures of a row of ``ops`` came about: formula, inputs, device figure and its source.
@@ -89,7 +89,7 @@ class Report:
 
         if not isinstance(row, pd.Series):
             row = self.ops.iloc[int(row)]
-        return explain(_by_keys(row, UNIFIED), self.summary.device)
+        return explain(_by_keys(row, unified_perf_summary.COLUMNS), self.summary.device)
 
     def check(self, trace: str | PathLike[str]) -> SelfCheck:
         """Which laws this report breaks, its totals compared with a second, plain and slow reading of its trace file.
@@ -125,8 +125,8 @@ class Report:
         """The ``tracelens.report/1`` document as text; also written to ``path``, whole or not at all, when given."""
         ops = self._ops_frame()
         if path is not None:
-            write_json(path, self.summary, ops, self.result.frames)
-        return json_bytes(self.summary, ops, self.result.frames).decode()
+            write_json(path, self.summary, ops, json_views(self.result, self.sheets))
+        return json_bytes(self.summary, ops, json_views(self.result, self.sheets)).decode()
 
     def to_csv(self, folder: str | PathLike[str]) -> Path:
         """Writes one CSV file per sheet."""
@@ -148,7 +148,7 @@ class Report:
             self.to_excel(staging / XLSX)
             if csv:
                 self.to_csv(staging / CSV)
-            write_json(staging / JSON, self.summary, self._ops_frame(), self.result.frames)
+            write_json(staging / JSON, self.summary, self._ops_frame(), json_views(self.result, self.sheets))
         return folder
 
     def __repr__(self) -> str:
@@ -163,8 +163,7 @@ class Report:
         return self[title] if title in self else pd.DataFrame()
 
     def _ops_frame(self) -> pd.DataFrame | None:
-        frames: Mapping[str, pd.DataFrame] = self.result.frames
-        return frames.get(_OPS)
+        return self.result.frames.get(unified_perf_summary.TITLE)
 
 
 def refuse_foreign(folder: Path) -> None:

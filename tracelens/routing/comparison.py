@@ -11,6 +11,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.recorded_groups import recorded_ep_size
+from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.routing.route import RouteResult
 from tracelens.units import BYTES_PER_MB
@@ -40,7 +41,7 @@ def compared(result: RouteResult, folder: Path) -> RouteResult:
         recorded = recorded_ep_size(trace.table)
         if recorded not in (None, ranks):
             raise UsageError(f"{path}: its expert-parallel group has {recorded} ranks, but the prediction {ranks}")
-        ops = analyze(trace, Options(cpu=True)).frames.get("unified_perf_summary")
+        ops = analyze(trace, Options(cpu=True)).frames.get(unified_perf_summary.TITLE)
         if ops is None:
             continue
         for op in ops[ops.category == _CATEGORY].to_dict(orient="records"):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.analysis.test_selfcheck import figures_of
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import analyze
+from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
 from tracelens.analysis.page.step_idle import step_idle
 from tracelens.analysis.page.step_timeline import Lane, step_timeline
-from tracelens.analysis.sheets.idle import CAUSES, IdleParts
 from tracelens.trace.table import TraceTable
 
 

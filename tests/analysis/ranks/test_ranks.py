@@ -15,7 +15,7 @@ from tracelens.analysis.ranks.clocks import HostClock
 from tracelens.analysis.ranks.job import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.parallel_reading import RankOptions
 from tracelens.analysis.ranks.rank_files import find_traces
-from tracelens.analysis.ranks.waits import INCONCLUSIVE, SKEW, TRANSFER
+from tracelens.analysis.ranks.sheets.communication.nccl_summary_implicit_sync import INCONCLUSIVE, SKEWED, TRANSFER
 from tracelens.errors import InputError, NothingToAnalyzeError
 from tracelens.executors import Serial
 
@@ -134,7 +134,7 @@ def test_no_skew_verdict_when_the_clocks_are_less_certain_than_the_skew(tmp_path
 
 
 def test_verdict_says_waiting_or_transfer(tmp_path):
-    for name, late, elements, word in (("a", 5000, 1000, SKEW), ("b", 0, 100_000_000, TRANSFER)):
+    for name, late, elements, word in (("a", 5000, 1000, SKEWED), ("b", 0, 100_000_000, TRANSFER)):
         folder = tmp_path / name
         folder.mkdir()
         job = Job(ranks=4, straggler=1, late_us=late, collectives=(("allreduce", "Float", elements),))

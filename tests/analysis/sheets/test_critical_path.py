@@ -16,13 +16,13 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.device_time import gpu_timeline
 from tracelens.analysis.attribution.host_calls import host_calls
-from tracelens.analysis.attribution.launch_queue import queue
+from tracelens.analysis.idle.idle_time import IdleTime
+from tracelens.analysis.idle.launch_queue import queue
+from tracelens.analysis.idle.longest_path import KINDS, CriticalPath, critical_path
 from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.sheets.critical_path import KINDS, CriticalPath, critical_path
-from tracelens.analysis.sheets.idle import IdleTime
 
 Build = Callable[[], Builder]
 
@@ -152,7 +152,7 @@ def test_the_path_is_that_of_the_typical_step(build: Build) -> None:
 
 
 def test_a_step_with_too_many_events_is_said_to_have_no_path(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelens.analysis.sheets.critical_path.MAX_EVENTS", 2)
+    monkeypatch.setattr("tracelens.analysis.idle.longest_path.MAX_EVENTS", 2)
     analysis = analyze(build().launch(0, "a", 4, 2).launch(1, "b", 6, 2).launch(2, "c", 8, 2).trace(), Options())
     assert "critical_path" not in analysis.frames
     assert "the critical path" in [missing.question for missing in analysis.missing]

@@ -16,12 +16,12 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.device_time import gpu_timeline
 from tracelens.analysis.attribution.host_calls import host_calls
-from tracelens.analysis.attribution.launch_queue import queue
+from tracelens.analysis.idle.idle_time import CAUSES, IdleGaps, IdleTime
+from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.intervals import Covered, idle_spans
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.sheets.idle import CAUSES, IdleGaps, IdleTime
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.trace.table import TraceTable
 
@@ -372,7 +372,7 @@ def test_causes_do_not_depend_on_how_many_gaps_are_looked_at_together(
 ) -> None:
     trace = load(repository / "example_traces" / "moe_ep8" / "rank0.json.gz")
     together = gaps_of(trace)
-    monkeypatch.setattr("tracelens.analysis.sheets.idle._BLOCK", 7)
+    monkeypatch.setattr("tracelens.analysis.idle.idle_time._BLOCK", 7)
     assert len(np.unique(together.cause)) > 1
     assert (gaps_of(trace).cause == together.cause).all()
     assert gaps_of(trace).by_cause().equals(together.by_cause())

@@ -14,11 +14,11 @@ from tests.analysis.conftest import Builder
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.host_calls import host_calls
-from tracelens.analysis.attribution.launch_queue import queue
+from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
-from tracelens.analysis.sheets.launches import launch_overhead
-from tracelens.analysis.sheets.stream_overlap import stream_overlap
+from tracelens.analysis.sheets.timeline.launch_overhead import launch_overhead
+from tracelens.analysis.sheets.timeline.stream_overlap import stream_overlap
 from tracelens.trace.table import TraceTable
 
 Build = Callable[[], Builder]

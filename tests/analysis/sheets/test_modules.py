@@ -16,12 +16,12 @@ from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
 from tracelens.analysis.attribution.host_paths import Paths
+from tracelens.analysis.attribution.training_phases import PHASES, phases
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
-from tracelens.analysis.sheets import call_stacks as stacks
-from tracelens.analysis.sheets.call_stacks import call_stacks
-from tracelens.analysis.sheets.modules import modules
-from tracelens.analysis.sheets.recompute import PHASES, phases
+from tracelens.analysis.sheets.program import call_stacks as stacks
+from tracelens.analysis.sheets.program.call_stacks import call_stacks
+from tracelens.analysis.sheets.program.modules import modules
 from tracelens.trace.table import TraceTable
 
 Build = Callable[[], Builder]

@@ -19,12 +19,12 @@ from tracelens.analysis.attribution.calls import (
 )
 from tracelens.analysis.attribution.event_category import with_communicating_ops
 from tracelens.analysis.attribution.op_places import all_in
+from tracelens.analysis.attribution.training_phases import RECOMPUTE, Phases, phases
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.recorded_groups import ep_size_of, expert_groups
 from tracelens.analysis.reading.recording import Recording
-from tracelens.analysis.sheets.recompute import RECOMPUTE, Phases, phases
 from tracelens.analysis.work.expert_exchange import Exchange, ExpertGroup, exchanges_of
 from tracelens.analysis.work.impossible_work import forget_impossible_work
 from tracelens.backends.system import System

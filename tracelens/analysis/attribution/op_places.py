@@ -9,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.attribution.host_paths import Bools
+from tracelens.analysis.attribution.host_paths import Bools, frame_text, module_class
+from tracelens.analysis.attribution.training_phases import PHASES, Phases
 from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.sheets.call_stacks import frame_text
-from tracelens.analysis.sheets.modules import module_class
-from tracelens.analysis.sheets.recompute import PHASES, Phases
 from tracelens.trace.table import Kind
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 

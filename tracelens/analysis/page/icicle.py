@@ -12,8 +12,9 @@ from tracelens.analysis.attribution.host_paths import Scopes, levels
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.factorize import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.sheets.cpu_ops import self_ns
-from tracelens.analysis.sheets.op_tables import UNLINKED_NAME
+from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
+from tracelens.analysis.sheets.ops import cpu_ops_summary
+from tracelens.analysis.sheets.ops.cpu_ops_unique_args import self_ns
 from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 
@@ -66,7 +67,7 @@ def icicle(analysis: Analysis, *, max_nodes: int = MAX_NODES) -> Icicle | None:
         at = np.flatnonzero(analysis.trace.table.kind[scopes.rows] == Kind.CPU_OP)
         builder = _Builder(analysis, scopes.rows, above, at)
         own = self_ns(analysis.trace)[scopes.rows[at]]
-        ops = analysis.frames["cpu_ops_summary"]
+        ops = analysis.frames[cpu_ops_summary.TITLE]
         category_of = dict(zip(ops["name"], ops["category"], strict=True))
         builder.categories = sorted(set(category_of.values()))
         code_of = {text: code for code, text in enumerate(builder.categories)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.work.limits import rate_of
 
 
@@ -28,7 +29,7 @@ class Roofs:
 
 def roofs(analysis: Analysis) -> Roofs | None:
     """None where the device is not known or there was no device work."""
-    device, ops = analysis.device, analysis.frames.get("unified_perf_summary")
+    device, ops = analysis.device, analysis.frames.get(unified_perf_summary.TITLE)
     if device is None or ops is None:
         return None
     used = ops.dropna(subset=["compute_spec"]).groupby("compute_spec")["kernel_us_sum"].sum()

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.page.rectangles import rectangles
-from tracelens.analysis.sheets.idle import CAUSES, IdleParts
 
 MAX_RECTS = 2000
 

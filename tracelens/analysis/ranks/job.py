@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.ranks import exchange, step_costs, waits
+from tracelens.analysis.ranks import waits
 from tracelens.analysis.ranks.clocks import Clocks, align_clocks
 from tracelens.analysis.ranks.matching import JobCalls, match_calls
 from tracelens.analysis.ranks.parallel_reading import RankOptions, RankProgress, ReadRanks, read_ranks
 from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.analysis.ranks.rank_summary import RankSummary
+from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.executors import PROCESSES, open_executor
-from tracelens.units import NS_PER_MS, NS_PER_US
+from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +37,6 @@ class RanksAnalysis:
     clocks: Clocks
     frames: dict[str, pd.DataFrame]
     notices: tuple[Notice, ...]
-    families: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
     def typical_skew_us(self) -> float:
@@ -75,82 +75,15 @@ def analyze_ranks(read: ReadRanks, options: RankOptions, *, name: str = "") -> R
             "DeepEP or custom collective was recorded"
         )
     calls, clocks = align_clocks(match_calls(ranks, ep_size=options.ep_size), ranks, options.ranks_per_node)
-    found = waits.instances(calls)
-    collectives = waits.instance_frame(calls, found)
-    long = waits.call_frame(calls, found)
-    all_to_all = waits.all_to_all_frame(calls, found)
-    exchanges = exchange.exchange_frame(calls, found, ranks)
-    stragglers = waits.straggler_frame(calls, found)
-    frames = {
-        "ranks": _rank_frame(ranks, clocks),
-        "clocks": _clock_frame(clocks),
-        "groups": waits.group_rows(calls),
-        "straggler_summary": stragglers,
-        "nccl_summary_implicit_sync": waits.summary_frame(collectives, clocks),
-        "nccl_summary_long": waits.long_summary(long),
-        "nccl_summary_all2allv": waits.all_to_all_summary(all_to_all),
-        "nccl_implicit_sync": collectives,
-        "nccl_long": long,
-        "nccl_all2allv": all_to_all,
-        "nccl_all2allv_heatmap": waits.heat_map(calls),
-        "ep_summary": exchange.exchange_summary(exchanges, by_rank=False),
-        "ep_by_rank": exchange.exchange_summary(exchanges, by_rank=True),
-        "ep_long": exchanges,
-        "overlap": step_costs.overlap_frame(calls, ranks),
-        "step_cost": step_costs.step_frame(calls, found, ranks),
-        "pipeline_bubbles": step_costs.bubble_frame(calls, ranks),
-    }
+    job = JobContext(ranks=ranks, calls=calls, clocks=clocks)
     return RanksAnalysis(
         name=name,
         ranks=ranks,
         world_size=read.numbered.world_size,
         calls=calls,
         clocks=clocks,
-        frames=frames,
-        notices=tuple(_notices(read, calls, clocks, found)),
-    )
-
-
-def _rank_frame(ranks: Mapping[int, RankSummary], clocks: Clocks) -> pd.DataFrame:
-    import pandas as pd
-
-    rows = []
-    for rank, summary in sorted(ranks.items()):
-        line = summary.timeline
-        rows.append(
-            {
-                "rank": rank,
-                "file": summary.source,
-                "host": clocks.of_rank(rank).host,
-                "events": summary.events,
-                "communication_calls": len(summary.start),
-                "total_ms": line.total_ns / NS_PER_MS,
-                "computation_ms": line.computation_ns / NS_PER_MS,
-                "exposed_comm_ms": line.exposed_comm_ns / NS_PER_MS,
-                "total_comm_ms": line.total_comm_ns / NS_PER_MS,
-                "idle_ms": line.idle_ns / NS_PER_MS,
-                "note": "; ".join(summary.notes) or None,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _clock_frame(clocks: Clocks) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(
-        [
-            {
-                "host": clock.host,
-                "ranks": ranks_text(clock.ranks),
-                "offset_us": clock.offset_ns / NS_PER_US,
-                "drift_ppm": clock.drift * 1e6,
-                "residual_us": clock.residual_us,
-                "points": clock.points,
-                "fitted_to": clock.via or None,
-            }
-            for clock in clocks.hosts
-        ]
+        frames=dict(job.frames),
+        notices=tuple(_notices(read, calls, clocks, job.found)),
     )
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.idle.longest_path import IDLE
 from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, step_spans, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
-from tracelens.analysis.sheets.critical_path import IDLE
-from tracelens.analysis.sheets.op_tables import UNLINKED_NAME
+from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
+from tracelens.analysis.sheets.ops import kernel_summary, ops_summary_by_category, unified_perf_summary
+from tracelens.analysis.sheets.timeline import critical_path, idle_causes
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.trace.links import LinkedBy
 from tracelens.units import NS_PER_US
@@ -74,7 +76,7 @@ def parts_of_the_window_add_up(analysis: Analysis, summary: Summary) -> Iterator
 def idle_causes_add_up_to_idle_time(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """Every idle nanosecond has one cause."""
     if "idle_causes" in analysis.frames:
-        caused = float(analysis.frames["idle_causes"]["idle_us"].sum())
+        caused = float(analysis.frames[idle_causes.TITLE]["idle_us"].sum())
         idle = analysis.headline.timeline.idle_ns / NS_PER_US
         if not math.isclose(caused, idle, rel_tol=_FLOAT, abs_tol=1e-6):
             yield f"causes explain {caused} of {idle} us"
@@ -89,7 +91,7 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
     drawn = analysis.step_idle
     if "idle_causes" not in analysis.frames or drawn is None:
         return
-    rows = analysis.frames["idle_causes"]
+    rows = analysis.frames[idle_causes.TITLE]
     sheet = _ns_by(rows["cause"], rows["idle_us"])
     if summary.busy is not None:
         whole_ns = analysis.headline.timeline.total_ns
@@ -100,7 +102,7 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
     if not _is_part(step, sheet) or (not len(analysis.step_times) and step != sheet):
         yield f"{step} ns in the step's timeline, {sheet} in idle_causes"
     if "critical_path" in analysis.frames:
-        rows = analysis.frames["critical_path"]
+        rows = analysis.frames[critical_path.TITLE]
         rows = rows[rows["kind"].str.startswith(IDLE)]
         path = _ns_by(rows["kind"].str.removeprefix(IDLE), rows["time_us"])
         if not _is_part(path, step) or (not analysis.selected_steps and _all_counted(analysis) and path != step):
@@ -173,7 +175,7 @@ def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary
     for text, ns, collective in zip(*columns, strict=True):
         took[text] = took.get(text, 0) + ns
         outside |= {text} if collective else set()
-    kernels, ops = analysis.frames["kernel_summary"], analysis.frames["ops_summary_by_category"]
+    kernels, ops = analysis.frames[kernel_summary.TITLE], analysis.frames[ops_summary_by_category.TITLE]
     sums = kernels.groupby("parent_category")["kernel_us_sum"].sum()
     by_kernel = {str(text): float(us) for text, us in sums.items()}
     by_op = {str(text): float(ms) * 1e3 for text, ms in zip(ops["category"], ops["direct_ms"], strict=True)}
@@ -186,7 +188,7 @@ def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary
 
 def no_rate_is_above_the_peak_in_silence(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """A row faster than the data sheet by more than a nanosecond per kernel is served from a cache, or told of."""
-    rows = analysis.frames.get("unified_perf_summary")
+    rows = analysis.frames.get(unified_perf_summary.TITLE)
     if rows is None or not len(rows):
         return
     spare_us = rows["kernel_us_mean"] * (rows["percent_of_peak"] / 100 - 1)
@@ -244,7 +246,7 @@ def kernels_hang_on_the_op_that_launched_them(analysis: Analysis, plain: PlainTr
         return
     if np.isin(how, (LinkedBy.FLOW, LinkedBy.EXTERNAL_ID)).any():
         return
-    rows = analysis.frames["kernel_summary"]
+    rows = analysis.frames[kernel_summary.TITLE]
     seen: dict[tuple[str, str], tuple[int, int]] = {}
     columns = (rows[key].tolist() for key in ("parent_op", "kernel_name", "kernel_us_count", "kernel_us_sum"))
     for op, kernel, count, us in zip(*columns, strict=True):

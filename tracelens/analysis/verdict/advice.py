@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.sheets.ops import coll_analysis, unified_perf_summary
 from tracelens.analysis.verdict.idle_findings import counted, duration
 from tracelens.analysis.verdict.summary import Finding, Notice, Said
 from tracelens.analysis.work.limits import launch_floor_us
@@ -60,7 +61,7 @@ class Advice:
 
 def advice(analysis: Analysis, divisor: int) -> Advice:
     """Everything that the operations of one analysis show; gains per step where ``divisor`` is the number of steps."""
-    unified = analysis.frames["unified_perf_summary"]
+    unified = analysis.frames[unified_perf_summary.TITLE]
     attention, rows, events = _attention_from_parts(analysis, unified, divisor)
     fp32, of_fp32 = _fp32_gemms(analysis, unified[~rows], divisor)
     rows |= unified.index.isin(of_fp32)
@@ -332,7 +333,7 @@ def unmodelled_categories(analysis: Analysis) -> Iterator[Notice]:
     """
     if not analysis.trace.table.has_shapes:
         return
-    activity, unified = analysis.activity, analysis.frames["unified_perf_summary"]
+    activity, unified = analysis.activity, analysis.frames[unified_perf_summary.TITLE]
     moves = set(analysis.event_category[activity.communication | activity.memcpy].tolist()) | {FusedKernel.category}
     known = unified[["gflops", "hbm_mb", "wire_mb"]].notna().any(axis=1)
     time_us = unified["kernel_us_sum"].groupby(unified["category"]).sum()
@@ -372,7 +373,7 @@ def _waiting(analysis: Analysis, divisor: int) -> Iterator[tuple[str, tuple[Said
 
 def _slow_collectives(analysis: Analysis) -> Iterator[tuple[str, tuple[Said, ...]]]:
     """The kind of collective that takes most time, when it is far below the link's rate."""
-    frame, device = analysis.frames["coll_analysis"], analysis.device
+    frame, device = analysis.frames[coll_analysis.TITLE], analysis.device
     if device is None or device.link is None or "bus_gb_s_mean" not in frame:
         return
     known = frame[frame["bus_gb_s_mean"].notna() & (frame["duration_us_sum"] > 0)]

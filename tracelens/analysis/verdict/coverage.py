@@ -7,8 +7,8 @@ import numpy as np
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import Calls, OpReadings
 from tracelens.analysis.reading.catalog import OTHER
-from tracelens.analysis.sheets.copies import copied_bytes
 from tracelens.analysis.verdict.summary import Coverage
+from tracelens.analysis.work.copied_bytes import copied_bytes
 from tracelens.trace.table import TraceTable
 
 

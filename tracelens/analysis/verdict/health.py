@@ -18,7 +18,7 @@ from tracelens.analysis.reading.composite_ops import with_inner_ops
 from tracelens.analysis.reading.engine_steps import STEM, inference_steps
 from tracelens.analysis.reading.graph_replays import graph_launches
 from tracelens.analysis.reading.recording import recognized
-from tracelens.analysis.sheets.assembly import not_recorded
+from tracelens.analysis.sheets.not_recorded import not_recorded
 from tracelens.analysis.verdict.coverage import coverage
 from tracelens.analysis.verdict.summary import Coverage, Unanswered
 from tracelens.perf_models import EPComm

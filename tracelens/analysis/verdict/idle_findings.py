@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.sheets.idle import UNKNOWN
+from tracelens.analysis.idle.idle_time import UNKNOWN
 from tracelens.analysis.verdict.summary import Finding, Said
 
 if TYPE_CHECKING:

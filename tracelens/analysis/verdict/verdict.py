@@ -17,8 +17,10 @@ from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.reading.graph_replays import GraphLinks, graph_launches
 from tracelens.analysis.reading.recording import CHOSEN
-from tracelens.analysis.sheets.coll_analysis import with_bus_rate
-from tracelens.analysis.sheets.copies import exposed_copies, with_rate
+from tracelens.analysis.sheets.ops import coll_analysis, copies, cpu_ops_unique_args, unified_perf_summary
+from tracelens.analysis.sheets.ops.coll_analysis import with_bus_rate
+from tracelens.analysis.sheets.ops.copies import exposed_copies, with_rate
+from tracelens.analysis.sheets.timeline import idle_causes
 from tracelens.analysis.verdict.advice import advice, slow_communication, unmodelled_categories
 from tracelens.analysis.verdict.idle_findings import counted, duration, idle_findings
 from tracelens.analysis.verdict.summary import (
@@ -181,7 +183,7 @@ def _roofline_figures(device: HardwareSpec) -> Iterator[Figure]:
 
 
 def _busy(analysis: Analysis) -> Busy:
-    timeline, causes = analysis.timeline, analysis.frames["idle_causes"]
+    timeline, causes = analysis.timeline, analysis.frames[idle_causes.TITLE]
     total = timeline.total_ns or 1
     return Busy(
         compute=timeline.computation_ns / total,
@@ -199,7 +201,7 @@ def _busy(analysis: Analysis) -> Busy:
 
 def _throughput(analysis: Analysis) -> Throughput | None:
     """Known matrix FLOPs over the time of the calls that they belong to, and over the window."""
-    unified = analysis.frames["unified_perf_summary"]
+    unified = analysis.frames[unified_perf_summary.TITLE]
     matrix = unified[unified["compute_spec"].astype(str).str.startswith("matrix_") & (unified["gflops"] > 0)]
     matrix = matrix[matrix["kernel_us_sum"] > 0]
     device_us = analysis.activity.duration.sum() / NS_PER_US
@@ -233,7 +235,11 @@ def _throughput(analysis: Analysis) -> Throughput | None:
 
 def _categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     """Kernels' summed time by category, and the share of the window in which one of them at least ran."""
-    unified, activity, category = analysis.frames["unified_perf_summary"], analysis.activity, analysis.event_category
+    unified, activity, category = (
+        analysis.frames[unified_perf_summary.TITLE],
+        analysis.activity,
+        analysis.event_category,
+    )
     total_us = analysis.timeline.total_ns / NS_PER_US or 1.0
     rated = {
         str(name): _category_row(str(name), frame, divisor, total_us) for name, frame in unified.groupby("category")
@@ -250,15 +256,17 @@ def _categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
         for code in np.unique(category.code).tolist()
     ]
     if "copies" in analysis.frames:
-        rows = [with_rate(row, analysis.frames["copies"], analysis.device) if row.name == COPY else row for row in rows]
-    collectives = analysis.frames["coll_analysis"]
+        rows = [
+            with_rate(row, analysis.frames[copies.TITLE], analysis.device) if row.name == COPY else row for row in rows
+        ]
+    collectives = analysis.frames[coll_analysis.TITLE]
     rows = [with_bus_rate(row, collectives) if row.name == COLLECTIVES else row for row in rows]
     return tuple(sorted(rows, key=lambda r: (-r.time_us, r.name)))
 
 
 def _cpu_categories(analysis: Analysis, divisor: int) -> tuple[CategoryRow, ...]:
     """By the CPU ops' own time; shares are of all of it."""
-    unique = analysis.frames["cpu_ops_unique_args"]
+    unique = analysis.frames[cpu_ops_unique_args.TITLE]
     own = unique.groupby("category")["self_us_sum"].sum()
     total = float(own.sum()) or 1.0
     rows = [
@@ -306,7 +314,7 @@ def _category_row(name: str, frame: pd.DataFrame, divisor: int, total_us: float)
 
 def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
     """At most ten, largest gain first. A gain is what the estimate would save, an upper bound."""
-    unified = analysis.frames["unified_perf_summary"]
+    unified = analysis.frames[unified_perf_summary.TITLE]
     patterns = advice(analysis, divisor)
     findings = list(patterns.findings)
     gain = _possible_gains(unified) / divisor
@@ -331,8 +339,8 @@ def _findings(analysis: Analysis, divisor: int) -> tuple[Finding, ...]:
         findings.append(_exposed_communication(analysis, divisor))
     activity = analysis.activity
     if "copies" in analysis.frames:
-        findings += exposed_copies(activity, analysis.frames["copies"], timeline.total_ns, divisor)
-    findings += idle_findings(analysis.frames["idle_causes"], divisor)
+        findings += exposed_copies(activity, analysis.frames[copies.TITLE], timeline.total_ns, divisor)
+    findings += idle_findings(analysis.frames[idle_causes.TITLE], divisor)
     short = (activity.duration < SHORT_KERNEL_US * NS_PER_US) & ~activity.communication & ~activity.between_memories
     short &= ~patterns.events
     if short.sum() > 100 and activity.duration[short].sum() > 0.02 * timeline.total_ns:
@@ -437,7 +445,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
         )
     elif analysis.recognition.note and (analysis.recognition.device is None or analysis.recognition.how == CHOSEN):
         notices.append(Notice(id="device", count=1, text=analysis.recognition.note))
-    notices += _above_peak(analysis.frames["unified_perf_summary"])
+    notices += _above_peak(analysis.frames[unified_perf_summary.TITLE])
     graphs = _graph_share(analysis)
     if graphs is not None:
         notices.append(graphs)
@@ -446,7 +454,7 @@ def _notices(analysis: Analysis) -> tuple[Notice, ...]:
     notices += [*_whole_calls(analysis), *_compiled_without_work(analysis), *_too_much_work(analysis)]
     if analysis.overlaps is not None and analysis.overlaps.count:
         notices.append(_overlap_notice(analysis, analysis.overlaps))
-    notices += _from_cache(analysis.frames["unified_perf_summary"])
+    notices += _from_cache(analysis.frames[unified_perf_summary.TITLE])
     failed: dict[str, list[str]] = {}
     for failure in analysis.failures:
         failed.setdefault(f"{failure.origin}: {failure.error}", []).append(failure.name)
@@ -553,7 +561,7 @@ def _whole_calls(analysis: Analysis) -> Iterator[Notice]:
 
 def _too_much_work(analysis: Analysis) -> Iterator[Notice]:
     """Calls whose work was inferred and could not have been done in their time (``impossible_work``)."""
-    rows = analysis.frames["unified_perf_summary"]
+    rows = analysis.frames[unified_perf_summary.TITLE]
     rows = rows[rows["model"] == UnknownWork.__name__]
     if len(rows):
         calls, names = int(rows["operation_count"].sum()), ", ".join(dict.fromkeys(rows["name"].astype(str).head(3)))
@@ -563,7 +571,7 @@ def _too_much_work(analysis: Analysis) -> Iterator[Notice]:
 
 def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
     """Triton kernels whose FLOPs or bytes no recorded argument and no name says."""
-    rows = analysis.frames["unified_perf_summary"]
+    rows = analysis.frames[unified_perf_summary.TITLE]
     rows = rows[rows["category"] == FusedKernel.category]
     unknown = rows[rows["gflops"].isna() | rows["hbm_mb"].isna()]
     if len(unknown) and not _is_replayed(analysis, FusedKernel.category):

@@ -21,12 +21,13 @@ import orjson
 
 from tracelens.analysis.page.icicle import MAX_NODES
 from tracelens.analysis.page.step_timeline import MAX_RECTS
+from tracelens.analysis.sheets.ops import coll_analysis, cpu_ops_unique_args, kernel_summary, unified_perf_summary
+from tracelens.analysis.sheets.timeline import critical_path
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.atomic_write import whole_file
-from tracelens.report.assembly import Sheet, by_title
+from tracelens.report.assembly import Analyzed, Sheet, by_title
 from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.charts.page_charts import color_classes
-from tracelens.report.columns import Analyzed
 from tracelens.report.html import page_sections as sections
 from tracelens.report.html.page_data import Pictures, Pool, explanations, icicle_data, timeline_data
 from tracelens.report.html.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
@@ -66,14 +67,14 @@ def html_bytes(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, *, m
 
 def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: Limits) -> bytes:
     pictures = Pictures.of(result, max_rects=limits.rects, max_nodes=limits.nodes)
-    ops = by_title(sheets, "unified_perf_summary")
+    ops = by_title(sheets, unified_perf_summary.TITLE)
     tables = {
         table.key: table
         for table in (
             page_table("ops", ops, OPS, limits.rows),
-            page_table("kernels", by_title(sheets, "kernel_summary"), KERNELS, limits.rows),
-            page_table("collectives", by_title(sheets, "coll_analysis"), COLLECTIVES, limits.rows),
-            page_table("cpu-ops", by_title(sheets, "cpu_ops_unique_args"), CPU_OPS, limits.rows),
+            page_table("kernels", by_title(sheets, kernel_summary.TITLE), KERNELS, limits.rows),
+            page_table("collectives", by_title(sheets, coll_analysis.TITLE), COLLECTIVES, limits.rows),
+            page_table("cpu-ops", by_title(sheets, cpu_ops_unique_args.TITLE), CPU_OPS, limits.rows),
         )
         if table is not None
     }
@@ -100,10 +101,10 @@ def _sections(
     colors: dict[str, str],
 ) -> list[tuple[str, str, Markup]]:
     """(id, title, markup), top to bottom, of what there is."""
-    ops = by_title(sheets, "unified_perf_summary")
+    ops = by_title(sheets, unified_perf_summary.TITLE)
     made = (
         ("verdict", "Verdict", sections.verdict(summary)),
-        ("time", "Where time goes", sections.where_time_goes(summary, colors, by_title(sheets, "critical_path"))),
+        ("time", "Where time goes", sections.where_time_goes(summary, colors, by_title(sheets, critical_path.TITLE))),
         ("first", "Look here first", sections.look_here_first(summary)),
         ("roofline", "Roofline", sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
         ("timeline", "Timeline", sections.timeline(pictures.timeline)),

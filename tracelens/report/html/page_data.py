@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.idle.idle_time import CAUSES
 from tracelens.analysis.page.icicle import Icicle, icicle
 from tracelens.analysis.page.roofs import Roofs, roofs
 from tracelens.analysis.page.step_idle import StepIdle
 from tracelens.analysis.page.step_timeline import Lane, StepTimeline, step_timeline
-from tracelens.analysis.sheets.idle import CAUSES
 from tracelens.analysis.verdict.summary import DeviceSummary
-from tracelens.report.assembly import Sheet
+from tracelens.report.assembly import Analyzed, Sheet
 from tracelens.report.cells import plain_values
-from tracelens.report.columns import Analyzed
 from tracelens.report.explanation import explain
 from tracelens.report.html.page_tables import shown_text
 

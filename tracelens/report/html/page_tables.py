@@ -9,9 +9,9 @@ from typing import Any
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_value, plain_values
 from tracelens.report.charts.markup import Markup, joined, tag
-from tracelens.report.columns import Column
 from tracelens.report.figures import bound_name
 from tracelens.report.text import terminal_text
+from tracelens.schema import Column
 
 #: Rows that stand in the page itself, readable without the script.
 STATIC_ROWS = 15

@@ -7,7 +7,7 @@ from typing import Any
 
 from openpyxl.chart import BarChart, Reference
 
-from tracelens.report.columns import Column
+from tracelens.schema import Column
 
 _MOST_COLUMNS, _MOST_BARS = 6, 16
 _COLOR = "4F81BD"

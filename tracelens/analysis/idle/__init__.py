@@ -1,0 +1,1 @@
+"""What the device waited for: the causes of idle time, and the critical path."""

@@ -1,0 +1,302 @@
+"""Why the device stood idle: every nanosecond in which no device event ran has exactly one cause."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.attribution.activity import DeviceActivity, streams_of
+from tracelens.analysis.attribution.host_calls import HostCalls, named
+from tracelens.analysis.idle.host_time import HOST_CAUSES, HostTime
+from tracelens.analysis.idle.launch_queue import NEVER, Queue
+from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
+from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.tree import OpTree
+from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EVENT_WAIT = "event wait"
+ANOTHER_RANK = "another rank"
+COPY_ENGINE = "copy engine busy"
+STREAM_DEPENDENCY = "stream dependency"
+UNRECORDED = "device wait, cause not recorded"
+QUEUED = "between queued kernels"
+LATENCY = "launch latency"
+UNKNOWN = "unknown"
+#: What kept a device that had work in its queue.
+DEVICE_CAUSES = (EVENT_WAIT, ANOTHER_RANK, COPY_ENGINE, STREAM_DEPENDENCY, UNRECORDED, QUEUED, LATENCY)
+#: Every cause; those of the host first.
+CAUSES = (*HOST_CAUSES, *DEVICE_CAUSES, UNKNOWN)
+#: Gaps that the sheet of single gaps lists; the causes count all of them.
+MAX_GAPS = 100
+# A launch on an idle device starts within some 5 to 20 us, with the profiler on and for a graph's first kernel a few
+# times that; what takes longer waited for something.
+_LONGEST_LATENCY_NS = 100_000
+_WITHIN_A_DEVICE = re.compile(r"DtoD|Device -> Device|D2D")
+# Gaps whose causes are looked for at a time: the columns made on the way stay small.
+_BLOCK = 1 << 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IdleGaps:
+    """The gaps of a window in order of time.
+
+    ``cause`` indexes ``CAUSES``: the one with the largest share of the gap, ``share`` its ns. ``host``: how much of the
+    gap the queue was empty, because the host had launched nothing. ``row``: table row of the device event that ended
+    the gap, -1 where the recording ended first. ``before``: row of the one that ran last, -1 for a gap at the window's
+    start. By cause: ``idle`` ns, the number of ``gaps`` that have it, its ``longest`` share of one. ``window_ns``:
+    length of the window.
+    """
+
+    start: Ints
+    end: Ints
+    cause: npt.NDArray[np.int8]
+    share: Ints
+    host: Ints
+    row: RowColumn
+    before: RowColumn
+    idle: Ints
+    gaps: Ints
+    longest_ns: Ints
+    window_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        return int((self.end - self.start).sum())
+
+    def by_cause(self) -> pd.DataFrame:
+        """One row per cause that occurs, the longest first; ``idle_us`` adds up to the window's idle time."""
+        import pandas as pd
+
+        shown = [i for i in sorted(range(len(CAUSES)), key=lambda i: (-self.idle[i], CAUSES[i])) if self.gaps[i]]
+        idle, gaps = self.idle[shown], self.gaps[shown]
+        total = self.total_ns
+        return pd.DataFrame(
+            {
+                "cause": [CAUSES[i] for i in shown],
+                "gaps": gaps,
+                "idle_us": idle / NS_PER_US,
+                "mean_us": idle / NS_PER_US / gaps,
+                "max_us": self.longest_ns[shown] / NS_PER_US,
+                "percent_of_idle": 100 * idle / total if total else idle * 0.0,
+                "percent_of_window": 100 * idle / self.window_ns if self.window_ns else idle * 0.0,
+            }
+        )
+
+    def longest(self, table: TraceTable, tree: OpTree, *, most: int = MAX_GAPS) -> pd.DataFrame:
+        """The ``most`` longest gaps; ``start_us`` counts from the trace's first event."""
+        import pandas as pd
+
+        length = self.end - self.start
+        order = np.lexsort((self.start, -length))[:most]
+        base = int(table.start_ns.min()) if len(table) else 0
+        after, before = self.row[order].tolist(), self.before[order].tolist()
+        op = [int(tree.op[row]) if row >= 0 else -1 for row in after]
+        return pd.DataFrame(
+            {
+                "start_us": (self.start[order] - base) / NS_PER_US,
+                "idle_us": length[order] / NS_PER_US,
+                "cause": [CAUSES[i] for i in self.cause[order].tolist()],
+                "percent_of_gap": 100 * self.share[order] / length[order],
+                "queue_empty_us": self.host[order] / NS_PER_US,
+                "kernel_before": [table.name_of(row) if row >= 0 else None for row in before],
+                "kernel_after": [table.name_of(row) if row >= 0 else None for row in after],
+                "op_after": [table.name_of(row) if row >= 0 else None for row in op],
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IdleParts:
+    """Parts of gaps in order of time, each of one cause (index into ``CAUSES``).
+
+    What a host thread was at by turns stands in one part for each cause; which of them came first is not kept.
+    ``row``: table row of the launch that the host was late with, or of the device event that waited; -1 without one.
+    """
+
+    start: Ints
+    end: Ints
+    cause: Ints
+    row: Ints
+
+    @property
+    def by_cause(self) -> Ints:
+        """How long (ns) the device was idle for each of ``CAUSES``."""
+        total = np.zeros(len(CAUSES), np.int64)
+        np.add.at(total, self.cause, self.end - self.start)
+        return total
+
+
+class IdleTime:
+    """The gaps of ``activity`` in ``spans`` and their causes; ``queued``: also what lies outside of them.
+
+    A gap is split where the queue stopped being empty: at the end of the first launch call of anything that ran after
+    the gap. Until then the host was late, and what the launching thread was at says why, to the nanosecond. From then
+    on the device waited: for an event or a value where the stream had just been told to, else as
+    ``_DeviceWaits.causes`` says. The time before a launch that was not recorded is ``unknown``.
+    """
+
+    def __init__(
+        self,
+        table: TraceTable,
+        tree: OpTree,
+        host: HostCalls,
+        activity: DeviceActivity,
+        queued: Queue,
+        spans: Spans,
+    ) -> None:
+        self._table, self._spans = table, spans
+        self._rows = np.append(queued.events.rows, np.int32(-1))
+        self._time, self._device = HostTime(table, tree, host), _DeviceWaits(table, queued)
+        self._gaps = _gaps(queued, activity, spans)
+
+    def gaps(self) -> IdleGaps:
+        """All gaps, each with its largest cause."""
+        gaps = self._gaps
+        found = _Sums(len(gaps.start))
+        for low in range(0, len(gaps.start), _BLOCK):
+            found.add(slice(low, low + _BLOCK), self._shares(gaps.part(slice(low, low + _BLOCK))))
+        return IdleGaps(
+            start=gaps.start,
+            end=gaps.end,
+            cause=found.cause,
+            share=found.share,
+            host=gaps.empty_until - gaps.start,
+            row=self._rows[gaps.after],
+            before=self._rows[gaps.before],
+            idle=found.idle,
+            gaps=found.gaps,
+            longest_ns=found.longest,
+            window_ns=int((self._spans[1] - self._spans[0]).sum()),
+        )
+
+    def within(self, spans: Spans) -> IdleParts:
+        """What lies in ``spans``, which are in order and apart; each moment has the cause that it has in ``gaps``."""
+        gaps = self._gaps
+        at, start, end = intersections((gaps.start, gaps.end), spans)
+        parts = [
+            self._parts(gaps.part(at[low : low + _BLOCK]), start[low : low + _BLOCK], end[low : low + _BLOCK])
+            for low in range(0, max(len(at), 1), _BLOCK)
+        ]
+        begins, ends, cause, row = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return IdleParts(start=begins, end=ends, cause=cause, row=row)
+
+    def _parts(self, gaps: _Gaps, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """(start, end, cause, row) of what ``[start, end)`` holds of each of the ``gaps``."""
+        shares = self._shares(gaps, start, end)
+        number, cause = np.nonzero(shares)
+        ends = (start[:, None] + np.cumsum(shares, axis=1))[number, cause]
+        launch = np.where(cause < len(HOST_CAUSES), gaps.launch[number], -1)
+        row = np.where(launch >= 0, launch, self._rows[gaps.after[number]])
+        return ends - shares[number, cause], ends, cause.astype(np.int64), row.astype(np.int64)
+
+    def _shares(self, gaps: _Gaps, start: Ints | None = None, end: Ints | None = None) -> Ints:
+        """(gaps, ``CAUSES``): ns by cause of each gap, or of the part ``[start, end)`` of it."""
+        start, end = gaps.start if start is None else start, gaps.end if end is None else end
+        empty_until = np.clip(gaps.empty_until, start, end)
+        shares = np.zeros((len(start), len(CAUSES)), np.int64)
+        known = np.flatnonzero(gaps.launch >= 0)
+        lane = self._table.lane[gaps.launch[known]].astype(np.int64)
+        shares[known, : len(HOST_CAUSES)] = self._time.shares(lane, start[known], empty_until[known])
+        unknown = np.flatnonzero(gaps.launch < 0)
+        shares[unknown, CAUSES.index(UNKNOWN)] = (empty_until - start)[unknown]
+        shares[np.arange(len(shares)), self._device.causes(gaps)] += end - empty_until
+        return shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Gaps:
+    """``after``, ``before``: positions of the device events round the gap, -1 without one. ``launch``: see there."""
+
+    start: Ints
+    empty_until: Ints
+    end: Ints
+    after: RowColumn
+    before: RowColumn
+    launch: RowColumn
+
+    def part(self, at: slice | Ints) -> _Gaps:
+        return _Gaps(**{key: getattr(self, key)[at] for key in self.__slots__})
+
+
+def _gaps(queued: Queue, activity: DeviceActivity, spans: Spans) -> _Gaps:
+    everything = queued.events
+    start, end = idle_within(activity.start, activity.end, spans)
+    by_start = np.argsort(everything.start, kind="stable").astype(np.int32)
+    at = np.searchsorted(everything.start[by_start], end)
+    # Whatever runs after the gap was in the queue from its launch on: the earliest of these launches ends the emptiness
+    earliest = np.append(np.minimum.accumulate(queued.launched[by_start][::-1])[::-1], NEVER)
+    empty_until = np.clip(earliest[at], start, end)
+    after = np.append(by_start, np.int32(-1))[at]
+    del by_start, earliest, at
+    by_end = np.argsort(activity.end, kind="stable").astype(np.int32)
+    last = np.searchsorted(activity.end[by_end], start, side="right")
+    before_row = np.append(np.int32(-1), activity.rows[by_end])[last]
+    before = np.where(before_row >= 0, np.searchsorted(everything.rows, before_row), -1).astype(np.int32)
+    # Where the recording ends first, the thread that launched last is the one to look at
+    launch = np.append(queued.launch, np.int32(-1))[np.where(after >= 0, after, before)]
+    return _Gaps(start=start, empty_until=empty_until, end=end, after=after, before=before, launch=launch)
+
+
+class _Sums:
+    """What is kept of the shares of all gaps."""
+
+    def __init__(self, gaps: int) -> None:
+        self.cause, self.share = np.zeros(gaps, np.int8), np.zeros(gaps, np.int64)
+        self.idle, self.gaps, self.longest = (np.zeros(len(CAUSES), np.int64) for _ in range(3))
+
+    def add(self, part: slice, shares: Ints) -> None:
+        self.cause[part] = shares.argmax(axis=1)
+        self.share[part] = shares.max(axis=1)
+        self.idle += shares.sum(axis=0)
+        self.gaps += (shares > 0).sum(axis=0)
+        np.maximum(self.longest, shares.max(axis=0, initial=0), out=self.longest)
+
+
+class _DeviceWaits:
+    """Why a device did not start what it had in its queue."""
+
+    def __init__(self, table: TraceTable, queued: Queue) -> None:
+        self._queued, everything = queued, queued.events
+        lane = streams_of(table, everything)[1]
+        order = np.lexsort((everything.start, lane))
+        free_since = np.empty(len(order), np.int64)
+        for part in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1) if len(order) else ():
+            free_since[part[0]] = np.iinfo(np.int64).min
+            free_since[part[1:]] = np.maximum.accumulate(everything.end[part])[:-1]
+        self._free_since = free_since
+        # Copies within a device are kernels' work, not a copy engine's
+        is_copy = table.kind == Kind.MEMCPY
+        self._copies = (is_copy & ~named(table, _WITHIN_A_DEVICE, is_copy))[everything.rows]
+
+    def causes(self, gaps: _Gaps) -> Ints:
+        """Index into ``CAUSES`` by the event that ended each gap; the first that holds.
+
+        Its stream had just been told to wait for a value or for an event. Longer than launches take: a copy waited for
+        the copy engine, a collective for the ranks it is with, a kernel for something not recorded. Launched before the
+        gap began, with its own stream free: it followed what ended there on another stream, a copy after a copy on the
+        engine that both need. Launched before the gap began: it followed its own stream. Else it started as late as
+        launches take.
+        """
+        event, queued, events = np.maximum(gaps.after, 0), self._queued, self._queued.events
+        is_copy, long = self._copies[event], gaps.end - gaps.empty_until > _LONGEST_LATENCY_NS
+        waited = gaps.empty_until <= gaps.start
+        free = waited & (self._free_since[event] < gaps.start) & (queued.launched[event] < gaps.start)
+        after_copy = (gaps.before >= 0) & self._copies[np.maximum(gaps.before, 0)]
+        causes = {
+            UNKNOWN: gaps.after < 0,
+            ANOTHER_RANK: queued.after_value[event] | (long & events.communication[event] & ~queued.after_event[event]),
+            EVENT_WAIT: queued.after_event[event],
+            COPY_ENGINE: is_copy & (long | (free & after_copy)),
+            UNRECORDED: long,
+            STREAM_DEPENDENCY: free,
+            QUEUED: waited,
+        }
+        found = np.select(list(causes.values()), [CAUSES.index(cause) for cause in causes], CAUSES.index(LATENCY))
+        return found.astype(np.int64)

@@ -1,0 +1,1 @@
+"""Sheets of collectives and token exchanges across ranks."""

@@ -1,0 +1,125 @@
+"""Every token exchange of a rank: what the links did once the last sender had arrived, beside the effective rate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tracelens.analysis.intervals import union_by_group
+from tracelens.analysis.ranks.rank_summary import NOTIFY
+from tracelens.analysis.ranks.sheets.job_context import JobContext
+from tracelens.analysis.ranks.sheets.rank_columns import (
+    EXCHANGE_BYTES,
+    EXCHANGE_RATES,
+    GROUP,
+    LAST,
+    RANK,
+    SIZE,
+    STEP,
+    WAITING,
+)
+from tracelens.analysis.sheets.shared_columns import NAME
+from tracelens.schema import column_set, count, sheet, us
+from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
+
+TITLE = "ep_long"
+COLUMNS = column_set(
+    NAME, GROUP, SIZE, RANK, STEP, EXCHANGE_RATES, EXCHANGE_BYTES,
+    count("tokens", "tokens", "Rows that the op was given."),
+    count("hidden", "hidden", "Width of a row, in elements."),
+    count("kernels", "kernels", "Communication kernels of the call."),
+    us("busy_us", "kernel time", "Busy time of the call's kernels, waiting included."),
+    us("wait_us", "wait_time", f"Over the call's kernels. {WAITING}"),
+    us("transfer_us", "transfer_time", "Token-moving kernels, from their last rank's start."),
+    LAST,
+)  # fmt: skip
+
+
+@sheet(TITLE, columns=COLUMNS, order=660, json=None)
+def frame(job: JobContext) -> pd.DataFrame:
+    """One row per token exchange of a rank.
+
+    An op with its kernels, or a kernel without an op above it. ``busy_us``: all kernels of the op, waiting and agreeing
+    on counts included; *effective* rates are over that. ``transfer_us``: the kernels that move tokens, each from the
+    moment its last rank has started; *true* rates are over that, and None where the others' kernels were not found.
+    ``wire_mb`` counts every copy of a token (``rows_from``); ``remote_mb`` those that leave the rank, by recorded
+    counts or by even routing (``remote_from``).
+    """
+    calls, found, ranks = job.calls, job.found, job.ranks
+    is_exchange = np.array([m.is_exchange for m in calls.messages] or [False], bool)
+    rows = np.flatnonzero((calls.op >= 0) | is_exchange[calls.message]) if len(calls.start) else np.zeros(0, np.int64)
+    if not len(rows):
+        return pd.DataFrame()
+    alone = calls.op[rows] < 0
+    call = np.where(alone, -1 - np.arange(len(rows)), calls.op[rows])
+    order = np.lexsort((calls.start[rows], call, calls.rank[rows]))
+    rows, call = rows[order], call[order]
+    fresh = np.concatenate(([True], (np.diff(call) != 0) | (np.diff(calls.rank[rows]) != 0)))
+    group = np.cumsum(fresh) - 1
+    n = int(fresh.sum())
+    start, end = calls.start[rows], calls.end[rows]
+    busy = union_by_group(group, start, end, n)
+    waited = np.bincount(group, weights=job.waited[rows], minlength=n)
+    word = np.array([m.word for m in calls.messages], object)[calls.message[rows]]
+    moves = word != NOTIFY
+    instance = np.maximum(calls.instance[rows], 0)
+    arrived = (calls.instance[rows] >= 0) & (found.present[instance] > 1)
+    after = np.minimum(np.maximum(start, found.latest_start[instance]), end)
+    use = moves & arrived
+    transfer = union_by_group(group[use], after[use], end[use], n)
+    moved, met = np.bincount(group[moves], minlength=n), np.bincount(group[use], minlength=n)
+
+    records = []
+    by_time = np.argsort(start[fresh], kind="stable")
+    firsts = np.flatnonzero(fresh)
+    last_of = np.concatenate((firsts[1:], [len(rows)]))
+    for number in by_time.tolist():
+        first = int(firsts[number])
+        part = slice(first, int(last_of[number]))
+        position = int(calls.rank[rows[first]])
+        rank = calls.ranks[position]
+        summary = ranks[rank]
+        lead = first + int(moves[part].argmax())
+        message = calls.messages[int(calls.message[rows[lead]])]
+        at = int(calls.instance[rows[lead]])
+        channel = calls.channels[int(calls.channel_of[at])] if at >= 0 else None
+        members = channel.ranks if channel is not None else ()
+        op = summary.ops[int(summary.op_kind[call[first]])] if call[first] >= 0 else None
+        exchanged = op.exchanged_bytes if op is not None else None
+        share = op.remote_share(rank, members) if op is not None else None
+        remote = exchanged * share.share if exchanged is not None and share is not None else None
+        busy_us, transfer_us = busy[number] / NS_PER_US, transfer[number] / NS_PER_US
+        whole = moved[number] > 0 and met[number] == moved[number]
+        records.append(
+            {
+                "name": op.name if op is not None else f"{word[lead]} kernel without an op",
+                "group_name": channel.label if channel is not None else message.group,
+                "group_size": len(members) or None,
+                "rank": rank,
+                "step": int(calls.step[rows[first]]),
+                "tokens": op.tokens if op is not None else None,
+                "hidden": op.hidden if op is not None else None,
+                "rows": op.rows if op is not None else None,
+                "rows_from": op.rows_from if op is not None else "",
+                "wire_mb": _mb(exchanged),
+                "remote_mb": _mb(remote),
+                "remote_from": share.source if share is not None else "",
+                "kernels": int(last_of[number]) - first,
+                "busy_us": busy_us,
+                "wait_us": waited[number] / NS_PER_US,
+                "transfer_us": transfer_us if whole else None,
+                "effective_tb_s": rate_tb_s(remote, busy_us),
+                "true_tb_s": rate_tb_s(remote, transfer_us) if whole else None,
+                "last_rank": calls.ranks[int(found.last[at])] if at >= 0 and whole else None,
+            }
+        )
+    return pd.DataFrame(records)
+
+
+def _mb(nbytes: float | None) -> float | None:
+    return None if nbytes is None else nbytes / BYTES_PER_MB
+
+
+def rate_tb_s(nbytes: float | None, time_us: float) -> float | None:
+    """TB/s; None where either is unknown."""
+    return None if nbytes is None or time_us <= 0 else nbytes / time_us / TERA_PER_S_IN_PER_US

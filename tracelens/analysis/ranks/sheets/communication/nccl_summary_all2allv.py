@@ -1,0 +1,46 @@
+"""All-to-alls by group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from tracelens.analysis.ranks.sheets.communication import nccl_all2allv
+from tracelens.analysis.ranks.sheets.job_context import JobContext
+from tracelens.analysis.ranks.sheets.rank_columns import (
+    COLLECTIVE,
+    DTYPE,
+    GROUP,
+    IMBALANCE,
+    SIZE,
+    SKEW,
+    THROUGHPUT,
+    TOTAL,
+    WALL,
+)
+from tracelens.analysis.sheets.shared_columns import CALLS
+from tracelens.schema import column_set, sheet, statistics
+
+_MEANS = (TOTAL, WALL, THROUGHPUT, IMBALANCE, SKEW)
+COLUMNS = column_set(
+    GROUP, SIZE, COLLECTIVE, DTYPE,
+    *(statistics(("mean",), replace(column, header=f"{column.header}_{{}}")) for column in _MEANS),
+    statistics(("max",), replace(IMBALANCE, header="size_imbalance_{}")), CALLS,
+)  # fmt: skip
+
+
+@sheet("nccl_summary_all2allv", columns=COLUMNS, order=580)
+def frame(job: JobContext) -> pd.DataFrame:
+    """All-to-alls by group."""
+    all_to_alls = job.frames[nccl_all2allv.TITLE]
+    if all_to_alls.empty:
+        return all_to_alls
+    keys = ["group_name", "group_size", "collective", "dtype"]
+    numbers = [column.key for column in _MEANS]
+    grouped = all_to_alls.astype(dict.fromkeys(numbers, float)).groupby(keys, dropna=False, sort=True)
+    result = grouped[numbers].mean()
+    result.columns = [f"{name}_mean" for name in numbers]
+    result["size_imbalance_max"] = grouped["size_imbalance"].max()
+    result["operation_count"] = grouped.size()
+    return result.reset_index()

@@ -1,0 +1,49 @@
+"""Communication calls of all ranks by what was called."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tracelens.analysis.ranks.sheets.communication import nccl_long
+from tracelens.analysis.ranks.sheets.job_context import JobContext
+from tracelens.analysis.ranks.sheets.rank_columns import (
+    COLLECTIVE,
+    DTYPE,
+    GROUP,
+    IN_MB,
+    IN_NELEMS,
+    OUT_NELEMS,
+    SIZE,
+    WAITING,
+)
+from tracelens.analysis.sheets.shared_columns import CALLS
+from tracelens.schema import column_set, sheet, statistics, us
+
+COLUMNS = column_set(
+    COLLECTIVE, GROUP, SIZE, DTYPE, IN_NELEMS, OUT_NELEMS, IN_MB,
+    statistics(
+        ("sum", "mean", "median", "std", "min", "max"),
+        us("duration_us", "dur_{}", "Duration of one rank's call, in which it also waits for the others."),
+    ),
+    us("wait_us_sum", "wait_time_sum", f"Sum over the matched calls. {WAITING}"), CALLS,
+)  # fmt: skip
+
+
+@sheet("nccl_summary_long", columns=COLUMNS, order=570)
+def frame(job: JobContext) -> pd.DataFrame:
+    """Communication calls of all ranks by what was called."""
+    long = job.frames[nccl_long.TITLE]
+    keys = ["collective", "group_name", "group_size", "dtype", "in_nelems", "out_nelems"]
+    if long.empty:
+        return pd.DataFrame()
+    plain = long.assign(**{key: long[key].astype(object).where(long[key].notna(), None) for key in keys})
+    grouped = plain.groupby(keys, dropna=False, sort=False)
+    result = grouped["duration_us"].agg(["sum", "mean", "median", "std", "min", "max"])
+    result.columns = [f"duration_us_{name}" for name in result.columns]
+    result["wait_us_sum"] = grouped["wait_us"].sum()
+    result["in_mb"] = grouped["in_mb"].first()
+    result["operation_count"] = grouped.size()
+    result = result.reset_index()
+    order = result.assign(_n=result["collective"].astype(str), _g=result["group_name"].astype(str))
+    order = order.sort_values(["duration_us_sum", "_n", "_g"], ascending=[False, True, True], kind="stable")
+    return result.loc[order.index].reset_index(drop=True)

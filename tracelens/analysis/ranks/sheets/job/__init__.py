@@ -1,0 +1,1 @@
+"""Sheets of the job: its ranks, clocks, stragglers, steps and pipelines."""

@@ -1,0 +1,45 @@
+"""Every host's clock against the first host's."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.ranks.sheets.job_context import JobContext
+from tracelens.analysis.ranks.sheets.rank_columns import HOST
+from tracelens.schema import column_set, count, number, sheet, text, us
+from tracelens.units import NS_PER_US
+
+COLUMNS = column_set(
+    HOST,
+    text("ranks", "ranks", "Ranks of the host.", 30),
+    us("offset_us", "clock offset (µs)", "Ahead of the first host's clock, in mid-trace; taken away."),
+    number("drift_ppm", "clock drift (ppm)", "How much faster the clock runs; taken away.", "0.000", "µs per second"),
+    us(
+        "residual_us",
+        "clock residual (µs)",
+        "Robust standard deviation (1.4826 MAD) of the end times' differences after the correction. Skew below it is "
+        "no finding.",
+    ),
+    count("points", "collectives used", "Collectives shared with the host it was fitted to."),
+    text("fitted_to", "fitted to", "Host whose clock it was compared with.", 18),
+)
+
+
+@sheet("clocks", columns=COLUMNS, order=610)
+def frame(job: JobContext) -> pd.DataFrame:
+    """One row per host: its clock against the first host's."""
+    return pd.DataFrame(
+        [
+            {
+                "host": clock.host,
+                "ranks": ranks_text(clock.ranks),
+                "offset_us": clock.offset_ns / NS_PER_US,
+                "drift_ppm": clock.drift * 1e6,
+                "residual_us": clock.residual_us,
+                "points": clock.points,
+                "fitted_to": clock.via or None,
+            }
+            for clock in job.clocks.hosts
+        ]
+    )

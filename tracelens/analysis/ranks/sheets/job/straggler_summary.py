@@ -1,0 +1,70 @@
+"""Ranks by what their late arrivals cost the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tracelens.analysis.ranks.sheets.job_context import JobContext
+from tracelens.analysis.ranks.sheets.rank_columns import RANK, WAITING
+from tracelens.analysis.ranks.waits import matched_rows
+from tracelens.schema import column_set, count, percent, sheet, us
+from tracelens.units import NS_PER_US
+
+TITLE = "straggler_summary"
+COLUMNS = column_set(
+    RANK,
+    us(
+        "cost_us",
+        "cost_us",
+        "Over the collectives in which the rank started last: how much later than the last but one. What is saved if "
+        "it alone were on time.",
+    ),
+    us("caused_wait_us", "caused_wait_time_us", "Waiting of all other ranks in the collectives in which it was last."),
+    count("times_arrived_last", "times_arrived_last", "Collectives in which the rank started last."),
+    count("times_arrived_first", "times_arrived_first", "Collectives in which the rank started first."),
+    percent("percent_arrived_last", "pct_arrived_last", "Share of its collectives in which the rank started last."),
+    us("total_wait_us", "total_wait_time_us", f"Sum over its collectives. {WAITING}"),
+    us("mean_wait_us", "mean_wait_time_us", f"Mean over its collectives. {WAITING}"),
+    count("num_collectives", "num_collectives", "Matched collectives of the rank."),
+    us("total_duration_us", "total_nccl_dur_us", "Sum of their durations, waiting included."),
+)
+
+
+@sheet(TITLE, columns=COLUMNS, order=520)
+def frame(job: JobContext) -> pd.DataFrame:
+    """Ranks by what their late arrivals cost the others, the costliest first.
+
+    ``cost_us``: summed over the collectives in which the rank was last, how much later than the last but one it came,
+    which is what would be saved if it alone were on time. ``caused_wait_us``: all waiting of others in them.
+    """
+    calls, found, waited = job.calls, job.found, job.waited
+    rows = matched_rows(calls)
+    if not len(rows):
+        return pd.DataFrame()
+    n = len(calls.ranks)
+    rank = calls.rank[rows]
+    complete = np.flatnonzero((found.present > 1) & (found.latest_start > found.earliest_start))
+    last, first = found.last[complete], found.first[complete]
+    waits_of_instance = np.bincount(calls.instance[rows], weights=waited[rows], minlength=calls.instances)
+    count = np.bincount(rank, minlength=n)
+    total_wait = np.bincount(rank, weights=waited[rows], minlength=n) / NS_PER_US
+    cost = (found.latest_start - found.second_start)[complete]
+    arrived_last = np.bincount(last, minlength=n)
+    rows_of_ranks = pd.DataFrame(
+        {
+            "rank": calls.ranks,
+            "cost_us": np.bincount(last, weights=cost, minlength=n) / NS_PER_US,
+            "caused_wait_us": np.bincount(last, weights=waits_of_instance[complete], minlength=n) / NS_PER_US,
+            "times_arrived_last": arrived_last,
+            "times_arrived_first": np.bincount(first, minlength=n),
+            "percent_arrived_last": 100 * arrived_last / np.maximum(count, 1),
+            "total_wait_us": total_wait,
+            "mean_wait_us": total_wait / np.maximum(count, 1),
+            "num_collectives": count,
+            "total_duration_us": np.bincount(rank, weights=(calls.end - calls.start)[rows], minlength=n) / NS_PER_US,
+        }
+    )
+    shown = rows_of_ranks[rows_of_ranks["num_collectives"] > 0]
+    order = ["cost_us", "caused_wait_us", "total_wait_us", "rank"]
+    return shown.sort_values(order, ascending=[False, False, True, True], kind="stable").reset_index(drop=True)

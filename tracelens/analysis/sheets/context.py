@@ -1,0 +1,135 @@
+"""What the sheets of a trace are made from. What several of them need is made once, when first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.attributed import Attribution
+from tracelens.analysis.attribution.device_time import Timeline
+from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
+from tracelens.analysis.attribution.steps import StepTimes, typical_step
+from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.frames import Frames
+from tracelens.analysis.idle.idle_time import IdleGaps, IdleTime
+from tracelens.analysis.idle.launch_queue import Queue, queue
+from tracelens.analysis.idle.longest_path import CriticalPath, critical_path
+from tracelens.analysis.options import Options
+from tracelens.analysis.page.step_idle import StepIdle, step_idle
+from tracelens.analysis.reading.recording import Recording
+from tracelens.analysis.sheets import built_in_sheets
+from tracelens.analysis.sheets.distinct_calls import with_unlinked
+from tracelens.analysis.sheets.priced_calls import PricedCalls
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.loaded_trace import Trace
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostContext:
+    """A recording and its steps: all there is without device work."""
+
+    recording: Recording
+    options: Options
+    step_times: StepTimes
+
+    @property
+    def recorded(self) -> Trace:
+        """The trace as the file has it."""
+        return self.recording.recorded
+
+    @cached_property
+    def frames(self) -> Frames:
+        """The frames of all sheets by title, each made when first asked for."""
+        return Frames(built_in_sheets(), self)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SheetContext(HostContext):
+    """The analyzed window of a recording, its device time attributed to ops, and every call priced."""
+
+    window: Window
+    attribution: Attribution
+    priced: PricedCalls
+
+    @property
+    def trace(self) -> Trace:
+        """The trace with the ops inside composite ops and those of captured graphs as rows of their own."""
+        return self.recording.trace
+
+    @property
+    def activity(self) -> DeviceActivity:
+        """The analyzed device events."""
+        return self.attribution.activity
+
+    @property
+    def event_category(self) -> Labels:
+        """The category that each of them is counted in."""
+        return self.attribution.event_category
+
+    @property
+    def timeline(self) -> Timeline:
+        """Where the window's time went."""
+        return self.priced.whole.timeline
+
+    @property
+    def families(self) -> dict[str, pd.DataFrame]:
+        """The frames of the perf-model families."""
+        return self.priced.families
+
+    @cached_property
+    def host(self) -> HostCalls:
+        """What the host's threads were at."""
+        return host_calls(self.recorded.table, self.recorded.tree)
+
+    @cached_property
+    def queued(self) -> Queue:
+        """What was launched and had not finished, at any time."""
+        return queue(self.recorded.table, self.recorded.tree, self.host, self.attribution.everything)
+
+    @cached_property
+    def idle(self) -> IdleTime:
+        """Idle time of what figures per step are made of."""
+        counted = self.priced.per_step
+        table, tree = self.recorded.table, self.recorded.tree
+        return IdleTime(table, tree, self.host, counted.activity, self.queued, counted.timeline.spans)
+
+    @cached_property
+    def gaps(self) -> IdleGaps:
+        """The gaps of that idle time, each with its cause."""
+        return self.idle.gaps()
+
+    @cached_property
+    def typical_step(self) -> int | None:
+        """Position of the typical one of the selected steps (none: of all); None without steps."""
+        candidates = self.window.complete_steps
+        return typical_step(self.step_times, candidates) if candidates else None
+
+    @property
+    def path_window(self) -> tuple[int, int]:
+        """What the critical path leads through: the typical step, else the whole window."""
+        at, times = self.typical_step, self.step_times
+        return self.priced.per_step.timeline.window if at is None else (int(times.start_ns[at]), int(times.end_ns[at]))
+
+    @cached_property
+    def path(self) -> CriticalPath | None:
+        """The critical path through ``path_window``."""
+        table, tree = self.recorded.table, self.recorded.tree
+        return critical_path(table, tree, self.host, self.attribution.everything, self.idle, self.path_window)
+
+    @cached_property
+    def step_idle(self) -> StepIdle:
+        """When and why the device was idle in ``path_window``."""
+        start, end = self.path_window
+        return step_idle(self.idle.within((np.array([start], np.int64), np.array([end], np.int64))), (start, end))
+
+    @cached_property
+    def launchers_and_unlinked(self) -> pd.DataFrame:
+        """Calls by launching op, and the kernels that none of them launched as rows of their own."""
+        return with_unlinked(self.priced.launchers, self.priced.unlinked)

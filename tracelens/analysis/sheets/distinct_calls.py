@@ -1,0 +1,209 @@
+"""Calls of the same op, arguments, process and thread as one row, with statistics of their times.
+
+Rows are sorted by time descending, ties broken on the text columns, so the same trace gives the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.calls import Calls, Launchers
+from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.trace.table import RowColumn, TraceTable
+from tracelens.units import NS_PER_US
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+STATISTICS = ("mean", "median", "std", "min", "max")
+UNLINKED_NAME = "(unlinked kernels)"
+IDENTITY = (
+    "name", "category", "process_name", "process_label", "thread_name",
+    "input_dims", "input_types", "input_strides", "concrete_inputs",
+)  # fmt: skip
+_TEXT_KEYS = (*IDENTITY, "kernel_name", "parent_op", "collective", "group_name", "model")
+
+
+def sorted_by(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """``key`` descending, ties broken on every text column there is; missing values last."""
+    values = -frame[key].to_numpy(float)
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    tied = np.flatnonzero(count[place] > 1)
+    keys = [_text_ranks(frame[column], tied) for column in _TEXT_KEYS if len(tied) and column in frame.columns]
+    return frame.iloc[np.lexsort((*reversed(keys), values))].reset_index(drop=True)
+
+
+def _text_ranks(column: pd.Series, rows: Ints) -> Ints:
+    """The place of each of these rows' texts among them in order; 0 in all other rows."""
+    texts = [_LAST if v is None or v != v else str(v) for v in column.iloc[rows].tolist()]
+    rank = {text: number for number, text in enumerate(sorted(set(texts)))}
+    ranks = np.zeros(len(column), np.int64)
+    ranks[rows] = [rank[text] for text in texts]
+    return ranks
+
+
+#: Behind every text that a trace can hold.
+_LAST = "\U0010ffff"
+
+
+def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Adds ``percent`` and ``cumulative_percent`` of the column's sum; 0 where there is no time."""
+    total = frame[key].sum()
+    frame["percent"] = 100 * frame[key] / total if total else 0.0
+    frame["cumulative_percent"] = frame["percent"].cumsum()
+    return frame
+
+
+def statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()) -> pd.DataFrame:
+    """Mean, median, std (n - 1), min and max of each column per group as ``<column>_mean``, and so on.
+
+    ``totals``: the columns with a sum as well. All columns in one pass per figure: a pass costs far more than a column.
+    """
+    grouped = pd.DataFrame(columns).groupby(group)
+    figures = {name: getattr(grouped, name)() for name in STATISTICS}
+    sums = grouped[list(totals)].sum() if totals else None
+    found = {}
+    for key in columns:
+        found.update({f"{key}_{name}": figure[key] for name, figure in figures.items()})
+        if sums is not None and key in totals:
+            found[f"{key}_sum"] = sums[key]
+    return pd.DataFrame(found)
+
+
+def identity(
+    table: TraceTable, rows: Sequence[int], categories: Sequence[str], names: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """The nine columns that say which call a row is; text as tuples, ``None`` where the trace recorded nothing."""
+    signatures = [table.signature_of(row) for row in rows]
+    lanes = [(table.pid_of(row), table.tid_of(row)) for row in rows]
+    return pd.DataFrame(
+        {
+            "name": list(names) if names is not None else [s.name for s in signatures],
+            "category": list(categories),
+            "process_name": [table.process_names.get(pid) for pid, _ in lanes],
+            "process_label": [table.process_labels.get(pid) for pid, _ in lanes],
+            "thread_name": [table.thread_names.get(lane) for lane in lanes],
+            "input_dims": [recorded_text(s.shapes) for s in signatures],
+            "input_types": [recorded_text(s.dtypes) for s in signatures],
+            "input_strides": [recorded_text(s.strides) for s in signatures],
+            "concrete_inputs": [recorded_text(s.scalars) for s in signatures],
+        },
+        dtype=object,
+    )
+
+
+def recorded_text(value: tuple[Any, ...] | None) -> str | None:
+    return None if value is None else repr(value)
+
+
+class Grouping:
+    """Calls of the same name, arguments, process and thread; one row each. ``apart`` tells more calls apart."""
+
+    def __init__(self, table: TraceTable, row: RowColumn, kernel_name: Codes, *apart: Codes) -> None:
+        signature = np.where(kernel_name >= 0, np.int32(-1), table.signature[row])
+        self.of_call = numbered(table.name[row], signature, _lane_rank(table)[table.lane[row]], kernel_name, *apart)
+        self.first = first_of_each(self.of_call)
+        self.example = row[self.first].tolist()
+
+
+def _lane_rank(table: TraceTable) -> Codes:
+    """Lanes with the same process and thread names count as one."""
+    labels: dict[tuple[Any, ...], int] = {}
+    ranks = []
+    for pid, tid in table.lanes:
+        label = (
+            table.process_names.get(pid),
+            table.process_labels.get(pid),
+            table.thread_names.get((pid, tid), None if (pid, tid) in table.thread_names else tid),
+        )
+        ranks.append(labels.setdefault(label, len(labels)))
+    return np.array(ranks or [0], np.int32)
+
+
+def kernel_details(table: TraceTable, activity: DeviceActivity, events: Codes, group: Codes) -> pd.DataFrame:
+    """``kernel_details`` and ``kernel_details_short`` per group: name, stream, count, total and mean of each kernel."""
+    part = numbered(group, activity.name[events], activity.stream[events])
+    us = pd.Series(activity.duration_us(events))
+    parts = us.groupby(part).agg(["count", "sum", "mean"])
+    first = first_of_each(part)
+    parts["group"], parts["stream"] = group[first], activity.stream[events[first]]
+    parts["text"] = [table.names[code] for code in activity.name[events[first]].tolist()]
+    parts = parts.sort_values(["group", "sum", "text", "stream"], ascending=[True, False, True, True])
+    long: dict[int, list[str]] = {}
+    short: dict[int, list[str]] = {}
+    columns = (parts[c].tolist() for c in ("group", "text", "stream", "count", "sum", "mean"))
+    for key, text, stream, count, total, mean in zip(*columns, strict=True):
+        detail = {
+            "name": text, "stream": stream, "count": count,
+            "total_duration_us": round(total, 3), "mean_duration_us": round(mean, 3),
+        }  # fmt: skip
+        long.setdefault(key, []).append(repr(detail))
+        if len(short.setdefault(key, [])) < 3:
+            short[key].append(f"{_shorten(text)} x{count} {mean:.2f} µs")
+    keys = sorted(long)
+    return pd.DataFrame(
+        {
+            "kernel_details": ["[" + ", ".join(long[k]) + "]" for k in keys],
+            "kernel_details_short": ["; ".join(short[k]) + (" ..." if len(long[k]) > 3 else "") for k in keys],
+        },
+        index=keys,
+    )
+
+
+def _shorten(name: str, width: int = 48) -> str:
+    name = name.removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
+    return name if len(name) <= width else name[: width - 1] + "…"
+
+
+def launching_calls(
+    table: TraceTable, activity: DeviceActivity, launchers: Launchers, direct: Calls, apart: Codes
+) -> pd.DataFrame:
+    """One row per distinct launching op call and category of its kernels: direct and subtree kernel time (us).
+
+    ``direct``: the same launchers as calls, one per category. A call of several categories has its subtree time in the
+    row of the one that took most; ``calls`` counts it there only. Calls with another ``apart`` are in other rows.
+    """
+    group = Grouping(table, direct.row, direct.kernel_name, direct.category.code, apart)
+    frame = identity(table, group.example, direct.category[group.first].tolist())
+    main, place = _main_parts(direct), np.searchsorted(launchers.row, direct.row)
+    subtree = np.where(main, launchers.subtree_ns[place] / NS_PER_US, np.nan)
+    parts = [
+        frame,
+        pd.Series(np.bincount(group.of_call), name="operation_count"),
+        pd.Series(np.bincount(group.of_call, weights=main).astype(np.int64), name="calls"),
+        statistics(
+            {"direct_us": direct.kernel_ns / NS_PER_US, "subtree_us": subtree},
+            group.of_call,
+            totals=("direct_us", "subtree_us"),
+        ),
+    ]
+    frame = pd.concat(parts, axis=1)
+    frame["example_row"] = group.example
+    frame = frame.join(kernel_details(table, activity, direct.events, group.of_call[direct.call_of_event]))
+    return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
+
+
+def _main_parts(calls: Calls) -> npt.NDArray[np.bool_]:
+    """Which call is the longest of each row, the first of equals; calls of one row stand together."""
+    order = np.lexsort((np.arange(len(calls.row)), -calls.kernel_ns, calls.row))
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = np.diff(calls.row[order]) != 0
+    main = np.zeros(len(order), bool)
+    main[order[fresh]] = True
+    return main
+
+
+def with_unlinked(unique: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
+    """Rows of launching ops, and those of the kernels that no recorded op launched."""
+    if unlinked.empty:
+        return unique
+    rows = unlinked[["name", "category", "operation_count"]].copy()
+    rows["calls"] = rows["operation_count"]
+    rows["direct_us_sum"] = rows["subtree_us_sum"] = unlinked["kernel_us_sum"]
+    return pd.concat([unique[rows.columns], rows], ignore_index=True)

@@ -1,0 +1,285 @@
+"""Every distinct call with a perf model beside its work and its estimate; kernels that no recorded op launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.calls import Calls, OpReadings
+from tracelens.analysis.attribution.event_category import COPY
+from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.sheets.distinct_calls import (
+    STATISTICS,
+    UNLINKED_NAME,
+    Grouping,
+    identity,
+    kernel_details,
+    sorted_by,
+    statistics,
+    with_percent,
+)
+from tracelens.analysis.work.expert_exchange import Exchange
+from tracelens.analysis.work.limits import LAUNCH, Limits
+from tracelens.backends.base import EstimateTable
+from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.trace.extended import has_host_time
+from tracelens.trace.table import TraceTable
+from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Work:
+    """The work and the estimate of every reading, evaluated once per distinct signature."""
+
+    def __init__(
+        self,
+        readings: OpReadings,
+        estimate: Callable[[WorkColumns], EstimateTable] | None,
+        chosen: Callable[[WorkColumns], EstimateTable] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        known = [r for r in readings.readings if r.model is not None]
+        models = [r.model for r in known if r.model is not None]
+        self.columns = WorkColumns.of(models, [r.computed_in for r in known])
+        #: Of the device, None where it is not known.
+        self.limits = limits
+        self.estimates = estimate(self.columns) if estimate is not None and models else None
+        #: What the backend that the caller chose says is achievable, beside the roofline.
+        self.achievable = chosen(self.columns) if chosen is not None and models else None
+        self.position = np.cumsum(readings.modelled) - 1
+        self.position[~readings.modelled] = -1
+
+    def take(self, values: Floats, position: Ints) -> Floats:
+        """``values`` at ``position``; NaN where there is no model."""
+        if not len(values):
+            return np.full(len(position), np.nan)
+        return np.where(position >= 0, values[np.maximum(position, 0)], np.nan)
+
+
+def modelled_table(
+    table: TraceTable,
+    activity: DeviceActivity,
+    readings: OpReadings,
+    calls: Calls,
+    work: Work,
+    exchanges: Mapping[int, Exchange],
+    apart: Codes,
+) -> pd.DataFrame:
+    """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
+
+    Rates are flops or bytes over the busy time of the kernels, their mean of all calls together: a ratio of sums.
+    ``hbm_*`` is device memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting
+    included. Calls with another number ``apart`` are in other rows.
+    """
+    reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
+    group = Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
+    kernel_name, categories = calls.kernel_name[group.first].tolist(), calls.category[group.first].tolist()
+    names = [
+        _call_name(table.name_of(row), None if kernel < 0 else table.names[kernel], category)
+        for row, kernel, category in zip(group.example, kernel_name, categories, strict=True)
+    ]
+    frame = identity(table, group.example, categories, names)
+    code = readings.code_of(calls.row[group.first])
+    code = np.where(calls.kernel_name[group.first] >= 0, -1, code)
+    position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
+    of_call = group.of_call
+    kernel_us = calls.kernel_ns / NS_PER_US
+    frame["example_row"] = group.example
+    frame["operation_count"] = np.bincount(of_call, minlength=len(frame))
+    duration_us = np.where(has_host_time(table, calls.row), table.duration_ns[calls.row] / NS_PER_US, np.nan)
+    flops, hbm, wire = (
+        work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
+    )
+    wire = np.where(wire > 0, wire, np.nan)
+    every_row = wire.copy()
+    exchange = [exchanges.get(c) for c in code.tolist()]
+    for i, found in enumerate(exchange):
+        if found is not None and found.exchanged_bytes:
+            every_row[i] = found.exchanged_bytes
+    frame["gflops"] = flops / FLOPS_PER_GFLOP
+    frame["hbm_mb"] = hbm / BYTES_PER_MB
+    frame["flops_per_byte"] = np.divide(flops, hbm, out=np.full(len(flops), np.nan), where=hbm > 0)
+    frame["wire_mb"] = every_row / BYTES_PER_MB
+    amounts = {"tflops_s": flops, "hbm_tb_s": hbm, "effective_interconnect_tb_s": wire}
+    amounts = {key: amount / TERA_PER_S_IN_PER_US for key, amount in amounts.items()}
+    rates = {key: _rate(amount, kernel_us, of_call) for key, amount in amounts.items()}
+    columns = {"duration_us": duration_us, "kernel_us": kernel_us, **rates}
+    measured = statistics(columns, of_call, totals=("duration_us", "kernel_us"))
+    measured["duration_us_sum"] = measured["duration_us_sum"].where(measured["duration_us_mean"].notna())
+    for key, amount in amounts.items():
+        measured[f"{key}_mean"] = _mean_rate(amount, kernel_us, of_call)
+    spoken = [readings.readings[c] if c >= 0 else None for c in code.tolist()]
+    models = [None if reading is None else reading.model for reading in spoken]
+    frame["model"] = [None if m is None else type(m).__name__ for m in models]
+    frame["has_perf_model"] = [m is not None for m in models]
+    frame["compute_spec"] = [None if r is None else r.compute_spec for r in spoken]
+    precision = [None if r is None or r.computed_in is None else r.computed_in.label for r in spoken]
+    frame["computed_in"] = np.array(precision, object)
+    frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
+    frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
+    _add_exchanges(frame, exchange, wire)
+    gap = activity.gap_before[calls.first_event].astype(float)
+    kernels = np.bincount(of_call[calls.call_of_event], minlength=len(frame))
+    frame["kernels_per_call"] = kernels / frame["operation_count"]
+    frame["launch_gap_us"] = pd.Series(np.where(gap < 0, np.nan, gap) / NS_PER_US).groupby(of_call).median()
+    _add_steps(frame, of_call, kernel_us, _counted_calls(activity, calls))
+    frame = pd.concat([frame, measured], axis=1)
+    frame = _with_estimate(frame, work, position, kernel_us, of_call)
+    frame = frame.join(kernel_details(table, activity, calls.events, of_call[calls.call_of_event]))
+    return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
+
+
+def _counted_calls(activity: DeviceActivity, calls: Calls) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(calls.row), bool)
+    found[calls.call_of_event[activity.counted[calls.events]]] = True
+    return found
+
+
+def _add_steps(frame: pd.DataFrame, group: Codes, us: Floats, in_steps: npt.NDArray[np.bool_]) -> None:
+    """How many of each row's calls figures per step are made of, and their time: for ``report.json``, in no sheet."""
+    frame["_step_count"] = np.bincount(group[in_steps], minlength=len(frame))
+    frame["_step_us"] = np.bincount(group[in_steps], us[in_steps], minlength=len(frame))
+
+
+def _call_name(op: str, kernel: str | None, category: str) -> str:
+    if kernel is None:
+        return op
+    return f"{op}->{kernel}" if category == COPY else f"{op}->{kernel} (Synthetic Op)"
+
+
+def _add_exchanges(frame: pd.DataFrame, exchange: Sequence[Exchange | None], wire: Floats) -> None:
+    """What is known of token exchanges only."""
+    known = [np.nan if e is None or e.copies is None else e.copies for e in exchange]
+    frame["copies_per_token"] = np.array(known, np.float64)
+    frame["rows_from"] = np.array([None if e is None else e.rows_from for e in exchange], object)
+    frame["expected_remote_mb"] = np.where([e is not None for e in exchange], wire, np.nan) / BYTES_PER_MB
+    frame["remote_from"] = np.array([None if e is None else e.share.source for e in exchange], object)
+    deepep = [np.nan if e is None or e.deepep_us is None else e.deepep_us for e in exchange]
+    frame["deepep_us"] = np.array(deepep, np.float64)
+
+
+def _rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
+    """``amount`` (per call, by group) over each call's time."""
+    return amount[of_call] / np.where(kernel_us > 0, kernel_us, np.nan)
+
+
+def _mean_rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
+    """All amounts of each group over all its time."""
+    timed = np.bincount(of_call[kernel_us > 0], minlength=len(amount))
+    total = np.bincount(of_call, kernel_us, minlength=len(amount))
+    return amount * timed / np.where(total > 0, total, np.nan)
+
+
+def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: Floats, of_call: Codes) -> pd.DataFrame:
+    estimates, limits = work.estimates, work.limits
+    if estimates is None or limits is None:
+        frame["roofline_us"] = np.nan
+        frame["roofline_bound"] = frame["backend"] = frame["served_from"] = None
+        frame["percent_of_peak"] = np.nan
+        unknown = {f"percent_of_roofline_{name}": np.nan for name in STATISTICS}
+        share = pd.DataFrame(unknown, index=frame.index)
+    else:
+        mean, kernels = frame["kernel_us_mean"].to_numpy(), frame["kernels_per_call"].to_numpy()
+        time_us, peak_us = work.take(estimates.time_us, position), work.take(estimates.peak_us, position)
+        floor_us = limits.floor_us(kernels, mean)
+        bound = [estimates.bound[p] if p >= 0 else None for p in position.tolist()]
+        frame["roofline_us"] = np.where(np.isnan(time_us), np.nan, np.fmax(time_us, floor_us))
+        frame["roofline_bound"] = [
+            LAUNCH if at_floor else b for at_floor, b in zip(floor_us > time_us, bound, strict=True)
+        ]
+        who = zip(np.isfinite(time_us).tolist(), position.tolist(), strict=True)
+        frame["backend"] = [estimates.backend[p] if known else None for known, p in who]
+        frame["percent_of_peak"] = 100 * np.divide(peak_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+        served = limits.served_from(frame["hbm_mb"].to_numpy() * BYTES_PER_MB, peak_us, mean, kernels)
+        frame["served_from"] = np.array(served, object)
+        share = _percent_of_roofline(frame, limits, time_us, kernel_us, of_call)
+    frame = pd.concat([frame, share], axis=1)
+    return frame if work.achievable is None else _with_achievable(frame, work, work.achievable, position)
+
+
+def _percent_of_roofline(
+    frame: pd.DataFrame, limits: Limits, time_us: Floats, kernel_us: Floats, of_call: Codes
+) -> pd.DataFrame:
+    """Statistics over each call's own roofline, which its launches are part of; the mean is the group's."""
+    own = np.fmax(time_us[of_call], limits.floor_us(frame["kernels_per_call"].to_numpy()[of_call], kernel_us))
+    own[np.isnan(time_us[of_call])] = np.nan
+    share = 100 * own / np.where(kernel_us > 0, kernel_us, np.nan)
+    mean = frame["kernel_us_mean"].where(frame["kernel_us_mean"] > 0)
+    found = statistics({"percent_of_roofline": share}, of_call)
+    return found.assign(percent_of_roofline_mean=100 * frame["roofline_us"] / mean)
+
+
+def _with_achievable(frame: pd.DataFrame, work: Work, achievable: EstimateTable, position: Ints) -> pd.DataFrame:
+    time_us, mean = work.take(achievable.time_us, position), frame["kernel_us_mean"].to_numpy()
+    share = 100 * np.divide(time_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+    who: list[str | None] = [
+        achievable.backend[p] if p >= 0 and np.isfinite(time_us[i]) else None for i, p in enumerate(position.tolist())
+    ]
+    return frame.assign(estimated_us=time_us, percent_of_achievable=share, estimated_by=np.array(who, object))
+
+
+def _note(readings: OpReadings, code: int, kernel: int) -> str | None:
+    if kernel >= 0:
+        return "kernels that no perf model of the op speaks of"
+    return (readings.readings[code].note or None) if code >= 0 else None
+
+
+def unlinked_rows(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame:
+    """One row per kernel category of the device events that no recorded op launched."""
+    index = np.flatnonzero((activity.op < 0) & ~activity.collective).astype(np.int32)
+    if not len(index):
+        return pd.DataFrame()
+    category = activity.category[index]
+    group = numbered(category.code)
+    first = first_of_each(group)
+    us = activity.duration_us(index)
+    frame = pd.DataFrame({"name": UNLINKED_NAME, "category": category[first].tolist()}, dtype=object)
+    frame["operation_count"] = np.bincount(group)
+    _add_steps(frame, group, us, activity.counted[index])
+    frame["has_perf_model"] = False
+    frame["note"] = "launched before the recorded window, or its launch was not recorded"
+    frame["example_row"] = activity.rows[index[first]].tolist()
+    frame = pd.concat([frame, statistics({"kernel_us": us}, group, totals=("kernel_us",))], axis=1)
+    return frame.join(kernel_details(table, activity, index, group))
+
+
+def with_estimated_totals(frame: pd.DataFrame, unified: pd.DataFrame, key: str) -> pd.DataFrame:
+    """``frame`` with the estimates of all calls of ``unified`` that have one, summed by ``key``, and their share of
+    these calls' kernel time; as it is without a chosen backend.
+    """
+    if "estimated_us" not in unified:
+        return frame
+    priced = unified[unified["estimated_us"].notna()]
+    sums = pd.DataFrame(
+        {
+            key: priced[key],
+            "estimated_us": priced["estimated_us"] * priced["operation_count"],
+            "kernel_us": priced["kernel_us_sum"],
+        }
+    ).groupby(key)[["estimated_us", "kernel_us"]].sum()  # fmt: skip
+    share = 100 * sums["estimated_us"] / sums["kernel_us"].where(sums["kernel_us"] > 0)
+    return frame.assign(
+        estimated_ms=frame[key].map(sums["estimated_us"] / 1e3), percent_of_achievable=frame[key].map(share)
+    )
+
+
+def with_unlinked_rows(modelled: pd.DataFrame, unlinked: pd.DataFrame) -> pd.DataFrame:
+    """``modelled_table`` and ``unlinked_rows`` as one table."""
+    if unlinked.empty:
+        return modelled
+    absent: dict[str, Any] = {
+        str(column): np.nan if pd.api.types.is_numeric_dtype(values) else None
+        for column, values in modelled.items()
+        if column not in unlinked
+    }
+    rows = unlinked.assign(**absent)[list(modelled.columns)]
+    joined = pd.concat([modelled, rows], ignore_index=True) if len(modelled) else rows
+    joined = sorted_by(joined.drop(columns=["percent", "cumulative_percent"]), "kernel_us_sum")
+    return with_percent(joined, "kernel_us_sum")

@@ -1,0 +1,1 @@
+"""Sheets of ops, kernels, copies and collectives."""

@@ -1,0 +1,221 @@
+"""Collective kernels of one rank: what was sent over which group, and how long it took, waiting included."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.reading.enclosing_calls import SIZES_FROM
+from tracelens.analysis.reading.recorded_groups import recorded_attributes
+from tracelens.analysis.sheets.context import SheetContext
+from tracelens.analysis.sheets.distinct_calls import sorted_by
+from tracelens.analysis.sheets.shared_columns import ACHIEVABLE, CALLS, STREAM
+from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
+from tracelens.analysis.work.remote_share import all_to_all_share
+from tracelens.backends import EstimateTable
+from tracelens.dtypes import DType
+from tracelens.perf_models import Collective, WorkColumns
+from tracelens.perf_models.communication.collective import bus_factor
+from tracelens.schema import column_set, count, identifier, mb, number, sheet, statistics, text, us
+from tracelens.trace.table import TraceTable
+from tracelens.trace.tree import OpTree
+from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, GB_PER_TB, NS_PER_US
+
+_ATTRIBUTES = {
+    "group_name": "Process Group Name",
+    "group_ranks": "Process Group Ranks",
+    "collective": "Collective name",
+    "group_size": "Group size",
+    "dtype": "dtype",
+    "in_nelems": "In msg nelems",
+    "out_nelems": "Out msg nelems",
+    "in_split": "In split size",
+    "out_split": "Out split size",
+    "sizes_from": SIZES_FROM,
+}
+_KEYS = ("rank", *_ATTRIBUTES, "stream", "remote_share", "remote_from")
+
+
+TITLE = "coll_analysis"
+COLUMNS = column_set(
+    identifier("rank", "rank", "Rank whose trace this is."),
+    text("group_name", "Process Group Name", "As recorded.", 20),
+    text("group_ranks", "Process Group Ranks", "As recorded.", 26),
+    text("collective", "Collective name", "As recorded.", 24),
+    identifier("group_size", "Group size", "Number of ranks."),
+    text("dtype", "dtype", "Element type.", 14),
+    count("in_nelems", "In msg nelems", "Elements this rank sends."),
+    count("out_nelems", "Out msg nelems", "Elements this rank receives."),
+    text("in_split", "In split size", "Elements to each rank; [] is even.", 26),
+    text("out_split", "Out split size", "Elements from each rank; [] is even.", 26),
+    STREAM.renamed("stream"),
+    mb("in_mb", "In msg size (MB)_first", "Wire: bytes this rank sends."),
+    mb("out_mb", "Out msg size (MB)_first", "Wire: bytes this rank receives."),
+    mb("remote_mb", "Remote Data (MB)", "Wire: of an all-to-all's bytes, those for other ranks.", optional=True),
+    text("remote_from", "Remote Data From", "The split sizes that say so; even split: [].", 18, optional=True),
+    statistics(
+        ("sum", "mean", "std", "min", "max"),
+        us("duration_us", "dur_{}", "Duration of the kernel, in which the rank also waits for the others."),
+    ),
+    CALLS,
+    number(
+        "bus_gb_s_mean",
+        "Bus GB/s_mean",
+        "Bus bandwidth as nccl-tests counts it, over the mean duration, waiting included.",
+        unit="GB/s",
+    ),
+    number(
+        "bus_gb_s_min",
+        "Bus GB/s_of dur_min",
+        "The same over the shortest duration, with the least waiting.",
+        unit="GB/s",
+    ),
+    text(
+        "sizes_from",
+        "Sizes From",
+        "Where sizes are from that the collective's own metadata does not hold.",
+        30,
+        optional=True,
+    ),
+    ACHIEVABLE,
+)
+
+
+@sheet(TITLE, columns=COLUMNS, order=60, json=None)
+def frame(context: SheetContext) -> pd.DataFrame:
+    """Collectives of this rank by distinct call."""
+    rows = collective_rows(context.trace.table, context.trace.tree, context.activity)
+    return with_estimates(rows, context.priced.chosen)
+
+
+def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> pd.DataFrame:
+    """One row per distinct collective call of this rank; a field that was not recorded is None and groups as such.
+
+    Recorded on the kernel, else on the ``record_param_comms`` above its launch, else read from the ops above it.
+    """
+    index = np.flatnonzero(activity.collective)
+    if not len(index):
+        return pd.DataFrame()
+    code_of: dict[tuple[Any, ...], int] = {}
+    group = []
+    for i in index.tolist():
+        attributes = recorded_attributes(table, tree, int(activity.rows[i]))
+        record: dict[str, Any] = {key: _plain(attributes.get(name)) for key, name in _ATTRIBUTES.items()}
+        share = all_to_all_share(attributes, table.rank) if _word(record["collective"]) == "all_to_all" else None
+        record |= {"remote_share": share and share.share, "remote_from": share and share.source}
+        record |= {"rank": table.rank, "stream": int(activity.stream[i])}
+        group.append(code_of.setdefault(tuple(record[key] for key in _KEYS), len(code_of)))
+    # As objects: numbers beside a missing one would become floats
+    result = pd.DataFrame(list(code_of), columns=list(_KEYS), dtype=object)
+    times = pd.Series(activity.duration[index] / NS_PER_US).groupby(group).agg(["sum", "mean", "std", "min", "max"])
+    result = result.join(times.add_prefix("duration_us_"))
+    result["operation_count"] = np.bincount(group)
+    widths = [DType.parse(text) if isinstance(text, str) else None for text in result["dtype"]]
+    for side in ("in", "out"):
+        result[f"{side}_mb"] = [
+            count * dtype.width_bytes / BYTES_PER_MB if isinstance(count, int | float) and dtype is not None else None
+            for count, dtype in zip(result[f"{side}_nelems"], widths, strict=True)
+        ]
+    result["remote_mb"] = [
+        None if share is None or nbytes is None else share * nbytes
+        for share, nbytes in zip(result.pop("remote_share"), result["in_mb"], strict=True)
+    ]
+    for time in ("mean", "min"):
+        result[f"bus_gb_s_{time}"] = _bus_gb_s(result, result[f"duration_us_{time}"])
+    return sorted_by(result, "duration_us_sum")
+
+
+def _bus_gb_s(rows: pd.DataFrame, time_us: pd.Series) -> list[float | None]:
+    """Bus bandwidth as nccl-tests counts it; None where a size was not recorded."""
+    found: list[float | None] = []
+    columns = (rows["collective"], rows["group_size"], rows["in_mb"], rows["out_mb"], time_us)
+    for kind, size, sent, received, took in zip(*columns, strict=True):
+        word = _word(kind)
+        megabytes = received if word == "all_gather" else sent
+        factor = bus_factor(word, size) if word is not None and isinstance(size, int | None) else None
+        known = megabytes is not None and factor is not None and took > 0
+        found.append(megabytes * BYTES_PER_MB * factor / took / GB_PER_S_IN_BYTES_PER_US if known else None)
+    return found
+
+
+def with_bus_rate(row: CategoryRow, frame: pd.DataFrame) -> CategoryRow:
+    """The category of collectives with their bus bandwidth, waiting included, where most of its time has one."""
+    if frame.empty:
+        return row
+    rate, time_us = (frame[name].to_numpy(float) for name in ("bus_gb_s_mean", "duration_us_sum"))
+    known = ~np.isnan(rate)
+    if not time_us[known].sum() > LEAST_KNOWN * time_us.sum():
+        return row
+    gb_s = (rate * time_us)[known].sum() / time_us[known].sum()
+    return replace(row, wire_tb_s=float(gb_s) / GB_PER_TB)
+
+
+def with_estimates(frame: pd.DataFrame, estimate: Callable[[WorkColumns], EstimateTable] | None) -> pd.DataFrame:
+    """``collective_rows`` with ``estimated_us``, ``percent_of_achievable`` (of the mean, waiting included) and who
+    answered; as they are without a chosen backend. No estimate where the group's members were not recorded, or do not
+    stand at even distances.
+    """
+    if estimate is None or frame.empty:
+        return frame
+    models = collective_models(frame)
+    time, who = np.full(len(frame), np.nan), np.full(len(frame), None, object)
+    known = [index for index, model in enumerate(models) if model is not None]
+    found = estimate(WorkColumns.of(model for model in models if model is not None))
+    time[known], who[known] = found.time_us, found.backend
+    share = 100 * time / frame["duration_us_mean"].to_numpy(float)
+    return frame.assign(estimated_us=time, percent_of_achievable=share, estimated_by=who)
+
+
+def collective_models(frame: pd.DataFrame, *, stride: int | None = None) -> list[Collective | None]:
+    """The collective of each row of ``collective_rows``; None where a part of it was not recorded.
+
+    ``stride``: of ranks that were not recorded, or do not stand at even distances.
+    """
+    columns = ("collective", "in_nelems", "out_nelems", "dtype", "group_size", "group_ranks")
+    return [_model(*values, stride=stride) for values in zip(*(frame[name] for name in columns), strict=True)]
+
+
+def _model(
+    kind: Any, n_in: Any, n_out: Any, dtype: Any, size: Any, ranks: Any, *, stride: int | None
+) -> Collective | None:
+    stride = _stride(ranks) or stride
+    numbers = all(isinstance(value, int) for value in (n_in, n_out, size))
+    if not isinstance(kind, str) or not isinstance(dtype, str) or not numbers or stride is None:
+        return None
+    return Collective(
+        kind=kind, elements_in=n_in, elements_out=n_out, ranks=size, dtype=DType.parse(dtype), stride=stride
+    )
+
+
+def _stride(ranks: Any) -> int | None:
+    """The distance between the recorded ranks ``"[0, 4, 8]"``; None where it is not the same everywhere."""
+    try:
+        members = json.loads(ranks)
+    except (TypeError, ValueError):
+        return None
+    if not isinstance(members, list) or not members or not all(isinstance(rank, int) for rank in members):
+        return None
+    inside = sorted(members)
+    steps = {after - before for before, after in itertools.pairwise(inside)}
+    return 1 if not steps else steps.pop() if len(steps) == 1 and min(steps) > 0 else None
+
+
+@functools.cache
+def _word(name: object) -> str | None:
+    if not isinstance(name, str):
+        return None
+    return Collective(kind=name, elements_in=0, elements_out=0, ranks=None).word
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, int | float | str):
+        return value
+    return repr(list(value)) if isinstance(value, tuple) else repr(value)

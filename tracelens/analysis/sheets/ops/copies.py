@@ -1,0 +1,195 @@
+"""Copies between a device and the host, or another device: what they moved, how fast, and what their path allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.factorize import first_of_each, numbered
+from tracelens.analysis.intervals import union_ns
+from tracelens.analysis.sheets.shared_columns import DURATIONS, memory_mb
+from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow, Finding, Said
+from tracelens.analysis.work.copied_bytes import copied_bytes
+from tracelens.analysis.work.limits import LAUNCH, launch_floor_us
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models.kernels import CopyPath, copy_path
+from tracelens.schema import column_set, count, number, percent, sheet, text, us
+from tracelens.trace.table import TraceTable
+from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US, TERA_PER_S_IN_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.sheets.context import SheetContext
+
+Floats = npt.NDArray[np.float64]
+
+#: Share of the window below which copying alone is not worth a line.
+LEAST_EXPOSED = 0.005
+#: The launching op of copies whose launch was not recorded, or was no op's.
+NO_OP = "(no op)"
+
+
+TITLE = "copies"
+COLUMNS = column_set(
+    text("op", "op", "The op that launched the copies.", 46),
+    text("direction", "direction", "HtoD: host to device; DtoH: device to host; PtoP: to another device.", 10),
+    text(
+        "host_memory",
+        "host memory",
+        "Pinned, or pageable (the driver then copies twice, and the call waits), as the copy's name says; unknown "
+        "where it does not say; empty between devices.",
+        14,
+    ),
+    count("copies", "copies", "Number of copies."),
+    us("copies_us", "time (µs)", DURATIONS),
+    memory_mb("copied_mb", "Data Moved (MB)", "Bytes copied; empty where no copy recorded them."),
+    number("gb_s", "GB/s", "Bytes over time, of the copies whose bytes were recorded.", "#,##0.00", "GB/s"),
+    text(
+        "path",
+        "path",
+        "What the copies go over: C2C (to the CPU of the same package) or PCIe to the host; the devices' own link, "
+        "else PCIe, between devices.",
+        8,
+    ),
+    number(
+        "path_gb_s",
+        "path GB/s",
+        "Its peak in one direction, as the device file says; between devices of one pair of them.",
+        "#,##0.0",
+        "GB/s",
+    ),
+    percent("percent_of_path", "percent of path (%)", "Achieved rate over the path's peak."),
+)
+
+
+@sheet(TITLE, columns=COLUMNS, order=63, json=50)
+def frame(context: SheetContext) -> pd.DataFrame | None:
+    """Copies between the device and the host or another device, beside what their path allows."""
+    found = copies(context.trace.table, context.activity, context.recording.device)
+    return found if len(found) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathRate:
+    """What copies go over, and the peak of one direction."""
+
+    name: str
+    gb_s: float
+
+
+def path_rate(device: HardwareSpec | None, path: CopyPath) -> PathRate | None:
+    """To the host: the link to the CPU of the same package, else PCIe. To another device: their own link, else PCIe.
+
+    A link between devices is rated by what one pair of them has, where the device file knows that.
+    """
+    if device is None:
+        return None
+    if path.host_memory is None and device.link is not None:
+        return PathRate(name="link", gb_s=device.link.p2p_gb_s or device.link.gb_s)
+    if path.host_memory is not None and device.c2c_gb_s is not None:
+        return PathRate(name="C2C", gb_s=device.c2c_gb_s)
+    return None if device.pcie_gb_s is None else PathRate(name="PCIe", gb_s=device.pcie_gb_s)
+
+
+def only_copies_ns(activity: DeviceActivity) -> int:
+    """Time in which the device did nothing but copies between memories."""
+    copies = activity.between_memories
+    if not copies.any():
+        return 0
+    others = ~copies
+    return union_ns(activity.start, activity.end) - union_ns(activity.start[others], activity.end[others])
+
+
+def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | None) -> pd.DataFrame:
+    """One row per launching op, direction and kind of host memory, by time. Rates are of the copies of known size."""
+    import pandas as pd
+
+    at = np.flatnonzero(activity.between_memories)
+    if not len(at):
+        return pd.DataFrame()
+    names = activity.name[at]
+    path_of = {code: copy_path(table.names[code]) for code in np.unique(names).tolist()}
+    paths = sorted({p for p in path_of.values() if p is not None}, key=lambda p: (p.direction, p.host_memory or ""))
+    number = {code: paths.index(p) for code, p in path_of.items() if p is not None}
+    op = activity.op[at]
+    op_name = np.where(op >= 0, table.name[op], np.int32(-1))
+    group = numbered(op_name, np.array([number[code] for code in names.tolist()], np.int32))
+    first, us, moved = first_of_each(group), activity.duration_us(at), copied_bytes(table, activity)[at]
+    known, n = ~np.isnan(moved), len(first)
+    total, took = (np.bincount(group[known], values[known], minlength=n) for values in (moved, us))
+    gb_s = np.divide(total, took, out=np.full(n, np.nan), where=took > 0) / GB_PER_S_IN_BYTES_PER_US
+    of_row = [paths[number[code]] for code in names[first].tolist()]
+    rates = [path_rate(device, path) for path in of_row]
+    peak = np.array([np.nan if rate is None else rate.gb_s for rate in rates])
+    frame = pd.DataFrame(
+        {
+            "op": [NO_OP if code < 0 else table.names[code] for code in op_name[first].tolist()],
+            "direction": [path.direction for path in of_row],
+            "host_memory": np.array([path.host_memory for path in of_row], object),
+            "copies": np.bincount(group),
+            "copies_us": np.bincount(group, us),
+            "copied_mb": np.where(np.bincount(group[known], minlength=n) > 0, total / BYTES_PER_MB, np.nan),
+            "gb_s": gb_s,
+            "path": np.array([None if rate is None else rate.name for rate in rates], object),
+            "path_gb_s": peak,
+            "percent_of_path": 100 * gb_s / peak,
+        }
+    )
+    keys = ["copies_us", "op", "direction", "host_memory"]
+    return frame.sort_values(keys, ascending=[False, True, True, True], ignore_index=True)
+
+
+def with_rate(row: CategoryRow, frame: pd.DataFrame, device: HardwareSpec | None) -> CategoryRow:
+    """The category of copies with what ``copies`` says of most of its time.
+
+    A copy takes at least a launch, so many small ones are bound by that.
+    """
+    known = frame[frame["gb_s"] > 0]
+    took_us = known["copied_mb"] * BYTES_PER_MB / (known["gb_s"] * GB_PER_S_IN_BYTES_PER_US)
+    most_us = LEAST_KNOWN * frame["copies_us"].sum()
+    if not took_us.sum() > most_us:
+        return row
+    bytes_per_us = float(known["copied_mb"].sum() * BYTES_PER_MB / took_us.sum())
+    rated = replace(row, wire_tb_s=bytes_per_us / TERA_PER_S_IN_PER_US)
+    has_path = known["path_gb_s"].notna()
+    known, took_us = known[has_path], took_us[has_path]
+    if device is None or not took_us.sum() > most_us:
+        return rated
+    at_peak_us = known["copied_mb"] * BYTES_PER_MB / (known["path_gb_s"] * GB_PER_S_IN_BYTES_PER_US)
+    of_known = took_us / known["copies_us"]
+    floor_us = (known["copies"] * of_known * launch_floor_us(device)).clip(upper=took_us)
+    bound = known["path"].where(at_peak_us >= floor_us, LAUNCH)
+    least_us = at_peak_us.clip(lower=floor_us)
+    return replace(
+        rated,
+        bound=str(least_us.groupby(bound).sum().idxmax()),
+        of_roofline=float(least_us.sum() / took_us.sum()),
+        of_peak=float(at_peak_us.sum() / took_us.sum()),
+    )
+
+
+def exposed_copies(activity: DeviceActivity, frame: pd.DataFrame, window_ns: int, steps: int) -> Iterator[Finding]:
+    """Time in which the device did nothing but copy, and how fast the copies that took most were; none if little."""
+    only_ns = only_copies_ns(activity)
+    if not only_ns > LEAST_EXPOSED * window_ns:
+        return
+    top = frame.iloc[0]
+    how = " ".join(word for word in (top["direction"], top["host_memory"]) if word)
+    why = f"the GPU only copies for {100 * only_ns / window_ns:.0f} % of the time: mostly {top['op']} {how}"
+    figures = [Said(what="share of the time", value=only_ns / window_ns, unit="share")]
+    if top["gb_s"] > 0:
+        why += f" at {top['gb_s']:.1f} GB/s"
+        figures.append(Said(what="achieved", value=float(top["gb_s"]), unit="GB/s"))
+        if top["path"]:
+            why += f", {top['path']} has {top['path_gb_s']:.0f}"
+            figures.append(Said(what=str(top["path"]), value=float(top["path_gb_s"]), unit="GB/s"))
+    only_us = only_ns / NS_PER_US / steps
+    yield Finding(
+        id="exposed_copies", op=None, gain_us=only_us, certainty="low", why=why, time_us=only_us, figures=tuple(figures)
+    )

@@ -1,0 +1,40 @@
+"""CPU ops by name, by their own time on the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens.analysis.sheets.distinct_calls import sorted_by, with_percent
+from tracelens.analysis.sheets.ops import cpu_ops_unique_args
+from tracelens.analysis.sheets.shared_columns import CATEGORY, LAUNCHING_CALLS, NAME, PERCENTAGES
+from tracelens.schema import column_set, sheet, us
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.sheets.context import HostContext
+
+
+TITLE = "cpu_ops_summary"
+COLUMNS = column_set(
+    NAME, CATEGORY, LAUNCHING_CALLS, us("self_us", "self CPU time (µs)", cpu_ops_unique_args.SELF),
+    us("total_us", "total CPU time (µs)", cpu_ops_unique_args.TOTAL), PERCENTAGES,
+)  # fmt: skip
+
+
+@sheet(TITLE, columns=COLUMNS, order=80, json=None)
+def frame(context: HostContext) -> pd.DataFrame | None:
+    """CPU ops by name, by their own time on the host."""
+    unique = context.frames.get(cpu_ops_unique_args.TITLE)
+    return None if unique is None else cpu_ops_summary(unique)
+
+
+def cpu_ops_summary(unique: pd.DataFrame) -> pd.DataFrame:
+    """By name: calls, total and self time (us)."""
+    frame = unique.groupby("name", sort=True).agg(
+        category=("category", "first"),
+        count=("operation_count", "sum"),
+        total_us=("total_us_sum", "sum"),
+        self_us=("self_us_sum", "sum"),
+    )
+    return with_percent(sorted_by(frame.reset_index(), "self_us"), "self_us")

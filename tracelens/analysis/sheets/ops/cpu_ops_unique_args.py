@@ -1,0 +1,96 @@
+"""CPU ops by distinct call and by their own time: all there is in a trace recorded without a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.analysis.attribution.calls import OpReadings
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.reading.catalog import OTHER, Catalog
+from tracelens.analysis.sheets import distinct_calls
+from tracelens.analysis.sheets.shared_columns import (
+    ARGUMENTS,
+    CALLS,
+    CATEGORY,
+    EXAMPLE,
+    GFLOPS,
+    HAS_PERF_MODEL,
+    NAME,
+    PERCENTAGES,
+    PROCESS,
+)
+from tracelens.schema import TOTALED, column_set, number, sheet, statistics, us
+from tracelens.trace.table import HOST_KINDS, Kind
+from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.loaded_trace import Trace
+    from tracelens.analysis.sheets.context import HostContext
+
+
+TITLE = "cpu_ops_unique_args"
+SELF = "Time in the op itself, without the ops it called on its thread."
+TOTAL = "From the op's start on the host to its end, what it called included."
+COLUMNS = column_set(
+    NAME, CATEGORY, PROCESS, ARGUMENTS, CALLS,
+    statistics(TOTALED, us("self_us", "self CPU time (µs)_{}", SELF)),
+    statistics(TOTALED, us("total_us", "total CPU time (µs)_{}", TOTAL)),
+    EXAMPLE, GFLOPS,
+    number(
+        "tflops_s", "CPU TFLOPS/s", "GFLOPS over the op's mean total CPU time.", unit="1e12 operations per second"
+    ),
+    HAS_PERF_MODEL, PERCENTAGES,
+)  # fmt: skip
+
+
+@sheet(TITLE, columns=COLUMNS, order=82, json=None)
+def frame(context: HostContext) -> pd.DataFrame | None:
+    """CPU ops by distinct call, by their own time on the host."""
+    return cpu_ops_unique_args(context.recorded, context.recording.catalog) if context.options.cpu else None
+
+
+def cpu_ops_unique_args(trace: Trace, catalog: Catalog) -> pd.DataFrame:
+    """One row per distinct CPU op call: total_us (with what it called), self_us, and FLOPs over its total time.
+
+    Self time leaves out ops called on the same thread. ``tflops_s`` is the CPU's rate where a perf model knows the op.
+    """
+    import pandas as pd
+
+    table = trace.table
+    rows = np.flatnonzero(table.kind == Kind.CPU_OP).astype(np.int32)
+    own = self_ns(trace)
+    readings = OpReadings(table, catalog, rows)
+    group = distinct_calls.Grouping(table, rows, np.full(len(rows), -1, np.int32))
+    code = readings.code_of(rows[group.first])
+    found = [readings.readings[c] for c in code.tolist()]
+    frame = distinct_calls.identity(table, group.example, [r.category or OTHER for r in found])
+    frame["operation_count"] = np.bincount(group.of_call, minlength=len(frame))
+    columns = {"total_us": table.duration_ns[rows] / NS_PER_US, "self_us": own[rows] / NS_PER_US}
+    measured = distinct_calls.statistics(columns, group.of_call, totals=tuple(columns))
+    frame["example_row"] = group.example
+    flops = np.array([np.nan if r.model is None or r.leaf_only else _known(r.model.flops()) for r in found], float)
+    frame["gflops"] = flops / FLOPS_PER_GFLOP
+    frame["has_perf_model"] = [r.model is not None for r in found]
+    frame = pd.concat([frame, measured], axis=1)
+    mean = frame["total_us_mean"].to_numpy()
+    frame["tflops_s"] = np.divide(flops, mean, out=np.full(len(mean), np.nan), where=mean > 0) / TERA_PER_S_IN_PER_US
+    return distinct_calls.with_percent(distinct_calls.sorted_by(frame, "self_us_sum"), "self_us_sum")
+
+
+def self_ns(trace: Trace) -> Ints:
+    """Per table row: a host event's duration less that of the CPU ops directly below it on its thread; at least 0."""
+    table, tree = trace.table, trace.tree
+    own = np.where(table.is_of(HOST_KINDS), table.duration_ns, 0).astype(np.int64)
+    rows = np.flatnonzero(table.kind == Kind.CPU_OP)
+    parent = tree.op_parent[rows]
+    below = parent >= 0
+    np.subtract.at(own, parent[below], table.duration_ns[rows[below]])
+    return np.maximum(own, 0)
+
+
+def _known(value: float | None) -> float:
+    return float("nan") if value is None else float(value)

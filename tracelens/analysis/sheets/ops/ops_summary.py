@@ -1,0 +1,45 @@
+"""Kernel time by name of the launching op."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tracelens.analysis.sheets.context import SheetContext
+from tracelens.analysis.sheets.distinct_calls import sorted_by, with_percent
+from tracelens.analysis.sheets.modelled_calls import with_estimated_totals
+from tracelens.analysis.sheets.shared_columns import (
+    DIRECT,
+    DIRECT_MS,
+    ESTIMATED_TOTAL,
+    LAUNCHING_CALLS,
+    NAME,
+    PERCENTAGES,
+    SUBTREE,
+    SUBTREE_MS,
+)
+from tracelens.schema import column_set, sheet, text
+
+COLUMNS = column_set(
+    NAME, DIRECT[-1], SUBTREE[-1], DIRECT_MS, SUBTREE_MS, LAUNCHING_CALLS,
+    text("categories", "Categories", "Categories of the op's calls.", 30), PERCENTAGES, ESTIMATED_TOTAL,
+)  # fmt: skip
+
+
+@sheet("ops_summary", columns=COLUMNS, order=30, json=None)
+def frame(context: SheetContext) -> pd.DataFrame:
+    """Kernel time by name of the launching op."""
+    return with_estimated_totals(by_name(context.launchers_and_unlinked), context.priced.modelled, "name")
+
+
+def by_name(unique: pd.DataFrame) -> pd.DataFrame:
+    """Rows of distinct calls added up by name."""
+    frame = unique.groupby("name", sort=True).agg(
+        direct_us_sum=("direct_us_sum", "sum"),
+        subtree_us_sum=("subtree_us_sum", "sum"),
+        count=("calls", "sum"),
+        categories=("category", lambda c: repr(sorted(set(c)))),
+    )
+    frame = frame.reset_index()
+    frame["direct_ms"] = frame["direct_us_sum"] / 1e3
+    frame["subtree_ms"] = frame["subtree_us_sum"] / 1e3
+    return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")

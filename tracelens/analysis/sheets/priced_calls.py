@@ -1,0 +1,111 @@
+"""Every distinct call of the analyzed window beside its work and its estimates, made once for all sheets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.attributed import Attribution
+from tracelens.analysis.attribution.calls import Calls, direct_calls, unified_calls
+from tracelens.analysis.attribution.device_time import Timeline
+from tracelens.analysis.attribution.op_places import all_in, with_places
+from tracelens.analysis.attribution.per_step import Counted, counted_steps
+from tracelens.analysis.attribution.training_phases import BACKWARD
+from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.factorize import Codes
+from tracelens.analysis.options import Options
+from tracelens.analysis.reading.recording import Recording
+from tracelens.analysis.sheets.distinct_calls import launching_calls
+from tracelens.analysis.sheets.modelled_calls import Work, modelled_table, unlinked_rows, with_unlinked_rows
+from tracelens.analysis.sheets.ops.families import families
+from tracelens.analysis.verdict.coverage import coverage
+from tracelens.analysis.work.executed_work import ExecutedWork, executed_work
+from tracelens.analysis.work.limits import Limits
+from tracelens.backends.chain import chain
+from tracelens.backends.system import System
+from tracelens.hardware import HardwareSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PricedCalls:
+    """Every distinct call beside its work and its estimates.
+
+    ``launchers``: by launching op; ``modelled``: every event in exactly one row, but for the ``unlinked`` ones, which
+    no recorded op launched; ``whole``: both, of the whole window. ``executed``: None where no model's utilization was
+    asked for. ``chosen``: what the backend that the caller chose says is achievable.
+    """
+
+    launchers: pd.DataFrame
+    modelled: pd.DataFrame
+    unlinked: pd.DataFrame
+    families: dict[str, pd.DataFrame]
+    whole: Counted
+    per_step: Counted
+    executed: ExecutedWork | None
+    chosen: Callable[[Any], Any] | None
+
+    @classmethod
+    def of(cls, recording: Recording, window: Window, attribution: Attribution, options: Options) -> PricedCalls:
+        """Estimates are at the clock that the caller chose."""
+        table, tree, device = recording.trace.table, recording.trace.tree, recording.device
+        activity, readings, repeated = attribution.activity, attribution.readings, attribution.repeated
+        chosen = _estimator(device, options.backend, options.clock_mhz) if options.backend != "roofline" else None
+        work = Work(
+            readings,
+            _estimator(device, "roofline", options.clock_mhz),
+            chosen,
+            None if device is None else Limits.of(device),
+        )
+
+        def rows(part: DeviceActivity, calls: Calls, apart: Codes) -> pd.DataFrame:
+            return modelled_table(table, part, readings, calls, work, attribution.exchanges, apart)
+
+        def count(part: DeviceActivity, timeline: Timeline) -> Counted:
+            calls, category = unified_calls(table, tree, part, readings)
+            return Counted(
+                activity=part,
+                event_category=category,
+                rows=with_unlinked_rows(rows(part, calls, repeated[calls.row]), unlinked_rows(table, part)),
+                coverage=coverage(table, part, calls, readings, category),
+                timeline=timeline,
+            )
+
+        direct = direct_calls(activity, attribution.event_category)
+        unique = launching_calls(table, activity, attribution.launchers, direct, repeated[direct.row])
+        calls, unified = attribution.modelled, attribution.unified
+        nested = rows(activity, calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row))
+        modelled = with_places(rows(activity, unified, repeated[unified.row]), tree, attribution.phases, repeated)
+        unlinked = unlinked_rows(table, activity)
+        whole = Counted(
+            activity=activity,
+            event_category=attribution.event_category,
+            rows=with_unlinked_rows(modelled, unlinked),
+            coverage=coverage(table, activity, unified, readings, attribution.event_category),
+            timeline=window.timeline(activity),
+        )
+        in_backward = all_in(BACKWARD, attribution.phases, tree, activity)
+        steps = len(window.times)
+        return cls(
+            launchers=unique,
+            modelled=modelled,
+            unlinked=unlinked,
+            families=families(table, nested, readings, unified.row, in_backward),
+            whole=whole,
+            per_step=counted_steps(whole, window.times, window.complete_steps, count),
+            executed=executed_work(unified, readings, window.step_of, steps) if options.work is not None else None,
+            chosen=chosen,
+        )
+
+
+def _estimator(device: HardwareSpec | None, backend: str, clock_mhz: float | None) -> Callable[[Any], Any] | None:
+    if device is None:
+        return None
+    answers, system = chain(backend), System.of_device(device).at_clock(clock_mhz)
+    return lambda columns: answers.estimate_many(columns, system)

@@ -1,0 +1,1 @@
+"""Sheets of the program: phases of training, modules, call stacks, memory."""

@@ -1,0 +1,297 @@
+"""Columns that several sheets show, each declared once."""
+
+from __future__ import annotations
+
+from tracelens.schema import (
+    MB,
+    SPREAD,
+    TOTALED,
+    US,
+    Column,
+    count,
+    flag,
+    identifier,
+    mb,
+    ms,
+    number,
+    percent,
+    statistics,
+    text,
+    us,
+)
+
+NAME = text("name", "name", "The op as the trace names it.", 46)
+CATEGORY = text("category", "op category", "The perf model's family, else what the op's first kernel is.", 18)
+PROCESS = (
+    text("process_name", "process_name", "Process of the call.", 14),
+    text("process_label", "process_label", "What the trace calls the process.", 14),
+    text("thread_name", "thread_name", "Thread of the call.", 20),
+)
+DIMS = text("input_dims", "Input Dims", "Recorded shapes; () is a scalar or absent argument.", 44)
+TYPES = text("input_types", "Input type", "Recorded element types.", 30)
+STRIDES = text("input_strides", "Input Strides", "Recorded strides, in elements.", 30)
+SCALARS = text("concrete_inputs", "Concrete Inputs", "Recorded scalar arguments, as text.", 30)
+ARGUMENTS = (DIMS, TYPES, STRIDES, SCALARS)
+CALLS = count("operation_count", "operation_count", "Number of calls.")
+EXAMPLE = identifier(
+    "example_row",
+    "ex_UID",
+    "Position of one of the calls among the trace's complete events; trace.event(n) shows it in full.",
+)
+KERNELS_BEHIND = (
+    text(
+        "kernel_details",
+        "kernel_details_summary",
+        "Kernels behind the row: name, stream, count, total and mean duration (µs).",
+        48,
+    ),
+    text(
+        "kernel_details_short",
+        "trunc_kernel_details",
+        "The longest of the kernels behind the row, names shortened.",
+        48,
+    ),
+)
+PERCENTAGES = (
+    percent("percent", "Percentage (%)", "Share of the sheet's summed time."),
+    percent("cumulative_percent", "Cumulative Percentage (%)", "Share of this row and all above it.", look="plain"),
+)
+OF_TOTAL = percent(
+    "percent_of_total",
+    "Percent of total time (%)",
+    "Kernel durations as a share of the window; streams overlap, so the column may sum to more than 100.",
+)
+PARENT = text("parent_op", "Parent cpu_op", "The op that launched the kernel.", 40)
+KERNEL = text("kernel_name", "Kernel name", "The kernel as the trace names it.", 70)
+STREAM = identifier("stream", "Kernel stream", "Device stream.")
+
+LAUNCHING_CALLS = count("count", "Count", "Number of calls that launched kernels.")
+_DIRECT = "Busy time of the kernels that the op itself launched."
+_SUBTREE = "Busy time of the kernels that the op or any op below it launched."
+DIRECT_MS = ms("direct_ms", "total_direct_kernel_time_ms", _DIRECT)
+SUBTREE_MS = ms("subtree_ms", "total_subtree_kernel_time_ms", _SUBTREE)
+DIRECT = statistics(TOTALED, us("direct_us", "total_direct_kernel_time_{}", _DIRECT))
+SUBTREE = statistics(TOTALED, us("subtree_us", "total_subtree_kernel_time_{}", _SUBTREE))
+PLACES = (
+    flag(
+        "is_recompute",
+        "is_recompute",
+        "Whether activation checkpointing ran these calls again, in the backward pass; such calls have rows of "
+        "their own.",
+        optional=True,
+    ),
+    text(
+        "parent_module",
+        "parent_module",
+        "The nn.Modules round the example, outermost first; of a backward op those of its forward.",
+        40,
+        optional=True,
+    ),
+    text(
+        "call_stack",
+        "call_stack",
+        "Python frames round the example, the innermost 12 first; of a backward op those of its forward.",
+        60,
+        optional=True,
+    ),
+)
+HAS_PERF_MODEL = flag("has_perf_model", "has_perf_model", "Whether the row's work is known.", width=12)
+
+ACHIEVABLE = (
+    us(
+        "estimated_us",
+        "Estimated Time (µs)_first",
+        "What a good kernel should take, by the backend that --backend chose.",
+        optional=True,
+    ),
+    percent(
+        "percent_of_achievable",
+        "Pct Achievable",
+        "Estimated time over mean measured kernel time. Above 100 the kernel beats the estimate.",
+        look="of_limit",
+        optional=True,
+    ),
+    text("estimated_by", "estimated by", "Which backend answered.", 14, optional=True),
+)
+ESTIMATED_TOTAL = (
+    ms(
+        "estimated_ms",
+        "Estimated Time (ms)",
+        "In all, of the calls in unified_perf_summary that the backend of --backend has an estimate for.",
+        optional=True,
+    ),
+    ACHIEVABLE[1],
+)
+
+GFLOPS = number(
+    "gflops",
+    "GFLOPS",
+    "Arithmetic of one call: 1e9 floating-point operations, a fused multiply-add counts as two. Not a rate.",
+    unit="1e9 operations",
+)
+HBM_MB = mb(
+    "hbm_mb",
+    "Data Moved (MB)",
+    "Least device-memory (HBM) traffic of one call: each operand read once, each result written once.",
+    optional=True,
+    empty_at_zero=True,
+)
+INTENSITY = number(
+    "flops_per_byte",
+    "FLOPS/Byte",
+    "Arithmetic intensity: operations per byte of HBM traffic.",
+    US,
+    "operations per byte",
+    optional=True,
+)
+SPEC = text("compute_spec", "Compute Spec", "Engine and element type whose peak rate applies.", 18)
+HBM_RATE = statistics(
+    SPREAD,
+    number(
+        "hbm_tb_s",
+        "TB/s_{}",
+        "HBM: Data Moved (MB) over the busy time of the call's kernels. Never interconnect traffic.",
+        unit="TB/s (1e12 bytes per second), HBM",
+        optional=True,
+        empty_at_zero=True,
+    ),
+)
+COMPUTE_RATE = statistics(
+    SPREAD,
+    number(
+        "tflops_s",
+        "TFLOPS/s_{}",
+        "GFLOPS over the busy time of the call's kernels.",
+        unit="1e12 operations per second",
+    ),
+)
+KERNEL_TIME = statistics(
+    TOTALED, us("kernel_us", "Kernel Time (µs)_{}", "Busy time (interval union) of the kernels of one call.")
+)
+WIRE = (
+    mb(
+        "wire_mb",
+        "Interconnect Data (MB)",
+        "Wire: bytes of one call; of a token exchange every copy of a token, those for the own rank too, as "
+        "DeepEP's own tables count.",
+        optional=True,
+    ),
+    *statistics(
+        SPREAD,
+        number(
+            "effective_interconnect_tb_s",
+            "Effective Interconnect TB/s_{}",
+            "Wire: bytes that leave the rank (of a token exchange Expected Remote Data) over the kernels' whole "
+            "duration, in which a rank also waits for the slowest sender: the links did at least this. "
+            "Never HBM traffic.",
+            "#,##0.0000",
+            "TB/s (1e12 bytes per second), wire",
+            optional=True,
+        ),
+    ),
+)
+EXCHANGE = (
+    mb(
+        "expected_remote_mb",
+        "Expected Remote Data (MB)",
+        "Wire: the share of Interconnect Data (MB) that leaves the rank; an exchange's roofline is of this.",
+        optional=True,
+    ),
+    text(
+        "remote_from",
+        "Remote Data From",
+        "Where that share comes from: recorded split sizes or token counts, else what was assumed.",
+        34,
+        optional=True,
+    ),
+    number(
+        "copies_per_token",
+        "Copies per Token",
+        "Rows exchanged per token of the rank's own: one per rank that it goes to. Mean of the calls.",
+        "0.00",
+        optional=True,
+    ),
+    text(
+        "rows_from",
+        "Exchanged Rows From",
+        "Where the number of copies comes from: the layer's combine, which returns a row per copy, else even "
+        "routing by top-k, experts and ranks.",
+        34,
+        optional=True,
+    ),
+    us(
+        "deepep_us",
+        "DeepEP Estimate (µs)",
+        "Time that DeepEP's kernels take for one call by the model fitted to their measurements, agreeing on "
+        "counts included, in the device's standard node under even routing.",
+        optional=True,
+    ),
+)
+ROOFLINE = (
+    us(
+        "roofline_us",
+        "Roofline Time (µs)_first",
+        "Least time of one call at the device's achievable rates: the largest of compute, HBM and wire time "
+        "and of the launch of its kernels. Empty where the FLOPs are not known.",
+        optional=True,
+    ),
+    text("roofline_bound", "Roofline Bound", "What the roofline time is limited by.", 16, optional=True),
+    *statistics(
+        SPREAD,
+        percent(
+            "percent_of_roofline",
+            "Pct Roofline_{}",
+            "Roofline time over measured kernel time; the mean is of all calls together (a ratio of sums). "
+            "Above 100 the kernel beats the best rates measured, or its bytes came from a cache (Served From).",
+            look="of_limit",
+            optional=True,
+        ),
+    ),
+    percent(
+        "percent_of_peak",
+        "Pct Peak",
+        "Time at data-sheet rates over mean measured kernel time. Above 100 the model or a figure is wrong.",
+        look="of_limit",
+        optional=True,
+    ),
+    text(
+        "served_from",
+        "Served From",
+        "The last-level cache, where a call is faster than HBM and its bytes fit in it (in part: the rest "
+        "came from HBM).",
+        16,
+        optional=True,
+    ),
+    text("backend", "backend", "What estimated the row.", 14, optional=True),
+)
+
+START = "Time since the trace's first event."
+DURATIONS = "Durations of the device events, added up."
+STEP_DURATION = "As in the sheet steps: from its beginning to the next step's; the last to its own end."
+COMPLETE = flag("complete", "complete", "FALSE: the recording ended inside it.", width=10)
+CAUSE = text(
+    "cause",
+    "cause",
+    "Why the device stood idle. While its queue was empty, by what the launching thread was at: launch-bound (in ops "
+    "and launches), first-time loading (of a kernel, library or context), allocator, compilation, Python garbage "
+    "collection, blocking copy or synchronization, data loading, communication on the host, graph capture, profiler "
+    "overhead, Python or other host work. While something was in the queue: event wait, another rank, copy engine "
+    "busy, stream dependency, between queued kernels, launch latency; device wait, cause not recorded: longer than "
+    "launches take, and nothing says why. Unknown: the launch was not recorded.",
+    32,
+)
+PATH_KIND = text(
+    "kind",
+    "kind",
+    "What the path went through. idle: the device stood idle, for the cause of the sheet idle_causes. While it "
+    "was busy: wait for another stream, launch latency, return of a synchronization, between queued kernels: no longer "
+    "than what is ready usually takes to start; what is longer is not on the path.",
+    30,
+)
+HELD = "In use, as the allocator says of the whole device."
+RESERVED = "Taken from the device by the allocator, used or not."
+
+
+def memory_mb(key: str, header: str, meaning: str) -> Column:
+    """A column of amounts of memory."""
+    return Column(key=key, header=header, meaning=meaning, unit="1e6 bytes", number_format=MB)

@@ -1,0 +1,1 @@
+"""Sheets of the device's time: what it did when, why it stood idle, step by step."""

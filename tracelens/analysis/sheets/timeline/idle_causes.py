@@ -1,0 +1,31 @@
+"""Idle time of the device by cause."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens.analysis.sheets.shared_columns import CAUSE
+from tracelens.schema import column_set, count, percent, sheet, us
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.sheets.context import SheetContext
+
+
+TITLE = "idle_causes"
+COLUMNS = column_set(
+    CAUSE,
+    count("gaps", "gaps", "Gaps in which no stream of the device was busy, and that have this cause."),
+    us("idle_us", "idle (µs)", "Time of this cause; the column adds up to idle_time of gpu_timeline."),
+    us("mean_us", "mean (µs)", "Mean time of this cause in a gap."),
+    us("max_us", "max (µs)", "The most of this cause in one gap."),
+    percent("percent_of_idle", "percent of idle (%)", "Share of all idle time."),
+    percent("percent_of_window", "percent of window (%)", "Share of total_time of gpu_timeline."),
+)
+
+
+@sheet(TITLE, columns=COLUMNS, order=12, json=30)
+def frame(context: SheetContext) -> pd.DataFrame:
+    """Idle time of the device by cause; together exactly the timeline's idle time."""
+    return context.gaps.by_cause()

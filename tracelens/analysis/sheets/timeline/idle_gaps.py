@@ -1,0 +1,31 @@
+"""The longest gaps in which the device stood idle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens.analysis.sheets.shared_columns import CAUSE, START
+from tracelens.schema import column_set, percent, sheet, text, us
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.sheets.context import SheetContext
+
+
+COLUMNS = column_set(
+    us("start_us", "start (µs)", START),
+    us("idle_us", "idle (µs)", "Length of the gap."),
+    CAUSE,
+    percent("percent_of_gap", "percent of gap (%)", "Share of the gap that has this cause, the largest of its causes."),
+    us("queue_empty_us", "queue empty (µs)", "Time until the host had launched something; the rest the device waited."),
+    text("kernel_before", "kernel before", "The device event that ended last.", 60),
+    text("kernel_after", "kernel after", "The device event that ended the gap.", 60),
+    text("op_after", "op after", "The op that launched it.", 46),
+)
+
+
+@sheet("idle_gaps", columns=COLUMNS, order=60, json=40)
+def frame(context: SheetContext) -> pd.DataFrame:
+    """The longest gaps in which the device stood idle, at most 100 of them."""
+    return context.gaps.longest(context.recorded.table, context.recorded.tree)

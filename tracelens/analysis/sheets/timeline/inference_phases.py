@@ -1,0 +1,38 @@
+"""Prefill, decode and mixed steps of a serving engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens.analysis.reading.engine_steps import by_phase
+from tracelens.analysis.sheets.shared_columns import STEP_DURATION
+from tracelens.analysis.sheets.timeline import inference_iterations
+from tracelens.schema import column_set, count, identifier, number, percent, sheet, text, us
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.sheets.context import SheetContext
+
+
+COLUMNS = column_set(
+    text("phase", "phase", "Of the complete steps; the steady window once more by itself.", 18),
+    count("steps", "steps", "Engine steps of the phase."),
+    identifier("first_step", "first step", "Number of the first of them."),
+    identifier("last_step", "last step", "Number of the last of them."),
+    number("requests_mean", "requests_mean", "Requests in a step.", "#,##0.0"),
+    number("tokens_mean", "tokens_mean", "New tokens in a step.", "#,##0.0"),
+    us("duration_us_median", "duration_median (µs)", STEP_DURATION),
+    us("duration_us_min", "duration_min (µs)", STEP_DURATION),
+    us("duration_us_max", "duration_max (µs)", STEP_DURATION),
+    percent("busy_percent", "busy (%)", "Share of the steps' time in which the device did anything."),
+    percent("attention_percent", "attention (%)", "Share of the busy time in attention over the cache."),
+    count("tokens_s", "tokens/s", "New tokens over the steps' time: of a decode, tokens generated."),
+)
+
+
+@sheet("inference_phases", columns=COLUMNS, order=15, json=10)
+def frame(context: SheetContext) -> pd.DataFrame | None:
+    """Prefill, decode and mixed steps of a serving engine, and its steady window."""
+    steps = context.frames.get(inference_iterations.TITLE)
+    return None if steps is None else by_phase(steps)

@@ -1,0 +1,120 @@
+"""What launching costs: host time per launch, from launch to start, how full the queue was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.analysis.attribution.activity import DeviceActivity, Ints, streams_of
+from tracelens.analysis.idle.launch_queue import NEVER, Queue
+from tracelens.schema import column_set, count, number, percent, sheet, text, us
+from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.sheets.context import SheetContext
+
+
+TITLE = "launch_overhead"
+_CALL = "From the start to the end of the call on the host."
+_LATENCY = (
+    "From the start of the call to the start of its first kernel, of calls whose stream had nothing left to do and had "
+    "not just been told to wait."
+)
+_DEPTH = (
+    "Kernels of the same stream that were launched and not finished when the call began, those queued before the "
+    "recording began too."
+)
+COLUMNS = column_set(
+    text("launch_call", "launch call", "Runtime or driver call; all: every call that launched device work.", 32),
+    count("launches", "launches", "Number of calls that launched device work."),
+    count("kernels", "kernels", "Kernels, copies and memsets that they launched."),
+    us("host_us_sum", "host time (µs)_sum", _CALL),
+    us("host_us_mean", "host time (µs)_mean", _CALL),
+    us("host_us_median", "host time (µs)_median", _CALL),
+    us("host_us_max", "host time (µs)_max", _CALL),
+    us("latency_us_median", "launch latency (µs)_median", _LATENCY),
+    us("latency_us_mean", "launch latency (µs)_mean", _LATENCY),
+    us("latency_us_max", "launch latency (µs)_max", _LATENCY),
+    number("depth_mean", "queue depth_mean", _DEPTH, "#,##0.0"),
+    count("depth_max", "queue depth_max", _DEPTH),
+    percent("percent_queue_empty", "queue empty (%)", "Share of the calls at queue depth 0."),
+)
+
+
+@sheet(TITLE, columns=COLUMNS, order=62, json=80)
+def frame(context: SheetContext) -> pd.DataFrame | None:
+    """What launching cost the host, and how often the device had to wait for it, by runtime or driver call."""
+    return launch_overhead(context.recorded.table, context.activity, context.queued)
+
+
+def launch_overhead(table: TraceTable, activity: DeviceActivity, queued: Queue) -> pd.DataFrame | None:
+    """One row per runtime or driver call that launches device work, and one for all; None without such calls.
+
+    Queue depth: device events of the same stream that had been launched and were not finished when the call began. At
+    depth 0 the queue was empty, and the time from the call's start to the start of its first device event is the
+    launch latency, unless the stream had just been told to wait for something else. What was queued before the
+    recording began counts; an event of which neither its own launch nor that of any later one of its stream was
+    recorded counts in no queue.
+    """
+    import pandas as pd
+
+    launch = queued.launch[np.searchsorted(queued.events.rows, activity.rows)]
+    events = np.flatnonzero((launch >= 0) & table.is_of((Kind.RUNTIME, Kind.DRIVER))[launch]).astype(np.int32)
+    if not len(events):
+        return None
+    # One entry per call: its first device event; a graph launch has many
+    events = events[np.lexsort((activity.start[events], launch[events]))]
+    opens = np.flatnonzero(np.concatenate(([True], np.diff(launch[events]) != 0)))
+    first, kernels = events[opens], np.diff(np.append(opens, len(events)))
+    del opens
+    called = table.start_ns[launch[first]]
+    depth = _depth(table, queued, activity.rows[first], called)
+    host = table.duration_ns[launch[first]]
+    at = np.searchsorted(queued.events.rows, activity.rows[first])
+    counts = (depth == 0) & ~queued.after_event[at] & ~queued.after_value[at]
+    latency = np.where(counts, np.maximum(activity.start[first] - called, 0), -1)
+    name = table.name[launch[first]]
+    rows = [
+        _row(table.names[code], kernels[at], host[at], depth[at], latency[at])
+        for code in np.unique(name).tolist()
+        for at in [name == code]
+    ]
+    rows.sort(key=lambda row: (-row["host_us_sum"], row["launch_call"]))
+    return pd.DataFrame([*rows, _row("all", kernels, host, depth, latency)] if len(rows) > 1 else rows)
+
+
+def _depth(table: TraceTable, queued: Queue, first: RowColumn, called: Ints) -> Ints:
+    """Unfinished events of the stream of each device row ``first`` when it was ``called``."""
+    known = queued.called != NEVER
+    lane = streams_of(table, queued.events)[1]
+    own = lane[np.searchsorted(queued.events.rows, first)]
+    depth = np.zeros(len(first), np.int64)
+    for one in np.unique(own).tolist():
+        at, of_stream = np.flatnonzero(own == one), np.flatnonzero(known & (lane == one))
+        launched = np.searchsorted(np.sort(queued.called[of_stream]), called[at])
+        ended = np.searchsorted(np.sort(queued.events.end[of_stream]), called[at], side="right")
+        depth[at] = np.maximum(launched - ended, 0)
+    return depth
+
+
+def _row(name: str, kernels: Ints, host_ns: Ints, depth: Ints, latency_ns: Ints) -> dict[str, Any]:
+    latency = latency_ns[latency_ns >= 0] if (latency_ns >= 0).any() else np.array([np.nan])
+    return {
+        "launch_call": name,
+        "launches": len(depth),
+        "kernels": int(kernels.sum()),
+        "host_us_sum": int(host_ns.sum()) / NS_PER_US,
+        "host_us_mean": float(host_ns.mean()) / NS_PER_US,
+        "host_us_median": float(np.median(host_ns)) / NS_PER_US,
+        "host_us_max": int(host_ns.max()) / NS_PER_US,
+        "latency_us_median": float(np.median(latency)) / NS_PER_US,
+        "latency_us_mean": float(latency.mean()) / NS_PER_US,
+        "latency_us_max": float(latency.max()) / NS_PER_US,
+        "depth_mean": float(depth.mean()),
+        "depth_max": int(depth.max()),
+        "percent_queue_empty": 100 * float((depth == 0).mean()),
+    }
