@@ -44,7 +44,7 @@ def test_the_winner_its_reasons_and_its_recheck_are_printed(capsys: pytest.Captu
     assert "why the winner wins" in out
     assert "re-checked by the event graph" in out
     assert "samples/s   highest     lowest" in out
-    assert "nothing beats these" in out
+    assert "Pareto front of time, devices and memory" in out
 
 
 def test_one_configuration_that_does_not_fit_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ def test_a_step_that_took_a_fifth_longer_makes_every_other_a_fifth_longer() -> N
     assert anchored.tokens_s_gpu == pytest.approx(two.tokens_s_gpu / 1.2)
     assert anchored.breakdown_us[PART] == pytest.approx(0.2 * two.step_us)
     assert sum(anchored.breakdown_us.values()) == pytest.approx(anchored.step_us)
-    assert anchored.notes[-1] == "anchored on a step: times 1.200"
+    assert anchored.notes[-1] == "scaled by 1.200 to match a step"
 
 
 def test_a_step_without_time_is_no_anchor() -> None:

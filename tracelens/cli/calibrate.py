@@ -113,7 +113,7 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
     if is_report(path):
         found, named = report_measured(path)
         if named is not None and named not in (device.name, device.based_on):
-            print(f"note: {path.name} says {named}, not {device.name}")
+            print(f"note: {path.name} names {named}, not {device.name}")
         return found
     loaded = tuple(load_extension(spec) for spec in extensions)
     return analysis_measured(analyze(tracelens.load(path), Options(device=device, extensions=loaded)))

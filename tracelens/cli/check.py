@@ -68,7 +68,7 @@ def _lines(state: Health) -> list[str]:
     if state.coverage is not None:
         lines += [_line("coverage", _coverage(state.coverage))]
     lines += [_line("lacks", f"{missing.question}: {missing.because}") for missing in state.lacks]
-    lines += [_line("extensions", ", ".join(state.extensions) or "none would switch on")]
+    lines += [_line("extensions", ", ".join(state.extensions) or "none needed")]
     if state.token_exchanges:
         lines += [_line("exchanges", ", ".join(f"{name} {count:,}" for name, count in state.token_exchanges))]
     lines += ["routing fields"]
@@ -77,7 +77,12 @@ def _lines(state: Health) -> list[str]:
     lines += [_line("damage", note) for note in state.damage]
     lines += [_line("op tree", f"invariant violated: {text}") for text in state.violations]
     if state.overlaps:
-        lines += [_line("op tree", f"{state.overlaps:,} host events outlive their caller; they hang where they fit")]
+        lines += [
+            _line(
+                "op tree",
+                f"{state.overlaps:,} host events end after their caller; they are placed where they fit",
+            )
+        ]
     return lines
 
 

@@ -147,7 +147,7 @@ def _holds(report: Report, trace: Path) -> bool:
     for law, what in found.broken:
         print(terminal_text(f"check: {law}: {what}"), file=sys.stderr)
     if found.broken:
-        print("check: this is an error of tracelens, please report it with these lines", file=sys.stderr)
+        print("check: this is a bug in tracelens, please report it with these lines", file=sys.stderr)
     return not found.broken
 
 

@@ -136,7 +136,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     names = ("rate", "concurrency", "requests", "duration", "shared_prefix")
     unused = [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name)]
     if asked.replay is not None and unused:
-        print(f"note: the requests are those of {asked.replay}; {', '.join(unused)} not used", file=sys.stderr)
+        print(f"note: requests come from {asked.replay}; ignored: {', '.join(unused)}", file=sys.stderr)
     experiment = experiment_of(deployment, asked, series=args.output is not None)
     cost = experiment.cost()
     timeline = Timeline(cost) if args.trace is not None else None
@@ -145,7 +145,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     if timeline is not None:
         written.append(str(timeline.write(args.trace)))
         if timeline.is_full:
-            print("note: the trace holds the first steps only", file=sys.stderr)
+            print("note: the trace has only the first steps", file=sys.stderr)
     if args.output is not None:
         write_folder(result, args.output)
         written.append(f"{args.output}/")

@@ -38,7 +38,7 @@ class Anchor:
             breakdown_us={**found.breakdown_us, PART: more},
             tflops_gpu=found.tflops_gpu / self.factor,
             mfu=None if found.mfu is None else found.mfu / self.factor,
-            notes=(*found.notes, f"anchored on {self.name}: times {self.factor:.3f}"),
+            notes=(*found.notes, f"scaled by {self.factor:.3f} to match {self.name}"),
         )
 
 

@@ -38,7 +38,7 @@ def search_text(found: Answer, *, pareto: bool = False, explain: int | None = No
         need, have = found.best["mem"].iloc[0], found.rule_sets[0].capacity_gb
         lines.append(f"does not fit: needs {need:.1f} GB per device, the device has {have:.1f}")
     if pareto and len(found.fits):
-        lines += ["", "nothing beats these in time, devices and memory at once", _table(found.front())]
+        lines += ["", "Pareto front of time, devices and memory", _table(found.front())]
     if explain is not None:
         rows = found.explained(explain)
         lines += [
@@ -59,7 +59,7 @@ def _asked(found: Answer) -> list[str]:
     if isinstance(rules, CorrectedRules):
         lines += [f"note: {rules.system.note}"] if rules.system.note else []
         if not rules.model.vocab:
-            lines.append("note: the model's vocabulary is not known; embedding and logits are left out")
+            lines.append("note: the model's vocabulary is unknown; embedding and logits are left out")
     return lines
 
 
@@ -77,7 +77,7 @@ def _short(value: float) -> str:
 
 
 def _spread(rows: pd.DataFrame) -> list[str]:
-    lines = ["throughput of these, samples/s   highest     lowest"]
+    lines = ["throughput, samples/s            highest     lowest"]
     for n, each in rows.groupby("n_gpus")["throughput"]:
         lines.append(f"  {n:>8} devices          {each.max():10.3f} {each.min():10.3f}")
     return lines
@@ -86,7 +86,7 @@ def _spread(rows: pd.DataFrame) -> list[str]:
 def _winner(found: Answer) -> list[str]:
     best = found.best.iloc[0]
     t = float(best["t"])
-    lines = [f"why the winner wins: {t:.3f} s per step on {best['n_gpus']} devices, {best['mem']:.1f} GB of each"]
+    lines = [f"why the winner wins: {t:.3f} s per step on {best['n_gpus']} devices, {best['mem']:.1f} GB per device"]
     parts = sorted(((float(best[name]), word) for name, word in _PARTS.items() if name in best), reverse=True)
     lines.append("  " + ", ".join(f"{value / t:.1%} {word}" for value, word in parts if value / t >= 0.005))
     for reason in found.reasons():

@@ -24,9 +24,9 @@ def step_text(result: Result) -> str:
             f"recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
         ),
         f"  {found.tokens_s_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",
-        f"  operations priced by: {backends}",
+        f"  cost models: {backends}",
         "",
-        "where the time goes (busiest pipeline rank; communication is what stays exposed)",
+        "where the time goes (busiest pipeline rank; exposed communication only)",
     ]
     for part, time_us in sorted(found.breakdown_us.items(), key=lambda item: -item[1]):
         lines.append(f"  {part:16} {time_us / 1e3:12.1f} ms {time_us / found.step_us:7.1%}")
@@ -41,9 +41,9 @@ def step_text(result: Result) -> str:
         sent = f"{work.tokens} tokens per rank, {work.copies:.0f} copies leave it"
         lines += ["", f"experts: {rows}, {work.mode}; {sent}"]
     lines += ["", *_memory(result)]
-    lines += ["", "largest levers, each on its own"]
+    lines += ["", "largest levers, each alone"]
     lines += [f"  {lever.change:52} -{lever.gain:.1%}" for lever in result.levers] or [
-        "  none of the changes tried helps"
+        "  none of the tried changes helps"
     ]
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)
