@@ -43,7 +43,7 @@ def test_the_winner_its_reasons_and_its_recheck_are_printed(capsys: pytest.Captu
     out = capsys.readouterr().out
     assert "why the winner wins" in out
     assert "re-checked by the event graph" in out
-    assert "samples/s   highest     lowest" in out
+    assert "samples/s    highest     lowest" in out
     assert "Pareto front of time, devices and memory" in out
 
 

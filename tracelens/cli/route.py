@@ -53,7 +53,9 @@ class RouteCommand(RouteOptions):
     save_routing: Path | None = option("write routing.csv and weights.csv", kind=Path, metavar="DIR")
     log: Path | None = option("write the packet log (--rules seed)", kind=Path, metavar="FILE")
     rules: str = option("seed: like the original simulator, bugs included", "default", choices=("default", "seed"))
-    placement: str = option("FILE: one rank per line", "contiguous", metavar="contiguous|round-robin|FILE")
+    placement: str = option(
+        "rank of each expert; FILE: one rank per line", "contiguous", metavar="contiguous|round-robin|FILE"
+    )
     cluster: str | None = option(
         "nodes, links and network cards; a device means its standard node", metavar="NAME|FILE.toml"
     )
@@ -64,7 +66,12 @@ class RouteCommand(RouteOptions):
         "traces whose measured exchanges are shown beside the prediction", kind=Path, metavar="TRACE_DIR"
     )
     output: tuple[Path, ...] = option(
-        "repeatable", (), kind=Path, repeat=True, metavar="FILE.xlsx|.json|.svg", flags=("-o", "--output")
+        "write the result to a file; repeatable",
+        (),
+        kind=Path,
+        repeat=True,
+        metavar="FILE.xlsx|.json|.svg",
+        flags=("-o", "--output"),
     )
     format: str = option_fields.output_format("text")
 

@@ -39,53 +39,53 @@ PARAMETERS = (
     Parameter(name="tokens", kind=int, help="tokens of all ranks", original="SEQLEN", production=1024, least=1),
     Parameter(name="topk", kind=int, help="experts per token", original="TOP_K", production=8, least=1),
     Parameter(name="ranks", kind=int, help="ranks", original="NUM_NODES", production=8, least=1),
-    Parameter(name="hot_ratio", kind=float, help="share of experts that is hot", original="HOT_RATIO", production=0.5),
-    Parameter(name="hot_weight", kind=float, help="share of routings they get", original="HOT_WEIGHT", production=0.8),
+    Parameter(name="hot_ratio", kind=float, help="share of hot experts", original="HOT_RATIO", production=0.5),
+    Parameter(name="hot_weight", kind=float, help="their share of routings", original="HOT_WEIGHT", production=0.8),
     Parameter(
         name="weight_bytes", kind=int, help="bytes of a routing weight", original="WEIGHT_PRECISION", production=4
     ),
     Parameter(
-        name="routing_bytes", kind=int, help="bytes of a destination", original="ROUTING_PRECISION", production=1
+        name="routing_bytes", kind=int, help="bytes of a destination rank", original="ROUTING_PRECISION", production=1
     ),
-    Parameter(name="id_bytes", kind=int, help="bytes of source or position", original="ID_PRECISION", production=2),
+    Parameter(name="id_bytes", kind=int, help="bytes of a source or position", original="ID_PRECISION", production=2),
     Parameter(
         name="unit_bytes", kind=int, original="UNIT_COMM_LOAD",
         help="metadata bytes per token and expert; default: weight + 2 ids + destination",
     ),
     Parameter(name="links", kind=int, help="links per pair of ranks", original="NUM_LINKS", production=1, least=1),
     Parameter(name="base_delay_ms", kind=float, help="delay per round", original="BASE_DELAY", production=2),
-    Parameter(name="initial_delay_ms", kind=float, help="delay, once", original="INITIAL_CPU_DELAY", production=0),
+    Parameter(name="initial_delay_ms", kind=float, help="delay at start", original="INITIAL_CPU_DELAY", production=0),
     Parameter(
         name="intra_bytes_per_ms", kind=float, original="INTRA_BW", production=100,
-        help="rate of a mesh link, and what it carries in a round",
+        help="rate of a mesh link, and its load per round",
     ),
     Parameter(
         name="packet_bytes", kind=int, original="PACKET_SIZE", production=20, least=1,
         help="largest packet; 32768 on a cluster",
     ),
     Parameter(
-        name="packet_delay_ms", kind=float, help="preparing a packet", original="PACKET_PREP_DELAY", production=1
+        name="packet_delay_ms", kind=float, help="time to prepare a packet", original="PACKET_PREP_DELAY", production=1
     ),
     Parameter(
         name="packets_per_turn", kind=int, original="ROUND_ROBIN_MAX_PACKETS", production=5, least=1,
-        help="most packets in a turn to one destination",
+        help="maximum packets per turn to one destination",
     ),
     Parameter(
         name="nic_bytes_per_round", kind=float, original="NIC_RATE", production=10_000,
-        help="most bytes a rank sends, and receives, in a round",
+        help="maximum bytes a rank sends, and receives, per round",
     ),
     Parameter(name="layers", kind=int, help="MoE layers", original="NUM_LAYERS", production=58, least=1),
-    Parameter(name="hidden", kind=int, help="elements of a token", original="EMBED_DIM", production=7168, least=1),
+    Parameter(name="hidden", kind=int, help="hidden size of a token", original="EMBED_DIM", production=7168, least=1),
     Parameter(
         name="inter_gb_s", kind=float, original="INTER_BW", production=50, scale=BYTES_PER_MS_IN_GB_S,
         help="rate of a link or network card between nodes",
     ),
     Parameter(
         name="overlap", kind=float, original="PARALLELIZATION_MULTIPLIER", production=1.2, least=1,
-        help="preparing and sending a packet together take 1/x of their sum; 1: one after the other",
+        help="preparing and sending a packet take 1/x of their sum; 1: no overlap",
     ),
-    Parameter(name="ranks_per_node", kind=int, help="ranks of a node", least=1),
-    Parameter(name="seed", kind=int, help="of the random numbers"),
+    Parameter(name="ranks_per_node", kind=int, help="ranks per node", least=1),
+    Parameter(name="seed", kind=int, help="seed of the random numbers"),
 )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ PARAMETERS = (
 class RouteOptions:
     """How tokens choose experts and travel, beside the figures of ``PARAMETERS``."""
 
-    skew: str | None = option("load of experts; default: uniform", metavar="zipf:1.1")
+    skew: str | None = option("distribution of tokens over experts; default: uniform", metavar="zipf:1.1")
     groups: int | None = option("group-limited gating: expert groups (DeepSeek-V3: 8)", kind=int, metavar="N")
     best_groups: int | None = option("groups a token may choose from (DeepSeek-V3: 4)", kind=int, metavar="N")
     capacity: float | None = option(
@@ -103,11 +103,11 @@ class RouteOptions:
     steps: int | None = option("number of steps, for --drift", kind=int, metavar="N")
     drift: float | None = option("share of the experts' log weight that changes each step", kind=float, metavar="0..1")
     dispatch: Dispatch | None = option(
-        "copies of a token: one per node, forwarded there (default); one per rank; one per expert (low latency)",
+        "copies of a token: one per node, forwarded there (default), one per rank, or one per expert (low latency)",
         choices=get_args(Dispatch), old_flags=("--way",), also=("way",),
     )  # fmt: skip
-    dispatch_dtype: str | None = option("fp8 (with scales)", metavar="DTYPE")
-    combine_dtype: str = option("element type of what experts send back", "bf16", metavar="DTYPE")
+    dispatch_dtype: str | None = option("element type of dispatched tokens; default: fp8 with scales", metavar="DTYPE")
+    combine_dtype: str = option("element type of tokens that experts return", "bf16", metavar="DTYPE")
 
 
 def element_type(text: str) -> DType:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 def route_text(result: RouteResult) -> str:
     """Loads, the time of each phase, what an uneven load costs, and what EPLB would gain."""
     s = result.summary
-    reach = f"{s['mean_ranks']:.2f} ranks on {s['mean_nodes']:.2f} nodes"
+    reach = f"a token goes to {s['mean_ranks']:.2f} ranks on {s['mean_nodes']:.2f} nodes on average"
     busiest = f"busiest expert {s['expert_imbalance']:.2f} x, busiest rank {s['rank_imbalance']:.2f} x the mean"
     lines = [
-        f"{s['tokens']:,} tokens, top {s['topk']} of {s['experts']} experts on {s['ranks']} ranks: one reaches {reach}",
+        f"{s['tokens']:,} tokens, top {s['topk']} of {s['experts']} experts on {s['ranks']} ranks: {reach}",
         f"{busiest}; {100 * s['remote_share']:.1f} % of the traffic leaves its rank",
     ]
     if s["dropped_share"]:
@@ -32,14 +32,14 @@ def route_text(result: RouteResult) -> str:
         return "\n".join(lines)
     for row in result.frames["phases"].to_dict(orient="records"):
         lines.append(
-            f"{row['phase']:8} {row['time_us']:,.1f} us; GB/s a rank: effective "
+            f"{row['phase']:8} {row['time_us']:,.1f} us; GB/s per rank: effective "
             f"{row['logical_effective_gb_s']:.1f} logical "
             f"and {row['remote_effective_gb_s']:.1f} remote-only; true {row['logical_true_gb_s']:.1f} and "
-            f"{row['remote_true_gb_s']:.1f}; hottest {row['hottest']}"
+            f"{row['remote_true_gb_s']:.1f}; bottleneck {row['hottest']}"
         )
         if row.get("collective_us"):
             lines.append(f"         all-to-all ({row['collective']}): {row['collective_us']:,.1f} us")
-    lines.append(f"imbalance costs {s['imbalance_us']:,.1f} us of the two")
+    lines.append(f"imbalance costs {s['imbalance_us']:,.1f} us of dispatch and combine")
     gain = s["eplb_gain_us"]
     lines.append(
         f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x, "

@@ -77,7 +77,7 @@ def _short(value: float) -> str:
 
 
 def _spread(rows: pd.DataFrame) -> list[str]:
-    lines = ["throughput, samples/s            highest     lowest"]
+    lines = ["throughput of all, samples/s    highest     lowest"]
     for n, each in rows.groupby("n_gpus")["throughput"]:
         lines.append(f"  {n:>8} devices          {each.max():10.3f} {each.min():10.3f}")
     return lines
