@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from os import PathLike
@@ -78,8 +78,13 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: L
         )
         if table is not None
     }
+    added = {f"added-{number}": made for number, made in enumerate((s for s in sheets if s.is_added), 1)}
+    for key, made in added.items():
+        if (found := page_table(key, made, [column.key for column in made.columns], limits.rows)) is not None:
+            tables[key] = found
     colors = color_classes([row.name for row in summary.categories])
     body = _sections(summary, sheets, tables, pictures, colors)
+    body[-1:-1] = _added_sections(added, tables)
     script, style = _asset("page.js"), _asset("page.css")
     page = Template(_asset("page.html")).substitute(
         policy=_policy(script, style),
@@ -122,6 +127,16 @@ def _sections(
     return [
         (key, title, tag("section", content, id=key)) for key, title, content in made if content is not None
     ]  # fmt: skip
+
+
+def _added_sections(added: Mapping[str, Sheet], tables: Mapping[str, PageTable]) -> list[tuple[str, str, Markup]]:
+    """A section for each sheet of an extension."""
+    made = [(key, sheet, sections.table(sheet.title, tables.get(key), sheet.text)) for key, sheet in added.items()]
+    return [
+        (f"section-{key}", sheet.title, tag("section", content, id=f"section-{key}"))
+        for key, sheet, content in made
+        if content is not None
+    ]
 
 
 def _data(

@@ -120,6 +120,7 @@ def _shown_values(column: Column, values: Any) -> list[Value]:
     plain = plain_values(values)
     if column.key == "roofline_bound":
         plain = [bound_name(value) if isinstance(value, str) else value for value in plain]
+    plain = [str(value).upper() if isinstance(value, bool) else value for value in plain]
     return [shown_text(value) if isinstance(value, str) else value for value in plain]
 
 
