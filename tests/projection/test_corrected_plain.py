@@ -12,8 +12,8 @@ from tracelens.backends.system import System
 from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
 from tracelens.perf_models import GEMM, GroupedGEMM, WorkColumns
-from tracelens.projection.job import layer_counts
 from tracelens.projection.overheads import slowdown
+from tracelens.projection.pipeline import layer_counts
 from tracelens.projection.projection_options import Strategy
 from tracelens.projection.search.splits import Space
 from tracelens.projection.search.whole_step import CorrectedRules

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-import numpy as np
-
 from tracelens.backends.base import Backend
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
@@ -17,25 +15,24 @@ from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
-from tracelens.perf_models import Collective, PerfModel, WorkColumns
+from tracelens.perf_models import Collective, PerfModel
 from tracelens.projection import pipeline, schedules
 from tracelens.projection.assumptions import NO_OPTIONS, Options
 from tracelens.projection.blocks import Block, Builder, Parts
 from tracelens.projection.chunk_timing import Beside, Pass, Transfer, fixed, merged, passed
-from tracelens.projection.overheads import Software, later_us, sustained_us
+from tracelens.projection.overheads import Software, later_us, priced
 from tracelens.projection.overlap import REDUCED_BYTES, hops_us
-from tracelens.projection.pipeline import Cost, Costs
+from tracelens.projection.pipeline import Cost, Costs, layer_counts
 from tracelens.projection.schedules import Kind, Task
 from tracelens.units import BYTES_PER_GIB, NS_PER_US
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
-from tracelens.workload.rank_ops import RankLayer, RankOp
+from tracelens.workload.rank_ops import ENDS, RankLayer, RankOp
 
-ENDS = ("embedding", "head")
+T = TypeVar("T")
 #: How the name of a layer ends that computes in BF16 between narrower ones.
 WIDE = "'"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,14 +188,12 @@ class Job:
     @functools.cached_property
     def built(self) -> dict[str, list[RankLayer]]:
         """The blocks of each distinct layer, and the ends."""
-        arguments, built = (self.model, self.parallel), {}
+        built = {}
         for name in dict.fromkeys(self._named):
             parallel = replace(self.parallel, precision="bf16") if name.endswith(WIDE) else self.parallel
             letters = name.removesuffix(WIDE)
             built[name] = [self._block(letter, parallel) for letter in letters]
-        built["embedding"] = [rank_ops.embedding(*arguments, self.sequence)]
-        built["head"] = [rank_ops.head(*arguments, self.sequence)]
-        return built
+        return {**built, **rank_ops.ends(self.model, self.parallel, self.sequence)}
 
     def _block(self, letter: str, parallel: ParallelConfig) -> RankLayer:
         return self._once(
@@ -224,20 +219,13 @@ class Job:
 
     def _priced(self, ops: Iterable[RankOp]) -> tuple[dict[PerfModel, float], Counter[str]]:
         """Time of each, and how many each backend priced."""
-        names = {op.model: op.name for op in ops}
-        models = list(names)
-        found = self.backend.estimate_many(WorkColumns.of(models), self.system)
-        unknown = np.flatnonzero(np.isnan(found.time_us))
-        if len(unknown):
-            raise UsageError(f"{names[models[unknown[0]]]}: no backend can estimate it on {self.system.device.name}")
-        answered = Counter(name for name in found.backend if name is not None)
-        time_us = sustained_us(found, models, self.system)
-        return dict(zip(models, time_us.tolist(), strict=True)), answered
+        prices, found = priced({op.model: op.name for op in ops}, self.backend, self.system)
+        return prices, Counter(name for name in found.backend if name is not None)
 
     def _price(self, op: RankOp, factor: float) -> float:
         """Time of an operation (µs) on a rank whose device takes ``factor`` times as long to compute."""
         time_us = self._prices[0][op.model] * self.software.of(op)
-        if op.part not in ("tp", "cp", "ep") and not isinstance(op.model, Collective):
+        if not op.is_communication:
             time_us *= factor
         return _whole_ns(op.count * time_us)
 
@@ -603,28 +591,6 @@ class _Ends:
 
 def cost_of(one: Pass) -> Cost:
     return Cost(one.time_us, one.host_us, one.launch_us)
-
-
-def layer_counts(layers: int, parts: int) -> tuple[int, ...]:
-    """Layers of each of ``parts`` parts of the model, in order.
-
-    Even where it comes out; else embedding and head count as a layer each where that comes out; else the last parts,
-    where the head is, are short. UsageError for a part with nothing in it.
-    """
-    each, more = divmod(layers, parts)
-    if not more:
-        return (each,) * parts
-    if (layers + 2) % parts == 0:
-        even = (layers + 2) // parts
-        return (even - 1, *(even,) * (parts - 2), even - 1)
-    if not each:
-        raise UsageError(f"{layers} layers cannot be divided into {parts} chunks (pp * vpp)")
-    short, counts = parts * (each + 1) - layers, [each + 1] * parts
-    for part in reversed(range(parts)):
-        taken = min(short, each)
-        counts[part] -= taken
-        short -= taken
-    return tuple(counts)
 
 
 def _copied(group: Group, copies: int) -> Group:

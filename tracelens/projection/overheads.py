@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.backends.base import EstimateTable
+from tracelens.backends.base import Backend, EstimateTable
 from tracelens.backends.system import System
 from tracelens.backends.tile import Tile
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
-from tracelens.perf_models import GEMM, Collective, GroupedGEMM, PerfModel
+from tracelens.perf_models import GEMM, GroupedGEMM, PerfModel, WorkColumns
 from tracelens.training_options import Graphs
 from tracelens.units import TERA_PER_S_IN_PER_US
 from tracelens.workload.rank_ops import RankOp
@@ -57,7 +57,7 @@ class Software:
         """What the time of ``op`` is multiplied with; 1 for communication."""
         if op.part == "attention":
             return self.attention
-        if op.part in ("tp", "cp", "ep") or isinstance(op.model, Collective):
+        if op.is_communication:
             return 1.0
         return self.products if op.model.engine == "matrix" else self.memory
 
@@ -83,6 +83,18 @@ def sustained_us(found: EstimateTable, models: Sequence[PerfModel], system: Syst
     by_tile = np.array([name == Tile.name for name in found.backend], bool)
     times: npt.NDArray[np.float64] = found.time_us * np.where(by_tile, held(models, system), 1.0)
     return times
+
+
+def priced(
+    names: Mapping[PerfModel, str], backend: Backend, system: System
+) -> tuple[dict[PerfModel, float], EstimateTable]:
+    """Microseconds of each operation of one step, and what the backend said. UsageError for one that none prices."""
+    models = list(names)
+    found = backend.estimate_many(WorkColumns.of(models), system)
+    unknown = np.flatnonzero(np.isnan(found.time_us))
+    if len(unknown):
+        raise UsageError(f"{names[models[unknown[0]]]}: no backend can estimate it on {system.device.name}")
+    return dict(zip(models, sustained_us(found, models, system).tolist(), strict=True)), found
 
 
 def held(models: Sequence[PerfModel], system: System) -> npt.NDArray[np.float64]:

@@ -269,3 +269,25 @@ def _peak(tasks: Sequence[Task], kept: Sequence[float], later: Sequence[float]) 
             held -= later[chunk]
         peak = max(peak, held)
     return peak
+
+
+def layer_counts(layers: int, parts: int) -> tuple[int, ...]:
+    """Layers of each of ``parts`` parts of the model, in order.
+
+    Even where it comes out; else embedding and head count as a layer each where that comes out; else the last parts,
+    where the head is, are short. UsageError for a part with nothing in it.
+    """
+    each, more = divmod(layers, parts)
+    if not more:
+        return (each,) * parts
+    if (layers + 2) % parts == 0:
+        even = (layers + 2) // parts
+        return (even - 1, *(even,) * (parts - 2), even - 1)
+    if not each:
+        raise UsageError(f"{layers} layers cannot be divided into {parts} chunks (pp * vpp)")
+    short, counts = parts * (each + 1) - layers, [each + 1] * parts
+    for part in reversed(range(parts)):
+        taken = min(short, each)
+        counts[part] -= taken
+        short -= taken
+    return tuple(counts)

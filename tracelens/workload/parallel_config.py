@@ -10,6 +10,7 @@ from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.option_fields import made
 from tracelens.training_options import MODULES, TrainingOptions
+from tracelens.workload.ranks.placed_ranks import PlacedRanks, stride
 from tracelens.workload.token_routing import UNIFORM, Skew
 
 _CHOICES = {
@@ -43,7 +44,7 @@ class Placement:
 
     def group(self, ranks: int, near: int) -> Group:
         """``ranks`` ranks, ``near`` of them in each node."""
-        return Group(ranks=ranks, stride=max(1, self.node // max(1, min(near, ranks))))
+        return Group(ranks=ranks, stride=int(stride(self.node, ranks, near)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +82,7 @@ class ParallelConfig(TrainingOptions):
             value = getattr(self, name)
             if value < 1:
                 raise UsageError(f"{name} must be at least 1, not {value}")
-        if self.zero not in (0, 1, 2, 3):
-            raise UsageError(f"zero must be 0, 1, 2 or 3, not {self.zero}")
-        for module in self.recompute_modules:
-            if module not in MODULES:
-                raise UsageError.unknown("module to recompute", module, MODULES)
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise UsageError.unknown(name, str(getattr(self, name)), known)
+        self._check_words()
         if len(self.bf16_layers) != 2 or any(type(count) is not int or count < 0 for count in self.bf16_layers):
             raise UsageError(f"bf16_layers must be two layer counts, like (1, 1), not {self.bf16_layers!r}")
         if self.stage_ranks % (self.ep * self.etp):
@@ -100,6 +94,16 @@ class ParallelConfig(TrainingOptions):
             raise UsageError(f"shard {self.shard} does not divide dp {self.dp} * cp {self.cp} = {self.dp * self.cp}")
         if self.summa_blocks is not None and (self.summa_blocks < 1 or self.ep * self.etp > 1):
             raise UsageError("SUMMA needs at least one block, and supports no experts")
+
+    def _check_words(self) -> None:
+        if self.zero not in (0, 1, 2, 3):
+            raise UsageError(f"zero must be 0, 1, 2 or 3, not {self.zero}")
+        for module in self.recompute_modules:
+            if module not in MODULES:
+                raise UsageError.unknown("module to recompute", module, MODULES)
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UsageError.unknown(name, str(getattr(self, name)), known)
 
     @classmethod
     def of(cls, *, ranks: int, global_batch: int, dp: int | None = None, **fields: Any) -> ParallelConfig:
@@ -160,22 +164,28 @@ class ParallelConfig(TrainingOptions):
         return self.tp if self.sequence_parallel else 1
 
     @property
-    def tp_group(self) -> Group:
+    def _placed(self) -> PlacedRanks | None:
         placed = self.placement
-        return Group(ranks=self.tp) if placed is None else placed.group(self.tp, placed.tp)
+        return None if placed is None else PlacedRanks(
+            node=placed.node, is_grid=self.summa_blocks is not None, tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep,
+            etp=self.etp, near_tp=placed.tp, near_cp=placed.cp, near_dp=placed.dp,
+        )  # fmt: skip
+
+    @property
+    def tp_group(self) -> Group:
+        placed = self._placed
+        return Group(ranks=self.tp, stride=1 if placed is None else int(placed.tp_stride))
 
     @property
     def cp_group(self) -> Group:
-        placed = self.placement
-        return Group(ranks=self.cp, stride=self.tp) if placed is None else placed.group(self.cp, placed.cp)
+        placed = self._placed
+        return Group(ranks=self.cp, stride=self.tp if placed is None else int(placed.cp_stride))
 
     @property
     def dp_group(self) -> Group:
         """Ranks with the same dense weights: data- and, but for SUMMA, context-parallel ones."""
-        placed, is_grid = self.placement, self.summa_blocks is not None
-        if placed is None:
-            return Group(ranks=self.copies, stride=self.tp * (self.cp if is_grid else 1))
-        return placed.group(self.copies, placed.dp * (1 if is_grid else placed.cp))
+        placed, inner = self._placed, self.tp * (1 if self.summa_blocks is None else self.cp)
+        return Group(ranks=self.copies, stride=inner if placed is None else int(placed.dp_stride))
 
     @property
     def shard_group(self) -> Group:
@@ -191,21 +201,16 @@ class ParallelConfig(TrainingOptions):
     @property
     def ep_group(self) -> Group:
         """Tensor ranks lie between expert ranks, unless the experts need those ranks too (folded)."""
-        folded = (self.cp * self.dp) % self.ep != 0
-        placed = self.placement
-        if placed is None:
-            return Group(ranks=self.ep, stride=self.etp if folded else max(self.tp, self.etp))
-        return placed.group(self.ep, placed.dp * placed.cp * (max(1, placed.tp // self.etp) if folded else 1))
+        placed, is_folded = self._placed, (self.cp * self.dp) % self.ep != 0
+        inner = self.etp if is_folded else max(self.tp, self.etp)
+        return Group(ranks=self.ep, stride=inner if placed is None else int(placed.ep_stride))
 
     @property
     def expert_dp_group(self) -> Group:
         """Ranks with the same experts' weights."""
-        ranks = self.stage_ranks // (self.ep * self.etp)
-        placed = self.placement
-        if placed is None:
-            return Group(ranks=ranks, stride=min(self.ep * self.etp, self.stage_ranks // ranks))
-        taken = self.etp * self.ep_group.within(placed.node)
-        return placed.group(ranks, placed.tp * placed.dp * placed.cp // taken)
+        placed, ranks = self._placed, self.stage_ranks // (self.ep * self.etp)
+        inner = min(self.ep * self.etp, self.stage_ranks // ranks)
+        return Group(ranks=ranks, stride=inner if placed is None else int(placed.expert_dp_stride))
 
     @property
     def pp_group(self) -> Group:
