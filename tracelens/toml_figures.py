@@ -17,6 +17,17 @@ def normalized(name: str) -> str:
     return re.sub(r"[\s_\-/]+", "-", name.strip().casefold())
 
 
+def parsed(path: Path) -> dict[str, Any]:
+    """What a TOML file holds. InputError when it is missing or is none."""
+    try:
+        with path.open("rb") as stream:
+            return tomllib.load(stream)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path.name} is not a TOML file: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
 class Table:
     """One table of a TOML file. Remembers which keys were read, so that ``finish`` can name the others.
 
@@ -33,13 +44,7 @@ class Table:
     @classmethod
     def of_file(cls, path: Path, *, kind: str = "device") -> Table:
         """InputError when the file is missing or is no TOML."""
-        try:
-            with path.open("rb") as stream:
-                return cls(file=path.name, path="", values=tomllib.load(stream), kind=kind)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path.name} is not a TOML file: {error}") from error
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        return cls(file=path.name, path="", values=parsed(path), kind=kind)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values

@@ -127,7 +127,8 @@ def test_a_device_by_its_name_reads_one_file(monkeypatch):
     read = []
     original = Path.open
     monkeypatch.setattr(Path, "open", lambda self, *a, **k: (read.append(self.name), original(self, *a, **k))[1])
-    HardwareSpec.load.__func__.__globals__["_bundled"].cache_clear()
+    for cached in ("_bundled", "_bundled_values"):
+        HardwareSpec.load.__func__.__globals__[cached].cache_clear()
     HardwareSpec.load("mi300x")
     assert read == ["mi300x.toml"]
 

@@ -10,7 +10,7 @@ from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.system import System
 from tracelens.dtypes import DType, Precision
-from tracelens.hardware.spec import Rate
+from tracelens.hardware.device_figures import Rate
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US

@@ -1,17 +1,9 @@
 """What a device can do: one TOML file per device, every figure with its source."""
 
+from tracelens.hardware.agreement import common
+from tracelens.hardware.device_figures import BusBandwidth, Figure, Hbm, Link, Match, MatrixCores, Rate
 from tracelens.hardware.recognition import Recognition, contradiction, describe, recognize
-from tracelens.hardware.spec import (
-    BusBandwidth,
-    Figure,
-    HardwareSpec,
-    Hbm,
-    Link,
-    Match,
-    MatrixCores,
-    Rate,
-    common,
-)
+from tracelens.hardware.spec import HardwareSpec
 
 __all__ = [
     "BusBandwidth",

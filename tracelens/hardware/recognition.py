@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tracelens.device_properties import DeviceProperties
-from tracelens.hardware.spec import HardwareSpec, Match, common
+from tracelens.hardware.agreement import common
+from tracelens.hardware.device_figures import Match
+from tracelens.hardware.spec import HardwareSpec
 from tracelens.units import BYTES_PER_GIB
 
 # A trace records a little less than the vendor's label, firmware and ECC taken off (B300: 268.6 of "288" GiB).

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.hardware import HardwareSpec
-from tracelens.hardware.spec import Rate
+from tracelens.hardware.device_figures import Rate
 from tracelens.perf_models.compute_type import ComputeType
 from tracelens.units import BYTES_PER_MIB, NS_PER_US, TERA_PER_S_IN_PER_US
 
