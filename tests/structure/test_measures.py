@@ -46,7 +46,6 @@ DUE = "to be divided"
 #: can move. Remove a line when its reason has gone: the test says so.
 EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
     "analysis": (
-        ("complexity", "calls.OpReadings.__init__", 17, DUE),
         ("parameters", "coll_analysis._model", 7, DUE),
         ("complexity", "coll_analysis.collective_rows", 18, DUE),
         ("complexity", "copies.copies", 20, DUE),
@@ -78,7 +77,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
     "hardware": (("complexity", "recognition.recognize", 22, DUE),),
     "package": (
         ("modules", "tracelens", 16, "floor 0: the shared nouns, a module each"),
-        ("circle", "calls event_category", 2, DUE),
         ("circle", "chunks event_columns lookup read table", 5, DUE),
         ("stem", "cluster", 2, DUE),
         ("stem", "fused", 2, DUE),

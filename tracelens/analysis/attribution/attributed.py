@@ -8,21 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
-from tracelens.analysis.attribution.calls import (
-    Calls,
-    Launchers,
-    OpReadings,
-    launchers,
-    modelled_calls,
-    read_ops,
-    unified_calls,
-)
+from tracelens.analysis.attribution.calls import Calls, Launchers, launchers, modelled_calls, unified_calls
 from tracelens.analysis.attribution.event_category import with_communicating_ops
 from tracelens.analysis.attribution.op_places import all_in
 from tracelens.analysis.attribution.training_phases import RECOMPUTE, Phases, phases
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.options import Options
+from tracelens.analysis.reading.op_readings import OpReadings, read_ops
 from tracelens.analysis.reading.recorded_groups import ep_size_of, expert_groups
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.work.expert_exchange import Exchange, ExpertGroup, exchanges_of

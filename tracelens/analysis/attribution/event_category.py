@@ -8,38 +8,22 @@ belongs to no matrix product.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.factorize import Codes
-from tracelens.analysis.reading.catalog import OTHER, Reading
-from tracelens.perf_models import EPComm
-from tracelens.perf_models.communication.collective import CustomCollective
+from tracelens.analysis.reading.catalog import OTHER
+from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.perf_models.matrix.gemm import GEMM
 from tracelens.trace.table import RowColumn
 from tracelens.trace.tree import OpTree
-
-if TYPE_CHECKING:
-    from tracelens.analysis.attribution.calls import OpReadings
 
 #: The category of NCCL and RCCL kernels, which stand outside the op tables.
 COLLECTIVES = "collectives"
 #: The category of copies between a device and the host, or another device.
 COPY = "copy"
-#: Categories of ops and kernels that exchange data between devices, beside NCCL's own.
-COMMUNICATION = (EPComm.category, CustomCollective.category)
-#: Categories of matrix products.
-PRODUCTS = (GEMM.category, "GroupedGEMM_fwd", "GroupedGEMM_bwd")
-
-
-def communicates(reading: Reading) -> bool:
-    """Whether an op exchanges data between devices: by its model, whatever its category, or by its category."""
-    model = reading.model
-    exchanges = isinstance(model, EPComm | CustomCollective) or (model is not None and bool(model.wire_bytes()))
-    return exchanges or reading.category in COMMUNICATION
 
 
 def with_communicating_ops(activity: DeviceActivity, tree: OpTree, readings: OpReadings) -> DeviceActivity:

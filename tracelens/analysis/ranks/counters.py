@@ -6,13 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import device_activity
-from tracelens.analysis.attribution.calls import read_ops, unified_calls
+from tracelens.analysis.attribution.calls import unified_calls
 from tracelens.analysis.attribution.event_category import with_communicating_ops
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp, Message, RankSummary
 from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.dtypes import DType
 from tracelens.perf_models.communication.collective import Collective
 from tracelens.trace.fuse import CounterTrack

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
-from tracelens.analysis.attribution.calls import read_ops
 from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline
-from tracelens.analysis.attribution.event_category import COMMUNICATION, with_communicating_ops
+from tracelens.analysis.attribution.event_category import with_communicating_ops
 from tracelens.analysis.attribution.steps import StepTimes, device_steps
 from tracelens.analysis.intervals import Ints, covered_ns
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options, active_extensions
-from tracelens.analysis.reading.catalog import Catalog
+from tracelens.analysis.reading.catalog import COMMUNICATION, Catalog
 from tracelens.analysis.reading.enclosing_calls import calls_above
+from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.analysis.reading.recorded_groups import ep_size_of, expert_groups, recorded_attributes
 from tracelens.analysis.work.expert_layers import Layers, Routed, with_rows
 from tracelens.analysis.work.remote_share import (

@@ -13,6 +13,7 @@ from tracelens.errors import SignatureError
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.perf_models.attention.inference_attention import InferenceStep
 from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.communication.collective import CustomCollective
 from tracelens.perf_models.communication.ep_comm import EPComm
 from tracelens.perf_models.compute_type import ComputeType
 from tracelens.perf_models.generated.fused import BACKEND, TRITON, compiled_kernel
@@ -29,6 +30,10 @@ BINDING_LIMIT_S = 5.0
 _MOST_WORK = 2**63
 #: The category of everything nobody knows.
 OTHER = "other"
+#: Categories of ops and kernels that exchange data between devices, beside NCCL's own.
+COMMUNICATION = (EPComm.category, CustomCollective.category)
+#: Categories of matrix products.
+PRODUCTS = (GEMM.category, "GroupedGEMM_fwd", "GroupedGEMM_bwd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,19 @@ class Reading:
     note: str = ""
     leaf_only: bool = False
     computed_in: ComputeType | None = None
+
+    @property
+    def communicates(self) -> bool:
+        """Whether the op exchanges data between devices: by its model, whatever its category, or by its category."""
+        model = self.model
+        exchanges = isinstance(model, EPComm | CustomCollective) or (model is not None and bool(model.wire_bytes()))
+        return exchanges or self.category in COMMUNICATION
+
+    @property
+    def says_work(self) -> bool:
+        """Whether its model says anything: bytes, or FLOPs of which there are any."""
+        model = self.model
+        return model is not None and (model.hbm_bytes() is not None or bool(model.flops()) or bool(model.wire_bytes()))
 
     @property
     def compute_dtype(self) -> DType | None:

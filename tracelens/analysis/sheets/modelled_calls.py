@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.attribution.calls import Calls, OpReadings
+from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.attribution.event_category import COPY
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets.distinct_calls import (
     STATISTICS,
     UNLINKED_NAME,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
-from tracelens.analysis.attribution.calls import Calls, OpReadings
+from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.reading.catalog import OTHER
+from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.verdict.summary import Coverage
 from tracelens.analysis.work.copied_bytes import copied_bytes
 from tracelens.trace.table import TraceTable

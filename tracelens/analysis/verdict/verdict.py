@@ -11,10 +11,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.attribution.event_category import COLLECTIVES, COMMUNICATION, COPY
+from tracelens.analysis.attribution.event_category import COLLECTIVES, COPY
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.intervals import union_by_group
+from tracelens.analysis.reading.catalog import COMMUNICATION
 from tracelens.analysis.reading.graph_replays import GraphLinks, graph_launches
 from tracelens.analysis.reading.recording import CHOSEN
 from tracelens.analysis.sheets.ops import coll_analysis, copies, cpu_ops_unique_args, unified_perf_summary

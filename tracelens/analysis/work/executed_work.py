@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.calls import Calls, OpReadings
+from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.dtypes import DType
 from tracelens.perf_models.attention.sdpa import SDPA, SDPABackward
 

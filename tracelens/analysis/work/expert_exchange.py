@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from tracelens.analysis.attribution.calls import OpReadings
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Reading
+from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.work.expert_layers import Layers, with_rows
 from tracelens.analysis.work.remote_share import RemoteShare, even_routing, ranks_of, recorded_counts, remote_share
 from tracelens.backends.collective_times import exchange_us, fabric, notification_us

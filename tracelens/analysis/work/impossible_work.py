@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.analysis.attribution.calls import Calls, OpReadings
+from tracelens.analysis.attribution.calls import Calls
+from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.work.limits import last_level_cache
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.perf_models.base import PerfModel, UnknownWork

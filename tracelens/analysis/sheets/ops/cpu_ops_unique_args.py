@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analysis.attribution.calls import OpReadings
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import OTHER, Catalog
+from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets import distinct_calls
 from tracelens.analysis.sheets.shared_columns import (
     ARGUMENTS,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.attribution.calls import OpReadings
+from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets.distinct_calls import sorted_by
 from tracelens.analysis.sheets.shared_columns import (
     ACHIEVABLE,
