@@ -37,7 +37,7 @@ class Option:
     ``kind`` reads one word of the command line, None keeps it as text; ``read`` makes the field's value of a text, for
     callers of the Python API too. ``flags`` replace ``--the-field's-name`` (a word without dashes is positional);
     ``old_flags``: former spellings that say a hint. ``also``: other keywords of the Python API. ``group``: title under
-    which ``--help`` lists it. ``note``: what only the page of the documentation adds.
+    which ``--help`` lists it. ``note``: the fuller text of docs/cli.md.
     """
 
     help: str

@@ -13,7 +13,7 @@ from openpyxl import load_workbook
 
 import tracelens
 from tracelens.cli import main
-from tracelens.report.route_files import write_route
+from tracelens.report.answers.route_files import write_route
 from tracelens.routing.route import MeshScenario, Routing, route_mesh
 
 PRODUCTION = """NUM_EXPERTS = 128

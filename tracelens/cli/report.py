@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens import option_fields
 from tracelens.cli import refuse_input
-from tracelens.option_fields import above_zero, positive, whole
+from tracelens.option_fields import above_zero, add_options, option, options_of
+from tracelens.report.report_options import ReportOptions
 
 if TYPE_CHECKING:
     from tracelens.report.result import Report
@@ -23,72 +26,36 @@ EXTENSION_FAILED = 5
 CONTRADICTION = 6
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("trace", type=Path, help="Kineto trace, .json or .json.gz")
-    add(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="PATH",
-        help="output folder, or FILE.xlsx, .html or .json; default: TRACE.report/",
-    )
-    add(
-        "--device",
-        metavar="NAME|FILE.toml",
-        help="device to estimate for (`tracelens devices list`); default: recognized from the trace",
-    )
-    add(
-        "--extension", action="append", default=[], metavar="NAME|FILE.py|none",
-        help="ops of a framework: a bundled name, a file, an installed entry point; "
-        "bundled ones switch themselves on, `none` stops that",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCommand(ReportOptions):
+    """What the command takes beside the options of ``tracelens.report``."""
+
+    trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
+    output: Path | None = option(
+        "output folder, or FILE.xlsx, .html or .json; default: TRACE.report/",
+        kind=Path, metavar="PATH", flags=("-o", "--output"),
     )  # fmt: skip
-    add("--steps", metavar="3|3-5|steady", help="only these steps; default: the whole trace")
-    add("--rank", type=whole, metavar="N", help="rank to report if the file has several; default: the first")
-    add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, if the trace does not record it")
-    add(
-        "--backend",
-        default="roofline",
-        metavar="CHAIN",
-        help="cost model for achievable time: tile, gemm=origami,sdpa=tile ...",
-    )
-    add("--gpu-clock-mhz", type=float, metavar="MHZ", help="GPU clock to estimate for; default: the data sheet's")
-    add(
-        "--overlap",
-        choices=("keep", "clip"),
-        default="keep",
-        help="device events that run into the next one on their stream",
-    )
-    add("--cpu", action="store_true", help="add tables of CPU ops; also reports on traces without GPU work")
-    add(
-        "--model", metavar="NAME|config.json", help="add model and hardware FLOPs utilization; also takes a model .toml"
-    )
-    add("--tokens-per-step", type=positive, metavar="N", help="for --model, if the trace does not record it")
-    add("--batch", type=positive, metavar="B", help="sequences per step, for --model")
-    add("--sequence", type=positive, metavar="S", help="tokens per sequence, for --model")
-    add(
-        "--ranks",
-        type=positive,
-        metavar="N",
-        help="for --model: ranks that share the work on these tokens (tp x pp x cp)",
-    )
-    add("--capture", type=Path, metavar="TRACE", help="trace of the graph capture: gives ops to replayed kernels")
-    add(
-        "--max-memory",
-        type=above_zero,
-        metavar="GB",
-        help="stop reading above this memory use; default: 3/4 of the machine's",
-    )
-    add("--csv", action="store_true", help="also write csv/, one file per sheet")
-    add("--check", action="store_true", help="read the file a second time and check the report's totals and laws")
-    add("--format", choices=("text", "json"), default="text", help="what to print: the verdict, or report.json")
+    max_memory: float | None = option(
+        "stop reading above this memory use; default: 3/4 of the machine's", kind=above_zero, metavar="GB",
+        note="stop reading when the process uses more; default: three quarters of the machine's or container's memory",
+    )  # fmt: skip
+    csv: bool = option("also write csv/, one file per sheet", False)
+    check: bool = option(
+        "read the file a second time and check the report's totals and laws", False,
+        note="reads the file a second time by a simple, slow path and checks the report's totals and laws against it; "
+        "contradictions go to stderr (exit code 6)",
+    )  # fmt: skip
+    format: str = option_fields.output_format("text", "what to print: the verdict, or report.json")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, ReportCommand)
 
 
 def run(args: argparse.Namespace) -> int:
     import tracelens
     from tracelens.backends.chain import absences
     from tracelens.errors import UsageError
-    from tracelens.extensions import NONE
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import refuse_foreign
     from tracelens.report.terminal import wants_color
@@ -101,29 +68,18 @@ def run(args: argparse.Namespace) -> int:
             refuse_foreign(output)
     elif args.csv:
         raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
-    device = HardwareSpec.load(args.device) if args.device else None
-    model = ModelConfig.load(args.model) if args.model else None
+    # Names first: a large trace is not read for a wrong one.
+    asked = replace(
+        options_of(ReportOptions, args),
+        device=HardwareSpec.load(args.device) if args.device else None,
+        model=ModelConfig.load(args.model) if args.model else None,
+    )
     for absence in absences(args.backend):
         print(f"note: {absence}", file=sys.stderr)
     started = time.monotonic()
     report = tracelens.report(
         tracelens.load(args.trace, progress=_Progress(), max_memory_gb=args.max_memory),
-        device=device,
-        extensions=[spec for spec in args.extension if spec != NONE],
-        bundled=NONE not in args.extension,
-        steps=args.steps,
-        rank=args.rank,
-        ep_size=args.ep_size,
-        backend=args.backend,
-        gpu_clock_mhz=args.gpu_clock_mhz,
-        overlap=args.overlap,
-        cpu=args.cpu,
-        model=model,
-        tokens_per_step=args.tokens_per_step,
-        batch=args.batch,
-        sequence=args.sequence,
-        ranks=args.ranks,
-        capture=args.capture,
+        asked,
     )
     _write(report, output, csv=args.csv)
     if args.format == "json":

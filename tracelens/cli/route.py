@@ -85,9 +85,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from tracelens.report.answers.route_files import refuse_unknown, route_json, write_route
     from tracelens.report.answers.route_text import route_text
     from tracelens.report.export import write_text
-    from tracelens.report.route_files import refuse_unknown, route_json, write_route
 
     refuse_unknown(args.output)
     config = read_config(args.config) if args.config else {}

@@ -1,0 +1,89 @@
+"""What a report can be asked, as keywords and as options of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens import option_fields
+from tracelens.extensions import ExtensionSpec
+from tracelens.option_fields import option, positive, whole
+
+if TYPE_CHECKING:
+    from tracelens.analysis.loaded_trace import Trace
+    from tracelens.hardware import HardwareSpec
+    from tracelens.workload import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What ``tracelens.report`` takes beside a trace. ``bundled``: bundled extensions switch themselves on."""
+
+    device: HardwareSpec | str | PathLike[str] | None = option(
+        "device to estimate for (`tracelens devices list`); default: recognized from the trace",
+        metavar="NAME|FILE.toml",
+        note="the device to estimate for; default: recognized from the trace. If it is unknown, the report has no "
+        "roofline",
+    )
+    extensions: Iterable[ExtensionSpec] = option(
+        "ops of a framework: a bundled name, a file, an installed entry point; "
+        "bundled ones switch themselves on, `none` stops that",
+        (), repeat=True, flags=("--extension",), metavar="NAME|FILE.py|none",
+        note="ops of a framework; repeatable. Bundled ones (`tracelens extensions list`) are enabled when their op "
+        "names occur; `--extension none` disables that",
+    )  # fmt: skip
+    bundled: bool = True
+    steps: str | None = option(
+        "only these steps; default: the whole trace", metavar="3|3-5|steady",
+        note="only these steps (`ProfilerStep#N`, else numbered iteration annotations, else the steps of a serving "
+        "engine, counted from 0). `steady` leaves out the first step and an incomplete last one; of a serving engine "
+        "it takes the longest run of similar steps",
+    )  # fmt: skip
+    rank: int | None = option(
+        "rank to report if the file has several; default: the first", kind=whole, metavar="N",
+        note="if the file contains merged traces of several ranks: the rank to report; default: the first. Numbers are "
+        "those in the process names (`rank 3 · GPU 3`, as `tracelens fuse` writes them), else 0, 1, ... in order of "
+        "the processes that launched device work; the verdict says which",
+    )  # fmt: skip
+    ep_size: int | None = option(
+        "expert-parallel group size, if the trace does not record it", kind=positive, metavar="RANKS",
+        note="ranks of the expert-parallel group, for expected remote bytes, where the trace does not record it",
+    )  # fmt: skip
+    backend: str = option(
+        "cost model for achievable time: tile, gemm=origami,sdpa=tile ...", "roofline", metavar="CHAIN",
+        note="a cost model for achievable time, e.g. `tile` or `gemm=origami,sdpa=tile`; adds estimated time and "
+        "percent of achievable beside the roofline",
+    )  # fmt: skip
+    gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz()
+    overlap: str = option(
+        "device events that run into the next one on their stream", "keep", choices=("keep", "clip"),
+        note="device events that run into the next one on their stream: leave them, or end them there; both are "
+        "counted ([accuracy.md](accuracy.md))",
+    )  # fmt: skip
+    cpu: bool = option(
+        "add tables of CPU ops; also reports on traces without GPU work", False,
+        note="adds tables of the CPU ops; required for a trace without GPU work",
+    )  # fmt: skip
+    model: ModelConfig | str | PathLike[str] | None = option(
+        "add model and hardware FLOPs utilization; also takes a model .toml", metavar="NAME|config.json",
+        note="adds model and hardware FLOPs utilization (MFU, HFU); a bundled model, a Hugging Face config, or a model "
+        "file ([models.md](models.md))",
+    )  # fmt: skip
+    tokens_per_step: int | None = option(
+        "for --model, if the trace does not record it", kind=positive, metavar="N",
+        note="with `--model`: the work of one step, where the trace does not record it",
+    )  # fmt: skip
+    batch: int | None = option("sequences per step, for --model", kind=positive, metavar="B")
+    sequence: int | None = option("tokens per sequence, for --model", kind=positive, metavar="S")
+    ranks: int | None = option(
+        "for --model: ranks that share the work on these tokens (tp x pp x cp)", kind=positive, metavar="N"
+    )
+    capture: Trace | str | PathLike[str] | None = option(
+        "trace of the graph capture: gives ops to replayed kernels", kind=Path, metavar="TRACE",
+        note="a trace of the graph capture: gives ops, shapes and FLOPs to kernels that graph launches replay. Graphs "
+        "are matched by their sequence of kernels, then by batch size or grids; unmatched kernels stay by kernel and "
+        "are counted",
+    )  # fmt: skip
