@@ -93,8 +93,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
         ("parameters", "weight_only_gemm.weight_only", 7, DUE),
     ),
     "projection": (
-        ("complexity", "chunk_timing._two_lanes", 17, DUE),
-        ("complexity", "chunk_timing.merged", 16, DUE),
         ("parameters", "paper.PaperRules._linear", 7, DUE),
         ("parameters", "paper.PaperRules._summa", 7, DUE),
         ("complexity", "pipeline.run", 18, DUE),
@@ -128,7 +126,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
         ("complexity", "replica.Lane.admit", 18, DUE),
         ("complexity", "replica.Lane.run", 20, DUE),
         ("parameters", "replica.Replica.__init__", 12, DUE),
-        ("parameters", "replica.Step.__init__", 7, DUE),
     ),
     "trace": (
         ("complexity", "event_columns.TableBuilder.add", 20, DUE),

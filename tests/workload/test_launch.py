@@ -108,6 +108,41 @@ def test_a_switch_changes_its_option(written, line: str, option: str, value: obj
     assert read_launch(written("one.yaml", f"{PRIMUS}      {line}\n")).options[option] == value
 
 
+def test_yaml_is_read_as_yaml(written) -> None:
+    text = """
+base: &base {micro_batch_size: 4, recompute_modules: [core_attn, mlp]}
+modules:
+  pre_trainer:
+    model: "llama3.1-8b"
+    overrides:
+      <<: *base
+      recompute_granularity: 'selective'  # every layer
+      seq_length:
+        8192
+"""
+    options = dict(read_launch(written("flow.yaml", text)).options)
+    assert (options["micro_batch"], options["sequence"]) == (4, 8192)
+    assert (options["recompute"], options["recompute_modules"]) == ("selective", "core_attn,mlp")
+
+
+def test_the_last_of_a_key_counts_whatever_its_depth(written) -> None:
+    text = "seq_length: 1\nmodules:\n  overrides:\n    seq_length: 2\nmicro_batch_size: 3\n"
+    assert dict(read_launch(written("deep.yaml", text)).options)["sequence"] == 2
+
+
+@pytest.mark.parametrize("text", ["a: [1, 2", "a: b: c", "\tseq_length: 1", "[" * 5000, "own: &own [*own]"])
+def test_a_file_that_is_no_yaml_is_refused(written, text: str) -> None:
+    with pytest.raises(InputError, match="cannot be read as a launch configuration"):
+        read_launch(written("damaged.yaml", text))
+
+
+def test_anchors_that_multiply_are_read_once(written) -> None:
+    """Each level names the one before ten times: a billion lists if they were spelled out."""
+    levels = ["l0: &l0 [seq_length, x]", *(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 10))]
+    found = read_launch(written("bomb.yaml", "\n".join([*levels, "seq_length: 64"])))
+    assert dict(found.options)["sequence"] == 64
+
+
 def test_layers_with_experts_are_a_period_or_runs(written) -> None:
     moe = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --vocab-size 100 --num-experts 8"
     blocks = []

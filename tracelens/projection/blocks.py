@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -43,7 +43,7 @@ class Block:
     """
 
     time_us: float
-    parts: Parts
+    parts: Mapping[str, float]
     kernels: tuple[Kernel, ...]
     lead_us: float
 

@@ -56,7 +56,7 @@ class Pass:
     """
 
     time_us: float
-    parts: Parts
+    parts: Mapping[str, float]
     host_us: float
     launch_us: float
     blocks: tuple[Placed, ...]
@@ -196,42 +196,47 @@ def merged(forward: Pass, backward: Pass) -> tuple[Pass, Pass] | None:
     None where neither exchanges anything. Each of the two takes the device as soon as it can, the backward first.
     Computing beside an exchange takes ``OVERLAP_COST`` longer.
     """
-    lanes = [_segments(backward), _segments(forward)]
+    sources = (backward, forward)
+    lanes = [_segments(one) for one in sources]
     if not any(stream == "ep" for lane in lanes for stream, _, _ in lane):
         return None
     placed = _two_lanes([[(stream, time_us) for stream, time_us, _ in lane] for lane in lanes])
-    # What a pass waits for after its last kernel
-    tails = [
-        one.time_us - sum(time_us for _, time_us, _ in lane)
-        for one, lane in zip((backward, forward), lanes, strict=True)
-    ]
-    made = []
-    for lane, times, source, tail in zip(lanes, placed, (backward, forward), tails, strict=True):
-        blocks = []
-        for (_, time_us, kernels), (start, end) in zip(lane, times, strict=True):
-            first = kernels[0].start_us
-            moved = tuple(kernel._replace(start_us=kernel.start_us - first) for kernel in kernels)
-            block = Block(time_us=time_us, parts={}, kernels=moved, lead_us=0.0)
-            blocks.append(Placed(block, start, end - start))
-        parts = defaultdict(float, {part: time_us for part, time_us in source.parts.items() if part != "ep"})
-        made.append(replace(source, time_us=times[-1][1] + tail, parts=parts, blocks=tuple(blocks)))
-    total = max(one.time_us for one in made)
-    exposed = total - sum(sum(one.parts.values()) for one in made)
+    parts = [{part: time_us for part, time_us in one.parts.items() if part != "ep"} for one in sources]
+    made = [_at_times(*each) for each in zip(sources, lanes, placed, strict=True)]
+    exposed = max(one.time_us for one in made) - sum(sum(own.values()) for own in parts)
     if exposed >= 0:
-        made[0].parts["ep"] = exposed
+        parts[0]["ep"] = exposed
     else:
-        _give_back(made, -exposed)
-    return made[1], made[0]
+        parts = _given_back(parts, -exposed)
+    back, ahead = (replace(one, parts=own) for one, own in zip(made, parts, strict=True))
+    return ahead, back
 
 
-def _give_back(passes: Sequence[Pass], hidden_us: float) -> None:
-    """Subtracts from each pass's waits the part that another pass's computing hides."""
-    for one in passes:
+def _at_times(one: Pass, lane: Sequence[tuple[str, float, list[Kernel]]], times: Sequence[tuple[float, float]]) -> Pass:
+    """``one`` with its segments, ``lane``, from when to when ``times`` says."""
+    # What a pass waits for after its last kernel
+    tail = one.time_us - sum(time_us for _, time_us, _ in lane)
+    blocks = []
+    for (_, time_us, kernels), (start, end) in zip(lane, times, strict=True):
+        first = kernels[0].start_us
+        moved = tuple(kernel._replace(start_us=kernel.start_us - first) for kernel in kernels)
+        block = Block(time_us=time_us, parts={}, kernels=moved, lead_us=0.0)
+        blocks.append(Placed(block, start, end - start))
+    return replace(one, time_us=times[-1][1] + tail, blocks=tuple(blocks))
+
+
+def _given_back(passes: Sequence[Mapping[str, float]], hidden_us: float) -> list[dict[str, float]]:
+    """Parts of ``passes`` less what they waited for and another one's computing hides."""
+    made = []
+    for parts in passes:
+        left = dict(parts)
         for part in ("dp", "fsdp"):
-            less = min(one.parts.get(part, 0.0), hidden_us)
+            less = min(left.get(part, 0.0), hidden_us)
             if less:
-                one.parts[part] -= less
+                left[part] -= less
                 hidden_us -= less
+        made.append(left)
+    return made
 
 
 def _segments(one: Pass) -> list[tuple[str, float, list[Kernel]]]:
@@ -251,18 +256,18 @@ def _segments(one: Pass) -> list[tuple[str, float, list[Kernel]]]:
 def _two_lanes(lanes: Sequence[Sequence[tuple[str, float]]]) -> list[list[tuple[float, float]]]:
     """Start and end of every segment of lanes that share a device and a link; the first lane goes first."""
     at = [0] * len(lanes)
-    left = [lane[0][1] if lane else 0.0 for lane in lanes]
+    left = [next((time_us for _, time_us in lane), 0.0) for lane in lanes]
     running: dict[str, int] = {}
     placed: list[list[tuple[float, float]]] = [[] for _ in lanes]
     starts = [0.0] * len(lanes)
     now = 0.0
     while any(position < len(lane) for position, lane in zip(at, lanes, strict=True)):
         for index, lane in enumerate(lanes):
-            if at[index] < len(lane) and lane[at[index]][0] not in running and index not in running.values():
-                running[lane[at[index]][0]] = index
+            waits = at[index] < len(lane) and index not in running.values()
+            if waits and running.setdefault(lane[at[index]][0], index) == index:
                 starts[index] = now
         slow = 1 + OVERLAP_COST if len(running) > 1 else 1.0
-        rates = {stream: 1 / slow if stream == COMPUTE else 1.0 for stream in running}
+        rates = dict.fromkeys(running, 1.0) | {COMPUTE: 1 / slow}
         step = min(left[index] / rates[stream] for stream, index in running.items())
         now += step
         for stream, index in list(running.items()):
@@ -270,6 +275,6 @@ def _two_lanes(lanes: Sequence[Sequence[tuple[str, float]]]) -> list[list[tuple[
             if left[index] <= 1e-9:
                 placed[index].append((starts[index], now))
                 at[index] += 1
-                left[index] = lanes[index][at[index]][1] if at[index] < len(lanes[index]) else 0.0
+                left[index] = next((time_us for _, time_us in lanes[index][at[index] :]), 0.0)
                 del running[stream]
     return placed

@@ -14,7 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tracelens.errors import UsageError
 from tracelens.event_queue import EventQueue, Process, Resource
@@ -158,23 +158,16 @@ class Waiting:
         return heappop(self._heap)[1] if self._heap else self._line.popleft()
 
 
-class Step:
+class Step(NamedTuple):
     """What one step of a lane did, for whoever records steps."""
 
-    __slots__ = ("batch", "chunks", "context", "end", "stages", "start", "tokens")
-
-    def __init__(
-        self,
-        start: int,
-        end: int,
-        tokens: int,
-        batch: int,
-        context: int,
-        chunks: list[tuple[int, int]],
-        stages: tuple[StageWork, ...],
-    ) -> None:
-        self.start, self.end, self.tokens, self.batch, self.context = start, end, tokens, batch, context
-        self.chunks, self.stages = chunks, stages
+    start: int
+    end: int
+    tokens: int
+    batch: int
+    context: int
+    chunks: list[tuple[int, int]]
+    stages: tuple[StageWork, ...]
 
 
 class Lane:

@@ -1,7 +1,6 @@
 """Launch configurations of Megatron-LM (a list of arguments) and Primus (YAML) as a model and options of a projection.
 
-Of YAML, lines ``key: value`` are read at any depth, the last of a key counts; lists, anchors and other documents are
-not. Keys that are not read are named.
+Keys of YAML count at any depth; those that are not read are named.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ _DEGREES = {
     "global_batch_size": "global_batch", "seq_length": "sequence", "virtual_pipeline_model_parallel_size": "vpp",
     "num_virtual_stages_per_pipeline_rank": "vpp", "nnodes": "nodes", "world_size": "gpus",
 }  # fmt: skip
-_LINE = re.compile(r"^\s*(?:-\s+)?([A-Za-z_][\w.-]*)\s*:(.*)")
 _FROM_ENVIRONMENT = re.compile(r"\$\{[^:}$]++:([^}$]*+)\}")
 _TRUE, _FALSE = frozenset(("true", "yes", "on", "1")), frozenset(("false", "no", "off", "0", "null", "none", ""))
 
@@ -104,12 +102,31 @@ def _of_arguments(text: str) -> dict[str, str]:
 
 
 def _of_yaml(text: str) -> dict[str, str]:
+    """Keys at any depth with their text; the last of a key counts, a list is what stands between its brackets."""
+    import yaml  # type: ignore[import-untyped]
+
     found: dict[str, str] = {}
-    for line in text.splitlines():
-        matched = _LINE.match(re.sub(r"(^|\s)#.*$", "", line))
-        if matched is None or not (value := matched[2].strip()):
+    ahead, seen = [], set[int]()
+    try:
+        ahead = list(yaml.load_all(text, Loader=yaml.BaseLoader))[::-1]
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    while ahead:
+        node = ahead.pop()
+        # An anchor's content counts once, however often and wherever it is named.
+        if not isinstance(node, dict | list) or id(node) in seen:
             continue
-        found[matched[1].replace("-", "_")] = _FROM_ENVIRONMENT.sub(r"\1", value).strip("'\"")
+        seen.add(id(node))
+        inner = []
+        for key, value in node.items() if isinstance(node, dict) else ((None, each) for each in node):
+            if isinstance(value, list) and all(isinstance(each, str) for each in value):
+                value = f"[{', '.join(value)}]"
+            if not isinstance(value, str):
+                inner.append(value)
+            elif isinstance(key, str) and value:
+                found.pop(key.replace("-", "_"), None)
+                found[key.replace("-", "_")] = _FROM_ENVIRONMENT.sub(r"\1", value).strip("'\"")
+        ahead += inner[::-1]
     return found
 
 
