@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from tracelens import GEMM, CategoryOf, DType, OpSignature, SignatureError, traced_as
+from tracelens import GEMM, CategoryOf, DType, OpSignature, traced_as
+from tracelens.perf_models.matrix.gemm import check_inner
 
 
 @traced_as("bitsandbytes::int8_linear_matmul")
@@ -12,8 +13,7 @@ def _int8_matmul(op: OpSignature) -> GEMM:
     """(A [..,k], B [n,k][, out]): a 32-bit integer result."""
     *rows, k = op.shape(0)
     n, k_b = op.shape(1, rank=2)
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    check_inner(op, k, k_b)
     return GEMM(m=math.prod(rows), n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1), dtype_out=DType.INT32)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tracelens import CategoryOf, EPComm, GroupedGEMM, OpSignature, SignatureError, recorded_as, traced_as
 from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens
+from tracelens.perf_models.matrix.gemm import check_inner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +100,7 @@ def _grouped_gemm(op: OpSignature) -> GroupedGEMM:
     m, k = op.shape(0, rank=2)
     groups, *b = op.shape(1, rank=3)
     k_b, n = reversed(b) if op.literal(3) is True else b
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    check_inner(op, k, k_b)
     return GroupedGEMM(m=m, n=n, k=k, groups=groups, dtype=op.dtype(0), dtype_b=op.dtype(1))
 
 

@@ -24,6 +24,7 @@ from tracelens import (
 from tracelens.perf_models import GroupedGEMMVariableK, UnaryElementwise, total_bytes
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens
+from tracelens.perf_models.matrix.gemm import check_inner
 from tracelens.perf_models.memory_bound.elementwise import Operand
 
 _GROUPED = ("grouped_gemm", "grouped_gemm_impl", "ck_grouped_gemm", "ck_grouped_gemm_impl", "hipblaslt_grouped_gemm")
@@ -137,8 +138,7 @@ def _scaled_gemm(op: OpSignature, *, packed: int, dtypes: tuple[DType | None, DT
         raise SignatureError(f"{op.name}: the transposition flags were not recorded")
     m, k = reversed(a) if flags[0] else a
     k_b, n = reversed(b) if flags[1] else b
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    check_inner(op, k, k_b)
     if flags[2]:  # the transpose of a product is the product of the transposes, the other way round
         m, n, dtypes = n, m, dtypes[::-1]
     return GEMM(

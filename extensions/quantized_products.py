@@ -11,7 +11,7 @@ from math import prod
 from tracelens import GEMM, DType, OpSignature, SignatureError, traced_as
 from tracelens.perf_models import GroupedGEMM, MoEUp, Movement
 from tracelens.perf_models.base import scalar_type
-from tracelens.perf_models.matrix.gemm import times_transposed
+from tracelens.perf_models.matrix.gemm import matrix_dims, times_transposed
 from tracelens.perf_models.matrix.weight_only_gemm import packed_bits, size_argument, weight_only
 
 
@@ -106,9 +106,7 @@ def _machete(op: OpSignature) -> GEMM:
 @traced_as("sgl_kernel::fp8_scaled_mm", "sgl_kernel::int8_scaled_mm", "sgl_kernel::fp8_blockwise_scaled_mm")
 def _scaled_mm(op: OpSignature) -> GEMM:
     """(A [m,k], B [k,n], scales of A, scales of B, result's type, bias)."""
-    (m, k), (k_b, n) = op.shape(0, rank=2), op.shape(1, rank=2)
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    m, n, k = matrix_dims(op)
     # without a recorded type the result is 16 bits wide: these kernels offer FP16 and BF16
     out = scalar_type(op.literal(4)) or DType.BF16
     return GEMM(

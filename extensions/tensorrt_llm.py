@@ -8,6 +8,7 @@ from tracelens import GEMM, CategoryOf, DType, OpSignature, SignatureError, trac
 from tracelens.perf_models import CustomCollective, Like, MoEFused
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.communication.collective import exchanged
+from tracelens.perf_models.matrix.gemm import matrix_dims
 from tracelens.perf_models.matrix.moe import fused_experts
 
 
@@ -25,9 +26,7 @@ def _cublas_mm(op: OpSignature) -> GEMM:
 
 
 def _product(op: OpSignature, *, bias: int, out: DType | None, scales: int) -> GEMM:
-    (m, k), (k_b, n) = op.shape(0, rank=2), op.shape(1, rank=2)
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    m, n, k = matrix_dims(op)
     return GEMM(
         m=m,
         n=n,

@@ -28,6 +28,7 @@ from tracelens.perf_models import (
     holds_ops,
     kernel_patterns,
 )
+from tracelens.perf_models.matrix.gemm import check_inner, matrix_dims
 
 # NVTEDType of Transformer Engine 1 (transformer_engine.h), the only version that records te_gemm_ts.
 _NVTE_TYPES = {
@@ -48,8 +49,7 @@ def _te_gemm(op: OpSignature) -> GEMM:
         raise SignatureError(f"{op.name}: the transposition flags were not recorded")
     m, k = a if transposed_a else reversed(a)
     n, k_b = reversed(b) if transposed_b else b
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    check_inner(op, k, k_b)
     bias = op.has(14) and math.prod(op.shape(14)) > 0
     return GEMM(
         m=m,
@@ -72,9 +72,7 @@ def _te_gemm(op: OpSignature) -> GEMM:
 )  # fmt: skip
 def _module_gemm(op: OpSignature) -> GEMM:
     """(A [m,k], B [k,n]): one GEMM of a version 2 module, under the name that tools insert for it; 16-bit result."""
-    (m, k), (k_b, n) = op.shape(0, rank=2), op.shape(1, rank=2)
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    m, n, k = matrix_dims(op)
     return GEMM(m=m, n=n, k=k, dtype=op.dtype(0), dtype_b=op.dtype(1), dtype_out=DType.BF16)
 
 

@@ -38,7 +38,7 @@ from tracelens.perf_models.attention.inference_attention import cache_write, gat
 from tracelens.perf_models.attention.rope import rotated_heads
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.communication.collective import exchanged
-from tracelens.perf_models.matrix.gemm import times_transposed
+from tracelens.perf_models.matrix.gemm import check_inner, matrix_dims, times_transposed
 from tracelens.perf_models.matrix.moe import all_operands, fused_experts
 from tracelens.perf_models.matrix.moe_kernels import (
     DOWN,
@@ -146,8 +146,7 @@ def _unquantized_gemm(op: OpSignature) -> GEMM:
     """(x [..,k], weight [n,k], bias)."""
     *rows, k = op.shape(0)
     n, k_b = op.shape(1, rank=2)
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    check_inner(op, k, k_b)
     return GEMM(m=math.prod(rows), n=n, k=k, bias=op.has(2), dtype=op.dtype(0), dtype_b=op.dtype(1))
 
 
@@ -183,9 +182,7 @@ def _gemm_dynamic_quant(op: OpSignature) -> GEMM:
 @traced_as("_C::cutlass_scaled_mm")
 def _cutlass_scaled_mm(op: OpSignature) -> GEMM:
     """(out [m,n], a [m,k], b [k,n], a_scales, b_scales, bias)."""
-    (m, k), (k_b, n) = op.shape(1, rank=2), op.shape(2, rank=2)
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    m, n, k = matrix_dims(op, 1, 2)
     return GEMM(
         m=m,
         n=n,

@@ -181,6 +181,19 @@ def _values(dtype: DType | None) -> tuple[int, DType | None]:
     return (1, None) if dtype is None else dtype.values
 
 
+def check_inner(op: OpSignature, k: int, k_b: int) -> None:
+    """SignatureError where the dims that a product sums over differ."""
+    if k != k_b:
+        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+
+
+def matrix_dims(op: OpSignature, a: int = 0, b: int = 1) -> tuple[int, int, int]:
+    """(m, n, k) of tensors ``a`` [m,k] and ``b`` [k,n]. SignatureError where they do not fit one another."""
+    (m, k), (k_b, n) = op.shape(a, rank=2), op.shape(b, rank=2)
+    check_inner(op, k, k_b)
+    return m, n, k
+
+
 def _product(op: OpSignature, a: int, b: int, *, rank: int, bias: int | None = None, beta: int | None = None) -> GEMM:
     """GEMM of tensors ``a`` [(b,)m,k] and ``b`` [(b,)k,n], and of a bias in slot ``bias`` times that in ``beta``.
 
@@ -188,8 +201,7 @@ def _product(op: OpSignature, a: int, b: int, *, rank: int, bias: int | None = N
     """
     *batch, m, k = op.shape(a, rank=rank)
     k_b, n = op.shape(b, rank=rank)[-2:]
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    check_inner(op, k, k_b)
     added = op.shape_or_scalar(bias) if bias is not None and not _is_zero(op, beta) else None
     packed, dtype = _values(op.dtype(a))
     return GEMM(
@@ -325,8 +337,7 @@ def _linear(op: OpSignature) -> GEMM:
 def _matmul(op: OpSignature) -> GEMM:
     a, b = op.shape(0), op.shape(1)
     a, b = (a if len(a) > 1 else (1, *a)), (b if len(b) > 1 else (*b, 1))
-    if a[-1] != b[-2]:
-        raise SignatureError(f"{op.name}: inner dims differ, {a[-1]} and {b[-2]}")
+    check_inner(op, a[-1], b[-2])
     *batch_a, m, k = a
     *batch_b, _, n = b
     if not batch_b:  # a folded product: one GEMM over all rows
@@ -338,10 +349,7 @@ def _matmul(op: OpSignature) -> GEMM:
 @traced_as("aten::_scaled_mm")
 def _scaled_mm(op: OpSignature) -> GEMM:
     """Recorded shapes of packed 4-bit operands count pairs, so k is twice the recorded dim."""
-    m, k = op.shape(0, rank=2)
-    k_b, n = op.shape(1, rank=2)
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    m, n, k = matrix_dims(op)
     packed, dtype = _values(op.dtype(0))
     out = scalar_type(op.literal(6))
     return GEMM(

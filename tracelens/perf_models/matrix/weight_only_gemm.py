@@ -7,7 +7,7 @@ from math import prod
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import traced_as
-from tracelens.perf_models.matrix.gemm import GEMM
+from tracelens.perf_models.matrix.gemm import GEMM, matrix_dims
 from tracelens.signature import OpSignature
 
 
@@ -62,9 +62,7 @@ def size_argument(op: OpSignature, index: int, what: str) -> int:
 @traced_as("aten::_int_mm")
 def _int_mm(op: OpSignature) -> GEMM:
     """(A [m,k], B [k,n]), both int8, into int32."""
-    (m, k), (k_b, n) = op.shape(0, rank=2), op.shape(1, rank=2)
-    if k != k_b:
-        raise SignatureError(f"{op.name}: inner dims differ, {k} and {k_b}")
+    m, n, k = matrix_dims(op)
     return GEMM(
         m=m,
         n=n,
