@@ -56,7 +56,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
         ("lines", "modelled_calls.modelled_table", 71, DUE),
         ("complexity", "modelled_calls.modelled_table", 26, DUE),
         ("parameters", "modelled_calls.modelled_table", 7, DUE),
-        ("complexity", "verdict._notices", 17, DUE),
         ("complexity", "nccl_all2allv.frame", 20, DUE),
         ("complexity", "nccl_implicit_sync.frame", 17, DUE),
     ),

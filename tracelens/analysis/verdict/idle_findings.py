@@ -67,3 +67,12 @@ def duration(us: float) -> str:
         if us < 999.5 * unit:
             return f"{us / unit:.3g} {name}"
     return f"{us / 1e6:,.1f} s" if us < 999.5e6 else f"{us / 1e6:,.0f} s"
+
+
+def percent(share: float, decimals: int = 0) -> str:
+    """A share, in percent.
+
+    >>> percent(0.123), percent(0.123, 1)
+    ('12 %', '12.3 %')
+    """
+    return f"{100 * share:.{decimals}f} %"

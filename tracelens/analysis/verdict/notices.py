@@ -1,0 +1,216 @@
+"""What must be known to read a report's figures: damage, ambiguity, and rows that are not what they seem."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.attribution.stream_order import StreamOverlaps
+from tracelens.analysis.factorize import distinct_rows
+from tracelens.analysis.reading.graph_replays import GraphLinks, graph_launches
+from tracelens.analysis.reading.recording import CHOSEN
+from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.verdict.advice import unmodelled_categories
+from tracelens.analysis.verdict.idle_findings import counted, percent
+from tracelens.analysis.verdict.summary import (
+    Notice,
+)
+from tracelens.analysis.work.impossible_work import MOST_OF_ROOFLINE
+from tracelens.analysis.work.limits import TOLERANCE_US
+from tracelens.perf_models.base import UnknownWork
+from tracelens.perf_models.generated.fused import FusedKernel
+from tracelens.trace.merged import MergedRanks
+from tracelens.trace.table import DEVICE_KINDS, Kind
+
+#: Kernels of algorithms that need fewer multiplications than the convolution's definition.
+_FEWER_FLOPS = re.compile(r"(?i)winograd|fft")
+
+
+def notices(analysis: Analysis) -> Iterator[Notice]:
+    """What must be known to read the figures: of the input, the device, and rows that are not what they seem."""
+    yield from input_notices(analysis)
+    yield from _unlinked(analysis)
+    yield from _device(analysis)
+    rows = analysis.frames[unified_perf_summary.TITLE]
+    yield from _above_peak(rows)
+    graphs = _graph_share(analysis)
+    if graphs is not None:
+        yield graphs
+    if graphs is None or analysis.graphs is not None:
+        yield from unmodelled_categories(analysis)
+    for why, count in analysis.whole_calls:
+        yield Notice(id="whole_calls", count=count, text=f"{counted(count, 'call')} left whole: {why}")
+    yield from _compiled_without_work(analysis)
+    yield from _too_much_work(rows)
+    if analysis.overlaps is not None and analysis.overlaps.count:
+        yield _overlap_notice(analysis, analysis.overlaps)
+    yield from _from_cache(rows)
+    yield from _extensions(analysis)
+
+
+def _unlinked(analysis: Analysis) -> Iterator[Notice]:
+    activity = analysis.activity
+    unlinked = int((activity.op < 0).sum())
+    if unlinked > analysis.step_times.before_events:
+        share = percent(analysis.coverage.unlinked or 0.0, 1)
+        text = f"{unlinked:,} of {len(activity):,} device events ({share} of GPU time) have no recorded launch"
+        yield Notice(id="unlinked", count=unlinked, text=text)
+
+
+def _device(analysis: Analysis) -> Iterator[Notice]:
+    found = analysis.recognition
+    if analysis.device is None:
+        text = found.note or "device not recognized: no roofline; pass --device"
+        yield Notice(id="no_device", count=1, text=text)
+    elif found.note and (found.device is None or found.how == CHOSEN):
+        yield Notice(id="device", count=1, text=found.note)
+
+
+def _extensions(analysis: Analysis) -> Iterator[Notice]:
+    """Extensions whose bindings failed, by reason, and those that were not used."""
+    failed: dict[str, list[str]] = {}
+    for failure in analysis.failures:
+        failed.setdefault(f"{failure.origin}: {failure.error}", []).append(failure.name)
+    for what, names in failed.items():
+        yield Notice(id="extension_failed", count=len(names), text=f"{names[0]} lost its model: {what}")
+    for extension in analysis.extensions:
+        if extension.note:
+            yield Notice(id="extension_unused", count=1, text=extension.note)
+
+
+def input_notices(analysis: Analysis) -> list[Notice]:
+    table = analysis.trace.table
+    losses = table.losses
+    merged = _process_notice(analysis)
+    notices = [] if merged is None else [merged]
+    notices += [Notice(id="damaged_input", count=max(1, losses.damaged_events), text=note) for note in losses.notes]
+    if not table.has_shapes:
+        text = "no shapes were recorded: no FLOPs or bytes (use record_shapes=True)"
+        notices.append(Notice(id="no_shapes", count=1, text=text))
+    return notices
+
+
+def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
+    device = analysis.trace.table.is_of(DEVICE_KINDS)
+    part = overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum()))
+    share = "<0.01 %" if part < 0.00005 else percent(part, 2)
+    kernels = f"{counted(overlaps.count, 'device event')} ran into the next on the same stream ({share} of GPU time)"
+    text = f"{kernels}: clipped there" if overlaps.clipped else f"{kernels}: kept; --overlap clip ends them there"
+    return Notice(id="same_stream_overlap", count=overlaps.count, text=text)
+
+
+def _process_notice(analysis: Analysis) -> Notice | None:
+    """Ranks whose traces were merged: which one this is, or that figures are of several together."""
+    if analysis.merged is not None:
+        return _chosen_rank(analysis.merged)
+    table, ambiguous = analysis.trace.table, analysis.trace.tree.ambiguous
+    lanes = distinct_rows(table.lane[table.is_of((Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))], len(table.lanes)).tolist()
+    processes = list(dict.fromkeys(table.lanes[lane][0] for lane in lanes))
+    if len(processes) < 2:
+        return None
+    names = [f"{table.process_names.get(pid, 'process')} {pid}" for pid in processes[:4]]
+    shown = ", ".join(names) + (", ..." if len(processes) > 4 else "")
+    text = f"{len(processes)} processes in one file ({shown}): ranks merged? Figures are of all of them together"
+    if ambiguous:
+        text += f"; {ambiguous:,} device events could be of several of them and are left unlinked"
+    return Notice(id="several_processes", count=len(processes), text=text)
+
+
+def _chosen_rank(ranks: MergedRanks) -> Notice:
+    shown = ", ".join(f"{number}: {label}" for number, label in list(zip(ranks.numbers, ranks.labels, strict=True))[:4])
+    shown += ", ..." if len(ranks.numbers) > 4 else ""
+    order = "" if ranks.is_named else ", numbered in order of their processes"
+    text = (
+        f"{len(ranks.numbers)} ranks in one file ({shown}{order}): this is rank {ranks.chosen} alone, --rank N another"
+    )
+    if ranks.ambiguous:
+        text += f"; {ranks.ambiguous:,} device events could be of several of them and are left out"
+    return Notice(id="several_processes", count=len(ranks.numbers), text=text)
+
+
+def _above_peak(rows: pd.DataFrame) -> Iterator[Notice]:
+    """Rows faster than the data sheet allows, by more than the clock's resolution and than the cache explains."""
+    at_peak_us = rows["percent_of_peak"] / 100 * rows["kernel_us_mean"]
+    beyond = at_peak_us - rows["kernel_us_mean"] > TOLERANCE_US * rows["kernels_per_call"]
+    rows = rows[beyond & rows["served_from"].isna()]
+    fewer = rows["kernel_details"].astype(str).str.contains(_FEWER_FLOPS)
+    reasons = (
+        (rows[fewer], "Winograd and FFT kernels compute a convolution with fewer FLOPs than are counted"),
+        (rows[~fewer], "recorded times, perf model or device file are wrong there"),
+    )
+    for found, reason in reasons:
+        if len(found):
+            fastest = found.iloc[int(found["percent_of_peak"].argmax())]
+            what = f"{fastest['name']} at {fastest['percent_of_peak']:,.0f} % of the peak"
+            text = f"{counted(len(found), 'row')} faster than the data sheet allows ({what}): {reason}"
+            yield Notice(id="above_peak", count=len(found), text=text)
+
+
+def _from_cache(rows: pd.DataFrame) -> Iterator[Notice]:
+    """Rows faster than HBM, by the cache that explains it."""
+    for name, count in rows["served_from"].dropna().value_counts().sort_index().items():
+        text = f"{counted(int(count), 'row')} faster than HBM: bytes from {name} (column Served From)"
+        yield Notice(id="from_cache", count=int(count), text=text)
+
+
+def _graph_share(analysis: Analysis) -> Notice | None:
+    """Graph launches: their kernels have no ops, so say what share of device time is behind them."""
+    table, activity = analysis.trace.table, analysis.activity
+    if analysis.graphs is not None:
+        return _captured_graphs(analysis.graphs, int(activity.duration.sum()))
+    behind = np.isin(analysis.trace.tree.launch[activity.rows], graph_launches(table))
+    if not behind.any():
+        return None
+    share = activity.duration[behind].sum() / max(1, activity.duration.sum())
+    found = f"{counted(int(behind.sum()), 'kernel')} ({percent(share)} of GPU time) came from graph launches"
+    text = f"{found}: by kernel, no ops; --capture TRACE gives them"
+    return Notice(id="graph_launches", count=int(behind.sum()), text=text)
+
+
+def _too_much_work(rows: pd.DataFrame) -> Iterator[Notice]:
+    """Calls whose work was inferred and could not have been done in their time (``impossible_work``)."""
+    rows = rows[rows["model"] == UnknownWork.__name__]
+    if len(rows):
+        calls, names = int(rows["operation_count"].sum()), ", ".join(dict.fromkeys(rows["name"].astype(str).head(3)))
+        text = f"{counted(calls, 'call')} of {names}: their inferred work is above {MOST_OF_ROOFLINE} x the roofline"
+        yield Notice(id="impossible_work", count=calls, text=f"{text}, so it counts as unknown")
+
+
+def _compiled_without_work(analysis: Analysis) -> Iterator[Notice]:
+    """Triton kernels whose FLOPs or bytes no recorded argument and no name says."""
+    rows = analysis.frames[unified_perf_summary.TITLE]
+    rows = rows[rows["category"] == FusedKernel.category]
+    unknown = rows[rows["gflops"].isna() | rows["hbm_mb"].isna()]
+    if len(unknown) and not _is_replayed(analysis, FusedKernel.category):
+        share = percent(unknown["kernel_us_sum"].sum() / max(1e-9, rows["kernel_us_sum"].sum()))
+        names = list(dict.fromkeys(unknown["name"].astype(str)))
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        calls = int(unknown["operation_count"].sum())
+        text = f"{counted(calls, 'Triton kernel')} without FLOPs or bytes ({share} of Triton time): {shown}"
+        yield Notice(id="compiled_kernels", count=calls, text=text)
+
+
+def _is_replayed(analysis: Analysis, category: str) -> bool:
+    """Whether most of a category's time came from graph launches without a capture, which has a notice of its own."""
+    activity = analysis.activity
+    mine = analysis.event_category.are(category)
+    behind = np.isin(analysis.trace.tree.launch[activity.rows], graph_launches(analysis.trace.table))
+    replayed, whole = (int(activity.duration[of].sum()) for of in (mine & behind, mine))
+    return analysis.graphs is None and replayed > whole / 2
+
+
+def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:
+    """What the trace of the capture gave."""
+    if not graphs.kernels:
+        return Notice(id="graph_launches", count=0, text=f"no graph launches: {graphs.capture} has nothing to give")
+    share = graphs.linked_ns / max(1, device_ns)
+    found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({percent(share)} of GPU time)"
+    launches = f"{graphs.linked_launches} of {graphs.launches:,} launches"
+    text = f"graph launches: ops from {graphs.capture} for {found} in {launches}"
+    if graphs.reasons:
+        text += "; by kernel the rest: " + "; ".join(f"{count:,} {reason}" for reason, count in graphs.reasons)
+    return Notice(id="graph_launches", count=graphs.kernels, text=text)
