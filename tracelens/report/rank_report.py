@@ -17,13 +17,13 @@ from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summa
 from tracelens.analysis.ranks.sheets.job import step_cost, straggler_summary
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
 from tracelens.atomic_write import whole_file, whole_folder
-from tracelens.errors import InputError, UsageError
-from tracelens.report.assembly import Sheet, by_title, sheets_of
+from tracelens.report.assembly import Sheet, sheets_of
 from tracelens.report.cells import plain_values
+from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.report.text import clipped, json_safe, terminal_text
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 SCHEMA = "tracelens.collectives/1"
 XLSX, JSON, CSV = "collectives.xlsx", "collectives.json", "csv"
@@ -32,25 +32,12 @@ LONG_ROWS = 50_000
 _WIDTH = 80
 
 
-class RankReport:
+class RankReport(NamedSheets):
     """Named tables of a job's ranks, and what they add up to. ``report["straggler_summary"]`` is a DataFrame."""
 
     def __init__(self, result: RanksAnalysis) -> None:
+        super().__init__(sheets_of(result.frames, rank_sheets()))
         self.result = result
-        self.sheets: tuple[Sheet, ...] = sheets_of(result.frames, rank_sheets())
-
-    def __getitem__(self, title: str) -> pd.DataFrame:
-        """The sheet ``title``; UsageError, naming near ones, when the report has none."""
-        found = by_title(self.sheets, title)
-        if found is None:
-            raise UsageError.unknown("sheet", title, self)
-        return found.headed()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([made.title for made in self.sheets])
-
-    def __len__(self) -> int:
-        return len(self.sheets)
 
     @property
     def summary(self) -> Summary:
@@ -102,14 +89,12 @@ class RankReport:
 
     def write(self, folder: str | PathLike[str], *, csv: bool = False) -> Path:
         """Fills ``folder`` with collectives.xlsx and collectives.json (and csv/): all of them or none."""
-        from tracelens.report.csv_report import write_csv
-
         folder = Path(folder)
         refuse_foreign(folder)
         with whole_folder(folder) as staging:
             self.to_excel(staging / XLSX)
             if csv:
-                write_csv(staging / CSV, self.sheets)
+                self.to_csv(staging / CSV)
             self.to_json(staging / JSON)
         return folder
 
@@ -187,13 +172,8 @@ class RankReport:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raises before any work is done when a report could not go to ``folder``: UsageError, InputError."""
-    if not folder.absolute().parent.is_dir():
-        raise InputError(f"cannot write {folder}: there is no folder {folder.parent}")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file, but a report is a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / JSON).is_file():
-        raise UsageError(f"{folder} exists and is not a tracelens report on ranks; choose another folder with -o")
+    """Raises, see ``refuse_folder``, before any work is done when a report could not go to ``folder``."""
+    refuse_folder(folder, (folder / JSON).is_file, "a tracelens report on ranks")
 
 
 def _records(sheet: Sheet) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from html import escape
 from os import PathLike
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.atomic_write import whole_folder
-from tracelens.errors import InputError, UsageError
-from tracelens.report.assembly import Analyzed, Sheet, assemble, by_title, json_views
+from tracelens.errors import UsageError
+from tracelens.report.assembly import Analyzed, assemble, json_views
 from tracelens.report.json_report import is_report, json_bytes, write_json
+from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.report.terminal import verdict
 from tracelens.schema import ColumnSet
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 XLSX, HTML, JSON, CSV = "report.xlsx", "report.html", "report.json", "csv"
 
 
-class Report:
+class Report(NamedSheets):
     """Named tables of one trace, and what they add up to.
 
     ``report["GEMM"]`` is the sheet of that name as a DataFrame under the headers of the workbook; ``list(report)`` are
@@ -37,26 +38,10 @@ class Report:
     def __init__(self, result: Analyzed, summary: Summary, *, extensions: Iterable[object] = ()) -> None:
         """``extensions``: modules or marked functions that may add sheets."""
         assembly = assemble(result, extensions)
+        super().__init__(assembly.sheets)
         self.result = result
-        self.sheets: tuple[Sheet, ...] = assembly.sheets
         self.failures: tuple[Notice, ...] = assembly.failures
         self.summary = _with_notices(summary, assembly.failures)
-
-    def __getitem__(self, title: str) -> pd.DataFrame:
-        """The sheet ``title``; UsageError, naming near ones, when the report has none."""
-        found = by_title(self.sheets, title)
-        if found is None:
-            raise UsageError.unknown("sheet", title, self)
-        return found.headed()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([made.title for made in self.sheets])
-
-    def __len__(self) -> int:
-        return len(self.sheets)
-
-    def __contains__(self, title: object) -> bool:
-        return any(made.title == title for made in self.sheets)
 
     @property
     def has_failed_extension(self) -> bool:
@@ -128,13 +113,6 @@ class Report:
             write_json(path, self.summary, ops, json_views(self.result, self.sheets))
         return json_bytes(self.summary, ops, json_views(self.result, self.sheets)).decode()
 
-    def to_csv(self, folder: str | PathLike[str]) -> Path:
-        """Writes one CSV file per sheet."""
-        from tracelens.report.csv_report import write_csv
-
-        write_csv(folder, self.sheets)
-        return Path(folder)
-
     def write(self, folder: str | PathLike[str], *, csv: bool = False) -> Path:
         """Fills ``folder`` with report.xlsx, report.html and report.json (and csv/): all of them or none.
 
@@ -167,19 +145,8 @@ class Report:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raises before any work is done when a report could not go to ``folder``.
-
-    UsageError when it holds something else than a report of ours; InputError when it is a file, or when the folder
-    above it does not exist.
-    """
-    if not folder.absolute().parent.is_dir():
-        raise InputError(f"cannot write {folder}: there is no folder {folder.parent}")
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise InputError(f"{folder} is a file, but a report is a folder")
-    if any(folder.iterdir()) and not is_report(folder / JSON):
-        raise UsageError(f"{folder} exists and is not a tracelens report; choose another folder with -o")
+    """Raises, see ``refuse_folder``, before any work is done when a report could not go to ``folder``."""
+    refuse_folder(folder, lambda: is_report(folder / JSON), "a tracelens report")
 
 
 def _with_notices(summary: Summary, added: tuple[Notice, ...]) -> Summary:

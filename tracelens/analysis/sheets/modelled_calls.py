@@ -13,6 +13,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.attribution.event_category import COPY
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets.distinct_calls import (
     STATISTICS,
@@ -95,37 +96,18 @@ def modelled_table(
     frame["example_row"] = group.example
     frame["operation_count"] = np.bincount(of_call, minlength=len(frame))
     duration_us = np.where(has_host_time(table, calls.row), table.duration_ns[calls.row] / NS_PER_US, np.nan)
-    flops, hbm, wire = (
-        work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
-    )
-    wire = np.where(wire > 0, wire, np.nan)
-    every_row = wire.copy()
     exchange = [exchanges.get(c) for c in code.tolist()]
-    for i, found in enumerate(exchange):
-        if found is not None and found.exchanged_bytes:
-            every_row[i] = found.exchanged_bytes
-    frame["gflops"] = flops / FLOPS_PER_GFLOP
-    frame["hbm_mb"] = hbm / BYTES_PER_MB
-    frame["flops_per_byte"] = np.divide(flops, hbm, out=np.full(len(flops), np.nan), where=hbm > 0)
-    frame["wire_mb"] = every_row / BYTES_PER_MB
-    amounts = {"tflops_s": flops, "hbm_tb_s": hbm, "effective_interconnect_tb_s": wire}
-    amounts = {key: amount / TERA_PER_S_IN_PER_US for key, amount in amounts.items()}
+    done = _add_work(frame, work, position, exchange)
+    amounts = {key: amount / TERA_PER_S_IN_PER_US for key, amount in done.items()}
     rates = {key: _rate(amount, kernel_us, of_call) for key, amount in amounts.items()}
     columns = {"duration_us": duration_us, "kernel_us": kernel_us, **rates}
     measured = statistics(columns, of_call, totals=("duration_us", "kernel_us"))
     measured["duration_us_sum"] = measured["duration_us_sum"].where(measured["duration_us_mean"].notna())
     for key, amount in amounts.items():
         measured[f"{key}_mean"] = _mean_rate(amount, kernel_us, of_call)
-    spoken = [readings.readings[c] if c >= 0 else None for c in code.tolist()]
-    models = [None if reading is None else reading.model for reading in spoken]
-    frame["model"] = [None if m is None else type(m).__name__ for m in models]
-    frame["has_perf_model"] = [m is not None for m in models]
-    frame["compute_spec"] = [None if r is None else r.compute_spec for r in spoken]
-    precision = [None if r is None or r.computed_in is None else r.computed_in.label for r in spoken]
-    frame["computed_in"] = np.array(precision, object)
-    frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
+    _add_models(frame, [readings.readings[c] if c >= 0 else None for c in code.tolist()])
     frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
-    _add_exchanges(frame, exchange, wire)
+    _add_exchanges(frame, exchange, done["effective_interconnect_tb_s"])
     gap = activity.gap_before[calls.first_event].astype(float)
     kernels = np.bincount(of_call[calls.call_of_event], minlength=len(frame))
     frame["kernels_per_call"] = kernels / frame["operation_count"]
@@ -135,6 +117,35 @@ def modelled_table(
     frame = _with_estimate(frame, work, position, kernel_us, of_call)
     frame = frame.join(kernel_details(table, activity, calls.events, of_call[calls.call_of_event]))
     return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
+
+
+def _add_work(
+    frame: pd.DataFrame, work: Work, position: Ints, exchange: Sequence[Exchange | None]
+) -> dict[str, Floats]:
+    """Adds FLOPs and bytes of a call; returns what its rates are of: FLOPs, HBM bytes, bytes on the wire."""
+    flops, hbm, wire = (
+        work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
+    )
+    wire = np.where(wire > 0, wire, np.nan)
+    every_row = wire.copy()
+    for i, found in enumerate(exchange):
+        if found is not None and found.exchanged_bytes:
+            every_row[i] = found.exchanged_bytes
+    frame["gflops"] = flops / FLOPS_PER_GFLOP
+    frame["hbm_mb"] = hbm / BYTES_PER_MB
+    frame["flops_per_byte"] = np.divide(flops, hbm, out=np.full(len(flops), np.nan), where=hbm > 0)
+    frame["wire_mb"] = every_row / BYTES_PER_MB
+    return {"tflops_s": flops, "hbm_tb_s": hbm, "effective_interconnect_tb_s": wire}
+
+
+def _add_models(frame: pd.DataFrame, spoken: Sequence[Reading | None]) -> None:
+    models = [None if reading is None else reading.model for reading in spoken]
+    frame["model"] = [None if m is None else type(m).__name__ for m in models]
+    frame["has_perf_model"] = [m is not None for m in models]
+    frame["compute_spec"] = [None if r is None else r.compute_spec for r in spoken]
+    precision = [None if r is None or r.computed_in is None else r.computed_in.label for r in spoken]
+    frame["computed_in"] = np.array(precision, object)
+    frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
 
 
 def _counted_calls(activity: DeviceActivity, calls: Calls) -> npt.NDArray[np.bool_]:

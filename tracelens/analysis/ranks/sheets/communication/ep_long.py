@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from tracelens.analysis.intervals import union_by_group
-from tracelens.analysis.ranks.rank_summary import NOTIFY
+from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.ranks.sheets.rank_columns import (
     EXCHANGE_BYTES,
@@ -50,8 +52,7 @@ def frame(job: JobContext) -> pd.DataFrame:
     rows = np.flatnonzero((calls.op >= 0) | is_exchange[calls.message]) if len(calls.start) else np.zeros(0, np.int64)
     if not len(rows):
         return pd.DataFrame()
-    alone = calls.op[rows] < 0
-    call = np.where(alone, -1 - np.arange(len(rows)), calls.op[rows])
+    call = np.where(calls.op[rows] < 0, -1 - np.arange(len(rows)), calls.op[rows])
     order = np.lexsort((calls.start[rows], call, calls.rank[rows]))
     rows, call = rows[order], call[order]
     fresh = np.concatenate(([True], (np.diff(call) != 0) | (np.diff(calls.rank[rows]) != 0)))
@@ -85,9 +86,7 @@ def frame(job: JobContext) -> pd.DataFrame:
         channel = calls.channels[int(calls.channel_of[at])] if at >= 0 else None
         members = channel.ranks if channel is not None else ()
         op = summary.ops[int(summary.op_kind[call[first]])] if call[first] >= 0 else None
-        exchanged = op.exchanged_bytes if op is not None else None
-        share = op.remote_share(rank, members) if op is not None else None
-        remote = exchanged * share.share if exchanged is not None and share is not None else None
+        sent, remote = _sent(op, rank, members)
         busy_us, transfer_us = busy[number] / NS_PER_US, transfer[number] / NS_PER_US
         whole = moved[number] > 0 and met[number] == moved[number]
         records.append(
@@ -97,13 +96,7 @@ def frame(job: JobContext) -> pd.DataFrame:
                 "group_size": len(members) or None,
                 "rank": rank,
                 "step": int(calls.step[rows[first]]),
-                "tokens": op.tokens if op is not None else None,
-                "hidden": op.hidden if op is not None else None,
-                "rows": op.rows if op is not None else None,
-                "rows_from": op.rows_from if op is not None else "",
-                "wire_mb": _mb(exchanged),
-                "remote_mb": _mb(remote),
-                "remote_from": share.source if share is not None else "",
+                **sent,
                 "kernels": int(last_of[number]) - first,
                 "busy_us": busy_us,
                 "wait_us": waited[number] / NS_PER_US,
@@ -114,6 +107,24 @@ def frame(job: JobContext) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(records)
+
+
+def _sent(op: ExchangeOp | None, rank: int, members: tuple[int, ...]) -> tuple[dict[str, Any], float | None]:
+    """What an exchange sends, and the bytes of it that leave the rank."""
+    if op is None:
+        keys = ("tokens", "hidden", "rows", "rows_from", "wire_mb", "remote_mb", "remote_from")
+        return dict.fromkeys(keys) | {"rows_from": "", "remote_from": ""}, None
+    exchanged, share = op.exchanged_bytes, op.remote_share(rank, members)
+    remote = exchanged * share.share if exchanged is not None and share is not None else None
+    return {
+        "tokens": op.tokens,
+        "hidden": op.hidden,
+        "rows": op.rows,
+        "rows_from": op.rows_from,
+        "wire_mb": _mb(exchanged),
+        "remote_mb": _mb(remote),
+        "remote_from": share.source if share is not None else "",
+    }, remote
 
 
 def _mb(nbytes: float | None) -> float | None:
