@@ -1,12 +1,16 @@
-"""``tracelens extensions list|check``."""
+"""``tracelens extensions list|check|new``."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tracelens import OpSignature
 from tracelens.cli import main
+from tracelens.extensions import load_extension
 
 
 def test_the_bundled_ones_are_listed(capsys: pytest.CaptureFixture[str]):
@@ -43,3 +47,67 @@ def test_a_broken_file_exits_with_2_and_names_file_and_line(tmp_path: Path, caps
     out, err = capsys.readouterr()
     assert out == ""
     assert err == f"error: extension {path}:3 does not load: RuntimeError: no  (exit 2)\n"
+
+
+HOSTILE = 'my_lib::op"""\nraise SystemExit(7)\n#'
+
+
+def _trace(path: Path, name: str, **args: object) -> Path:
+    event = {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 1, "dur": 5, "args": args}
+    path.write_text(json.dumps({"traceEvents": [event, {**event, "ts": 10}]}), encoding="utf-8")
+    return path
+
+
+def test_a_new_one_loads_and_counts_the_recorded_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """[4, 6] BF16 and [6] FP32 read, [4, 6] BF16 written: 48 + 24 + 48 bytes. The scalar between them is none."""
+    shapes = {"Input Dims": [[4, 6], [], [6]], "Input type": ["c10::BFloat16", "Scalar", "float"]}
+    trace = _trace(tmp_path / "t.json", "my_lib::op", **shapes)
+    path = tmp_path / "mine.py"
+    assert main(["extensions", "new", "my_lib::op", "--from", str(trace), "-o", str(path)]) == 0
+    assert capsys.readouterr().out == f"wrote {path}\n"
+    assert "#   2 x ((4, 6), (), (6,))" in path.read_text(encoding="utf-8")
+    binding = load_extension(str(path)).traced_names
+    assert set(binding) == {"my_lib::op"}
+    module: dict[str, Any] = {}
+    exec(path.read_text(encoding="utf-8"), module)  # noqa: S102
+    op = OpSignature(name="my_lib::op", shapes=((4, 6), (), (6,)), dtypes=("c10::BFloat16", "Scalar", "float"))
+    assert module["read"](op).hbm_bytes() == 48 + 24 + 48
+
+
+def test_names_of_a_trace_never_become_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    trace = _trace(tmp_path / "t.json", HOSTILE, **{"Input Dims": [[2]], "Input type": ["float\nraise SystemExit(8)"]})
+    assert main(["extensions", "new", HOSTILE, "--from", str(trace)]) == 0
+    text = capsys.readouterr().out
+    assert not any(line.startswith("raise") for line in text.splitlines())
+    module: dict[str, Any] = {}
+    exec(text, module)  # noqa: S102
+    assert callable(module["read"])
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "said"),
+    [
+        (
+            "my_lib::oq",
+            {"Input Dims": [[2]], "Input type": ["float"]},
+            "no CPU op is called 'my_lib::oq'; near: 'my_lib::op'",
+        ),
+        ("my_lib::op", {}, "no shapes of tensors are recorded for 'my_lib::op'; record with record_shapes=True"),
+    ],
+)
+def test_what_cannot_be_begun_says_why(
+    op: str, args: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    trace = _trace(tmp_path / "t.json", "my_lib::op", **args)
+    assert main(["extensions", "new", op, "--from", str(trace), "-o", str(tmp_path / "mine.py")]) == 1
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "mine.py").exists()
+
+
+def test_a_file_that_exists_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    trace = _trace(tmp_path / "t.json", "my_lib::op", **{"Input Dims": [[2]], "Input type": ["float"]})
+    mine = tmp_path / "mine.py"
+    mine.write_text("MINE = 1\n", encoding="utf-8")
+    assert main(["extensions", "new", "my_lib::op", "--from", str(trace), "-o", str(mine)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert mine.read_text(encoding="utf-8") == "MINE = 1\n"

@@ -1,17 +1,24 @@
-"""List available extensions, or check that a file, module or installed name loads."""
+"""List available extensions, check that one loads, or begin one from the arguments that a trace recorded."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from tracelens.atomic_write import whole_file
+from tracelens.errors import UsageError
 from tracelens.extensions import Extension, bundled_extensions, installed_extensions, load_extension
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|check")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|check|new")
     actions.add_parser("list", help="list bundled and installed extensions")
     check = actions.add_parser("check", help="load an extension and show what it adds")
     check.add_argument("extension", metavar="FILE", help="a .py file, a module, or a bundled or installed name")
+    new = actions.add_parser("new", help="begin an extension for an op from the arguments that a trace recorded")
+    new.add_argument("op", metavar="OP", help="the op's name as the trace spells it")
+    new.add_argument("--from", dest="trace", metavar="TRACE", required=True, type=Path, help="a trace with the op")
+    new.add_argument("-o", "--output", metavar="FILE", type=Path, help="a new .py file; default: printed")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -22,7 +29,25 @@ def run(args: argparse.Namespace) -> int:
         for name, distribution in installed_extensions():
             print(f"{name:<22} installed by {distribution}; give --extension {name}")
         return 0
+    if args.action == "new":
+        return _begin(args)
     _show(load_extension(args.extension))
+    return 0
+
+
+def _begin(args: argparse.Namespace) -> int:
+    if args.output is not None and args.output.exists():
+        raise UsageError(f"-o {args.output} exists already; give the name of a new file")
+    from tracelens.analysis.extension_stub import extension_stub
+    from tracelens.analysis.loaded_trace import load
+
+    text = extension_stub(load(args.trace), args.op)
+    if args.output is None:
+        print(text, end="")
+        return 0
+    with whole_file(args.output) as file:
+        file.write(text.encode())
+    print(f"wrote {args.output}")
     return 0
 
 
