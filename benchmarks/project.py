@@ -237,8 +237,8 @@ def ranked(made: Sequence[Measured]) -> None:
     for each in sorted({family(m.row) for m in made}):
         mine = [m for m in made if family(m.row) == each]
         if len(mine) >= 4:
-            measured = [m.found.tokens_s_gpu * m.found.step_us / m.step_us for m in mine]
-            ranks = [np.argsort(np.argsort(v)) for v in ([m.found.tokens_s_gpu for m in mine], measured)]
+            measured = [m.found.tokens_per_s_per_gpu * m.found.step_us / m.step_us for m in mine]
+            ranks = [np.argsort(np.argsort(v)) for v in ([m.found.tokens_per_s_per_gpu for m in mine], measured)]
             found[each] = float(np.corrcoef(*ranks)[0, 1])
     print("\nrank correlation of tokens/s/GPU, nothing fitted: " + ", ".join(f"{k} {v:.2f}" for k, v in found.items()))
 
@@ -262,8 +262,15 @@ def amd(rows: Sequence[Mapping[str, str]]) -> None:
             found = project_row({**row, "gbs": batch, "recompute": recompute}).projection
             if found is not None and (found.infeasible is None or recompute == "full"):
                 measured = float(row["tokens_s_gpu"])
-                cells = row["id"], row["model"], row["gpu"], recompute, f"{measured:.0f}", f"{found.tokens_s_gpu:.0f}"
-                print(f"| {' | '.join(cells)} | {found.tokens_s_gpu / measured - 1:+.0%} |")
+                cells = (
+                    row["id"],
+                    row["model"],
+                    row["gpu"],
+                    recompute,
+                    f"{measured:.0f}",
+                    f"{found.tokens_per_s_per_gpu:.0f}",
+                )
+                print(f"| {' | '.join(cells)} | {found.tokens_per_s_per_gpu / measured - 1:+.0%} |")
                 break
 
 

@@ -51,7 +51,7 @@ class Scheduled:
 
     schedule: str
     chunks: int = 1
-    tokens_s_gpu: float
+    tokens_per_s_per_gpu: float
     used: float
 
 
@@ -122,24 +122,24 @@ PRIMUS = (
         label="Llama-2-7B, 16 layers, 8 MI300X, pp 8", model="llama2-7b", blocks="16(*-)", device="mi300x",
         degrees={"pp": 8},
         rows=(
-            Scheduled(schedule="1f1b", tokens_s_gpu=10057, used=16.26),
-            Scheduled(schedule="interleaved", chunks=2, tokens_s_gpu=10974, used=21.40),
-            Scheduled(schedule="zb-v", tokens_s_gpu=11347, used=18.11),
-            Scheduled(schedule="v-half", tokens_s_gpu=10894, used=14.06),
-            Scheduled(schedule="v-min", tokens_s_gpu=8897, used=11.90),
+            Scheduled(schedule="1f1b", tokens_per_s_per_gpu=10057, used=16.26),
+            Scheduled(schedule="interleaved", chunks=2, tokens_per_s_per_gpu=10974, used=21.40),
+            Scheduled(schedule="zb-v", tokens_per_s_per_gpu=11347, used=18.11),
+            Scheduled(schedule="v-half", tokens_per_s_per_gpu=10894, used=14.06),
+            Scheduled(schedule="v-min", tokens_per_s_per_gpu=8897, used=11.90),
         ),
     ),
     Schedules(
         label="Qwen3-235B, 32 MI355X, pp 4, ep 8", model="qwen3-235b-a22b", device="mi355x",
         degrees={"pp": 4, "dp": 8, "ep": 8},
         rows=(
-            Scheduled(schedule="1f1b", tokens_s_gpu=2742, used=261.58),
-            Scheduled(schedule="interleaved", chunks=3, tokens_s_gpu=3012, used=287.13),
-            Scheduled(schedule="interleaved", chunks=4, tokens_s_gpu=3024, used=278.82),
-            Scheduled(schedule="zb-1p", tokens_s_gpu=2963, used=272.13),
-            Scheduled(schedule="zb-v", tokens_s_gpu=2953, used=284.36),
-            Scheduled(schedule="v-half", tokens_s_gpu=2913, used=257.84),
-            Scheduled(schedule="v-min", tokens_s_gpu=2201, used=228.28),
+            Scheduled(schedule="1f1b", tokens_per_s_per_gpu=2742, used=261.58),
+            Scheduled(schedule="interleaved", chunks=3, tokens_per_s_per_gpu=3012, used=287.13),
+            Scheduled(schedule="interleaved", chunks=4, tokens_per_s_per_gpu=3024, used=278.82),
+            Scheduled(schedule="zb-1p", tokens_per_s_per_gpu=2963, used=272.13),
+            Scheduled(schedule="zb-v", tokens_per_s_per_gpu=2953, used=284.36),
+            Scheduled(schedule="v-half", tokens_per_s_per_gpu=2913, used=257.84),
+            Scheduled(schedule="v-min", tokens_per_s_per_gpu=2201, used=228.28),
         ),
     ),
 )  # fmt: skip
@@ -176,9 +176,9 @@ def scheduled(each: Schedules, row: Scheduled) -> str:
         )
         for count in MICRO_BATCHES
     ]  # fmt: skip
-    projected = " | ".join(f"{one.tokens_s_gpu:.0f}" for one in found)
+    projected = " | ".join(f"{one.tokens_per_s_per_gpu:.0f}" for one in found)
     last, fullest = gib(found[-1].stages[-1]), gib(found[-1].peak_memory)
-    return f"{row.tokens_s_gpu:.0f} | {projected} | {row.used:.1f} | {last:.1f} | {fullest:.1f}"
+    return f"{row.tokens_per_s_per_gpu:.0f} | {projected} | {row.used:.1f} | {last:.1f} | {fullest:.1f}"
 
 
 def loaded(model: str, blocks: str | None) -> ModelConfig:

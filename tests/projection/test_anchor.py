@@ -21,7 +21,7 @@ def test_a_step_that_took_a_fifth_longer_makes_every_other_a_fifth_longer() -> N
     one, two = (project(MODEL, ParallelConfig(dp=dp), SYSTEM, sequence=4096) for dp in (8, 16))
     anchored = Anchor.of(one, 1.2 * one.step_us, "a step").on(two)
     assert anchored.step_us == pytest.approx(1.2 * two.step_us)
-    assert anchored.tokens_s_gpu == pytest.approx(two.tokens_s_gpu / 1.2)
+    assert anchored.tokens_per_s_per_gpu == pytest.approx(two.tokens_per_s_per_gpu / 1.2)
     assert anchored.breakdown_us[PART] == pytest.approx(0.2 * two.step_us)
     assert sum(anchored.breakdown_us.values()) == pytest.approx(anchored.step_us)
     assert anchored.notes[-1] == "scaled by 1.200 to match a step"

@@ -49,7 +49,7 @@ def step(p: ParallelConfig, system: System, model: ModelConfig = LLAMA, **option
 def test_the_breakdown_adds_up_to_the_step(p: ParallelConfig, hopper: System) -> None:
     found = step(p, hopper)
     assert sum(found.breakdown_us.values()) == pytest.approx(found.step_us)
-    assert found.tokens_s_gpu == pytest.approx(p.global_batch * 4096 / p.ranks / found.step_us * 1e6)
+    assert found.tokens_per_s_per_gpu == pytest.approx(p.global_batch * 4096 / p.ranks / found.step_us * 1e6)
     assert found.mfu == pytest.approx(found.tflops_gpu / (1978.9 if p.precision == "fp8" else 989.4))
 
 

@@ -136,7 +136,7 @@ def project_rows(
         if (found := point.projection) is not None:
             figures = {
                 "step_time_s_est": f"{found.step_us / 1e6:.4f}",
-                "tokens_s_gpu_est": f"{found.tokens_s_gpu:.1f}",
+                "tokens_s_gpu_est": f"{found.tokens_per_s_per_gpu:.1f}",
                 "tflops_gpu_est": f"{found.tflops_gpu:.1f}",
                 "memory_gb_est": f"{found.peak_memory.peak / 1e9:.1f}",
             }

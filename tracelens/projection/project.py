@@ -71,7 +71,7 @@ class Result:
         found = self.projection
         return {
             "step_time_s": found.step_us / US_PER_S,
-            "tokens_s_gpu": found.tokens_s_gpu,
+            "tokens_s_gpu": found.tokens_per_s_per_gpu,
             "tflops_gpu": found.tflops_gpu,
             "mfu": found.mfu,
             "memory_gb": found.peak_memory.peak / BYTES_PER_GB,

@@ -51,10 +51,15 @@ class Projection:
     job: Job = field(repr=False, compare=False)
 
     @property
-    def tokens_s_gpu(self) -> float:
+    def tokens_per_s_per_gpu(self) -> float:
         """Tokens per second and rank."""
         tokens = self.parallel.global_batch * self.sequence
         return tokens / self.parallel.ranks / (self.step_us / US_PER_S)
+
+    @property
+    def tokens_s_gpu(self) -> float:
+        """The former name of ``tokens_per_s_per_gpu``, which columns of files keep."""
+        return self.tokens_per_s_per_gpu
 
     @property
     def peak_memory(self) -> memory.StageMemory:

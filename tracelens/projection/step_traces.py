@@ -47,7 +47,7 @@ _SPELLED = {
 }
 
 
-class Happening(NamedTuple):
+class TimelineEvent(NamedTuple):
     """One operation on one stream of a rank's device; whole ns from the step's start.
 
     ``launch_ns`` and ``host_ns``: when the host began and how long it took, on the thread of the compute stream's
@@ -69,23 +69,23 @@ class Timeline:
     """Everything that one pipeline rank's device does in a step, by launch."""
 
     rank: int
-    happenings: tuple[Happening, ...]
+    events: tuple[TimelineEvent, ...]
     step_ns: int
 
     def op_times_ns(self) -> dict[str, tuple[int, int]]:
         """Name -> how often, and how long in all."""
         calls: Counter[str] = Counter()
         times: dict[str, int] = defaultdict(int)
-        for happening in self.happenings:
-            calls[happening.name] += 1
-            times[happening.name] += happening.duration_ns
+        for event in self.events:
+            calls[event.name] += 1
+            times[event.name] += event.duration_ns
         return {name: (calls[name], times[name]) for name in sorted(calls)}
 
 
 def timeline(job: Job, ran: Run, rank: int) -> Timeline:
     """What pipeline rank ``rank`` does."""
     found = [*_tasks(job, ran, rank), *_hops(job, ran, rank), *_finish(job, ran, rank)]
-    return Timeline(rank=rank, happenings=tuple(_one_at_a_time(found)), step_ns=_ns(ran.step_us))
+    return Timeline(rank=rank, events=tuple(_one_at_a_time(found)), step_ns=_ns(ran.step_us))
 
 
 def write_traces(job: Job, ran: Run, folder: Path, ranks: Sequence[int] | None = None) -> list[Path]:
@@ -106,7 +106,7 @@ def write_traces(job: Job, ran: Run, folder: Path, ranks: Sequence[int] | None =
     return written
 
 
-def _tasks(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
+def _tasks(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:
     """Kernels of the rank's tasks, no earlier than the host launched them, and the transfers beside them."""
     pipeline = ran.pipeline
     for task, one, start_us, launch_us in zip(
@@ -118,16 +118,16 @@ def _tasks(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
             if isinstance(transfer, Transfer):
                 stream = "fsdp" if job.parallel.zero == 3 else "dp gather" if transfer.key[0] == "gather" else "dp"
                 name = f"weights.{transfer.key[0]}.{transfer.model.kind}"
-                yield Happening(name, transfer.model, stream, _ns(start_us + at_us), _ns(time_us))
+                yield TimelineEvent(name, transfer.model, stream, _ns(start_us + at_us), _ns(time_us))
 
 
-def _launched(job: Job, one: Pass, start_us: float, launch_us: float, label: str) -> Iterator[Happening]:
+def _launched(job: Job, one: Pass, start_us: float, launch_us: float, label: str) -> Iterator[TimelineEvent]:
     host_us = job.software.host_us_per_op
     late_us = 0.0
     for number, kernel in enumerate(one.kernels()):
         begins, ends = launch_us + number * host_us, launch_us + (number + 1) * host_us
         late_us = max(late_us, ends - start_us - kernel.start_us)
-        yield Happening(
+        yield TimelineEvent(
             _name(kernel), kernel.op.model, kernel.stream, _ns(start_us + kernel.start_us + late_us),
             _ns(kernel.time_us), _ns(begins), _ns(ends) - _ns(begins), label,
         )  # fmt: skip
@@ -138,7 +138,7 @@ def _name(kernel: Kernel) -> str:
     return f"{kernel.op.name}.{phase}"
 
 
-def _hops(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
+def _hops(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:
     """Sends, and receives from when the rank waits for them."""
     pipeline = ran.pipeline
     elements = round(
@@ -156,52 +156,52 @@ def _hops(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
         if received is not None:
             left, came = received
             start = min(free, left) if came > free else left
-            yield Happening(
+            yield TimelineEvent(
                 f"pipeline.recv.{way}", models["recv"], f"receive {way}", _ns(start), _ns(came) - _ns(start)
             )
         if sent is not None:
-            yield Happening(
+            yield TimelineEvent(
                 f"pipeline.send.{way}", models["send"], f"send {way}", _ns(sent[0]), _ns(sent[1]) - _ns(sent[0])
             )
         free = pipeline.ends_us[rank][at]
 
 
-def _finish(job: Job, ran: Run, rank: int) -> Iterator[Happening]:
+def _finish(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:
     """The gradients' norm, its sum, in which ranks wait for each other, the optimizer, and the wait for the slowest."""
     finish = ran.finish[rank]
     (norm, norm_us), (total, _), (adam, adam_us) = finish.ops
     summed_ns, ready_us = _ns(finish.summed_us), finish.reduced_us + norm_us
-    yield Happening(norm.name, norm.model, COMPUTE, _ns(finish.reduced_us), _ns(norm_us))
-    yield Happening(total.name, total.model, "dp", _ns(ready_us), summed_ns - _ns(ready_us))
-    yield Happening(adam.name, adam.model, COMPUTE, summed_ns, _ns(adam_us))
+    yield TimelineEvent(norm.name, norm.model, COMPUTE, _ns(finish.reduced_us), _ns(norm_us))
+    yield TimelineEvent(total.name, total.model, "dp", _ns(ready_us), summed_ns - _ns(ready_us))
+    yield TimelineEvent(adam.name, adam.model, COMPUTE, summed_ns, _ns(adam_us))
     end_ns = summed_ns + _ns(adam_us)
     barrier = Collective(
         kind="barrier", elements_in=0, elements_out=0, ranks=job.parallel.ranks, dtype=job.parallel.width
     )
-    yield Happening("step.barrier", barrier, "dp", end_ns, max(_ns(ran.step_us) - end_ns, 0))
+    yield TimelineEvent("step.barrier", barrier, "dp", end_ns, max(_ns(ran.step_us) - end_ns, 0))
 
 
-def _one_at_a_time(happenings: Iterable[Happening]) -> Iterator[Happening]:
+def _one_at_a_time(events: Iterable[TimelineEvent]) -> Iterator[TimelineEvent]:
     """In the order of their start on each stream, none before the one before it ended; without empty ones.
 
     Times are exact to a nanosecond each, so rounding can have two overlap by one.
     """
     free: dict[str, int] = defaultdict(int)
-    for happening in sorted(happenings, key=lambda each: each.start_ns):
-        if not happening.duration_ns:
+    for event in sorted(events, key=lambda each: each.start_ns):
+        if not event.duration_ns:
             continue
-        start = max(happening.start_ns, free[happening.stream])
-        free[happening.stream] = start + happening.duration_ns
-        yield happening._replace(start_ns=start)
+        start = max(event.start_ns, free[event.stream])
+        free[event.stream] = start + event.duration_ns
+        yield event._replace(start_ns=start)
 
 
 def _recorded(job: Job, stage: Timeline, rank: int) -> RecordedTrace:
     """The host's launches on one thread, every stream of transfers with a thread of its own."""
-    launched = sorted((h for h in stage.happenings if h.launch_ns is not None), key=lambda h: (h.launch_ns, h.start_ns))
-    others: dict[str, list[Happening]] = defaultdict(list)
-    for happening in stage.happenings:
-        if happening.launch_ns is None:
-            others[happening.stream].append(happening)
+    launched = sorted((h for h in stage.events if h.launch_ns is not None), key=lambda h: (h.launch_ns, h.start_ns))
+    others: dict[str, list[TimelineEvent]] = defaultdict(list)
+    for event in stage.events:
+        if event.launch_ns is None:
+            others[event.stream].append(event)
     last = others.pop(COMPUTE, [])
     calls = (*_annotated(launched), *(_call(h, h.start_ns, h.duration_ns) for h in last))
     step = RecordedOp(
@@ -221,16 +221,16 @@ def _recorded(job: Job, stage: Timeline, rank: int) -> RecordedTrace:
     )
 
 
-def _annotated(launched: Sequence[Happening]) -> Iterator[RecordedOp]:
+def _annotated(launched: Sequence[TimelineEvent]) -> Iterator[RecordedOp]:
     """One annotation per task round the calls in it."""
     calls: list[RecordedOp] = []
     task = ""
-    for happening in launched:
-        if happening.task != task and calls:
+    for event in launched:
+        if event.task != task and calls:
             yield _round(task, calls)
             calls = []
-        task = happening.task
-        calls.append(_call(happening, happening.launch_ns or 0, happening.host_ns))
+        task = event.task
+        calls.append(_call(event, event.launch_ns or 0, event.host_ns))
     if calls:
         yield _round(task, calls)
 
@@ -243,28 +243,28 @@ def _round(task: str, calls: Sequence[RecordedOp]) -> RecordedOp:
     )  # fmt: skip
 
 
-def _call(happening: Happening, start_ns: int, duration_ns: int) -> RecordedOp:
+def _call(event: TimelineEvent, start_ns: int, duration_ns: int) -> RecordedOp:
     """An operation of the host that launches one kernel."""
-    details = _details(happening.model)
+    details = _details(event.model)
     kernel = RecordedKernel(
-        name=_kernel_name(happening),
-        start_ns=happening.start_ns,
-        duration_ns=happening.duration_ns,
-        stream=STREAMS[happening.stream],
+        name=_kernel_name(event),
+        start_ns=event.start_ns,
+        duration_ns=event.duration_ns,
+        stream=STREAMS[event.stream],
         details=details,
     )
     launch = RecordedLaunch(name="cudaLaunchKernel", start_ns=start_ns, duration_ns=duration_ns, kernels=(kernel,))
-    signature = OpSignature(name=happening.name)
+    signature = OpSignature(name=event.name)
     if details:
         signature = OpSignature(name="record_param_comms", attributes=tuple(sorted(details)))
-    elif happening.model is not None:
-        signature = recorded_signature(happening.model) or signature
+    elif event.model is not None:
+        signature = recorded_signature(event.model) or signature
     return RecordedOp(signature=signature, start_ns=start_ns, duration_ns=duration_ns, calls=(launch,))
 
 
-def _kernel_name(happening: Happening) -> str:
-    word = _word(happening.model)
-    return f"ncclDevKernel_{_SPELLED[word][0]}({happening.name})" if word is not None else happening.name
+def _kernel_name(event: TimelineEvent) -> str:
+    word = _word(event.model)
+    return f"ncclDevKernel_{_SPELLED[word][0]}({event.name})" if word is not None else event.name
 
 
 def _word(model: PerfModel | None) -> str | None:

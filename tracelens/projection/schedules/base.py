@@ -65,17 +65,17 @@ def schedule(name: str) -> Callable[[T], T]:
     return mark("schedule", name)
 
 
-def round_and_round(ranks: int, chunks: int) -> list[Route]:
+def round_robin_routes(ranks: int, chunks: int) -> list[Route]:
     """Part i of the model stands on rank i mod p."""
     return [[(part % ranks, part // ranks) for part in range(ranks * chunks)]]
 
 
-def there_and_back(ranks: int) -> list[Route]:
+def v_shaped_routes(ranks: int) -> list[Route]:
     """A V: chunk 0 of the ranks in order, then chunk 1 in reverse, so the first rank has both ends of the model."""
     return [[*((rank, 0) for rank in range(ranks)), *((rank, 1) for rank in reversed(range(ranks)))]]
 
 
-def exactly(name: str, chunks: int, asked: int) -> int:
+def check_chunk_count(name: str, chunks: int, asked: int) -> int:
     """``chunks``. UsageError when something else was ``asked`` for; 1 leaves it to the schedule."""
     if asked not in (1, chunks):
         several = f"{chunks} chunk{'s' if chunks > 1 else ''} per rank"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tracelens.projection.schedules.base import Plan, Task, there_and_back
+from tracelens.projection.schedules.base import Plan, Task, v_shaped_routes
 from tracelens.projection.schedules.zero_bubble import filled
 
 #: Slots of one micro-batch in a rank's repeating pattern.
@@ -60,7 +60,7 @@ class Block:
             ]
             wanted.append([task for _, task in sorted(timed)])
         limit = max(_kept(order) for order in slots)
-        return filled(plan, there_and_back(plan.ranks), wanted, limit)
+        return filled(plan, v_shaped_routes(plan.ranks), wanted, limit)
 
 
 def _kept(slots: Sequence[int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.projection.schedules.base import Plan, Route, Task, round_and_round, schedule
+from tracelens.projection.schedules.base import Plan, Route, Task, round_robin_routes, schedule
 
 
 @schedule("gpipe")
@@ -15,7 +15,7 @@ class GPipe:
         return asked
 
     def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        return round_and_round(ranks, chunks)
+        return round_robin_routes(ranks, chunks)
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         forward = [Task("F", m, c) for c in range(plan.chunks) for m in range(plan.micro_batches)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.errors import UsageError
-from tracelens.projection.schedules.base import Plan, Route, Task, round_and_round, schedule
+from tracelens.projection.schedules.base import Plan, Route, Task, round_robin_routes, schedule
 
 
 @schedule("interleaved")
@@ -19,7 +19,7 @@ class Interleaved:
         return asked
 
     def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        return round_and_round(ranks, chunks)
+        return round_robin_routes(ranks, chunks)
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         if plan.micro_batches % plan.ranks:

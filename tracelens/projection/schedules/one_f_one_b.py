@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.projection.schedules.base import Plan, Route, Task, exactly, round_and_round, schedule
+from tracelens.projection.schedules.base import Plan, Route, Task, check_chunk_count, round_robin_routes, schedule
 
 
 @schedule("1f1b")
@@ -12,10 +12,10 @@ class OneForwardOneBackward:
     """Balanced stages take (m + p - 1)(F + B); stage r keeps min(p - r + ahead, m) micro-batches."""
 
     def chunks(self, asked: int) -> int:
-        return exactly("1f1b", 1, asked)
+        return check_chunk_count("1f1b", 1, asked)
 
     def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        return round_and_round(ranks, chunks)
+        return round_robin_routes(ranks, chunks)
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         return [self._of(rank, plan) for rank in range(plan.ranks)]

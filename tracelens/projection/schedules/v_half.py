@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.projection.schedules.base import Plan, Route, Task, exactly, schedule, there_and_back
+from tracelens.projection.schedules.base import Plan, Route, Task, check_chunk_count, schedule, v_shaped_routes
 from tracelens.projection.schedules.building_blocks import Block
 
 
@@ -16,10 +16,10 @@ class VHalf:
     """
 
     def chunks(self, asked: int) -> int:
-        return exactly("v-half", 2, asked)
+        return check_chunk_count("v-half", 2, asked)
 
     def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        return there_and_back(ranks)
+        return v_shaped_routes(ranks)
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         return Block(down=2, up=1, back_down=2, back_up=1).tasks(plan)

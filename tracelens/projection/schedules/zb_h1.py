@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.projection.schedules.base import Plan, Route, Task, exactly, round_and_round, schedule
+from tracelens.projection.schedules.base import Plan, Route, Task, check_chunk_count, round_robin_routes, schedule
 
 
 @schedule("zb-h1")
@@ -16,10 +16,10 @@ class ZBH1:
     """
 
     def chunks(self, asked: int) -> int:
-        return exactly("zb-h1", 1, asked)
+        return check_chunk_count("zb-h1", 1, asked)
 
     def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        return round_and_round(ranks, chunks)
+        return round_robin_routes(ranks, chunks)
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         return [self._of(rank, plan) for rank in range(plan.ranks)]

@@ -23,7 +23,7 @@ def step_text(result: Result) -> str:
             f"{p.micro_batches} micro-batches of {p.micro_batch} x {found.sequence} tokens, {p.precision}{narrow}, "
             f"recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
         ),
-        f"  {found.tokens_s_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",
+        f"  {found.tokens_per_s_per_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",
         f"  cost models: {backends}",
         "",
         "where the time goes (busiest pipeline rank; exposed communication only)",
