@@ -194,6 +194,11 @@ def _changes(found: Projection) -> Iterator[tuple[str, ParallelConfig, str | Non
         yield "flash attention", replace(p, attention="flash"), schedule
     if p.ep > 1 and not p.ep_overlap:
         yield "overlap expert exchanges with another micro-batch", replace(p, ep_overlap=True), schedule
+    yield from _regrouped(p, found.schedule, schedule)
+
+
+def _regrouped(p: ParallelConfig, runs: str, schedule: str | None) -> Iterator[tuple[str, ParallelConfig, str | None]]:
+    """Changes of micro-batches, pipeline and degrees of a step that ``runs`` in a schedule."""
     if p.micro_batches % 2 == 0:
         size, number = 2 * p.micro_batch, p.micro_batches // 2
         yield f"micro-batch {size}", replace(p, micro_batch=size, micro_batches=number), schedule
@@ -203,7 +208,7 @@ def _changes(found: Projection) -> Iterator[tuple[str, ParallelConfig, str | Non
     if p.pp > 1:
         yield f"{2 * p.vpp} chunks per pipeline rank", replace(p, vpp=2 * p.vpp), None
         for other in ("zb-h1", "zb-v"):
-            if found.schedule != other:
+            if runs != other:
                 yield f"schedule {other}", replace(p, vpp=1), other
     for degree in ("tp", "pp", "cp"):
         value = getattr(p, degree)

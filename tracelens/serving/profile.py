@@ -68,19 +68,9 @@ class Profile:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """InputError for what is no such profile."""
-        try:
-            text = json.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise InputError(f"{path} is not JSON: {error}") from error
-        if not isinstance(text, dict):
-            raise InputError(f"{path}: a profile must be a JSON object")
-        if "aggregated_ops" not in text and "layers" not in text and len(text) == 1:
-            # A database of models with a single one in it
-            text = next(iter(text.values()))
-        layers = text.get("layers") if isinstance(text, dict) else None
-        phases = text.get("aggregated_ops") if isinstance(text, dict) else None
+        text = _read(Path(path))
+        layers = text.get("layers")
+        phases = text.get("aggregated_ops")
         if phases is None and isinstance(layers, list) and layers:
             phases = {
                 name: _summed([layer.get(name, {}) for layer in layers], f"{path}: layers")
@@ -93,6 +83,21 @@ class Profile:
             decode=_phase(phases.get("decode"), "token_in_batch", f"{path}: aggregated_ops.decode"),
             layers=len(layers) if isinstance(layers, list) and layers else None,
         )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(text, dict):
+        raise InputError(f"{path}: a profile must be a JSON object")
+    if "aggregated_ops" not in text and "layers" not in text and len(text) == 1:
+        # A database of models with a single one in it
+        text = next(iter(text.values()))
+    return text if isinstance(text, dict) else {}
 
 
 def _summed(parts: Sequence[Any], where: str) -> dict[str, float]:

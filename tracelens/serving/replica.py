@@ -30,33 +30,39 @@ PlanFunction: TypeAlias = Callable[["Lane"], tuple[list[tuple[int, int]], bool]]
 _ONE = 1 << 20
 
 
-class Replica:
-    """``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports.
+class Conduct(NamedTuple):
+    """How a replica runs: what its steps take on, and in how much detail they pass.
 
-    ``finished(replica, request)`` is called when an answer is complete; ``hand_over``, where given, when a prompt is
-    complete that decodes elsewhere.
+    ``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports.
     """
 
+    plan: PlanFunction
+    level: str = "medium"
+    contention: bool = False
+    order: str = "fcfs"
+    series: bool = False
+
+
+class Listeners(NamedTuple):
+    """Who is told: ``finished(replica, request)`` when an answer is complete, ``hand_over``, where given, when a prompt
+    is complete that decodes elsewhere, ``record`` after each step.
+    """
+
+    finished: Callable[[Replica, int], None]
+    hand_over: Callable[[Replica, int], None] | None = None
+    record: Callable[[Step], None] | None = None
+
+
+class Replica:
+    """A copy of the model with its own queue, cache and lanes."""
+
     def __init__(
-        self,
-        queue: EventQueue,
-        cost: StepCost,
-        requests: Requests,
-        log: RequestLog,
-        *,
-        plan: PlanFunction,
-        level: str = "medium",
-        contention: bool = False,
-        order: str = "fcfs",
-        finished: Callable[[Replica, int], None],
-        hand_over: Callable[[Replica, int], None] | None = None,
-        record: Callable[[Step], None] | None = None,
-        series: bool = False,
+        self, queue: EventQueue, cost: StepCost, requests: Requests, log: RequestLog, conduct: Conduct, to: Listeners
     ) -> None:
         engine, parallel = cost.deployment.engine, cost.deployment.parallelism
         self.queue, self.cost, self.requests, self.log = queue, cost, requests, log
-        self.plan, self.level, self.contention = plan, level, contention
-        self.finished, self.hand_over, self.record = finished, hand_over, record
+        self.plan, self.level, self.contention, order, series = conduct
+        self.finished, self.hand_over, self.record = to
         self.steps = StepLog(series=[] if series else None)
         total = cost.pool_tokens() // engine.block_tokens
         self.pool = BlockPool(total, engine.block_tokens, requests.piece_tokens)

@@ -12,7 +12,7 @@ from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment
 from tracelens.serving.log import RequestLog, StepLog
 from tracelens.serving.policies import policies
-from tracelens.serving.replica import LEVELS, Replica, Step
+from tracelens.serving.replica import LEVELS, Conduct, Listeners, Replica, Step
 from tracelens.serving.requests import Requests
 from tracelens.serving.routers import routers
 
@@ -108,14 +108,18 @@ class Simulation:
                 self.cost,
                 requests,
                 self.log,
-                plan=policies()[options.policy].target,
-                level=options.level(index),
-                contention=options.contention,
-                order=options.order,
-                finished=self._finished,
-                hand_over=self._hand_over if index >= options.replicas else None,
-                record=None if record is None else _recorder(record, index),
-                series=options.series,
+                Conduct(
+                    plan=policies()[options.policy].target,
+                    level=options.level(index),
+                    contention=options.contention,
+                    order=options.order,
+                    series=options.series,
+                ),
+                Listeners(
+                    finished=self._finished,
+                    hand_over=self._hand_over if index >= options.replicas else None,
+                    record=None if record is None else _recorder(record, index),
+                ),
             )
             for index in range(total)
         ]

@@ -124,22 +124,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
     InputError when it is missing, incomplete, or of a kind that is not modeled.
     """
-    try:
-        values = orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"{path.name} is not a JSON file: {error}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path.name} is not a model config: its top level is not an object")
-    for inner in _INNER:
-        if isinstance(values.get(inner), dict):
-            values = values[inner]
-            break
+    values = _language_model(path)
     keys = _Keys(path.name, values)
     kind = values.get("model_type")
     reader = _READERS.get(kind) if isinstance(kind, str) else None
-    if reader is None:
+    if reader is None or not isinstance(kind, str):
         raise InputError(
             f"{path.name}: model_type {kind!r} is not supported; supported: {', '.join(sorted(_READERS))}. "
             "Write any other shape as a model file, see docs/models.md"
@@ -154,6 +143,24 @@ def read_config(path: Path) -> dict[str, Any]:
     named = str(values.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     label = named or path.absolute().parent.name or path.stem
     return {"name": label, "label": label, "source": path.name, "notes": notes, "dtype": parsed, **shape}
+
+
+def _language_model(path: Path) -> dict[str, Any]:
+    """The keys of a file's language model."""
+    try:
+        values: Any = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"{path.name} is not a JSON file: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path.name} is not a model config: its top level is not an object")
+    for inner in _INNER:
+        if isinstance(values.get(inner), dict):
+            values = values[inner]
+            break
+    model: dict[str, Any] = values
+    return model
 
 
 def _decoder(keys: _Keys, kind: str) -> dict[str, Any]:
@@ -270,7 +277,7 @@ def _nemotron_h(keys: _Keys, kind: str) -> dict[str, Any]:
     if not blocks:
         keys.missing.append("hybrid_override_pattern")
     layers = keys.whole("num_hidden_layers")
-    if layers is not None and blocks and layers != len(blocks):
+    if blocks and layers not in (None, len(blocks)):
         raise InputError(f"{keys.file}: {len(blocks)} blocks in the pattern for {layers} layers")
     further = keys.whole("num_nextn_predict_layers") or 0
     further_blocks = _hybrid_blocks(keys, "mtp_hybrid_override_pattern")
@@ -278,16 +285,6 @@ def _nemotron_h(keys: _Keys, kind: str) -> dict[str, Any]:
     if further and not further_blocks:
         keys.missing.append("mtp_hybrid_override_pattern")
     keys.get("n_shared_experts")
-    mamba = None
-    if MAMBA.letter in blocks:
-        mamba = Mamba(
-            heads=keys.needed("mamba_num_heads"),
-            head_dim=keys.needed("mamba_head_dim"),
-            groups=keys.needed("n_groups"),
-            state=keys.needed("ssm_state_size"),
-            conv=keys.needed("conv_kernel"),
-            chunk=keys.needed("chunk_size"),
-        )
     return {
         "blocks": blocks or MLP.letter,
         "hidden": hidden,
@@ -303,8 +300,19 @@ def _nemotron_h(keys: _Keys, kind: str) -> dict[str, Any]:
         "mtp_layers": further,
         "mtp_blocks": further_blocks if further else "",
         "experts": _experts(keys, "nemotron_h") if MOE.letter in blocks else None,
-        "mamba": mamba,
+        "mamba": _mamba(keys) if MAMBA.letter in blocks else None,
     }
+
+
+def _mamba(keys: _Keys) -> Mamba:
+    return Mamba(
+        heads=keys.needed("mamba_num_heads"),
+        head_dim=keys.needed("mamba_head_dim"),
+        groups=keys.needed("n_groups"),
+        state=keys.needed("ssm_state_size"),
+        conv=keys.needed("conv_kernel"),
+        chunk=keys.needed("chunk_size"),
+    )
 
 
 def _hybrid_blocks(keys: _Keys, name: str) -> str:
@@ -338,8 +346,7 @@ def _gpt_neox(keys: _Keys, kind: str) -> dict[str, Any]:
         layers=keys.layers("num_hidden_layers"),
         ffn=keys.needed("intermediate_size"),
         tied=False,
-        bias=keys.flag("attention_bias", True),
-    ) | {"mlp_bias": True}
+    ) | dict.fromkeys(("qkv_bias", "out_bias"), keys.flag("attention_bias", True))
 
 
 def _mpt(keys: _Keys, kind: str) -> dict[str, Any]:
@@ -356,21 +363,18 @@ def _mpt(keys: _Keys, kind: str) -> dict[str, Any]:
         layers=keys.layers("n_layers"),
         ffn=int(ratio * hidden),
         tied=True,
-        bias=biased,
     )
     learned = keys.flag("learned_pos_emb", True) and not (attention.get("alibi") or attention.get("rope"))
     positions = keys.whole("max_seq_len") or 0
     shared = 1 if attention.get("attn_type") == "multiquery_attention" else attention.whole("kv_n_heads")
     return shape | {
-        "norm_bias": biased,
+        **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "norm_bias"), biased),
         "kv_heads": shared or shape["kv_heads"],
         "positions": positions if learned else 0,
     }
 
 
-def _classic(
-    keys: _Keys, *, hidden: int, heads: int, layers: int, ffn: int, tied: bool, bias: bool = True
-) -> dict[str, Any]:
+def _classic(keys: _Keys, *, hidden: int, heads: int, layers: int, ffn: int, tied: bool) -> dict[str, Any]:
     """Layer norm and an ungated feed-forward, as in GPT-2."""
     return {
         "blocks": DENSE_LAYER * layers,
@@ -380,9 +384,9 @@ def _classic(
         "q_heads": heads,
         "kv_heads": heads,
         "head_dim": max(1, hidden // heads),
-        "qkv_bias": bias,
-        "out_bias": bias,
-        "mlp_bias": bias,
+        "qkv_bias": True,
+        "out_bias": True,
+        "mlp_bias": True,
         "norm": "layer",
         "norm_bias": True,
         "tied_embeddings": keys.flag("tie_word_embeddings", tied),

@@ -65,7 +65,7 @@ def enumerate_candidates(
 ) -> Candidates:
     """All configurations for each of ``gpu_counts`` devices; ``domain`` is the number of devices in one fast domain."""
     parts = [
-        _block(shape, strategy, n, m1, m2, pp, global_batch, domain)
+        _block(shape, strategy, (n, n // (m1 * m2 * pp), m1, m2, pp), global_batch, domain)
         for n in gpu_counts
         for m1, m2 in _grids(shape, strategy, n)
         for pp in _stages(shape, n, m1 * m2)
@@ -96,9 +96,11 @@ def _stages(shape: Shape, n: int, tp: int) -> Iterator[int]:
             yield pp
 
 
-def _block(shape: Shape, strategy: Strategy, n: int, m1: int, m2: int, pp: int, global_batch: int, domain: int) -> Ints:
-    """All micro-batches x blocks x placements of one grid."""
-    dp = n // (m1 * m2 * pp)
+def _block(
+    shape: Shape, strategy: Strategy, degrees: tuple[int, int, int, int, int], global_batch: int, domain: int
+) -> Ints:
+    """All micro-batches x blocks x placements of one grid; ``degrees`` are devices, dp, m1, m2 and pp."""
+    _, dp, m1, m2, pp = degrees
     if dp > global_batch or global_batch % dp:
         return np.empty((0, 11), np.int64)
     shard = {"1d": m1, "2d": m2, "2d-seqp": m1 * m2}[strategy]
@@ -107,7 +109,7 @@ def _block(shape: Shape, strategy: Strategy, n: int, m1: int, m2: int, pp: int, 
     placed = _placements((m1, m2, dp, pp), domain)
     inner = np.array(np.meshgrid(batches, blocks, np.arange(len(placed)), indexing="ij"), np.int64).reshape(3, -1)
     rows = np.empty((inner.shape[1], 11), np.int64)
-    rows[:, :5] = (n, dp, m1, m2, pp)
+    rows[:, :5] = degrees
     rows[:, 5:7] = inner[:2].T
     rows[:, 7:] = placed[inner[2]]
     return rows
