@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from docs import generate_options
 from tracelens import errors
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.cli import report, verbs
@@ -49,12 +48,6 @@ def test_the_command_page_names_every_command_and_every_option_of_report() -> No
     report.configure(parser)
     options = [text for action in parser._actions for text in action.option_strings if text.startswith("--")]
     assert [text for text in options if text not in page and text != "--output"] == []
-
-
-def test_the_options_on_the_command_page_are_those_of_the_command() -> None:
-    text = (DOCS / "cli.md").read_text(encoding="utf-8")
-    assert generate_options.page(text) == text
-    assert generate_options.page(text.replace("also write csv/", "writes no csv/")) == text
 
 
 def test_the_command_page_lists_the_exit_code_of_every_error() -> None:

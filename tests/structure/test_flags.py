@@ -7,6 +7,7 @@ import importlib
 
 import pytest
 
+from docs import generate_options
 from tracelens import cli
 
 FLAGS: dict[str, str] = {
@@ -75,3 +76,9 @@ def test_flags_are_kebab_case(verb: str) -> None:
     for flag in flags(verb).split():
         name = flag.rpartition(":")[2]
         assert not name.startswith("--") or name == name.lower().replace("_", "-"), flag
+
+
+def test_the_options_on_the_command_page_are_those_of_the_command() -> None:
+    text = generate_options.PAGE.read_text(encoding="utf-8")
+    assert generate_options.page(text) == text
+    assert generate_options.page(text.replace("also write csv/", "writes no csv/")) == text
