@@ -10,17 +10,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.catalog import OTHER, Catalog
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets import distinct_calls
-from tracelens.analysis.sheets.shared_columns import (
-    ARGUMENTS,
-    CALLS,
-    CATEGORY,
-    EXAMPLE,
-    GFLOPS,
-    HAS_PERF_MODEL,
-    NAME,
-    PERCENTAGES,
-    PROCESS,
-)
+from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.schema import TOTALED, column_set, number, sheet, statistics, us
 from tracelens.trace.table import HOST_KINDS, Kind
 from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
@@ -36,14 +26,14 @@ TITLE = "cpu_ops_unique_args"
 SELF = "Time in the op itself, without the ops it called on its thread."
 TOTAL = "From the op's start on the host to its end, what it called included."
 COLUMNS = column_set(
-    NAME, CATEGORY, PROCESS, ARGUMENTS, CALLS,
+    shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS,
     statistics(TOTALED, us("self_us", "self CPU time (µs)_{}", SELF)),
     statistics(TOTALED, us("total_us", "total CPU time (µs)_{}", TOTAL)),
-    EXAMPLE, GFLOPS,
+    shared.EXAMPLE, shared.GFLOPS,
     number(
         "tflops_s", "CPU TFLOPS/s", "GFLOPS over the op's mean total CPU time.", unit="1e12 operations per second"
     ),
-    HAS_PERF_MODEL, PERCENTAGES,
+    shared.HAS_PERF_MODEL, shared.PERCENTAGES,
 )  # fmt: skip
 
 

@@ -10,27 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.analysis.reading.op_readings import OpReadings
+from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.analysis.sheets.distinct_calls import sorted_by
-from tracelens.analysis.sheets.shared_columns import (
-    ACHIEVABLE,
-    ARGUMENTS,
-    CALLS,
-    CATEGORY,
-    COMPUTE_RATE,
-    EXAMPLE,
-    EXCHANGE,
-    GFLOPS,
-    HBM_MB,
-    HBM_RATE,
-    INTENSITY,
-    KERNEL_TIME,
-    KERNELS_BEHIND,
-    NAME,
-    PROCESS,
-    ROOFLINE,
-    SPEC,
-    WIRE,
-)
 from tracelens.perf_models.memory_bound.reduce import Reduce
 from tracelens.schema import Column, column_set, flag
 from tracelens.trace.table import RowColumn, TraceTable
@@ -46,17 +27,18 @@ def _first(*columns: Column) -> Iterator[Column]:
 
 
 COLUMNS = column_set(
-    NAME, _first(GFLOPS, HBM_MB, INTENSITY), HBM_RATE, COMPUTE_RATE,
-    _first(WIRE[0]), WIRE[1:], _first(*EXCHANGE), SPEC, ROOFLINE, ACHIEVABLE, KERNEL_TIME,
-    CALLS.renamed("name_count"), EXAMPLE.renamed("UID_first"),
+    shared.NAME, _first(shared.GFLOPS, shared.HBM_MB, shared.INTENSITY), shared.HBM_RATE, shared.COMPUTE_RATE,
+    _first(shared.WIRE[0]), shared.WIRE[1:], _first(*shared.EXCHANGE), shared.SPEC, shared.ROOFLINE,
+    shared.ACHIEVABLE, shared.KERNEL_TIME,
+    shared.CALLS.renamed("name_count"), shared.EXAMPLE.renamed("UID_first"),
     flag(
         "nested", "nested",
         "TRUE: the call lies inside another modeled call, and its kernels are in both rows; "
         "sum over the FALSE rows.",
         width=10,
     ),
-    CATEGORY, _first(*PROCESS, *ARGUMENTS),
-    KERNELS_BEHIND[0].renamed("kernel_details__summarize_kernel_stats"), KERNELS_BEHIND[1],
+    shared.CATEGORY, _first(*shared.PROCESS, *shared.ARGUMENTS),
+    shared.KERNELS_BEHIND[0].renamed("kernel_details__summarize_kernel_stats"), shared.KERNELS_BEHIND[1],
 )  # fmt: skip
 
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.distinct_calls import sorted_by, with_percent
 from tracelens.analysis.sheets.modelled_calls import with_estimated_totals
-from tracelens.analysis.sheets.shared_columns import (
-    DIRECT,
-    DIRECT_MS,
-    ESTIMATED_TOTAL,
-    LAUNCHING_CALLS,
-    NAME,
-    PERCENTAGES,
-    SUBTREE,
-    SUBTREE_MS,
-)
 from tracelens.schema import column_set, sheet, text
 
 COLUMNS = column_set(
-    NAME, DIRECT[-1], SUBTREE[-1], DIRECT_MS, SUBTREE_MS, LAUNCHING_CALLS,
-    text("categories", "Categories", "Categories of the op's calls.", 30), PERCENTAGES, ESTIMATED_TOTAL,
+    shared.NAME, shared.DIRECT[-1], shared.SUBTREE[-1], shared.DIRECT_MS, shared.SUBTREE_MS, shared.LAUNCHING_CALLS,
+    text("categories", "Categories", "Categories of the op's calls.", 30), shared.PERCENTAGES, shared.ESTIMATED_TOTAL,
 )  # fmt: skip
 
 

@@ -5,24 +5,13 @@ from __future__ import annotations
 import pandas as pd
 
 from tracelens.analysis.attribution.op_places import with_places
+from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.analysis.sheets.context import SheetContext
-from tracelens.analysis.sheets.shared_columns import (
-    ARGUMENTS,
-    CALLS,
-    CATEGORY,
-    DIRECT,
-    EXAMPLE,
-    KERNELS_BEHIND,
-    NAME,
-    PERCENTAGES,
-    PLACES,
-    PROCESS,
-    SUBTREE,
-)
 from tracelens.schema import column_set, sheet
 
 COLUMNS = column_set(
-    NAME, CATEGORY, PROCESS, ARGUMENTS, CALLS, DIRECT, SUBTREE, EXAMPLE, KERNELS_BEHIND, PLACES, PERCENTAGES
+    shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.CALLS, shared.DIRECT, shared.SUBTREE,
+    shared.EXAMPLE, shared.KERNELS_BEHIND, shared.PLACES, shared.PERCENTAGES,
 )  # fmt: skip
 
 

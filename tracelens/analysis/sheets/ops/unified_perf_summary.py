@@ -4,29 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.sheets.shared_columns import (
-    ACHIEVABLE,
-    ARGUMENTS,
-    CALLS,
-    CATEGORY,
-    COMPUTE_RATE,
-    EXAMPLE,
-    EXCHANGE,
-    GFLOPS,
-    HAS_PERF_MODEL,
-    HBM_MB,
-    HBM_RATE,
-    INTENSITY,
-    KERNEL_TIME,
-    KERNELS_BEHIND,
-    NAME,
-    PERCENTAGES,
-    PLACES,
-    PROCESS,
-    ROOFLINE,
-    SPEC,
-    WIRE,
-)
+from tracelens.analysis.sheets import shared_columns as shared
 from tracelens.schema import PARAMETER, column_set, number, sheet, statistics, text, us
 
 if TYPE_CHECKING:
@@ -39,14 +17,16 @@ TITLE = "unified_perf_summary"
 _HOST = "From the op's start on the host to its end on the host; device time is Kernel Time (µs)."
 _HOST_TIME = statistics(("sum", "mean", "std"), us("duration_us", "{}_duration_us", _HOST))
 COLUMNS = column_set(
-    NAME, CATEGORY, PROCESS, ARGUMENTS, EXAMPLE, CALLS,
-    _HOST_TIME[0].renamed("total_duration_us"), _HOST_TIME[1:], GFLOPS, HBM_MB, INTENSITY, SPEC,
-    HBM_RATE, COMPUTE_RATE, KERNEL_TIME, WIRE, EXCHANGE, ROOFLINE, ACHIEVABLE,
+    shared.NAME, shared.CATEGORY, shared.PROCESS, shared.ARGUMENTS, shared.EXAMPLE, shared.CALLS,
+    _HOST_TIME[0].renamed("total_duration_us"), _HOST_TIME[1:], shared.GFLOPS, shared.HBM_MB, shared.INTENSITY,
+    shared.SPEC,
+    shared.HBM_RATE, shared.COMPUTE_RATE, shared.KERNEL_TIME, shared.WIRE, shared.EXCHANGE, shared.ROOFLINE,
+    shared.ACHIEVABLE,
     statistics(("median", "min", "max"), us("duration_us", "duration_us_{}", _HOST)),
-    KERNELS_BEHIND,
+    shared.KERNELS_BEHIND,
     text("perf_params", "perf_params", PARAMETER, 40),
     text("model", "perf model", "Class of the perf model.", 20),
-    HAS_PERF_MODEL,
+    shared.HAS_PERF_MODEL,
     text(
         "computed_in", "Computed In",
         "What the names of the kernels say that products run in, where the recorded type leaves it open.",
@@ -60,9 +40,9 @@ COLUMNS = column_set(
         "launch_gap_us", "Launch Gap (µs)",
         "Median over the calls: time the device stood idle just before the call's first kernel.", optional=True,
     ),
-    PLACES,
+    shared.PLACES,
     text("note", "note", "Why no perf model, or what the row is.", 44, optional=True),
-    PERCENTAGES,
+    shared.PERCENTAGES,
 )  # fmt: skip
 
 

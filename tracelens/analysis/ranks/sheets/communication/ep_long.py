@@ -9,31 +9,22 @@ import pandas as pd
 
 from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp
+from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.job_context import JobContext
-from tracelens.analysis.ranks.sheets.rank_columns import (
-    EXCHANGE_BYTES,
-    EXCHANGE_RATES,
-    GROUP,
-    LAST,
-    RANK,
-    SIZE,
-    STEP,
-    WAITING,
-)
 from tracelens.analysis.sheets.shared_columns import NAME
 from tracelens.schema import column_set, count, sheet, us
 from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 
 TITLE = "ep_long"
 COLUMNS = column_set(
-    NAME, GROUP, SIZE, RANK, STEP, EXCHANGE_RATES, EXCHANGE_BYTES,
+    NAME, shared.GROUP, shared.SIZE, shared.RANK, shared.STEP, shared.EXCHANGE_RATES, shared.EXCHANGE_BYTES,
     count("tokens", "tokens", "Rows that the op was given."),
     count("hidden", "hidden", "Width of a row, in elements."),
     count("kernels", "kernels", "Communication kernels of the call."),
     us("busy_us", "kernel time", "Busy time of the call's kernels, waiting included."),
-    us("wait_us", "wait_time", f"Over the call's kernels. {WAITING}"),
+    us("wait_us", "wait_time", f"Over the call's kernels. {shared.WAITING}"),
     us("transfer_us", "transfer_time", "Token-moving kernels, from their last rank's start."),
-    LAST,
+    shared.LAST,
 )  # fmt: skip
 
 

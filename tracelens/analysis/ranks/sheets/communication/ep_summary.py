@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.communication import ep_long
 from tracelens.analysis.ranks.sheets.job_context import JobContext
-from tracelens.analysis.ranks.sheets.rank_columns import (
-    EXCHANGE_BYTES,
-    EXCHANGE_RATES,
-    GROUP,
-    RANK,
-    SIZE,
-    WAITING,
-    WAITING_SHARE,
-)
 from tracelens.analysis.sheets.shared_columns import CALLS, NAME
 from tracelens.schema import column_set, sheet, us
 from tracelens.units import BYTES_PER_MB
 
 TITLE = "ep_summary"
 COLUMNS = column_set(
-    NAME, GROUP, SIZE, RANK, CALLS, EXCHANGE_RATES, WAITING_SHARE, EXCHANGE_BYTES,
+    NAME, shared.GROUP, shared.SIZE, shared.RANK, CALLS, shared.EXCHANGE_RATES, shared.WAITING_SHARE,
+    shared.EXCHANGE_BYTES,
     us("busy_us_mean", "kernel time_mean", "Busy time of one call's kernels, waiting included."),
-    us("wait_us_mean", "wait_time_mean", f"Over the call's kernels. {WAITING}"),
+    us("wait_us_mean", "wait_time_mean", f"Over the call's kernels. {shared.WAITING}"),
     us("transfer_us_mean", "transfer_time_mean", "Token-moving kernels, from their last rank's start."),
 )  # fmt: skip
 

@@ -6,33 +6,19 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.ranks.rank_summary import ALL_TO_ALL
+from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.job_context import JobContext
-from tracelens.analysis.ranks.sheets.rank_columns import (
-    COLLECTIVE,
-    DTYPE,
-    GB_S,
-    GROUP,
-    ID,
-    IMBALANCE,
-    LAST,
-    LATENCY,
-    PRESENT,
-    SIZE,
-    SKEW,
-    THROUGHPUT,
-    TOTAL,
-    WALL,
-)
 from tracelens.analysis.ranks.waits import matched_rows
 from tracelens.schema import column_set, number, sheet
 from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 TITLE = "nccl_all2allv"
 COLUMNS = column_set(
-    ID, GROUP, SIZE, COLLECTIVE, DTYPE, PRESENT, TOTAL, WALL, LATENCY, SKEW, THROUGHPUT,
-    number("rank_gb_s_max", "max rank throughput (GB/s)", "Largest input over duration of a rank.", unit=GB_S),
-    number("rank_gb_s_min", "min rank throughput (GB/s)", "Smallest input over duration of a rank.", unit=GB_S),
-    IMBALANCE, LAST,
+    shared.ID, shared.GROUP, shared.SIZE, shared.COLLECTIVE, shared.DTYPE, shared.PRESENT, shared.TOTAL, shared.WALL,
+    shared.LATENCY, shared.SKEW, shared.THROUGHPUT,
+    number("rank_gb_s_max", "max rank throughput (GB/s)", "Largest input over duration of a rank.", unit=shared.GB_S),
+    number("rank_gb_s_min", "min rank throughput (GB/s)", "Smallest input over duration of a rank.", unit=shared.GB_S),
+    shared.IMBALANCE, shared.LAST,
 )  # fmt: skip
 
 

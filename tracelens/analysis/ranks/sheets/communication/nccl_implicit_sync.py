@@ -6,32 +6,18 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.ranks.rank_summary import Message
+from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.job_context import JobContext
-from tracelens.analysis.ranks.sheets.rank_columns import (
-    ALGORITHM,
-    BUS,
-    COLLECTIVE,
-    DTYPE,
-    FULL,
-    GROUP,
-    ID,
-    LAST,
-    LATENCY,
-    PRESENT,
-    SIZE,
-    SKEW,
-    STEP,
-    WAIT_MEAN,
-)
 from tracelens.perf_models.communication.collective import bus_factor
 from tracelens.schema import column_set, identifier, sheet, us
 from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 TITLE = "nccl_implicit_sync"
 COLUMNS = column_set(
-    ID, GROUP, SIZE, COLLECTIVE, DTYPE, STEP, FULL, PRESENT, LATENCY, WAIT_MEAN, SKEW,
+    shared.ID, shared.GROUP, shared.SIZE, shared.COLLECTIVE, shared.DTYPE, shared.STEP, shared.FULL, shared.PRESENT,
+    shared.LATENCY, shared.WAIT_MEAN, shared.SKEW,
     us("end_skew_us", "skew in end time", "Latest less earliest end over the ranks, on one clock."),
-    ALGORITHM, BUS, LAST, identifier("first_rank", "first rank", "Rank that started first."),
+    shared.ALGORITHM, shared.BUS, shared.LAST, identifier("first_rank", "first rank", "Rank that started first."),
 )  # fmt: skip
 
 

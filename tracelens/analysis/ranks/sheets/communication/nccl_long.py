@@ -8,23 +8,8 @@ import pandas as pd
 
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.matching import JobCalls
+from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.job_context import JobContext
-from tracelens.analysis.ranks.sheets.rank_columns import (
-    COLLECTIVE,
-    DTYPE,
-    GROUP,
-    ID,
-    IN_MB,
-    IN_NELEMS,
-    IN_SPLIT,
-    OUT_MB,
-    OUT_NELEMS,
-    OUT_SPLIT,
-    RANK,
-    SIZE,
-    STEP,
-    WAITING,
-)
 from tracelens.analysis.ranks.waits import matched_rows
 from tracelens.analysis.sheets.shared_columns import STREAM
 from tracelens.schema import column_set, sheet, us
@@ -32,14 +17,15 @@ from tracelens.units import BYTES_PER_MB, NS_PER_US
 
 TITLE = "nccl_long"
 COLUMNS = column_set(
-    RANK, ID, GROUP, COLLECTIVE, SIZE, DTYPE, IN_NELEMS, OUT_NELEMS,
-    IN_SPLIT, OUT_SPLIT, STREAM.renamed("stream"), STEP,
+    shared.RANK, shared.ID, shared.GROUP, shared.COLLECTIVE, shared.SIZE, shared.DTYPE, shared.IN_NELEMS,
+    shared.OUT_NELEMS,
+    shared.IN_SPLIT, shared.OUT_SPLIT, STREAM.renamed("stream"), shared.STEP,
     us("start_us", "ts", "Start on the first host's clock, from the earliest call."),
     us("duration_us", "dur", "Duration, waiting included."),
-    us("wait_us", "wait_time", f"{WAITING} Empty without a counterpart."),
+    us("wait_us", "wait_time", f"{shared.WAITING} Empty without a counterpart."),
     us("transfer_us", "transfer_time", "Duration less waiting. Empty without a counterpart."),
     us("exposed_us", "exposed_time", "Part of the duration in which the rank computed nothing."),
-    IN_MB, OUT_MB,
+    shared.IN_MB, shared.OUT_MB,
 )  # fmt: skip
 
 

@@ -6,27 +6,17 @@ from dataclasses import replace
 
 import pandas as pd
 
+from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.communication import nccl_all2allv
 from tracelens.analysis.ranks.sheets.job_context import JobContext
-from tracelens.analysis.ranks.sheets.rank_columns import (
-    COLLECTIVE,
-    DTYPE,
-    GROUP,
-    IMBALANCE,
-    SIZE,
-    SKEW,
-    THROUGHPUT,
-    TOTAL,
-    WALL,
-)
 from tracelens.analysis.sheets.shared_columns import CALLS
 from tracelens.schema import column_set, sheet, statistics
 
-_MEANS = (TOTAL, WALL, THROUGHPUT, IMBALANCE, SKEW)
+_MEANS = (shared.TOTAL, shared.WALL, shared.THROUGHPUT, shared.IMBALANCE, shared.SKEW)
 COLUMNS = column_set(
-    GROUP, SIZE, COLLECTIVE, DTYPE,
+    shared.GROUP, shared.SIZE, shared.COLLECTIVE, shared.DTYPE,
     *(statistics(("mean",), replace(column, header=f"{column.header}_{{}}")) for column in _MEANS),
-    statistics(("max",), replace(IMBALANCE, header="size_imbalance_{}")), CALLS,
+    statistics(("max",), replace(shared.IMBALANCE, header="size_imbalance_{}")), CALLS,
 )  # fmt: skip
 
 

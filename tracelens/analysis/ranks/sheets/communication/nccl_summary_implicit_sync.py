@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.communication import nccl_implicit_sync
 from tracelens.analysis.ranks.sheets.job_context import JobContext
-from tracelens.analysis.ranks.sheets.rank_columns import (
-    ALGORITHM,
-    BUS,
-    COLLECTIVE,
-    DTYPE,
-    FULL,
-    GROUP,
-    LATENCY,
-    SIZE,
-    SKEW,
-    WAIT_MEAN,
-    WAITING_SHARE,
-)
 from tracelens.analysis.sheets.shared_columns import CALLS
 from tracelens.schema import column_set, sheet, statistics, text, us
 
 TITLE = "nccl_summary_implicit_sync"
 _OVER = ("mean", "median", "min", "max")
-_SPREAD = (LATENCY, ALGORITHM, BUS, SKEW, WAIT_MEAN)
+_SPREAD = (shared.LATENCY, shared.ALGORITHM, shared.BUS, shared.SKEW, shared.WAIT_MEAN)
 COLUMNS = column_set(
-    GROUP, SIZE, COLLECTIVE, DTYPE, FULL,
+    shared.GROUP, shared.SIZE, shared.COLLECTIVE, shared.DTYPE, shared.FULL,
     us("waiting_us_sum", "total avg_wait_time", "Mean waiting of the ranks, summed over the collectives."),
-    WAITING_SHARE,
+    shared.WAITING_SHARE,
     text(
         "verdict", "verdict",
         "transfer-dominated (waiting below 30 %), arrival-skew-dominated (above 70 %), mixed, or inconclusive: "

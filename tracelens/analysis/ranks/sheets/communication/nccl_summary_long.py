@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.communication import nccl_long
 from tracelens.analysis.ranks.sheets.job_context import JobContext
-from tracelens.analysis.ranks.sheets.rank_columns import (
-    COLLECTIVE,
-    DTYPE,
-    GROUP,
-    IN_MB,
-    IN_NELEMS,
-    OUT_NELEMS,
-    SIZE,
-    WAITING,
-)
 from tracelens.analysis.sheets.shared_columns import CALLS
 from tracelens.schema import column_set, sheet, statistics, us
 
 COLUMNS = column_set(
-    COLLECTIVE, GROUP, SIZE, DTYPE, IN_NELEMS, OUT_NELEMS, IN_MB,
+    shared.COLLECTIVE, shared.GROUP, shared.SIZE, shared.DTYPE, shared.IN_NELEMS, shared.OUT_NELEMS, shared.IN_MB,
     statistics(
         ("sum", "mean", "median", "std", "min", "max"),
         us("duration_us", "dur_{}", "Duration of one rank's call, in which it also waits for the others."),
     ),
-    us("wait_us_sum", "wait_time_sum", f"Sum over the matched calls. {WAITING}"), CALLS,
+    us("wait_us_sum", "wait_time_sum", f"Sum over the matched calls. {shared.WAITING}"), CALLS,
 )  # fmt: skip
 
 
