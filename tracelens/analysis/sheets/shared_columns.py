@@ -159,10 +159,7 @@ HBM_RATE = statistics(
 COMPUTE_RATE = statistics(
     SPREAD,
     number(
-        "tflops_s",
-        "TFLOPS/s_{}",
-        "GFLOPS over the busy time of the call's kernels.",
-        unit="1e12 operations per second",
+        "tflops_s", "TFLOPS/s_{}", "GFLOPS over the busy time of the call's kernels.", unit="1e12 operations per second"
     ),
 )
 KERNEL_TIME = statistics(

@@ -81,9 +81,6 @@ EXCHANGE_BYTES = (
     mb("wire_mb", "Interconnect Data (MB)", "Wire: every exchanged row, those for the own rank too."),
     mb("remote_mb", "Expected Remote Data (MB)", "Wire: what leaves the rank; unknown without the group's size."),
     text(
-        "remote_from",
-        "Remote Data From",
-        "Recorded split sizes or token counts, else even routing over the group.",
-        32,
+        "remote_from", "Remote Data From", "Recorded split sizes or token counts, else even routing over the group.", 32
     ),
 )

@@ -9,13 +9,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.distinct_calls import sorted_by, with_percent
 from tracelens.analysis.sheets.modelled_calls import with_estimated_totals
-from tracelens.analysis.sheets.shared_columns import (
-    CATEGORY,
-    DIRECT_MS,
-    ESTIMATED_TOTAL,
-    LAUNCHING_CALLS,
-    PERCENTAGES,
-)
+from tracelens.analysis.sheets.shared_columns import CATEGORY, DIRECT_MS, ESTIMATED_TOTAL, LAUNCHING_CALLS, PERCENTAGES
 from tracelens.schema import column_set, sheet
 from tracelens.units import NS_PER_MS
 
