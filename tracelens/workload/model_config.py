@@ -97,6 +97,13 @@ class ModelConfig(ModelShape):
         """Every model of this package, in the order of ``names``."""
         return tuple(_bundled(name) for name in cls.names())
 
+    @classmethod
+    def with_windows(cls) -> tuple[ModelConfig, ...]:
+        """The models of this package in which layers see a sliding window; the files of the others are not parsed."""
+        texts = {name: (FOLDER / f"{name}.toml").read_bytes() for name in cls.names()}
+        models = (_bundled(name) for name, text in texts.items() if b"window" in text)
+        return tuple(model for model in models if model.window is not None)
+
     @property
     def layers(self) -> tuple[str, ...]:
         """``blocks`` in layers, see ``layers_of``."""

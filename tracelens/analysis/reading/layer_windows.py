@@ -29,7 +29,7 @@ def layer_windows(
 ) -> dict[int, tuple[tuple[str, LayerWindow], ...]]:
     """Row of an attention call -> the attribute that its binding finds its window in; no rows without windows.
 
-    ``model`` is the one that the caller named; else every model of the package is tried.
+    ``model`` is the one that the caller named; else every model of the package with windows is tried.
     """
     codes = np.unique(table.name[rows])
     asking = [code for code in codes.tolist() if catalog.is_per_step(table.names[code])]
@@ -79,7 +79,7 @@ def _letters(
         return None
     heads, kv_heads, width = shape
     fitting = {}
-    for config in (named,) if named is not None else ModelConfig.all():
+    for config in (named,) if named is not None else ModelConfig.with_windows():
         letters = "".join(letter for letter in config.blocks if letter in "*w")
         ranks = config.q_heads // heads if heads else 0
         fits = ranks >= 1 and (config.q_heads, config.kv_heads) == (ranks * heads, ranks * kv_heads)

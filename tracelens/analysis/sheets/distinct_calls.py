@@ -65,7 +65,8 @@ def statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collectio
 
     ``totals``: the columns with a sum as well. All columns in one pass per figure: a pass costs far more than a column.
     """
-    grouped = pd.DataFrame(columns).groupby(group)
+    # By a column's name: of an array pandas first asks whether it is a name, and prints it for an error nobody reads.
+    grouped = pd.DataFrame({**columns, "group": group}).groupby("group")
     figures = {name: getattr(grouped, name)() for name in STATISTICS}
     sums = grouped[list(totals)].sum() if totals else None
     found = {}
@@ -73,7 +74,7 @@ def statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collectio
         found.update({f"{key}_{name}": figure[key] for name, figure in figures.items()})
         if sums is not None and key in totals:
             found[f"{key}_sum"] = sums[key]
-    return pd.DataFrame(found)
+    return pd.DataFrame(found).rename_axis(index=None)
 
 
 def identity(
