@@ -48,7 +48,7 @@ import json, re, resource, sys, time
 def main():
     # Workers import this file too, and in the command they do not import what only the parent needs
     from tracelens.analysis.ranks.files import find_traces
-    from tracelens.analysis.ranks.job import compare_ranks
+    from tracelens.analysis.ranks.rank_comparison import compare_ranks
     from tracelens.executors import open_executor
     w, c = time.perf_counter(), time.process_time()
     with open_executor("processes", jobs=int(sys.argv[2])) as executor:

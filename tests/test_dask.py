@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.analysis.ranks.job import compare_ranks
+from tracelens.analysis.ranks.rank_comparison import compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.executors import open_executor
 from tracelens.report.rank_report import RankReport

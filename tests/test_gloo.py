@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.analysis.ranks.job import RanksAnalysis, compare_ranks
+from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.executors import Serial
 from tracelens.report.rank_report import RankReport

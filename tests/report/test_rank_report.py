@@ -9,7 +9,7 @@ from pathlib import Path
 import openpyxl
 import pytest
 
-from tracelens.analysis.ranks.job import compare_ranks
+from tracelens.analysis.ranks.rank_comparison import compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.cli import main

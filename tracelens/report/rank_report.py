@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.analysis.ranks.job import RanksAnalysis
+from tracelens.analysis.ranks.rank_comparison import RanksAnalysis
 from tracelens.analysis.ranks.rank_files import ranks_text
 from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync

@@ -12,8 +12,8 @@ import pytest
 
 from tracelens.analysis.ranks import matching
 from tracelens.analysis.ranks.clocks import HostClock
-from tracelens.analysis.ranks.job import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.parallel_reading import RankOptions
+from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.analysis.ranks.sheets.communication.nccl_summary_implicit_sync import INCONCLUSIVE, SKEWED, TRANSFER
 from tracelens.errors import InputError, NothingToAnalyzeError

@@ -11,7 +11,8 @@ from tracelens.analysis.attribution.event_category import with_communicating_ops
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options, active_extensions
-from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp, Message, RankSummary
+from tracelens.analysis.ranks.messages import NOTIFY, ExchangeOp, Message
+from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.dtypes import DType

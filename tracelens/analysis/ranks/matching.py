@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens.analysis.intervals import Ints
-from tracelens.analysis.ranks.rank_summary import POINT_TO_POINT, Message, RankSummary
+from tracelens.analysis.ranks.messages import POINT_TO_POINT, Message
+from tracelens.analysis.ranks.rank_summary import RankSummary
 
 #: Whose recorded element counts are equal on all ranks, so that they tell calls apart.
 _EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"})

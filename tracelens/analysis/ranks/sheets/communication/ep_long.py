@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.analysis.intervals import union_by_group
-from tracelens.analysis.ranks.rank_summary import NOTIFY, ExchangeOp
+from tracelens.analysis.ranks.messages import NOTIFY, ExchangeOp
 from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.sheets.shared_columns import NAME

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis.ranks.rank_summary import ALL_TO_ALL
+from tracelens.analysis.ranks.messages import ALL_TO_ALL
 from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.ranks.waits import matched_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis.ranks.rank_summary import Message
+from tracelens.analysis.ranks.messages import Message
 from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.perf_models.communication.collective import bus_factor
