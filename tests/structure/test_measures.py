@@ -87,14 +87,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
         ("parameters", "tracelens_adapter._GEMM.bytes_func", 8, DUE),
         ("parameters", "weight_only_gemm.weight_only", 7, DUE),
     ),
-    "projection": (
-        ("parameters", "paper.PaperRules._linear", 7, DUE),
-        ("parameters", "paper.PaperRules._summa", 7, DUE),
-        ("complexity", "pipeline.run", 18, DUE),
-        ("complexity", "project.Result.experts", 17, DUE),
-        ("complexity", "systems._as_paper", 16, DUE),
-        ("complexity", "zero_bubble.filled", 29, DUE),
-    ),
     "report": (
         ("complexity", "about._input", 16, DUE),
         ("complexity", "assembly.make_sheet", 17, DUE),

@@ -108,12 +108,7 @@ def run(
     """
     ports = _ports(tasks, routes, costs, hops_us)
     ranks = [_Rank(rank, mine, costs, ports[rank]) for rank, mine in enumerate(tasks)]
-    waiting = ranks
-    while waiting:
-        advanced = [rank.advance() for rank in waiting]
-        if not any(advanced) and not any(rank.part() for rank in waiting):
-            raise UsageError(f"the schedule deadlocks on ranks {[rank.index for rank in waiting]}")
-        waiting = [rank for rank in waiting if rank.position < len(rank.tasks)]
+    _finish(ranks)
     return Pipeline(
         time_us=max(rank.free for rank in ranks),
         starts_us=[rank.starts for rank in ranks],
@@ -254,6 +249,15 @@ class _Rank:
         self.free = max(end, self._run(second.micro_batch, other, back, start, came))
         self.busy += self.free - start
         return True
+
+
+def _finish(waiting: Sequence[_Rank]) -> None:
+    """Runs every rank as far as it can, until all have run all. UsageError where none can go on."""
+    while waiting:
+        advanced = [rank.advance() for rank in waiting]
+        if not any(advanced) and not any(rank.part() for rank in waiting):
+            raise UsageError(f"the schedule deadlocks on ranks {[rank.index for rank in waiting]}")
+        waiting = [rank for rank in waiting if rank.position < len(rank.tasks)]
 
 
 def _peak(tasks: Sequence[Task], kept: Sequence[float], later: Sequence[float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -144,24 +145,25 @@ class Result:
     def experts(self) -> ExpertWork | None:
         """None for a model without experts."""
         config, parallel = self.projection.model.experts, self.projection.parallel
-        layers = self.projection.job.built.values()
-        ops = [op for blocks in layers for block in blocks for op in block.ops]
-        up = next((op for op in ops if op.name == "experts.up" and op.phase == "forward"), None)
+        up, sent = self._forward_op("experts.up"), self._forward_op("experts.dispatch")
         if config is None or up is None:
             return None
-        local = config.count // parallel.ep
-        grouped = isinstance(up.model, GroupedGEMM)
-        rows = up.model.m / up.model.groups if isinstance(up.model, GroupedGEMM) else float(getattr(up.model, "m", 0))
-        sent = next((op for op in ops if op.name == "experts.dispatch" and op.phase == "forward"), None)
+        product = up.model
+        rows = product.m / product.groups if isinstance(product, GroupedGEMM) else float(getattr(product, "m", 0))
         return ExpertWork(
-            local_experts=local,
+            local_experts=config.count // parallel.ep,
             rows_per_expert=rows,
             hidden=config.latent or self.projection.model.hidden,
             ffn=config.ffn // parallel.etp,
-            mode="grouped" if grouped else "sequential",
+            mode="grouped" if isinstance(product, GroupedGEMM) else "sequential",
             tokens=parallel.micro_batch * self.projection.sequence // parallel.cp // parallel.row_share,
             copies=0.0 if sent is None else _copies(sent),
         )
+
+    def _forward_op(self, name: str) -> RankOp | None:
+        blocks = itertools.chain.from_iterable(self.projection.job.built.values())
+        ops = (op for block in blocks for op in block.ops)
+        return next((op for op in ops if op.name == name and op.phase == "forward"), None)
 
     def write_traces(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
         """The step as Kineto traces in ``folder``, one per distinct rank or those of ``ranks``."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tracelens.backends.base import Backend
 from tracelens.backends.chain import chain
@@ -180,42 +182,56 @@ def levers(found: Projection, *, most: int = 3) -> tuple[Lever, ...]:
     return tuple(sorted(gains, key=lambda lever: (-lever.gain, lever.change))[:most])
 
 
+#: What can be switched: how the change is called, where it is one, what it sets.
+_SWITCHES: tuple[tuple[str, Callable[[ParallelConfig], bool], Mapping[str, Any]], ...] = (
+    ("no recomputation", lambda p: p.recompute != "none", {"recompute": "none"}),
+    (
+        "overlap tensor-parallel collectives with products",
+        lambda p: p.tp > 1 and p.tp_overlap != "all",
+        {"tp_overlap": "all"},
+    ),
+    ("sequence parallelism", lambda p: p.tp > 1 and not p.sequence_parallel, {"sequence_parallel": True}),
+    ("flash attention", lambda p: p.attention == "unfused", {"attention": "flash"}),
+    (
+        "overlap expert exchanges with another micro-batch",
+        lambda p: p.ep > 1 and not p.ep_overlap,
+        {"ep_overlap": True},
+    ),
+)
+
+
 def _changes(found: Projection) -> Iterator[tuple[str, ParallelConfig, str | None]]:
     """Neighbors of a configuration on the same ranks with the same global batch, and their schedule."""
     p = found.parallel
     schedule = found.schedule if p.pp > 1 else None
-    if p.recompute != "none":
-        yield "no recomputation", replace(p, recompute="none"), schedule
-    if p.tp > 1 and p.tp_overlap != "all":
-        yield "overlap tensor-parallel collectives with products", replace(p, tp_overlap="all"), schedule
-    if p.tp > 1 and not p.sequence_parallel:
-        yield "sequence parallelism", replace(p, sequence_parallel=True), schedule
-    if p.attention == "unfused":
-        yield "flash attention", replace(p, attention="flash"), schedule
-    if p.ep > 1 and not p.ep_overlap:
-        yield "overlap expert exchanges with another micro-batch", replace(p, ep_overlap=True), schedule
-    yield from _regrouped(p, found.schedule, schedule)
-
-
-def _regrouped(p: ParallelConfig, runs: str, schedule: str | None) -> Iterator[tuple[str, ParallelConfig, str | None]]:
-    """Changes of micro-batches, pipeline and degrees of a step that ``runs`` in a schedule."""
-    if p.micro_batches % 2 == 0:
-        size, number = 2 * p.micro_batch, p.micro_batches // 2
-        yield f"micro-batch {size}", replace(p, micro_batch=size, micro_batches=number), schedule
-    if p.micro_batch % 2 == 0:
-        size, number = p.micro_batch // 2, 2 * p.micro_batches
-        yield f"micro-batch {size}", replace(p, micro_batch=size, micro_batches=number), schedule
+    switched = ((change, replace(p, **values)) for change, applies, values in _SWITCHES if applies(p))
+    for change, parallel in (*switched, *_other_micro_batches(p), *_smaller_groups(p)):
+        yield change, parallel, schedule
     if p.pp > 1:
         yield f"{2 * p.vpp} chunks per pipeline rank", replace(p, vpp=2 * p.vpp), None
         for other in ("zb-h1", "zb-v"):
-            if runs != other:
+            if found.schedule != other:
                 yield f"schedule {other}", replace(p, vpp=1), other
+
+
+def _other_micro_batches(p: ParallelConfig) -> Iterator[tuple[str, ParallelConfig]]:
+    """Twice the micro-batch, and half of it."""
+    if p.micro_batches % 2 == 0:
+        size = 2 * p.micro_batch
+        yield f"micro-batch {size}", replace(p, micro_batch=size, micro_batches=p.micro_batches // 2)
+    if p.micro_batch % 2 == 0:
+        size = p.micro_batch // 2
+        yield f"micro-batch {size}", replace(p, micro_batch=size, micro_batches=2 * p.micro_batches)
+
+
+def _smaller_groups(p: ParallelConfig) -> Iterator[tuple[str, ParallelConfig]]:
+    """Half of a degree with twice as many replicas, where the configuration can have them."""
+    if p.micro_batches % 2 or (2 * p.dp * p.cp) % (p.shard or 1):
+        return
     for degree in ("tp", "pp", "cp"):
         value = getattr(p, degree)
-        if value % 2 == 0 and p.micro_batches % 2 == 0 and (2 * p.dp * p.cp) % (p.shard or 1) == 0:
-            halved: dict[str, int] = {degree: value // 2}
-            try:
-                changed = replace(p, dp=2 * p.dp, micro_batches=p.micro_batches // 2, **halved)  # type: ignore[arg-type]
-            except UsageError:
-                continue
-            yield f"{degree} {value // 2}, dp {changed.dp}", changed, schedule
+        if value % 2 == 0:
+            halved: dict[str, Any] = {degree: value // 2}
+            with contextlib.suppress(UsageError):
+                changed = replace(p, dp=2 * p.dp, micro_batches=p.micro_batches // 2, **halved)
+                yield f"{degree} {value // 2}, dp {changed.dp}", changed

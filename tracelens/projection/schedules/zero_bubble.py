@@ -5,6 +5,7 @@ schedules have in common.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,77 +14,100 @@ from tracelens.errors import UsageError
 from tracelens.projection.schedules.base import Plan, Route, Task
 
 
-@dataclass(slots=True, kw_only=True)
-class _Rank:
-    """``left``: what is still to do, in order. ``kept``: chunks whose weights' gradients are not done."""
-
-    left: deque[tuple[str, int, int]]
-    done: list[Task] = field(default_factory=list)
-    later: deque[tuple[int, int]] = field(default_factory=deque)
-    kept: int = 0
-    waits: bool = False
-
-
 def filled(plan: Plan, routes: Sequence[Route], wanted: Sequence[Sequence[Task]], limit: int) -> list[list[Task]]:
     """``wanted``, forwards and input gradients of each rank in order, with weights' gradients between them.
 
     They run where the rank would wait for at least as long, and before a forward for which there is no room: at most
     ``limit`` chunks of activations are kept. UsageError when that leaves nothing to run.
     """
-    cost = {"F": plan.forward_us, "D": plan.dgrad_us}
-    after, before = _neighbors(routes)
-    arrived: dict[tuple[str, int, int, int], float] = {
-        ("F", *route[0], m): 0.0 for route in routes for m in range(plan.micro_batches)
-    }
-    ranks = [_Rank(left=deque(tasks)) for tasks in wanted]
-    clock = [(0.0, rank) for rank in range(plan.ranks)]
-    while clock:
-        now, at = heapq.heappop(clock)
-        rank = ranks[at]
-        rank.waits = False
+    return _Filling(plan, routes, wanted, limit).run()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rank:
+    """``left``: what is still to do, in order. ``later``: weights' gradients that can run. ``kept``: chunks whose
+    weights' gradients are not done. ``waits`` for what no rank has computed yet.
+    """
+
+    left: deque[Task]
+    done: list[Task] = field(default_factory=list)
+    later: deque[Task] = field(default_factory=deque)
+    kept: int = 0
+    waits: bool = False
+
+
+class _Filling:
+    """The schedule while it is played: ``clock`` has when each rank is free, ``arrived`` when it can run a task."""
+
+    def __init__(self, plan: Plan, routes: Sequence[Route], wanted: Sequence[Sequence[Task]], limit: int) -> None:
+        self.plan, self.limit = plan, limit
+        pairs = [pair for route in routes for pair in itertools.pairwise(route)]
+        self.after = dict(pairs)
+        self.before = {there: here for here, there in pairs}
+        self.arrived = {
+            (route[0][0], Task("F", m, route[0][1])): 0.0 for route in routes for m in range(plan.micro_batches)
+        }
+        self.ranks = [_Rank(left=deque(tasks)) for tasks in wanted]
+        self.clock = [(0.0, rank) for rank in range(plan.ranks)]
+
+    def run(self) -> list[list[Task]]:
+        while self.clock:
+            now, at = heapq.heappop(self.clock)
+            free = self._advance(now, at)
+            if free is not None:
+                heapq.heappush(self.clock, (free, at))
+        stuck = [index for index, rank in enumerate(self.ranks) if rank.left]
+        if stuck:
+            raise UsageError(f"the schedule deadlocks on ranks {stuck}")
+        return [rank.done for rank in self.ranks]
+
+    def _advance(self, now: float, at: int) -> float | None:
+        """When rank ``at`` can go on; None where it has done all, or waits for another rank."""
+        rank = self.ranks[at]
         if not rank.left:
-            rank.done += [Task("W", m, c) for m, c in rank.later]
-            rank.later.clear()
-            continue
-        kind, m, c = rank.left[0]
-        due = arrived.get((kind, at, c, m))
-        full = kind == "F" and rank.kept >= limit
+            rank.done += rank.later
+            return None
+        task = rank.left[0]
+        due = self.arrived.get((at, task))
+        full = task.kind == "F" and rank.kept >= self.limit
         if full and not rank.later:
-            raise UsageError(f"the schedule needs more than {limit} chunks of activations per rank")
+            raise UsageError(f"the schedule needs more than {self.limit} chunks of activations per rank")
         # Half a weights' gradient late is as good as half of it idle
-        if rank.later and (full or due is None or due >= now + plan.wgrad_us / 2):
-            earlier, chunk = rank.later.popleft()
-            rank.done.append(Task("W", earlier, chunk))
+        if rank.later and (full or due is None or due >= now + self.plan.wgrad_us / 2):
+            rank.done.append(rank.later.popleft())
             rank.kept -= 1
-            heapq.heappush(clock, (now + plan.wgrad_us, at))
-            continue
-        if due is None:
-            rank.waits = True
-            continue
-        if due > now:
-            heapq.heappush(clock, (due, at))
-            continue
-        rank.left.popleft()
-        rank.done.append(Task(kind, m, c))  # type: ignore[arg-type]
-        end = now + cost[kind]
-        if kind == "F":
+            return now + self.plan.wgrad_us
+        rank.waits = due is None
+        return due if due is None or due > now else self._run_next(now, at)
+
+    def _run_next(self, now: float, at: int) -> float:
+        """When the rank's next task is done."""
+        rank = self.ranks[at]
+        task = rank.left.popleft()
+        rank.done.append(task)
+        if task.kind == "F":
             rank.kept += 1
+            end = now + self.plan.forward_us
         else:
-            rank.later.append((m, c))
-        place = (after if kind == "F" else before).get((at, c))
-        to = (kind, *place, m) if place is not None else ("D", at, c, m) if kind == "F" else None
-        if to is not None:
-            arrived[to] = end + (plan.transfer_us if to[1] != at else 0.0)
-            if ranks[to[1]].waits and ranks[to[1]].left[0] == (to[0], m, to[2]):
-                ranks[to[1]].waits = False
-                heapq.heappush(clock, (arrived[to], to[1]))
-        heapq.heappush(clock, (end, at))
-    stuck = [index for index, rank in enumerate(ranks) if rank.left]
-    if stuck:
-        raise UsageError(f"the schedule deadlocks on ranks {stuck}")
-    return [rank.done for rank in ranks]
+            rank.later.append(Task("W", task.micro_batch, task.chunk))
+            end = now + self.plan.dgrad_us
+        needed_by = self._needed_by(task, at)
+        if needed_by is not None:
+            self._arrive(*needed_by, end if needed_by[0] == at else end + self.plan.transfer_us)
+        return end
 
+    def _needed_by(self, task: Task, at: int) -> tuple[int, Task] | None:
+        """The rank and its task that cannot run before this one; a forward through all of the model turns back."""
+        kind, micro_batch, chunk = task
+        place = (self.after if kind == "F" else self.before).get((at, chunk))
+        if place is not None:
+            return place[0], Task(kind, micro_batch, place[1])
+        return (at, Task("D", micro_batch, chunk)) if kind == "F" else None
 
-def _neighbors(routes: Sequence[Route]) -> tuple[dict[tuple[int, int], tuple[int, int]], ...]:
-    pairs = [(route[i], route[i + 1]) for route in routes for i in range(len(route) - 1)]
-    return dict(pairs), {there: here for here, there in pairs}
+    def _arrive(self, at: int, task: Task, time_us: float) -> None:
+        """What the task needs is there at ``time_us``; the rank goes on then where it waits for that."""
+        self.arrived[at, task] = time_us
+        rank = self.ranks[at]
+        if rank.waits and rank.left[0] == task:
+            rank.waits = False
+            heapq.heappush(self.clock, (time_us, at))

@@ -308,15 +308,11 @@ class PaperRules:
 
     def _ops(self, keys: Mapping[str, Any]) -> list[_Op]:
         shape, is_2d = self.shape, self.strategy == "2d"
-        m1, m2, b, blocks = (np.asarray(keys[k]) for k in ("m1", "m2", "micro_batch", "blocks"))
+        m1, m2, b = (np.asarray(keys[k]) for k in ("m1", "m2", "micro_batch"))
         seq, e = shape.sequence, shape.hidden
         f, rows_each = 4 * e, seq // m2
-        x = b * rows_each
-        linear = self._summa if is_2d else self._linear
-
-        def product(name: str, width_in: int, width_out: int, *, split: str) -> _Op:
-            return linear(name, x, width_in, width_out, split, keys, blocks)
-
+        x = self._tokens(keys)
+        product = self._summa if is_2d else self._linear
         wide = x * (f // m1)
         narrow = x * (e // m1) if is_2d else b * (seq // (m1 * m2)) * e
         norm_rows: Any
@@ -332,30 +328,32 @@ class PaperRules:
         fc2_bias = {"1d": (x, e), "2d-seqp": (b * (rows_each // m1), e), "2d": (x, e // m1)}[self.strategy]
         vproj_bias = (x, e) if self.strategy == "1d" else (x, e // m1)
         return [
-            product("fc1", e, f, split="columns"),
+            product("fc1", e, f, "columns", keys),
             _bias("fc1_bias", x, f // m1),
             _Op(
                 name="gelu", is_matrix=False, stored_gb=wide * ELEMENT_GB,
                 forward=_vector(8 * wide, 2 * wide), backward=_vector(13 * wide, 3 * wide),
             ),
             _dropout("dropout1", wide),
-            product("fc2", f, e, split="rows"),
+            product("fc2", f, e, "rows", keys),
             _bias("fc2_bias", *fc2_bias),
             _dropout("dropout2", narrow),
             _dropout("dropout_v", narrow),
             _layernorm("ln1", norm_rows, norm_width, gather, scatter),
             _layernorm("ln2", norm_rows, norm_width, gather, scatter),
-            product("qkv", e, 3 * e, split="columns"),
+            product("qkv", e, 3 * e, "columns", keys),
             self._attention(keys),
-            product("vproj", e, e, split="rows"),
+            product("vproj", e, e, "rows", keys),
             _bias("vproj_bias", *vproj_bias),
         ]  # fmt: skip
 
-    def _linear(
-        self, name: str, x: Any, width_in: int, width_out: int, split: str, keys: Mapping[str, Any], _: Any
-    ) -> _Op:
+    def _tokens(self, keys: Mapping[str, Any]) -> Any:
+        """Rows of a micro-batch's activations on a rank before they are divided further."""
+        return np.asarray(keys["micro_batch"]) * (self.shape.sequence // np.asarray(keys["m2"]))
+
+    def _linear(self, name: str, width_in: int, width_out: int, split: str, keys: Mapping[str, Any]) -> _Op:
         """``[x, width_in] @ [width_in, width_out]`` with rows or columns of the weight split over m1."""
-        m1 = keys["m1"]
+        x, m1 = self._tokens(keys), keys["m1"]
         e, f = (width_in, width_out // m1) if split == "columns" else (width_in // m1, width_out)
         is_rows = split == "rows"
         summed = Message("reduce_scatter", "m1", x * (width_out if is_rows else width_in) * ELEMENT_GB)
@@ -376,11 +374,9 @@ class PaperRules:
             ),
         )
 
-    def _summa(
-        self, name: str, x: Any, width_in: int, width_out: int, _: str, keys: Mapping[str, Any], blocks: Any
-    ) -> _Op:
+    def _summa(self, name: str, width_in: int, width_out: int, _: str, keys: Mapping[str, Any]) -> _Op:
         """The same product on the m1 x m2 grid, in ``blocks`` broadcasts of both operands (SUMMA, 1997)."""
-        m1, m2 = keys["m1"], keys["m2"]
+        x, m1, m2, blocks = self._tokens(keys), keys["m1"], keys["m2"], np.asarray(keys["blocks"])
         f = width_out // m1
         sets = (
             Message("broadcast", "m1", x * width_in * ELEMENT_GB / blocks),

@@ -197,17 +197,17 @@ def _link(tier: LinkTier) -> TierLink:
 
 def _as_paper(system: System) -> PaperSystem:
     device, topology = system.device, system.topology
-    matrix = device.rate("matrix", DType.FP16) or device.rate("matrix", DType.BF16)
-    vector = next(filter(None, (device.rate("vector", t) for t in (DType.FP16, DType.BF16, DType.FP32))), None)
+    matrix = _rate(device, "matrix", DType.FP16, DType.BF16)
+    vector = _rate(device, "vector", DType.FP16, DType.BF16, DType.FP32)
     hbm = device.hbm
-    missing = [
-        what
-        for what, figure in (
-            ("a 16-bit matrix rate", matrix), ("a vector rate", vector), ("an HBM rate", hbm and hbm.peak_tb_s),
-            ("a memory capacity", hbm and hbm.nominal_gib), ("links", topology and topology.ranks_per_node),
-        )
-        if not figure
-    ]  # fmt: skip
+    figures = {
+        "a 16-bit matrix rate": matrix,
+        "a vector rate": vector,
+        "an HBM rate": hbm and hbm.peak_tb_s,
+        "a memory capacity": hbm and hbm.nominal_gib,
+        "links": topology and topology.ranks_per_node,
+    }
+    missing = [what for what, figure in figures.items() if not figure]
     if missing or matrix is None or vector is None or hbm is None or topology is None:
         raise UsageError(f"{device.name}: the paper's rules need {', '.join(missing)}, which is unknown")
     fast, slow = topology.tiers[0], topology.tiers[-1]
@@ -265,11 +265,16 @@ def _with_node(system: System, ranks: int) -> System:
 
 def _scaled(device: HardwareSpec, matrix_tflops_s: float) -> HardwareSpec:
     """All compute rates in proportion to the 16-bit matrix rate."""
-    rate = device.rate("matrix", DType.BF16) or device.rate("matrix", DType.FP16)
+    rate = _rate(device, "matrix", DType.BF16, DType.FP16)
     if rate is None:
         raise UsageError(f"{device.name}: its 16-bit matrix rate is not known")
     scale = matrix_tflops_s / rate.peak_tflops_s
     return replace(device, matrix=_rates(device.matrix, scale), vector=_rates(device.vector, scale))
+
+
+def _rate(device: HardwareSpec, engine: str, *types: DType) -> Rate | None:
+    """The rate in the first of ``types`` that the device has one for."""
+    return next(filter(None, (device.rate(engine, each) for each in types)), None)
 
 
 def _rates(rates: Mapping[str, Rate], scale: float) -> dict[str, Rate]:
