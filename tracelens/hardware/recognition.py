@@ -57,32 +57,20 @@ def recognize(
     known = [spec for spec in devices if spec.match is not None]
     if properties is None or properties == DeviceProperties():
         return _from_kernels(kernel_names, known)
-    fitting = _named_where_needed([spec for spec in known if _fits(spec, properties)], properties.name)
-    nearest = _nearest(fitting, properties.memory_bytes)
-    how = "properties"
-    if properties.compute_major is None:
-        # Without its architecture a device is only known by its name: everything else fits too many.
-        nearest = _by_name(nearest, properties.name or "")
-    if len(nearest) > 1 and properties.name:
-        by_name = _by_name(nearest, properties.name)
-        if by_name:
-            nearest, how = by_name, "properties and name"
-    names = tuple(spec.name for spec in nearest)
-    if not nearest:
+    fitting, how = _fitting(known, properties)
+    names = tuple(spec.name for spec in fitting)
+    if not fitting:
         return _nothing(f"no device file fits {describe(properties)}")
-    match = nearest[0].match
-    if len(nearest) == 1 and not (match is not None and match.by_name and not properties.name):
-        return Recognition(device=nearest[0], candidates=names, how=how, note=_certain(nearest[0], properties, how))
-    agreed = common(nearest)
-    note = (
-        f"{describe(properties)} fits {' and '.join(names)}, which agree on {_agreement(agreed)}; {_HOW_TO_ADD}"
-        if len(nearest) > 1
-        else f"{describe(properties)} fits {names[0]}, but other products record the same and there is no name;"
-        f" {_HOW_TO_ADD}"
-    )
-    return Recognition(
-        device=None, candidates=names, how="properties", note=note, agreed=agreed if len(nearest) > 1 else None
-    )
+    if len(fitting) > 1:
+        agreed = common(fitting)
+        note = f"{describe(properties)} fits {' and '.join(names)}, which agree on {_agreement(agreed)}; {_HOW_TO_ADD}"
+        return Recognition(device=None, candidates=names, how="properties", note=note, agreed=agreed)
+    (device,) = fitting
+    if device.match is not None and device.match.by_name and not properties.name:
+        note = f"{describe(properties)} fits {names[0]}, but other products record the same and there is no name;"
+        return Recognition(device=None, candidates=names, how="properties", note=f"{note} {_HOW_TO_ADD}")
+    note = f"{device.name} ({device.label}), recognized by {how}: {describe(properties)}"
+    return Recognition(device=device, candidates=names, how=how, note=note)
 
 
 def recorded_properties(device: HardwareSpec) -> DeviceProperties:
@@ -130,6 +118,20 @@ def describe(properties: DeviceProperties) -> str:
         parts.append(f"{gib:.1f} GiB")
     parts.append(f'"{properties.name}"' if properties.name else "no name")
     return ", ".join(parts)
+
+
+def _fitting(known: Iterable[HardwareSpec], properties: DeviceProperties) -> tuple[list[HardwareSpec], str]:
+    """The devices that fit best, and by what."""
+    fitting = _named_where_needed([spec for spec in known if _fits(spec, properties)], properties.name)
+    nearest = _nearest(fitting, properties.memory_bytes)
+    if properties.compute_major is None:
+        # Without its architecture a device is only known by its name: everything else fits too many.
+        nearest = _by_name(nearest, properties.name or "")
+    if len(nearest) > 1 and properties.name:
+        by_name = _by_name(nearest, properties.name)
+        if by_name:
+            return by_name, "properties and name"
+    return nearest, "properties"
 
 
 def _fits(spec: HardwareSpec, properties: DeviceProperties) -> bool:
@@ -196,10 +198,6 @@ def _hint(match: Match, name: str) -> int:
 
 def _words(text: str) -> str:
     return " ".join(re.findall(r"[a-z0-9]+", text.casefold()))
-
-
-def _certain(spec: HardwareSpec, properties: DeviceProperties, how: str) -> str:
-    return f"{spec.name} ({spec.label}), recognized by {how}: {describe(properties)}"
 
 
 def _agreement(agreed: HardwareSpec) -> str:
