@@ -183,8 +183,14 @@ def updates_first(
         return None
     if not _may_hold_result(last, space, reduces):
         return True
-    if ops is None:
-        return None
+    return None if ops is None else _ops_update_first(tensors, space, ops, reduces=reduces)
+
+
+def _ops_update_first(
+    tensors: tuple[Argument, ...], space: Iterations, ops: tuple[str, ...], *, reduces: bool
+) -> bool | None:
+    """What the ops say where the first tensor and the last could both hold a result."""
+    first, last = tensors[0], tensors[-1]
     if last.elements == first.elements and len(first.shape) > len(last.shape) and _reads_product(ops):
         return True
     arithmetic = set(ops) - MOVES

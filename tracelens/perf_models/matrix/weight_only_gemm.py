@@ -11,32 +11,17 @@ from tracelens.perf_models.matrix.gemm import GEMM, matrix_dims
 from tracelens.signature import OpSignature
 
 
-def weight_only(
-    op: OpSignature,
-    x: int,
-    *,
-    n: int,
-    weight: DType | None,
-    scales: tuple[int, ...] = (),
-    zeros: int = 0,
-    bias: int | None = None,
-) -> GEMM:
-    """``x`` [..,k] by a weight [n,k] of narrow values; result like x.
-
-    ``scales``: slots of scale tensors, all of the first one's type. ``zeros``: zero points, packed like the weight and
-    counted in elements of the scales' type.
-    """
+def weight_only(op: OpSignature, x: int, *, n: int, weight: DType | None, scales: tuple[int, ...] = ()) -> GEMM:
+    """``x`` [..,k] by a weight [n,k] of narrow values; result like x. ``scales``: slots of scale tensors."""
     *rows, k = op.shape(x)
     held = [slot for slot in scales if op.has(slot)]
-    biased = bias is not None and op.has(bias)
     return GEMM(
         m=prod(rows),
         n=n,
         k=k,
-        bias=biased,
         dtype=op.dtype(x),
         dtype_b=weight,
-        scale_elements=sum(prod(op.shape(slot)) for slot in held) + zeros,
+        scale_elements=sum(prod(op.shape(slot)) for slot in held),
         dtype_scale=op.dtype(held[0]) if held else DType.FP32,
         stride_a=op.stride(x),
     )

@@ -256,11 +256,9 @@ def _cat(op: OpSignature) -> Movement:
 
 def _concatenated(op: OpSignature, gradient: OpSignature | None) -> Iterable[Shape]:
     """Shapes of as many elements as the result has."""
-    lists = [slot for slot in op.shapes or () if slot and isinstance(slot[0], tuple)]
-    if lists:
-        return op.shape_list((op.shapes or ()).index(lists[0]))
-    if op.has(0):
-        return (op.shape(0),)
+    recorded = _recorded_shapes(op)
+    if recorded is not None:
+        return recorded
     if gradient is not None:
         return (gradient.shape(0),)
     caller = caller_of(op)
@@ -269,6 +267,14 @@ def _concatenated(op: OpSignature, gradient: OpSignature | None) -> Iterable[Sha
     if caller is not None and _REASSEMBLING.match(caller.name):
         return tuple(caller.shape(i) for i in range(len(caller.shapes or ())) if caller.has(i))
     return op.shape_list(0)
+
+
+def _recorded_shapes(op: OpSignature) -> Iterable[Shape] | None:
+    """The first list of tensors among the arguments, else the first tensor."""
+    for index, slot in enumerate(op.shapes or ()):
+        if slot and isinstance(slot[0], tuple):
+            return op.shape_list(index)
+    return (op.shape(0),) if op.has(0) else None
 
 
 @traced_as("aten::_foreach_copy_", leaf_only=True, category="multi_tensor_apply", asks=("kernel",))
