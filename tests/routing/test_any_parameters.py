@@ -14,7 +14,7 @@ from tracelens.network.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules, simulate
 from tracelens.network.ports import Ports
 from tracelens.network.traffic import Traffic
-from tracelens.routing.route import MeshScenario, Routing, route_mesh, route_ports
+from tracelens.routing.route import MeshScenario, PortScenario, Routing, route_mesh, route_ports
 from tracelens.workload.token_routing import Skew
 
 ODD = st.one_of(st.integers(-1, 12), st.floats(allow_nan=True, allow_infinity=True, width=16))
@@ -100,7 +100,11 @@ def test_a_mesh_answers_or_says_why_not(routing, rules, seed_rules):
 )  # fmt: skip
 @settings(max_examples=80, deadline=None)
 def test_a_cluster_answers_or_says_why_not(routing, ports, slots, way):
-    found = answered(lambda: route_ports(routing, Ports(**ports), hidden=16, slots=slots, way=way).summary)
+    found = answered(
+        lambda: (
+            route_ports(PortScenario(routing=routing, ports=Ports(**ports), hidden=16, slots=slots, way=way)).summary
+        )
+    )
     if found is not None:
         assert math.isfinite(found["dispatch_us"])
 

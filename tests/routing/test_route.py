@@ -12,7 +12,7 @@ from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.network.packets import MeshRules
 from tracelens.network.ports import Ports
 from tracelens.routing.comparison import compared
-from tracelens.routing.route import MeshScenario, Routing, route_mesh, route_ports
+from tracelens.routing.route import MeshScenario, PortScenario, Routing, route_mesh, route_ports
 from tracelens.workload.token_routing import Skew
 
 PORTS = Ports(ranks_per_node=8, link_gb_s=450, card_gb_s=50)
@@ -24,7 +24,10 @@ def routing(skew="uniform", **others):
 
 
 def test_skew_costs_time_and_eplb_wins_some_back():
-    even, skewed = route_ports(routing(), PORTS).summary, route_ports(routing("zipf:1.2"), PORTS).summary
+    even, skewed = (
+        route_ports(PortScenario(routing=routing(), ports=PORTS)).summary,
+        route_ports(PortScenario(routing=routing("zipf:1.2"), ports=PORTS)).summary,
+    )
     assert skewed["dispatch_us"] > even["dispatch_us"]
     assert skewed["imbalance_us"] > even["imbalance_us"] >= 0
     assert skewed["eplb_rank_imbalance"] < skewed["rank_imbalance"]
@@ -32,14 +35,14 @@ def test_skew_costs_time_and_eplb_wins_some_back():
 
 
 def test_the_time_is_at_least_the_bottlenecks_and_the_rates_agree():
-    phases = route_ports(routing("zipf:0.8"), PORTS).frames["phases"]
+    phases = route_ports(PortScenario(routing=routing("zipf:0.8"), ports=PORTS)).frames["phases"]
     assert (phases.time_us >= phases.bottleneck_us - 1e-9).all()
     assert (phases.logical_true_gb_s >= phases.logical_effective_gb_s - 1e-9).all()
     assert (phases.logical_effective_gb_s > phases.remote_effective_gb_s).all()
 
 
 def test_loads_add_up_everywhere():
-    result = route_ports(routing("zipf:1.2"), PORTS)
+    result = route_ports(PortScenario(routing=routing("zipf:1.2"), ports=PORTS))
     ranks, experts = result.frames["ranks"], result.frames["experts"]
     assert ranks.routings.sum() == experts.routings.sum() == ranks.routings_eplb.sum() == 4096 * 4
     assert experts.groupby("rank").routings.sum().tolist() == ranks.routings.tolist()
@@ -48,24 +51,26 @@ def test_loads_add_up_everywhere():
 
 def test_uniform_routing_leaves_its_rank_with_the_share_of_the_other_ranks():
     # each of 16 ranks is as likely: 15/16 of all copies are remote
-    assert route_ports(routing(tokens=40_000), PORTS).summary["remote_share"] == pytest.approx(15 / 16, abs=0.003)
+    assert route_ports(PortScenario(routing=routing(tokens=40_000), ports=PORTS)).summary[
+        "remote_share"
+    ] == pytest.approx(15 / 16, abs=0.003)
 
 
 def test_hierarchical_sends_less_over_the_network_than_direct():
-    near = route_ports(routing(topk=8), PORTS, way="hierarchical").summary["dispatch_us"]
-    assert near < route_ports(routing(topk=8), PORTS, way="direct").summary["dispatch_us"]
+    near = route_ports(PortScenario(routing=routing(topk=8), ports=PORTS, way="hierarchical")).summary["dispatch_us"]
+    assert near < route_ports(PortScenario(routing=routing(topk=8), ports=PORTS, way="direct")).summary["dispatch_us"]
 
 
 def test_a_copy_per_expert_is_all_copies_and_never_less_than_one_per_rank():
     given = routing(topk=8, experts=64, tokens=2048)
-    each, once = (route_ports(given, PORTS, way=way) for way in ("per-expert", "direct"))
+    each, once = (route_ports(PortScenario(routing=given, ports=PORTS, way=way)) for way in ("per-expert", "direct"))
     assert each.traffic.total_bytes == pytest.approx(2048 * 8 * 7392)  # 7,168 values of FP8, 56 scales
     assert each.summary["dispatch_us"] > once.summary["dispatch_us"]
     assert each.summary["mean_ranks"] == once.summary["mean_ranks"] < 8
 
 
 def test_layers_have_their_own_hot_experts():
-    result = route_ports(routing("zipf:1.2"), PORTS, layers=3, steps=2, drift=0.5)
+    result = route_ports(PortScenario(routing=routing("zipf:1.2"), ports=PORTS, layers=3, steps=2, drift=0.5))
     layers = result.frames["layers"]
     assert layers[["step", "layer"]].to_numpy().tolist() == [[s, layer] for s in range(2) for layer in range(3)]
     assert layers.rank_imbalance.nunique() == 6
@@ -87,7 +92,9 @@ def test_recorded_layers_follow_one_another(tmp_path):
     given = Routing(tokens=16, experts=16, topk=1, ranks=2, file=tmp_path / "two.npz")
     tables = [table.experts.ravel().tolist() for _, _, table in given.layers(2, 1, 0.0)]
     assert tables == [[0] * 8, [8] * 8]
-    frame = route_ports(given, Ports(ranks_per_node=2, link_gb_s=450, card_gb_s=50), layers=2).frames["layers"]
+    frame = route_ports(
+        PortScenario(routing=given, ports=Ports(ranks_per_node=2, link_gb_s=450, card_gb_s=50), layers=2)
+    ).frames["layers"]
     assert frame.rank_imbalance.tolist() == [2, 2]
     with pytest.raises(UsageError, match="16 recorded tokens do not divide over 3 layers"):
         list(given.layers(3, 1, 0.0))
@@ -96,7 +103,9 @@ def test_recorded_layers_follow_one_another(tmp_path):
 
 
 def test_capacity_drops_and_evens():
-    free, capped = (route_ports(routing("zipf:1.2", capacity=c), PORTS).summary for c in (None, 1.25))
+    free, capped = (
+        route_ports(PortScenario(routing=routing("zipf:1.2", capacity=c), ports=PORTS)).summary for c in (None, 1.25)
+    )
     assert (free["dropped_share"], capped["dropped_share"] > 0.1) == (0, True)
     assert capped["expert_imbalance"] <= 1.26 / (1 - capped["dropped_share"])
 
@@ -134,7 +143,7 @@ def test_the_seed_rules_reproduce_the_production_run():
 
 
 def test_prediction_stands_beside_the_measured_exchanges_of_a_trace(repository):
-    result = route_ports(routing(ranks=8, tokens=8192), PORTS, hidden=4096)
+    result = route_ports(PortScenario(routing=routing(ranks=8, tokens=8192), ports=PORTS, hidden=4096))
     frame = compared(result, repository / "example_traces" / "moe_ep8").frames["comparison"]
     assert set(frame.phase) == {"dispatch", "combine"}
     assert frame.trace.nunique() == 8
@@ -143,13 +152,13 @@ def test_prediction_stands_beside_the_measured_exchanges_of_a_trace(repository):
 
 
 def test_traces_without_exchanges_are_said_to_have_none(repository):
-    result = route_ports(routing(), PORTS)
+    result = route_ports(PortScenario(routing=routing(), ports=PORTS))
     with pytest.raises(NothingToAnalyzeError, match="no expert-parallel exchange"):
         compared(result, repository / "example_traces")
 
 
 def test_fewer_ranks_than_a_node_has_use_part_of_it():
-    assert route_ports(routing(ranks=4), PORTS).summary["mean_nodes"] == 1.0
+    assert route_ports(PortScenario(routing=routing(ranks=4), ports=PORTS)).summary["mean_nodes"] == 1.0
 
 
 def exchange_trace(path, split):
@@ -162,7 +171,7 @@ def exchange_trace(path, split):
 def test_split_sizes_of_a_trace_are_the_loads_of_ranks(tmp_path):
     trace = exchange_trace(tmp_path / "t.json", [100, 300, 200, 200])
     given = Routing(tokens=800, experts=8, topk=2, ranks=4, file=trace)
-    result = route_ports(given, Ports(ranks_per_node=4, link_gb_s=450, card_gb_s=50))
+    result = route_ports(PortScenario(routing=given, ports=Ports(ranks_per_node=4, link_gb_s=450, card_gb_s=50)))
     assert result.frames["ranks"].routings.tolist() == [200, 600, 400, 400]
 
 

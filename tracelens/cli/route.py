@@ -220,15 +220,15 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
 
 
 def _on_cluster(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
-    from tracelens.routing.route import route_ports
+    from tracelens.routing.route import PortScenario, route_ports
 
     ports, topology = _ports(args, values, config)
     given = _given(args, config)
     is_hot = not given.keys().isdisjoint(("hot_ratio", "hot_weight"))
     has_metadata = not given.keys().isdisjoint(METADATA)
-    return route_ports(
-        _routing(args, values, f"hot:{values['hot_ratio']},{values['hot_weight']}" if is_hot else "uniform"),
-        ports,
+    scenario = PortScenario(
+        routing=_routing(args, values, f"hot:{values['hot_ratio']},{values['hot_weight']}" if is_hot else "uniform"),
+        ports=ports,
         topology=topology,
         hidden=values["hidden"] or 7168,
         dispatch_dtype=element_type(args.dispatch_dtype or "fp8"),
@@ -241,6 +241,7 @@ def _on_cluster(args: argparse.Namespace, values: dict[str, Any], config: dict[s
         steps=1 if args.steps is None else args.steps,
         drift=args.drift or 0.0,
     )
+    return route_ports(scenario)
 
 
 def _given(args: argparse.Namespace, config: dict[str, Any]) -> dict[str, Any]:

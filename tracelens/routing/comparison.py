@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -35,35 +37,41 @@ def compared(result: RouteResult, folder: Path) -> RouteResult:
         raise InputError(f"{folder} contains no .json or .json.gz")
     ranks = result.summary["ranks"]
     rows = {"dispatch": result.summary["tokens"] / ranks, "combine": result.frames["ranks"].tokens_received.mean()}
-    measured = []
-    for path in paths:
-        trace = load(path)
-        recorded = recorded_ep_size(trace.table)
-        if recorded not in (None, ranks):
-            raise UsageError(f"{path}: its expert-parallel group has {recorded} ranks, but the prediction {ranks}")
-        ops = analyze(trace, Options(cpu=True)).frames.get(unified_perf_summary.TITLE)
-        if ops is None:
-            continue
-        for op in ops[ops.category == _CATEGORY].to_dict(orient="records"):
-            name = str(op["name"]).lower()
-            phase = "combine" if ("combine" in name) != ("backward" in name) else "dispatch"
-            one_rank = rows[phase] * phases.copy_bytes[phase]
-            copies = op["copies_per_token"] if phase == "dispatch" and op["copies_per_token"] > 0 else 1.0
-            given = op["wire_mb"] * BYTES_PER_MB / copies
-            share = given / one_rank if pd.notna(given) and one_rank > 0 else None
-            measured.append(
-                {
-                    "trace": path.name,
-                    "op": op["name"],
-                    "phase": phase,
-                    "calls": int(op["operation_count"]),
-                    "wire_mb": op["wire_mb"],
-                    "measured_us": op["kernel_us_mean"],
-                    "predicted_us": None if share is None else phases.time_us[phase] * share,
-                }
-            )
+    bytes_of_rank = {phase: count * phases.copy_bytes[phase] for phase, count in rows.items()}
+    measured = [
+        {"trace": path.name, **_beside(op, bytes_of_rank, phases.time_us)}
+        for path in paths
+        for op in _exchanges(path, ranks)
+    ]
     if not measured:
         raise NothingToAnalyzeError(f"no expert-parallel exchange in the traces of {folder}")
     frame = pd.DataFrame(measured).astype({"predicted_us": float, "wire_mb": float})
     frame["measured_over_predicted"] = frame.measured_us / frame.predicted_us
     return dataclasses.replace(result, frames={**result.frames, "comparison": frame})
+
+
+def _exchanges(path: Path, ranks: int) -> list[dict[Any, Any]]:
+    """The exchange ops of a trace, each with its shape. UsageError where their group has not ``ranks`` ranks."""
+    trace = load(path)
+    recorded = recorded_ep_size(trace.table)
+    if recorded not in (None, ranks):
+        raise UsageError(f"{path}: its expert-parallel group has {recorded} ranks, but the prediction {ranks}")
+    ops = analyze(trace, Options(cpu=True)).frames.get(unified_perf_summary.TITLE)
+    return [] if ops is None else ops[ops.category == _CATEGORY].to_dict(orient="records")
+
+
+def _beside(op: Mapping[Any, Any], bytes_of_rank: Mapping[str, float], predicted_us: pd.Series) -> dict[str, Any]:
+    """An op's measured time, and the predicted one of its phase."""
+    name = str(op["name"]).lower()
+    phase = "combine" if ("combine" in name) != ("backward" in name) else "dispatch"
+    copies = op["copies_per_token"] if phase == "dispatch" and op["copies_per_token"] > 0 else 1.0
+    given = op["wire_mb"] * BYTES_PER_MB / copies
+    known = pd.notna(given) and bytes_of_rank[phase] > 0
+    return {
+        "op": op["name"],
+        "phase": phase,
+        "calls": int(op["operation_count"]),
+        "wire_mb": op["wire_mb"],
+        "measured_us": op["kernel_us_mean"],
+        "predicted_us": predicted_us[phase] * (given / bytes_of_rank[phase]) if known else None,
+    }

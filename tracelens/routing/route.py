@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,8 @@ def route(
     """Where ``tokens`` tokens of all ranks go on a cluster, and what it costs (``tl.route``).
 
     ``options`` are what ``given`` keywords change, spelled as the command spells them; ``way`` is another name of
-    ``dispatch``. ``route_ports`` takes objects instead. UsageError for unknown names and for figures that do not fit.
+    ``dispatch``. ``route_ports`` takes a ``PortScenario`` instead. UsageError for unknown names and for figures that do
+    not fit.
     """
     asked = made(RouteOptions, given, options)
     topology = cluster_system(cluster)[1]
@@ -190,9 +191,9 @@ def route(
         tokens=tokens, experts=experts, topk=topk, ranks=ranks, skew=Skew.parse(asked.skew or "uniform"), seed=seed,
         groups=asked.groups, best_groups=asked.best_groups, capacity=asked.capacity,
     )  # fmt: skip
-    return route_ports(
-        routing,
-        Ports.of_topology(topology),
+    scenario = PortScenario(
+        routing=routing,
+        ports=Ports.of_topology(topology),
         topology=topology,
         hidden=hidden,
         dispatch_dtype=element_type(asked.dispatch_dtype or "fp8"),
@@ -203,6 +204,7 @@ def route(
         steps=1 if asked.steps is None else asked.steps,
         drift=asked.drift or 0.0,
     )
+    return route_ports(scenario)
 
 
 def cluster_system(name: str | os.PathLike[str]) -> tuple[System, Topology]:
@@ -219,23 +221,9 @@ def payload(hidden: int, dtype: DType) -> Payload:
     return Payload(hidden=hidden, dtype=dtype, scale_block=_SCALE_BLOCK if is_scaled else None)
 
 
-def route_ports(
-    routing: Routing,
-    ports: Ports,
-    *,
-    topology: Topology | None = None,
-    hidden: int = 7168,
-    dispatch_dtype: DType = DType.FP8_E4M3FN,
-    combine_dtype: DType = DType.BF16,
-    metadata_bytes: float = 0.0,
-    placement: Placement | None = None,
-    way: Dispatch = "hierarchical",
-    slots: int | None = None,
-    layers: int = 1,
-    steps: int = 1,
-    drift: float = 0.0,
-) -> RouteResult:
-    """An expert-parallel exchange on switched nodes: loads, traffic, times, and what EPLB would gain with ``slots``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortScenario:
+    """An expert-parallel exchange on switched nodes.
 
     With ``topology`` each phase also has the time of an even all-to-all of the busiest sender's bytes by the collective
     algorithms (``collective_us``). ``metadata_bytes`` go with every dispatched copy. ``way``: ``hierarchical`` sends
@@ -244,50 +232,88 @@ def route_ports(
     EPLB. Beyond one layer or step the assignments are ``Routing.layers`` and times the bottleneck's.
     UsageError where figures do not fit.
     """
-    if layers < 1 or steps < 1:
-        raise UsageError(f"layers and steps must be at least 1, got {layers} and {steps}")
-    if drift and steps == 1:
-        raise UsageError("--drift needs --steps")
-    if routing.ranks < ports.ranks_per_node:
-        ports = dataclasses.replace(ports, ranks_per_node=routing.ranks)
+
+    routing: Routing
+    ports: Ports
+    topology: Topology | None = None
+    hidden: int = 7168
+    dispatch_dtype: DType = DType.FP8_E4M3FN
+    combine_dtype: DType = DType.BF16
+    metadata_bytes: float = 0.0
+    placement: Placement | None = None
+    way: Dispatch = "hierarchical"
+    slots: int | None = None
+    layers: int = 1
+    steps: int = 1
+    drift: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.layers < 1 or self.steps < 1:
+            raise UsageError(f"layers and steps must be at least 1, got {self.layers} and {self.steps}")
+        if self.drift and self.steps == 1:
+            raise UsageError("--drift needs --steps")
+        if self.routing.ranks < self.ports.ranks_per_node:
+            object.__setattr__(self, "ports", dataclasses.replace(self.ports, ranks_per_node=self.routing.ranks))
+
+    @property
+    def phases(self) -> tuple[tuple[str, Payload], ...]:
+        """What a copy of a token is on the wire, there and back."""
+        dispatched = dataclasses.replace(payload(self.hidden, self.dispatch_dtype), metadata_bytes=self.metadata_bytes)
+        return ("dispatch", dispatched), ("combine", payload(self.hidden, self.combine_dtype))
+
+    def balanced(self, loads: NDArray[np.integer[Any]]) -> Placement:
+        """Where EPLB puts experts of these ``loads``."""
+        routing = self.routing
+        return eplb(
+            loads,
+            slots=routing.experts + routing.ranks if self.slots is None else self.slots,
+            ranks=routing.ranks,
+            nodes=routing.ranks // self.ports.ranks_per_node,
+            groups=routing.groups or 1,
+        )
+
+    def exchange(self, copies: Copies, form: Payload) -> Exchange:
+        """What passes the ports in a phase."""
+        if self.way == "hierarchical":
+            return Exchange.hierarchical(copies, form.copy_bytes)
+        return Exchange.direct(Traffic(wire_bytes=self.sent(copies) * form.copy_bytes), copies.ranks_per_node)
+
+    def sent(self, copies: Copies) -> NDArray[np.int64]:
+        """Copies from rank to rank, those that stay included."""
+        return copies.per_expert if self.way == "per-expert" else copies.per_rank
+
+
+def route_ports(scenario: PortScenario) -> RouteResult:
+    """Loads, traffic and times of an exchange on switched nodes, and what EPLB would gain."""
+    routing, ports = scenario.routing, scenario.ports
     table = routing.drawn()
-    place = placement or Placement.contiguous(routing.experts, routing.ranks)
-    dispatched = dataclasses.replace(payload(hidden, dispatch_dtype), metadata_bytes=metadata_bytes)
-    phases = [("dispatch", dispatched), ("combine", payload(hidden, combine_dtype))]
-    outcome = _outcome(table, place, ports, phases, way)
-    even = _even_us(outcome.copies, ports, phases, way)
-    spare = routing.ranks if slots is None else slots - routing.experts
-    loads = np.bincount(table.experts[table.experts >= 0].ravel(), minlength=routing.experts)
-    balanced = eplb(
-        loads,
-        slots=routing.experts + spare,
-        ranks=routing.ranks,
-        nodes=routing.ranks // ports.ranks_per_node,
-        groups=routing.groups or 1,
-    )
-    better = _outcome(table, balanced, ports, phases, way, with_packets=False)
-    sent = _sent(outcome.copies, way)
-    traffic = Traffic(wire_bytes=sent * phases[0][1].copy_bytes)
+    place = scenario.placement or Placement.contiguous(routing.experts, routing.ranks)
+    outcome = _outcome(scenario, table, place)
+    even = _even_us(scenario, outcome.copies)
+    loads = _loads(routing, table)
+    balanced = scenario.balanced(loads)
+    better = _outcome(scenario, table, balanced, with_packets=False)
+    better_us = sum(row["bottleneck_us"] for row in better.phases)
+    sent = scenario.sent(outcome.copies)
+    traffic = Traffic(wire_bytes=sent * scenario.phases[0][1].copy_bytes)
     phase_frame = pd.DataFrame(outcome.phases)
-    if topology is not None:
+    if scenario.topology is not None:
         nbytes = sent.sum(axis=1).max() * phase_frame.copy_bytes.to_numpy(float)
-        times, names = collective_us("all_to_all", nbytes, Group(ranks=routing.ranks), topology)
+        times, names = collective_us("all_to_all", nbytes, Group(ranks=routing.ranks), scenario.topology)
         phase_frame = phase_frame.assign(collective_us=times, collective=names)
-    summary = _loads_summary(routing, table, loads, outcome.copies)
-    summary |= {
-        "remote_share": traffic.remote_share,
-        "rank_imbalance": imbalance(outcome.copies.per_expert.sum(axis=0)),
+    bottleneck_us = phase_frame.bottleneck_us.sum()
+    summary = _loads_summary(routing, table, loads, outcome.copies, traffic) | {
         "received_imbalance": imbalance(sent.sum(axis=0)),
         "dispatch_us": float(phase_frame.time_us[0]),
         "combine_us": float(phase_frame.time_us[1]),
         "even_us": even,
-        "imbalance_us": float(phase_frame.bottleneck_us.sum()) - even,
+        "imbalance_us": float(bottleneck_us) - even,
         "hottest": phase_frame.hottest[0],
         "eplb_slots": balanced.slots,
         "eplb_rank_imbalance": imbalance(better.copies.per_expert.sum(axis=0)),
-        "eplb_us": float(sum(p["bottleneck_us"] for p in better.phases)),
-        "eplb_gain_us": float(phase_frame.bottleneck_us.sum() - sum(p["bottleneck_us"] for p in better.phases)),
-        "way": way,
+        "eplb_us": float(better_us),
+        "eplb_gain_us": float(bottleneck_us - better_us),
+        "way": scenario.way,
         "ranks_per_node": ports.ranks_per_node,
     }
     frames = {
@@ -295,8 +321,8 @@ def route_ports(
         "ranks": _rank_frame(outcome.copies, better.copies, traffic),
         "experts": _expert_frame(loads, place, balanced),
     }
-    if layers * steps > 1:
-        frames["layers"] = _layer_frame(routing, place, ports, phases, way, layers=layers, steps=steps, drift=drift)
+    if scenario.layers * scenario.steps > 1:
+        frames["layers"] = _layer_frame(scenario, place)
         summary["layers_us"] = float(frames["layers"][["dispatch_us", "combine_us"]].to_numpy(float).sum())
     return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table)
 
@@ -318,6 +344,19 @@ class MeshScenario:
     dtype: DType = DType.BF16
     layers: int = 1
 
+    def drawn_by_seed(self) -> RoutingTable:
+        """The assignment as the original draws it."""
+        routing = self.routing
+        return seed_routing(
+            tokens=routing.tokens,
+            experts=routing.experts,
+            topk=routing.topk,
+            hot_ratio=self.hot_ratio,
+            hot_weight=self.hot_weight,
+            ranks=routing.ranks,
+            seed=routing.seed,
+        )
+
 
 def route_mesh(scenario: MeshScenario, *, seed_rules: bool = False, placement: Placement | None = None) -> RouteResult:
     """An exchange on the full mesh, packet by packet, in milliseconds; with ``seed_rules`` as the original plays it."""
@@ -325,18 +364,7 @@ def route_mesh(scenario: MeshScenario, *, seed_rules: bool = False, placement: P
     place = placement or Placement.contiguous(routing.experts, routing.ranks)
     if seed_rules:
         _refuse_for_seed(scenario)
-    if seed_rules and routing.file is None:
-        table = seed_routing(
-            tokens=routing.tokens,
-            experts=routing.experts,
-            topk=routing.topk,
-            hot_ratio=scenario.hot_ratio,
-            hot_weight=scenario.hot_weight,
-            ranks=routing.ranks,
-            seed=routing.seed,
-        )
-    else:
-        table = routing.drawn()
+    table = scenario.drawn_by_seed() if seed_rules and routing.file is None else routing.drawn()
     copies = Copies.from_assignment(
         place.slot_of_token(table.experts), place.rank_of_slot, ranks=routing.ranks, rank_of_token=table.source
     )
@@ -353,11 +381,9 @@ def route_mesh(scenario: MeshScenario, *, seed_rules: bool = False, placement: P
         else simulate(Traffic(wire_bytes=(copies.per_expert * vector).T), scenario.rules)
     )
     even = _even_mesh(traffic, scenario.rules)
-    loads = np.bincount(table.experts[table.experts >= 0].ravel(), minlength=routing.experts)
+    loads = _loads(routing, table)
     both_ms = times.time_ms + (back.time_ms if back else 0.0)
-    summary = _loads_summary(routing, table, loads, copies) | {
-        "remote_share": traffic.remote_share,
-        "rank_imbalance": imbalance(copies.per_expert.sum(axis=0)),
+    summary = _loads_summary(routing, table, loads, copies, traffic) | {
         "received_imbalance": imbalance(traffic.received()),
         "time_ms": times.time_ms,
         "rounds": times.rounds,
@@ -406,15 +432,8 @@ class _Outcome:
     phases: list[dict[str, Any]]
 
 
-def _outcome(
-    table: RoutingTable,
-    place: Placement,
-    ports: Ports,
-    phases: Sequence[tuple[str, Payload]],
-    way: Dispatch,
-    *,
-    with_packets: bool = True,
-) -> _Outcome:
+def _outcome(scenario: PortScenario, table: RoutingTable, place: Placement, *, with_packets: bool = True) -> _Outcome:
+    ports = scenario.ports
     copies = Copies.from_assignment(
         place.slot_of_token(table.experts),
         place.rank_of_slot,
@@ -423,12 +442,12 @@ def _outcome(
         rank_of_token=table.source,
     )
     rows = []
-    for name, form in phases:
-        exchange = _exchange(copies, form.copy_bytes, way)
+    for name, form in scenario.phases:
+        exchange = scenario.exchange(copies, form)
         lower = bottleneck(exchange, ports)
         row: dict[str, Any] = {"phase": name, "copy_bytes": form.copy_bytes, "bottleneck_us": lower.time_us}
         if with_packets:
-            row |= _simulated(_sent(copies, way), exchange, form, _with_packets(exchange, ports), lower)
+            row |= _simulated(scenario.sent(copies), exchange, form, _with_packets(exchange, ports), lower)
         rows.append(row)
     return _Outcome(copies=copies, phases=rows)
 
@@ -457,24 +476,13 @@ def _simulated(
     }
 
 
-def _exchange(copies: Copies, copy_bytes: float, way: Dispatch) -> Exchange:
-    if way == "hierarchical":
-        return Exchange.hierarchical(copies, copy_bytes)
-    return Exchange.direct(Traffic(wire_bytes=_sent(copies, way) * copy_bytes), copies.ranks_per_node)
-
-
-def _sent(copies: Copies, way: Dispatch) -> NDArray[np.int64]:
-    """Copies from rank to rank, those that stay included."""
-    return copies.per_expert if way == "per-expert" else copies.per_rank
-
-
 def _with_packets(exchange: Exchange, ports: Ports) -> Ports:
     """Packets so large that no more than ``_MOST_PACKETS`` are simulated."""
     total = float((exchange.inside + exchange.network + exchange.forwarded).sum())
     return dataclasses.replace(ports, packet_bytes=max(ports.packet_bytes, total / _MOST_PACKETS))
 
 
-def _even_us(copies: Copies, ports: Ports, phases: Sequence[tuple[str, Payload]], way: Dispatch) -> float:
+def _even_us(scenario: PortScenario, copies: Copies) -> float:
     """Bottleneck of both phases if the same copies were spread evenly over all destinations."""
     ranks, size = copies.ranks, copies.ranks_per_node
     flat = dataclasses.replace(
@@ -483,7 +491,7 @@ def _even_us(copies: Copies, ports: Ports, phases: Sequence[tuple[str, Payload]]
         per_rank=np.full((ranks, ranks), copies.per_rank.mean()),
         per_node=np.full((ranks, ranks // size), copies.per_node.mean()),
     )
-    return sum(bottleneck(_exchange(flat, form.copy_bytes, way), ports).time_us for _, form in phases)
+    return sum(bottleneck(scenario.exchange(flat, form), scenario.ports).time_us for _, form in scenario.phases)
 
 
 def _even_mesh(traffic: Traffic, rules: MeshRules) -> PacketTimes:
@@ -495,8 +503,13 @@ def _mesh_phase(name: str, times: PacketTimes) -> dict[str, Any]:
     return {"phase": name, **dataclasses.asdict(times)}
 
 
+def _loads(routing: Routing, table: RoutingTable) -> NDArray[np.integer[Any]]:
+    """Tokens of each expert."""
+    return np.bincount(table.experts[table.experts >= 0].ravel(), minlength=routing.experts)
+
+
 def _loads_summary(
-    routing: Routing, table: RoutingTable, loads: NDArray[np.integer[Any]], copies: Copies
+    routing: Routing, table: RoutingTable, loads: NDArray[np.integer[Any]], copies: Copies, traffic: Traffic
 ) -> dict[str, Any]:
     tokens, topk = table.experts.shape
     hot = np.sort(loads)[::-1]
@@ -510,6 +523,8 @@ def _loads_summary(
         "busiest_tenth_share": float(hot[: max(1, len(hot) // 10)].sum() / max(1, loads.sum())),
         "mean_ranks": copies.mean_ranks,
         "mean_nodes": copies.mean_nodes,
+        "remote_share": traffic.remote_share,
+        "rank_imbalance": imbalance(copies.per_expert.sum(axis=0)),
     }
 
 
@@ -536,20 +551,10 @@ def _expert_frame(loads: NDArray[np.integer[Any]], place: Placement, balanced: P
     return frame
 
 
-def _layer_frame(
-    routing: Routing,
-    place: Placement,
-    ports: Ports,
-    phases: Sequence[tuple[str, Payload]],
-    way: Dispatch,
-    *,
-    layers: int,
-    steps: int,
-    drift: float,
-) -> pd.DataFrame:
+def _layer_frame(scenario: PortScenario, place: Placement) -> pd.DataFrame:
     rows = []
-    for step, layer, table in routing.layers(layers, steps, drift):
-        outcome = _outcome(table, place, ports, phases, way, with_packets=False)
+    for step, layer, table in scenario.routing.layers(scenario.layers, scenario.steps, scenario.drift):
+        outcome = _outcome(scenario, table, place, with_packets=False)
         rows.append(
             {
                 "step": step,
