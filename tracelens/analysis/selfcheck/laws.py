@@ -75,7 +75,7 @@ def parts_of_the_window_add_up(analysis: Analysis, summary: Summary) -> Iterator
 
 def idle_causes_add_up_to_idle_time(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """Every idle nanosecond has one cause."""
-    if "idle_causes" in analysis.frames:
+    if idle_causes.TITLE in analysis.frames:
         caused = float(analysis.frames[idle_causes.TITLE]["idle_us"].sum())
         idle = analysis.headline.timeline.idle_ns / NS_PER_US
         if not math.isclose(caused, idle, rel_tol=_FLOAT, abs_tol=1e-6):
@@ -89,7 +89,7 @@ def idle_causes_agree_everywhere(analysis: Analysis, summary: Summary) -> Iterat
     path's, all of them where all that ran in the step was launched in the analyzed steps.
     """
     drawn = analysis.step_idle
-    if "idle_causes" not in analysis.frames or drawn is None:
+    if idle_causes.TITLE not in analysis.frames or drawn is None:
         return
     rows = analysis.frames[idle_causes.TITLE]
     sheet = _ns_by(rows["cause"], rows["idle_us"])
@@ -166,7 +166,7 @@ def the_steps_time_is_divided_among_the_table(analysis: Analysis, summary: Summa
 
 def each_device_nanosecond_has_one_category(analysis: Analysis, summary: Summary) -> Iterator[str]:
     """The tables that speak of all kernels have the same sums by category: the time of the events that are of it."""
-    if "kernel_summary" not in analysis.frames:
+    if kernel_summary.TITLE not in analysis.frames:
         return
     activity, category = analysis.activity, analysis.event_category
     took: dict[str, int] = {}
