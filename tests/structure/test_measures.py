@@ -37,7 +37,7 @@ FRONT_DOORS = {
 #: Stems that mean the same everywhere: what is added in a folder derives from its base.
 SHARED_STEMS = {"__init__", "base"}
 #: Pages that are written from declarations, never by hand.
-GENERATED_PAGES = {"columns.md"}
+GENERATED_PAGES = {"columns.md", "findings.md"}
 
 #: No reason to stay: the room divides or renames it.
 DUE = "to be divided"

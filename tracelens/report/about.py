@@ -178,6 +178,8 @@ def _findings(summary: Summary) -> Iterator[Line]:
     for finding in summary.findings:
         gain = None if finding.gain_us is None else finding.gain_us / 1e3
         yield _row(finding.id, _known(gain), finding.certainty, finding.why, number_format="#,##0.000")
+        if finding.remedy:
+            yield _row("    try", None, None, finding.remedy)
         for said in finding.figures:
             shape = PERCENT if said.unit == "share" else "#,##0.###"
             yield _row(f"    {said.what}", said.value, None if said.unit == "share" else said.unit, number_format=shape)

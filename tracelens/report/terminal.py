@@ -216,6 +216,8 @@ def _findings(summary: Summary) -> Iterator[_Row]:
         padding = " " * (WIDTH - 4 - display_width(first) - len(gain))
         yield _Row(text=f" {number} {first}{padding}{gain}")
         yield from (_Row(text=f"   {line}") for line in more)
+        if finding.remedy:
+            yield from (_Row(text=f"   {line}", style=_DIM) for line in _wrapped(f"try: {finding.remedy}", WIDTH - 4))
 
 
 def _notices(summary: Summary) -> Iterator[_Row]:

@@ -14,10 +14,8 @@ from tracelens.analysis.sheets.ops.copies import exposed_copies
 from tracelens.analysis.sheets.timeline import idle_causes
 from tracelens.analysis.verdict.advice import advice, slow_communication
 from tracelens.analysis.verdict.idle_findings import counted, duration, idle_findings, percent
-from tracelens.analysis.verdict.summary import (
-    Finding,
-    Said,
-)
+from tracelens.analysis.verdict.remedies import remedy
+from tracelens.analysis.verdict.summary import Finding, Said
 from tracelens.analysis.work.limits import LAUNCH, SHORT_KERNEL_US
 from tracelens.units import NS_PER_US
 
@@ -39,6 +37,7 @@ def findings(analysis: Analysis, divisor: int, step_us: float | None) -> tuple[F
         findings.append(
             Finding(
                 id="op_below_roofline",
+                kind=f"op_below_roofline: {row['roofline_bound']}",
                 op=str(row["name"]),
                 gain_us=float(gain[index]),
                 certainty="medium",
@@ -74,6 +73,7 @@ def findings(analysis: Analysis, divisor: int, step_us: float | None) -> tuple[F
     # Kernels that ran beside each other add up to more than can be gained: the window, or the step
     window_us = timeline.total_ns / NS_PER_US / divisor
     most = window_us if step_us is None else min(window_us, step_us)
+    findings = [replace(f, kind=f.kind or f.id, remedy=remedy(f.kind or f.id)) for f in findings]
     findings = [f if f.gain_us is None else replace(f, gain_us=min(f.gain_us, most)) for f in findings]
     findings.sort(key=lambda f: (-(f.gain_us or 0.0), f.id, f.op or "", f.why))
     return tuple(findings[:10])

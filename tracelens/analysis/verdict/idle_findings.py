@@ -21,12 +21,13 @@ def idle_findings(causes: pd.DataFrame, divisor: int) -> list[Finding]:
     if long.empty and total > _LEAST_PERCENT:
         why = f"GPU idle {total:.0f} %: several causes; the longest gap {duration(causes['max_us'].max())}"
         most = Said(what="longest gap", value=float(causes["max_us"].max()), unit="us")
-        return [_finding(float(causes["idle_us"].sum()) / divisor, why, (_idle_share(total), most))]
+        return [_finding("idle", float(causes["idle_us"].sum()) / divisor, why, (_idle_share(total), most))]
     rows = zip(
         *(long[key].tolist() for key in ("cause", "percent_of_window", "gaps", "max_us", "idle_us")), strict=True
     )
     return [
         _finding(
+            f"idle: {cause}",
             idle_us / divisor,
             f"GPU idle {share:.0f} %: {'cause unknown' if cause == UNKNOWN else cause}; "
             f"{counted(gaps, 'gap')}, the longest {duration(longest)}",
@@ -40,8 +41,10 @@ def idle_findings(causes: pd.DataFrame, divisor: int) -> list[Finding]:
     ]
 
 
-def _finding(idle_us: float, why: str, figures: tuple[Said, ...]) -> Finding:
-    return Finding(id="idle", op=None, gain_us=idle_us, certainty="low", why=why, time_us=idle_us, figures=figures)
+def _finding(kind: str, idle_us: float, why: str, figures: tuple[Said, ...]) -> Finding:
+    return Finding(
+        id="idle", kind=kind, op=None, gain_us=idle_us, certainty="low", why=why, time_us=idle_us, figures=figures
+    )
 
 
 def _idle_share(percent: float) -> Said:

@@ -224,6 +224,7 @@ class Finding:
 
     ``certainty``: ``high``, ``medium``, ``low``. ``why`` is the sentence that the verdict prints, ``figures`` are its
     numbers, which the sheet ``about`` lists; ``time_us``: how long what it speaks of takes per step (or in the window).
+    ``kind`` is the id, with the cause or bound where that decides what to try: the ``remedy`` (see ``remedies``).
     """
 
     id: str
@@ -233,6 +234,8 @@ class Finding:
     why: str
     time_us: float | None = None
     figures: tuple[Said, ...] = ()
+    kind: str | None = None
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

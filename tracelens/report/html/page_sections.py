@@ -327,7 +327,8 @@ def look_here_first(summary: Summary) -> Markup | None:
         link = None
         if finding.op is not None:
             link = tag("a", "show its rows", href="#section-ops", data_filter=shown_text(finding.op), class_="to-ops")
-        why = tag("td", shown_text(finding.why), " ", link)
+        tried = tag("div", "Try: ", shown_text(finding.remedy), class_="remedy") if finding.remedy else None
+        why = tag("td", shown_text(finding.why), " ", link, tried)
         items.append(tag("tr", why, tag("td", gain, class_="n"), tag("td", finding.certainty)))
     heads = (
         tag("th", "finding", scope="col"),
