@@ -15,7 +15,7 @@ _INTRODUCTION = """# Columns
 Every column of every sheet, with what it means: the same text as the comment on its header in the workbook.
 A `*` stands for a statistic over the calls of a row (mean, median, std, min, max, sum). Times are µs unless a header
 says otherwise; MB are 1e6 bytes, TB/s 1e12 bytes per second. An empty cell was not determined by what was recorded.
-How the figures come about: [report.md](report.md).
+How the figures are computed: [report.md](report.md).
 
 This page is generated: `python -m docs.generate_columns` writes it anew, and a test compares.
 """

@@ -598,7 +598,7 @@ def test_an_unknown_type_gives_no_bytes_and_never_a_default_width(made: Call):
 @pytest.mark.parametrize("made", [made for made in CALLS if made.sums], ids=lambda made: made.names[0])
 def test_attention_without_its_steps_annotation_has_no_model(made: Call):
     bare = Call(made.names, made.slots, made.model, made.flops)
-    with pytest.raises(SignatureError, match="no annotation of the step says how long"):
+    with pytest.raises(SignatureError, match="no step annotation gives the context length"):
         read(made.names[0], bare)
 
 

@@ -262,5 +262,5 @@ def test_about_shows_the_utilization_and_what_it_rests_on(summary, utilization):
     assert rows["Tokens per step"] == (32_768, None, "--batch x --sequence")
     assert rows["Ranks that share the work on them"] == (2, None, "--ranks")
     assert rows["MFU, model FLOPs utilization"] == (0.2, None, "Of the dense bf16 peak.")
-    assert rows["  which hold of the device time"] == (0.912,)
+    assert rows["  share of the device time"] == (0.912,)
     assert rows["  3"] == (184.0, 0.2, 0.23)

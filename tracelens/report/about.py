@@ -74,16 +74,16 @@ def _input(summary: Summary) -> Iterator[Line]:
             if figure is not None:
                 yield _row(f"Time per step (ms), {what}", figure / 1e3, number_format="#,##0.000")
         if steps.before_events:
-            note = "Device events that were in the queue as recording began: in no step."
+            note = "Device events queued before the recording: in no step."
             yield _row("Before the first step", steps.before_events, None, note, number_format="#,##0")
             yield _row("Before the first step (ms)", steps.before_us / 1e3, number_format="#,##0.000")
         if steps.skipped_us:
-            note = "Idle time after the host had waited for work from before recording: in no step."
+            note = "Idle time after the host waited for earlier work: in no step."
             yield _row("Left out of the first step (ms)", steps.skipped_us / 1e3, None, note, number_format="#,##0.000")
     if source.torch_version:
         yield _row("PyTorch", source.torch_version)
     if summary.extensions:
-        yield _row("Extensions that took part", ", ".join(summary.extensions))
+        yield _row("Extensions used", ", ".join(summary.extensions))
     for notice in summary.notices:
         yield _row("Note", notice.id, notice.count, notice.text, number_format="#,##0")
     for missing in summary.cannot_answer:
@@ -99,14 +99,15 @@ _COVERAGE = (
 
 
 def _coverage(summary: Summary) -> Iterator[Line]:
-    yield _section("Coverage: what share of the device time the figures below speak about")
+    yield _section("Coverage: share of the device time that the figures below cover")
     for key, label, meaning in _COVERAGE:
         yield _row(label, _known(getattr(summary.coverage, key)), None, meaning, number_format=PERCENT)
     yield _row("Shapes recorded", "yes" if summary.coverage.shapes else "no", None, "record_shapes=True")
     yield _row("Python stacks recorded", "yes" if summary.coverage.stacks else "no", None, "with_stack=True")
     if summary.late_host_events:
         meaning = (
-            "They hang on the innermost event that contains them; calls in a frame recorded too long stay in their op."
+            "They belong to the innermost event that contains them; calls in a frame recorded too long stay in their "
+            "op."
         )
         yield _row("Host events that end after their caller", summary.late_host_events, None, meaning)
 
@@ -126,7 +127,7 @@ def _time(summary: Summary) -> Iterator[Line]:
     rate = summary.throughput
     if rate is not None:
         yield _row("TFLOPS/s of calls with known FLOPs", rate.tflops_s, rate.dtype, number_format="#,##0.0")
-        yield _row("  which are of the device time", rate.device_share, number_format=PERCENT)
+        yield _row("  share of the device time", rate.device_share, number_format=PERCENT)
         if rate.of_peak is not None:
             yield _row("  of the dense peak", rate.of_peak, number_format=PERCENT)
         if rate.of_achievable is not None:
@@ -139,7 +140,7 @@ def _time(summary: Summary) -> Iterator[Line]:
 def _utilization(used: Utilization | None) -> Iterator[Line]:
     if used is None:
         return
-    yield _section("FLOPs utilization: matrix products of a step over its time and the device's dense rate")
+    yield _section("FLOPs utilization: a step's matrix FLOPs over its time and the device's dense rate")
     yield _row("Model", used.model, used.work, "Training where a step has backward ops, else inference.")
     yield _row("Tokens per step", used.tokens, None, used.tokens_source, number_format="#,##0")
     yield _row("Tokens in a sequence", used.sequence, number_format="#,##0")
@@ -154,9 +155,9 @@ def _utilization(used: Utilization | None) -> Iterator[Line]:
     )
     executed = None if used.hardware_flops is None else used.hardware_flops / FLOPS_PER_TFLOP
     yield _row(
-        "Executed TFLOP per step", _known(executed), None, "Of calls with a perf model.", number_format="#,##0.000"
+        "Executed TFLOP per step", _known(executed), None, "From calls with a perf model.", number_format="#,##0.000"
     )
-    yield _row("  which hold of the device time", _known(used.hardware_coverage), number_format=PERCENT)
+    yield _row("  share of the device time", _known(used.hardware_coverage), number_format=PERCENT)
     for label, share, achievable in (
         ("MFU, model FLOPs utilization", used.mfu, used.mfu_of_achievable),
         ("HFU, hardware FLOPs utilization", used.hfu, used.hfu_of_achievable),

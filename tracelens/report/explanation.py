@@ -1,4 +1,4 @@
-"""How the figures of one row came about: formula, inputs, the device's figure and its source."""
+"""How the figures of one row were computed: formula, inputs, the device's figure and its source."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ _WORK = (
     ("gflops", "work of one call", "GFLOP"),
     ("hbm_mb", "HBM traffic of one call, at least", "MB"),
     ("copies_per_token", "copies of a token", "rows"),
-    ("wire_mb", "interconnect traffic of one call, copies for the own rank included", "MB"),
-    ("expected_remote_mb", "of it expected to leave the rank", "MB"),
+    ("wire_mb", "wire bytes of one call, including copies for the own rank", "MB"),
+    ("expected_remote_mb", "expected to leave the rank", "MB"),
 )
 
 
@@ -99,7 +99,7 @@ def _estimate(values: Mapping[str, Any], device: DeviceSummary) -> list[str]:
         return [f"no estimate: {why}"]
     time, reached = _number(values["roofline_us"]), _number(values.get("percent_of_roofline_mean"))
     bound, backend = values.get("roofline_bound"), values.get("backend")
-    lines = [f"estimate: {time} µs by {backend}, bound by {bound}: {reached} % of it was reached"]
+    lines = [f"estimate: {time} µs by {backend}, bound by {bound}: {reached} % achieved"]
     figures = relevant_figures(str(values.get("compute_spec") or ""), device.figures)
     return lines + [f"    {f.what}: {_number(f.value)} {f.unit} ({f.source})" for f in figures]
 

@@ -157,8 +157,8 @@ class RankReport(NamedSheets):
             return
         for row in frame[frame["cost_us"] > 0].head(3).to_dict("records"):
             yield (
-                f" rank {row['rank']} arrives last in {row['percent_arrived_last']:.0f} % of {row['num_collectives']}: "
-                f"{row['cost_us'] / 1e3:.3f} ms later than the last but one"
+                f" rank {row['rank']} was last in {row['percent_arrived_last']:.0f} % of "
+                f"{row['num_collectives']} collectives, {row['cost_us'] / 1e3:.3f} ms after the others"
             )
 
     def _steps(self) -> Iterator[str]:

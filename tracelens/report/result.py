@@ -64,7 +64,7 @@ class Report(NamedSheets):
         return self._table(coll_analysis.TITLE)
 
     def explain(self, row: pd.Series | int) -> Explanation:
-        """How the figures of a row of ``ops`` came about: formula, inputs, device figure and its source.
+        """How the figures of a row of ``ops`` were computed: formula, inputs, device figure and its source.
 
         ``row``: ``report.ops.iloc[0]``, or its position.
         """

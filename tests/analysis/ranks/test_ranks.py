@@ -435,7 +435,7 @@ def test_sampled_ranks_without_groups_are_paired_where_calls_end_together(shared
     assert frame["start_skew_us"].tolist() == [84.0, 1292.0, 4859.0, 3302.0, 22328.0]
     # all-gathers show by output and input that their groups are half the job
     assert set(frame["group_size"]) <= {64, 128}
-    assert "bandwidth takes the group to be the whole job" in notices(result)["group_unknown"]
+    assert "bandwidth assumes that the group is the whole job" in notices(result)["group_unknown"]
 
 
 @pytest.mark.shared

@@ -154,7 +154,7 @@ def test_ranks_without_process_groups_show_bandwidth(tmp_path: Path) -> None:
     large = found[found["full_mb"] == 67.108864].iloc[0]
     assert large["bus_gb_s"] == pytest.approx(67.108864e6 * 2 * 7 / 8 / 603 / 1e3)
     assert notice(analysis) == (
-        "no process groups recorded: calls that end together are paired; bandwidth takes the group to be the whole job"
+        "no process groups recorded: calls that end together are paired; bandwidth assumes that the group is the whole job"
     )
 
 

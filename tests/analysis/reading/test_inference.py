@@ -57,7 +57,7 @@ def test_an_op_belongs_to_the_innermost_annotation_and_ops_outside_have_no_model
     made.launch(96, "kernel_unified_attention_2d", 120, 10, tid=2)
     unified = rows(analyze(made.trace(), Options()))
     assert (unified["gflops"].iloc[0] * 1e9).round() == 2 * 8 * 128 * 700
-    assert "no annotation of the step" in unified["note"].iloc[1]
+    assert "no step annotation" in unified["note"].iloc[1]
     assert unified["category"].tolist() == ["InferenceAttention"] * 2
 
 

@@ -119,7 +119,7 @@ def _unmatched(calls: JobCalls, found: waits.Instances) -> Iterator[Notice]:
     sizes = [calls.channels[channel].size or 0 for channel in calls.channel_of.tolist()]
     partial = int(((found.present > 1) & (found.present < sizes)).sum()) if sizes else 0
     if partial:
-        text = f"{partial:,} collectives lack ranks of their group: waits and bandwidths are of the ranks present"
+        text = f"{partial:,} collectives lack ranks of their group: waits and bandwidths cover only the ranks present"
         yield Notice(id="partial_collective", count=partial, text=text)
 
 
@@ -133,7 +133,7 @@ def _ungrouped(calls: JobCalls) -> Iterator[Notice]:
         unknown = "bandwidth is unknown" if unsized == ungrouped else _of(unsized, calls, "have no bandwidth")
         said = [unknown] if unsized else []
         if unsized < ungrouped:
-            said.append("bandwidth takes the group to be the whole job")
+            said.append("bandwidth assumes that the group is the whole job")
         text = f"{which}: calls that end together are paired; {'; '.join(said)}"
         yield Notice(id="group_unknown", count=ungrouped, text=text)
 

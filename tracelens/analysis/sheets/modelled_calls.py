@@ -239,7 +239,7 @@ def _with_achievable(frame: pd.DataFrame, work: Work, achievable: EstimateTable,
 
 def _note(readings: OpReadings, code: int, kernel: int) -> str | None:
     if kernel >= 0:
-        return "kernels that no perf model of the op speaks of"
+        return "kernels that no perf model of the op covers"
     return (readings.readings[code].note or None) if code >= 0 else None
 
 

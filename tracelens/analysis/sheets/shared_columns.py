@@ -20,11 +20,11 @@ from tracelens.schema import (
     us,
 )
 
-NAME = text("name", "name", "The op as the trace names it.", 46)
+NAME = text("name", "name", "Name of the op in the trace.", 46)
 CATEGORY = text("category", "op category", "The perf model's family, else what the op's first kernel is.", 18)
 PROCESS = (
     text("process_name", "process_name", "Process of the call.", 14),
-    text("process_label", "process_label", "What the trace calls the process.", 14),
+    text("process_label", "process_label", "Label of the process in the trace.", 14),
     text("thread_name", "thread_name", "Thread of the call.", 20),
 )
 DIMS = text("input_dims", "Input Dims", "Recorded shapes; () is a scalar or absent argument.", 44)
@@ -62,7 +62,7 @@ OF_TOTAL = percent(
     "Kernel durations as a share of the window; streams overlap, so the column may sum to more than 100.",
 )
 PARENT = text("parent_op", "Parent cpu_op", "The op that launched the kernel.", 40)
-KERNEL = text("kernel_name", "Kernel name", "The kernel as the trace names it.", 70)
+KERNEL = text("kernel_name", "Kernel name", "Name of the kernel in the trace.", 70)
 STREAM = identifier("stream", "Kernel stream", "Device stream.")
 
 LAUNCHING_CALLS = count("count", "Count", "Number of calls that launched kernels.")
@@ -83,14 +83,14 @@ PLACES = (
     text(
         "parent_module",
         "parent_module",
-        "The nn.Modules round the example, outermost first; of a backward op those of its forward.",
+        "The nn.Modules around the example, outermost first; of a backward op those of its forward.",
         40,
         optional=True,
     ),
     text(
         "call_stack",
         "call_stack",
-        "Python frames round the example, the innermost 12 first; of a backward op those of its forward.",
+        "Python frames around the example, the innermost 12 first; of a backward op those of its forward.",
         60,
         optional=True,
     ),
@@ -101,23 +101,23 @@ ACHIEVABLE = (
     us(
         "estimated_us",
         "Estimated Time (µs)_first",
-        "What a good kernel should take, by the backend that --backend chose.",
+        "Achievable time of one call, by the backend that --backend chose.",
         optional=True,
     ),
     percent(
         "percent_of_achievable",
         "Pct Achievable",
-        "Estimated time over mean measured kernel time. Above 100 the kernel beats the estimate.",
+        "Estimated time over mean measured kernel time. Above 100 the kernel is faster than the estimate.",
         look="of_limit",
         optional=True,
     ),
-    text("estimated_by", "estimated by", "Which backend answered.", 14, optional=True),
+    text("estimated_by", "estimated by", "Backend that made the estimate.", 14, optional=True),
 )
 ESTIMATED_TOTAL = (
     ms(
         "estimated_ms",
         "Estimated Time (ms)",
-        "In all, of the calls in unified_perf_summary that the backend of --backend has an estimate for.",
+        "Total over the calls in unified_perf_summary that the backend of --backend has an estimate for.",
         optional=True,
     ),
     ACHIEVABLE[1],
@@ -169,8 +169,8 @@ WIRE = (
     mb(
         "wire_mb",
         "Interconnect Data (MB)",
-        "Wire: bytes of one call; of a token exchange every copy of a token, those for the own rank too, as "
-        "DeepEP's own tables count.",
+        "Wire: bytes of one call; of a token exchange every copy of a token, including those for the own rank, "
+        "as DeepEP's own tables count.",
         optional=True,
     ),
     *statistics(
@@ -179,7 +179,7 @@ WIRE = (
             "effective_interconnect_tb_s",
             "Effective Interconnect TB/s_{}",
             "Wire: bytes that leave the rank (of a token exchange Expected Remote Data) over the kernels' whole "
-            "duration, in which a rank also waits for the slowest sender: the links did at least this. "
+            "duration, in which a rank also waits for the slowest sender: a lower bound of what the links achieved. "
             "Never HBM traffic.",
             "#,##0.0000",
             "TB/s (1e12 bytes per second), wire",
@@ -191,7 +191,7 @@ EXCHANGE = (
     mb(
         "expected_remote_mb",
         "Expected Remote Data (MB)",
-        "Wire: the share of Interconnect Data (MB) that leaves the rank; an exchange's roofline is of this.",
+        "Wire: the share of Interconnect Data (MB) that leaves the rank; the roofline of an exchange uses it.",
         optional=True,
     ),
     text(
@@ -204,7 +204,7 @@ EXCHANGE = (
     number(
         "copies_per_token",
         "Copies per Token",
-        "Rows exchanged per token of the rank's own: one per rank that it goes to. Mean of the calls.",
+        "Rows exchanged per own token: one per destination rank. Mean of the calls.",
         "0.00",
         optional=True,
     ),
@@ -219,8 +219,8 @@ EXCHANGE = (
     us(
         "deepep_us",
         "DeepEP Estimate (µs)",
-        "Time that DeepEP's kernels take for one call by the model fitted to their measurements, agreeing on "
-        "counts included, in the device's standard node under even routing.",
+        "Time that DeepEP's kernels take for one call by the model fitted to their measurements, including the "
+        "exchange of counts, in the device's standard node under even routing.",
         optional=True,
     ),
 )
@@ -238,8 +238,8 @@ ROOFLINE = (
         percent(
             "percent_of_roofline",
             "Pct Roofline_{}",
-            "Roofline time over measured kernel time; the mean is of all calls together (a ratio of sums). "
-            "Above 100 the kernel beats the best rates measured, or its bytes came from a cache (Served From).",
+            "Roofline time over measured kernel time; the mean is of all calls together (a ratio of sums). Above 100 "
+            "the kernel is faster than the best measured rates, or its bytes came from a cache (Served From).",
             look="of_limit",
             optional=True,
         ),
@@ -247,7 +247,8 @@ ROOFLINE = (
     percent(
         "percent_of_peak",
         "Pct Peak",
-        "Time at data-sheet rates over mean measured kernel time. Above 100 the model or a figure is wrong.",
+        "Time at data-sheet rates over mean measured kernel time. Above 100 the perf model or a device figure is "
+        "wrong.",
         look="of_limit",
         optional=True,
     ),
@@ -259,34 +260,35 @@ ROOFLINE = (
         16,
         optional=True,
     ),
-    text("backend", "backend", "What estimated the row.", 14, optional=True),
+    text("backend", "backend", "Backend that estimated the row.", 14, optional=True),
 )
 
 START = "Time since the trace's first event."
 DURATIONS = "Durations of the device events, added up."
-STEP_DURATION = "As in the sheet steps: from its beginning to the next step's; the last to its own end."
+STEP_DURATION = "As in the sheet steps: from its start to the next step's; the last to its own end."
 COMPLETE = flag("complete", "complete", "FALSE: the recording ended inside it.", width=10)
 CAUSE = text(
     "cause",
     "cause",
-    "Why the device stood idle. While its queue was empty, by what the launching thread was at: launch-bound (in ops "
-    "and launches), first-time loading (of a kernel, library or context), allocator, compilation, Python garbage "
-    "collection, blocking copy or synchronization, data loading, communication on the host, graph capture, profiler "
-    "overhead, Python or other host work. While something was in the queue: event wait, another rank, copy engine "
-    "busy, stream dependency, between queued kernels, launch latency; device wait, cause not recorded: longer than "
-    "launches take, and nothing says why. Unknown: the launch was not recorded.",
+    "Why the GPU was idle. While its queue was empty, by what the launching thread was doing: launch-bound "
+    "(in ops and launches), first-time loading (of a kernel, library or context), allocator, compilation, "
+    "Python garbage collection, blocking copy or synchronization, data loading, communication on the host, "
+    "graph capture, profiler overhead, Python or other host work. While something was in the queue: event "
+    "wait, another rank, copy engine busy, stream dependency, between queued kernels, launch latency; device "
+    "wait, cause not recorded: longer than launches take, and nothing recorded says why. Unknown: the launch "
+    "was not recorded.",
     32,
 )
 PATH_KIND = text(
     "kind",
     "kind",
-    "What the path went through. idle: the device stood idle, for the cause of the sheet idle_causes. While it "
-    "was busy: wait for another stream, launch latency, return of a synchronization, between queued kernels: no longer "
-    "than what is ready usually takes to start; what is longer is not on the path.",
+    "Kind of work on the path. idle: the GPU was idle, for the cause in the sheet idle_causes. While it was "
+    "busy: wait for another stream, launch latency, return of a synchronization, between queued kernels: no "
+    "longer than ready work usually takes to start; longer waits are not on the path.",
     30,
 )
-HELD = "In use, as the allocator says of the whole device."
-RESERVED = "Taken from the device by the allocator, used or not."
+HELD = "In use on the whole device, according to the allocator."
+RESERVED = "Reserved by the allocator, used or not."
 
 
 def memory_mb(key: str, header: str, meaning: str) -> Column:

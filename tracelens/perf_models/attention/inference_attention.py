@@ -99,7 +99,7 @@ def attention_sums(op: OpSignature) -> AttentionSums:
     """The sums of the step that an op ran in; SignatureError where no annotation says them."""
     found = op.attribute(SUMS)
     if not isinstance(found, AttentionSums):
-        raise SignatureError(f"{op.name}: no annotation of the step says how long its requests' past is")
+        raise SignatureError(f"{op.name}: no step annotation gives the context length of its requests")
     return found
 
 

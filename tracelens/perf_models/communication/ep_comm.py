@@ -149,7 +149,7 @@ def given_tokens(op: OpSignature) -> tuple[tuple[int, int], DType | None]:
     found = recorded_tokens(op)
     if found is None:
         op.shape(0, rank=2)
-        raise SignatureError(f"{op.name}: input 0 holds integers, which are no tokens")
+        raise SignatureError(f"{op.name}: input 0 has integers, not tokens")
     return found
 
 
@@ -187,7 +187,7 @@ def routed_tokens(op: OpSignature, *, may_be_pair: bool = True) -> RoutedTokens:
         found = RoutedTokens(tokens=rows, hidden=None, dtype=DType.FP8_E4M3FN)
     choices, flags = _matrix_columns(op, rows, from_slot=0 if given is None else 1)
     if given is None and (not may_be_pair or op.dtype(0) not in (*_INDICES, DType.BOOL)):
-        raise SignatureError(f"{op.name}: input 0 holds integers, which are no tokens")
+        raise SignatureError(f"{op.name}: input 0 has integers, not tokens")
     numbers = _integers(op)
     number = numbers[0] if numbers and (choices or 0) <= numbers[0] else None
     buffer_rows = numbers[-1] if len(numbers) > 1 and numbers[-1] >= rows > 0 else None

@@ -188,7 +188,7 @@ def check_inner(op: OpSignature, k: int, k_b: int) -> None:
 
 
 def matrix_dims(op: OpSignature, a: int = 0, b: int = 1) -> tuple[int, int, int]:
-    """(m, n, k) of tensors ``a`` [m,k] and ``b`` [k,n]. SignatureError where they do not fit one another."""
+    """(m, n, k) of tensors ``a`` [m,k] and ``b`` [k,n]. SignatureError where they do not match."""
     (m, k), (k_b, n) = op.shape(a, rank=2), op.shape(b, rank=2)
     check_inner(op, k, k_b)
     return m, n, k
@@ -243,7 +243,7 @@ def times_transposed(
     (packed_a, dtype_a), (packed_b, dtype_b) = _values(op.dtype(a)), _values(op.dtype(b))
     packed = packed or (packed_a, packed_b)
     if k * packed[0] != k_b * packed[1] or batch != batch_b:
-        raise SignatureError(f"{op.name}: {list(op.shape(a))} and {list(op.shape(b))} do not fit one another")
+        raise SignatureError(f"{op.name}: {list(op.shape(a))} and {list(op.shape(b))} do not match")
     biased = bias is not None and op.has(bias)
     scale_dtype = next((op.dtype(s) for s in scales if op.has(s)), None)
     return kind(

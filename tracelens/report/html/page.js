@@ -157,8 +157,8 @@ class Table {
       const opener = button("▸", () => this.toggle(i));
       opener.className = "open";
       opener.setAttribute("aria-expanded", "false");
-      opener.setAttribute("aria-label", "How the figures of this row came about");
-      opener.title = "How the figures of this row came about";
+      opener.setAttribute("aria-label", "How the figures of this row were computed");
+      opener.title = "How the figures of this row were computed";
       cell.append(make("div", { class: "lead" }, opener, content));
     } else {
       cell.append(content);

@@ -1,4 +1,4 @@
-"""What the page's script draws: the timeline of one step, the tree, and how each op's figures came about."""
+"""What the page's script draws: the timeline of one step, the tree, and how each op's figures were computed."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _DETAILS = (
 
 
 def explanations(sheet: Sheet, rows: int, device: DeviceSummary, pool: Pool) -> list[list[int]]:
-    """The lines, by index into the pool, that say how the first ``rows`` ops' figures came about."""
+    """The lines, by index into the pool, that say how the first ``rows`` ops' figures were computed."""
     frame = sheet.frame.head(rows)
     keys = [column.key for column in sheet.columns]
     found = []

@@ -32,8 +32,8 @@ MAX_POINTS = 150
 _LEGEND = 12
 
 OPS_TEXT = (
-    "Every distinct call beside its work and its estimate; each kernel is counted in exactly one row. "
-    "Open a row to see how its figures came about."
+    "Every distinct call beside its work and its estimate; each kernel is counted in exactly one row. Open a "
+    "row to see how its figures were computed."
 )
 KERNELS_TEXT = "Kernels by launching op, name and stream."
 COLLECTIVES_TEXT = "Collectives of this rank. Durations include waiting for the other ranks."
@@ -116,7 +116,7 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
             "Throughput", f"{shown_rate(rate.tflops_s)} TFLOPS/s",
             f"{', '.join(shares) or rate.dtype}, in {shown_share(rate.device_share)} of GPU time",
             f"Known matrix operations over the time of the calls that they belong to.{whole} "
-            "Achievable: the best rate measured on such a device; the sources stand at the end of this page.",
+            "Achievable: the best rate measured on such a device; the sources are at the end of this page.",
         )  # fmt: skip
     used = summary.utilization
     if used is not None and used.mfu is not None:
@@ -130,7 +130,7 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
         yield _tile(
             "Coverage", shown_share(coverage.perf_model), "of GPU time has a perf model",
             "Share of the summed duration of device events in rows whose FLOPs or bytes are known from what was "
-            "recorded. What follows about rates speaks of these only.",
+            "recorded. Rates below cover these rows only.",
         )  # fmt: skip
 
 
@@ -341,8 +341,7 @@ def look_here_first(summary: Summary) -> Markup | None:
         tag("div", table, class_="scroll"),
         _how(
             "The gain of an op is its measured time less its roofline time; that of idle time and exposed "
-            "communication is all of it. All are upper bounds: what runs beside other work may gain nothing from end "
-            "to end."
+            "communication is all of it. All are upper bounds: overlapped work may gain nothing end to end."
         ),
     )
 
@@ -370,8 +369,8 @@ def roofline(
         _how(
             "Across: FLOPs over HBM bytes of one call, both from the recorded shapes and types. Up: FLOPs over the "
             "busy time of the call's kernels, mean over the calls. Solid roofs are the best rates measured on such a "
-            "device, dashed ones the data sheet's; their sources stand at the end of this page. A mark above a dashed "
-            "roof is a mistake of a perf model or of a figure, or data that stayed in a cache."
+            "device, dashed ones the data sheet's; their sources are at the end of this page. A mark above a dashed "
+            "roof means an error in a perf model or device figure, or data that stayed in a cache."
         ),
     )
 
@@ -444,7 +443,7 @@ def tree(drawn: Icicle | None) -> Markup | None:
         _drawing("icicle"),
         _how(
             f"The width of a box is its share {of}; equal paths are added up over the window.",
-            "Backward ops run on a thread without module frames: they stand below the module of their forward op.",
+            "Backward ops run on a thread without module frames: they are below the module of their forward op.",
         ),
     )
 

@@ -36,7 +36,7 @@ BUS = number(
     "scatter, else 1 (as in nccl-tests): comparable with a link's rate.",
     unit=GB_S,
 )
-PRESENT = count("ranks_present", "ranks present", "Ranks of the group whose trace holds the call.")
+PRESENT = count("ranks_present", "ranks present", "Ranks of the group whose trace contains the call.")
 LAST = identifier("last_rank", "last rank", "Rank that started last.")
 WAITING_SHARE = percent(
     "waiting_share", "Waiting (%)", "Waiting as a share of waiting and transfer, mean over the ranks."
@@ -45,7 +45,7 @@ WAITING_SHARE = percent(
 THROUGHPUT = number(
     "throughput_gb_s",
     "throughput (GB/s)",
-    "What all ranks sent over wall time; waiting and each rank's share for itself included.",
+    "Bytes sent by all ranks over wall time, including waiting and each rank's share for itself.",
     unit=GB_S,
 )
 WALL = us("wall_us", "wall time", "From the earliest start to the latest end.")
@@ -56,7 +56,7 @@ EXCHANGE_RATES = (
     number(
         "effective_tb_s",
         "Effective Interconnect TB/s",
-        "Wire: Expected Remote Data over all kernels' whole duration, waiting for the slowest rank included.",
+        "Wire: Expected Remote Data over all kernels' whole duration, including waiting for the slowest rank.",
         "#,##0.0000",
         TB_S,
     ),
@@ -70,7 +70,7 @@ EXCHANGE_RATES = (
     ),
 )
 EXCHANGE_BYTES = (
-    count("rows", "Exchanged Rows", "Rows that travel or stay: every copy of a token counts."),
+    count("rows", "Exchanged Rows", "Rows exchanged, including those that stay: every copy of a token counts."),
     text(
         "rows_from",
         "Exchanged Rows From",
@@ -78,8 +78,8 @@ EXCHANGE_BYTES = (
         "all ranks of the group those that are sent.",
         32,
     ),
-    mb("wire_mb", "Interconnect Data (MB)", "Wire: every exchanged row, those for the own rank too."),
-    mb("remote_mb", "Expected Remote Data (MB)", "Wire: what leaves the rank; unknown without the group's size."),
+    mb("wire_mb", "Interconnect Data (MB)", "Wire: every exchanged row, including those for the own rank."),
+    mb("remote_mb", "Expected Remote Data (MB)", "Wire: bytes that leave the rank; unknown without the group's size."),
     text(
         "remote_from", "Remote Data From", "Recorded split sizes or token counts, else even routing over the group.", 32
     ),

@@ -59,8 +59,8 @@ COLUMNS = column_set(
     STREAM.renamed("stream"),
     mb("in_mb", "In msg size (MB)_first", "Wire: bytes this rank sends."),
     mb("out_mb", "Out msg size (MB)_first", "Wire: bytes this rank receives."),
-    mb("remote_mb", "Remote Data (MB)", "Wire: of an all-to-all's bytes, those for other ranks.", optional=True),
-    text("remote_from", "Remote Data From", "The split sizes that say so; even split: [].", 18, optional=True),
+    mb("remote_mb", "Remote Data (MB)", "Wire: an all-to-all's bytes for other ranks.", optional=True),
+    text("remote_from", "Remote Data From", "The split sizes used; even split: [].", 18, optional=True),
     statistics(
         ("sum", "mean", "std", "min", "max"),
         us("duration_us", "dur_{}", "Duration of the kernel, in which the rank also waits for the others."),
@@ -81,7 +81,7 @@ COLUMNS = column_set(
     text(
         "sizes_from",
         "Sizes From",
-        "Where sizes are from that the collective's own metadata does not hold.",
+        "Source of sizes that the collective's own metadata lacks.",
         30,
         optional=True,
     ),

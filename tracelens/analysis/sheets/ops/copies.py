@@ -42,8 +42,8 @@ COLUMNS = column_set(
     text(
         "host_memory",
         "host memory",
-        "Pinned, or pageable (the driver then copies twice, and the call waits), as the copy's name says; unknown "
-        "where it does not say; empty between devices.",
+        "Pinned or pageable (the driver then copies twice, and the call waits), according to the copy's name; "
+        "unknown where the name does not say; empty between devices.",
         14,
     ),
     count("copies", "copies", "Number of copies."),
@@ -53,14 +53,14 @@ COLUMNS = column_set(
     text(
         "path",
         "path",
-        "What the copies go over: C2C (to the CPU of the same package) or PCIe to the host; the devices' own link, "
+        "Link of the copies: C2C (to the CPU of the same package) or PCIe to the host; the devices' own link, "
         "else PCIe, between devices.",
         8,
     ),
     number(
         "path_gb_s",
         "path GB/s",
-        "Its peak in one direction, as the device file says; between devices of one pair of them.",
+        "Peak of that link in one direction, from the device file; between devices, of one pair of them.",
         "#,##0.0",
         "GB/s",
     ),

@@ -29,7 +29,7 @@ COLUMNS = column_set(
     shared.HAS_PERF_MODEL,
     text(
         "computed_in", "Computed In",
-        "What the names of the kernels say that products run in, where the recorded type leaves it open.",
+        "Compute precision according to the kernel names, where the recorded type leaves it open.",
         12, optional=True,
     ),
     number(
@@ -38,10 +38,10 @@ COLUMNS = column_set(
     ),
     us(
         "launch_gap_us", "Launch Gap (µs)",
-        "Median over the calls: time the device stood idle just before the call's first kernel.", optional=True,
+        "Median over the calls: GPU idle time just before the call's first kernel.", optional=True,
     ),
     shared.PLACES,
-    text("note", "note", "Why no perf model, or what the row is.", 44, optional=True),
+    text("note", "note", "Why there is no perf model, or what the row is.", 44, optional=True),
     shared.PERCENTAGES,
 )  # fmt: skip
 

@@ -32,9 +32,9 @@ _FRAMEWORK = re.compile(r"^(?:<|torch/|.*/torch/|nn\.Module: |PyCapsule|threadin
 
 
 COLUMNS = column_set(
-    text("line", "line", "The innermost frame that is not the framework's.", 56),
+    text("line", "line", "Innermost frame outside the framework.", 56),
     text("stack", "stack", "Python frames, the innermost first; backward work has those of its forward op.", 90),
-    count("kernels", "kernels", "Device events launched from there."),
+    count("kernels", "kernels", "Device events launched from this stack."),
     us("kernel_us", "kernel time (µs)", DURATIONS),
     percent("percent", "percent (%)", "Share of all kernel time."),
 )

@@ -33,7 +33,7 @@ _DEVICE_TYPES = {
 
 
 COLUMNS = column_set(
-    text("device", "device", "As torch.device calls it; devices of ROCm are cuda too.", 14),
+    text("device", "device", "Name as in torch.device; ROCm devices are cuda too.", 14),
     count("allocations", "allocations", "Recorded allocations."),
     count("releases", "releases", "Recorded releases."),
     memory_mb("allocated_mb", "allocated in all (MB)", "Sizes of the allocations, added up."),
@@ -54,7 +54,7 @@ COLUMNS = column_set(
 
 @sheet("memory", columns=COLUMNS, order=67, json=140)
 def frame(context: SheetContext) -> pd.DataFrame | None:
-    """What the allocators handed out, by device: the peak, when it was and in which op."""
+    """What the allocators handed out, by device: the peak, its time and its op."""
     return memory_summary(context.recorded.table, context.recorded.tree)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_POINTS = 1000
 
 COLUMNS = column_set(
-    text("device", "device", "As torch.device calls it.", 14),
+    text("device", "device", "Name as in torch.device.", 14),
     us("time_us", "time (µs)", START),
     memory_mb("allocated_mb", "allocated (MB)", HELD),
     memory_mb("reserved_mb", "reserved (MB)", RESERVED),

@@ -29,27 +29,35 @@ COLUMNS = column_set(
     text(
         "module",
         "module",
-        "Classes of the modules from the outside in, their instances taken together; annotated ranges where no "
+        "Classes of the modules, outermost first, their instances taken together; annotated ranges where no "
         "modules were recorded.",
         70,
     ),
-    text("class", "class", "The innermost of them."),
-    identifier("depth", "depth", "How many are around it."),
+    text("class", "class", "Innermost module class."),
+    identifier("depth", "depth", "Nesting depth: number of modules around it."),
     count("instances", "instances", "Distinct modules of the row."),
-    count("calls", "calls", "Calls of them."),
+    count("calls", "calls", "Number of their calls."),
     us("host_us", "host time (µs)", "From start to end of the calls on the host."),
-    us("kernel_us", "kernel time (µs)", "Of all that they launched, of modules in them too, backward included."),
-    us("self_us", "self kernel time (µs)", "Without the modules in them; the column adds up to all kernel time."),
-    us("forward_us", "forward (µs)", "Of kernel time: first runs of the forward pass."),
-    us("recompute_us", "recompute (µs)", "Of kernel time: forward repeated by checkpointing."),
-    us("backward_us", "backward (µs)", "Of kernel time: backward ops of what ran in them."),
+    us(
+        "kernel_us",
+        "kernel time (µs)",
+        "Kernel time of everything they launched, including modules inside them and the backward pass.",
+    ),
+    us(
+        "self_us",
+        "self kernel time (µs)",
+        "Kernel time without the modules inside them; the column adds up to all kernel time.",
+    ),
+    us("forward_us", "forward (µs)", "Part of the kernel time: first runs of the forward pass."),
+    us("recompute_us", "recompute (µs)", "Part of the kernel time: forward repeated by checkpointing."),
+    us("backward_us", "backward (µs)", "Part of the kernel time: backward of the ops that ran in them."),
     percent("percent", "percent (%)", "Kernel time as a share of all kernel time."),
 )
 
 
 @sheet("modules", columns=COLUMNS, order=44, json=120)
 def frame(context: SheetContext) -> pd.DataFrame | None:
-    """Time per path of nn.Module classes, parents before what is in them."""
+    """Time per path of nn.Module classes, parents before the modules inside them."""
     phases = context.attribution.phases
     return modules(context.trace.table, context.trace.tree, context.activity, phases, context.window.stem)
 

@@ -17,7 +17,7 @@ COLUMNS = column_set(
     text(
         "phase",
         "phase",
-        "By where the work was launched: backward, what autograd's engine runs; recompute, the forward ops that "
+        "By where the work was launched: backward, run by autograd's engine; recompute, the forward ops that "
         "checkpointing repeats there; optimizer, inside Optimizer.step; forward, all else.",
         22,
     ),

@@ -17,7 +17,7 @@ COLUMNS = column_set(
     us("start_us", "start (µs)", START),
     us("time_us", "time (µs)", "Length of the segment."),
     PATH_KIND,
-    text("name", "name", "The kernel that ran, or was to run; of host work the op that it led to.", 60),
+    text("name", "name", "The kernel that ran or was waiting to run; for host work, the op it led to.", 60),
     identifier("stream", "stream", "Stream of the kernel; empty for host work."),
 )
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 TITLE = "idle_causes"
 COLUMNS = column_set(
     CAUSE,
-    count("gaps", "gaps", "Gaps in which no stream of the device was busy, and that have this cause."),
+    count("gaps", "gaps", "Gaps with this cause, in which no stream of the device was busy."),
     us("idle_us", "idle (µs)", "Time of this cause; the column adds up to idle_time of gpu_timeline."),
     us("mean_us", "mean (µs)", "Mean time of this cause in a gap."),
-    us("max_us", "max (µs)", "The most of this cause in one gap."),
+    us("max_us", "max (µs)", "Longest time of this cause in one gap."),
     percent("percent_of_idle", "percent of idle (%)", "Share of all idle time."),
     percent("percent_of_window", "percent of window (%)", "Share of total_time of gpu_timeline."),
 )

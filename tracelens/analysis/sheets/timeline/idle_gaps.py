@@ -18,7 +18,12 @@ COLUMNS = column_set(
     us("idle_us", "idle (µs)", "Length of the gap."),
     CAUSE,
     percent("percent_of_gap", "percent of gap (%)", "Share of the gap that has this cause, the largest of its causes."),
-    us("queue_empty_us", "queue empty (µs)", "Time until the host had launched something; the rest the device waited."),
+    us(
+        "queue_empty_us",
+        "queue empty (µs)",
+        "Time until the host had launched something; for the rest of the gap, the device had work in its queue "
+        "and waited.",
+    ),
     text("kernel_before", "kernel before", "The device event that ended last.", 60),
     text("kernel_after", "kernel after", "The device event that ended the gap.", 60),
     text("op_after", "op after", "The op that launched it.", 46),
@@ -27,5 +32,5 @@ COLUMNS = column_set(
 
 @sheet("idle_gaps", columns=COLUMNS, order=60, json=40)
 def frame(context: SheetContext) -> pd.DataFrame:
-    """The longest gaps in which the device stood idle, at most 100 of them."""
+    """The longest gaps in which the GPU was idle, at most 100 of them."""
     return context.gaps.longest(context.recorded.table, context.recorded.tree)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 TITLE = "inference_iterations"
 COLUMNS = column_set(
     identifier("step", "step", "Engine steps are numbered from 0, as --steps takes them."),
-    text("phase", "phase", "By the requests that the step's annotation tells.", 10),
-    count("context_requests", "context requests", "Requests whose prompt is read."),
-    count("context_tokens", "context tokens", "New tokens of those."),
-    count("generation_requests", "generation requests", "Requests that generate."),
-    count("generation_tokens", "generation tokens", "New tokens of those."),
+    text("phase", "phase", "From the requests in the step's annotation.", 10),
+    count("context_requests", "context requests", "Requests in prefill."),
+    count("context_tokens", "context tokens", "New tokens of these requests."),
+    count("generation_requests", "generation requests", "Requests in decode."),
+    count("generation_tokens", "generation tokens", "New tokens of these requests."),
     count("padded_requests", "padded requests", "The batch size of the captured graph that ran."),
     count("past_tokens", "past tokens", "Keys in the cache before the step, of all requests."),
     us("duration_us", "duration (µs)", STEP_DURATION),

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 TITLE = "launch_overhead"
 _CALL = "From the start to the end of the call on the host."
 _LATENCY = (
-    "From the start of the call to the start of its first kernel, of calls whose stream had nothing left to do and had "
-    "not just been told to wait."
+    "From the start of the call to the start of its first kernel, of calls whose stream had no work left and "
+    "no wait just issued."
 )
 _DEPTH = (
-    "Kernels of the same stream that were launched and not finished when the call began, those queued before the "
-    "recording began too."
+    "Kernels of the same stream that were launched and not finished when the call began, including those "
+    "queued before the recording."
 )
 COLUMNS = column_set(
     text("launch_call", "launch call", "Runtime or driver call; all: every call that launched device work.", 32),

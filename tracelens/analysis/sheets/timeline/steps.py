@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 TITLE = "steps"
 COLUMNS = column_set(
-    identifier("step", "step", "Number that the trace gives the step."),
-    us("start_us", "start (µs)", "In the trace's own clock."),
+    identifier("step", "step", "Number of the step in the trace."),
+    us("start_us", "start (µs)", "On the trace's own clock."),
     us(
         "duration_us", "duration (µs)",
-        "From its beginning to the next step's, the last to the end of its host code and device work.",
+        "From its start to the next step's, the last to the end of its host code and device work.",
     ),
     us("busy_us", "busy (µs)", "Union of the device events that were launched in it."),
     us("idle_us", "idle (µs)", "The rest of its duration."),
@@ -28,7 +28,7 @@ COLUMNS = column_set(
     text(
         "begins_with", "begins with",
         "host: its first line of code. device: the host ran ahead, and the step begins when the device has "
-        "finished earlier work. before the first step: work that was in the queue as recording began, in no step.",
+        "finished earlier work. before the first step: work queued before the recording, in no step.",
         20, number_format=GENERAL,
     ),
     us(
@@ -41,12 +41,11 @@ COLUMNS = column_set(
     ),
     us(
         "outside_us", "beside neighbors (µs)",
-        "Its device work on other streams while a neighboring step had the device; in no busy time.",
+        "Its device work on other streams during a neighboring step; in no busy time.",
     ),
     us(
         "left_out_us", "left out (µs)",
-        "Idle time of a first step whose host waited for work from before recording, until the queue was full "
-        "again; not in the duration.",
+        "Idle time of a first step whose host waited for work from before the recording; not in the duration.",
     ),
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 TITLE = "ep_long"
 COLUMNS = column_set(
     NAME, shared.GROUP, shared.SIZE, shared.RANK, shared.STEP, shared.EXCHANGE_RATES, shared.EXCHANGE_BYTES,
-    count("tokens", "tokens", "Rows that the op was given."),
+    count("tokens", "tokens", "Rows given to the op."),
     count("hidden", "hidden", "Width of a row, in elements."),
     count("kernels", "kernels", "Communication kernels of the call."),
     us("busy_us", "kernel time", "Busy time of the call's kernels, waiting included."),

@@ -13,7 +13,7 @@ from tracelens.units import BYTES_PER_MB
 COLUMNS = column_set(
     identifier("src_rank", "src_rank", "Global rank that sends."),
     identifier("dst_rank", "dst_rank", "Global rank that receives; a rank's share for itself is left out."),
-    mb("total_sent_mb", "total_sent", "Wire: by recorded split sizes, even where an all-to-all has none."),
+    mb("total_sent_mb", "total_sent", "Wire: by recorded split sizes; evenly split where an all-to-all has none."),
     mb("avg_sent_mb", "avg_sent", "Wire: mean over the calls."),
     count("count", "count", "All-to-alls."),
 )

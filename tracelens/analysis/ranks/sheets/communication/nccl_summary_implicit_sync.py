@@ -20,7 +20,7 @@ COLUMNS = column_set(
     text(
         "verdict", "verdict",
         "transfer-dominated (waiting below 30 %), arrival-skew-dominated (above 70 %), mixed, or inconclusive: "
-        "the clocks are less certain than the skew is large.",
+        "the skew is within the clocks' uncertainty.",
         26,
     ),
     *(statistics(_OVER, column.renamed(f"{column.header}_{{}}")) for column in _SPREAD),

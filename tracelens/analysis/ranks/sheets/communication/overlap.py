@@ -16,11 +16,11 @@ COLUMNS = column_set(
     GROUP,
     COLLECTIVE,
     CALLS,
-    us("duration_us_sum", "dur_sum", "Durations of all ranks' calls; calls side by side count twice."),
+    us("duration_us_sum", "dur_sum", "Durations of all ranks' calls; overlapping calls count twice."),
     us("exposed_us", "exposed_time_sum", "Part in which the rank computed nothing."),
     percent("exposed_percent", "exposed (%)", "Share of the durations."),
-    us("hidden_us", "hidden_time_sum", "Part beside computation."),
-    text("hidden_by", "hidden by", "Computation that ran beside it, as shares of the durations.", 60),
+    us("hidden_us", "hidden_time_sum", "Part overlapped with computation."),
+    text("hidden_by", "hidden by", "Overlapped computation, as shares of the durations.", 60),
 )
 
 

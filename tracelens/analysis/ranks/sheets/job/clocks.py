@@ -13,13 +13,13 @@ from tracelens.units import NS_PER_US
 COLUMNS = column_set(
     HOST,
     text("ranks", "ranks", "Ranks of the host.", 30),
-    us("offset_us", "clock offset (µs)", "Ahead of the first host's clock, in mid-trace; taken away."),
-    number("drift_ppm", "clock drift (ppm)", "How much faster the clock runs; taken away.", "0.000", "µs per second"),
+    us("offset_us", "clock offset (µs)", "Ahead of the first host's clock, in mid-trace; subtracted."),
+    number("drift_ppm", "clock drift (ppm)", "How much faster the clock runs; subtracted.", "0.000", "µs per second"),
     us(
         "residual_us",
         "clock residual (µs)",
-        "Robust standard deviation (1.4826 MAD) of the end times' differences after the correction. Skew below it is "
-        "no finding.",
+        "Robust standard deviation (1.4826 MAD) of the end times' differences after the correction. Skew below "
+        "it is not significant.",
     ),
     count("points", "collectives used", "Collectives shared with the host it was fitted to."),
     text("fitted_to", "fitted to", "Host whose clock it was compared with.", 18),

@@ -17,8 +17,8 @@ COLUMNS = column_set(
     CALLS.renamed("steps"),
     us("step_us", "step (µs)", "Mean."),
     us("compute_us", "computation (µs)", "Mean per step."),
-    us("p2p_exposed_us", "exposed send/recv (µs)", "Sends and receives beside which nothing computed."),
-    us("other_exposed_us", "other exposed (µs)", "Other communication and copies beside which nothing computed."),
+    us("p2p_exposed_us", "exposed send/recv (µs)", "Sends and receives during which nothing computed."),
+    us("other_exposed_us", "other exposed (µs)", "Other communication and copies during which nothing computed."),
     us("idle_us", "idle (µs)", "Nothing ran."),
     us(
         "bubble_us", "bubble (µs)", "Exposed sends and receives, and idle time. An upper bound: a host may be late too."

@@ -20,7 +20,7 @@ COLUMNS = column_set(
     ms("exposed_comm_ms", "exposed_comm ms", "Time in which communication ran and no computation did."),
     ms("total_comm_ms", "total_comm ms", "Time in which communication ran."),
     ms("idle_ms", "idle ms", "Time in which nothing ran."),
-    text("note", "note", "What of the file could not be used.", 44, optional=True),
+    text("note", "note", "Parts of the file that could not be used.", 44, optional=True),
 )
 
 

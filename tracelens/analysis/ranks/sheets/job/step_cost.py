@@ -18,9 +18,13 @@ COLUMNS = column_set(
     us("step_us_min", "step (µs)_min", "Shortest over the ranks."),
     us("step_us_max", "step (µs)_max", "Longest over the ranks."),
     identifier("slowest_rank", "slowest rank", "Rank that waited least for the others."),
-    us("slowest_wait_us", "its wait_time", "What it waited itself."),
-    us("others_wait_us", "others' wait_time_mean", "What the other ranks waited, mean."),
-    us("cost_us", "cost_us", "others' mean less its own: what the step gains at most if it were like the others."),
+    us("slowest_wait_us", "its wait_time", "Its own waiting time."),
+    us("others_wait_us", "others' wait_time_mean", "Mean waiting time of the other ranks."),
+    us(
+        "cost_us",
+        "cost_us",
+        "others' mean less its own: the most the step would gain if this rank were like the others.",
+    ),
 )
 
 

@@ -17,8 +17,8 @@ COLUMNS = column_set(
     us(
         "cost_us",
         "cost_us",
-        "Over the collectives in which the rank started last: how much later than the last but one. What is saved if "
-        "it alone were on time.",
+        "Over the collectives in which the rank started last: time after the second-to-last rank. The time saved "
+        "if it alone were on time.",
     ),
     us("caused_wait_us", "caused_wait_time_us", "Waiting of all other ranks in the collectives in which it was last."),
     count("times_arrived_last", "times_arrived_last", "Collectives in which the rank started last."),
