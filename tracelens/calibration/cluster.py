@@ -11,8 +11,8 @@ import numpy as np
 
 from tracelens.backends.collective_times import MessageColumns, message_us
 from tracelens.backends.system import System
-from tracelens.calibration.device import Bounds, Floats, Mask, mean_error, quoted, replaced_tables, rounded
-from tracelens.calibration.fitting import Fit, fitted, logarithmic
+from tracelens.calibration.device import Floats, Mask, mean_error, quoted, replaced_tables, rounded
+from tracelens.calibration.fitting import Bounds, Fit, fitted, logarithmic
 from tracelens.errors import InputError, UsageError
 from tracelens.estimation.communication import collective_groups, plain_word, system_name
 from tracelens.network.topology import Tier, Topology

@@ -12,15 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.calibration.fitting import Fit, fitted
+from tracelens.calibration.fitting import Bounds, Fit, fitted, undetermined
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import CONSTANTS, Calibration
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-#: Bounds of one constant: start, least, most. A fraction of a peak is at most 1.
-Bounds = tuple[float, float, float]
-
 #: Fewer shape groups than this determine nothing.
 LEAST_GROUPS = 3
 #: As many groups give two halves, of which each is estimated by the constants of the other.
@@ -292,22 +289,15 @@ def _start(measured: Measured, device: HardwareSpec, own: Calibration | None) ->
 
 def _open(
     measured: Measured, device: HardwareSpec, use: Mask, start: Calibration, limits: Mapping[str, Bounds], found: Fit
-) -> list[str]:
-    """Constants whose change by a tenth moves no error: judged on the data alone."""
+) -> tuple[str, ...]:
+    """Constants that the data alone do not determine: without what holds them near their start."""
     target = measured.time_us[use]
 
     def cost(constants: Mapping[str, float]) -> float:
         trial = replace(start, constants={**start.constants, **constants})
         return float(np.abs(np.log(measured.estimate(device, trial, use) / target)).mean())
 
-    least = cost(found.constants)
-    flat = []
-    for name, (_, low, high) in limits.items():
-        at = found.constants[name]
-        moved = [min(max(at * by, low), high) for by in (0.9, 1.1)]
-        if max(abs(cost({**found.constants, name: value}) - least) for value in moved) < 2e-4:
-            flat.append(name)
-    return flat
+    return undetermined(cost, found.constants, limits)
 
 
 def _unseen(

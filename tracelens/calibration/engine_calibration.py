@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tracelens.calibration.fitting import coordinate_search
 from tracelens.errors import InputError, UsageError
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine
@@ -98,18 +99,7 @@ def fit(deployment: Deployment, measured: Measured, part: slice, *, policy: str 
         )  # fmt: skip
 
     compare(dataclasses.replace(deployment, engine=engine), measured, part, policy=policy)
-    best = loss(values)
-    for _ in range(_ROUNDS):
-        for name in values:
-            step = steps[name]
-            for direction in (1, -1):
-                while True:
-                    tried = values | {name: values[name] + direction * step}
-                    worth = loss(tried)
-                    if worth >= best:
-                        break
-                    values, best = tried, worth
-        steps = {name: step / 2.5 for name, step in steps.items()}
+    values = coordinate_search(loss, values, steps, _ROUNDS)
     rounded = {name: float(f"{value:.4g}") for name, value in values.items()}
     return dataclasses.replace(engine, **rounded)  # type: ignore[arg-type]
 

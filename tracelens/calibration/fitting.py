@@ -14,6 +14,12 @@ _NOISE = 0.05
 _STEP = 0.02
 _LONGEST_STEP = 0.7
 _SIMPLEX = 0.15
+# A logarithm this near a bound sits on it; a mean error that moves by less says nothing.
+_ON_BOUND, _FLAT = 1e-3, 2e-4
+# By how much the steps of a coordinate search fall per round.
+_SHRINK = 2.5
+#: Bounds of one constant: start, least, most. A fraction of a peak is at most 1.
+Bounds = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +48,7 @@ def logarithmic(logarithm: Floats) -> Floats:
 def fitted(
     estimate: Callable[[dict[str, float]], Floats],
     measured: Floats,
-    bounds: Mapping[str, tuple[float, float, float]],
+    bounds: Mapping[str, Bounds],
     *,
     error_of: Callable[[Floats], Floats] = relative,
     evaluations: int = 300,
@@ -71,23 +77,42 @@ def fitted(
     x, error = _gauss_newton(logarithm, start, low, high)
     x, error = _simplex(lambda z: float(np.abs(residual(np.clip(z, low, high))).mean()), x, evaluations)
     x, error = _gauss_newton(residual, np.clip(x, low, high), low, high)
-    return Fit(
-        constants=constants(x),
-        error=error,
-        undetermined=tuple(_undetermined(residual, x, low, high, error, names)),
-    )
+    found = constants(x)
+
+    def cost(tried: dict[str, float]) -> float:
+        return float(np.abs(error_of(np.log(estimate(tried)) - target)).mean())
+
+    on_bound = {name for i, name in enumerate(names) if min(x[i] - low[i], high[i] - x[i]) < _ON_BOUND}
+    flat = on_bound.union(undetermined(cost, found, bounds))
+    return Fit(constants=found, error=error, undetermined=tuple(name for name in names if name in flat))
 
 
-def _undetermined(
-    residual: Callable[[Floats], Floats], x: Floats, low: Floats, high: Floats, error: float, names: list[str]
-) -> list[str]:
-    found = []
-    for i, name in enumerate(names):
-        moved = [np.abs(residual(_shifted(x, i, by))).mean() - error for by in (-0.1, 0.1)]
-        on_bound = min(x[i] - low[i], high[i] - x[i]) < 1e-3
-        if on_bound or max(moved) < 2e-4:
-            found.append(name)
-    return found
+def undetermined(
+    cost: Callable[[dict[str, float]], float], constants: Mapping[str, float], bounds: Mapping[str, Bounds]
+) -> tuple[str, ...]:
+    """Constants whose change by a tenth, within their bounds, moves the mean error by less than 0.02 %."""
+    least, at = cost(dict(constants)), dict(constants)
+    flat = []
+    for name, (_, low, high) in bounds.items():
+        moved = (min(max(at[name] * by, low), high) for by in (0.9, 1.1))
+        if max(abs(cost(at | {name: value}) - least) for value in moved) < _FLAT:
+            flat.append(name)
+    return tuple(flat)
+
+
+def coordinate_search(
+    loss: Callable[[dict[str, float]], float], start: Mapping[str, float], steps: Mapping[str, float], rounds: int
+) -> dict[str, float]:
+    """One constant after the other, as long as a step makes the loss smaller; smaller steps in each round."""
+    values, steps = dict(start), dict(steps)
+    best = loss(values)
+    for _ in range(rounds):
+        for name in values:
+            for step in (steps[name], -steps[name]):
+                while (worth := loss(tried := values | {name: values[name] + step})) < best:
+                    values, best = tried, worth
+        steps = {name: step / _SHRINK for name, step in steps.items()}
+    return values
 
 
 def _shifted(x: Floats, i: int, by: float) -> Floats:
