@@ -91,36 +91,6 @@ class PacketTimes:
     local_bytes: float
 
 
-def even_time_ms(load_bytes: float, ranks: int, rules: MeshRules) -> float:
-    """Closed form of an even load; ``load_bytes`` is what one rank sends to all others together.
-
-    Round time = round delay + floor(rate / packet) * (packet delay + packet / rate); rounds = load * ranks / (links *
-    pairs * rate); total = initial delay + product. Exact when packets divide the link's bytes per round, those of a
-    pair's links divide twice the bytes of one direction, the NIC does not bind and nothing overlaps; otherwise a lower
-    bound with ``overlap`` 1 (see ``is_even_form_exact``).
-    """
-    pairs = ranks * (ranks - 1) / 2
-    rate, packet = rules.link_bytes_per_ms, rules.packet_bytes
-    in_round = math.floor(rate / packet) * (rules.packet_delay_ms + packet / rate)
-    rounds = load_bytes * ranks / (rules.links * pairs * rate) if pairs else 0.0
-    return rules.initial_delay_ms + (rules.round_delay_ms + in_round) * rounds
-
-
-def is_even_form_exact(load_bytes: float, ranks: int, rules: MeshRules) -> bool:
-    """Whether ``even_time_ms`` is what a simulation of an even load gives."""
-    if ranks < 2:
-        return True
-    pair_bytes = load_bytes / (ranks - 1)
-    capacity = rules.links * rules.link_bytes_per_ms
-    return (
-        rules.link_bytes_per_ms % rules.packet_bytes == 0
-        and pair_bytes % capacity == 0
-        and rules.nic_bytes_per_round >= capacity * (ranks - 1)
-        and rules.overlap == 1
-        and (rules.inter_bytes_per_ms is None or rules.ranks_per_node is None)
-    )
-
-
 def simulate(traffic: Traffic, rules: MeshRules) -> PacketTimes:
     """Plays all rounds; the time is the sum of round delays and of each round's slowest link. Bytes are rounded up.
 
