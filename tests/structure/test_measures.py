@@ -95,7 +95,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
     "serving": (
         ("complexity", "configuration_rows.point_of", 17, DUE),
         ("complexity", "engine_calibration._from_report", 16, DUE),
-        ("complexity", "engine_calibration.fit", 20, DUE),
         ("complexity", "metrics.summary", 16, DUE),
         ("complexity", "replay._vllm_log", 19, DUE),
         ("complexity", "replica.Lane.admit", 18, DUE),

@@ -138,7 +138,7 @@ class GEMMColumns(ColumnBatch):
     @classmethod
     def of_products(cls, precision: str, products: Sequence[Product], b_width: float | None) -> Self:
         """Products of perf models, with B in ``b_width``."""
-        m, n, k, b, groups = np.array([product[:5] for product in products], dtype=np.float64).T
+        m, n, k, b, groups = np.array([product[:5] for product in products], dtype=np.float64).T.copy()
         return replace(cls.of(precision, m, n, k, b, groups), b_width=b_width)
 
     def _price(self, device: HardwareSpec) -> Priced | None:
@@ -222,7 +222,7 @@ class _Tiling:
     """Products cut into tiles on one chip: what a choice of tile and split takes, as cubes of times."""
 
     def __init__(self, c: GEMMColumns, chip: Chip, constants: Calibration) -> None:
-        self.c, self.units = c, chip.units
+        self.c, self.units, self.widths = c, chip.units, c.widths
         self.flop_us = 1 / (constants["matrix_efficiency"] * chip.peak / chip.units)
         self.byte_us = 1 / (constants["hbm_efficiency"] * chip.hbm)
         self.unit_us = chip.units * self.byte_us / constants.get("unit_ratio", UNLIMITED)
@@ -251,7 +251,7 @@ class _Tiling:
         if split not in self.depths:
             depth = self.c.k if split == 1 else np.ceil(self.c.k / split)
             self.depths[split] = depth, (depth + self.pad) ** 1.5
-        of_a, of_b = self.c.widths
+        of_a, of_b = self.widths
         area = 2 * tm * tn * self.flop_us
         loads, stores = of_a * tm + of_b * tn, OUTPUT_BYTES * tm * tn
         depth, padded = self.depths[split]
@@ -279,6 +279,8 @@ def _priced(c: GEMMColumns, chip: Chip, constants: Calibration, kernel: Kernel) 
             if split > 1:
                 # Splitting pays where units are idle. Fewer rows only ever add this choice, so time stays monotone.
                 at = np.flatnonzero(tiles * split <= 2 * chip.units)
+                if not len(at):
+                    continue
             busy, cube = tiling.cubes(tm, tn, split, tiles, at)
             best = whole if split == 1 else parted
             best[at] = np.minimum(best[at], cube)

@@ -111,7 +111,7 @@ class GEMM(PerfModel):
     def products(self) -> tuple[Product, ...]:
         """What is multiplied, as backends price it."""
         b_width = widened(resolved(self.dtype_b, self.dtype), self.compute_dtype)
-        return (Product(self.m, self.n, self.k, self.b, b_width=b_width),)
+        return (Product(self.m, self.n, self.k, self.b, 1, b_width),)
 
     def backward(self) -> tuple[GEMM, GEMM]:
         """The gradients of A, ``[m,n] @ [n,k]``, and of B, ``[k,m] @ [m,n]``; the bias' reduction is no GEMM."""
