@@ -10,7 +10,7 @@ import pytest
 
 from tracelens.backends.collective_times import MessageColumns, message_us
 from tracelens.backends.system import System
-from tracelens.calibration.cluster import _constants, _with, calibrate_cluster, cluster_file
+from tracelens.calibration.cluster_calibration import _constants, _with, calibrate_cluster, cluster_file
 from tracelens.cli import main
 from tracelens.errors import InputError
 from tracelens.estimation.communication import estimate_collectives

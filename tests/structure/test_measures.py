@@ -76,8 +76,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
     "package": (
         ("modules", "tracelens", 16, "floor 0: the shared nouns, a module each"),
         ("circle", "chunks event_columns lookup read table", 5, DUE),
-        ("stem", "cluster", 2, DUE),
-        ("stem", "tree", 2, DUE),
     ),
     "perf_models": (
         ("parameters", "conv.conv_of", 10, SLOTS),

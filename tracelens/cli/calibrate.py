@@ -50,7 +50,7 @@ def _cluster(args: argparse.Namespace) -> int:
 
     from tracelens.atomic_write import whole_file
     from tracelens.backends.system import System
-    from tracelens.calibration.cluster import calibrate_cluster, cluster_file
+    from tracelens.calibration.cluster_calibration import calibrate_cluster, cluster_file
     from tracelens.estimation.estimate import read_table
     from tracelens.network.cluster import Cluster
 
