@@ -6,7 +6,7 @@ import operator
 import re
 import struct
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from itertools import compress
 from typing import Any, Generic, TypeVar
@@ -181,14 +181,18 @@ class TableBuilder:
         index = np.flatnonzero(complete) + first
         if len(index):
             self._add_rows(list(compress(events, complete)), index, text_times)
+        self._add_other_phases(events, counts, first, text_times)
+
+    def _add_other_phases(
+        self, events: Sequence[AnyEvent], counts: Mapping[str, int], first: int, text_times: bool
+    ) -> None:
+        """What is no complete event, by how many of each phase there are: arrows, allocations, names, begins, ends."""
         if counts["s"] or counts["f"]:
             self._add_flows([e for e in events if e.ph == "s" or e.ph == "f"], text_times)
         if counts["i"]:
             self._add_allocations([e for e in events if e.ph == "i" and e.name == ALLOCATION], text_times)
         if counts["M"]:
-            for event in events:
-                if event.ph == "M":
-                    self._add_metadata(event)
+            self._add_names([e for e in events if e.ph == "M"])
         if counts["B"] or counts["E"]:
             self._add_pairs(events, first, text_times)
 
@@ -367,14 +371,16 @@ class TableBuilder:
             return value
         return -2 - self._flow_ids.of([str(value)])[0]
 
-    def _add_metadata(self, event: AnyEvent) -> None:
-        args = event.args or _NO_ARGS
-        if event.name == "process_name":
-            self.process_names[event.pid] = _label(args.name)
-        elif event.name == "process_labels":
-            self.process_labels[event.pid] = _label(args.labels)
-        elif event.name == "thread_name":
-            self.thread_names[event.pid, event.tid] = _label(args.name)
+    def _add_names(self, events: Sequence[AnyEvent]) -> None:
+        """Names of processes and threads."""
+        for event in events:
+            args = event.args or _NO_ARGS
+            if event.name == "process_name":
+                self.process_names[event.pid] = _label(args.name)
+            elif event.name == "process_labels":
+                self.process_labels[event.pid] = _label(args.labels)
+            elif event.name == "thread_name":
+                self.thread_names[event.pid, event.tid] = _label(args.name)
 
     def _add_pairs(self, events: Sequence[AnyEvent], first: int, text_times: bool) -> None:
         """Begin and end events nest per lane; a pair becomes a row at its begin's place in the file."""

@@ -55,17 +55,10 @@ def salvaged(
     position = 0
     while True:
         if found.skipping:
-            start = _event_start(window, position)
-            # The end of the list may come before the next event, or instead of it.
-            limit = len(window) if start is None else start
-            if (end := _list_end(window, position, limit, is_end)) is not None:
-                found.position, found.ends_list = end, True
-                return found
+            start = _past_damage(window, position, found, final=final, is_end=is_end)
             if start is None:
-                found.position = len(window) if final else max(position, len(window) - _KEPT_BYTES)
                 return found
             position = start
-            found.skipping = False
         position = _between_end(window, position)
         found.position = position
         if position >= len(window):
@@ -94,6 +87,23 @@ def salvaged(
             return found
         found.damaged_events += 1
         found.proven, found.skipping = False, True
+
+
+def _past_damage(
+    window: bytes, position: int, found: Salvaged, *, final: bool, is_end: Callable[[int, bool], bool]
+) -> int | None:
+    """Where the next event starts; None where the list ends before it, or the window does."""
+    start = _event_start(window, position)
+    # The end of the list may come before the next event, or instead of it.
+    end = _list_end(window, position, len(window) if start is None else start, is_end)
+    if end is not None:
+        found.position, found.ends_list = end, True
+        return None
+    if start is None:
+        found.position = len(window) if final else max(position, len(window) - _KEPT_BYTES)
+    else:
+        found.skipping = False
+    return start
 
 
 def _event_start(window: bytes, position: int) -> int | None:
