@@ -119,7 +119,10 @@ class Cluster:
     @classmethod
     def standard(cls, device: str) -> Cluster | None:
         """What a device of that file name stands in unless a cluster is named; None when no file says."""
-        return next((cluster for cluster in cls.all() if cluster.is_standard and cluster.device == device), None)
+        if not device:
+            return None
+        naming = (_bundled(name) for name in cls.names() if device.encode() in (FOLDER / f"{name}.toml").read_bytes())
+        return next((cluster for cluster in naming if cluster.is_standard and cluster.device == device), None)
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,9 @@ from tracelens.perf_models.attention.inference_attention import (
     LayerWindow,
 )
 from tracelens.trace.table import RowColumn, TraceTable
-from tracelens.workload import ModelConfig
+
+if TYPE_CHECKING:
+    from tracelens.workload import ModelConfig
 
 
 def layer_windows(
@@ -77,6 +80,8 @@ def _letters(
     shape = shapes.pop() if len(shapes) == 1 else None
     if shape is None:
         return None
+    from tracelens.workload import ModelConfig  # 20 modules, and most traces have no such call
+
     heads, kv_heads, width = shape
     fitting = {}
     for config in (named,) if named is not None else ModelConfig.with_windows():

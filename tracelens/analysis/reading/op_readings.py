@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,9 @@ from tracelens.signature import OpSignature
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
-from tracelens.workload import ModelConfig
+
+if TYPE_CHECKING:
+    from tracelens.workload import ModelConfig
 
 Ints = npt.NDArray[np.int64]
 

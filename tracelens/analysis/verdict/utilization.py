@@ -17,12 +17,12 @@ from tracelens.analysis.verdict.summary import Notice, StepUtilization, Utilizat
 from tracelens.errors import SignatureError
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
-from tracelens.workload import ModelConfig
 
 if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
     from tracelens.dtypes import DType
     from tracelens.hardware import HardwareSpec
+    from tracelens.workload import ModelConfig
 
 Floats = npt.NDArray[np.float64]
 _BACKWARD = re.compile(r"backward", re.IGNORECASE)
