@@ -9,9 +9,10 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tracelens.errors import UsageError
-from tracelens.projection.schedules.base import Plan, Route, Task
+from tracelens.projection.schedules.base import Kind, Plan, Route, Task
 
 
 def filled(plan: Plan, routes: Sequence[Route], wanted: Sequence[Sequence[Task]], limit: int) -> list[list[Task]]:
@@ -21,6 +22,10 @@ def filled(plan: Plan, routes: Sequence[Route], wanted: Sequence[Sequence[Task]]
     ``limit`` chunks of activations are kept. UsageError when that leaves nothing to run.
     """
     return _Filling(plan, routes, wanted, limit).run()
+
+
+#: What a task of a rank needs: the rank, then the task's kind, micro-batch and chunk.
+_Input: TypeAlias = tuple[int, Kind, int, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,8 +49,8 @@ class _Filling:
         pairs = [pair for route in routes for pair in itertools.pairwise(route)]
         self.after = dict(pairs)
         self.before = {there: here for here, there in pairs}
-        self.arrived = {
-            (route[0][0], Task("F", m, route[0][1])): 0.0 for route in routes for m in range(plan.micro_batches)
+        self.arrived: dict[_Input, float] = {
+            (rank, "F", m, chunk): 0.0 for (rank, chunk), *_ in routes for m in range(plan.micro_batches)
         }
         self.ranks = [_Rank(left=deque(tasks)) for tasks in wanted]
         self.clock = [(0.0, rank) for rank in range(plan.ranks)]
@@ -68,7 +73,7 @@ class _Filling:
             rank.done += rank.later
             return None
         task = rank.left[0]
-        due = self.arrived.get((at, task))
+        due = self.arrived.get((at, *task))
         full = task.kind == "F" and rank.kept >= self.limit
         if full and not rank.later:
             raise UsageError(f"the schedule needs more than {self.limit} chunks of activations per rank")
@@ -91,23 +96,20 @@ class _Filling:
         else:
             rank.later.append(Task("W", task.micro_batch, task.chunk))
             end = now + self.plan.dgrad_us
-        needed_by = self._needed_by(task, at)
-        if needed_by is not None:
-            self._arrive(*needed_by, end if needed_by[0] == at else end + self.plan.transfer_us)
+        needed = self._needed_by(task, at)
+        if needed is not None:
+            came = end if needed[0] == at else end + self.plan.transfer_us
+            self.arrived[needed] = came
+            other = self.ranks[needed[0]]
+            if other.waits and other.left[0] == needed[1:]:
+                other.waits = False
+                heapq.heappush(self.clock, (came, needed[0]))
         return end
 
-    def _needed_by(self, task: Task, at: int) -> tuple[int, Task] | None:
-        """The rank and its task that cannot run before this one; a forward through all of the model turns back."""
+    def _needed_by(self, task: Task, at: int) -> _Input | None:
+        """The task that cannot run before this one, if any; a forward through all of the model turns back."""
         kind, micro_batch, chunk = task
         place = (self.after if kind == "F" else self.before).get((at, chunk))
         if place is not None:
-            return place[0], Task(kind, micro_batch, place[1])
-        return (at, Task("D", micro_batch, chunk)) if kind == "F" else None
-
-    def _arrive(self, at: int, task: Task, time_us: float) -> None:
-        """What the task needs is there at ``time_us``; the rank goes on then where it waits for that."""
-        self.arrived[at, task] = time_us
-        rank = self.ranks[at]
-        if rank.waits and rank.left[0] == task:
-            rank.waits = False
-            heapq.heappush(self.clock, (time_us, at))
+            return place[0], kind, micro_batch, place[1]
+        return (at, "D", micro_batch, chunk) if kind == "F" else None
