@@ -114,8 +114,12 @@ class Renamed(argparse.Action):
         self.new = new
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        self.now(option)(parser, namespace, values, option)
+
+    def now(self, option: str | None) -> argparse.Action:
+        """The option as it is spelled now, with a hint."""
         hint(f"{option} is called {self.new.option_strings[-1]} now")
-        self.new(parser, namespace, values, option)
+        return self.new
 
 
 def hint(text: str) -> None:

@@ -25,6 +25,18 @@ def refused(capsys: pytest.CaptureFixture[str], *more: object) -> str:
     return said
 
 
+def test_the_old_name_of_the_gemm_factor_does_the_same_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    for asked in (["--{}-factor", "1.5"], ["--sweep", "{}-factor=1,1.5"]):
+        assert project("--tp", 8, *(word.format("gemm") for word in asked)) == 0
+        new = capsys.readouterr()
+        assert project("--tp", 8, *(word.format("products") for word in asked)) == 0
+        old = capsys.readouterr()
+        assert old.out == new.out
+        assert new.err == ""
+        assert old.err.count("hint: ") == 1
+        assert "products-factor is called --gemm-factor now" in old.err
+
+
 def test_a_step_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert project("--tp", 8, "-o", tmp_path / "step.json") == 0
     shown = capsys.readouterr().out

@@ -52,7 +52,7 @@ def words(options):
 def test_a_configuration_in_the_originals_names_reproduces_its_run(tmp_path, capsys):
     config = tmp_path / "production.toml"
     config.write_text(PRODUCTION, encoding="utf-8")
-    assert main(["route", "--rules", "seed", "--config", str(config), "--format", "json"]) == 0
+    assert main(["route", "--rules", "original", "--config", str(config), "--format", "json"]) == 0
     out, err = capsys.readouterr()
     summary = json.loads(out)["summary"]
     assert (round(summary["time_ms"], 6), summary["rounds"], summary["moved_bytes"]) == (212.23, 27, 65_223)
@@ -61,7 +61,7 @@ def test_a_configuration_in_the_originals_names_reproduces_its_run(tmp_path, cap
 
 def test_the_two_steps_and_the_log(tmp_path):
     run, log = tmp_path / "run", tmp_path / "comm_log.txt"
-    seed = ["route", "--rules", "seed", *words(TEST)]
+    seed = ["route", "--rules", "original", *words(TEST)]
     assert main([*seed, "--save-routing", str(run), "--log", str(tmp_path / "first.txt")]) == 0
     assert main([*seed, "--routing", str(run), "--log", str(log)]) == 0
     assert hashlib.sha256(log.read_bytes()).hexdigest()[:16] == "b796981e7db8174e"
@@ -99,9 +99,9 @@ def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
         ({"tokens": 0}, "tokens must be a number of at least 1, got 0"),
         ({"inter-gb-s": 1}, "--inter-gb-s needs --ranks-per-node"),
         ({"cluster": "dgx-h1000"}, "did you mean dgx-h100"),
-        ({"rules": "seed", "layers": 3}, "--rules seed does not support --layers"),
-        ({"rules": "seed", "skew": "uniform"}, "--rules seed does not support --skew"),
-        ({"log": "x.txt"}, "--log needs --rules seed"),
+        ({"rules": "original", "layers": 3}, "--rules original does not support --layers"),
+        ({"rules": "original", "skew": "uniform"}, "--rules original does not support --skew"),
+        ({"log": "x.txt"}, "--log needs --rules original"),
         ({"output": "x.pdf"}, "must end in .json, .xlsx, .svg"),
         ({"link-gb-s": 100}, "--ranks-per-node, --link-gb-s and --inter-gb-s"),
         ({"tokens": 10**13}, "exceed 2,000,000,000 routings; use fewer"),
@@ -195,6 +195,15 @@ def test_the_old_name_of_dispatch_does_the_same_with_a_hint(capsys):
     old = capsys.readouterr()
     assert old.out == new.out
     assert old.err == "hint: --way is called --dispatch now\n" + new.err
+
+
+def test_the_old_name_of_the_original_rules_does_the_same_with_a_hint(capsys):
+    assert main(["route", "--rules", "original", *words(TEST)]) == 0
+    new = capsys.readouterr()
+    assert "(original rules)" in new.out
+    assert main(["route", "--rules", "seed", *words(TEST)]) == 0
+    old = capsys.readouterr()
+    assert (old.out, old.err) == (new.out, "hint: --rules seed is called --rules original now\n" + new.err)
 
 
 def test_the_function_takes_what_the_command_takes(capsys):

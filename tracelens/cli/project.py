@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
-from tracelens.option_fields import add_options, filled_in, option, options_of, refuse_unread
+from tracelens.option_fields import Renamed, add_options, filled_in, option, options_of, refuse_unread
 from tracelens.projection.projection_options import ProjectOptions
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ProjectCommand(ProjectOptions):
     )  # fmt: skip
 
 
-CONSTANTS = ("host_us", "products_factor", "attention_factor", "memory_factor")
+CONSTANTS = ("host_us", "gemm_factor", "attention_factor", "memory_factor")
 IN_BATCH = (*CONSTANTS, "batch", "output", "anchor", "backend", "gpu_clock_mhz", "skew")
 OF_ONE_STEP = ("from_report", "traced", "against", "anchor", "trace", "trace_ranks")
 NOT_SWEPT = (*OF_ONE_STEP, "launch", "sweep", "batch", "output", "help")
@@ -222,28 +222,32 @@ def _points(asked: list[str], flag: str) -> tuple[list[str], Iterator[tuple[obje
     """The options that ``flag`` lists as ``args`` names them, and every combination of their values."""
     parser = argparse.ArgumentParser(exit_on_error=False)
     configure(parser)
-    known = {action.dest: action for action in parser._actions}
+    known = {text.strip("-").replace("-", "_"): action for action in parser._actions for text in action.option_strings}
     swept: dict[str, list[object]] = {}
     for text in asked:
         option, separator, listed = text.partition("=")
-        name = option.strip().lstrip("-").replace("-", "_")
-        action = known.get(name)
-        if not separator or not listed or action is None or name in NOT_SWEPT:
+        action = known.get(option.strip().lstrip("-").replace("-", "_"))
+        if not separator or not listed or action is None or action.dest in NOT_SWEPT:
             raise UsageError(f"{flag} takes OPTION=VALUE,..., like tp=1,2,4; got {text!r}")
-        if name in swept:
+        if isinstance(action, Renamed):
+            action = action.now(option.strip())
+        if action.dest in swept:
             raise UsageError(f"{flag} names {option.strip()} twice: list all its values once")
-        values = listed.split(",")
-        if action.nargs == 0:
-            if not set(values) <= {"0", "1"}:
-                raise UsageError(f"{flag} {option}: a switch is 0 or 1, got {listed!r}")
-            swept[name] = [value == "1" for value in values]
-        else:
-            try:
-                read = [parser.parse_args([action.option_strings[0], value]) for value in values]
-            except argparse.ArgumentError as error:
-                raise UsageError(f"{flag} {option}: {error.message}") from None
-            swept[name] = [getattr(each, name) for each in read]
+        swept[action.dest] = _values(parser, action, listed, f"{flag} {option}")
     return list(swept), itertools.product(*swept.values())
+
+
+def _values(parser: argparse.ArgumentParser, action: argparse.Action, listed: str, asked: str) -> list[object]:
+    """The values in ``listed`` as ``args`` would have them; ``asked``: what an error names."""
+    values = listed.split(",")
+    if action.nargs == 0:
+        if not set(values) <= {"0", "1"}:
+            raise UsageError(f"{asked}: a switch is 0 or 1, got {listed!r}")
+        return [value == "1" for value in values]
+    try:
+        return [getattr(parser.parse_args([action.option_strings[0], value]), action.dest) for value in values]
+    except argparse.ArgumentError as error:
+        raise UsageError(f"{asked}: {error.message}") from None
 
 
 def _ranks(text: str) -> list[int] | None:

@@ -2,7 +2,7 @@
 
 On a cluster (--cluster, or --ranks-per-node with --link-gb-s and --inter-gb-s): loads, traffic, times in us, what EPLB
 would gain. Without one: packets on a full mesh, in ms, with the parameters of the original simulator;
---rules seed follows that simulator's own rules and log.
+--rules original follows that simulator's own rules and log.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     from tracelens.workload.placement import Placement
 
 
+def _rules(text: str) -> str:
+    """``original`` under its former name too, with a hint."""
+    if text == "seed":
+        option_fields.hint("--rules seed is called --rules original now")
+    return "original" if text == "seed" else text
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RouteCommand(RouteOptions):
     """What the command takes beside the options of ``tracelens.route`` and the parameters of ``PARAMETERS``."""
@@ -51,8 +58,11 @@ class RouteCommand(RouteOptions):
         kind=Path, metavar="DIR|FILE",
     )  # fmt: skip
     save_routing: Path | None = option("write routing.csv and weights.csv", kind=Path, metavar="DIR")
-    log: Path | None = option("write the packet log (--rules seed)", kind=Path, metavar="FILE")
-    rules: str = option("seed: like the original simulator, bugs included", "default", choices=("default", "seed"))
+    log: Path | None = option("write the packet log (--rules original)", kind=Path, metavar="FILE")
+    rules: str = option(
+        "original: like the original simulator, bugs included",
+        "default", kind=_rules, choices=("default", "original"),
+    )  # fmt: skip
     placement: str = option(
         "rank of each expert; FILE: one rank per line", "contiguous", metavar="contiguous|round-robin|FILE"
     )
@@ -93,14 +103,14 @@ def run(args: argparse.Namespace) -> int:
     config = read_config(args.config) if args.config else {}
     values = settled(vars(args), config)
     is_cluster = args.cluster is not None or args.link_gb_s is not None
-    if args.rules == "seed":
+    if args.rules == "original":
         _check_seed(args, config, is_cluster=is_cluster)
         values |= dict.fromkeys(NEVER_USED)
     if args.best_groups is not None and args.groups is None:
         raise UsageError("--best-groups needs --groups")
     _refuse(args, config, *((MESH_ONLY, "a mesh") if is_cluster else (_CLUSTER_ONLY, "a cluster")))
-    if args.log and args.rules != "seed":
-        raise UsageError("--log needs --rules seed")
+    if args.log and args.rules != "original":
+        raise UsageError("--log needs --rules original")
     result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
     if args.compare:
         from tracelens.routing.comparison import compared
@@ -144,9 +154,11 @@ def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster:
     others = ("skew", "groups", "best_groups", "capacity", "ranks_per_node", "cluster", *_CLUSTER_ONLY)
     named = [_option(name) for name in (*NEVER_USED, *others) if getattr(args, name) is not None]
     if named or is_cluster:
-        raise UsageError(f"--rules seed does not support {', '.join(named) or '--link-gb-s'}; omit --rules seed")
+        raise UsageError(
+            f"--rules original does not support {', '.join(named) or '--link-gb-s'}; omit --rules original"
+        )
     if ignored := [name for name in NEVER_USED if name in config]:
-        print(f"--rules seed ignores {', '.join(ignored)}", file=sys.stderr)
+        print(f"--rules original ignores {', '.join(ignored)}", file=sys.stderr)
 
 
 def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) -> Routing:
@@ -216,7 +228,7 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
         dtype=element_type(args.combine_dtype),
         layers=values["layers"] or 1,
     )
-    return route_mesh(scenario, seed_rules=args.rules == "seed", placement=_placement(args, values))
+    return route_mesh(scenario, seed_rules=args.rules == "original", placement=_placement(args, values))
 
 
 def _on_cluster(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:

@@ -243,7 +243,7 @@ def sweep(
 def software_of(asked: ProjectOptions) -> Software:
     """The framework's constants that were asked for."""
     given = {
-        "products": asked.products_factor,
+        "products": asked.gemm_factor,
         "attention": asked.attention_factor,
         "memory": asked.memory_factor,
         "host_us_per_op": asked.host_us,

@@ -45,7 +45,10 @@ class ProjectOptions(TrainingOptions):
     backend: str = option_fields.cost_model(BACKENDS)
     gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz()
     host_us: float | None = option("host time per launched operation; default: 5", kind=float, metavar="US")
-    products_factor: float | None = option("factor on the time of GEMMs; default: 1", kind=float, metavar="X")
+    gemm_factor: float | None = option(
+        "factor on the time of GEMMs; default: 1",
+        kind=float, metavar="X", old_flags=("--products-factor",), also=("products_factor",),
+    )  # fmt: skip
     attention_factor: float | None = option("factor on the time of attention; default: 1", kind=float, metavar="X")
     memory_factor: float | None = option(
         "factor on the time of memory-bound operations; default: 1", kind=float, metavar="X"

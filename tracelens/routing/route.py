@@ -394,7 +394,7 @@ def route_mesh(scenario: MeshScenario, *, seed_rules: bool = False, placement: P
         "imbalance_ms": times.time_ms - even.time_ms,
         "layers": scenario.layers,
         "layers_ms": scenario.layers * both_ms,
-        "rules": "seed" if seed_rules else "default",
+        "rules": "original" if seed_rules else "default",
     }
     phases = [_mesh_phase("dispatch", times)]
     if back is not None:
@@ -423,7 +423,7 @@ def _refuse_for_seed(scenario: MeshScenario) -> None:
         if given
     ]
     if ignored:
-        raise UsageError(f"--rules seed ignores {', '.join(ignored)}; omit --rules seed")
+        raise UsageError(f"--rules original ignores {', '.join(ignored)}; omit --rules original")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

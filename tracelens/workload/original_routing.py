@@ -77,7 +77,7 @@ def seed_routing(
     """
     if experts > _MOST_EXPERTS or tokens > _MOST_TOKENS:
         raise UsageError(
-            f"--rules seed supports at most {_MOST_EXPERTS} experts and {_MOST_TOKENS:,} tokens, "
+            f"--rules original supports at most {_MOST_EXPERTS} experts and {_MOST_TOKENS:,} tokens, "
             f"got {experts} and {tokens:,}; the default rules have no such limit"
         )
     if not 1 <= topk <= experts:
