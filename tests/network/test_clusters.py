@@ -139,6 +139,9 @@ def test_a_device_has_one_standard_node():
     assert len(devices) == len(set(devices))
     assert Cluster.standard("h200-sxm").name == "dgx-h200"
     assert Cluster.standard("l4") is None
+    for cluster in Cluster.all():
+        if cluster.is_standard:
+            assert Cluster.standard(cluster.device) == cluster  # not overlooked by how its file is written
 
 
 def test_libraries_choose_from_algorithms_that_exist():

@@ -233,3 +233,10 @@ def test_vtrain_shapes_are_files_with_its_figures(shared_traces: Path):
             heads,
             sequence,
         )
+
+
+def test_models_with_windows_are_all_whose_layers_have_one():
+    """They are chosen by their files' text before they are parsed: none may be overlooked by how it is written."""
+    with_windows = tuple(model for model in ModelConfig.all() if model.window is not None)
+    assert with_windows
+    assert ModelConfig.with_windows() == with_windows
