@@ -38,7 +38,7 @@ if sys.argv[2] == "floor":
     def read(path):
         return orjson.loads(gzip.open(path).read())
 else:
-    from tracelens.trace.read import read_trace as read
+    from tracelens.trace.reading.read import read_trace as read
 if sys.argv[3] == "gc-off":
     gc.disable()
 wall, cpu = time.perf_counter(), time.process_time()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import tomllib
 from collections.abc import Callable, Mapping
@@ -272,10 +271,8 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _yaml(text: str) -> Any:
-    try:
-        yaml = importlib.import_module("yaml")
-    except ImportError as error:
-        raise UsageError("experiment files in YAML need PyYAML (pip install pyyaml); TOML files do not") from error
+    import yaml  # type: ignore[import-untyped]
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
