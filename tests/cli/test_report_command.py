@@ -154,7 +154,7 @@ def test_a_binding_that_raises_costs_its_op_and_exits_5(
         "    return 1 / 0\n"
     )
     assert report(moe, "-o", tmp_path / "out", "--extension", bad) == 5
-    assert "aten::mm lost its model" in capsys.readouterr().out
+    assert "extension failed on aten::mm, which has no model now" in capsys.readouterr().out
     document = json.loads((tmp_path / "out" / "report.json").read_text())
     warning = next(w for w in document["warnings"] if w["id"] == "extension_failed")
     assert "bad.py:2" in warning["text"]
@@ -247,7 +247,7 @@ def test_a_model_that_does_not_fit_the_trace_is_a_note(moe: Path, tmp_path: Path
     document = json.loads((tmp_path / "out.json").read_text())
     assert document["utilization"] is None
     (note,) = [warning["text"] for warning in document["warnings"] if warning["id"] == "no_utilization"]
-    assert "the trace embeds tokens in [16384, 2048], the model in [128256, 4096]" in note
+    assert "the trace's embedding is [16384, 2048], the model's [128256, 4096]" in note
 
 
 @pytest.mark.parametrize(

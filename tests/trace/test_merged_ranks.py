@@ -63,7 +63,7 @@ def test_shared_ids_without_any_evidence_stay_unlinked_and_are_said() -> None:
     )
     assert notice.count == 2
     assert "process 100, process 200" in notice.text
-    assert "4 device events could be of several of them" in notice.text
+    assert "4 device events match several processes" in notice.text
 
 
 def test_one_process_may_repeat_its_ids() -> None:
@@ -90,7 +90,7 @@ def test_the_first_rank_is_reported_and_the_others_are_named() -> None:
     assert names == ["kernel of 100"]
     assert notice == (
         "2 ranks in one file (0: process 100, 1: process 200, numbered in order of their processes): "
-        "this is rank 0 alone, --rank N another"
+        "this report is of rank 0; choose another with --rank N"
     )
     assert kernel_names(events, rank=1)[0] == ["kernel of 200"]
 
@@ -116,7 +116,7 @@ def test_numbers_in_process_names_are_the_ranks_numbers() -> None:
     ]
     names, notice = kernel_names(events, rank=5)
     assert names == ["kernel of 200"]
-    assert "(3: rank 3 \u00b7 CPU 100, 5: [rank5]: python 200): this is rank 5 alone" in notice
+    assert "(3: rank 3 \u00b7 CPU 100, 5: [rank5]: python 200): this report is of rank 5;" in notice
     with pytest.raises(UsageError, match=r"has ranks 3, 5, not 0"):
         kernel_names(events, rank=0)
 
@@ -131,7 +131,7 @@ def test_ranks_of_two_nodes_share_a_device_process_and_are_told_apart_by_their_l
     assert ranks.ambiguous == 1
     names, notice = kernel_names(events, rank=1)
     assert names == ["kernel of 200"]
-    assert "1 device events could be of several of them and are left out" in notice
+    assert "1 device events match several ranks and are left out" in notice
 
 
 def test_one_rank_is_no_merged_file_also_with_a_second_process_that_launches_nothing() -> None:

@@ -86,7 +86,7 @@ def kind_of_category(text: str) -> Kind:
 class Losses:
     """What of a file could not be used. ``repaired``: values put right (negative durations set to 0, escapes ...).
 
-    ``notes`` are sentences for people, one per cause; ``truncated``: the file ends before its events do.
+    ``notes`` are sentences for people, one per cause; ``truncated``: the file is truncated.
     """
 
     damaged_events: int = 0

@@ -147,7 +147,7 @@ def test_the_run_before_the_capture_serves_where_launches_name_no_kernels(build:
 
 def test_a_trace_without_graph_launches_says_that_the_capture_has_nothing_to_give(build: Build):
     found = analyzed(build().mm(8, 8, 8, at=0, start=10, duration=5).trace(), recorded_capture(build, 128))
-    assert notice(found) == "no graph launches: built.json has nothing to give"
+    assert notice(found) == "no graph launches in this trace: --capture built.json is not used"
 
 
 @pytest.mark.shared

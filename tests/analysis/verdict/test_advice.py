@@ -167,7 +167,7 @@ def test_elementwise_kernels_in_a_row_are_unfused(build: Build) -> None:
     add(b, [4096, 4096], 40, 210, 40)
     finding = findings(b)["unfused_elementwise"]
     assert finding.gain_us == pytest.approx(30)
-    assert finding.why.startswith("3 elementwise kernels follow one another, 40 % of GPU time")
+    assert finding.why.startswith("3 elementwise kernels run back to back, 40 % of GPU time")
 
 
 def test_elementwise_kernels_alone_are_no_chain(build: Build) -> None:
@@ -179,14 +179,14 @@ def test_a_large_category_without_a_model_is_said(build: Build) -> None:
     b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50)
     b.op("mine::unknown", 80, 10).launch(81, "my_kernel", 60, 150)
     (notice,) = (n for n in summarize(found(b)).notices if n.id == "unmodelled")
-    assert notice.text == "work not known: other (75 % of GPU time); so no rate, no roofline and no gain"
+    assert notice.text == "work unknown: other (75 % of GPU time); they have no rate, roofline or gain"
 
 
 def test_kernels_that_wait_are_named_with_exposed_communication(build: Build) -> None:
     b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50)
     b.op("mine::exchange", 80, 10).launch(81, "void deep_ep::intranode::cached_notify_combine<8>", 100, 3000)
     why = findings(b)["exposed_communication"].why
-    assert "3 ms are kernels that wait (notify, barrier)" in why
+    assert "3 ms spent in kernels that wait for other ranks (notify, barrier)" in why
 
 
 @pytest.mark.shared
@@ -203,6 +203,6 @@ def test_timesformer_is_told_to_use_flash_attention(real_analysis: RealAnalysis)
 @pytest.mark.shared
 def test_qwen_is_told_of_its_unfused_elementwise_kernels(real_analysis: RealAnalysis) -> None:
     summary = summarize(real_analysis("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005"))
-    assert "elementwise kernels follow one another" in verdict(summary)
+    assert "elementwise kernels run back to back" in verdict(summary)
     # two host events that end after their caller did are no warning
     assert "host_overlaps" not in {notice.id for notice in summary.notices}

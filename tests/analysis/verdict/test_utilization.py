@@ -150,9 +150,12 @@ def test_options_win_over_what_is_recorded(build):
     ("recorded", "reason"),
     [
         ({}, "records neither a lookup of token embeddings nor attention with lengths"),
-        ({"indices": [2, 512], "table": (1000, 32)}, "embeds tokens in [1000, 32], the model in [1000, 64]"),
+        ({"indices": [2, 512], "table": (1000, 32)}, "embedding is [1000, 32], the model's [1000, 64]"),
         ({"indices": [2, 512], "attended": (2, 300)}, "token indices [2, 512] and attention over [300] do not agree"),
-        ({"attended": (2, 512), "calls": 3}, "3 attention calls in a step for 1 layers do not say how many tokens"),
+        (
+            {"attended": (2, 512), "calls": 3},
+            "3 attention calls in a step for 1 layers do not determine the tokens per step",
+        ),
         ({"indices": [2, 1], "attended": (2, 1, 512)}, "attention of a step is not over whole sequences"),
     ],
 )
@@ -215,7 +218,7 @@ def test_model_flops_above_the_executed_ones_are_said(build):
     summary = used(steps(build, indices=[2, 512]), batch=100, sequence=512)
     assert 1 > summary.utilization.mfu > summary.utilization.hfu
     (said,) = (notice.text for notice in summary.notices if notice.id == "utilization_uncovered")
-    assert "100 % of the device time is in ops of known FLOPs" in said
+    assert "100 % of the device time is in ops with known FLOPs" in said
 
 
 def test_without_a_device_there_are_flops_and_no_shares(build):

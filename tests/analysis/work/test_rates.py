@@ -75,8 +75,8 @@ def test_what_is_faster_than_the_data_sheet_is_named(build: Build) -> None:
     notices = summarize(found(build().mm(1024, 2048, 4096, at=0, start=10, duration=2))).notices
     (text,) = (notice.text for notice in notices if notice.id == "above_peak")
     assert text == (
-        "1 row faster than the data sheet allows (aten::mm at 657 % of the peak): recorded times, perf model or device "
-        "file are wrong there"
+        "1 row faster than the data sheet allows (aten::mm at 657 % of the peak): the recorded times, the perf model "
+        "or the device file is wrong"
     )
 
 
@@ -87,7 +87,7 @@ def test_a_winograd_convolution_above_the_peak_is_no_defect(build: Build) -> Non
             "Concrete Inputs": ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]}  # fmt: skip
     b = build().op("aten::convolution", 0, 5, **args).launch(1, "volta_scudnn_winograd_128x128_ldg1_ldg4", 10, 20)
     (text,) = (notice.text for notice in summarize(found(b)).notices if notice.id == "above_peak")
-    assert text.endswith("Winograd and FFT kernels compute a convolution with fewer FLOPs than are counted")
+    assert text.endswith("Winograd and FFT kernels use fewer FLOPs than the convolution's definition, which is counted")
 
 
 def test_the_mean_rate_is_all_work_over_all_time(build: Build) -> None:

@@ -129,7 +129,7 @@ def _unfused(analysis: Analysis, among: Bools, divisor: int) -> tuple[Finding | 
     if not _is_much(analysis, in_chains / NS_PER_US, gain_us):
         return None, np.zeros(len(order), bool)
     share = _share_text(analysis, in_chains / NS_PER_US)
-    why = f"{counted(int(members.sum()), 'elementwise kernel')} follow one another, {share}: "
+    why = f"{counted(int(members.sum()), 'elementwise kernel')} run back to back, {share}: "
     finding = Finding(
         id="unfused_elementwise", op=None, gain_us=gain_us / divisor, certainty="low",
         why=why + "fuse them (torch.compile, or a fused kernel)",
@@ -350,7 +350,7 @@ def unmodelled_categories(analysis: Analysis) -> Iterator[Notice]:
     if unknown:
         shown = ", ".join(unknown)
         yield Notice(
-            id="unmodelled", count=len(unknown), text=f"work not known: {shown}; so no rate, no roofline and no gain"
+            id="unmodelled", count=len(unknown), text=f"work unknown: {shown}; they have no rate, roofline or gain"
         )
 
 
@@ -368,7 +368,7 @@ def _waiting(analysis: Analysis, divisor: int) -> Iterator[tuple[str, tuple[Said
     time_us = float(activity.duration[waits].sum()) / NS_PER_US
     if time_us > 0.01 * _device_us(analysis):
         waiting = Said(what="kernels that wait", value=time_us / divisor, unit="us")
-        yield f"{duration(time_us / divisor)} are kernels that wait (notify, barrier)", (waiting,)
+        yield f"{duration(time_us / divisor)} spent in kernels that wait for other ranks (notify, barrier)", (waiting,)
 
 
 def _slow_collectives(analysis: Analysis) -> Iterator[tuple[str, tuple[Said, ...]]]:
@@ -387,7 +387,5 @@ def _slow_collectives(analysis: Analysis) -> Iterator[tuple[str, tuple[Said, ...
             Said(what="bus bandwidth", value=rate, unit="GB/s"),
             Said(what="link", value=device.link.gb_s, unit="GB/s"),
         )
-        yield (
-            f"{kind} at {rate:.3g} GB/s bus bandwidth (waiting included), the link has {device.link.gb_s:,.0f}",
-            figures,
-        )
+        reached = f"{kind} reaches {rate:.3g} GB/s bus bandwidth (waiting included)"
+        yield f"{reached} on a link of {device.link.gb_s:,.0f} GB/s", figures

@@ -168,7 +168,7 @@ def _share_of_time(table: TraceTable, whole: RowColumn, part: RowColumn) -> floa
 def _damage(table: TraceTable) -> tuple[str, ...]:
     losses = table.losses
     counted = [f"{losses.damaged_events:,} events could not be read"] if losses.damaged_events else []
-    counted += ["the file ends before its events do"] if losses.truncated else []
+    counted += ["the file is truncated"] if losses.truncated else []
     counted += [f"{losses.repaired:,} values were repaired"] if losses.repaired else []
     return tuple(losses.notes or counted)
 

@@ -19,7 +19,7 @@ def idle_findings(causes: pd.DataFrame, divisor: int) -> list[Finding]:
     percent = causes["percent_of_window"]
     long, total = causes[percent > _LEAST_PERCENT], float(percent.sum())
     if long.empty and total > _LEAST_PERCENT:
-        why = f"GPU idle {total:.0f} %: several causes; the longest gap {duration(causes['max_us'].max())}"
+        why = f"GPU idle {total:.0f} %: several causes, longest gap {duration(causes['max_us'].max())}"
         most = Said(what="longest gap", value=float(causes["max_us"].max()), unit="us")
         return [_finding("idle", float(causes["idle_us"].sum()) / divisor, why, (_idle_share(total), most))]
     rows = zip(

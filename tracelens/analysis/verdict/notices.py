@@ -43,7 +43,7 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     if graphs is None or analysis.graphs is not None:
         yield from unmodelled_categories(analysis)
     for why, count in analysis.whole_calls:
-        yield Notice(id="whole_calls", count=count, text=f"{counted(count, 'call')} left whole: {why}")
+        yield Notice(id="whole_calls", count=count, text=f"{counted(count, 'call')} not split into operations: {why}")
     yield from _compiled_without_work(analysis)
     yield from _too_much_work(rows)
     if analysis.overlaps is not None and analysis.overlaps.count:
@@ -76,7 +76,11 @@ def _extensions(analysis: Analysis) -> Iterator[Notice]:
     for failure in analysis.failures:
         failed.setdefault(f"{failure.origin}: {failure.error}", []).append(failure.name)
     for what, names in failed.items():
-        yield Notice(id="extension_failed", count=len(names), text=f"{names[0]} lost its model: {what}")
+        yield Notice(
+            id="extension_failed",
+            count=len(names),
+            text=f"extension failed on {names[0]}, which has no model now: {what}",
+        )
     for extension in analysis.extensions:
         if extension.note:
             yield Notice(id="extension_unused", count=1, text=extension.note)
@@ -98,8 +102,10 @@ def _overlap_notice(analysis: Analysis, overlaps: StreamOverlaps) -> Notice:
     device = analysis.trace.table.is_of(DEVICE_KINDS)
     part = overlaps.time_ns / max(1, int(analysis.trace.table.duration_ns[device].sum()))
     share = "<0.01 %" if part < 0.00005 else percent(part, 2)
-    kernels = f"{counted(overlaps.count, 'device event')} ran into the next on the same stream ({share} of GPU time)"
-    text = f"{kernels}: clipped there" if overlaps.clipped else f"{kernels}: kept; --overlap clip ends them there"
+    kernels = (
+        f"{counted(overlaps.count, 'device event')} overlapped the next one on the same stream ({share} of GPU time)"
+    )
+    text = f"{kernels}: clipped" if overlaps.clipped else f"{kernels}: kept; use --overlap clip to end them there"
     return Notice(id="same_stream_overlap", count=overlaps.count, text=text)
 
 
@@ -114,9 +120,9 @@ def _process_notice(analysis: Analysis) -> Notice | None:
         return None
     names = [f"{table.process_names.get(pid, 'process')} {pid}" for pid in processes[:4]]
     shown = ", ".join(names) + (", ..." if len(processes) > 4 else "")
-    text = f"{len(processes)} processes in one file ({shown}): ranks merged? Figures are of all of them together"
+    text = f"{len(processes)} processes in one file ({shown}): possibly merged ranks; figures cover all of them"
     if ambiguous:
-        text += f"; {ambiguous:,} device events could be of several of them and are left unlinked"
+        text += f"; {ambiguous:,} device events match several processes and stay unlinked"
     return Notice(id="several_processes", count=len(processes), text=text)
 
 
@@ -124,11 +130,10 @@ def _chosen_rank(ranks: MergedRanks) -> Notice:
     shown = ", ".join(f"{number}: {label}" for number, label in list(zip(ranks.numbers, ranks.labels, strict=True))[:4])
     shown += ", ..." if len(ranks.numbers) > 4 else ""
     order = "" if ranks.is_named else ", numbered in order of their processes"
-    text = (
-        f"{len(ranks.numbers)} ranks in one file ({shown}{order}): this is rank {ranks.chosen} alone, --rank N another"
-    )
+    text = f"{len(ranks.numbers)} ranks in one file ({shown}{order}): this report is of rank {ranks.chosen}"
+    text += "; choose another with --rank N"
     if ranks.ambiguous:
-        text += f"; {ranks.ambiguous:,} device events could be of several of them and are left out"
+        text += f"; {ranks.ambiguous:,} device events match several ranks and are left out"
     return Notice(id="several_processes", count=len(ranks.numbers), text=text)
 
 
@@ -139,8 +144,8 @@ def _above_peak(rows: pd.DataFrame) -> Iterator[Notice]:
     rows = rows[beyond & rows["served_from"].isna()]
     fewer = rows["kernel_details"].astype(str).str.contains(_FEWER_FLOPS)
     reasons = (
-        (rows[fewer], "Winograd and FFT kernels compute a convolution with fewer FLOPs than are counted"),
-        (rows[~fewer], "recorded times, perf model or device file are wrong there"),
+        (rows[fewer], "Winograd and FFT kernels use fewer FLOPs than the convolution's definition, which is counted"),
+        (rows[~fewer], "the recorded times, the perf model or the device file is wrong"),
     )
     for found, reason in reasons:
         if len(found):
@@ -167,7 +172,7 @@ def _graph_share(analysis: Analysis) -> Notice | None:
         return None
     share = activity.duration[behind].sum() / max(1, activity.duration.sum())
     found = f"{counted(int(behind.sum()), 'kernel')} ({percent(share)} of GPU time) came from graph launches"
-    text = f"{found}: by kernel, no ops; --capture TRACE gives them"
+    text = f"{found}: reported by kernel; pass --capture TRACE to see their ops"
     return Notice(id="graph_launches", count=int(behind.sum()), text=text)
 
 
@@ -176,7 +181,7 @@ def _too_much_work(rows: pd.DataFrame) -> Iterator[Notice]:
     rows = rows[rows["model"] == UnknownWork.__name__]
     if len(rows):
         calls, names = int(rows["operation_count"].sum()), ", ".join(dict.fromkeys(rows["name"].astype(str).head(3)))
-        text = f"{counted(calls, 'call')} of {names}: their inferred work is above {MOST_OF_ROOFLINE} x the roofline"
+        text = f"{counted(calls, 'call')} of {names}: the inferred work exceeds {MOST_OF_ROOFLINE} x the roofline"
         yield Notice(id="impossible_work", count=calls, text=f"{text}, so it counts as unknown")
 
 
@@ -206,11 +211,17 @@ def _is_replayed(analysis: Analysis, category: str) -> bool:
 def _captured_graphs(graphs: GraphLinks, device_ns: int) -> Notice:
     """What the trace of the capture gave."""
     if not graphs.kernels:
-        return Notice(id="graph_launches", count=0, text=f"no graph launches: {graphs.capture} has nothing to give")
+        return Notice(
+            id="graph_launches",
+            count=0,
+            text=f"no graph launches in this trace: --capture {graphs.capture} is not used",
+        )
     share = graphs.linked_ns / max(1, device_ns)
     found = f"{graphs.linked_kernels:,} of {graphs.kernels:,} kernels ({percent(share)} of GPU time)"
     launches = f"{graphs.linked_launches} of {graphs.launches:,} launches"
     text = f"graph launches: ops from {graphs.capture} for {found} in {launches}"
     if graphs.reasons:
-        text += "; by kernel the rest: " + "; ".join(f"{count:,} {reason}" for reason, count in graphs.reasons)
+        text += "; the rest is reported by kernel: " + "; ".join(
+            f"{count:,} {reason}" for reason, count in graphs.reasons
+        )
     return Notice(id="graph_launches", count=graphs.kernels, text=text)

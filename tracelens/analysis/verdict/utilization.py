@@ -66,7 +66,7 @@ def utilization(analysis: Analysis) -> tuple[Utilization | None, tuple[Notice, .
     if shared is None:
         return None, (_notice("no_utilization", f"no MFU for {work.model.name}: {ranks_source}"), *notices)
     if work.ranks is None and (analysis.trace.table.world_size or 1) > 1:
-        notices.insert(0, _notice("utilization_assumes", f"MFU assumes that {ranks_source}; else pass --ranks"))
+        notices.insert(0, _notice("utilization_assumes", f"MFU {ranks_source}; else pass --ranks"))
     made = _made(analysis, work, found, shared, ranks_source)
     return made, (*_doubts(made), *notices)
 
@@ -74,11 +74,13 @@ def utilization(analysis: Analysis) -> tuple[Utilization | None, tuple[Notice, .
 def _doubts(made: Utilization) -> Iterator[Notice]:
     """What is wrong with an MFU that cannot be."""
     if made.mfu is not None and made.mfu > 1:
-        text = f"MFU is {100 * made.mfu:.0f} %: the model, --ranks or the tokens per step do not fit this trace"
+        text = f"MFU is {100 * made.mfu:.0f} %: the model, --ranks or the tokens per step do not match this trace"
         yield _notice("utilization_above_peak", text)
     elif made.mfu is not None and made.mfu > (made.hfu or 0):
-        covered = f"{100 * (made.hardware_coverage or 0):.0f} % of the device time is in ops of known FLOPs"
-        yield _notice("utilization_uncovered", f"MFU is above HFU: {covered}, the rest may hold the missing products")
+        covered = f"{100 * (made.hardware_coverage or 0):.0f} % of the device time is in ops with known FLOPs"
+        yield _notice(
+            "utilization_uncovered", f"MFU is above HFU: {covered}; the rest may contain the missing matrix FLOPs"
+        )
 
 
 def _notice(identifier: str, text: str) -> Notice:
@@ -195,7 +197,9 @@ def _of_attention(attended: list[_Pairs], work: StepWork) -> _Tokens:
     rows, sequence = shapes.pop()
     calls, layers = len(attended[0]), work.model.attention_blocks
     if calls != layers and work.tokens is None:
-        raise SignatureError(f"{calls} attention calls in a step for {layers} layers do not say how many tokens it has")
+        raise SignatureError(
+            f"{calls} attention calls in a step for {layers} layers do not determine the tokens per step"
+        )
     source = f"attention over {rows} x {sequence}, once per layer"
     return _Tokens(count=rows * sequence, sequence=sequence, source=source)
 
@@ -227,9 +231,7 @@ def _looked_up(table: TraceTable, model: ModelConfig, window: tuple[int, int]) -
         return []
     largest = max(found)
     if largest[1] != model.hidden:
-        raise SignatureError(
-            f"the trace embeds tokens in {list(largest)}, the model in [{model.vocab}, {model.hidden}]"
-        )
+        raise SignatureError(f"the trace's embedding is {list(largest)}, the model's [{model.vocab}, {model.hidden}]")
     return found[largest]
 
 
@@ -277,6 +279,6 @@ def _ranks(analysis: Analysis, work: StepWork) -> tuple[int | None, str]:
         if mine and len(group.ranks) > 1 and _SHARED_WORK.fullmatch(group.description):
             return None, (
                 f"the trace records a {group.description} group of {len(group.ranks)} ranks; "
-                "pass --ranks, among how many ranks the work on these tokens is divided"
+                "pass --ranks, the number of ranks that share the work on these tokens"
             )
-    return 1, f"each of the {world} ranks does all the work on its own tokens (data or expert parallel)"
+    return 1, f"assumes that each of the {world} ranks does all the work on its own tokens (data or expert parallel)"
