@@ -19,7 +19,6 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from tracelens.analysis.sheets.call_stacks import call_stacks
 
 import tracelens
 from tests.analysis.attribution.test_event_category import check_sums
@@ -32,6 +31,7 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.device_time import gpu_timeline
 from tracelens.analysis.attribution.training_phases import phases
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.sheets.program.call_stacks import call_stacks
 from tracelens.analysis.sheets.program.modules import modules
 from tracelens.cli import main
 from tracelens.report.result import Report

@@ -81,7 +81,7 @@ def test_a_report_of_another_device_is_said(tmp_path, capsys):
     document = {"schema": "tracelens.report/1", "device": {"id": "b200"}, "extensions": [], "ops": []}
     (tmp_path / "r.json").write_text(json.dumps(document))
     assert main(["calibrate", str(tmp_path / "r.json"), "--device", "h200", "-o", str(tmp_path / "x.toml")]) == 3
-    assert "r.json says b200, not h200-sxm" in capsys.readouterr().out
+    assert "r.json names b200, not h200-sxm" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

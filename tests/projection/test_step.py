@@ -214,7 +214,7 @@ def test_layers_are_divided_evenly_or_with_the_ends_as_layers(
 
 
 def test_a_part_without_layers_is_an_error() -> None:
-    with pytest.raises(UsageError, match="8 layers cannot be divided into 16 parts"):
+    with pytest.raises(UsageError, match="8 layers cannot be divided into 16 chunks"):
         layer_counts(8, 16)
 
 
