@@ -129,10 +129,10 @@ def _unfused(analysis: Analysis, among: Bools, divisor: int) -> tuple[Finding | 
     if not _is_much(analysis, in_chains / NS_PER_US, gain_us):
         return None, np.zeros(len(order), bool)
     share = _share_text(analysis, in_chains / NS_PER_US)
-    why = f"{counted(int(members.sum()), 'elementwise kernel')} run back to back, {share}: "
+    why = f"{counted(int(members.sum()), 'elementwise kernel')} run back to back, {share}"
     finding = Finding(
         id="unfused_elementwise", op=None, gain_us=gain_us / divisor, certainty="low",
-        why=why + "fuse them (torch.compile, or a fused kernel)",
+        why=why,
         time_us=in_chains / NS_PER_US / divisor,
         figures=(_count("kernels in chains", int(members.sum())), _gpu_share(analysis, in_chains / NS_PER_US)),
     )  # fmt: skip
@@ -236,8 +236,8 @@ def _attention_from_parts(
     rows = np.array([(int(table.name[row]), int(table.signature[row])) in spoken for row in examples.tolist()], bool)
     finding = Finding(
         id="attention_from_parts", op=None, gain_us=gain_us / divisor, certainty="medium",
-        why=f"bmm + softmax + bmm, {counted(len(triples), 'time')}, {_share_text(analysis, time_us)}: flash attention "
-        "(scaled_dot_product_attention) keeps the scores out of memory",
+        why=f"bmm + softmax + bmm, {counted(len(triples), 'time')}, {_share_text(analysis, time_us)}: "
+        "attention whose scores go through HBM",
         time_us=time_us / divisor,
         figures=(_count("bmm, softmax, bmm", len(triples)), _gpu_share(analysis, time_us)),
     )  # fmt: skip

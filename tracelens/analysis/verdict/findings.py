@@ -37,7 +37,7 @@ def findings(analysis: Analysis, divisor: int, step_us: float | None) -> tuple[F
         findings.append(
             Finding(
                 id="op_below_roofline",
-                kind=f"op_below_roofline: {row['roofline_bound']}",
+                kind=_kind(row),
                 op=str(row["name"]),
                 gain_us=float(gain[index]),
                 certainty="medium",
@@ -62,7 +62,7 @@ def findings(analysis: Analysis, divisor: int, step_us: float | None) -> tuple[F
                 op=None,
                 gain_us=float(activity.duration[short].sum()) / NS_PER_US / divisor,
                 certainty="low",
-                why=f"{int(short.sum()):,} kernels under {SHORT_KERNEL_US:.0f} µs, mostly launch: fuse them",
+                why=f"{int(short.sum()):,} kernels under {SHORT_KERNEL_US:.0f} µs, mostly launch",
                 time_us=float(activity.duration[short].sum()) / NS_PER_US / divisor,
                 figures=(
                     Said(what="short kernels", value=int(short.sum()), unit="count"),
@@ -77,6 +77,12 @@ def findings(analysis: Analysis, divisor: int, step_us: float | None) -> tuple[F
     findings = [f if f.gain_us is None else replace(f, gain_us=min(f.gain_us, most)) for f in findings]
     findings.sort(key=lambda f: (-(f.gain_us or 0.0), f.id, f.op or "", f.why))
     return tuple(findings[:10])
+
+
+def _kind(row: pd.Series) -> str:
+    """What decides the remedy of an op below its roofline: that it is attention, or else what bounds it."""
+    is_attention = str(row["category"]).startswith(("SDPA", "InferenceAttention"))
+    return f"op_below_roofline: {'attention' if is_attention else row['roofline_bound']}"
 
 
 def _exposed_communication(analysis: Analysis, divisor: int) -> Finding:

@@ -138,6 +138,11 @@ REMEDIES: dict[str, Remedy] = {
         "see idle_causes; graphs and a larger batch help against most of them",
         "The steps are few and short: set-up weighs more than it does later.",
     ),
+    "op_below_roofline: attention": Remedy(
+        "Attention below its roofline.",
+        "another attention backend (FlashAttention, cuDNN, AITER, FlashInfer), or a head size that its kernels prefer",
+        "Short sequences or a decode step: the kernel is then bound by its start or by reading the cache.",
+    ),
     "op_below_roofline: compute": Remedy(
         "Calls that compute below the peak rate of their precision.",
         "another kernel (max-autotune, a tuned GEMM library), padded dims, larger M, or a narrower precision",
