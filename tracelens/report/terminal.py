@@ -217,7 +217,8 @@ def _findings(summary: Summary) -> Iterator[_Row]:
         yield _Row(text=f" {number} {first}{padding}{gain}")
         yield from (_Row(text=f"   {line}") for line in more)
         if finding.remedy:
-            yield from (_Row(text=f"   {line}", style=_DIM) for line in _wrapped(f"try: {finding.remedy}", WIDTH - 4))
+            tried, *more = _wrapped(f"try: {finding.remedy}", WIDTH - 6)
+            yield _Row(text=f"   {tried} …" if more else f"   {tried}", style=_DIM)
 
 
 def _notices(summary: Summary) -> Iterator[_Row]:
