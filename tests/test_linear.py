@@ -17,9 +17,9 @@ import tracelens
 from tracelens.analysis.attribution.steps import find_steps
 from tracelens.errors import TracelensError
 from tracelens.extensions import bundled_extensions
+from tracelens.files.safe_text import clipped
 from tracelens.perf_models.attention.inference_attention import annotated_numbers
 from tracelens.perf_models.kernels import kernel_patterns
-from tracelens.report.text import clipped
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
 from tracelens.workload.launch import _of_yaml

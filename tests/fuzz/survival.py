@@ -18,7 +18,7 @@ import pytest
 
 from tests.fuzz.mutation import Row
 from tracelens.cli import main
-from tracelens.report.text import xml_text
+from tracelens.files.safe_text import xml_text
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
 

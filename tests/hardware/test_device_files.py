@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tracelens.errors import UsageError
+from tracelens.files.toml_figures import normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.spec import FOLDER
-from tracelens.toml_figures import normalized
 
 EXPECTED_NAMES = {
     *("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"),

@@ -7,10 +7,10 @@ from collections import defaultdict
 import pytest
 
 from tracelens.errors import InputError, UsageError
+from tracelens.files.toml_figures import normalized
 from tracelens.network.algorithms import algorithms
 from tracelens.network.cluster import FOLDER, LIBRARIES, Cluster, Library
 from tracelens.network.topology import Rates
-from tracelens.toml_figures import normalized
 
 MINIMAL = """
 device = "h100-sxm"

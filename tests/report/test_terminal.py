@@ -18,8 +18,8 @@ from tracelens.analysis.verdict.summary import (
     Steps,
     Summary,
 )
+from tracelens.files.safe_text import display_width
 from tracelens.report.terminal import verdict, wants_color
-from tracelens.report.text import display_width
 
 
 def test_the_whole_verdict(summary):

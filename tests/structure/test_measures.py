@@ -74,7 +74,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
         ("parameters", "estimate.operation_answers", 7, DUE),
     ),
     "package": (
-        ("modules", "tracelens", 16, "floor 0: the shared nouns, a module each"),
         (
             "circle",
             "chunks event_columns lookup read table",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracelens.errors import UsageError
+from tracelens.files.toml_figures import Table
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.network.cluster import Cluster
 from tracelens.network.topology import Rates, Topology
-from tracelens.toml_figures import Table
 
 # A100, whose switch cannot add: 222 of all-reduce against 205 GB/s of all-gather; H100, whose switch can: 445 and 336.
 _RING_SPREAD = 1.15

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _safe(message: str) -> str:
     """An error's lines without anything that a terminal would obey: they name what files and extensions hold."""
-    from tracelens.report.text import terminal_text
+    from tracelens.files.safe_text import terminal_text
 
     return "\n".join(map(terminal_text, message.split("\n")))
 

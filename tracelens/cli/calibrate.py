@@ -48,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
 def _cluster(args: argparse.Namespace) -> int:
     import pandas as pd
 
-    from tracelens.atomic_write import whole_file
     from tracelens.backends.system import System
     from tracelens.calibration.cluster_calibration import calibrate_cluster, cluster_file
     from tracelens.estimation.estimate import read_table
+    from tracelens.files.atomic_write import whole_file
     from tracelens.network.cluster import Cluster
 
     system, names = System.of_cluster(Cluster.load(args.cluster)), ", ".join(Path(file).name for file in args.files)
@@ -73,9 +73,9 @@ def _cluster(args: argparse.Namespace) -> int:
 
 
 def _device(args: argparse.Namespace) -> int:
-    from tracelens.atomic_write import whole_file
     from tracelens.calibration.device import calibrate, device_file, joined
     from tracelens.errors import NothingToAnalyzeError
+    from tracelens.files.atomic_write import whole_file
     from tracelens.hardware import HardwareSpec
 
     device = HardwareSpec.load(args.device)

@@ -31,8 +31,8 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.reading.recording import no_device_events
     from tracelens.analysis.verdict.health import health
     from tracelens.extensions import NONE, load_extension
+    from tracelens.files.safe_text import terminal_text
     from tracelens.hardware import HardwareSpec
-    from tracelens.report.text import terminal_text
 
     options = Options(
         device=HardwareSpec.load(args.device) if args.device else None,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tracelens.atomic_write import whole_file
 from tracelens.errors import UsageError
 from tracelens.extensions import Extension, bundled_extensions, installed_extensions, load_extension
+from tracelens.files.atomic_write import whole_file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

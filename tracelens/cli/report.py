@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _holds(report: Report, trace: Path) -> bool:
     """Whether the report obeys its laws; says on stderr which ones were checked and which it breaks."""
-    from tracelens.report.text import terminal_text
+    from tracelens.files.safe_text import terminal_text
 
     found = report.check(trace)
     compared = f"not compared with the file: {found.unchecked}" if found.unchecked else "compared with the file"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tracelens.atomic_write import whole_file
 from tracelens.backends import System
 from tracelens.backends.base import Estimate, EstimateTable, Floats
 from tracelens.backends.chain import LAST, Chain, chain
@@ -21,6 +20,7 @@ from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import Precision
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.estimation.communication import estimate_collectives, estimate_exchanges
+from tracelens.files.atomic_write import whole_file
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import SDPABackward
 from tracelens.perf_models.work_columns import WorkColumns

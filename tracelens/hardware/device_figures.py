@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
-from tracelens.toml_figures import Table
+from tracelens.files.toml_figures import Table
 
 RATES = frozenset(d.rate for d in DType if d.rate is not None)
 

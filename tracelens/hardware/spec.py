@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
+from tracelens.files.toml_figures import Table, normalized, parsed
 from tracelens.hardware import tile_constants
 from tracelens.hardware.device_figures import RATES, BusBandwidth, Figure, Hbm, Link, Match, MatrixCores, Rate
 from tracelens.hardware.tile_constants import Calibration
-from tracelens.toml_figures import Table, normalized, parsed
 
 FOLDER = Path(__file__).resolve().parent
 # Data sheets headline the 2:4-sparse rate, twice the dense one; rounding stays well below this.

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tracelens.dtypes import CALIBRATED
 from tracelens.errors import UsageError
-from tracelens.toml_figures import Table
+from tracelens.files.toml_figures import Table
 
 K = TypeVar("K")
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracelens.errors import UsageError
+from tracelens.files.toml_figures import Table, normalized
 from tracelens.network.algorithms import of_library
 from tracelens.network.topology import PIPELINE_CHUNK_BYTES, Link, Protocol, Rates, Shape, Tier, Topology
-from tracelens.toml_figures import Table, normalized
 from tracelens.units import BYTES_PER_MB
 
 FOLDER = Path(__file__).resolve().parent / "clusters"

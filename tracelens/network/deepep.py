@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.toml_figures import Table
+from tracelens.files.toml_figures import Table
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 Values: TypeAlias = float | npt.NDArray[np.float64]

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from tracelens.atomic_write import whole_file
+from tracelens.files.atomic_write import whole_file
+from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_values
-from tracelens.report.text import is_formula_like, xml_text
 
 
 def write_csv(folder: str | PathLike[str], sheets: Sequence[Sheet]) -> None:

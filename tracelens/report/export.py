@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.atomic_write import whole_file
 from tracelens.errors import InputError, UsageError
+from tracelens.files.atomic_write import whole_file
+from tracelens.files.safe_text import is_formula_like
 from tracelens.report.cells import plain_values
 from tracelens.report.csv_report import field
-from tracelens.report.text import is_formula_like
 
 if TYPE_CHECKING:
     import pandas as pd

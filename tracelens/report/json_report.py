@@ -28,9 +28,9 @@ from tracelens.analysis.verdict.summary import (
     Summary,
     Utilization,
 )
-from tracelens.atomic_write import whole_file
+from tracelens.files.atomic_write import whole_file
+from tracelens.files.safe_text import json_safe
 from tracelens.report.cells import Value, plain_values
-from tracelens.report.text import json_safe
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync
 from tracelens.analysis.ranks.sheets.job import step_cost, straggler_summary
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
-from tracelens.atomic_write import whole_file, whole_folder
+from tracelens.files.atomic_write import whole_file, whole_folder
+from tracelens.files.safe_text import clipped, json_safe, terminal_text
 from tracelens.report.assembly import Sheet, sheets_of
 from tracelens.report.cells import plain_values
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
-from tracelens.report.text import clipped, json_safe, terminal_text
 
 if TYPE_CHECKING:
     pass

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice, Summary
-from tracelens.atomic_write import whole_folder
 from tracelens.errors import UsageError
+from tracelens.files.atomic_write import whole_folder
 from tracelens.report.assembly import Analyzed, assemble, json_views
 from tracelens.report.json_report import is_report, json_bytes, write_json
 from tracelens.report.named_sheets import NamedSheets, refuse_folder

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tracelens.analysis.verdict.summary import COMPLETE, CategoryRow, Summary, Throughput, Utilization
+from tracelens.files.safe_text import clipped, display_width, terminal_text
 from tracelens.report.figures import (
     bound_text,
     shown_ms,
@@ -19,7 +20,6 @@ from tracelens.report.figures import (
     trace_name,
 )
 from tracelens.report.step_figures import AT_ONCE, IDLE, counts_of, lines_of_window, step_notes
-from tracelens.report.text import clipped, display_width, terminal_text
 from tracelens.units import FLOPS_PER_TFLOP
 
 WIDTH = 80

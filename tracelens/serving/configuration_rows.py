@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracelens.atomic_write import whole_file
 from tracelens.backends import System
 from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.files.atomic_write import whole_file
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision
 from tracelens.serving.requests import Requests

@@ -10,8 +10,8 @@ from pathlib import Path
 from tracelens.backends import System
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
+from tracelens.files.toml_figures import Table
 from tracelens.network.algorithms import algorithms
-from tracelens.toml_figures import Table
 from tracelens.workload import ModelConfig
 from tracelens.workload.token_routing import UNIFORM, Skew
 

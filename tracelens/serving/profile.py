@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tracelens.atomic_write import whole_file
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
+from tracelens.files.atomic_write import whole_file
 from tracelens.perf_models import PerfModel
 from tracelens.serving.costs import DecodeLine, StageWork, StepCost
 from tracelens.serving.deployment import Deployment

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from tracelens.atomic_write import whole_file
 from tracelens.errors import InputError, UsageError
+from tracelens.files.atomic_write import whole_file
 from tracelens.trace.reading.event_columns import TIME_LIMIT_NS
 from tracelens.trace.table import Identifier, TraceTable
 

@@ -14,9 +14,9 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 
 import orjson
 
-from tracelens.atomic_write import whole_file
 from tracelens.device_properties import DeviceProperties
 from tracelens.errors import UsageError
+from tracelens.files.atomic_write import whole_file
 from tracelens.signature import OpSignature
 from tracelens.trace.table import ProcessGroup
 

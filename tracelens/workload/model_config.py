@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
-from tracelens.toml_figures import Table, normalized
+from tracelens.files.toml_figures import Table, normalized
 from tracelens.workload import layers
 from tracelens.workload.blocks import attention_types, block_types, layers_of
 from tracelens.workload.model_shape import Experts, LatentAttention, Mamba, ModelShape, Norm

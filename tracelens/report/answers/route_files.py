@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from tracelens.atomic_write import whole_file
 from tracelens.errors import UsageError
+from tracelens.files.atomic_write import whole_file
 from tracelens.report.charts.route_picture import MOST_CELLS, picture
 from tracelens.report.export import tables_xlsx
 from tracelens.routing.route import RouteResult

@@ -54,7 +54,7 @@ def route_text(result: RouteResult) -> str:
 
 def _compared_lines(result: RouteResult) -> list[str]:
     """One line per op: the mean over its calls in all traces; a call without sizes has no prediction."""
-    from tracelens.report.text import terminal_text
+    from tracelens.files.safe_text import terminal_text
 
     lines = []
     for op, rows in result.frames["comparison"].groupby("op", sort=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.atomic_write import whole_folder
+from tracelens.files.atomic_write import whole_folder
 
 if TYPE_CHECKING:
     from tracelens.serving.experiment import Result

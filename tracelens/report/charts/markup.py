@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from tracelens.report.text import terminal_text
+from tracelens.files.safe_text import terminal_text
 
 #: Elements without content and end tag.
 _VOID = frozenset({"br", "hr", "input", "link", "meta", "wbr"})

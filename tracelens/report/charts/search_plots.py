@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.atomic_write import whole_file
 from tracelens.errors import UsageError
+from tracelens.files.atomic_write import whole_file
 from tracelens.report.charts.markup import Markup, tag
 
 if TYPE_CHECKING:

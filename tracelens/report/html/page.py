@@ -24,7 +24,7 @@ from tracelens.analysis.page.step_timeline import MAX_RECTS
 from tracelens.analysis.sheets.ops import coll_analysis, cpu_ops_unique_args, kernel_summary, unified_perf_summary
 from tracelens.analysis.sheets.timeline import critical_path
 from tracelens.analysis.verdict.summary import Summary
-from tracelens.atomic_write import whole_file
+from tracelens.files.atomic_write import whole_file
 from tracelens.report.assembly import Analyzed, Sheet, by_title
 from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.charts.page_charts import color_classes

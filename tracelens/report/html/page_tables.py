@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tracelens.files.safe_text import terminal_text
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_value, plain_values
 from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.figures import bound_name
-from tracelens.report.text import terminal_text
 from tracelens.schema import Column
 
 #: Rows that stand in the page itself, readable without the script.

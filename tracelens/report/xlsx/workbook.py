@@ -25,11 +25,11 @@ from openpyxl.worksheet.hyperlink import Hyperlink
 from openpyxl.writer.excel import ExcelWriter
 
 from tracelens.analysis.verdict.summary import Summary
-from tracelens.atomic_write import whole_file
+from tracelens.files.atomic_write import whole_file
+from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.report.about import Line, about_lines
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_values
-from tracelens.report.text import is_formula_like, xml_text
 from tracelens.report.xlsx.workbook_charts import charted_columns, share_chart
 from tracelens.report.xlsx.worksheet_rows import ColumnStyles, fitting, rows_xml
 from tracelens.schema import Column

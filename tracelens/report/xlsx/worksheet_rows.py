@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from openpyxl.utils import get_column_letter
 
+from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.report.cells import LARGEST_EXACT, Value
-from tracelens.report.text import is_formula_like, xml_text
 
 #: The most characters a cell holds.
 MAX_TEXT = 32_767
