@@ -50,10 +50,10 @@ from tracelens.perf_models import (
 from tracelens.perf_models.attention.inference_attention import (
     annotated_numbers,
     attention_sums,
-    gated_delta_rule,
     paged_attention,
     step_of_one_kind,
 )
+from tracelens.perf_models.attention.linear_attention import gated_delta_rule
 from tracelens.perf_models.attention.rope import rotated
 from tracelens.perf_models.attention.sdpa import causal, rows_then_heads, windowed
 from tracelens.perf_models.base import scalar_type

@@ -34,7 +34,8 @@ from tracelens.perf_models import (
     annotated_as,
     holds_ops,
 )
-from tracelens.perf_models.attention.inference_attention import cache_write, gated_delta_rule, paged_attention
+from tracelens.perf_models.attention.inference_attention import cache_write, paged_attention
+from tracelens.perf_models.attention.linear_attention import gated_delta_rule
 from tracelens.perf_models.attention.rope import rotated_heads
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.communication.collective import exchanged

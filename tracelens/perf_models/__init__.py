@@ -12,14 +12,27 @@ from tracelens.perf_models.attention.inference_attention import (
     CacheWrite,
     InferenceAttention,
     InferenceStep,
-    LinearAttention,
     SparseAttention,
     annotated_as,
     attention_sums,
 )
+from tracelens.perf_models.attention.linear_attention import LinearAttention, LinearAttentionBackward
 from tracelens.perf_models.attention.rope import RoPE, RoPEBackward
 from tracelens.perf_models.attention.sdpa import SDPA, SDPABackward
-from tracelens.perf_models.attention.ssm import CausalConv1d, CausalConv1dBackward, MambaChunkScan
+from tracelens.perf_models.attention.selective_attention import (
+    IndexerScores,
+    IndexerScoresBackward,
+    SelectiveAttention,
+    SelectiveAttentionBackward,
+    TopKRows,
+)
+from tracelens.perf_models.attention.ssm import (
+    CausalConv1d,
+    CausalConv1dBackward,
+    MambaChunkScan,
+    StateSpaceScan,
+    StateSpaceScanBackward,
+)
 from tracelens.perf_models.base import (
     CategoryOf,
     Like,
@@ -95,12 +108,15 @@ __all__ = [
     "HyperConnectionPost",
     "HyperConnectionPostPre",
     "HyperConnectionPre",
+    "IndexerScores",
+    "IndexerScoresBackward",
     "InferenceAttention",
     "InferenceStep",
     "InnerOp",
     "KernelPattern",
     "Like",
     "LinearAttention",
+    "LinearAttentionBackward",
     "MambaChunkScan",
     "MoEAux",
     "MoEDown",
@@ -123,10 +139,15 @@ __all__ = [
     "RoPE",
     "RoPEBackward",
     "SDPABackward",
+    "SelectiveAttention",
+    "SelectiveAttentionBackward",
     "Softmax",
     "SoftmaxBackward",
     "Sort",
     "SparseAttention",
+    "StateSpaceScan",
+    "StateSpaceScanBackward",
+    "TopKRows",
     "UnaryElementwise",
     "WorkColumns",
     "annotated_as",

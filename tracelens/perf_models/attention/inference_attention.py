@@ -228,36 +228,6 @@ class SparseAttention(PerfModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearAttention(PerfModel):
-    """Gated delta rule: every value head keeps a state of d_k x d_v that each token decays, reads, updates and reads.
-
-    flops = 7*d_k*d_v per token and value head: decay 1, prediction 2, update 2, output 2. bytes = q, k and v read, the
-    two gates read, o written; the state stays on chip while a sequence runs. A chunked kernel does more arithmetic.
-
-    ``assumed`` says which dimension the trace does not hold (see ``parameters``).
-    """
-
-    category: ClassVar[str] = "InferenceAttention"
-    engine: ClassVar[str] = "matrix"
-    priced_as: ClassVar[str | None] = "sdpa"
-    family: ClassVar[str | None] = "InferenceAttention_fwd"
-
-    tokens: int
-    v_heads: int
-    d_k: int
-    d_v: int
-    qkv_width: int
-    dtype: DType | None
-    assumed: str = ""
-
-    def flops(self) -> int:
-        return 7 * self.tokens * self.v_heads * self.d_k * self.d_v
-
-    def hbm_bytes(self) -> int | float | None:
-        return total_bytes((self.tokens * (self.qkv_width + self.v_heads * (2 + self.d_v)), self.dtype))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheWrite(PerfModel):
     """New keys and values copied into the cache: flops = 0; bytes = one read, one write in the cache's type."""
 
@@ -295,21 +265,6 @@ def paged_attention(
         assumed=f"sliding window as in {layer.model}" if is_layers else "",
         dtype=op.dtype(q),
         dtype_kv=op.dtype(k),
-    )
-
-
-def gated_delta_rule(op: OpSignature, qkv: int = 0, gate: int = 1, out: int = 3) -> LinearAttention:
-    """Linear attention from the joint projection [t, 2*hk*dk + hv*dv], a gate [t,hv] and the output [t,hv,dv].
-
-    How the key width hk*dk divides into heads is not recorded: d_k = d_v is assumed and shown.
-    """
-    tokens, width = op.shape(qkv, rank=2)
-    v_heads, d_v = op.shape(gate, rank=2)[1], op.shape(out)[-1]
-    keys = (width - v_heads * d_v) // 2
-    if keys <= 0 or keys % d_v:
-        raise SignatureError(f"{op.name}: a key width of {keys} holds no whole number of heads of {d_v}")
-    return LinearAttention(
-        tokens=tokens, v_heads=v_heads, d_k=d_v, d_v=d_v, qkv_width=width, dtype=op.dtype(qkv), assumed="d_k = d_v"
     )
 
 

@@ -1,0 +1,228 @@
+"""Attention over a cache whose rows are shared by heads, compressed, or selected by an indexer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import inf
+from typing import ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.perf_models.attention.sdpa import SDPA, Requests, SDPABackward, attended_pairs
+from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes
+
+
+def visible_rows(s_q: int, s_kv: int, ratio: int = 1, at_most: int | None = None) -> int:
+    """Rows of ``ratio`` keys each that the last ``s_q`` of ``s_kv`` tokens see, at most ``at_most`` each, summed.
+
+    The token at position p sees the rows that are whole by then: floor((p + 1) / ratio).
+
+    >>> visible_rows(8, 8), visible_rows(8, 8, 4), visible_rows(8, 8, 1, 3)
+    (36, 6, 21)
+    """
+    return _rows_until(s_kv, ratio, at_most) - _rows_until(s_kv - s_q, ratio, at_most)
+
+
+def _rows_until(tokens: int, ratio: int, at_most: int | None) -> int:
+    """Sum of min(floor(t / ratio), at_most) for t in 1..tokens."""
+    capped = tokens if at_most is None else min(tokens, ratio * (at_most + 1) - 1)
+    rows, rest = divmod(capped, ratio)
+    # ratio tokens see each number of rows from 0 to rows - 1 (one less of 0), and rest + 1 see all of them
+    total = ratio * rows * (rows - 1) // 2 + (rest + 1) * rows
+    return total + (tokens - capped) * (at_most or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectiveAttention(PerfModel):
+    """Causal attention of the last ``s_q`` of ``s_kv`` tokens to rows of a cache that all query heads of a group share.
+
+    A row stands for ``ratio`` tokens; ``top_k`` of the rows that a token may see are selected for it (None: all are).
+    Beside them each token sees the last ``window`` tokens one by one (0: none). ``ratio`` 0: the window alone.
+
+    - Latent attention after absorption: d_qk = kv_rank + d_rope, d_v = kv_rank, ``value_in_key``.
+    - DeepSeek sparse attention: the same, ``top_k`` of the rows, chosen by an ``Indexer``.
+    - DeepSeek-V4's compressed attention: ``ratio`` 4 with ``top_k``, or 128 without; both with a ``window``.
+    - MiniMax's sparse attention: several ``kv_heads``, each with values of its own.
+
+    flops = 2 * q_heads * pairs * (d_qk + d_v). bytes = Q read, O written, each row that some token sees read once:
+    all of them, or as many as there are pairs where those are fewer. The value is part of the key's row, or beside it.
+    """
+
+    category: ClassVar[str] = SDPA.category
+    engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "sdpa"
+
+    b: int
+    s_q: int
+    s_kv: int
+    q_heads: int
+    d_qk: int
+    d_v: int
+    kv_heads: int = 1
+    ratio: int = 1
+    top_k: int | None = None
+    window: int = 0
+    value_in_key: bool = True
+    dtype: DType | None = DType.BF16
+    dtype_kv: DType | Like | None = Like.FIRST
+
+    @property
+    def row_pairs(self) -> int:
+        """(token, row) pairs, over the batch."""
+        return self.b * visible_rows(self.s_q, self.s_kv, self.ratio, self.top_k) if self.ratio else 0
+
+    @property
+    def window_pairs(self) -> int:
+        """(token, key) pairs of the windows, over the batch."""
+        return self.b * attended_pairs(self.s_q, self.s_kv, "bottom_right", self.window) if self.window else 0
+
+    @property
+    def rows_read(self) -> int:
+        """Rows of the cache that some token sees."""
+        rows = min(self.b * (self.s_kv // self.ratio), self.row_pairs) if self.ratio else 0
+        nearest = self.b * min(self.s_kv, self.s_q + self.window - 1) if self.window else 0
+        return rows + nearest
+
+    @property
+    def cache_width(self) -> int:
+        """Elements of a row of one key head."""
+        return self.d_qk if self.value_in_key else self.d_qk + self.d_v
+
+    @property
+    def cache_dtype(self) -> DType | None:
+        """The type of the cache."""
+        return resolved(self.dtype_kv, self.dtype)
+
+    @property
+    def is_selected(self) -> bool:
+        """Whether tokens see rows of their own, so that neighbors share none for certain."""
+        return self.top_k is not None and self.ratio > 0 and self.s_kv // self.ratio > self.top_k
+
+    def flops(self) -> int:
+        return 2 * self.q_heads * (self.row_pairs + self.window_pairs) * (self.d_qk + self.d_v)
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (self.b * self.s_q * self.q_heads * (self.d_qk + self.d_v), self.dtype),
+            (self.rows_read * self.kv_heads * self.cache_width, self.cache_dtype),
+        )
+
+    def requests(self) -> tuple[Requests, ...]:
+        """As backends price it: selected or compressed rows as a decode of each token over as many as it sees."""
+        heads = self.q_heads, self.kv_heads, self.d_qk, self.d_v
+        if self.ratio == 1 and not self.window and not self.is_selected:
+            past = self.s_kv - self.s_q
+            return (Requests(self.b, self.s_q, past, *heads, inf, 1, self.value_in_key),)
+        tokens = self.b * self.s_q
+        seen = (self.row_pairs + self.window_pairs) / max(tokens, 1)
+        return (Requests(tokens, 1, max(seen - 1, 0), *heads, inf, 1, self.value_in_key),)
+
+    def backward(self) -> SelectiveAttentionBackward:
+        """The gradient of the same call."""
+        return SelectiveAttentionBackward(**{f.name: getattr(self, f.name) for f in fields(SelectiveAttention)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectiveAttentionBackward(SelectiveAttention):
+    """The gradients of Q and of the rows: the scores again, then dV, dP, dQ and dK.
+
+    flops = 2 * q_heads * pairs * (3*d_qk + 2*d_v); bytes = Q, O's gradient and the rows read, both gradients written.
+    """
+
+    category: ClassVar[str] = SDPABackward.category
+    gradient: ClassVar[bool] = True
+
+    def flops(self) -> int:
+        return 2 * self.q_heads * (self.row_pairs + self.window_pairs) * (3 * self.d_qk + 2 * self.d_v)
+
+    def hbm_bytes(self) -> int | float | None:
+        return total_bytes(
+            (self.b * self.s_q * self.q_heads * (2 * self.d_qk + self.d_v), self.dtype),
+            (2 * self.rows_read * self.kv_heads * self.cache_width, self.cache_dtype),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexerScores(PerfModel):
+    """Scores by which each of the last ``s_q`` of ``s_kv`` tokens selects rows: ``heads`` queries of ``d`` per token on
+    one key per ``ratio`` tokens, rectified, weighted and summed over heads.
+
+    flops = 2 * heads * d * pairs, over the rows that a token may see; bytes = queries, weights and keys read, a score
+    in fp32 per pair written. ``dtype`` is that of queries and keys.
+    """
+
+    category: ClassVar[str] = SDPA.category
+    engine: ClassVar[str] = "matrix"
+    priced_as: ClassVar[str | None] = "indexer"
+
+    b: int
+    s_q: int
+    s_kv: int
+    heads: int
+    d: int
+    ratio: int = 1
+    dtype: DType | None = DType.FP8_E4M3FN
+
+    @property
+    def pairs(self) -> int:
+        """(token, row) pairs, over the batch."""
+        return self.b * visible_rows(self.s_q, self.s_kv, self.ratio)
+
+    def flops(self) -> int:
+        return 2 * self.heads * self.d * self.pairs
+
+    def hbm_bytes(self) -> int | float | None:
+        tokens = self.b * self.s_q
+        return total_bytes(
+            (tokens * self.heads * self.d + self.b * (self.s_kv // self.ratio) * self.d, self.dtype),
+            (tokens * self.heads + self.pairs, DType.FP32),
+        )
+
+    def backward(self) -> IndexerScoresBackward:
+        """The gradient of the same call."""
+        return IndexerScoresBackward(**{f.name: getattr(self, f.name) for f in fields(IndexerScores)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexerScoresBackward(IndexerScores):
+    """The gradients of queries and keys, the scores again: three products per pair.
+
+    bytes = queries, keys and the scores' gradient read, the gradients of queries and keys written.
+    """
+
+    category: ClassVar[str] = SDPABackward.category
+    gradient: ClassVar[bool] = True
+
+    def flops(self) -> int:
+        return 6 * self.heads * self.d * self.pairs
+
+    def hbm_bytes(self) -> int | float | None:
+        tokens = self.b * self.s_q
+        elements = tokens * self.heads * self.d + self.b * (self.s_kv // self.ratio) * self.d
+        return total_bytes((2 * elements, self.dtype), (2 * tokens * self.heads + self.pairs, DType.FP32))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKRows(PerfModel):
+    """The ``top_k`` rows of highest score for each of the last ``s_q`` of ``s_kv`` tokens.
+
+    flops = 0: comparisons are not counted; bytes = a score of ``dtype`` per pair read, an index in int32 per selected
+    row written.
+    """
+
+    category: ClassVar[str] = SDPA.category
+    engine: ClassVar[str] = "none"
+
+    b: int
+    s_q: int
+    s_kv: int
+    top_k: int
+    ratio: int = 1
+    dtype: DType | None = DType.FP32
+
+    def flops(self) -> int:
+        return 0
+
+    def hbm_bytes(self) -> int | float | None:
+        scores = self.b * visible_rows(self.s_q, self.s_kv, self.ratio)
+        chosen = self.b * visible_rows(self.s_q, self.s_kv, self.ratio, self.top_k)
+        return total_bytes((scores, self.dtype), (chosen, DType.INT32))
