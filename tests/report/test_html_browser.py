@@ -171,7 +171,7 @@ def test_what_the_page_says_about_its_policy_is_true(page):
 
 
 def test_a_click_on_a_header_sorts_and_a_second_one_turns_the_order_round(page):
-    calls = column(page, "ops", "operation_count")
+    calls = column(page, "ops", "calls")
     cells = f"#ops tbody tr > td:nth-child({calls})"
     before = numbers(page.texts(cells))
     page.click(f"#ops thead th:nth-child({calls}) button")

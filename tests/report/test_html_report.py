@@ -132,7 +132,7 @@ def test_nothing_points_outside_the_page(moe_page):
 def test_the_data_holds_every_row_and_an_explanation_of_each(moe_page, moe):
     ops = moe_page.data["tables"]["ops"]["columns"]
     assert {len(column["values"]) for column in ops} == {len(moe.ops)}
-    assert [column["header"] for column in ops][:3] == ["name", "op category", "Input Dims"]
+    assert [column["header"] for column in ops][:3] == ["op", "category", "shapes"]
     assert len(moe_page.data["explanations"]) == len(moe.ops)
     first = [moe_page.data["texts"][line] for line in moe_page.data["explanations"][0]]
     assert any(line.startswith("measured: ") for line in first)

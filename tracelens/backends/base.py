@@ -16,6 +16,12 @@ from tracelens.registry import mark
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
+_BOUND = {"memory": "HBM", "hbm": "HBM", "wire": "link"}
+
+
+def bound_name(bound: str) -> str:
+    """What a bound is called in print: the part of the device that it names."""
+    return _BOUND.get(bound.lower(), bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

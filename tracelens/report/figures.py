@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tracelens.analysis.verdict.summary import CategoryRow
+from tracelens.backends.base import bound_name
 from tracelens.units import GB_PER_TB
-
-_BOUND = {"memory": "HBM", "hbm": "HBM", "wire": "link"}
 
 
 def trace_name(file: str) -> str:
@@ -13,11 +12,6 @@ def trace_name(file: str) -> str:
     for suffix in (".gz", ".json", ".pt.trace", ".trace"):
         file = file.removesuffix(suffix)
     return file
-
-
-def bound_name(bound: str) -> str:
-    """What a bound is called in print: the part of the device that it names."""
-    return _BOUND.get(bound.lower(), bound)
 
 
 def bound_text(row: CategoryRow) -> str:

@@ -107,9 +107,10 @@ class Table {
   }
 
   sort(i) {
-    const isText = this.columns[i].decimals === null;
+    const column = this.columns[i];
+    const worstIsLeast = column.decimals === null || column.limit;
     const again = this.sorted !== null && this.sorted.column === i;
-    this.sorted = { column: i, ascending: again ? !this.sorted.ascending : isText };
+    this.sorted = { column: i, ascending: again ? !this.sorted.ascending : worstIsLeast };
     this.update();
   }
 

@@ -21,11 +21,17 @@ import orjson
 
 from tracelens.analysis.page.icicle import MAX_NODES
 from tracelens.analysis.page.step_timeline import MAX_RECTS
-from tracelens.analysis.sheets.ops import coll_analysis, cpu_ops_unique_args, kernel_summary, unified_perf_summary
+from tracelens.analysis.sheets.ops import (
+    coll_analysis,
+    cpu_ops_unique_args,
+    kernel_summary,
+    op_overview,
+    unified_perf_summary,
+)
 from tracelens.analysis.sheets.timeline import critical_path
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import whole_file
-from tracelens.report.assembly import Analyzed, Sheet, by_title
+from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
 from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.charts.page_charts import color_classes
 from tracelens.report.html import page_sections as sections
@@ -71,7 +77,7 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: L
     tables = {
         table.key: table
         for table in (
-            page_table("ops", ops, OPS, limits.rows),
+            page_table("ops", _overview(ops), OPS, limits.rows),
             page_table("kernels", by_title(sheets, kernel_summary.TITLE), KERNELS, limits.rows),
             page_table("collectives", by_title(sheets, coll_analysis.TITLE), COLLECTIVES, limits.rows),
             page_table("cpu-ops", by_title(sheets, cpu_ops_unique_args.TITLE), CPU_OPS, limits.rows),
@@ -96,6 +102,13 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: L
         script=script,
     )
     return page.encode()
+
+
+def _overview(ops: Sheet | None) -> Sheet | None:
+    """The rows of ``unified_perf_summary`` as readable lines."""
+    if ops is None:
+        return None
+    return make_sheet(ops.title, op_overview.overview(ops.frame), op_overview.COLUMNS, ops.text)
 
 
 def _sections(

@@ -113,6 +113,8 @@ _DETAILS = (
     ("thread_name", "thread"),
     ("note", "note"),
     ("kernel_details_short", "kernels behind it"),
+    ("parent_module", "in"),
+    ("call_stack", "called from"),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from tracelens.files.safe_text import terminal_text
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_value, plain_values
 from tracelens.report.charts.markup import Markup, joined, tag
-from tracelens.report.figures import bound_name
 from tracelens.schema import Column
 
 #: Rows that stand in the page itself, readable without the script.
@@ -23,9 +22,8 @@ LONG_TEXT = 40
 _DIGITS = 6
 
 OPS = (
-    "name", "category", "input_dims", "operation_count", "kernel_us_sum", "percent", "kernel_us_mean", "tflops_s_mean",
-    "hbm_tb_s_mean", "effective_interconnect_tb_s_mean", "flops_per_byte", "roofline_us", "roofline_bound",
-    "percent_of_roofline_median", "percent_of_peak", "launch_gap_us",
+    "name", "category", "shapes", "operation_count", "kernel_ms", "percent", "tflops_s_mean", "hbm_tb_s_mean",
+    "effective_interconnect_tb_s_mean", "bound", "percent_of_roofline_mean", "above_roofline_ms",
 )  # fmt: skip
 KERNELS = (
     "kernel_name", "parent_category", "parent_op", "stream", "kernel_us_count", "kernel_us_sum", "percent_of_kernels",
@@ -86,7 +84,7 @@ class PageTable:
         return tag("div", table, class_="scroll", tabindex="0")
 
 
-def page_table(key: str, sheet: Sheet | None, keys: Sequence[str], max_rows: int) -> PageTable | None:
+def page_table(key: str, sheet: Sheet | None, keys: Iterable[str], max_rows: int) -> PageTable | None:
     """Those of ``keys`` that the sheet has and that are not empty throughout; None without rows."""
     if sheet is None or not len(sheet.frame):
         return None
@@ -118,8 +116,6 @@ def shown_number(value: float, decimals: int) -> str:
 
 def _shown_values(column: Column, values: Any) -> list[Value]:
     plain = plain_values(values)
-    if column.key == "roofline_bound":
-        plain = [bound_name(value) if isinstance(value, str) else value for value in plain]
     plain = [str(value).upper() if isinstance(value, bool) else value for value in plain]
     return [shown_text(value) if isinstance(value, str) else value for value in plain]
 
