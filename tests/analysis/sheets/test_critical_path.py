@@ -16,9 +16,10 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.device_time import gpu_timeline
 from tracelens.analysis.attribution.host_calls import host_calls
+from tracelens.analysis.idle.dependencies import KINDS
 from tracelens.analysis.idle.idle_time import IdleTime
 from tracelens.analysis.idle.launch_queue import queue
-from tracelens.analysis.idle.longest_path import KINDS, CriticalPath, critical_path
+from tracelens.analysis.idle.longest_path import CriticalPath, critical_path
 from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.options import Options

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.idle.longest_path import IDLE
+from tracelens.analysis.idle.dependencies import IDLE
 from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, step_spans, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
