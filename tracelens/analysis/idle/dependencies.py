@@ -344,7 +344,7 @@ class Edges:
         n = len(self.device.start)
         self.add(source + n, target, np.minimum(gap, self.device.usual), STREAM_WAIT, self.device.rows[target])
 
-    def addhost_waits(self, pairs: Pairs) -> None:
+    def add_host_waits(self, pairs: Pairs) -> None:
         """(device event, anchor at which the call that waited for it returned)."""
         source, anchor = _columns(pairs)
         n = len(self.device.start)

@@ -140,7 +140,7 @@ def critical_path(
     edges.add_launches(device.ready(recorded, window[0]))
     edges.add_stream_waits(recorded)
     edges.add_stream_waits(inferred_waits(device, {target for _, target in recorded}, window[0]))
-    edges.addhost_waits(host_waits(table, device, threads))
+    edges.add_host_waits(host_waits(table, device, threads))
     return _longest(edges, tree, idle, window)
 
 

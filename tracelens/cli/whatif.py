@@ -1,0 +1,91 @@
+"""Replay a trace's step with something different: a faster op, none at all, another device.
+
+Every op is timed anew, and what depends on it (streams, launches, events, synchronizations, the host) follows. Without
+an option the step comes out as recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens import option_fields
+from tracelens.cli import refuse_input
+from tracelens.option_fields import add_options, option, options_of
+from tracelens.whatif.what_if_options import WhatIfOptions
+
+if TYPE_CHECKING:
+    from tracelens.whatif.outcome import WhatIf
+
+_ROWS, _CAUSES = 10, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfCommand(WhatIfOptions):
+    """What the command takes beside the options of ``what_if``."""
+
+    trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
+    output: Path | None = option(
+        "write the trace as it would have been recorded", kind=Path, metavar="FILE.json", flags=("-o", "--output"),
+        note="write the trace as it would have been recorded, a Kineto trace that `report` reads (.json or .json.gz)",
+    )  # fmt: skip
+    format: str = option_fields.output_format("text")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, WhatIfCommand)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tracelens.files.safe_text import terminal_text
+    from tracelens.whatif.what_if import what_if
+
+    if args.output is not None:
+        refuse_input(args.output, [args.trace])
+    found = what_if(args.trace, options_of(WhatIfOptions, args))
+    if args.output is not None:
+        found.write_trace(args.output)
+    if args.format == "json":
+        print(json.dumps(found.document(), indent=2, allow_nan=False))
+        return 0
+    for line in _lines(found):
+        print(terminal_text(line))
+    if args.output is not None:
+        print(f" wrote {args.output}")
+    return 0
+
+
+def _lines(found: WhatIf) -> Iterator[str]:
+    from tracelens.files.safe_text import clipped
+    from tracelens.report.figures import shown_ms, shown_percent, trace_name
+
+    what = "step" if found.has_steps else "window"
+    before, after = found.before.step_us, found.after.step_us
+    between = ""
+    if found.low_us < found.high_us:
+        between = f"   90 %: {shown_ms(found.low_us)} to {shown_ms(found.high_us)} ms"
+    change = f" ({100 * (after / before - 1):+.1f} %)" if before else ""
+    yield f" {trace_name(found.plan.subject.table.source)}"
+    yield f" {what} {shown_ms(before)} -> {shown_ms(after)} ms{change}{between}"
+    yield f" delays kept as recorded: {shown_percent(max(1 - found.explained, 0))} of the trace"
+    yield ""
+    yield f" {'bound by (critical path)':<44}{'before ms':>12}{'after ms':>12}"
+    kinds = {**found.after.bound_by, **found.before.bound_by}
+    ranked = sorted(kinds, key=lambda kind: (-found.after.bound_by.get(kind, 0.0), kind))
+    for kind in ranked[: 2 * _CAUSES]:
+        old, new = found.before.bound_by.get(kind, 0.0), found.after.bound_by.get(kind, 0.0)
+        yield f" {kind:<44}{shown_ms(old):>12}{shown_ms(new):>12}"
+    yield ""
+    yield f" {'op, kernel time':<32}{'calls':>8}{'before ms':>12}{'after ms':>12}{'change ms':>12}"
+    rows = found.rows
+    for row in rows[:_ROWS]:
+        times = f"{shown_ms(row.before_us):>12}{shown_ms(row.after_us):>12}{shown_ms(row.change_us):>12}"
+        yield f" {clipped(row.name, 31):<32}{row.calls:>8.6g}{times}"
+    if len(rows) > _ROWS:
+        yield f" {len(rows) - _ROWS} more in --format json"
+    for note in found.plan.notes:
+        yield f" ! {note}"

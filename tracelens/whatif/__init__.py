@@ -1,0 +1,1 @@
+"""How long a recorded step would take if something about it were different."""

@@ -1,0 +1,250 @@
+"""The dependencies of a whole trace, from which all its times follow when some of them change.
+
+A node is a point in time: a device event starts, its stream is done with it, a host thread reaches a call. Each follows
+the latest of what it depends on, by the dependency's length, and by what was recorded beyond that: a delay that nothing
+recorded explains (another rank, a data loader) is kept as it was. So nothing changed gives every time as recorded, and
+as no length is negative, a shorter event never makes anything later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.host_calls import HostCalls
+from tracelens.analysis.idle.dependencies import (
+    CALLS,
+    KINDS,
+    OUTSIDE,
+    QUEUED,
+    RETURN,
+    STREAM_WAIT,
+    Device,
+    Edges,
+    Pairs,
+    Threads,
+    host_waits,
+    inferred_waits,
+    recorded_waits,
+)
+from tracelens.analysis.intervals import Covered, Ints
+from tracelens.trace.table import TraceTable
+from tracelens.trace.tree import OpTree
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+_NONE = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NewTimes:
+    """When everything happens, in ns: ``start`` of each device event, ``done`` when its stream is done with all so far
+    (both by position in ``DependencyReplay.device``), and ``reached`` each anchor of a thread."""
+
+    start: Ints
+    done: Ints
+    reached: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Changes:
+    """What is different. ``length``: of each device event, in ns; ``removed``: those that are not there any more.
+
+    ``host``: what the host's own time is multiplied with; ``without``: spans of threads (lane, start, end) that fall
+    away. ``detached``: events that nothing on another stream or behind them on theirs waits for. ``together``: kernels
+    are launched as graphs, one for each stretch between synchronizations.
+    """
+
+    length: Floats
+    removed: Bools
+    detached: Bools
+    host: float = 1.0
+    without: tuple[Ints, Ints, Ints] | None = None
+    together: bool = False
+
+
+class DependencyReplay:
+    """The graph of one trace, and its times as recorded."""
+
+    def __init__(self, table: TraceTable, tree: OpTree, host: HostCalls, everything: DeviceActivity) -> None:
+        """``everything``: all device events of the file."""
+        window = int(table.start_ns.min()), int((table.start_ns + table.duration_ns).max()) + 1
+        blocking = np.flatnonzero(host.blocking).astype(np.int32)
+        self.device = Device(table, tree, everything, window)
+        self.threads = Threads(table, host, self.device, window, also=(blocking, table.start_ns[blocking]))
+        #: Position of each of the device's events in ``everything``.
+        self.at = np.searchsorted(everything.rows, self.device.rows)
+        self._own = everything.end[self.at] - everything.start[self.at]
+        edges = Edges(self.device, self.threads)
+        edges.add_threads()
+        edges.add_launches(np.full(len(self.device.start), _NONE))
+        recorded = recorded_waits(table, self.device)
+        edges.add_stream_waits(recorded)
+        edges.add_stream_waits(inferred_waits(self.device, {target for _, target in recorded}, window[0]))
+        self._n = len(self.device.start)
+        self._waits(
+            edges, host_waits(table, self.device, self.threads) + _all_streams(table, self.device, self.threads)
+        )
+        self._stretches(edges)
+        self._order(edges)
+
+    @property
+    def events(self) -> int:
+        """Number of device events."""
+        return self._n
+
+    def _waits(self, edges: Edges, pairs: Pairs) -> None:
+        """Adds calls that wait for events: each returns as long after any of them as after the last, at most."""
+        source, anchor = np.array(pairs, np.int64).reshape(-1, 2).T
+        gap = self.threads.time[anchor] - self.device.end[source]
+        least = np.full(len(self.threads.time), self.device.usual)
+        np.minimum.at(least, anchor, gap)
+        edges.add(source + self._n, anchor + 2 * self._n, least[anchor], RETURN, self.threads.rows[anchor])
+
+    def _stretches(self, edges: Edges) -> None:
+        """Adds what follows on a stream, whose lengths are those of the events."""
+        device, n = self.device, np.arange(self._n)
+        none = np.full(self._n, -1)
+        edges.add(n, n + self._n, self._own, device.kind, device.rows)
+        one, following = n[:-1], n[1:]
+        same = device.lane[one] == device.lane[following]
+        one, following = one[same], following[same]
+        edges.add(one + self._n, following + self._n, np.zeros(len(one), np.int64), QUEUED, none[one])
+        gap = device.start[following] - device.end[one]
+        joins = gap < 0
+        step = device.start[following[joins]] - device.start[one[joins]]
+        edges.add(one[joins], following[joins], step, device.kind[one[joins]], device.rows[one[joins]])
+        one, following, gap = one[~joins], following[~joins], gap[~joins]
+        queued = device.called[following] < device.end[one]
+        length = np.where(queued, np.minimum(gap, device.usual), 0)
+        edges.add(one + self._n, following, length, QUEUED, device.rows[following])
+
+    def _order(self, edges: Edges) -> None:
+        source, target, length, kind, _ = edges.columns
+        position = edges.position
+        forward = np.flatnonzero(position[source] < position[target])
+        kept = forward[np.argsort(position[target[forward]], kind="stable")]
+        self._time, self._position = edges.time, position
+        self._source, self._target, self._length, self._kind = (c[kept] for c in (source, target, length, kind))
+        reached = np.full(len(self._time), _NONE)
+        np.maximum.at(reached, self._target, self._time[self._source] + self._length)
+        #: What was recorded beyond the dependencies, by node.
+        self._beyond = np.where(reached == _NONE, 0, np.maximum(self._time - reached, 0))
+        self._first = reached == _NONE
+
+    @property
+    def queued_gap(self) -> int:
+        """How long (ns) a stream usually is idle before a kernel that is in its queue."""
+        device = self.device
+        before = device.previous_end(_NONE)
+        queued = (device.called < before) & (device.start >= before) & (before != _NONE)
+        gap = (device.start - before)[queued]
+        return int(np.median(gap)) if len(gap) else device.usual
+
+    @property
+    def recorded(self) -> Changes:
+        """Nothing changed."""
+        nothing = np.zeros(self._n, bool)
+        return Changes(length=self._own.astype(np.float64), removed=nothing, detached=nothing)
+
+    def times(self, changes: Changes, *, delays: bool = True) -> NewTimes:
+        """When everything happens. Without ``delays``: what the dependencies alone explain."""
+        source, target, length = self._dependencies(changes, delays)
+        time = np.where(self._first, self._time, _NONE).tolist()
+        for one, other, weight in zip(source.tolist(), target.tolist(), length.tolist(), strict=True):
+            reached = time[one] + weight
+            if reached > time[other]:
+                time[other] = reached
+        found = np.array(time, np.int64)
+        n = self._n
+        return NewTimes(start=found[:n], done=found[n : 2 * n], reached=found[2 * n :])
+
+    def _dependencies(self, changes: Changes, delays: bool) -> tuple[Ints, Ints, Ints]:
+        """(source, target, length) of what holds after the changes, in an order in which they lead forward."""
+        n, gone = self._n, self._anchors_without(changes)
+        kept = ~((self._kind == KINDS.index(RETURN)) & gone[self._target])
+        beyond = np.where(gone, 0, self._beyond) if delays else np.zeros_like(self._beyond)
+        beyond[:n][changes.removed] = 0
+        length = self._lengths(changes)
+        if changes.together:
+            beyond[:n][~np.isin(np.arange(n), self._target[self._kind == KINDS.index(STREAM_WAIT)])] = 0
+            gaps = (self._source >= n) & (self._source < 2 * n) & (self._target < n)
+            length[gaps & (self._kind == KINDS.index(QUEUED))] = self.queued_gap
+        length += beyond[self._target]
+        source, target = self._source, self._target
+        if changes.detached.any():
+            kept &= ~(
+                (source >= n)
+                & (source < 2 * n)
+                & (target < 2 * n)
+                & np.append(changes.detached, False)[np.where((source >= n) & (source < 2 * n), source - n, n)]
+            )
+            before, after = self._passing(changes.detached)
+            source, target = np.concatenate((source[kept], before + n)), np.concatenate((target[kept], after))
+            length = np.concatenate((length[kept], np.zeros(len(before), np.int64)))
+            order = np.argsort(self._position[target], kind="stable")
+            return source[order], target[order], length[order]
+        return source[kept], target[kept], length[kept]
+
+    def _passing(self, detached: Bools) -> tuple[Ints, Ints]:
+        """(event, next one of its stream) among the detached ones, and among the others."""
+        n = np.arange(self._n)
+        pairs = []
+        for group in (detached, ~detached):
+            own = n[group]
+            same = self.device.lane[own[:-1]] == self.device.lane[own[1:]]
+            pairs.append((own[:-1][same], own[1:][same]))
+        before, after = (np.concatenate(part) for part in zip(*pairs, strict=True))
+        return before, after
+
+    def _anchors_without(self, changes: Changes) -> Bools:
+        """Which nodes are anchors in spans of a thread that fall away."""
+        found = np.zeros(len(self._time), bool)
+        if changes.without is not None:
+            time = self.threads.time
+            found[2 * self._n :] = Covered(*changes.without).within(self.threads.lane, time - 1, time) > 0
+        return found
+
+    def _lengths(self, changes: Changes) -> Ints:
+        """The length of every dependency."""
+        n, length = self._n, self._length.copy()
+        new = np.rint(np.where(changes.removed, 0.0, changes.length)).astype(np.int64)
+        whole = (self._source < n) & (self._target == self._source + n)
+        length[whole] = new[self._source[whole]]
+        joins = np.flatnonzero((self._source < n) & (self._target < n))
+        event = self._source[joins]
+        length[joins] = np.rint(length[joins] * (new[event] / np.maximum(self._own[event], 1))).astype(np.int64)
+        length[np.append(changes.removed, False)[np.minimum(self._target, n)]] = 0
+        on_host = np.flatnonzero(np.isin(self._kind, (KINDS.index(CALLS), KINDS.index(OUTSIDE))))
+        length[on_host] = self._host_lengths(on_host, changes)
+        return length
+
+    def _host_lengths(self, at: Ints, changes: Changes) -> Ints:
+        length = self._length[at]
+        if changes.without is not None:
+            lane = self.threads.lane[self._source[at] - 2 * self._n]
+            start, end = self._time[self._source[at]], self._time[self._target[at]]
+            same = lane == self.threads.lane[self._target[at] - 2 * self._n]
+            gone = Covered(*changes.without).within(np.where(same, lane, -1), start, end)
+            length = np.maximum(length - gone, 0)
+        scaled: Ints = np.rint(length * (0.0 if changes.together else changes.host)).astype(np.int64)
+        return scaled
+
+
+def _all_streams(table: TraceTable, device: Device, threads: Threads) -> Pairs:
+    """Calls that wait for a whole device: the last event of each stream that had been launched by then."""
+    names = ("cudaDeviceSynchronize", "hipDeviceSynchronize", "cuCtxSynchronize", "hipCtxSynchronize")
+    codes = [code for code, name in enumerate(table.names) if name in names]
+    waits = np.flatnonzero(np.isin(table.name[threads.waits], codes)).tolist()
+    pairs: Pairs = []
+    for wait in waits:
+        row, anchor = int(threads.waits[wait]), int(threads.of_wait[wait])
+        for lane in range(len(device.bounds) - 1):
+            event = device.last_launched(lane, int(table.start_ns[row]))
+            if event >= 0 and device.end[event] <= threads.time[anchor]:
+                pairs.append((event, anchor))
+    return pairs

@@ -1,0 +1,96 @@
+"""What is to be different about a recorded trace, put together from the changes that were asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracelens.analysis.intervals import Ints
+from tracelens.backends.system import System
+from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.compute_type import ComputeType
+from tracelens.whatif.dependency_replay import Bools, Changes, Floats
+from tracelens.whatif.subject import Subject
+
+#: Of a normal distribution, how many standard deviations to each side hold 90 %.
+Z90 = 1.645
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Plan:
+    """Changes put one on top of the other.
+
+    ``factor``: what the duration of each device event is multiplied with; ``sigma``: the standard deviation of that
+    factor's logarithm. ``models``, ``computed_in``: of each reading of the trace, as they are to be; ``system``: what
+    they are to run on. ``host``: what host time is multiplied with. ``gone``: rows of host events that fall away.
+    ``notes``: what was assumed, for people.
+    """
+
+    subject: Subject
+    factor: Floats
+    sigma: Floats
+    removed: Bools
+    detached: Bools
+    gone: Bools
+    models: list[PerfModel | None]
+    computed_in: list[ComputeType | None]
+    system: System | None
+    host: float = 1.0
+    together: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, subject: Subject) -> Plan:
+        """Nothing is different yet."""
+        events = len(subject.activity)
+        device = subject.recording.device
+        return cls(
+            subject=subject,
+            factor=np.ones(events),
+            sigma=np.zeros(events),
+            removed=np.zeros(events, bool),
+            detached=np.zeros(events, bool),
+            gone=np.zeros(len(subject.table), bool),
+            models=[reading.model for reading in subject.readings],
+            computed_in=[reading.computed_in for reading in subject.readings],
+            system=None if device is None else System.of_device(device),
+        )
+
+    def multiply(self, events: Bools, by: float | Floats, sigma: float | Floats = 0.0) -> None:
+        """Their time ``by`` as long; errors of independent changes add up as squares."""
+        self.factor[events] *= by
+        self.sigma[events] = np.hypot(self.sigma[events], sigma)
+
+    def note(self, text: str) -> None:
+        """Says something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def changes(self, shifted: Bools | None = None, by: float = 0.0) -> Changes:
+        """As the replay takes it; the events that are ``shifted`` lie ``by`` of their standard deviations beside."""
+        replay, activity = self.subject.replay, self.subject.activity
+        factor = self.factor if shifted is None else self.factor * np.exp(np.where(shifted, by * self.sigma, 0.0))
+        length = activity.duration * factor
+        return Changes(
+            length=length[replay.at],
+            removed=self.removed[replay.at],
+            detached=self.detached[replay.at],
+            host=self.host,
+            without=self._spans(),
+            together=self.together,
+        )
+
+    @property
+    def families(self) -> list[Bools]:
+        """The events of each category that have an uncertain time."""
+        category, uncertain = self.subject.category, (self.sigma > 0) & ~self.removed
+        found = [category.are(text) & uncertain for text in category.texts]
+        return [events for events in found if events.any()]
+
+    def _spans(self) -> tuple[Ints, Ints, Ints] | None:
+        rows = np.flatnonzero(self.gone)
+        if not len(rows):
+            return None
+        table = self.subject.table
+        return table.lane[rows].astype(np.int64), table.start_ns[rows], table.ends_ns(rows)

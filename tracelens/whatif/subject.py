@@ -1,0 +1,149 @@
+"""The recorded trace that something is to be different about: its device events with what they belong to."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.attributed import Attribution, attribute
+from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
+from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.options import Options
+from tracelens.analysis.reading.catalog import Reading
+from tracelens.analysis.reading.recording import Recording, no_device_events
+from tracelens.errors import UsageError
+from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.tree import MODULE_PREFIX, OpTree
+from tracelens.whatif.dependency_replay import Bools, DependencyReplay
+
+if TYPE_CHECKING:
+    from tracelens.analysis.loaded_trace import Trace
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """``window.activity`` are all device events of the file, in file order; columns per event are in that order."""
+
+    recording: Recording
+    options: Options
+    window: Window
+    attribution: Attribution
+    host: HostCalls
+
+    @classmethod
+    def of(cls, trace: Trace, options: Options) -> Subject:
+        """NothingToAnalyzeError for a trace without device work."""
+        recording = Recording.of(trace, options)
+        if not recording.trace.table.has_device_events:
+            raise no_device_events(recording.trace.table)
+        window = Window.of(recording, options)
+        return cls(
+            recording=recording,
+            options=options,
+            window=window,
+            attribution=attribute(recording, window, options),
+            host=host_calls(recording.trace.table, recording.trace.tree),
+        )
+
+    @property
+    def table(self) -> TraceTable:
+        return self.recording.trace.table
+
+    @property
+    def tree(self) -> OpTree:
+        return self.recording.trace.tree
+
+    @property
+    def activity(self) -> DeviceActivity:
+        return self.attribution.activity
+
+    @property
+    def category(self) -> Labels:
+        """The category that each device event is counted in."""
+        return self.attribution.event_category
+
+    @cached_property
+    def replay(self) -> DependencyReplay:
+        """The dependencies of the whole file."""
+        return DependencyReplay(self.table, self.tree, self.host, self.window.everything)
+
+    @cached_property
+    def call_of_event(self) -> Ints:
+        """Index into ``attribution.unified`` of each event's call, -1 for one in none."""
+        calls = self.attribution.unified
+        found = np.full(len(self.activity), -1)
+        found[calls.events] = calls.call_of_event
+        return found
+
+    @cached_property
+    def reading_of_event(self) -> Ints:
+        """Code of the reading with the perf model that speaks of each event, -1 without one."""
+        calls, readings = self.attribution.unified, self.attribution.readings
+        code = np.where(calls.kernel_name >= 0, -1, readings.code_of(calls.row)).astype(np.int64)
+        known = np.array([*(reading.model is not None for reading in readings.readings), False])
+        return np.append(np.where(known[code], code, -1), -1)[self.call_of_event]
+
+    @property
+    def readings(self) -> list[Reading]:
+        return self.attribution.readings.readings
+
+    @cached_property
+    def op_name(self) -> list[str]:
+        """Name of each event's op: of its call, else of the op that launched it, else of the kernel itself."""
+        table, activity = self.table, self.activity
+        row = np.append(self.attribution.unified.row, -1)[self.call_of_event]
+        row = np.where(row >= 0, row, activity.op)
+        is_op = (row >= 0) & (table.kind[row] == Kind.CPU_OP)
+        code = np.where(is_op, table.name[row], activity.name)
+        return [table.names[number] for number in code.tolist()]
+
+    @cached_property
+    def counted(self) -> Bools:
+        """Which events figures per step are made of."""
+        return self.activity.counted
+
+    @property
+    def steps(self) -> int:
+        """Among how many steps what is counted is divided; 1 without steps."""
+        return max(len(self.window.complete_steps), 1)
+
+    def rows_named(self, name: str) -> Bools:
+        """Host rows (ops, annotations, modules) called ``name``, and all that is below them."""
+        table, tree = self.table, self.tree
+        names = np.array([text == name or text == f"{MODULE_PREFIX}{name}" for text in table.names] or [False])
+        kinds = (Kind.CPU_OP, Kind.USER_ANNOTATION, Kind.PYTHON_FUNCTION)
+        found = np.flatnonzero(names[table.name] & table.is_of(kinds) & (tree.position >= 0))
+        depth = np.zeros(len(tree.order) + 1, np.int64)
+        np.add.at(depth, tree.position[found], 1)
+        np.add.at(depth, tree.last[found], -1)
+        below = np.zeros(len(table), bool)
+        below[tree.order] = np.cumsum(depth[:-1]) > 0
+        return below
+
+    def events_of(self, selector: str) -> Bools:
+        """The device events of a category, of an op, module or range with all below, or of kernels whose name fits.
+
+        UsageError where there is none.
+        """
+        whole = [text for text in self.category.texts if text.casefold() == selector.casefold()]
+        if whole:
+            return self.category.are(whole[0])
+        below, launch = self.rows_named(selector), self.tree.launch[self.activity.rows]
+        found: Bools = np.append(below, False)[launch]
+        if found.any():
+            return found
+        table = self.table
+        fits = np.zeros(len(table.names), bool)
+        codes = np.unique(self.activity.name).tolist()
+        fits[codes] = [fnmatch.fnmatchcase(table.names[code], selector) for code in codes]
+        found = fits[self.activity.name]
+        if not found.any():
+            known = sorted({*self.category.texts, *self.op_name})
+            raise UsageError.unknown("category, op or kernel with device time", selector, known)
+        return found
