@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import webbrowser
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -323,3 +324,21 @@ def test_no_file_of_a_report_shows_objects_of_the_program(moe: Path, tmp_path: P
     shown = re.compile(r"DType\.|(?:<|&lt;)\w+\.\w+: | object at 0x")
     assert [name for name, text in contents.items() if shown.search(text)] == []
     assert any("bf16" in text for name, text in contents.items() if name.endswith(".csv"))
+
+
+def test_open_shows_the_page_and_says_where_it_is_without_a_browser(
+    moe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+
+    def browser(address: str) -> bool:
+        shown.append(address)
+        return len(shown) == 1
+
+    monkeypatch.setattr(webbrowser, "open", browser)
+    assert report(moe, "-o", tmp_path / "a.report", "--open") == 0
+    assert shown == [(tmp_path / "a.report" / "report.html").as_uri()]
+    assert "no browser" not in capsys.readouterr().err
+    assert report(moe, "-o", tmp_path / "one.html", "--open") == 0
+    assert f"no browser found; open {tmp_path / 'one.html'}" in capsys.readouterr().err
+    assert report(moe, "-o", tmp_path / "one.json", "--open") == 2

@@ -84,7 +84,7 @@ def moe_page(moe: Report, tmp_path_factory: pytest.TempPathFactory) -> Page:
 def test_sections_stand_in_order(moe_page):
     sections = [attributes["id"] for attributes in moe_page.named("section")]
     assert sections == [
-        "verdict", "time", "first", "roofline", "timeline", "tree", "section-ops", "section-kernels",
+        "verdict", "first", "time", "roofline", "timeline", "tree", "section-ops", "section-kernels",
         "section-collectives", "health",
     ]  # fmt: skip
     links = [a["href"] for a in moe_page.named("a") if a["href"].removeprefix("#") in sections]
@@ -168,7 +168,7 @@ def test_the_same_input_gives_the_same_bytes(moe, moe_page, tmp_path, repository
 def test_frames_that_no_trace_stands_behind_make_a_page_without_drawings(analysis, summary):
     page = Page(html_bytes(Report(analysis, summary).sheets, summary, analysis))
     sections = [attributes["id"] for attributes in page.named("section")]
-    assert sections == ["verdict", "time", "first", "roofline", "section-ops", "section-kernels", "health"]
+    assert sections == ["verdict", "first", "time", "roofline", "section-ops", "section-kernels", "health"]
     assert "184.0 ms" in page.text
     assert "no roofs" in page.text
 

@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
+import tracelens
 from tracelens.errors import InputError, UsageError
 from tracelens.report.explanation import explain
 from tracelens.report.json_report import schema
@@ -174,3 +175,19 @@ def test_a_report_without_any_table_is_still_a_workbook(summary, analysis, tmp_p
     analysis.frames.clear()
     analysis.families.clear()
     assert openpyxl.load_workbook(Report(analysis, summary).to_excel(tmp_path / "y.xlsx")).sheetnames == ["about"]
+
+
+def test_a_notebook_shows_tiles_and_findings_without_script_or_request(report, summary):
+    shown = report._repr_html_()
+    assert "Step time" in shown
+    assert "Look here first" in shown
+    assert "<script" not in shown
+    assert "http" not in shown.replace("http://www.w3.org/2000/svg", "")
+    assert ":root" not in shown.split("</style>")[0]  # styles nothing of the notebook around it
+    assert shown.startswith('<div class="tracelens"><style>.tracelens {')
+
+
+def test_the_package_lists_its_names_and_nothing_of_how_it_is_made():
+    names = [name for name in dir(tracelens) if not name.startswith("__")]
+    assert {"report", "load", "project", "serve"} <= set(names)
+    assert not {"Any", "sys", "importlib", "ModuleType", "_Package"} & set(names)

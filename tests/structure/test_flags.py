@@ -28,7 +28,7 @@ FLAGS: dict[str, str] = {
         "--against --anchor --attention --attention-factor --backend --batch --bf16-layers --cluster --cp --dispatcher --document --ep --ep-overlap --etp --from-report --fsdp-overlap --gemm-factor --global-batch --gpu-clock-mhz --gpus --gradients --graphs --host-us --launch --memory-factor --micro-batch --model --no-sequence-parallel --nodes --output --pp --precision --products-factor --recompute --recompute-modules --schedule --sequence --sequential-experts --shard --skew --straggler --sweep --tp --tp-overlap --trace --trace-ranks --traced --vpp --zero -o"
     ),
     "report": (
-        "TRACE --backend --batch --capture --check --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --model --output --overlap --rank --ranks --sequence --steps --tokens-per-step -o"
+        "TRACE --backend --batch --capture --check --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --model --open --output --overlap --rank --ranks --sequence --steps --tokens-per-step -o"
     ),
     "route": (
         "--base-delay-ms --best-groups --capacity --cluster --combine-dtype --compare --config --dispatch --dispatch-dtype --drift --experts --format --groups --hidden --hot-ratio --hot-weight --id-bytes --initial-delay-ms --inter-gb-s --intra-bytes-per-ms --layers --link-gb-s --links --log --nic-bytes-per-round --output --overlap --packet-bytes --packet-delay-ms --packets-per-turn --placement --ranks --ranks-per-node --routing --routing-bytes --rules --save-routing --seed --skew --slots --steps --tokens --topk --unit-bytes --way --weight-bytes -o"

@@ -39,6 +39,7 @@ class ReportCommand(ReportOptions):
         "stop reading above this memory use; default: 3/4 of the machine's", kind=above_zero, metavar="GB",
         note="stop reading when the process uses more; default: three quarters of the machine's or container's memory",
     )  # fmt: skip
+    open: bool = option("open the page in the browser", False)
     csv: bool = option("also write csv/, one file per sheet", False)
     check: bool = option(
         "read the file a second time and check the report's totals and laws", False,
@@ -55,19 +56,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import tracelens
     from tracelens.backends.chain import absences
-    from tracelens.errors import UsageError
     from tracelens.hardware import HardwareSpec
-    from tracelens.report.result import refuse_foreign
+    from tracelens.report.result import HTML
     from tracelens.report.terminal import wants_color
     from tracelens.workload import ModelConfig
 
     output: Path = args.output or args.trace.parent / f"{_stem(args.trace)}.report"
-    refuse_input(output, [args.trace, *filter(None, [args.capture])])
-    if not _is_file(output):
-        if args.trace.is_file():  # else that is what is wrong
-            refuse_foreign(output)
-    elif args.csv:
-        raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
+    _refuse_output(output, args)
     # Names first: a large trace is not read for a wrong one.
     asked = replace(
         options_of(ReportOptions, args),
@@ -88,9 +83,26 @@ def run(args: argparse.Namespace) -> int:
         written = f"{output}{'' if _is_file(output) else '/'}"
         seconds = time.monotonic() - started
         print(report.verdict(seconds=seconds, written=[written], color=wants_color(sys.stdout)))
+    if args.open:
+        _open(output if _is_file(output) else output / HTML)
     if args.check and not _holds(report, args.trace):
         return CONTRADICTION
     return EXTENSION_FAILED if report.has_failed_extension else 0
+
+
+def _refuse_output(output: Path, args: argparse.Namespace) -> None:
+    """UsageError where the report, or what other options ask for, could not go to ``output``."""
+    from tracelens.errors import UsageError
+    from tracelens.report.result import refuse_foreign
+
+    refuse_input(output, [args.trace, *filter(None, [args.capture])])
+    if not _is_file(output):
+        if args.trace.is_file():  # else that is what is wrong
+            refuse_foreign(output)
+    elif args.csv:
+        raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
+    elif args.open and output.suffix != ".html":
+        raise UsageError(f"--open shows the page: -o must be a folder or FILE.html, not {output}")
 
 
 def _holds(report: Report, trace: Path) -> bool:
@@ -105,6 +117,13 @@ def _holds(report: Report, trace: Path) -> bool:
     if found.broken:
         print("check: this is a bug in tracelens, please report it with these lines", file=sys.stderr)
     return not found.broken
+
+
+def _open(page: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(page.absolute().as_uri()):
+        print(f"note: no browser found; open {page}", file=sys.stderr)
 
 
 def _is_file(output: Path) -> bool:

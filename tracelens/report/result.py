@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,7 +132,9 @@ class Report(NamedSheets):
         return self.verdict()
 
     def _repr_html_(self) -> str:
-        return f"<pre style='line-height:1.3'>{escape(self.verdict())}</pre>"
+        from tracelens.report.html.notebook import notebook_html
+
+        return notebook_html(self.summary, self.sheets)
 
     def _table(self, title: str) -> pd.DataFrame:
         import pandas as pd

@@ -91,8 +91,8 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: L
     colors = color_classes([row.name for row in summary.categories])
     body = _sections(summary, sheets, tables, pictures, colors)
     body[-1:-1] = _added_sections(added, tables)
-    script, style = _asset("page.js"), _asset("page.css")
-    page = Template(_asset("page.html")).substitute(
+    script, style = asset("page.js"), asset("page.css")
+    page = Template(asset("page.html")).substitute(
         policy=_policy(script, style),
         title=joined(f"{summary.input.file} · trace report"),
         style=style,
@@ -122,8 +122,8 @@ def _sections(
     ops = by_title(sheets, unified_perf_summary.TITLE)
     made = (
         ("verdict", "Verdict", sections.verdict(summary)),
-        ("time", "Where time goes", sections.where_time_goes(summary, colors, by_title(sheets, critical_path.TITLE))),
         ("first", "Look here first", sections.look_here_first(summary)),
+        ("time", "Where time goes", sections.where_time_goes(summary, colors, by_title(sheets, critical_path.TITLE))),
         ("roofline", "Roofline", sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
         ("timeline", "Timeline", sections.timeline(pictures.timeline)),
         ("tree", "Tree", sections.tree(pictures.icicle)),
@@ -191,5 +191,6 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file that stands beside this module."""
     return resources.files("tracelens.report").joinpath("html", name).read_text(encoding="utf-8")
