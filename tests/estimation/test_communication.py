@@ -11,6 +11,7 @@ from tracelens.backends.system import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.estimation.communication import (
+    TokenExchange,
     collective_answer,
     estimate_collectives,
     estimate_exchanges,
@@ -56,9 +57,9 @@ def test_ranks_of_a_row_are_spread_over_their_nodes():
 
 def test_exchanges_take_the_kernels_of_their_row_and_the_node_of_their_device():
     found = estimate_exchanges(EXCHANGES)
-    one = {answer.operation: answer.time_us for answer in exchange_answers(
-        System.load("h100-sxm"), tokens=128, hidden=7168, topk=8, experts=256, ranks=16, kernels="low_latency"
-    )}  # fmt: skip
+    exchange = TokenExchange(tokens=128, hidden=7168, topk=8, experts=256, ranks=16)
+    answers = exchange_answers(System.load("h100-sxm"), exchange, kernels="low_latency")
+    one = {answer.operation: answer.time_us for answer in answers}
     assert (found.loc[1, "dispatch_us_est"], found.loc[1, "combine_us_est"]) == (one["dispatch"], one["combine"])
     assert found["dispatch_us_est"].notna().tolist() == [True, True, False, False]
     assert found.loc[2, "reason"] == "no DeepEP measurement applies to mi300x"

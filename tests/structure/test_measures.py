@@ -39,40 +39,12 @@ SHARED_STEMS = {"__init__", "base"}
 #: Pages that are written from declarations, never by hand.
 GENERATED_PAGES = {"columns.md", "findings.md"}
 
-#: No reason to stay: the room divides or renames it.
-DUE = "to be divided"
 #: A binding reads as the op's signature: ``conv_of(op, bias=3, stride=4, padding=5)``.
 SLOTS = "names the slots of a recorded signature, one keyword each"
 
 #: By room: (measure, subject, today's value, reason). A subject is named after its module, not its folder, so that it
 #: can move. Remove a line when its reason has gone: the test says so.
 EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
-    "analysis": (
-        ("parameters", "coll_analysis._model", 7, DUE),
-        ("complexity", "coll_analysis.collective_rows", 18, DUE),
-        ("complexity", "copies.copies", 20, DUE),
-        ("lines", "ep_long.frame", 78, DUE),
-        ("complexity", "ep_long.frame", 27, DUE),
-        ("lines", "modules.modules", 73, DUE),
-        ("complexity", "modules.modules", 22, DUE),
-        ("parameters", "modelled_calls.modelled_table", 7, DUE),
-        ("complexity", "nccl_all2allv.frame", 20, DUE),
-        ("complexity", "nccl_implicit_sync.frame", 17, DUE),
-    ),
-    "calibration": (
-        ("complexity", "device.bounds", 19, DUE),
-        ("complexity", "device.kernel", 20, DUE),
-    ),
-    "cli": (
-        ("complexity", "check._lines", 21, DUE),
-        ("complexity", "estimate._messages", 24, DUE),
-        ("complexity", "route.run", 18, DUE),
-    ),
-    "estimation": (
-        ("parameters", "communication.exchange_answers", 8, DUE),
-        ("complexity", "estimate.estimate", 22, DUE),
-        ("parameters", "estimate.operation_answers", 7, DUE),
-    ),
     "package": (
         (
             "circle",
@@ -86,28 +58,6 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
         ("parameters", "gemm.times_transposed", 10, SLOTS),
         ("parameters", "moe.fused_experts", 7, SLOTS),
         ("parameters", "tracelens_adapter._GEMM.bytes_func", 8, "the signature that TraceLens gives its classes"),
-    ),
-    "report": (
-        ("complexity", "about._input", 16, DUE),
-        ("complexity", "assembly.make_sheet", 17, DUE),
-        ("complexity", "page_sections._points", 16, DUE),
-        ("complexity", "page_sections._tiles", 18, DUE),
-        ("complexity", "terminal._header", 27, DUE),
-    ),
-    "serving": (
-        ("complexity", "configuration_rows.point_of", 17, DUE),
-        ("complexity", "engine_calibration._from_report", 16, DUE),
-        ("complexity", "metrics.summary", 16, DUE),
-        ("complexity", "replay._vllm_log", 19, DUE),
-        ("complexity", "replica.Lane.admit", 18, DUE),
-        ("complexity", "replica.Lane.run", 20, DUE),
-    ),
-    "workload": (
-        ("complexity", "launch._model", 27, DUE),
-        ("complexity", "launch._switches", 16, DUE),
-        ("parameters", "original_routing.seed_routing", 7, DUE),
-        ("complexity", "token_routing.read_routing", 25, DUE),
-        ("parameters", "token_routing.route_group_limited", 7, DUE),
     ),
 }
 

@@ -11,7 +11,7 @@ import pytest
 from tracelens.errors import InputError, UsageError
 from tracelens.network.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules
-from tracelens.workload.original_routing import RoutingTable, seed_routing
+from tracelens.workload.original_routing import HotExperts, RoutingTable, seed_routing
 
 RULES = MeshRules()
 TEST_RULES = replace(RULES, links=2, link_bytes_per_ms=2, packet_bytes=1, packets_per_turn=2)
@@ -19,7 +19,7 @@ TEST_RULES = replace(RULES, links=2, link_bytes_per_ms=2, packet_bytes=1, packet
 
 def played(rules=RULES, *, tokens=1024, experts=128, topk=8, ranks=8, ratio=0.5, weight=0.8, unit=9):
     table = seed_routing(
-        tokens=tokens, experts=experts, topk=topk, hot_ratio=ratio, hot_weight=weight, ranks=ranks, seed=0
+        tokens=tokens, experts=experts, topk=topk, hot=HotExperts(ratio=ratio, weight=weight), ranks=ranks, seed=0
     )
     load = np.zeros((ranks, ranks), int)
     np.add.at(load, (np.repeat(table.source, topk), (table.experts // (experts // ranks)).ravel()), unit)
@@ -58,7 +58,8 @@ def test_the_log_of_the_test_parameters_is_the_originals():
 
 
 def test_files_come_back_as_they_were_written(tmp_path):
-    table = seed_routing(tokens=20, experts=8, topk=2, hot_ratio=0.5, hot_weight=0.8, ranks=4, seed=7)
+    hot = HotExperts(ratio=0.5, weight=0.8)
+    table = seed_routing(tokens=20, experts=8, topk=2, hot=hot, ranks=4, seed=7)
     table.save(tmp_path / "run")
     again = RoutingTable.load(tmp_path / "run", ranks=4)
     np.testing.assert_array_equal(again.experts, table.experts)

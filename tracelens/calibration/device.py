@@ -56,6 +56,14 @@ BOUNDS: Mapping[str, Mapping[str, Bounds]] = {
 }  # fmt: skip
 
 
+_ATTENTION_KERNELS = {(9, 0): "flash-attention-3", (8, 9): "ada"}
+#: Hopper's per-tensor kernel streams weights at a sixth of the peak: start there.
+_HOPPER_FP8_EXPERTS = {
+    "matrix_efficiency": 0.17, "hbm_efficiency": 0.15, "k_overhead": 8.0, "launch_us": 29.0, "combine_passes": 6.0,
+    "permute_passes": 0.4,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:
     """Measured calls of one kind: ``price(device, rows)`` gives their estimates in us, None where there are none."""
@@ -137,59 +145,54 @@ def joined(measured: Sequence[Measured]) -> list[Measured]:
 
 def kernel(family: str, precision: str, device: HardwareSpec) -> str | None:
     """The tile choice of the library that was measured on this architecture."""
-    major, minor = _architecture(device)
-    fp8, amd = precision == "fp8", device.vendor == "amd"
-    if family == "gemm":
-        if amd:
-            return "hipblaslt"
-        return "cublas" if precision == "bf16" else "cutlass-sm90" if fp8 and major == 9 else "cutlass"
+    version = _architecture(device)
+    if device.vendor == "amd":
+        attention = dict.fromkeys(("prefill", "decode", "backward"), "composable-kernel")
+        return {"gemm": "hipblaslt", **attention, "moe": "replayed" if version == (8, 0) else "plain"}.get(family)
     if family in ("prefill", "decode", "backward"):
-        if amd:
-            return "composable-kernel"
-        kernels = {(9, 0): "flash-attention-3", (8, 9): "ada"}
-        name = "trtllm-gen" if major == 10 else kernels.get((major, minor), "flash-attention-2")
-        return name + ("-fp8" if fp8 and name != "flash-attention-2" else "")
-    if family == "latent":
-        return None if amd else "trtllm-gen-mla" if major == 10 else "flash-mla"
-    if family == "moe":
-        padded = major == 10 or (major == 9 and precision != "bf16")
-        return "replayed" if (major, minor) == (8, 0) else "padded" if padded and not amd else "plain"
-    return None
+        name = _ATTENTION_KERNELS.get(version, "trtllm-gen" if version[0] == 10 else "flash-attention-2")
+        return f"{name}-fp8" if precision == "fp8" and name != "flash-attention-2" else name
+    is_padded = version[0] == 10 or (version[0] == 9 and precision != "bf16")
+    gemm = "cutlass-sm90" if (version[0], precision) == (9, "fp8") else "cutlass"
+    experts = "padded" if is_padded else "plain"
+    return {
+        "gemm": "cublas" if precision == "bf16" else gemm,
+        "latent": "trtllm-gen-mla" if version[0] == 10 else "flash-mla",
+        "moe": "replayed" if version == (8, 0) else experts,
+    }.get(family)
 
 
 def bounds(family: str, precision: str, device: HardwareSpec) -> dict[str, Bounds]:
     """The constants that are fitted on this architecture, at most eight."""
     (major, minor), every = _architecture(device), BOUNDS[family]
-    blackwell, hopper = major == 10, (major, minor) == (9, 0) and device.vendor == "nvidia"
+    is_nvidia = device.vendor == "nvidia"
+    blackwell, hopper = major == 10, (major, minor, is_nvidia) == (9, 0, True)
     if family == "gemm":
-        # Blackwell's epilogue runs beside the next tile's products: what it takes there is writing the tile.
-        edge = "store_efficiency" if blackwell else "k_overhead"
-        tile = ("matrix_efficiency", "hbm_efficiency", "launch_us", edge, "l2_ratio", "unit_ratio")
-        names = {
-            "bf16": (*tile, "split_us"),
-            "fp8": (*tile, "row_ns", "single_row_us") if blackwell else (*tile, "row_ns"),
-            "nvfp4": (*tile, "row_ns"),
-            "fp8_block": (
-                "matrix_efficiency", "hbm_efficiency", "l2_ratio", "row_ns",
-                "host_us", "host_small_us", "host_unaligned_us", "host_fallback_us",
-            ),
-        }[precision]  # fmt: skip
-        return {name: every[name] for name in names}
+        return {name: every[name] for name in _gemm_constants(precision, is_blackwell=blackwell)}
+    absent: set[str] = set()
     if family == "decode":
-        return {name: of for name, of in every.items() if name != ("l2_efficiency" if hopper else "wide_head")}
-    if family == "moe":
-        absent = {"k_overhead"} if blackwell else {"wide_ffn"}
-        absent |= set() if major == 8 and device.vendor == "nvidia" else {"l2_ratio"}
-        found = {name: of for name, of in every.items() if name not in absent}
-        if hopper and precision == "fp8":
-            # Hopper's per-tensor kernel streams weights at a sixth of the peak: start there.
-            starts = {
-                "matrix_efficiency": 0.17, "hbm_efficiency": 0.15, "k_overhead": 8.0, "launch_us": 29.0,
-                "combine_passes": 6.0, "permute_passes": 0.4,
-            }  # fmt: skip
-            found |= {name: (start, *found[name][1:]) for name, start in starts.items()}
-        return found
-    return dict(every)
+        absent = {"l2_efficiency" if hopper else "wide_head"}
+    elif family == "moe":
+        absent = {"k_overhead" if blackwell else "wide_ffn"}
+        absent |= set() if (major, is_nvidia) == (8, True) else {"l2_ratio"}
+    found = {name: of for name, of in every.items() if name not in absent}
+    starts = _HOPPER_FP8_EXPERTS if (family, precision, hopper) == ("moe", "fp8", True) else {}
+    return found | {name: (start, *found[name][1:]) for name, start in starts.items()}
+
+
+def _gemm_constants(precision: str, *, is_blackwell: bool) -> tuple[str, ...]:
+    # Blackwell's epilogue runs beside the next tile's products: what it takes there is writing the tile.
+    edge = "store_efficiency" if is_blackwell else "k_overhead"
+    tile = ("matrix_efficiency", "hbm_efficiency", "launch_us", edge, "l2_ratio", "unit_ratio")
+    return {
+        "bf16": (*tile, "split_us"),
+        "fp8": (*tile, "row_ns", "single_row_us") if is_blackwell else (*tile, "row_ns"),
+        "nvfp4": (*tile, "row_ns"),
+        "fp8_block": (
+            "matrix_efficiency", "hbm_efficiency", "l2_ratio", "row_ns",
+            "host_us", "host_small_us", "host_unaligned_us", "host_fallback_us",
+        ),
+    }[precision]  # fmt: skip
 
 
 def _architecture(device: HardwareSpec) -> tuple[int, int]:

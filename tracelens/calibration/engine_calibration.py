@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -147,24 +149,30 @@ def _from_report(engine: Engine, path: Path) -> Engine | None:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(document, dict) or not str(document.get("schema", "")).startswith("tracelens.report/"):
         return None
+    waits, ratios = _waits_and_ratios(document.get("ops", []))
+    step = document.get("step")
+    steps = (step.get("count") if isinstance(step, dict) else None) or 1
+    if not waits and not ratios:
+        raise InputError(f"{path}: its ops have neither launch gaps nor estimates to calibrate from")
+    share = round(statistics.median(ratios), 4) if ratios else None
+    return dataclasses.replace(
+        engine,
+        name=path.stem,
+        source=f"{path.name}: launch gaps of {len(waits)} ops, {steps} steps; median roofline share of {len(ratios)}",
+        step_us=round(sum(waits) / steps, 3),
+        hbm_efficiency=engine.hbm_efficiency if share is None else share,
+        compute_efficiency=engine.compute_efficiency if share is None else share,
+    )
+
+
+def _waits_and_ratios(ops: Iterable[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    """Host time (us) of the calls of each op, and of the roofline over the measured time, where a report has them."""
     waits, ratios = [], []
-    for op in document.get("ops", []):
+    for op in ops:
         gap, count = op.get("launch_gap_us"), op.get("count")
         if isinstance(gap, (int, float)) and isinstance(count, int):
             waits.append(gap * count)
         took, least = op.get("measured_us"), op.get("estimated_us")
         if isinstance(took, (int, float)) and isinstance(least, (int, float)) and took > 0 and least > 0:
             ratios.append(min(least / took, 1.0))
-    step = document.get("step")
-    steps = (step.get("count") if isinstance(step, dict) else None) or 1
-    if not waits and not ratios:
-        raise InputError(f"{path}: its ops have neither launch gaps nor estimates to calibrate from")
-    constants: dict[str, float] = {"step_us": round(sum(waits) / steps, 3)}
-    if ratios:
-        constants["hbm_efficiency"] = constants["compute_efficiency"] = round(statistics.median(ratios), 4)
-    return dataclasses.replace(
-        engine,
-        name=path.stem,
-        source=f"{path.name}: launch gaps of {len(waits)} ops, {steps} steps; median roofline share of {len(ratios)}",
-        **constants,  # type: ignore[arg-type]
-    )
+    return waits, ratios

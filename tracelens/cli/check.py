@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,43 +52,51 @@ def run(args: argparse.Namespace) -> int:
 def _lines(state: Health) -> list[str]:
     rank = "" if state.rank is None else f", rank {state.rank}"
     ranks = "" if state.world_size is None else f" of {state.world_size}"
-    lines = [f"{state.source}{rank}{ranks}: {state.events:,} events, {state.rows:,} of them complete"]
-    lines += [_line("events", ", ".join(f"{name} {count:,}" for name, count in state.categories[:8]))]
-    shapes = (
-        "no CPU ops"
-        if state.with_shapes is None
-        else f"in {shown_percent(state.with_shapes)} of {state.cpu_ops:,} CPU ops"
-    )
-    if state.with_shapes == 0:
-        shapes = "no (record_shapes=True was not set): times and categories, no perf models"
-    lines += [_line("shapes", shapes), _line("stacks", "yes" if state.stacks else "no (with_stack=True was not set)")]
-    lines += [_line("links", _links(state))]
-    stem, count = state.steps
-    lines += [_line("steps", f"{count} named {stem}" if count else "none (profiler.step() was not called)")]
-    lines += [_line("device", state.device_note or state.device or "not recognized")]
-    if state.coverage is not None:
-        lines += [_line("coverage", _coverage(state.coverage))]
-    lines += [_line("lacks", f"{missing.question}: {missing.because}") for missing in state.lacks]
-    lines += [_line("extensions", ", ".join(state.extensions) or "none needed")]
-    if state.token_exchanges:
-        lines += [_line("exchanges", ", ".join(f"{name} {count:,}" for name, count in state.token_exchanges))]
-    lines += ["routing fields"]
     width = max(len(found.name) for found in state.routing)
-    lines += [f"  {found.name:<{width}}  {found.found or 'not recorded'}" for found in state.routing]
-    lines += [_line("damage", note) for note in state.damage]
-    lines += [_line("op tree", f"invariant violated: {text}") for text in state.violations]
+    return [
+        f"{state.source}{rank}{ranks}: {state.events:,} events, {state.rows:,} of them complete",
+        *(f"{label:<{_LABEL}}{text}" for label, text in _contents(state)),
+        "routing fields",
+        *(f"  {found.name:<{width}}  {found.found or 'not recorded'}" for found in state.routing),
+        *(f"{label:<{_LABEL}}{text}" for label, text in _faults(state)),
+    ]
+
+
+def _contents(state: Health) -> Iterator[tuple[str, str]]:
+    """(label, text) of what the trace contains."""
+    stem, steps = state.steps
+    yield "events", _counts(state.categories[:8])
+    yield "shapes", _shapes(state)
+    yield "stacks", "yes" if state.stacks else "no (with_stack=True was not set)"
+    yield "links", _links(state)
+    yield "steps", f"{steps} named {stem}" if steps else "none (profiler.step() was not called)"
+    yield "device", state.device_note or state.device or "not recognized"
+    if state.coverage is not None:
+        yield "coverage", _coverage(state.coverage)
+    for missing in state.lacks:
+        yield "lacks", f"{missing.question}: {missing.because}"
+    yield "extensions", ", ".join(state.extensions) or "none needed"
+    if state.token_exchanges:
+        yield "exchanges", _counts(state.token_exchanges)
+
+
+def _faults(state: Health) -> Iterator[tuple[str, str]]:
+    yield from (("damage", note) for note in state.damage)
+    yield from (("op tree", f"invariant violated: {text}") for text in state.violations)
     if state.overlaps:
-        lines += [
-            _line(
-                "op tree",
-                f"{state.overlaps:,} host events end after their caller; they are placed where they fit",
-            )
-        ]
-    return lines
+        yield "op tree", f"{state.overlaps:,} host events end after their caller; they are placed where they fit"
 
 
-def _line(label: str, text: str) -> str:
-    return f"{label:<{_LABEL}}{text}"
+def _counts(named: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in named)
+
+
+def _shapes(state: Health) -> str:
+    if state.with_shapes is None:
+        return "no CPU ops"
+    if state.with_shapes == 0:
+        return "no (record_shapes=True was not set): times and categories, no perf models"
+    return f"in {shown_percent(state.with_shapes)} of {state.cpu_ops:,} CPU ops"
 
 
 def _links(state: Health) -> str:

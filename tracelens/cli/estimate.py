@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.backends.system import System
+    from tracelens.estimation.communication import Message
     from tracelens.estimation.estimate import Answer
 
 _HEADER = ("device", "operation", "time us", "TFLOPS/s", "bound", "compute us", "memory us", "peak us", "error", "by")
@@ -122,12 +124,9 @@ def _print(rows: list[tuple[str, ...]], *, words: tuple[int, ...]) -> None:
 
 
 def _messages(args: argparse.Namespace) -> int:
-    from tracelens.backends.system import System
     from tracelens.errors import UsageError
     from tracelens.estimation import communication
     from tracelens.estimation.estimate import read_table
-    from tracelens.groups import Group
-    from tracelens.network.cluster import Cluster
 
     if args.batch is not None:
         table, where = read_table(args.batch), {"cluster": args.cluster, "device": args.device}
@@ -136,34 +135,39 @@ def _messages(args: argparse.Namespace) -> int:
                 communication.estimate_exchanges(table, **where, kernels=args.kernels), args, "combine_us_est"
             )
         return _write(communication.estimate_collectives(table, **where, algorithm=args.collective), args, "time_us")
-    names = args.cluster or args.device
-    if not names:
+    if not (args.cluster or args.device):
         raise UsageError("name a cluster or a device: --cluster dgx-h200, or several: --cluster dgx-h200,dgx-b200")
     missing = [name for name, value in vars(args).items() if value is None and name in _NEEDED[args.what]]
     if missing:
         raise UsageError(f"--{missing[0]} is needed")
-    clusters = [name.strip() for name in (args.cluster or "").split(",") if name]
-    systems = [System.of_cluster(Cluster.load(name)) for name in clusters]
-    systems = systems or [System.load(name.strip()) for name in names.split(",")]
-    if args.what == "collective":
-        group = Group(ranks=args.ranks, stride=args.stride)
-        answers = [
-            communication.collective_answer(system, args.op, args.bytes, group, args.collective) for system in systems
-        ]
-    else:
-        answers = [
-            answer
-            for system in systems
-            for answer in communication.exchange_answers(
-                system, tokens=args.tokens, hidden=args.hidden, topk=args.topk, experts=args.experts, ranks=args.ranks,
-                sms=args.sms, kernels=args.kernels or "normal",
-            )
-        ]  # fmt: skip
+    answers = [answer for system in _systems(args.cluster, args.device) for answer in _sent(args, system)]
     rows = [(a.system, a.operation, f"{a.time_us:.4g}", f"{a.peak_us:.4g}", f"{a.gb_s:.4g}", a.by) for a in answers]
     _print([("system", "operation", "time us", "peak us", "GB/s", "by"), *rows], words=(0, 1, 5))
     for note in dict.fromkeys(a.note for a in answers if a.note):
         print(note)
     return 0
+
+
+def _systems(clusters: str | None, devices: str | None) -> list[System]:
+    from tracelens.backends.system import System
+    from tracelens.network.cluster import Cluster
+
+    named = [name.strip() for name in (clusters or "").split(",") if name]
+    systems = [System.of_cluster(Cluster.load(name)) for name in named]
+    return systems or [System.load(name.strip()) for name in (clusters or devices or "").split(",")]
+
+
+def _sent(args: argparse.Namespace, system: System) -> list[Message]:
+    from tracelens.estimation.communication import TokenExchange, collective_answer, exchange_answers
+    from tracelens.groups import Group
+
+    if args.what == "collective":
+        group = Group(ranks=args.ranks, stride=args.stride)
+        return [collective_answer(system, args.op, args.bytes, group, args.collective)]
+    exchange = TokenExchange(
+        tokens=args.tokens, hidden=args.hidden, topk=args.topk, experts=args.experts, ranks=args.ranks
+    )
+    return exchange_answers(system, exchange, sms=args.sms, kernels=args.kernels or "normal")
 
 
 def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
@@ -179,12 +183,12 @@ def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
     sizes["causal"] = not getattr(args, "no_causal", False)
     sizes["latent"] = getattr(args, "latent", False)
     sizes["gated"] = not getattr(args, "no_gate", False)
+    sizes["backward"] = args.backward
     if args.what.endswith(("-attention", "-mla")):
         raise UsageError(f"{args.what} needs --batch FILE; for a single operation use `tracelens estimate sdpa`")
     return operation_answers(
-        args.what, sizes, device=device, dtype=args.dtype, backend=args.backend,
-        gpu_clock_mhz=args.gpu_clock_mhz, backward=args.backward,
-    )  # fmt: skip
+        args.what, sizes, device=device, dtype=args.dtype, backend=args.backend, gpu_clock_mhz=args.gpu_clock_mhz
+    )
 
 
 def _row(answer: Answer) -> tuple[str, ...]:

@@ -100,22 +100,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.report.export import write_text
 
     refuse_unknown(args.output)
-    config = read_config(args.config) if args.config else {}
-    values = settled(vars(args), config)
-    is_cluster = args.cluster is not None or args.link_gb_s is not None
-    if args.rules == "original":
-        _check_seed(args, config, is_cluster=is_cluster)
-        values |= dict.fromkeys(NEVER_USED)
-    if args.best_groups is not None and args.groups is None:
-        raise UsageError("--best-groups needs --groups")
-    _refuse(args, config, *((MESH_ONLY, "a mesh") if is_cluster else (_CLUSTER_ONLY, "a cluster")))
-    if args.log and args.rules != "original":
-        raise UsageError("--log needs --rules original")
-    result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
-    if args.compare:
-        from tracelens.routing.comparison import compared
-
-        result = compared(result, args.compare)
+    result = _routed(args)
     if args.save_routing:
         result.table.save(args.save_routing)
     if args.log:
@@ -129,6 +114,26 @@ def run(args: argparse.Namespace) -> int:
         for path in (*args.output, *filter(None, (args.log, args.save_routing))):
             print(f"wrote {path}")
     return 0
+
+
+def _routed(args: argparse.Namespace) -> RouteResult:
+    config = read_config(args.config) if args.config else {}
+    values = settled(vars(args), config)
+    is_cluster = args.cluster is not None or args.link_gb_s is not None
+    if args.rules == "original":
+        _check_seed(args, config, is_cluster=is_cluster)
+        values |= dict.fromkeys(NEVER_USED)
+    if args.best_groups is not None and args.groups is None:
+        raise UsageError("--best-groups needs --groups")
+    _refuse(args, config, *((MESH_ONLY, "a mesh") if is_cluster else (_CLUSTER_ONLY, "a cluster")))
+    if args.log and args.rules != "original":
+        raise UsageError("--log needs --rules original")
+    result = _on_cluster(args, values, config) if is_cluster else _on_mesh(args, values, config)
+    if not args.compare:
+        return result
+    from tracelens.routing.comparison import compared
+
+    return compared(result, args.compare)
 
 
 #: What a mesh would not use.

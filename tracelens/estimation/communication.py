@@ -71,29 +71,40 @@ def collective_answer(system: System, op: str, nbytes: float, group: Group, algo
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenExchange:
+    """Tokens that each rank of an expert-parallel group dispatches and combines; ``hidden``: elements of a token."""
+
+    tokens: int
+    hidden: int
+    topk: int
+    experts: int
+    ranks: int
+
+
 def exchange_answers(
-    system: System, *, tokens: int, hidden: int, topk: int, experts: int, ranks: int, kernels: Kernels = "normal",
-    sms: int = DEFAULT_SMS,
-) -> list[Message]:  # fmt: skip
-    """Dispatch and combine of ``tokens`` tokens per rank, normal kernels' notification between nodes before each.
+    system: System, of: TokenExchange, *, kernels: Kernels = "normal", sms: int = DEFAULT_SMS
+) -> list[Message]:
+    """Dispatch and combine, normal kernels' notification between nodes before each.
 
     UsageError without DeepEP figures, or for half nodes.
     """
+    ranks = of.ranks
     per_node = _topology(system).ranks_per_node or ranks
     if ranks % per_node:
         raise UsageError(f"{ranks} ranks do not fill nodes of {per_node}")
     answers = []
     for phase in _PHASES:
         shape = Exchanges(
-            phase=phase, tokens=float(tokens), hidden=float(hidden), topk=float(topk), experts=float(experts),
-            nodes=ranks / per_node, sms=float(sms),
+            phase=phase, tokens=float(of.tokens), hidden=float(of.hidden), topk=float(of.topk),
+            experts=float(of.experts), nodes=ranks / per_node, sms=float(sms),
         )  # fmt: skip
         time = float(exchange_us(shape, kernels, system)[0])
-        copies = float(shape.copies(per_node)) if kernels == "normal" else topk
+        copies = float(shape.copies(per_node)) if kernels == "normal" else of.topk
         sent = Message(
             system=system_name(system), operation=phase, time_us=time, by=f"deepep {kernels}", note=system.note,
             peak_us=float(exchange_bound_us(shape, fabric(system))),
-            gb_s=tokens * copies * float(shape.token_bytes) / time / GB_PER_S_IN_BYTES_PER_US,
+            gb_s=of.tokens * copies * float(shape.token_bytes) / time / GB_PER_S_IN_BYTES_PER_US,
         )  # fmt: skip
         if kernels == "normal" and ranks > per_node:
             agreed = float(notification_us(shape, system)[0])

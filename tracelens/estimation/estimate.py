@@ -87,41 +87,57 @@ def estimate(
         return _COMMUNICATION[what](
             table, cluster=cluster, device=device if isinstance(device, str | None) else device.name
         )
-    kind = KINDS.get(what)
-    if kind is None:
-        raise UsageError.unknown("kind of table", what, [*KINDS, *_COMMUNICATION])
-    missing = [name for name in kind.needed if name not in table]
-    if missing:
-        raise UsageError(f"a table for {what} needs the column {missing[0]!r}; it has {', '.join(map(str, table))}")
-    if "device" not in table and device is None:
-        raise UsageError("the table has no column 'device': name one with --device")
+    kind = _kind(what, table, is_device_named=device is not None)
     answers = chain(backend)
-    time, bound, who = np.full(len(table), np.nan), np.full(len(table), "", object), np.full(len(table), "", object)
-    reason = np.full(len(table), "", object)
+    n = len(table)
+    columns = {name: np.full(n, "", object) for name in ("time_us", "bound", "backend", "reason")}
+    columns["time_us"] = np.full(n, np.nan)
     usable = usable_rows(table, kind)
-    reason[~usable] = "a size is missing, not a number or below its least"
-    names = table["device"].astype(str).to_numpy() if "device" in table else np.full(len(table), "")
-    types = table[kind.dtype].astype(str).to_numpy() if kind.dtype in table else np.full(len(table), "bf16")
+    columns["reason"][~usable] = "a size is missing, not a number or below its least"
+    names = table["device"].astype(str).to_numpy() if "device" in table else np.full(n, "")
+    types = table[kind.dtype].astype(str).to_numpy() if kind.dtype in table else np.full(n, "bf16")
     for name in sorted(set(names.tolist())):
         spec = _device(name, device)
         for dtype in sorted(set(types[names == name].tolist())):
             at = np.flatnonzero((names == name) & (types == dtype) & usable)
             precision = ESTIMATED.get(dtype.lower())
             if spec is None or precision is None:
-                reason[at] = f"no device named {name!r}" if spec is None else f"no estimates for type {dtype!r}"
+                problem = f"no device named {name!r}" if spec is None else f"no estimates for type {dtype!r}"
+                columns["reason"][at] = problem
                 continue
-            system = System(device=spec if gpu_clock_mhz is None else spec.at_clock(gpu_clock_mhz))
+            system = System(device=spec).at_clock(gpu_clock_mhz)
             for rows, batch in _batches(kind, table, at, precision):
                 if isinstance(batch, str):
-                    reason[rows] = batch
+                    columns["reason"][rows] = batch
                     continue
-                found = answers.estimate_batch(batch, system)
-                known = ~np.isnan(found.time_us) & ~_without_rate(found, batch.flops())
-                time[rows] = np.where(known, found.time_us, np.nan)
-                for column, said in ((bound, found.bound), (who, found.backend)):
-                    column[rows] = np.where(known, np.array([word or "" for word in said], object), "")
-                reason[rows[~known]] = f"no backend of {backend!r} has figures for {dtype} on {spec.name}"
-    return table.assign(time_us=time, bound=bound, backend=who, reason=reason)
+                found = _answered(answers, batch, system)
+                for key, values in found.items():
+                    columns[key][rows] = values
+                unknown = rows[np.isnan(found["time_us"])]
+                columns["reason"][unknown] = f"no backend of {backend!r} has figures for {dtype} on {spec.name}"
+    return table.assign(**columns)
+
+
+def _kind(what: str, table: pd.DataFrame, *, is_device_named: bool) -> Kind:
+    kind = KINDS.get(what)
+    if kind is None:
+        raise UsageError.unknown("kind of table", what, [*KINDS, *_COMMUNICATION])
+    missing = [name for name in kind.needed if name not in table]
+    if missing:
+        raise UsageError(f"a table for {what} needs the column {missing[0]!r}; it has {', '.join(map(str, table))}")
+    if not is_device_named and "device" not in table:
+        raise UsageError("the table has no column 'device': name one with --device")
+    return kind
+
+
+def _answered(answers: Chain, batch: ColumnBatch, system: System) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    found = answers.estimate_batch(batch, system)
+    known = ~np.isnan(found.time_us) & ~_without_rate(found, batch.flops())
+    return {
+        "time_us": np.where(known, found.time_us, np.nan),
+        "bound": np.where(known, np.array([word or "" for word in found.bound], object), ""),
+        "backend": np.where(known, np.array([word or "" for word in found.backend], object), ""),
+    }
 
 
 def _without_rate(found: EstimateTable, flops: Floats) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -147,17 +163,11 @@ def _batches(
 
 
 def _device(name: str, given: HardwareSpec | str | None) -> HardwareSpec | None:
+    if not name:
+        return given if isinstance(given, HardwareSpec) else HardwareSpec.load(given or "")
     try:
-        return (
-            HardwareSpec.load(name)
-            if name
-            else given
-            if isinstance(given, HardwareSpec)
-            else HardwareSpec.load(given or "")
-        )
+        return HardwareSpec.load(name)
     except UsageError:
-        if not name:
-            raise
         return None
 
 
@@ -272,9 +282,11 @@ def operation_answers(
     dtype: str = "bf16",
     backend: str = "tile",
     gpu_clock_mhz: float | None = None,
-    backward: bool = False,
 ) -> list[Answer]:
-    """One kernel, and with ``backward`` its gradients each apart. UsageError for a size or type that is missing."""
+    """One kernel, and with ``sizes["backward"]`` its gradients each apart.
+
+    UsageError for a size or type that is missing.
+    """
     spec = HardwareSpec.load(device)
     precision = ESTIMATED.get(dtype.lower())
     if precision is None:
@@ -282,9 +294,9 @@ def operation_answers(
     makers = {"gemm": _gemms, "grouped-gemm": _grouped_gemms, "sdpa": _sdpas, "moe": _moes}
     if what not in makers:
         raise UsageError.unknown("operation", what, makers)
-    system = System(device=spec if gpu_clock_mhz is None else spec.at_clock(gpu_clock_mhz))
+    system = System(device=spec).at_clock(gpu_clock_mhz)
     answers = chain(backend)
-    return [_answer(name, work, precision, answers, system) for name, work in makers[what](sizes, precision, backward)]
+    return [_answer(name, work, precision, answers, system) for name, work in makers[what](sizes, precision)]
 
 
 _Named = list[tuple[str, ColumnBatch | SDPABackward]]
@@ -321,13 +333,15 @@ def _one(*values: float) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
     return [np.array([value], dtype=np.float64) for value in values]
 
 
-def _gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+def _gemms(sizes: Mapping[str, Any], precision: str) -> _Named:
     m, n, k, b = _one(*_size(sizes, "m", "n", "k", "b"))
-    products = [("forward", m, n, k), ("dgrad", m, k, n), ("wgrad", k, n, m)] if backward else [("gemm", m, n, k)]
+    products = [("gemm", m, n, k)]
+    if sizes.get("backward"):
+        products = [("forward", m, n, k), ("dgrad", m, k, n), ("wgrad", k, n, m)]
     return [(name, GEMMColumns.of(precision, rows, width, depth, b)) for name, rows, width, depth in products]
 
 
-def _grouped_gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+def _grouped_gemms(sizes: Mapping[str, Any], precision: str) -> _Named:
     n, k = _one(*_size(sizes, "n", "k"))
     if sizes.get("rows") is None:
         m, groups = _size(sizes, "m", "groups")
@@ -340,7 +354,7 @@ def _grouped_gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> 
         if min(rows) < 0 or not sum(rows):
             raise UsageError("--rows needs at least one row, and no value below 0")
     found: _Named = [("grouped gemm", GEMMColumns.ragged(precision, [rows], n, k))]
-    if backward:
+    if sizes.get("backward"):
         # The weights' gradient sums over each group's own rows: one product per group, priced at the mean.
         active = [r for r in rows if r]
         mean, count = _one(sum(active) / len(active), len(active))
@@ -352,12 +366,12 @@ def _grouped_gemms(sizes: Mapping[str, Any], precision: str, backward: bool) -> 
     return found
 
 
-def _sdpas(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
+def _sdpas(sizes: Mapping[str, Any], precision: str) -> _Named:
     given = {"s_kv": sizes.get("s_q"), "kv_heads": sizes.get("q_heads"), "d_v": sizes.get("d_qk")}
     given |= {name: value for name, value in sizes.items() if value is not None}
     b, s, heads, d, keys, kv_heads, d_v = _size(given, "b", "s_q", "q_heads", "d_qk", "s_kv", "kv_heads", "d_v")
     window = _size(given, "window")[0] if "window" in given else None
-    if sizes.get("latent") and (s > 1 or kv_heads > 1 or d_v > d or backward):
+    if sizes.get("latent") and (s > 1 or kv_heads > 1 or d_v > d or sizes.get("backward")):
         raise UsageError("--latent needs --s-q 1, --kv-heads 1 and --d-v at most --d-qk (decoding with one key head)")
     if keys < s or heads % kv_heads:
         raise UsageError(f"{s} queries over {keys} keys, {heads} query over {kv_heads} key heads is not possible")
@@ -369,7 +383,7 @@ def _sdpas(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
         precision=precision, b=one, s=q, past=past, q_heads=hq, kv_heads=hkv, d_qk=dq, d_v=dv, window=seen,
         causal=masked, value_in_key=bool(sizes.get("latent")),
     )  # fmt: skip
-    if not backward:
+    if not sizes.get("backward"):
         return [("sdpa", columns)]
     cached = Precision.of(precision).dtype
     gradient = SDPABackward(
@@ -379,8 +393,8 @@ def _sdpas(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
     return [("forward", columns), ("backward", gradient)]
 
 
-def _moes(sizes: Mapping[str, Any], precision: str, backward: bool) -> _Named:
-    if backward:
+def _moes(sizes: Mapping[str, Any], precision: str) -> _Named:
+    if sizes.get("backward"):
         raise UsageError(
             "a fused expert layer has no backward; estimate its GEMMs with tracelens estimate grouped-gemm"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tracelens.analysis.verdict.summary import Summary, Utilization
+from tracelens.analysis.verdict.summary import Steps, Summary, Utilization
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value
 from tracelens.schema import Column
@@ -62,24 +62,7 @@ def _input(summary: Summary) -> Iterator[Line]:
         yield _row("Rank", f"{ranks} of {source.world_size}" if source.world_size else ranks)
     yield _row("Window analyzed", source.window, None, f"Left out: {source.left_out}" if source.left_out else None)
     if summary.steps:
-        steps = summary.steps
-        window = f"steps {steps.window}" if steps.window else None
-        left_out = f"Left out: {steps.left_out}" if steps.left_out else None
-        yield _row("Steps", steps.count, window, left_out, number_format="#,##0")
-        yield _row("Time per step (ms), mean", steps.time_us / 1e3, number_format="#,##0.000")
-        if steps.spread is not None:
-            note = "Standard deviation as a share of the mean."
-            yield _row("Spread of the step time", steps.spread, "±", note, number_format=PERCENT)
-        for figure, what in ((steps.shortest_us, "shortest"), (steps.longest_us, "longest"), (steps.host_us, "host")):
-            if figure is not None:
-                yield _row(f"Time per step (ms), {what}", figure / 1e3, number_format="#,##0.000")
-        if steps.before_events:
-            note = "Device events queued before the recording: in no step."
-            yield _row("Before the first step", steps.before_events, None, note, number_format="#,##0")
-            yield _row("Before the first step (ms)", steps.before_us / 1e3, number_format="#,##0.000")
-        if steps.skipped_us:
-            note = "Idle time after the host waited for earlier work: in no step."
-            yield _row("Left out of the first step (ms)", steps.skipped_us / 1e3, None, note, number_format="#,##0.000")
+        yield from _steps(summary.steps)
     if source.torch_version:
         yield _row("PyTorch", source.torch_version)
     if summary.extensions:
@@ -88,6 +71,26 @@ def _input(summary: Summary) -> Iterator[Line]:
         yield _row("Note", notice.id, notice.count, notice.text, number_format="#,##0")
     for missing in summary.cannot_answer:
         yield _row("Cannot be answered", missing.question, None, missing.because)
+
+
+def _steps(steps: Steps) -> Iterator[Line]:
+    window = f"steps {steps.window}" if steps.window else None
+    left_out = f"Left out: {steps.left_out}" if steps.left_out else None
+    yield _row("Steps", steps.count, window, left_out, number_format="#,##0")
+    yield _row("Time per step (ms), mean", steps.time_us / 1e3, number_format="#,##0.000")
+    if steps.spread is not None:
+        note = "Standard deviation as a share of the mean."
+        yield _row("Spread of the step time", steps.spread, "±", note, number_format=PERCENT)
+    for figure, what in ((steps.shortest_us, "shortest"), (steps.longest_us, "longest"), (steps.host_us, "host")):
+        if figure is not None:
+            yield _row(f"Time per step (ms), {what}", figure / 1e3, number_format="#,##0.000")
+    if steps.before_events:
+        note = "Device events queued before the recording: in no step."
+        yield _row("Before the first step", steps.before_events, None, note, number_format="#,##0")
+        yield _row("Before the first step (ms)", steps.before_us / 1e3, number_format="#,##0.000")
+    if steps.skipped_us:
+        note = "Idle time after the host waited for earlier work: in no step."
+        yield _row("Left out of the first step (ms)", steps.skipped_us / 1e3, None, note, number_format="#,##0.000")
 
 
 _COVERAGE = (

@@ -105,14 +105,19 @@ def _placed(claim: Claim, frame: pd.DataFrame, *, is_added: bool = False) -> tup
 def make_sheet(
     title: str, frame: pd.DataFrame, columns: ColumnSet, text: str = "", *, is_family: bool = False
 ) -> Sheet:
-    """``frame`` in the order of ``columns``; of what it has beside them, dimensions come second, the rest last."""
-    keys = [key for key in map(str, frame.columns) if not key.startswith("_")]
-    known = [key for key in columns if key in keys]
-    dimensions = [key for key in keys if key.startswith("param: ") and key not in columns]
-    rest = [key for key in keys if key not in columns and key not in dimensions]
-    ordered = [column_for(key, columns) for key in (*known[:1], *dimensions, *known[1:], *rest)]
+    """``frame`` with its columns as they are shown, without the optional ones that are empty."""
+    ordered = [column_for(key, columns) for key in _shown_keys(frame, columns)]
     shown = tuple(column for column in ordered if not (column.optional and _is_left_out(column, frame[column.key])))
     return Sheet(title=title, frame=frame[[c.key for c in shown]], columns=shown, text=text, is_family=is_family)
+
+
+def _shown_keys(frame: pd.DataFrame, columns: ColumnSet) -> list[str]:
+    """In the order of ``columns``; of what is beside them, dimensions of a model come second, the rest last."""
+    keys = [key for key in map(str, frame.columns) if not key.startswith("_")]
+    known = [key for key in columns if key in keys]
+    others = [key for key in keys if key not in columns]
+    dimensions = [key for key in others if key.startswith("param: ")]
+    return [*known[:1], *dimensions, *known[1:], *(key for key in others if key not in dimensions)]
 
 
 def json_views(result: Analyzed, sheets: Sequence[Sheet]) -> dict[str, pd.DataFrame]:

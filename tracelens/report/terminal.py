@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from tracelens.analysis.verdict.summary import COMPLETE, CategoryRow, Summary, Throughput, Utilization
+from tracelens.analysis.verdict.summary import COMPLETE, Busy, CategoryRow, Summary, Throughput, Utilization
 from tracelens.files.safe_text import clipped, display_width, terminal_text
 from tracelens.report.figures import (
     bound_text,
@@ -62,21 +62,8 @@ def _painted(row: _Row, color: bool) -> str:
 
 
 def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
-    source = summary.input
-    parts = []
-    if source.ranks:
-        several = len(source.ranks) > 1
-        ranks = f"{source.ranks[0]}-{source.ranks[-1]}" if several else str(source.ranks[0])
-        of_world = f" of {source.world_size}" if source.world_size else ""
-        parts.append(f"rank{'s' if several else ''} {ranks}{of_world}")
-    if summary.steps:
-        parts.append(f"{summary.steps.count} step{'s' if summary.steps.count != 1 else ''}")
-    parts.append(summary.device.label if summary.device.figures else f"{summary.device.label} (no spec)")
-    if source.torch_version:
-        parts.append(f"torch {source.torch_version}")
-    took = "" if seconds is None else f" in {seconds:.1f} s"
-    parts.append(f"{_events(source.events)}{took}")
-    details, stem = terminal_text(" · ".join(parts)), terminal_text(trace_name(source.file))
+    details = terminal_text(" · ".join(_recording(summary, seconds)))
+    stem = terminal_text(trace_name(summary.input.file))
     if display_width(stem) + display_width(details) + 3 <= WIDTH:
         yield _Row(text=f" {stem}  {details}", style=_BOLD)
     else:
@@ -93,18 +80,38 @@ def _header(summary: Summary, seconds: float | None) -> Iterator[_Row]:
     if summary.utilization is not None:
         yield _Row(text=f" {_utilization(summary.utilization)}")
     if summary.busy is not None:
-        busy = summary.busy
-        yield _Row(
-            text=f" GPU busy {shown_percent(busy.busy)}  = compute {100 * busy.compute:.1f} + exposed comm "
-            f"{100 * busy.exposed_comm:.1f} + memcpy {100 * busy.memcpy:.1f}; idle {shown_percent(busy.idle)}"
-        )
-        if busy.idle >= _MUCH_IDLE and busy.idle_causes:
-            causes = [f"{cause} {100 * share:.1f}" for cause, share in busy.idle_causes if share >= _LEAST_CAUSE]
-            others = sum(share for _, share in busy.idle_causes if share < _LEAST_CAUSE)
-            causes += [f"others {100 * others:.1f}"] if others >= _TENTH else []
-            first, *more = _wrapped(" + ".join(cause.replace(" ", _HARD_SPACE) for cause in causes), WIDTH - 11)
-            yield _Row(text=f"     idle: {first}")
-            yield from (_Row(text=f"           {line}") for line in more)
+        yield from _busy(summary.busy)
+
+
+def _recording(summary: Summary, seconds: float | None) -> Iterator[str]:
+    """Whose trace it is: ranks, steps, device, PyTorch, events."""
+    source = summary.input
+    if source.ranks:
+        several = len(source.ranks) > 1
+        ranks = f"{source.ranks[0]}-{source.ranks[-1]}" if several else str(source.ranks[0])
+        of_world = f" of {source.world_size}" if source.world_size else ""
+        yield f"rank{'s' if several else ''} {ranks}{of_world}"
+    if summary.steps:
+        yield f"{summary.steps.count} step{'s' if summary.steps.count != 1 else ''}"
+    yield summary.device.label if summary.device.figures else f"{summary.device.label} (no spec)"
+    if source.torch_version:
+        yield f"torch {source.torch_version}"
+    took = "" if seconds is None else f" in {seconds:.1f} s"
+    yield f"{_events(source.events)}{took}"
+
+
+def _busy(busy: Busy) -> Iterator[_Row]:
+    yield _Row(
+        text=f" GPU busy {shown_percent(busy.busy)}  = compute {100 * busy.compute:.1f} + exposed comm "
+        f"{100 * busy.exposed_comm:.1f} + memcpy {100 * busy.memcpy:.1f}; idle {shown_percent(busy.idle)}"
+    )
+    if busy.idle >= _MUCH_IDLE and busy.idle_causes:
+        causes = [f"{cause} {100 * share:.1f}" for cause, share in busy.idle_causes if share >= _LEAST_CAUSE]
+        others = sum(share for _, share in busy.idle_causes if share < _LEAST_CAUSE)
+        causes += [f"others {100 * others:.1f}"] if others >= _TENTH else []
+        first, *more = _wrapped(" + ".join(cause.replace(" ", _HARD_SPACE) for cause in causes), WIDTH - 11)
+        yield _Row(text=f"     idle: {first}")
+        yield from (_Row(text=f"           {line}") for line in more)
 
 
 def _time(summary: Summary) -> Iterator[str]:

@@ -27,7 +27,7 @@ from tracelens.option_fields import made, takes
 from tracelens.routing.config import Dispatch, RouteOptions, element_type
 from tracelens.routing.recorded_split import recorded_split
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
-from tracelens.workload.original_routing import RoutingTable, seed_routing
+from tracelens.workload.original_routing import HotExperts, RoutingTable, seed_routing
 from tracelens.workload.placement import Placement, eplb
 from tracelens.workload.token_routing import (
     UNIFORM,
@@ -351,8 +351,7 @@ class MeshScenario:
             tokens=routing.tokens,
             experts=routing.experts,
             topk=routing.topk,
-            hot_ratio=self.hot_ratio,
-            hot_weight=self.hot_weight,
+            hot=HotExperts(ratio=self.hot_ratio, weight=self.hot_weight),
             ranks=routing.ranks,
             seed=routing.seed,
         )

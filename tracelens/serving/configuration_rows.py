@@ -48,42 +48,45 @@ class PointEstimate:
 
 def point_of(row: Mapping[str, Any]) -> Point:
     """A row of serving_points.csv's columns; UsageError says what a row lacks."""
-
-    def whole(name: str, default: int | None = None) -> int:
-        value = row.get(name)
-        if value is None or (isinstance(value, float) and math.isnan(value)) or value == "":
-            if default is None:
-                raise UsageError(f"{name} is empty")
-            return default
-        try:
-            number = int(float(value))
-        except (OverflowError, ValueError):
-            raise UsageError(f"{name} is not a number: {value!r}") from None
-        if number == 0 and default is not None:
-            return default
-        if number < 1:
-            raise UsageError(f"{name} must be at least 1, not {number}")
-        return number
-
     if str(row.get("mode") or "agg") != "agg":
         raise UsageError(f"--batch does not simulate mode {row.get('mode')}; use --prefill-replicas")
-    batch = row.get("concurrency")
-    name = "concurrency" if batch is not None and not (isinstance(batch, float) and math.isnan(batch)) else "batch_size"
+    name = "batch_size" if _is_missing(row.get("concurrency")) else "concurrency"
     precision = row.get("precision")
     return Point(
         model=str(row["model_path"]),
         system=str(row["system"]),
         precision=precision if isinstance(precision, str) and precision else None,
-        input_tokens=whole("isl"),
-        output_tokens=whole("osl"),
-        concurrency=whole(name),
+        input_tokens=_whole(row, "isl"),
+        output_tokens=_whole(row, "osl"),
+        concurrency=_whole(row, name),
         parallelism=Parallelism(
-            tp=whole("tp_size", 1),
-            pp=whole("pp_size", 1),
-            dp=whole("attention_dp_size", 1),
-            ep=whole("moe_ep_size", 1),
+            tp=_whole(row, "tp_size", 1),
+            pp=_whole(row, "pp_size", 1),
+            dp=_whole(row, "attention_dp_size", 1),
+            ep=_whole(row, "moe_ep_size", 1),
         ),
     )
+
+
+def _whole(row: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value: Any = row.get(name)
+    if _is_missing(value) or value == "":
+        if default is None:
+            raise UsageError(f"{name} is empty")
+        return default
+    try:
+        number = int(float(value))
+    except (OverflowError, ValueError):
+        raise UsageError(f"{name} is not a number: {value!r}") from None
+    if number == 0 and default is not None:
+        return default
+    if number < 1:
+        raise UsageError(f"{name} must be at least 1, not {number}")
+    return number
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 class PointSimulator:

@@ -131,14 +131,23 @@ def summary(
         good = _good(served, objectives)
         figures["goodput_requests_per_s"] = _over(int(good.sum()), window_s)
         figures["good_share"] = _over(int(good.sum()), len(served))
-    steps = outcome.steps
-    time_fs = window_s * FS_PER_S
-    decode_steps = sum(log.decode_steps for log in steps)
-    waited_ms = float(served["queue_ms"].sum())
     figures |= {
-        "mean_waiting": _over(waited_ms, window_s * 1e3),
+        "mean_waiting": _over(float(served["queue_ms"].sum()), window_s * 1e3),
         "mean_in_system": _over(float(served["e2e_ms"].sum()), window_s * 1e3),
-        "mean_batch": _over(sum(log.decoded for log in steps), decode_steps),
+        **_load(outcome, window_s),
+    }
+    if price_per_gpu_hour is not None:
+        spent = price_per_gpu_hour * outcome.devices * window_s / 3600
+        figures["cost_per_million_output_tokens"] = _over(spent * 1e6, output)
+        figures["cost_per_million_tokens"] = _over(spent * 1e6, output + given)
+    return figures
+
+
+def _load(outcome: Outcome, window_s: float) -> dict[str, float | int | None]:
+    """How full the replicas were, and what they did."""
+    steps, time_fs = outcome.steps, window_s * FS_PER_S
+    return {
+        "mean_batch": _over(sum(log.decoded for log in steps), sum(log.decode_steps for log in steps)),
         "mean_context_tokens": _over(sum(log.context_time for log in steps), time_fs),
         "kv_pool_tokens": outcome.pool_tokens,
         "kv_peak_tokens": max(outcome.peak_blocks, default=0) * outcome.block_tokens,
@@ -152,11 +161,6 @@ def summary(
         "transfer_events": sum(log.transfer_events for log in steps),
         "devices": outcome.devices,
     }
-    if price_per_gpu_hour is not None:
-        spent = price_per_gpu_hour * outcome.devices * window_s / 3600
-        figures["cost_per_million_output_tokens"] = _over(spent * 1e6, output)
-        figures["cost_per_million_tokens"] = _over(spent * 1e6, output + given)
-    return figures
 
 
 #: Figures that say how a run was simulated, and so differ between levels of detail.

@@ -178,7 +178,8 @@ def _vllm_benchmark(text: Mapping[str, Any], file: Path) -> Measured:
     )
 
 
-def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measured:
+def _of_one_run(rows: list[dict[str, str]], file: Path, run: str | None) -> list[dict[str, str]]:
+    """Its requests with prompt and output tokens, by arrival."""
     names = list(dict.fromkeys(row.get("gpu", "") for row in rows))
     wanted = run if run is not None else names[0]
     if wanted not in names or (run is None and len(names) > 1):
@@ -190,7 +191,11 @@ def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measur
     ]
     if not kept:
         raise InputError(f"{file} has no requests with prompt and output tokens")
-    kept.sort(key=lambda row: float(row["arrival_s"]))
+    return sorted(kept, key=lambda row: float(row["arrival_s"]))
+
+
+def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measured:
+    kept = _of_one_run(rows, file, run)
     start = float(kept[0]["arrival_s"])
 
     def times(name: str) -> tuple[float, ...] | None:

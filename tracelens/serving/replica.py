@@ -101,6 +101,12 @@ class Replica:
         for lane in self.lanes:
             lane.notice()
 
+    @property
+    def passes_runs(self) -> bool:
+        """Whether many decode steps may pass as one: nobody looks between them, and each yields whole tokens."""
+        is_watched = self.record is not None or self.steps.series is not None or self.level == "high"
+        return len(self.lanes) == 1 and not is_watched and self.advance % _ONE == 0
+
     def cached_pieces(self, pieces: Sequence[int]) -> int:
         """How many leading pieces of a prompt the cache holds."""
         return self.pool.cached(pieces)
@@ -247,9 +253,7 @@ class Lane:
     def admit(self, *, whole: bool = False) -> int | None:
         """See ``policies.base.LaneView``."""
         replica, pool = self.replica, self.pool
-        if not replica.waiting or len(self) >= self.limit:
-            return None
-        if len(replica.lanes) > 1 and len(self) > min(len(lane) for lane in replica.lanes):
+        if not self._has_place():
             return None
         request = replica.waiting.first()
         requests = replica.requests
@@ -273,13 +277,7 @@ class Lane:
         if self.log.scheduled[request] < 0:
             self.log.scheduled[request] = self.queue.now
         if kept:
-            replica.kept.discard(request)
-            if replica.swap_fs_per_token and self.log.preempted[request]:
-                self._extra += prompt * replica.swap_fs_per_token
-            # Without others to decode, there is nothing to reserve but its own next block
-            self._reserved = self._reserved or not self.decoding
-            since = self.log.last[request] if self.log.preempted[request] else self.log.first[request]
-            self._join(request, prompt, replica.done[request], since)
+            self._resume(request, prompt)
             return 0
         cached = min(found * pool.piece_blocks * pool.block_tokens, prompt - 1)
         self._hits[request] = cached
@@ -305,37 +303,58 @@ class Lane:
             self._stuck = False
         return preempted
 
+    def _has_place(self) -> bool:
+        """Whether a request waits for which this lane, the shortest one, has a sequence left."""
+        lanes = self.replica.lanes
+        if not self.replica.waiting or len(self) >= self.limit:
+            return False
+        return len(lanes) == 1 or len(self) <= min(len(lane) for lane in lanes)
+
+    def _resume(self, request: int, prompt: int) -> None:
+        """``request`` decodes on with the cache that was kept for it."""
+        replica, preempted = self.replica, self.log.preempted[request]
+        replica.kept.discard(request)
+        if replica.swap_fs_per_token and preempted:
+            self._extra += prompt * replica.swap_fs_per_token
+        # Without others to decode, there is nothing to reserve but its own next block
+        self._reserved = self._reserved or not self.decoding
+        since = self.log.last[request] if preempted else self.log.first[request]
+        self._join(request, prompt, replica.done[request], since)
+
     def run(self) -> Process:
         """The lane's life: plan a step, let it pass, account for it."""
         replica, queue = self.replica, self.queue
-        plain = len(replica.lanes) == 1 and replica.record is None and replica.advance % _ONE == 0
-        runs = plain and replica.level != "high" and replica.steps.series is None
+        looks_ahead = replica.passes_runs
+        chunks: list[tuple[int, int]]
         while True:
             if self.decoding and not self.partial and (self._stuck or not replica.waiting):
-                if runs:
-                    steps, line = self._ahead()
-                    if steps > 0 and line is not None:
-                        yield from self._run_decodes(steps, line)
-                        continue
+                steps, line = self._ahead() if looks_ahead else (0, None)
+                if steps > 0 and line is not None:
+                    yield from self._run_decodes(steps, line)
+                    continue
                 self.make_room()
-                chunks: list[tuple[int, int]] = []
-                decode = self.decoding > 0
+                chunks, decode = [], self.decoding > 0
                 if not decode:
                     continue
             else:
-                chunks, decode = replica.plan(self)
-                self._stuck = not chunks and bool(replica.waiting)
+                chunks, decode = self._plan()
                 if not chunks and not decode:
                     self._is_idle = True
                     yield self._idle
                     continue
-            if self._reserved and not decode:
-                self.pool.give(self._phases[self.number % len(self._phases)])
-                self._reserved = False
             if chunks:
                 yield from self._run_mixed(chunks, decode)
             else:
                 yield from self._run_decode(queue)
+
+    def _plan(self) -> tuple[list[tuple[int, int]], bool]:
+        """What the policy takes into the next step; a step without decoding gives back what was reserved for it."""
+        chunks, decode = self.replica.plan(self)
+        self._stuck = not chunks and bool(self.replica.waiting)
+        if chunks and not decode and self._reserved:
+            self.pool.give(self._phases[self.number % len(self._phases)])
+            self._reserved = False
+        return chunks, decode
 
     def _run_decode(self, queue: EventQueue) -> Process:
         """One decode step in all its parts."""

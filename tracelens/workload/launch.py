@@ -62,6 +62,10 @@ class _Keys:
             raise InputError(f"{self.file}: {name} must be a whole number, got {value!r}")
         return int(value.replace("_", ""))
 
+    def size(self, name: str, default: int) -> int:
+        """``default`` where none is given, or 0."""
+        return self.whole(name) or default
+
     def flag(self, name: str) -> bool:
         value = (self.values.get(name) or "").lower()
         self.read.add(name)
@@ -152,7 +156,7 @@ def _switches(keys: _Keys) -> dict[str, object]:
     on = {name: keys.flag(name) for name in names}
     turbo, kind = on["enable_primus_turbo"], keys.text("moe_token_dispatcher_type")
     flexible = keys.text("moe_flex_dispatcher_backend") in ("deepep", "hybridep") and kind == "flex"
-    deepep = on["moe_enable_deepep"] or flexible or (turbo and on["use_turbo_deepep"])
+    deepep = any((on["moe_enable_deepep"], flexible, turbo and on["use_turbo_deepep"]))
     # Primus' legacy grouped GEMM is a loop over experts; its turbo kernel, and Megatron's, take all at once.
     legacy = on["moe_use_legacy_grouped_gemm"] and not (turbo and on["use_turbo_grouped_mlp"])
     together = (keys.text("moe_grouped_gemm") or "true").lower() not in _FALSE
@@ -225,17 +229,15 @@ def _graphs(keys: _Keys) -> str:
 def _model(keys: _Keys) -> ModelConfig | None:
     """The model of the shape that the file gives, else the bundled one that ``model`` names."""
     layers, hidden, heads = (keys.whole(key) for key in ("num_layers", "hidden_size", "num_attention_heads"))
-    named = keys.text("model")
+    keys.text("model")
     if layers is None or hidden is None or heads is None:
-        try:
-            return ModelConfig.load(Path(named).stem if named and named.endswith(".yaml") else named) if named else None
-        except TracelensError as error:
-            raise InputError(f"{keys.file}: model: {error}") from error
+        return _bundled(keys)
     vocab = keys.whole("padded_vocab_size") or keys.whole("vocab_size")
     if vocab is None:
         raise InputError(f"{keys.file}: vocab_size is missing, which logits and embedding need")
-    count, ffn = keys.whole("num_experts"), keys.whole("ffn_hidden_size") or 4 * hidden
+    count, ffn = keys.whole("num_experts"), keys.size("ffn_hidden_size", 4 * hidden)
     latent = _latent(keys) if keys.flag("multi_latent_attention") else None
+    biased, is_rms = not keys.flag("disable_bias_linear"), keys.text("normalization") == "RMSNorm"
     return ModelConfig(
         name=keys.file,
         label=keys.file,
@@ -247,28 +249,48 @@ def _model(keys: _Keys) -> ModelConfig | None:
         gated=keys.flag("swiglu"),
         q_heads=heads,
         kv_heads=_query_groups(keys, heads) if latent is None else heads,
-        head_dim=None if latent is not None else keys.whole("kv_channels") or hidden // heads,
+        head_dim=None if latent is not None else keys.size("kv_channels", hidden // heads),
         qk_norm=keys.flag("qk_layernorm") and latent is None,
-        qkv_bias=keys.flag("add_qkv_bias") or not keys.flag("disable_bias_linear"),
-        out_bias=not keys.flag("disable_bias_linear"),
-        mlp_bias=not keys.flag("disable_bias_linear"),
-        norm="rms" if keys.text("normalization") == "RMSNorm" else "layer",
-        norm_bias=keys.text("normalization") != "RMSNorm",
+        qkv_bias=keys.flag("add_qkv_bias") or biased,
+        out_bias=biased,
+        mlp_bias=biased,
+        norm="rms" if is_rms else "layer",
+        norm_bias=not is_rms,
         tied_embeddings=not keys.flag("untie_embeddings_and_output_weights"),
-        positions=0 if keys.text("position_embedding_type") in ("rope", "none") else keys.whole(
-            "max_position_embeddings"
-        ) or 0,
+        positions=_positions(keys),
         dtype=DType.BF16,
-        mtp_layers=keys.whole("mtp_num_layers") or 0,
+        mtp_layers=keys.size("mtp_num_layers", 0),
         mtp_blocks=SPARSE_LAYER if count else DENSE_LAYER,
         latent_attention=latent,
-        experts=None if count is None else Experts(
-            count=count,
-            top_k=keys.whole("moe_router_topk") or 2,
-            ffn=keys.whole("moe_ffn_hidden_size") or ffn,
-            shared_ffn=keys.whole("moe_shared_expert_intermediate_size") or 0,
-        ),
-    )  # fmt: skip
+        experts=None if count is None else _experts(keys, count, ffn),
+    )
+
+
+def _bundled(keys: _Keys) -> ModelConfig | None:
+    """The model that ``model`` names, by itself or by a file of Primus."""
+    named = keys.text("model")
+    if not named:
+        return None
+    try:
+        return ModelConfig.load(Path(named).stem if named.endswith(".yaml") else named)
+    except TracelensError as error:
+        raise InputError(f"{keys.file}: model: {error}") from error
+
+
+def _positions(keys: _Keys) -> int:
+    """Learned position embeddings."""
+    if keys.text("position_embedding_type") in ("rope", "none"):
+        return 0
+    return keys.size("max_position_embeddings", 0)
+
+
+def _experts(keys: _Keys, count: int, ffn: int) -> Experts:
+    return Experts(
+        count=count,
+        top_k=keys.size("moe_router_topk", 2),
+        ffn=keys.size("moe_ffn_hidden_size", ffn),
+        shared_ffn=keys.size("moe_shared_expert_intermediate_size", 0),
+    )
 
 
 def _query_groups(keys: _Keys, heads: int) -> int:

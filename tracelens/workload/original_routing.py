@@ -66,13 +66,19 @@ class RoutingTable:
         return cls(experts=chosen, weights=table[:, :topk].astype(np.float32), source=source)
 
 
-def seed_routing(
-    *, tokens: int, experts: int, topk: int, hot_ratio: float, hot_weight: float, ranks: int, seed: int
-) -> RoutingTable:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotExperts:
+    """The share of the experts that are hot, and the probability that a draw goes to one of them."""
+
+    ratio: float
+    weight: float
+
+
+def seed_routing(*, tokens: int, experts: int, topk: int, hot: HotExperts, ranks: int, seed: int) -> RoutingTable:
     """``random.sample`` picks the hot experts, ``numpy.random.choice`` the experts of each token, without replacement.
 
-    Both generators start from ``seed``. A hot expert is drawn with probability hot_weight / hot, a cold one with
-    (1 - hot_weight) / cold; drawing without replacement lowers the share that the hot ones get. UsageError beyond 128
+    Both generators start from ``seed``. Of n hot experts each is drawn with probability weight / n, a cold one with
+    (1 - weight) / cold; drawing without replacement lowers the share that the hot ones get. UsageError beyond 128
     experts or 32,768 tokens, where those rules wrap to negative ids.
     """
     if experts > _MOST_EXPERTS or tokens > _MOST_TOKENS:
@@ -84,19 +90,19 @@ def seed_routing(
         raise UsageError(f"top-k {topk} needs at least as many experts, there are {experts}")
     if experts % ranks:
         raise UsageError(f"{experts} experts do not divide over {ranks} ranks; give a map of experts to ranks")
-    hot = int(experts * hot_ratio)
-    if not 0 < hot <= experts or not 0 <= hot_weight <= 1:
+    count, weight = int(experts * hot.ratio), hot.weight
+    if not 0 < count <= experts or not 0 <= weight <= 1:
         raise UsageError(
-            f"hot ratio {hot_ratio} of {experts} experts with hot weight {hot_weight} is not a valid distribution"
+            f"hot ratio {hot.ratio} of {experts} experts with hot weight {weight} is not a valid distribution"
         )
     picker, generator = random.Random(seed), np.random.RandomState(seed)  # noqa: S311 - reproduces a simulation
-    hot_experts = picker.sample(range(experts), hot)
+    hot_experts = picker.sample(range(experts), count)
     order = hot_experts + [e for e in range(experts) if e not in set(hot_experts)]
-    cold = experts - hot
-    chance = [hot_weight / hot] * hot + [(1 - hot_weight) / cold] * cold if cold else [1 / hot] * hot
+    cold = experts - count
+    chance = [weight / count] * count + [(1 - weight) / cold] * cold if cold else [1 / count] * count
     if np.count_nonzero(chance) < topk:
         raise UsageError(
-            f"top-k {topk} needs as many experts with a probability above 0; hot weight {hot_weight:g} leaves fewer"
+            f"top-k {topk} needs as many experts with a probability above 0; hot weight {weight:g} leaves fewer"
         )
     chosen = np.array([generator.choice(order, topk, replace=False, p=chance) for _ in range(tokens)])
     weights = generator.uniform(size=(tokens, topk)).astype(np.float32)

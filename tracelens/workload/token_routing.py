@@ -302,7 +302,7 @@ def group_limited_top_k(
 
 
 def route_group_limited(
-    weights: Floats, *, tokens: int, topk: int, groups: int, best_groups: int, best_in_group: int = 2, seed: int = 0
+    weights: Floats, *, tokens: int, topk: int, groups: int, best_groups: int, seed: int = 0
 ) -> Assignment:
     """Group-limited gating of log weights plus Gumbel noise; without groups that would be ``sample``."""
     experts = len(weights)
@@ -314,7 +314,7 @@ def route_group_limited(
     for start in range(0, tokens, _BLOCK):
         logits = base + rng.gumbel(size=(min(_BLOCK, tokens - start), experts))
         chosen[start : start + len(logits)] = group_limited_top_k(
-            sigmoid(logits), topk, groups=groups, best_groups=best_groups, best_in_group=best_in_group
+            sigmoid(logits), topk, groups=groups, best_groups=best_groups
         )
     return chosen
 
@@ -361,19 +361,9 @@ def read_routing(path: Path, *, topk: int | None, tokens: int | None = None, see
     [experts]. ``.csv`` without header: one column is routings per expert, more are the chosen ids of each token.
     Leading dimensions (layers) are joined. Counts need ``tokens`` or ``topk``. InputError, UsageError.
     """
-    if path.suffix == ".npz":
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-        except (ValueError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path} is not an .npz file of numbers") from error
-    else:
-        matrix = read_numbers(path)
-        arrays = {"counts": matrix[:, 0]} if matrix.shape[1] == 1 else {"experts": matrix}
+    arrays = _arrays(path)
     if "experts" in arrays:
-        ids = arrays["experts"].reshape(-1, arrays["experts"].shape[-1])
+        ids = _rows(arrays["experts"])
         if ids.size == 0 or (ids != np.floor(ids)).any() or ids.min() < DROPPED:
             raise InputError(f"{path}: an expert id must be a whole number of at least 0")
         given = arrays.get("num_experts")
@@ -382,19 +372,41 @@ def read_routing(path: Path, *, topk: int | None, tokens: int | None = None, see
     if "logits" in arrays:
         if topk is None:
             raise UsageError(f"{path} contains router logits: give top-k")
-        logits = arrays["logits"].reshape(-1, arrays["logits"].shape[-1]).astype(np.float64)
+        logits = _rows(arrays["logits"]).astype(np.float64)
         return top_k(logits, topk), logits.shape[1]
     if "counts" in arrays:
-        counts = arrays["counts"].reshape(-1, arrays["counts"].shape[-1]).sum(axis=0)
+        counts = _rows(arrays["counts"]).sum(axis=0)
         if (counts != np.floor(counts)).any() or counts.min() < 0:
             raise InputError(f"{path}: routings per expert must be whole numbers")
-        if tokens is None and topk is None:
-            raise UsageError(f"{path} contains routings per expert: give top-k")
-        rows = tokens if tokens is not None else int(counts.sum()) // max(1, topk or 1)
-        if topk is not None and tokens is None and counts.sum() % topk:
-            raise UsageError(f"{path}: {int(counts.sum()):,} routings are not a multiple of top-k {topk}")
+        rows = tokens if tokens is not None else _counted_tokens(path, int(counts.sum()), topk)
         return from_counts(counts.astype(np.int64), tokens=rows, seed=seed), len(counts)
     raise InputError(f"{path} contains {', '.join(sorted(arrays)) or 'nothing'}; expected logits, experts or counts")
+
+
+def _rows(array: NDArray[Any]) -> NDArray[Any]:
+    return array.reshape(-1, array.shape[-1])
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    if path.suffix != ".npz":
+        matrix = read_numbers(path)
+        return {"counts": matrix[:, 0]} if matrix.shape[1] == 1 else {"experts": matrix}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not an .npz file of numbers") from error
+
+
+def _counted_tokens(path: Path, routings: int, topk: int | None) -> int:
+    """So many tokens of ``topk`` routings each."""
+    if topk is None:
+        raise UsageError(f"{path} contains routings per expert: give top-k")
+    if topk < 1 or routings % topk:
+        raise UsageError(f"{path}: {routings:,} routings are not a multiple of top-k {topk}")
+    return routings // topk
 
 
 def _alias_table(weights: Floats) -> tuple[Floats, NDArray[np.intp]]:

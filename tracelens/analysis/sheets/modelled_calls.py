@@ -47,6 +47,7 @@ class Work:
         chosen: Callable[[WorkColumns], EstimateTable] | None = None,
         limits: Limits | None = None,
     ) -> None:
+        self.readings = readings
         known = [r for r in readings.readings if r.model is not None]
         models = [r.model for r in known if r.model is not None]
         self.columns = WorkColumns.of(models, [r.computed_in for r in known])
@@ -68,7 +69,6 @@ class Work:
 def modelled_table(
     table: TraceTable,
     activity: DeviceActivity,
-    readings: OpReadings,
     calls: Calls,
     work: Work,
     exchanges: Mapping[int, Exchange],
@@ -80,6 +80,7 @@ def modelled_table(
     ``hbm_*`` is device memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting
     included. Calls with another number ``apart`` are in other rows.
     """
+    readings = work.readings
     reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
     group = Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
     kernel_name, categories = calls.kernel_name[group.first].tolist(), calls.category[group.first].tolist()

@@ -65,7 +65,7 @@ class PricedCalls:
         )
 
         def rows(part: DeviceActivity, calls: Calls, apart: Codes) -> pd.DataFrame:
-            return modelled_table(table, part, readings, calls, work, attribution.exchanges, apart)
+            return modelled_table(table, part, calls, work, attribution.exchanges, apart)
 
         def count(part: DeviceActivity, timeline: Timeline) -> Counted:
             calls, category = unified_calls(table, tree, part, readings)

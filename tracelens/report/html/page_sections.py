@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 from tracelens.analysis.page.icicle import Icicle
 from tracelens.analysis.page.roofs import Roofs
 from tracelens.analysis.page.step_timeline import StepTimeline
-from tracelens.analysis.verdict.summary import CategoryRow, Summary
+from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import plain_values
 from tracelens.report.charts.markup import Content, Markup, joined, tag
@@ -86,7 +87,32 @@ def _facts(summary: Summary) -> Iterator[str]:
 
 
 def _tiles(summary: Summary) -> Iterator[Markup]:
-    steps, busy, rate, coverage = summary.steps, summary.busy, summary.throughput, summary.coverage
+    busy = summary.busy
+    yield from _time_tile(summary.steps, busy)
+    if busy is not None:
+        yield _tile(
+            "GPU busy", shown_percent(busy.busy), f"idle {shown_percent(busy.idle)}",
+            "Union of all device events over the steps, or the window without steps, whatever stream they ran on.",
+        )  # fmt: skip
+    if summary.throughput is not None:
+        yield _throughput_tile(summary.throughput)
+    used = summary.utilization
+    if used is not None and used.mfu is not None:
+        hardware = "" if used.hfu is None else f", hardware FLOPs {shown_percent(used.hfu)}"
+        yield _tile(
+            "Model FLOPs utilization", shown_percent(used.mfu), f"of dense {used.dtype} peak{hardware}",
+            f"FLOPs that {used.model} needs for {used.tokens:,} tokens ({used.tokens_source}), divided among "
+            f"{used.ranks} ranks ({used.ranks_source}), over the step's time and the data sheet's rate.",
+        )  # fmt: skip
+    if summary.coverage.perf_model is not None:
+        yield _tile(
+            "Coverage", shown_share(summary.coverage.perf_model), "of GPU time has a perf model",
+            "Share of the summed duration of device events in rows whose FLOPs or bytes are known from what was "
+            "recorded. Rates below cover these rows only.",
+        )  # fmt: skip
+
+
+def _time_tile(steps: Steps | None, busy: Busy | None) -> Iterator[Markup]:
     if steps is not None:
         spread = "one complete step" if steps.spread is None else step_range(steps)
         yield _tile(
@@ -99,39 +125,22 @@ def _tiles(summary: Summary) -> Iterator[Markup]:
             "Window", f"{shown_ms(busy.total_us)} ms", "no steps were annotated",
             "From the first device event to the end of the last one.",
         )  # fmt: skip
-    if busy is not None:
-        yield _tile(
-            "GPU busy", shown_percent(busy.busy), f"idle {shown_percent(busy.idle)}",
-            "Union of all device events over the steps, or the window without steps, whatever stream they ran on.",
-        )  # fmt: skip
-    if rate is not None:
-        shares = [
-            f"{shown_share(value)} of {name}"
-            for value, name in ((rate.of_achievable, "achievable"), (rate.of_peak, rate.peak_name))
-            if value is not None
-        ]
-        least = "at least " if rate.is_lower_bound else ""
-        whole = "" if rate.window_of_peak is None else f" Over the window: {least}{shown_share(rate.window_of_peak)}."
-        yield _tile(
-            "Throughput", f"{shown_rate(rate.tflops_s)} TFLOPS/s",
-            f"{', '.join(shares) or rate.dtype}, in {shown_share(rate.device_share)} of GPU time",
-            f"Known matrix operations over the time of the calls that they belong to.{whole} "
-            "Achievable: the best rate measured on such a device; the sources are at the end of this page.",
-        )  # fmt: skip
-    used = summary.utilization
-    if used is not None and used.mfu is not None:
-        hardware = "" if used.hfu is None else f", hardware FLOPs {shown_percent(used.hfu)}"
-        yield _tile(
-            "Model FLOPs utilization", shown_percent(used.mfu), f"of dense {used.dtype} peak{hardware}",
-            f"FLOPs that {used.model} needs for {used.tokens:,} tokens ({used.tokens_source}), divided among "
-            f"{used.ranks} ranks ({used.ranks_source}), over the step's time and the data sheet's rate.",
-        )  # fmt: skip
-    if coverage.perf_model is not None:
-        yield _tile(
-            "Coverage", shown_share(coverage.perf_model), "of GPU time has a perf model",
-            "Share of the summed duration of device events in rows whose FLOPs or bytes are known from what was "
-            "recorded. Rates below cover these rows only.",
-        )  # fmt: skip
+
+
+def _throughput_tile(rate: Throughput) -> Markup:
+    shares = [
+        f"{shown_share(value)} of {name}"
+        for value, name in ((rate.of_achievable, "achievable"), (rate.of_peak, rate.peak_name))
+        if value is not None
+    ]
+    least = "at least " if rate.is_lower_bound else ""
+    whole = "" if rate.window_of_peak is None else f" Over the window: {least}{shown_share(rate.window_of_peak)}."
+    return _tile(
+        "Throughput", f"{shown_rate(rate.tflops_s)} TFLOPS/s",
+        f"{', '.join(shares) or rate.dtype}, in {shown_share(rate.device_share)} of GPU time",
+        f"Known matrix operations over the time of the calls that they belong to.{whole} "
+        "Achievable: the best rate measured on such a device; the sources are at the end of this page.",
+    )  # fmt: skip
 
 
 def _tile(title: str, value: str, below: str, note: str) -> Markup:
@@ -375,6 +384,10 @@ def roofline(
     )
 
 
+def _is_positive(value: object) -> TypeGuard[float]:
+    return isinstance(value, float) and value > 0
+
+
 def _points(ops: Sheet | None, table: PageTable | None) -> tuple[list[Point], int]:
     """(marks, how many ops could have one)."""
     needed = ("name", "category", "input_dims", "flops_per_byte", "tflops_s_mean", "kernel_us_sum", "percent")
@@ -384,7 +397,7 @@ def _points(ops: Sheet | None, table: PageTable | None) -> tuple[list[Point], in
     points: list[Point] = []
     known = 0
     for row, (name, category, dims, intensity, rate, time_us, percent) in enumerate(zip(*columns, strict=True)):
-        if not (isinstance(intensity, float) and isinstance(rate, float) and intensity > 0 and rate > 0 and time_us):
+        if not (_is_positive(intensity) and _is_positive(rate) and time_us):
             continue
         known += 1
         if row < len(table.rows) and len(points) < MAX_POINTS:

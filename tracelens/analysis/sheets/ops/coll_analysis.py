@@ -105,25 +105,15 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     if not len(index):
         return pd.DataFrame()
     code_of: dict[tuple[Any, ...], int] = {}
-    group = []
-    for i in index.tolist():
-        attributes = recorded_attributes(table, tree, int(activity.rows[i]))
-        record: dict[str, Any] = {key: _plain(attributes.get(name)) for key, name in _ATTRIBUTES.items()}
-        share = all_to_all_share(attributes, table.rank) if _word(record["collective"]) == "all_to_all" else None
-        record |= {"remote_share": share and share.share, "remote_from": share and share.source}
-        record |= {"rank": table.rank, "stream": int(activity.stream[i])}
-        group.append(code_of.setdefault(tuple(record[key] for key in _KEYS), len(code_of)))
+    records = zip(activity.rows[index].tolist(), activity.stream[index].tolist(), strict=True)
+    group = [code_of.setdefault(_record(table, tree, *each), len(code_of)) for each in records]
     # As objects: numbers beside a missing one would become floats
     result = pd.DataFrame(list(code_of), columns=list(_KEYS), dtype=object)
     times = pd.Series(activity.duration[index] / NS_PER_US).groupby(group).agg(["sum", "mean", "std", "min", "max"])
     result = result.join(times.add_prefix("duration_us_"))
     result["operation_count"] = np.bincount(group)
-    widths = [DType.parse(text) if isinstance(text, str) else None for text in result["dtype"]]
     for side in ("in", "out"):
-        result[f"{side}_mb"] = [
-            count * dtype.width_bytes / BYTES_PER_MB if isinstance(count, int | float) and dtype is not None else None
-            for count, dtype in zip(result[f"{side}_nelems"], widths, strict=True)
-        ]
+        result[f"{side}_mb"] = list(map(_message_mb, result[f"{side}_nelems"], result["dtype"]))
     result["remote_mb"] = [
         None if share is None or nbytes is None else share * nbytes
         for share, nbytes in zip(result.pop("remote_share"), result["in_mb"], strict=True)
@@ -131,6 +121,24 @@ def collective_rows(table: TraceTable, tree: OpTree, activity: DeviceActivity) -
     for time in ("mean", "min"):
         result[f"bus_gb_s_{time}"] = _bus_gb_s(result, result[f"duration_us_{time}"])
     return sorted_by(result, "duration_us_sum")
+
+
+def _record(table: TraceTable, tree: OpTree, row: int, stream: int) -> tuple[Any, ...]:
+    """What tells collective calls apart, in the order of ``_KEYS``."""
+    attributes = recorded_attributes(table, tree, row)
+    record = {key: _plain(attributes.get(name)) for key, name in _ATTRIBUTES.items()}
+    share = all_to_all_share(attributes, table.rank) if _word(record["collective"]) == "all_to_all" else None
+    record |= {"remote_share": share and share.share, "remote_from": share and share.source}
+    record |= {"rank": table.rank, "stream": stream}
+    return tuple(record[key] for key in _KEYS)
+
+
+def _message_mb(elements: Any, dtype: Any) -> float | None:
+    """None where the number or the type of the elements was not recorded."""
+    known = DType.parse(dtype) if isinstance(dtype, str) else None
+    return (
+        elements * known.width_bytes / BYTES_PER_MB if isinstance(elements, int | float) and known is not None else None
+    )
 
 
 def _bus_gb_s(rows: pd.DataFrame, time_us: pd.Series) -> list[float | None]:
@@ -179,14 +187,15 @@ def collective_models(frame: pd.DataFrame, *, stride: int | None = None) -> list
 
     ``stride``: of ranks that were not recorded, or do not stand at even distances.
     """
-    columns = ("collective", "in_nelems", "out_nelems", "dtype", "group_size", "group_ranks")
-    return [_model(*values, stride=stride) for values in zip(*(frame[name] for name in columns), strict=True)]
+    columns = ("collective", "dtype", "in_nelems", "out_nelems", "group_size")
+    recorded = zip(*(frame[name] for name in columns), strict=True)
+    return [
+        _model(*values, stride=_stride(ranks) or stride)
+        for values, ranks in zip(recorded, frame["group_ranks"], strict=True)
+    ]
 
 
-def _model(
-    kind: Any, n_in: Any, n_out: Any, dtype: Any, size: Any, ranks: Any, *, stride: int | None
-) -> Collective | None:
-    stride = _stride(ranks) or stride
+def _model(kind: Any, dtype: Any, n_in: Any, n_out: Any, size: Any, *, stride: int | None) -> Collective | None:
     numbers = all(isinstance(value, int) for value in (n_in, n_out, size))
     if not isinstance(kind, str) or not isinstance(dtype, str) or not numbers or stride is None:
         return None

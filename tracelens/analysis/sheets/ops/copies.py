@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
-from tracelens.analysis.factorize import first_of_each, numbered
+from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.sheets.shared_columns import DURATIONS, memory_mb
 from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow, Finding, Said
@@ -113,36 +113,41 @@ def copies(table: TraceTable, activity: DeviceActivity, device: HardwareSpec | N
     at = np.flatnonzero(activity.between_memories)
     if not len(at):
         return pd.DataFrame()
-    names = activity.name[at]
-    path_of = {code: copy_path(table.names[code]) for code in np.unique(names).tolist()}
-    paths = sorted({p for p in path_of.values() if p is not None}, key=lambda p: (p.direction, p.host_memory or ""))
-    number = {code: paths.index(p) for code, p in path_of.items() if p is not None}
+    paths, path_code = _paths(table, activity.name[at])
     op = activity.op[at]
     op_name = np.where(op >= 0, table.name[op], np.int32(-1))
-    group = numbered(op_name, np.array([number[code] for code in names.tolist()], np.int32))
+    group = numbered(op_name, path_code)
     first, us, moved = first_of_each(group), activity.duration_us(at), copied_bytes(table, activity)[at]
     known, n = ~np.isnan(moved), len(first)
     total, took = (np.bincount(group[known], values[known], minlength=n) for values in (moved, us))
     gb_s = np.divide(total, took, out=np.full(n, np.nan), where=took > 0) / GB_PER_S_IN_BYTES_PER_US
-    of_row = [paths[number[code]] for code in names[first].tolist()]
-    rates = [path_rate(device, path) for path in of_row]
-    peak = np.array([np.nan if rate is None else rate.gb_s for rate in rates])
+    rates = [path_rate(device, path) for path in paths]
+    of_row = path_code[first]
+    peak = np.array([np.nan if rate is None else rate.gb_s for rate in rates])[of_row]
     frame = pd.DataFrame(
         {
             "op": [NO_OP if code < 0 else table.names[code] for code in op_name[first].tolist()],
-            "direction": [path.direction for path in of_row],
-            "host_memory": np.array([path.host_memory for path in of_row], object),
+            "direction": [paths[code].direction for code in of_row.tolist()],
+            "host_memory": np.array([path.host_memory for path in paths], object)[of_row],
             "copies": np.bincount(group),
             "copies_us": np.bincount(group, us),
             "copied_mb": np.where(np.bincount(group[known], minlength=n) > 0, total / BYTES_PER_MB, np.nan),
             "gb_s": gb_s,
-            "path": np.array([None if rate is None else rate.name for rate in rates], object),
+            "path": np.array([None if rate is None else rate.name for rate in rates], object)[of_row],
             "path_gb_s": peak,
             "percent_of_path": 100 * gb_s / peak,
         }
     )
     keys = ["copies_us", "op", "direction", "host_memory"]
     return frame.sort_values(keys, ascending=[False, True, True, True], ignore_index=True)
+
+
+def _paths(table: TraceTable, names: Codes) -> tuple[list[CopyPath], Codes]:
+    """The paths of these copies, and each copy's among them."""
+    path_of = {code: copy_path(table.names[code]) for code in np.unique(names).tolist()}
+    paths = sorted({p for p in path_of.values() if p is not None}, key=lambda p: (p.direction, p.host_memory or ""))
+    number = {code: paths.index(p) for code, p in path_of.items() if p is not None}
+    return paths, np.array([number[code] for code in names.tolist()], np.int32)
 
 
 def with_rate(row: CategoryRow, frame: pd.DataFrame, device: HardwareSpec | None) -> CategoryRow:

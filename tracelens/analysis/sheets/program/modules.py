@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_paths import Paths, Scopes, around_launches, module_class
@@ -73,25 +75,11 @@ def modules(
     """
     import pandas as pd
 
-    order = tree.order
-    kind = table.kind[order]
-    named = np.array([name.startswith(MODULE_PREFIX) for name in table.names] or [False], bool)
-    is_scope = (kind == Kind.PYTHON_FUNCTION) & named[table.name[order]]
-    if not is_scope.any():
-        step = np.array([is_step_annotation(name, step_stem) for name in table.names] or [False], bool)
-        is_scope = (kind == Kind.USER_ANNOTATION) & ~step[table.name[order]]
-    if not is_scope.any():
+    scopes = _scopes(table, tree, step_stem)
+    if scopes is None:
         return None
-    scopes = Scopes(tree, is_scope)
     name = table.name[scopes.rows]
-    classes: dict[str, int] = {}
-    class_of = np.array(
-        [
-            classes.setdefault(module_class(name), len(classes)) if scope else -1
-            for name, scope in zip(table.names, np.isin(np.arange(len(table.names)), name).tolist(), strict=True)
-        ],
-        np.int64,
-    )
+    classes, class_of = _classes(table.names, np.unique(name))
     paths = Paths()
     path = paths.of(np.arange(len(scopes)), scopes.above, class_of[name])
     n, parent = len(paths), np.array(paths.parent)
@@ -102,13 +90,10 @@ def modules(
     total = own.copy()
     for child in range(n - 1, 0, -1):
         total[:, parent[child]] += total[:, child]
-    calls = np.bincount(path, minlength=n)
     host = np.zeros(n, np.int64)
     np.add.at(host, path, np.where(has_host_time(table, scopes.rows), table.duration_ns[scopes.rows], 0))
-    instances = np.bincount(np.unique(path << 32 | name) >> 32, minlength=n)
-    names = list(classes)
-    depth = [len(paths.codes_of(i)) - 1 for i in range(n)]
-    texts = ["/".join(names[code] for code in reversed(paths.codes_of(i))) for i in range(n)]
+    along = [paths.codes_of(i) for i in range(n)]
+    texts = ["/".join(classes[code] for code in reversed(codes)) for codes in along]
     shown = _by_time(parent, total.sum(axis=0), texts)
     everything = max(int(total[:, 0].sum()), 1)
     # Path 0 stands for what is in no module: nothing is below it
@@ -116,16 +101,16 @@ def modules(
     if own[:, 0].any():
         shown.append(0)
 
-    def counted(values: list[int]) -> Any:
-        return pd.array([None if i == 0 else value for i, value in zip(shown, values, strict=True)], "Int64")
+    def counted(values: Ints) -> Any:
+        return pd.array([int(values[i]) if i else None for i in shown], "Int64")
 
     return pd.DataFrame(
         {
             "module": [texts[i] if i else NO_MODULE for i in shown],
-            "class": [names[paths.code[i]] if i else None for i in shown],
-            "depth": counted([depth[i] for i in shown]),
-            "instances": counted(instances[shown].tolist()),
-            "calls": counted(calls[shown].tolist()),
+            "class": [classes[paths.code[i]] if i else None for i in shown],
+            "depth": counted(np.array([len(codes) - 1 for codes in along])),
+            "instances": counted(np.bincount(np.unique(path << 32 | name) >> 32, minlength=n)),
+            "calls": counted(np.bincount(path, minlength=n)),
             "host_us": np.where(np.array(shown) > 0, host[shown] / NS_PER_US, np.nan),
             "kernel_us": total.sum(axis=0)[shown] / NS_PER_US,
             "self_us": own.sum(axis=0)[shown] / NS_PER_US,
@@ -135,6 +120,30 @@ def modules(
             "percent": 100 * total.sum(axis=0)[shown] / everything,
         }
     )
+
+
+def _scopes(table: TraceTable, tree: OpTree, step_stem: str) -> Scopes | None:
+    """Calls of modules; where none were recorded, annotated ranges but the steps'; None without either."""
+    kind, name = table.kind[tree.order], table.name[tree.order]
+
+    def wanted(of: Kind, is_named: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        named = np.array([is_named(text) for text in table.names] or [False], bool)
+        found: npt.NDArray[np.bool_] = (kind == of) & named[name]
+        return found
+
+    found = wanted(Kind.PYTHON_FUNCTION, lambda text: text.startswith(MODULE_PREFIX))
+    if not found.any():
+        found = wanted(Kind.USER_ANNOTATION, lambda text: not is_step_annotation(text, step_stem))
+    return Scopes(tree, found) if found.any() else None
+
+
+def _classes(names: Sequence[str], used: Ints) -> tuple[list[str], Ints]:
+    """The classes of the modules that have the ``used`` names, and the number of each name's, -1 of others'."""
+    number: dict[str, int] = {}
+    class_of = np.full(len(names), -1, np.int64)
+    for code in used.tolist():
+        class_of[code] = number.setdefault(module_class(names[code]), len(number))
+    return list(number), class_of
 
 
 def _by_time(parent: Ints, time: Ints, texts: list[str]) -> list[int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.intervals import union_by_group
+from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.analysis.ranks.messages import NOTIFY, ExchangeOp
 from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.job_context import JobContext
@@ -38,11 +40,36 @@ def frame(job: JobContext) -> pd.DataFrame:
     ``wire_mb`` counts every copy of a token (``rows_from``); ``remote_mb`` those that leave the rank, by recorded
     counts or by even routing (``remote_from``).
     """
-    calls, found, ranks = job.calls, job.found, job.ranks
+    kernels = _exchange_kernels(job)
+    if kernels is None:
+        return pd.DataFrame()
+    by_time = np.argsort(job.calls.start[kernels.rows[kernels.first[:-1]]], kind="stable")
+    return pd.DataFrame([_record(job, kernels, number) for number in by_time.tolist()])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _ExchangeKernels:
+    """Kernels of token exchanges, call by call: those of call ``i`` are ``rows[first[i]:first[i + 1]]``.
+
+    ``moves``: which kernels move tokens. By call: ``transfer_ns`` is that of those which met all their ranks'
+    counterparts, ``is_met`` says that all of them did.
+    """
+
+    rows: Ints
+    first: Ints
+    moves: npt.NDArray[np.bool_]
+    busy_ns: Ints
+    waited_ns: npt.NDArray[np.number]
+    transfer_ns: Ints
+    is_met: npt.NDArray[np.bool_]
+
+
+def _exchange_kernels(job: JobContext) -> _ExchangeKernels | None:
+    calls, found = job.calls, job.found
     is_exchange = np.array([m.is_exchange for m in calls.messages] or [False], bool)
     rows = np.flatnonzero((calls.op >= 0) | is_exchange[calls.message]) if len(calls.start) else np.zeros(0, np.int64)
     if not len(rows):
-        return pd.DataFrame()
+        return None
     call = np.where(calls.op[rows] < 0, -1 - np.arange(len(rows)), calls.op[rows])
     order = np.lexsort((calls.start[rows], call, calls.rank[rows]))
     rows, call = rows[order], call[order]
@@ -50,54 +77,51 @@ def frame(job: JobContext) -> pd.DataFrame:
     group = np.cumsum(fresh) - 1
     n = int(fresh.sum())
     start, end = calls.start[rows], calls.end[rows]
-    busy = union_by_group(group, start, end, n)
-    waited = np.bincount(group, weights=job.waited[rows], minlength=n)
-    word = np.array([m.word for m in calls.messages], object)[calls.message[rows]]
-    moves = word != NOTIFY
+    moves = np.array([m.word != NOTIFY for m in calls.messages])[calls.message[rows]]
     instance = np.maximum(calls.instance[rows], 0)
     arrived = (calls.instance[rows] >= 0) & (found.present[instance] > 1)
     after = np.minimum(np.maximum(start, found.latest_start[instance]), end)
     use = moves & arrived
-    transfer = union_by_group(group[use], after[use], end[use], n)
     moved, met = np.bincount(group[moves], minlength=n), np.bincount(group[use], minlength=n)
+    return _ExchangeKernels(
+        rows=rows,
+        first=np.append(np.flatnonzero(fresh), len(rows)),
+        moves=moves,
+        busy_ns=union_by_group(group, start, end, n),
+        waited_ns=np.bincount(group, weights=job.waited[rows], minlength=n),
+        transfer_ns=union_by_group(group[use], after[use], end[use], n),
+        is_met=(moved > 0) & (met == moved),
+    )
 
-    records = []
-    by_time = np.argsort(start[fresh], kind="stable")
-    firsts = np.flatnonzero(fresh)
-    last_of = np.concatenate((firsts[1:], [len(rows)]))
-    for number in by_time.tolist():
-        first = int(firsts[number])
-        part = slice(first, int(last_of[number]))
-        position = int(calls.rank[rows[first]])
-        rank = calls.ranks[position]
-        summary = ranks[rank]
-        lead = first + int(moves[part].argmax())
-        message = calls.messages[int(calls.message[rows[lead]])]
-        at = int(calls.instance[rows[lead]])
-        channel = calls.channels[int(calls.channel_of[at])] if at >= 0 else None
-        members = channel.ranks if channel is not None else ()
-        op = summary.ops[int(summary.op_kind[call[first]])] if call[first] >= 0 else None
-        sent, remote = _sent(op, rank, members)
-        busy_us, transfer_us = busy[number] / NS_PER_US, transfer[number] / NS_PER_US
-        whole = moved[number] > 0 and met[number] == moved[number]
-        records.append(
-            {
-                "name": op.name if op is not None else f"{word[lead]} kernel without an op",
-                "group_name": channel.label if channel is not None else message.group,
-                "group_size": len(members) or None,
-                "rank": rank,
-                "step": int(calls.step[rows[first]]),
-                **sent,
-                "kernels": int(last_of[number]) - first,
-                "busy_us": busy_us,
-                "wait_us": waited[number] / NS_PER_US,
-                "transfer_us": transfer_us if whole else None,
-                "effective_tb_s": rate_tb_s(remote, busy_us),
-                "true_tb_s": rate_tb_s(remote, transfer_us) if whole else None,
-                "last_rank": calls.ranks[int(found.last[at])] if at >= 0 and whole else None,
-            }
-        )
-    return pd.DataFrame(records)
+
+def _record(job: JobContext, kernels: _ExchangeKernels, number: int) -> dict[str, Any]:
+    calls = job.calls
+    first, last = kernels.first[number : number + 2].tolist()
+    row, lead = kernels.rows[first], kernels.rows[first + int(kernels.moves[first:last].argmax())]
+    rank = calls.ranks[int(calls.rank[row])]
+    message, at = calls.messages[int(calls.message[lead])], int(calls.instance[lead])
+    channel = calls.channels[int(calls.channel_of[at])] if at >= 0 else None
+    members = channel.ranks if channel is not None else ()
+    summary, code = job.ranks[rank], int(calls.op[row])
+    op = summary.ops[int(summary.op_kind[code])] if code >= 0 else None
+    sent, remote = _sent(op, rank, members)
+    busy_us, transfer_us = kernels.busy_ns[number] / NS_PER_US, kernels.transfer_ns[number] / NS_PER_US
+    is_met = bool(kernels.is_met[number])
+    return {
+        "name": op.name if op is not None else f"{message.word} kernel without an op",
+        "group_name": channel.label if channel is not None else message.group,
+        "group_size": len(members) or None,
+        "rank": rank,
+        "step": int(calls.step[row]),
+        **sent,
+        "kernels": last - first,
+        "busy_us": busy_us,
+        "wait_us": kernels.waited_ns[number] / NS_PER_US,
+        "transfer_us": transfer_us if is_met else None,
+        "effective_tb_s": rate_tb_s(remote, busy_us),
+        "true_tb_s": rate_tb_s(remote, transfer_us) if is_met else None,
+        "last_rank": calls.ranks[int(job.found.last[at])] if at >= 0 and is_met else None,
+    }
 
 
 def _sent(op: ExchangeOp | None, rank: int, members: tuple[int, ...]) -> tuple[dict[str, Any], float | None]:

@@ -29,17 +29,16 @@ def frame(job: JobContext) -> pd.DataFrame:
     words = np.array([m.word in ALL_TO_ALL for m in calls.messages] or [False], bool)
     rows = matched_rows(calls)
     rows = rows[words[calls.message[rows]]]
+    if not len(rows):
+        return pd.DataFrame()
     records = []
     order = rows[np.argsort(calls.instance[rows], kind="stable")]
-    for part in np.split(order, np.flatnonzero(np.diff(calls.instance[order])) + 1) if len(order) else ():
+    for part in np.split(order, np.flatnonzero(np.diff(calls.instance[order])) + 1):
         i = int(calls.instance[part[0]])
         message = calls.messages[int(calls.message[part[0]])]
         sent = [calls.messages[code].in_bytes for code in calls.message[part].tolist()]
-        known = [nbytes for nbytes in sent if nbytes is not None]
-        whole = len(known) == len(sent)
+        took_us = ((calls.end - calls.start)[part] / NS_PER_US).tolist()
         wall = (found.latest_end[i] - found.earliest_start[i]) / NS_PER_US
-        per_us = [n / d for n, d in zip(known, (calls.end - calls.start)[part] / NS_PER_US, strict=False) if d > 0]
-        mean = sum(known) / len(known) if known else 0.0
         records.append(
             {
                 "collective_id": i,
@@ -48,15 +47,27 @@ def frame(job: JobContext) -> pd.DataFrame:
                 "collective": message.name,
                 "dtype": message.dtype,
                 "ranks_present": len(part),
-                "total_mb": sum(known) / BYTES_PER_MB if whole else None,
                 "wall_us": wall,
                 "latency_us": found.shortest[i] / NS_PER_US,
                 "start_skew_us": (found.latest_start[i] - found.earliest_start[i]) / NS_PER_US,
-                "throughput_gb_s": sum(known) / wall / GB_PER_S_IN_BYTES_PER_US if whole and wall > 0 else None,
-                "rank_gb_s_max": max(per_us) / GB_PER_S_IN_BYTES_PER_US if whole and per_us else None,
-                "rank_gb_s_min": min(per_us) / GB_PER_S_IN_BYTES_PER_US if whole and per_us else None,
-                "size_imbalance": max(known) / mean if whole and mean else None,
+                **_volumes(sent, took_us, wall),
                 "last_rank": calls.ranks[int(found.last[i])],
             }
         )
     return pd.DataFrame(records)
+
+
+def _volumes(sent: list[float | None], took_us: list[float], wall_us: float) -> dict[str, float | None]:
+    """What all ranks together sent, how fast and how evenly; None where the bytes of a rank were not recorded."""
+    known = [nbytes for nbytes in sent if nbytes is not None]
+    if len(known) < len(sent):
+        return dict.fromkeys(("total_mb", "throughput_gb_s", "rank_gb_s_max", "rank_gb_s_min", "size_imbalance"))
+    per_us = [nbytes / us for nbytes, us in zip(known, took_us, strict=True) if us > 0]
+    total = sum(known)
+    return {
+        "total_mb": total / BYTES_PER_MB,
+        "throughput_gb_s": total / wall_us / GB_PER_S_IN_BYTES_PER_US if wall_us > 0 else None,
+        "rank_gb_s_max": max(per_us) / GB_PER_S_IN_BYTES_PER_US if per_us else None,
+        "rank_gb_s_min": min(per_us) / GB_PER_S_IN_BYTES_PER_US if per_us else None,
+        "size_imbalance": max(known) / (total / len(known)) if total else None,
+    }

@@ -46,9 +46,8 @@ def frame(job: JobContext) -> pd.DataFrame:
             known[codes] = (full, bus_factor(message.word, size))
         full, factor = known[codes]
         shortest_us = found.shortest[i] / NS_PER_US
-        algo = full / shortest_us / GB_PER_S_IN_BYTES_PER_US if full is not None and shortest_us > 0 else None
-        if not channel.has_group and not channel.is_point_to_point and message.size is None:
-            algo = None
+        is_sized = channel.has_group or channel.is_point_to_point or message.size is not None
+        algo = _rate_gb_s(full, shortest_us) if is_sized else None
         records.append(
             {
                 "collective_id": i,
@@ -73,6 +72,10 @@ def frame(job: JobContext) -> pd.DataFrame:
     if not result.empty:
         result["step"] = result["step"].astype(object).where(result["step"] >= 0, None)
     return result
+
+
+def _rate_gb_s(nbytes: float | None, time_us: float) -> float | None:
+    return None if nbytes is None or time_us <= 0 else nbytes / time_us / GB_PER_S_IN_BYTES_PER_US
 
 
 def _full_bytes(messages: list[Message], word: str) -> float | None:
