@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tracelens import errors
 from tracelens.analysis.sheets import built_in_sheets
-from tracelens.cli import report, verbs
+from tracelens.cli import main, report, verbs
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
@@ -73,3 +74,22 @@ def test_the_report_page_names_columns_as_the_workbook_does() -> None:
     }
     assert len(named) > 6
     assert [name for name in named if name not in headers] == []
+
+
+README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", re.findall(r"^\| .*? \| `tracelens (.*?)` \|$", README, re.MULTILINE))
+def test_each_question_of_the_readme_is_answered_by_its_command(
+    command: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(repository / "example_traces" / "moe_ep8", tmp_path / "traces")
+    shutil.copy(repository / "example_traces" / "moe_ep8" / "rank0.json.gz", tmp_path / "trace.json")
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 0
+
+
+def test_the_pictures_of_the_readme_are_there() -> None:
+    pictures = re.findall(r"!\[.*?\]\((.*?)\)", README)
+    assert pictures
+    assert [each for each in pictures if not (DOCS.parent / each).is_file()] == []
