@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from tracelens import perf_models
 from tracelens.extensions import NONE, Extension, bundled_extensions, load_extension, overlay
 from tracelens.perf_models.base import models_of
 from tracelens.registry import Claim, Registry
 
-_HEADER = ("name", "model", "category", "source")
+_HEADER = ("name", "category", "model", "source")
+#: Characters; in a terminal a longer name has a line of its own, other longer cells move what follows.
+_NAME_WIDTH, _WIDTHS = 44, (18, 22, 0)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +28,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     rows = [row for row in _rows(_extensions(args.extension)) if args.pattern in row[0]]
-    widths = [max(len(row[i]) for row in (_HEADER, *rows)) for i in range(len(_HEADER))]
-    for row in (_HEADER, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for name, *others in (_HEADER, *rows):
+        if len(name) > _NAME_WIDTH and sys.stdout.isatty():
+            print(name)
+            name = ""
+        print("  ".join([name.ljust(_NAME_WIDTH), *map(str.ljust, others, _WIDTHS)]).rstrip())
     print()
     print(f"{len(rows)} names; -: none. A name between slashes is a regular expression. Add one: docs/extensions.md")
     return 0
@@ -42,11 +47,11 @@ def _extensions(given: list[str]) -> tuple[Extension, ...]:
 def _rows(extensions: tuple[Extension, ...]) -> list[tuple[str, ...]]:
     rows: dict[str, tuple[str, ...]] = {}
     for name, claim in overlay(perf_models.categories(), extensions).items():
-        rows[name] = (name, "-", str(claim.options["category"]), claim.origin)
+        rows[name] = (name, str(claim.options["category"]), "-", claim.origin)
     for name, claim in overlay(Registry("backward_of", {}), extensions).items():
-        rows[name] = (name, f"backward of {claim.options['forward']}", _category(rows, name), claim.origin)
+        rows[name] = (name, _category(rows, name), f"backward of {claim.options['forward']}", claim.origin)
     for name, claim in overlay(Registry("holds_ops", {}), extensions).items():
-        rows[name] = (name, "its inner ops", _category(rows, name), claim.origin)
+        rows[name] = (name, _category(rows, name), "its inner ops", claim.origin)
     for name, claim in overlay(perf_models.pattern_bindings(), extensions).items():
         rows[name] = _row(f"/{name}/", claim)
     for name, claim in overlay(perf_models.bindings(), extensions).items():
@@ -55,9 +60,9 @@ def _rows(extensions: tuple[Extension, ...]) -> list[tuple[str, ...]]:
 
 
 def _category(rows: dict[str, tuple[str, ...]], name: str) -> str:
-    return rows[name][2] if name in rows else "-"
+    return rows[name][1] if name in rows else "-"
 
 
 def _row(name: str, claim: Claim) -> tuple[str, ...]:
     models = " | ".join(model.__name__ for model in models_of(claim))
-    return (name, models or "-", perf_models.category_of(claim) or "-", claim.origin)
+    return (name, perf_models.category_of(claim) or "-", models or "-", claim.origin)
