@@ -55,7 +55,7 @@ DEEPSEEK_V2_LITE = {
     "torch_dtype": "bfloat16",
 }  # fmt: skip
 KIMI = {
-    "model_type": "kimi_k25", "vision_config": {"vt_hidden_size": 1152},
+    "model_type": "kimi_k25", "vision_config": {},
     "text_config": DEEPSEEK_V3 | {
         "model_type": "kimi_k2", "num_attention_heads": 64, "num_key_value_heads": 64, "n_routed_experts": 384,
         "first_k_dense_replace": 1, "num_nextn_predict_layers": 0, "vocab_size": 163840,
@@ -98,7 +98,7 @@ def written(folder: Path, values) -> Path:
 
 def shape(model: ModelConfig) -> ModelConfig:
     """Everything but what it is called."""
-    return replace(model, name="", label="", source="", aliases=(), notes=())
+    return replace(model, name="", label="", source="", aliases=(), notes=(), quantization=None, vision=None)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,13 @@ def test_keys_that_were_not_read_are_named(tmp_path):
     ("change", "message"),
     [
         ({"hidden_size": None, "vocab_size": None}, "not a complete model config, missing: hidden_size, vocab_size"),
-        ({"model_type": "bert"}, "model_type 'bert' is not supported; supported: deepseek_v2"),
+        (
+            {"model_type": "t5", "is_encoder_decoder": True},
+            "model_type 't5' is not known, and is_encoder_decoder tells",
+        ),
         ({"num_hidden_layers": "32"}, "num_hidden_layers must be a whole number, got '32'"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, which is too large for any model"),
-        ({"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config is set, a kind of attention"),
+        ({"linear_attn_config": {"kda_layers": [1]}}, "do not name each of 32 layers once"),
         ({"layer_types": ["linear_attention"] * 32}, "layer_types has linear_attention, which is not supported"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 32 layers"),
         ({"layer_types": [["full_attention"]]}, "layer_types must be a list of texts"),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tracelens.backends import EstimateTable
 from tracelens.backends.chain import chain
 from tracelens.errors import UsageError
-from tracelens.perf_models import SDPA, PerfModel
+from tracelens.perf_models import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.serving.deployment import Deployment
 from tracelens.serving.step_time.attention_times import (
@@ -31,7 +31,6 @@ from tracelens.serving.step_time.attention_times import (
 from tracelens.serving.step_time.exchanges import FS_PER_US, Exchange, Exchanges
 from tracelens.units import BYTES_PER_GIB
 from tracelens.workload import LayerOp, inference_ops
-from tracelens.workload.blocks import attention_types
 from tracelens.workload.ranks.inference_rank import InferenceRank
 
 #: Token counts are tabulated this many at a time: one call of a backend costs as much as a few hundred rows.
@@ -112,7 +111,7 @@ class StepCost:
         self._attention = {
             letter: AttentionTimes(self._rank, letter, self.queries, prices)
             for letter in self._letters
-            if letter in attention_types()
+            if inference_ops.core_ops(self._rank, letter, b=1, new=1, past=1)
         }
         self._attention_blocks = [(times, model.blocks.count(letter)) for letter, times in self._attention.items()]
         self._linear: dict[int, dict[str, int]] = {}
@@ -232,23 +231,34 @@ class StepCost:
         found: list[tuple[str, PerfModel, int]] = []
         for letter in kind:
             ops = inference_ops.block_ops(self._rank, letter, tokens)
-            priced = iter(self._priced([op.model for op in ops if not isinstance(op.model, SDPA)]))
+            priced = iter(self._priced([op.model for op in ops if not op.is_core]))
+            names = [op.name for op in ops if op.is_core]
             for op in ops:
-                if isinstance(op.model, SDPA):
-                    found += self._cores(self._attention[letter], chunks, batch, context)
+                if op.is_core:
+                    if op.name == names[-1]:
+                        found += self._cores(self._attention[letter], names, chunks, batch, context)
                 else:
                     found += [(op.name, op.model, next(priced))] * op.count
         return found
 
     def _cores(
-        self, times: AttentionTimes, chunks: Sequence[Chunk], batch: int, context: int
+        self, times: AttentionTimes, names: Sequence[str], chunks: Sequence[Chunk], batch: int, context: int
     ) -> Iterator[tuple[str, PerfModel, int]]:
         for new, past in chunks:
-            yield "attention.sdpa", times.core(b=1, new=new, past=past), times.chunk(new, past)
+            yield from self._shared_out(names, times.cores(b=1, new=new, past=past), times.chunk(new, past))
         if batch:
             past = max(context // batch - self.queries, 0)
-            model = times.core(b=self._rank.own(batch), new=self.queries, past=past)
-            yield "attention.sdpa", model, times.decoding(batch, context).at(context)
+            models = times.cores(b=self._rank.own(batch), new=self.queries, past=past)
+            yield from self._shared_out(names, models, times.decoding(batch, context).at(context))
+
+    def _shared_out(
+        self, names: Sequence[str], models: Sequence[PerfModel], total: int
+    ) -> Iterator[tuple[str, PerfModel, int]]:
+        """The cores of one block with their parts of ``total``, in proportion to what each takes alone."""
+        alone = self._priced(models) if len(models) > 1 else [1]
+        ends = [round(total * part / max(sum(alone), 1)) for part in itertools.accumulate(alone)]
+        for name, model, start, end in zip(names, models, [0, *ends], ends, strict=False):
+            yield name, model, end - start
 
     def end_operations(self, tokens: int, rows: int) -> tuple[list[tuple[str, PerfModel, int]], ...]:
         """Operations before the first layer and after the last, as ``layer_operations``."""
@@ -297,6 +307,7 @@ class StepCost:
         ffn = max(local.ffn or 0, local.experts.ffn * local.experts.top_k if local.experts else 0)
         activations = engine.max_batched_tokens * (2 * local.hidden + ffn * (1 + local.gated)) * rank.width
         free = usable - weights - activations
+        free -= engine.max_num_seqs / rank.dp * max(inference_ops.state_bytes(rank, local, blocks) for blocks in stages)
         per_token = max(inference_ops.cache_bytes(rank, local, blocks) for blocks in stages)
         need = (weights + activations) / BYTES_PER_GIB
         if free <= 0 or (per_token and free < per_token * engine.block_tokens):
@@ -333,7 +344,7 @@ class StepCost:
             self._linear[count] = dict.fromkeys([*self._letters, _EMBEDDING], 0)
             for letter in self._letters:
                 made = inference_ops.block_ops(self._rank, letter, count)
-                ops += [(count, letter, op) for op in made if not isinstance(op.model, SDPA)]
+                ops += [(count, letter, op) for op in made if not op.is_core]
             ops += [(count, _EMBEDDING, op) for op in inference_ops.embedding_ops(self._rank, count)]
         for (count, part, op), fs in zip(ops, self._priced([op.model for _, _, op in ops]), strict=True):
             self._linear[count][part] += op.count * fs

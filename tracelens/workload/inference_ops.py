@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tracelens.perf_models import SDPA
-from tracelens.workload.blocks import Message, attention_types, block_types
+from tracelens.perf_models import PerfModel
+from tracelens.workload import blocks
+from tracelens.workload.blocks import Message, block_types
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.ranks.inference_rank import InferenceRank
@@ -21,19 +22,29 @@ def sharded(shape: S, *, tp: int, expert_shards: int) -> S:
     changes: dict[str, Any] = {"vocab": -(-shape.vocab // tp)}
     for kind in block_types().values():
         changes |= kind.sharded(shape, tp=tp, expert_shards=expert_shards)
+    changes["variants"] = tuple(
+        (letter, _sharded_changes(shape.of(letter), given, tp=tp, expert_shards=expert_shards))
+        for letter, given in shape.variants
+    )
     return replace(shape, **changes)
 
 
+def _sharded_changes(shape: ModelShape, given: Any, *, tp: int, expert_shards: int) -> Any:
+    """A variant's fields as a rank has them."""
+    local = sharded(replace(shape, variants=()), tp=tp, expert_shards=expert_shards)
+    return tuple((name, getattr(local, name)) for name, _ in given)
+
+
 def block_ops(rank: InferenceRank, letter: str, tokens: int) -> list[LayerOp]:
-    """The operations of one block for a step's ``tokens`` tokens; attention's core stands for any."""
+    """The operations of one block for a step's ``tokens`` tokens; those that are cores stand for any."""
     batch = Batch(shape=rank.local, batch=rank.own(tokens), sequence=1)
-    return [rank.placed(op, tokens) for op in block_types()[letter].ops(batch)]
+    return [rank.placed(op, tokens) for op in blocks.block_ops(batch, letter)]
 
 
-def attention_core(rank: InferenceRank, letter: str, *, b: int, new: int, past: int) -> SDPA:
-    """The core of attention for ``b`` sequences of ``new`` tokens after ``past`` cached ones."""
-    kind = attention_types()[letter]
-    return rank.cached(kind.core(rank.local, b=b, s_q=new, s_kv=past + new, mask="bottom_right"))
+def core_ops(rank: InferenceRank, letter: str, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+    """What of a block depends on how tokens lie in sequences: ``b`` of ``new`` tokens each, after ``past`` cached."""
+    made = block_types()[letter].cores(rank.local.of(letter), b=b, new=new, past=past)
+    return tuple(rank.cached(model) for model in made)
 
 
 def embedding_ops(rank: InferenceRank, tokens: int) -> list[LayerOp]:
@@ -43,13 +54,14 @@ def embedding_ops(rank: InferenceRank, tokens: int) -> list[LayerOp]:
 
 def head_ops(rank: InferenceRank, rows: int) -> list[LayerOp]:
     """Final norm and logits of the tokens that yield one."""
-    return list(Batch(shape=rank.local, batch=rank.own(rows), sequence=1).head())
+    batch = Batch(shape=rank.local, batch=rank.own(rows), sequence=1)
+    return [rank.placed(op, rows) for op in (*blocks.last_residual_ops(batch), *batch.head())]
 
 
-def messages(rank: InferenceRank, blocks: str, tokens: int) -> Iterator[Message]:
-    """What devices exchange after each of ``blocks``."""
-    for letter in blocks:
-        yield from block_types()[letter].messages(rank, tokens)
+def messages(rank: InferenceRank, letters: str, tokens: int) -> Iterator[Message]:
+    """What devices exchange after each of the blocks ``letters``."""
+    for letter in letters:
+        yield from block_types()[letter].messages(rank.of(letter), tokens)
 
 
 def logits_messages(rank: InferenceRank, rows: int) -> Iterator[Message]:
@@ -58,20 +70,26 @@ def logits_messages(rank: InferenceRank, rows: int) -> Iterator[Message]:
         yield Message("all_gather", rank.own(rows) * rank.shape.vocab * rank.width, rank.tp)
 
 
-def cache_bytes(rank: InferenceRank, shape: ModelShape, blocks: Iterable[str]) -> float:
-    """Bytes of one token's keys and values in ``blocks``, the whole model's heads or one device's as ``shape`` says."""
-    elements = sum(block_types()[letter].cached_elements(shape) for letter in blocks)
-    return elements * (rank.width if rank.kv is None else rank.kv.width_bytes)
+def cache_bytes(rank: InferenceRank, shape: ModelShape, letters: Iterable[str]) -> float:
+    """Bytes by which a sequence's cache in blocks ``letters`` grows with each token, of the whole model's heads or of
+    one device's as ``shape`` says.
+    """
+    return sum(block_types()[letter].cached_bytes(shape.of(letter), rank.cache_width) for letter in letters)
 
 
-def weight_bytes(rank: InferenceRank, blocks: Iterable[str], *, is_first: bool, is_last: bool) -> float:
-    """Bytes of the weights that a device of a pipeline stage with ``blocks`` holds."""
+def state_bytes(rank: InferenceRank, shape: ModelShape, letters: Iterable[str]) -> float:
+    """Bytes that blocks ``letters`` keep of a sequence however long it is; ``shape`` as in ``cache_bytes``."""
+    return sum(block_types()[letter].state_bytes(shape.of(letter), rank.cache_width) for letter in letters)
+
+
+def weight_bytes(rank: InferenceRank, letters: Iterable[str], *, is_first: bool, is_last: bool) -> float:
+    """Bytes of the weights that a device of a pipeline stage with the blocks ``letters`` holds."""
     total = 0.0
-    for letter, count in Counter(blocks).items():
+    for letter, count in Counter(letters).items():
         ops = block_ops(rank, letter, 1)
-        total += count * sum(rank.weight_bytes(op) for op in ops if not isinstance(op.model, SDPA))
+        total += count * sum(rank.weight_bytes(op) for op in ops)
     for op in (*(embedding_ops(rank, 1) if is_first else ()), *(head_ops(rank, 1) if is_last else ())):
-        total += op.weights * rank.width
+        total += rank.weight_bytes(op)
     if is_last and not is_first and rank.local.tied_embeddings:
         total += rank.local.vocab * rank.local.hidden * rank.width
     return total

@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from tracelens.dtypes import DType
-from tracelens.perf_models import GEMM, SDPA, Normalization, Operand, PerfModel, RMSNorm
+from tracelens.perf_models import (
+    GEMM,
+    SDPA,
+    CausalConv1d,
+    Normalization,
+    Operand,
+    PerfModel,
+    RMSNorm,
+    SelectiveAttention,
+)
 from tracelens.perf_models.memory_bound.data_movement import lookup
 from tracelens.perf_models.memory_bound.elementwise import Elementwise
 from tracelens.workload.model_shape import ModelShape
@@ -22,7 +31,8 @@ class LayerOp:
     """One operation of a forward pass and how often it occurs in it.
 
     ``weights`` are the parameters of one occurrence, ``active_weights`` those of them that a token meets. ``split``:
-    how tensor-parallel ranks divide it, ``is_replicated``: each of them keeps all its weights.
+    how tensor-parallel ranks divide it, ``is_replicated``: each of them keeps all its weights. ``is_core``: its work
+    depends on how the tokens lie in sequences, and on those before them (``BlockType.cores``).
     """
 
     name: str
@@ -32,6 +42,7 @@ class LayerOp:
     active_weights: int = 0
     split: Split = "tokens"
     is_replicated: bool = False
+    is_core: bool = False
 
     def backward(self) -> tuple[PerfModel, ...]:
         """Perf models of one occurrence's gradients; empty for what has none."""
@@ -53,7 +64,7 @@ class LayerOp:
         Fused attention computes the scores again, which is no work that the model asks for, so they are taken off.
         """
         flops = sum(_matrix_flops(gradient) for gradient in self.backward())
-        if isinstance(self.model, SDPA):
+        if isinstance(self.model, SDPA | SelectiveAttention):
             flops -= _matrix_flops(replace(self.model, d_v=0))
         return self.count * flops
 
@@ -100,12 +111,33 @@ class Batch:
             )
         return LayerOp(name=name, model=model, weights=weights, active_weights=weights, split=split)
 
+    def convolution(self, name: str, channels: int, taps: int, *, bias: bool = False, cached: bool = False) -> LayerOp:
+        """A causal convolution of each channel along the sequence."""
+        model = CausalConv1d(
+            b=self.batch,
+            channels=channels,
+            length=self.sequence,
+            width=taps,
+            bias=bias,
+            cached=cached,
+            dtype=self.dtype,
+        )
+        weights = channels * (taps + bias)
+        return LayerOp(name=name, model=model, weights=weights, active_weights=weights, split="heads", is_core=True)
+
     def feed_forward(self, name: str, ffn: int, *, bias: bool = False) -> Iterator[LayerOp]:
         """Up projection, with the gate's beside it, activation and down projection."""
         shape = self.shape
         yield self.linear(f"{name}.up", ffn * (1 + shape.gated), shape.hidden, bias=bias, split="column")
         yield self.activation(f"{name}.activation", self.tokens, ffn, split="column")
         yield self.linear(f"{name}.down", shape.hidden, ffn, bias=bias, split="row")
+
+    def gating(self, name: str, width: int, gates: int) -> LayerOp:
+        """A result of ``width`` per token times its gates."""
+        read = (Operand(shape=(self.tokens, each), dtype=self.dtype) for each in (width, gates))
+        written = Operand(shape=(self.tokens, width), dtype=self.dtype)
+        model = Elementwise(shape=(self.tokens, width), inputs=tuple(read), outputs=(written,), flops_per_element=2)
+        return LayerOp(name=name, model=model, split="column")
 
     def activation(self, name: str, rows: int, ffn: int, split: Split) -> LayerOp:
         read = Operand(shape=(rows, ffn * (1 + self.shape.gated)), dtype=self.dtype)

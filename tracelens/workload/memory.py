@@ -92,7 +92,7 @@ def activation_bytes(
     config: ModelShape, parallel: ParallelConfig, letter: str, sequence: int, *, dropout: bool = False
 ) -> float:
     """What the backward of one block keeps of one micro-batch; under full recomputation the layer's input alone."""
-    kept = Kept(shape=config, parallel=parallel, sequence=sequence, dropout=dropout)
+    kept = Kept(shape=config.of(letter), parallel=parallel, sequence=sequence, dropout=dropout)
     if parallel.recompute == "full":
         # Feed-forward blocks belong to the attention block before them.
         return 2.0 * kept.rows * config.hidden if block_types()[letter].mixes_tokens else 0.0
@@ -105,12 +105,15 @@ def working_bytes(
     """What recomputing one layer, its blocks ``layer``, needs beside the checkpoints; 0 without full recomputation."""
     if parallel.recompute != "full":
         return 0.0
-    kept = Kept(shape=config, parallel=parallel, sequence=sequence, dropout=dropout)
-    return sum(_block_bytes(kept, letter) for letter in layer)
+    return sum(
+        _block_bytes(Kept(shape=config.of(letter), parallel=parallel, sequence=sequence, dropout=dropout), letter)
+        for letter in layer
+    )
 
 
 def _block_bytes(kept: Kept, letter: str) -> float:
-    kind, hidden_bytes = block_types()[letter], kept.rows * kept.shape.hidden
+    shape = kept.shape
+    kind, hidden_bytes = block_types()[letter], kept.rows * shape.hidden * max(shape.streams, 1)
     if kept.repeats(kind.recompute_module):
         return hidden_bytes * (2.0 + kept.dropout)
     # The norm's input and its output, and the mask of the dropout after the block.

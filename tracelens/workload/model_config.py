@@ -13,8 +13,8 @@ from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table, normalized
 from tracelens.workload import layers
-from tracelens.workload.blocks import attention_types, block_types, layers_of
-from tracelens.workload.model_shape import Experts, LatentAttention, Mamba, ModelShape, Norm
+from tracelens.workload.blocks import block_types, is_attention, layers_of
+from tracelens.workload.model_shape import Experts, LatentAttention, Mamba, ModelShape, Norm, base_letter
 
 FOLDER = Path(__file__).resolve().parent / "models"
 # More than any model has: a larger number is a slip, and would be spelled out block by block.
@@ -25,10 +25,14 @@ _NOT_IN_FILES = ("document",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
-    """``active``: without the experts that a token is not sent to. Prediction layers beyond the next token are out."""
+    """``active``: without the experts that a token is not sent to. ``vision``: the tower's, which are in ``total``
+    alone. ``further``: prediction layers beyond the next token, which are in neither.
+    """
 
     total: int
     active: int
+    vision: int = 0
+    further: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +56,14 @@ class ModelConfig(ModelShape):
     def __post_init__(self) -> None:
         """InputError when a block is of no known kind or needs a figure that is missing."""
         types, letters = block_types(), self.blocks + self.mtp_blocks
-        unknown = sorted(set(letters) - set(types))
+        unknown = sorted({letter for letter in letters if base_letter(letter) not in types})
         if unknown:
             raise InputError(f"model {self.name}: unknown block {' or '.join(map(repr, unknown))}")
-        for letter in sorted(set(letters), key=list(types).index):
-            for needed, present in types[letter].needs(self).items():
+        order = list(types)
+        for letter in sorted(set(letters), key=lambda letter: (order.index(base_letter(letter)), letter)):
+            for needed, present in types[letter].needs(self.of(letter)).items():
                 if present is None:
-                    raise InputError(f"model {self.name}: blocks have {letter!r}, but {needed} is missing")
+                    raise InputError(f"model {self.name}: blocks have {base_letter(letter)!r}, but {needed} is missing")
         if self.document is not None and self.document < 1:
             raise InputError(f"model {self.name}: a document needs at least one token, not {self.document}")
         if self.experts is not None and self.experts.top_k > self.experts.count:
@@ -112,13 +117,18 @@ class ModelConfig(ModelShape):
     @property
     def attention_blocks(self) -> int:
         """How many blocks are attention."""
-        return sum(map(self.blocks.count, attention_types()))
+        return sum(map(is_attention, self.blocks))
 
     def parameters(self) -> ParameterCount:
         """Elements of all weights, from the same list of operations that FLOPs come from."""
         ops = layers.forward_ops(self, batch=1, sequence=1)
+        further = layers.further_token_ops(self, batch=1, sequence=1)
+        vision = sum(op.count * op.weights for op in layers.vision_ops(self, images=1, patches=1))
         return ParameterCount(
-            total=sum(op.count * op.weights for op in ops), active=sum(op.count * op.active_weights for op in ops)
+            total=sum(op.count * op.weights for op in ops) + vision,
+            active=sum(op.count * op.active_weights for op in ops),
+            vision=vision,
+            further=sum(op.count * op.weights for op in further),
         )
 
     def flops_per_token(self, sequence: int) -> FlopsPerToken:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tracelens.dtypes import DType
 from tracelens.perf_models import GEMM, Collective, CrossEntropy, CrossEntropyBackward, Movement, MultiTensor
-from tracelens.workload.blocks import block_types
+from tracelens.workload.blocks import block_ops, block_types, last_residual_ops
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.layers import further_token_ops
 from tracelens.workload.model_shape import ModelShape
@@ -44,11 +44,12 @@ class RankLayer:
 
 def block(config: ModelShape, parallel: ParallelConfig, letter: str, sequence: int) -> RankLayer:
     """A residual block of ``letter``. UsageError where tp or ep do not divide what they divide."""
-    rank, kind = TrainingRank(shape=config, parallel=parallel, sequence=sequence), block_types()[letter]
+    rank, kind = TrainingRank(shape=config.of(letter), parallel=parallel, sequence=sequence), block_types()[letter]
     ops = _block_ops(rank, letter)
     made = [*kind.on_rank(rank, ops)]
-    # x + f(x): two reads, one write; backward adds the two gradients.
-    made += rank.stream("residual", rank.rows * config.hidden, reads=(2, 2), writes=(1, 1))
+    if not config.streams:
+        # x + f(x): two reads, one write; backward adds the two gradients.
+        made += rank.stream("residual", rank.rows * config.hidden, reads=(2, 2), writes=(1, 1))
     if parallel.summa_blocks is not None:
         made = [*rank.on_grid(made)]
     return RankLayer(
@@ -67,7 +68,7 @@ def weights(config: ModelShape, parallel: ParallelConfig, letter: str, sequence:
 
 def _block_ops(rank: TrainingRank, letter: str) -> list[LayerOp]:
     batch = Batch(shape=rank.shape, batch=rank.parallel.micro_batch, sequence=rank.own_sequence)
-    return list(block_types()[letter].ops(batch))
+    return list(block_ops(batch, letter))
 
 
 def is_repeated(op: RankOp, letter: str, parallel: ParallelConfig) -> bool:
@@ -121,11 +122,12 @@ def head(config: ModelShape, parallel: ParallelConfig, sequence: int) -> RankLay
     """Final norm, logits, vocabulary-parallel cross entropy; and what predicting further tokens adds."""
     rank = TrainingRank(shape=config, parallel=parallel, sequence=sequence)
     batch = Batch(shape=config, batch=parallel.micro_batch, sequence=rank.own_sequence)
-    made = [*rank.op(batch.norm("final_norm"))]
+    last = [*last_residual_ops(batch), batch.norm("final_norm")]
+    made = [each for op in last for each in rank.op(op)]
     made += [*rank.gather("logits", rank.width), *_logits(rank, "logits")] if config.vocab else []
     vocab = config.vocab * config.hidden // rank.weight_share
     # A tied table is stored again where the last stage is not the first.
-    dense = config.hidden + (0 if config.tied_embeddings and parallel.pp == 1 else vocab)
+    dense = sum(op.weights for op in last) + (0 if config.tied_embeddings and parallel.pp == 1 else vocab)
     expert = 0
     for op in further_token_ops(config, batch=batch.batch, sequence=batch.sequence):
         if op.name in ("mtp.projection", "mtp.embedding_norm", "mtp.hidden_norm", "mtp.final_norm"):

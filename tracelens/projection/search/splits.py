@@ -138,7 +138,7 @@ class Space:
     def _divides(self, m1: int) -> bool:
         """Whether everything that tensor parallelism divides comes out even."""
         model = self.model
-        parts = [part for letter in set(model.blocks) for part in block_types()[letter].parts(model)]
+        parts = [part for letter in set(model.blocks) for part in block_types()[letter].parts(model.of(letter))]
         shared = model.kv_heads % m1 == 0 or m1 % model.kv_heads == 0
         return shared and all(part % m1 == 0 for part in (model.hidden, *parts))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tracelens.backends import EstimateTable
-from tracelens.perf_models import SDPA, PerfModel
+from tracelens.perf_models import PerfModel
 from tracelens.workload import inference_ops
 from tracelens.workload.ranks.inference_rank import InferenceRank
 
@@ -53,7 +53,7 @@ def span(batch: int, index: int) -> tuple[int, int]:
 
 
 class AttentionTimes:
-    """The core of one type of attention block on one device, ``queries`` tokens per sequence and decode step."""
+    """The cores of one type of block on one device, ``queries`` tokens per sequence and decode step."""
 
     def __init__(self, rank: InferenceRank, letter: str, queries: int, prices: Prices) -> None:
         self._rank, self._letter, self._queries, self._prices = rank, letter, queries, prices
@@ -61,8 +61,8 @@ class AttentionTimes:
         self._chunks: dict[Chunk, int] = {}
         self._rates = self._linear_rates()
 
-    def core(self, *, b: int, new: int, past: int) -> SDPA:
-        return inference_ops.attention_core(self._rank, self._letter, b=b, new=new, past=past)
+    def cores(self, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+        return inference_ops.core_ops(self._rank, self._letter, b=b, new=new, past=past)
 
     def decoding(self, batch: int, context: int) -> Piece:
         """A decode step of ``batch`` sequences near a summed context of ``context`` keys."""
@@ -70,8 +70,9 @@ class AttentionTimes:
         values = self._knots.get(batch)
         if values is None or index + 1 >= len(values):
             own, size = self._rank.own(batch), max(index + 2, 14)
-            models = [self.core(b=own, new=self._queries, past=max((1 << i) - 1, 0)) for i in range(size)]
-            values = self._knots[batch] = self._prices.priced(models)
+            steps = [self.cores(b=own, new=self._queries, past=max((1 << i) - 1, 0)) for i in range(size)]
+            priced = iter(self._prices.priced([model for models in steps for model in models]))
+            values = self._knots[batch] = [sum(next(priced) for _ in models) for models in steps]
         low, high = batch << index, batch << (index + 1)
         return Piece(values[index], (values[index + 1] - values[index]) // (high - low), low)
 
@@ -79,23 +80,26 @@ class AttentionTimes:
         """``new`` tokens of one prompt after ``past``."""
         found = self._chunks.get((new, past))
         if found is None:
-            model = self.core(b=1, new=new, past=past)
+            models = self.cores(b=1, new=new, past=past)
             if self._rates is None:
-                found = self._prices.priced([model])[0]
+                found = sum(self._prices.priced(models))
             else:
                 compute, memory = self._rates
-                found = round(max((model.flops() or 0) * compute, (model.hbm_bytes() or 0) * memory))
+                found = sum(round(max((m.flops() or 0) * compute, (m.hbm_bytes() or 0) * memory)) for m in models)
             if self._rates is None or len(self._chunks) < LARGEST_TABULATED:
                 self._chunks[new, past] = found
         return found
 
     def _linear_rates(self) -> tuple[float, float] | None:
-        """Time per FLOP and per byte, where a backend answers the larger of two linear terms.
+        """Time per FLOP and per byte of a single core, where a backend answers the larger of two linear terms.
 
         Compute time is then proportional to the flops, memory time linear in new tokens and keys: no call of it per
         chunk is needed.
         """
-        models = [self.core(b=1, new=new, past=past) for new, past in _PROBES]
+        probes = [self.cores(b=1, new=new, past=past) for new, past in _PROBES]
+        if any(len(models) != 1 for models in probes):
+            return None
+        models = [model for (model,) in probes]
         table = self._prices.estimates(models)
         flops = np.array([model.flops() or 0 for model in models], dtype=float)
         nbytes = np.array([model.hbm_bytes() or 0 for model in models], dtype=float)

@@ -10,19 +10,33 @@ import contextlib
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 
 from tracelens.registry import Registry
 from tracelens.workload.blocks.attention import ATTENTION, Attention
 from tracelens.workload.blocks.attention_window import WINDOWED_ATTENTION
 from tracelens.workload.blocks.base import BlockType, Kept, Message
+from tracelens.workload.blocks.block_sparse_attention import BLOCK_SPARSE_ATTENTION
+from tracelens.workload.blocks.chunked_attention import CHUNKED_ATTENTION
+from tracelens.workload.blocks.compressed_attention import COMPRESSED_ATTENTION
+from tracelens.workload.blocks.gated_delta_net import GATED_DELTA_NET
+from tracelens.workload.blocks.kimi_delta_attention import KIMI_DELTA_ATTENTION
+from tracelens.workload.blocks.lightning_attention import LIGHTNING_ATTENTION
 from tracelens.workload.blocks.mamba import MAMBA
 from tracelens.workload.blocks.mlp import MLP
 from tracelens.workload.blocks.routed_experts import MOE
+from tracelens.workload.blocks.single_linear import SINGLE_LINEAR
+from tracelens.workload.blocks.sparse_latent_attention import SPARSE_LATENT_ATTENTION
+from tracelens.workload.layer_ops import Batch, LayerOp
+from tracelens.workload.model_shape import base_letter
+from tracelens.workload.residual_streams import last_residual_ops, residual_ops
 
 __all__ = [
-    "ATTENTION", "DENSE_LAYER", "MAMBA", "MLP", "MOE", "SPARSE_LAYER", "WINDOWED_ATTENTION", "Attention", "BlockType",
-    "Kept", "Message", "added", "attention_types", "block_types", "layers_of",
+    "ATTENTION", "BLOCK_SPARSE_ATTENTION", "CHUNKED_ATTENTION", "COMPRESSED_ATTENTION", "DENSE_LAYER",
+    "GATED_DELTA_NET", "KIMI_DELTA_ATTENTION", "LIGHTNING_ATTENTION", "MAMBA", "MLP", "MOE", "SINGLE_LINEAR",
+    "SPARSE_LATENT_ATTENTION", "SPARSE_LAYER", "WINDOWED_ATTENTION", "Attention", "BlockType", "Kept", "Message",
+    "added", "block_ops", "block_types", "is_attention", "last_residual_ops", "layers_of",
 ]  # fmt: skip
 
 #: A transformer's layers, as ``ModelConfig.blocks`` has them.
@@ -31,14 +45,33 @@ DENSE_LAYER, SPARSE_LAYER = ATTENTION.letter + MLP.letter, ATTENTION.letter + MO
 _outside: list[object] = []
 
 
+class _BlockTypes(dict[str, BlockType]):
+    """Block types by letter; a variant's letter means its type."""
+
+    def __missing__(self, letter: str) -> BlockType:
+        base = base_letter(letter)
+        if base == letter:
+            raise KeyError(letter)
+        return self[base]
+
+
 def block_types() -> Mapping[str, BlockType]:
-    """Every block type by its letter."""
+    """Every block type by its letter, which ``[]`` also finds for the letters of variants."""
     return _collected(tuple(_outside))
 
 
-def attention_types() -> Mapping[str, Attention]:
-    """Those with a core of attention, and a cache of keys and values when serving."""
-    return {letter: kind for letter, kind in block_types().items() if isinstance(kind, Attention)}
+def is_attention(letter: str) -> bool:
+    """Whether blocks of that letter attend to keys, cached ones when serving."""
+    return isinstance(block_types()[letter], Attention)
+
+
+def block_ops(batch: Batch, letter: str) -> Iterator[LayerOp]:
+    """The operations of one block on a device that holds the whole model, with what surrounds it."""
+    made = replace(batch, shape=batch.shape.of(letter))
+    yield from block_types()[letter].ops(made)
+    if made.shape.post_norms:
+        yield made.norm("residual.post_norm")
+    yield from residual_ops(made)
 
 
 @contextlib.contextmanager
@@ -75,4 +108,4 @@ def layers_of(blocks: str) -> tuple[str, ...]:
 def _collected(outside: tuple[object, ...]) -> Mapping[str, BlockType]:
     built_in = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     claims = Registry.collect("block", built_in).overlaid(outside)
-    return {letter: claim.target for letter, claim in claims.items()}
+    return _BlockTypes({letter: claim.target for letter, claim in claims.items()})

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tracelens.perf_models import GEMM, SDPA, RoPE
+from tracelens.perf_models import GEMM, SDPA, PerfModel, RoPE, SelectiveAttention
 from tracelens.workload.blocks.base import BlockType, Kept
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import LatentAttention, ModelShape
 from tracelens.workload.ranks.training_rank import Pass, RankOp, TrainingRank
+
+#: Tokens per sequence and step up to which engines absorb latent attention's projections: decoding and its drafts.
+ABSORBED_TOKENS = 8
 
 
 class Attention(BlockType):
@@ -49,12 +52,21 @@ class Attention(BlockType):
         if shape.latent_attention is not None:
             yield from _latent_projections(batch, shape.latent_attention)
         else:
-            width = (shape.q_heads + shape.kv_heads) * shape.d_qk + shape.kv_heads * shape.d_v
+            values = 0 if shape.key_is_value else shape.kv_heads * shape.d_v
+            width = (shape.q_heads + shape.kv_heads) * shape.d_qk + values
             yield batch.linear("attention.qkv", width, shape.hidden, bias=shape.qkv_bias, split="column")
         if shape.qk_norm:
-            for name, heads in (("q_norm", shape.q_heads), ("k_norm", shape.kv_heads)):
-                made = batch.norm(f"attention.{name}", shape.d_qk, heads, split="heads")
-                yield replace(made, is_replicated=True)
+            yield from _head_norms(batch)
+        if shape.gate_width:
+            yield batch.linear("attention.gate", shape.q_heads * shape.gate_width, shape.hidden, split="column")
+        yield from self.core_ops(batch)
+        if shape.gate_width:
+            yield batch.gating("attention.gating", shape.q_heads * shape.d_v, shape.q_heads * shape.gate_width)
+        yield batch.linear("attention.out", shape.hidden, shape.q_heads * shape.d_v, bias=shape.out_bias, split="row")
+
+    def core_ops(self, batch: Batch) -> Iterator[LayerOp]:
+        """Attention itself, over whole sequences."""
+        shape = batch.shape
         sinks = shape.q_heads if shape.sinks else 0
         length = shape.document_length(batch.sequence)
         yield LayerOp(
@@ -70,8 +82,17 @@ class Attention(BlockType):
             active_weights=sinks,
             split="heads",
             is_replicated=True,
+            is_core=True,
         )
-        yield batch.linear("attention.out", shape.hidden, shape.q_heads * shape.d_v, bias=shape.out_bias, split="row")
+
+    def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+        """Latent attention of a few new tokens runs on the latent itself, the key's and value's projections absorbed
+        into the query's and the output's: as many products as ``attention.kv_up``, which stands for them.
+        """
+        latent = shape.latent_attention
+        if latent is not None and new <= ABSORBED_TOKENS:
+            return (absorbed(shape, latent, b=b, new=new, past=past),)
+        return (self.core(shape, b=b, s_q=new, s_kv=past + new, mask="bottom_right"),)
 
     def on_rank(self, rank: TrainingRank, ops: Sequence[LayerOp]) -> Iterator[RankOp]:
         yield from super().on_rank(rank, ops)
@@ -113,6 +134,33 @@ class Attention(BlockType):
     def cached_elements(self, shape: ModelShape) -> int:
         latent = shape.latent_attention
         return shape.kv_heads * (shape.d_qk + shape.d_v) if latent is None else latent.kv_rank + latent.d_rope
+
+
+def absorbed(
+    shape: ModelShape, latent: LatentAttention, *, b: int, new: int, past: int, top_k: int | None = None
+) -> SelectiveAttention:
+    """Attention on the cached latent, one row per token for all heads."""
+    return SelectiveAttention(
+        b=b,
+        s_q=new,
+        s_kv=past + new,
+        q_heads=shape.q_heads,
+        d_qk=latent.kv_rank + latent.d_rope,
+        d_v=latent.kv_rank,
+        top_k=top_k,
+        dtype=shape.dtype,
+    )
+
+
+def _head_norms(batch: Batch) -> Iterator[LayerOp]:
+    """Norms of queries and keys, of each head or over all of them together."""
+    shape = batch.shape
+    for name, heads in (("q_norm", shape.q_heads), ("k_norm", shape.kv_heads)):
+        if shape.qk_norm_joint:
+            yield batch.norm(f"attention.{name}", heads * shape.d_qk, split="heads")
+        else:
+            made = batch.norm(f"attention.{name}", shape.d_qk, heads, split="heads")
+            yield replace(made, is_replicated=True)
 
 
 def _latent_projections(batch: Batch, latent: LatentAttention) -> Iterator[LayerOp]:

@@ -19,5 +19,12 @@ class WindowedAttention(Attention):
     def window(self, shape: ModelShape) -> int | None:
         return shape.window
 
+    def cached_elements(self, shape: ModelShape) -> int:
+        """None: what leaves the window is not kept, see ``state_bytes``."""
+        return 0
+
+    def state_bytes(self, shape: ModelShape, width: float) -> float:
+        return (shape.window or 0) * super().cached_elements(shape) * width
+
 
 WINDOWED_ATTENTION = WindowedAttention(letter="w")

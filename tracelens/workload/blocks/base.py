@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from tracelens.perf_models import PerfModel
 from tracelens.registry import Mark
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import ModelShape
@@ -107,9 +108,23 @@ class BlockType(ABC):
         """Fields of ``shape`` as a tensor-parallel rank of an engine has them."""
         return {}
 
+    def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+        """What of an engine's step depends on how tokens lie in sequences: ``b`` sequences of ``new`` tokens each after
+        ``past`` cached ones. The other operations are those of ``ops`` that are no core.
+        """
+        return ()
+
     def cached_elements(self, shape: ModelShape) -> int:
         """Elements of one token in the cache of keys and values."""
         return 0
+
+    def cached_bytes(self, shape: ModelShape, width: float) -> float:
+        """Bytes that a sequence's cache grows by with each token, of ``width`` each where nothing else is said."""
+        return self.cached_elements(shape) * width
+
+    def state_bytes(self, shape: ModelShape, width: float) -> float:
+        """Bytes that an engine keeps of a sequence however long it is: windows, states, a convolution's last tokens."""
+        return 0.0
 
     def messages(self, rank: InferenceRank, tokens: int) -> Iterator[Message]:
         """What an engine's devices exchange after a block of ``tokens`` new tokens."""

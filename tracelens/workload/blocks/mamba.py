@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tracelens.perf_models import GEMM, Conv
+from tracelens.perf_models import CausalConv1d, PerfModel, StateSpaceScan
 from tracelens.workload.blocks.base import BlockType, Kept
 from tracelens.workload.layer_ops import Batch, LayerOp
-from tracelens.workload.model_shape import ModelShape
+from tracelens.workload.model_shape import Mamba, ModelShape
 
 
 class Mamba2(BlockType):
@@ -23,46 +22,41 @@ class Mamba2(BlockType):
         return {"mamba": shape.mamba}
 
     def ops(self, batch: Batch) -> Iterator[LayerOp]:
-        """The scan as its products (state space duality, arXiv 2405.21060, section 6): within a chunk C times B and
-        that times x; into and out of the chunk's state.
-        """
         shape, mamba = batch.shape, batch.shape.mamba
         if mamba is None:
             return
         inner, channels = mamba.inner, mamba.conv_channels
         yield batch.norm("mamba.norm")
         yield batch.linear("mamba.in", inner + channels + mamba.heads, shape.hidden, split="column")
-        yield LayerOp(
-            name="mamba.conv",
-            model=Conv(
-                x=(batch.batch, channels, batch.sequence + mamba.conv - 1),
-                w=(channels, 1, mamba.conv),
-                bias=True,
-                stride=(1,),
-                padding=(0,),
-                dilation=(1,),
-                output_padding=(0,),
-                groups=channels,
-                dtype=batch.dtype,
-            ),
-            weights=channels * (mamba.conv + 1),
-            active_weights=channels * (mamba.conv + 1),
-            split="heads",
-        )
-        chunk = min(mamba.chunk, batch.sequence)
-        chunks = batch.batch * math.ceil(batch.sequence / chunk)
+        yield batch.convolution("mamba.conv", channels, mamba.conv, bias=True)
         # the decay, the skip weight and the step's bias of each head
         per_head = 3 * mamba.heads
-        for name, b, m, n, k, weights in (
-            ("scores", chunks * mamba.groups, chunk, chunk, mamba.state, per_head),
-            ("within", chunks * mamba.heads, chunk, mamba.head_dim, chunk, 0),
-            ("state_in", chunks * mamba.heads, mamba.state, mamba.head_dim, chunk, 0),
-            ("state_out", chunks * mamba.heads, chunk, mamba.head_dim, mamba.state, 0),
-        ):
-            model = GEMM(b=b, m=m, n=n, k=k, dtype=batch.dtype)
-            yield LayerOp(name=f"mamba.{name}", model=model, weights=weights, active_weights=weights, split="heads")
+        scan = _scan(batch.shape, mamba, b=batch.batch, tokens=batch.sequence)
+        yield LayerOp(
+            name="mamba.scan", model=scan, weights=per_head, active_weights=per_head, split="heads", is_core=True
+        )
         yield batch.norm("mamba.gated_norm", inner, split="heads")
         yield batch.linear("mamba.out", shape.hidden, inner, split="row")
+
+    def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+        mamba = shape.mamba
+        if mamba is None:
+            return ()
+        return (
+            CausalConv1d(
+                b=b, channels=mamba.conv_channels, length=new, width=mamba.conv, bias=True, cached=True,
+                dtype=shape.dtype,
+            ),
+            replace(_scan(shape, mamba, b=b, tokens=new), cached=True),
+        )  # fmt: skip
+
+    def state_bytes(self, shape: ModelShape, width: float) -> float:
+        """The state in fp32, and the tokens that the convolution looks back on, in the model's own type."""
+        mamba = shape.mamba
+        if mamba is None:
+            return 0.0
+        kept = 2 if shape.dtype is None else shape.dtype.width_bytes
+        return 4 * mamba.inner * mamba.state + kept * mamba.conv_channels * (mamba.conv - 1)
 
     def kept_bytes(self, kept: Kept) -> float:
         """The input projection's parts, the convolution's result, the scan's result."""
@@ -78,6 +72,19 @@ class Mamba2(BlockType):
         if mamba is None:
             return {}
         return {"mamba": replace(mamba, heads=-(-mamba.heads // tp), groups=-(-mamba.groups // tp))}
+
+
+def _scan(shape: ModelShape, mamba: Mamba, *, b: int, tokens: int) -> StateSpaceScan:
+    return StateSpaceScan(
+        b=b,
+        tokens=tokens,
+        heads=mamba.heads,
+        head_dim=mamba.head_dim,
+        state=mamba.state,
+        groups=mamba.groups,
+        chunk=mamba.chunk,
+        dtype=shape.dtype,
+    )
 
 
 MAMBA = Mamba2(letter="M")

@@ -44,6 +44,8 @@ class MixtureOfExperts(BlockType):
         yield batch.activation("experts.activation", rows, experts.ffn, split="experts")
         yield _grouped(batch, "experts.down", n=width, k=experts.ffn)
         if experts.latent is not None:
+            if experts.latent_norm:
+                yield batch.norm("experts.latent_norm", experts.latent)
             yield batch.linear("experts.latent_up", shape.hidden, experts.latent)
         if experts.shared_ffn:
             yield from batch.feed_forward("experts.shared", experts.shared_ffn)

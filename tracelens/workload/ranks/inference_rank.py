@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel
+from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel, SelectiveAttention
 from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic
 from tracelens.workload.layer_ops import LayerOp
-from tracelens.workload.model_shape import ModelShape
+from tracelens.workload.model_shape import ModelShape, NarrowWeights, Quantization
 from tracelens.workload.token_routing import UNIFORM, Skew
 
 M = TypeVar("M", GEMM, GroupedGEMM)
@@ -53,6 +53,36 @@ class InferenceRank:
         count, topk = (experts.count, experts.top_k) if experts is not None else (self.ep, 1)
         return expert_traffic(self.skew, experts=count, topk=topk, ranks=self.ep)
 
+    def of(self, letter: str) -> InferenceRank:
+        """The device as a block of ``letter`` has it."""
+        return replace(self, shape=self.shape.of(letter), local=self.local.of(letter))
+
+    @property
+    def cache_width(self) -> float:
+        """Bytes per element of keys and values."""
+        kv = self.kv_type
+        return self.width if kv is None else kv.width_bytes
+
+    @property
+    def kv_type(self) -> DType | None:
+        """The type of keys and values: as asked for, else the checkpoint's; None: the model's."""
+        held = self.shape.quantization
+        return self.kv or (None if held is None else held.kv)
+
+    @property
+    def held(self) -> Quantization | None:
+        """How the checkpoint holds its weights, where nothing else was asked for."""
+        return self.shape.quantization if self.linear is None and self.experts is None else None
+
+    def narrow(self, op: LayerOp) -> NarrowWeights | None:
+        """A product's weights where they are narrower than the model's type: as asked for, else the checkpoint's."""
+        if not isinstance(op.model, GEMM | GroupedGEMM):
+            return None
+        if self.held is not None:
+            return self.held.of(op.name)
+        asked = self.experts if op.split == "experts" else None if op.name == "logits" else self.linear
+        return None if asked is None else NarrowWeights(dtype=asked)
+
     def own(self, tokens: int) -> int:
         """Tokens of the requests that this device attends to."""
         return -(-tokens // self.dp)
@@ -65,30 +95,34 @@ class InferenceRank:
             mean = tokens * experts.top_k / self.ep
             rows = math.ceil(mean * self.traffic.rows_imbalance * self.imbalance)
             active = min(experts.count // self.ep, rows, math.ceil(self.traffic.touched(tokens)))
-            model = self._narrowed(replace(model, m=rows, groups=max(active, 1)), self.experts)
+            model = self._narrowed(replace(model, m=rows, groups=max(active, 1)), self.narrow(op))
         elif isinstance(model, GEMM):
-            model = self._narrowed(model, self.linear)
-        elif isinstance(model, SDPA):
+            model = self._narrowed(model, self.narrow(op))
+        else:
             model = self.cached(model)
         return op if model is op.model else replace(op, model=model)
 
-    def cached(self, core: SDPA) -> SDPA:
+    def cached(self, core: PerfModel) -> PerfModel:
         """``core`` with keys and values in the cache's type."""
-        return core if self.kv is None else replace(core, dtype_k=self.kv, dtype_v=self.kv)
+        kv = self.kv_type
+        if kv is None:
+            return core
+        if isinstance(core, SDPA):
+            return replace(core, dtype_k=kv, dtype_v=kv)
+        return replace(core, dtype_kv=kv) if isinstance(core, SelectiveAttention) else core
 
     def weight_bytes(self, op: LayerOp) -> float:
         """Bytes of an operation's weights on this device."""
-        if op.split == "experts":
-            dtype, share = self.experts, 1 / self.ep
-        else:
-            dtype, share = (self.linear if isinstance(op.model, GEMM) else None), 1.0
-        return op.count * op.weights * (self.width if dtype is None else dtype.width_bytes) * share
+        narrow, share = self.narrow(op), 1 / self.ep if op.split == "experts" else 1.0
+        return op.count * op.weights * (self.width if narrow is None else narrow.bytes_per_weight) * share
 
-    def _narrowed(self, model: M, narrow: DType | None) -> M:
-        """A product with weights of ``narrow``: multiplied in that type where the device has a rate for it, else
-        widened to the activations' on the way.
+    def _narrowed(self, model: M, narrow: NarrowWeights | None) -> M:
+        """A product with narrow weights: multiplied as they say where the device has a rate for it, else widened to the
+        activations' type on the way.
         """
         if narrow is None:
             return model
-        kept = model.dtype
-        return replace(model, dtype=narrow if narrow in self.multiplied else kept, dtype_b=narrow, dtype_out=kept)
+        kept, computed = model.dtype, narrow.computed or narrow.dtype
+        return replace(
+            model, dtype=computed if computed in self.multiplied else kept, dtype_b=narrow.dtype, dtype_out=kept
+        )

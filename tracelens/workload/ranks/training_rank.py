@@ -8,12 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
-from tracelens.perf_models import GEMM, Collective, Conv, Elementwise, Movement, Normalization, Operand, PerfModel
+from tracelens.perf_models import (
+    GEMM,
+    CausalConv1d,
+    Collective,
+    Elementwise,
+    IndexerScores,
+    LinearAttention,
+    Movement,
+    Normalization,
+    Operand,
+    PerfModel,
+    SelectiveAttention,
+    StateSpaceScan,
+    TopKRows,
+)
+from tracelens.perf_models.memory_bound.hyper_connection import HyperConnection
 from tracelens.workload.layer_ops import LayerOp, Split
 from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.parallel_config import ParallelConfig
@@ -126,12 +141,60 @@ class TrainingRank:
         elif isinstance(model, Elementwise):
             rows, width = model.shape
             yield from self.activation(op.name, rows * self.part(width, op.name))
-        elif isinstance(model, Conv):
+        elif isinstance(model, CausalConv1d):
             # The convolution before a scan streams its channels: as much again for either gradient.
-            elements = model.x[1] // self.parallel.tp * self.tokens
+            elements = model.channels // self.parallel.tp * self.tokens
             yield from self.stream(op.name, elements, reads=(1, 2), writes=(1, 1))
+        elif isinstance(model, HyperConnection | Movement):
+            yield from self._around(op.name, model)
+        elif op.is_core:
+            yield from self._core(op.name, model)
         else:
             raise UsageError(f"{op.name}: its block type has to say how ranks divide it")
+
+    def _around(self, name: str, model: HyperConnection | Movement) -> Iterator[RankOp]:
+        """What passes over this rank's rows; backward once more over as much, and over its gradient."""
+        whole = self.parallel.micro_batch * self.own_sequence
+        if isinstance(model, HyperConnection):
+            made: PerfModel = replace(model, tokens=self.rows, dtype=self.width)
+        else:
+            made = self._share(model, self.rows, whole)
+        yield RankOp(name=name, phase="forward", part="memory", model=made)
+        yield RankOp(name=name, phase="dgrad", part="memory", model=made, count=2)
+
+    def _share(self, model: Movement, rows: int, whole: int) -> Movement:
+        def part(operands: Any) -> Any:
+            return tuple((elements * rows // whole, self.width) for elements, _ in operands)
+
+        return replace(model, read=part(model.read), written=part(model.written), added=model.added * rows // whole)
+
+    def _core(self, name: str, model: PerfModel) -> Iterator[RankOp]:
+        """A core of this rank's heads and tokens. Where rows are selected, context ranks see the mean number of them,
+        as ``attention`` has it; an indexer's work is shared out by tokens.
+        """
+        tp, own = self.parallel.tp, self.own_sequence
+        if isinstance(model, StateSpaceScan):
+            heads, groups = self.part(model.heads, name), max(model.groups // tp, 1)
+            made: Any = replace(model, tokens=own, heads=heads, groups=groups, dtype=self.width)
+        elif isinstance(model, LinearAttention):
+            heads, width = self.part(model.v_heads, name), self.part(model.qkv_width, name)
+            made = replace(model, tokens=self.tokens, v_heads=heads, qkv_width=width, dtype=self.width)
+        elif isinstance(model, SelectiveAttention | IndexerScores | TopKRows):
+            rows = model.s_q
+            seen = (self.shape.document_length(self.sequence) + rows) // 2 if rows == own else rows
+            # An indexer's tokens are shared out among tensor ranks as a norm's are; each has the mean of their keys.
+            queries = rows if isinstance(model, SelectiveAttention) else -(-rows // self.parallel.row_share)
+            made = replace(model, s_q=queries, s_kv=seen - (rows - queries) // 2)
+            if isinstance(model, SelectiveAttention):
+                made = replace(
+                    made, q_heads=self.part(model.q_heads, name), kv_heads=max(model.kv_heads // tp, 1),
+                    dtype=self.width,
+                )  # fmt: skip
+        else:
+            raise UsageError(f"{name}: its block type has to say how ranks divide it")
+        yield RankOp(name=name, phase="forward", part="attention", model=made)
+        if not isinstance(made, TopKRows):
+            yield RankOp(name=name, phase="dgrad", part="attention", model=made.backward())
 
     def _product(self, name: str, split: Split, model: GEMM) -> Iterator[RankOp]:
         parallel = self.parallel

@@ -1,0 +1,60 @@
+"""Attention to blocks of keys that an indexer selects for each group of query heads (MiniMax sparse attention)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from tracelens.perf_models import IndexerScores, PerfModel, SelectiveAttention, TopKRows
+from tracelens.workload.blocks.attention import Attention
+from tracelens.workload.layer_ops import Batch, LayerOp
+from tracelens.workload.model_shape import Indexer, ModelShape
+
+
+class BlockSparseAttention(Attention):
+    """Grouped heads that see the ``top_k`` blocks of ``block`` keys of highest score, and keys before the token in it.
+
+    An index query per group and one index key per token score every key; a block's score is its keys' highest.
+    """
+
+    name: ClassVar[str] = "block_sparse_attention"
+    divides_on_grid: ClassVar[bool] = False
+
+    def needs(self, shape: ModelShape) -> dict[str, Any]:
+        return {"indexer": shape.indexer, **super().needs(shape)}
+
+    def core_ops(self, batch: Batch) -> Iterator[LayerOp]:
+        shape, indexer = batch.shape, _of(batch.shape)
+        yield batch.linear("attention.index_q", indexer.heads * indexer.head_dim, shape.hidden)
+        yield batch.linear("attention.index_k", indexer.head_dim, shape.hidden)
+        yield batch.norm("attention.index_q_norm", indexer.head_dim, indexer.heads)
+        yield batch.norm("attention.index_k_norm", indexer.head_dim)
+        length = shape.document_length(batch.sequence)
+        names = ("attention.index_scores", "attention.index_top_k", "attention.sdpa")
+        cores = self.cores(shape, b=round(batch.tokens / length), new=length, past=0)
+        for name, model in zip(names, cores, strict=True):
+            yield LayerOp(name=name, model=model, split="heads" if name.endswith("sdpa") else "tokens", is_core=True)
+
+    def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+        indexer = _of(shape)
+        lengths: dict[str, Any] = {"b": b, "s_q": new, "s_kv": past + new}
+        return (
+            IndexerScores(**lengths, heads=indexer.heads, d=indexer.head_dim, dtype=shape.dtype),
+            TopKRows(**lengths, top_k=indexer.top_k, dtype=shape.dtype),
+            SelectiveAttention(
+                **lengths, q_heads=shape.q_heads, kv_heads=shape.kv_heads, d_qk=shape.d_qk, d_v=shape.d_v,
+                top_k=indexer.top_k * indexer.block, value_in_key=False, dtype=shape.dtype,
+            ),
+        )  # fmt: skip
+
+    def cached_elements(self, shape: ModelShape) -> int:
+        return super().cached_elements(shape) + _of(shape).head_dim
+
+
+def _of(shape: ModelShape) -> Indexer:
+    if shape.indexer is None:
+        raise ValueError("a block of block-sparse attention needs an indexer")
+    return shape.indexer
+
+
+BLOCK_SPARSE_ATTENTION = BlockSparseAttention(letter="B")

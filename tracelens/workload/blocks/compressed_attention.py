@@ -1,0 +1,149 @@
+"""Attention to compressed rows and a window (DeepSeek-V4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tracelens.dtypes import DType
+from tracelens.perf_models import GEMM, IndexerScores, Movement, PerfModel, SelectiveAttention, TopKRows
+from tracelens.workload.blocks.attention import Attention
+from tracelens.workload.layer_ops import Batch, LayerOp
+from tracelens.workload.model_shape import CompressedAttention, Indexer, ModelShape
+
+_INDEX_TYPE, _SCALE_BYTES = DType.FP8_E4M3FN, 4
+
+
+class CompressedRows(Attention):
+    """One key per token and layer, which is its value too, for all heads: those of a window one by one, those before
+    it ``ratio`` in a row, all of them or those that an indexer selects.
+
+    A row is a mean of its tokens' keys, weighted by gates per channel. The heads' results are projected in groups.
+    """
+
+    name: ClassVar[str] = "compressed_attention"
+    divides_on_grid: ClassVar[bool] = False
+
+    def needs(self, shape: ModelShape) -> dict[str, Any]:
+        selects = shape.compressed is not None and shape.compressed.selects
+        return {
+            "compressed": shape.compressed, "head_dim": shape.head_dim, "window": shape.window,
+            "indexer": shape.indexer if selects else True,
+        }  # fmt: skip
+
+    def ops(self, batch: Batch) -> Iterator[LayerOp]:
+        shape, own, d = batch.shape, _of(batch.shape), batch.shape.d_qk
+        yield batch.norm("attention.norm")
+        yield batch.linear("attention.q_down", own.q_rank, shape.hidden)
+        yield batch.norm("attention.q_latent_norm", own.q_rank)
+        yield batch.linear("attention.q_up", shape.q_heads * d, own.q_rank, split="column")
+        yield batch.linear("attention.kv", d, shape.hidden)
+        yield batch.norm("attention.kv_norm", d)
+        if own.ratio:
+            yield from _compression(batch, "attention.compress", own, d)
+        if own.selects:
+            indexer = _indexer(shape)
+            yield batch.linear("attention.index_q", indexer.heads * indexer.head_dim, own.q_rank)
+            yield batch.linear("attention.index_weights", indexer.heads, shape.hidden)
+            yield from _compression(batch, "attention.index_compress", own, indexer.head_dim)
+        yield from self.core_ops(batch)
+        yield _grouped_projection(batch, own)
+        yield batch.linear("attention.out", shape.hidden, own.o_groups * own.o_rank, split="row")
+
+    def core_ops(self, batch: Batch) -> Iterator[LayerOp]:
+        shape = batch.shape
+        length = shape.document_length(batch.sequence)
+        for model in self.cores(shape, b=round(batch.tokens / length), new=length, past=0):
+            if isinstance(model, SelectiveAttention):
+                sinks = shape.q_heads if shape.sinks else 0
+                yield LayerOp(
+                    name="attention.sdpa", model=model, weights=sinks, active_weights=sinks, split="heads",
+                    is_replicated=True, is_core=True,
+                )  # fmt: skip
+            else:
+                name = "attention.index_top_k" if isinstance(model, TopKRows) else "attention.index_scores"
+                yield LayerOp(name=name, model=model, is_core=True)
+
+    def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
+        own = _of(shape)
+        lengths: dict[str, Any] = {"b": b, "s_q": new, "s_kv": past + new, "ratio": own.ratio}
+        found: list[PerfModel] = []
+        if own.selects:
+            indexer = _indexer(shape)
+            found.append(IndexerScores(**lengths, heads=indexer.heads, d=indexer.head_dim, dtype=_INDEX_TYPE))
+            found.append(TopKRows(**lengths, top_k=indexer.top_k))
+        found.append(
+            SelectiveAttention(
+                **lengths,
+                q_heads=shape.q_heads,
+                d_qk=shape.d_qk,
+                d_v=shape.d_qk,
+                window=shape.window or 0,
+                top_k=_indexer(shape).top_k if own.selects else None,
+                dtype=shape.dtype,
+            )
+        )
+        return tuple(found)
+
+    def parts(self, shape: ModelShape) -> tuple[int, ...]:
+        return (shape.q_heads, _of(shape).o_groups)
+
+    def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
+        """The one key head stays whole; a rank has its heads' groups of the output projection."""
+        if shape.compressed is None:
+            return {}
+        return {"compressed": replace(shape.compressed, o_groups=-(-shape.compressed.o_groups // tp))}
+
+    def cached_elements(self, shape: ModelShape) -> int:
+        """Less than one row per token: see ``cached_bytes``."""
+        return 0
+
+    def cached_bytes(self, shape: ModelShape, width: float) -> float:
+        own = _of(shape)
+        if not own.ratio:
+            return 0.0
+        index = _indexer(shape).head_dim * _INDEX_TYPE.width_bytes + _SCALE_BYTES if own.selects else 0.0
+        return (shape.d_qk * width + index) / own.ratio
+
+    def state_bytes(self, shape: ModelShape, width: float) -> float:
+        """The window's keys, and the tokens of the row that is not whole yet, with their gates."""
+        own = _of(shape)
+        open_row = 2 * own.ratio * (1 + own.overlap) * shape.d_qk
+        return ((shape.window or 0) * shape.d_qk + open_row) * width
+
+
+def _of(shape: ModelShape) -> CompressedAttention:
+    if shape.compressed is None:
+        raise ValueError("a block of compressed attention needs compressed")
+    return shape.compressed
+
+
+def _indexer(shape: ModelShape) -> Indexer:
+    if shape.indexer is None:
+        raise ValueError("a block of compressed attention that selects needs an indexer")
+    return shape.indexer
+
+
+def _compression(batch: Batch, name: str, own: CompressedAttention, d: int) -> Iterator[LayerOp]:
+    """Keys and gates of each token, twice as many where rows overlap; the weighted mean of each row's."""
+    width = d * (1 + own.overlap)
+    yield batch.linear(name, 2 * width, batch.shape.hidden)
+    rows = batch.tokens // own.ratio
+    read, written = ((2 * batch.tokens * width, batch.dtype),), ((rows * d, batch.dtype),)
+    # softmax of the gates over a row, and their products with the keys: added up
+    pooled = Movement(read=read, written=written, added=2 * batch.tokens * width)
+    biases = own.ratio * width + d
+    yield LayerOp(name=f"{name}_rows", model=pooled, weights=biases, active_weights=biases)
+
+
+def _grouped_projection(batch: Batch, own: CompressedAttention) -> LayerOp:
+    """Each group's heads to ``o_rank``: as many products as groups."""
+    shape = batch.shape
+    k = shape.q_heads * shape.d_qk // own.o_groups
+    weights = own.o_groups * own.o_rank * k
+    model = GEMM(b=own.o_groups, m=batch.tokens, n=own.o_rank, k=k, dtype=batch.dtype)
+    return LayerOp(name="attention.out_groups", model=model, weights=weights, active_weights=weights, split="heads")
+
+
+COMPRESSED_ATTENTION = CompressedRows(letter="C")

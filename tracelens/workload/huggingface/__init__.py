@@ -1,0 +1,117 @@
+"""A Hugging Face ``config.json`` as a ``ModelConfig``.
+
+What a layer is made of is read from the config's structure: which keys are there, which lists say what a layer is.
+``families`` says of model types what their configs do not. A type that stands nowhere is read by structure alone: what
+that assumes is named in ``ModelConfig.notes``, and a key that tells of another kind of block is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tracelens.dtypes import DType
+from tracelens.errors import InputError
+from tracelens.workload.huggingface.checkpoint_types import read_quantization
+from tracelens.workload.huggingface.decoder import decoder
+from tracelens.workload.huggingface.families import FAMILIES, Family
+from tracelens.workload.huggingface.keys import Keys
+from tracelens.workload.huggingface.older import OLDER
+from tracelens.workload.huggingface.vision import read_vision
+from tracelens.workload.model_shape import Quantization
+
+#: Where a multimodal config keeps its language model.
+_INNER = ("text_config", "llm_config", "language_config", "thinker_config")
+#: Parts of unread keys that tell of blocks which change the figures and have no model here.
+_OTHER_BLOCKS = (
+    "mamba", "ssm", "rwkv", "retention", "hyena", "recurrent", "lru_", "linear_attn", "lightning", "index_", "sparse_",
+    "compress", "altup", "laurel", "per_layer_input", "moba", "mem_", "kda", "gdn", "cross_attention", "cross_layers",
+    "is_encoder_decoder", "num_encoder_layers", "encoder_layers", "decoder_layers", "d_conv", "conv_l_cache",
+    "type_vocab_size", "num_kv_shared_layers", "zero_expert_num", "state_size",
+)  # fmt: skip
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """What a ``ModelConfig`` is made of, from a ``config.json``.
+
+    InputError when it is missing, incomplete, or of a structure that has no model here.
+    """
+    outer = _object(path)
+    values = _language_model(outer)
+    keys = Keys(path.name, values)
+    kind = str(values.get("model_type") or outer.get("model_type") or "")
+    older = OLDER.get(kind)
+    family = FAMILIES.get(kind)
+    if older is not None:
+        shape = older(keys)
+    else:
+        if family is None:
+            keys.assumed.append(f"model_type {kind!r} is not known: read by its structure")
+        shape = decoder(keys, family or Family(is_known=False))
+    unread = keys.finish()
+    if older is None and family is None:
+        _refuse_other_blocks(path, kind, unread)
+    quantization = read_quantization(path, outer, values, len(shape["blocks"]))
+    shape |= {"vision": read_vision(keys, outer, shape["hidden"]), "quantization": quantization}
+    notes = [f"{path.name}: {text}" for text in keys.assumed]
+    if unread:
+        notes.append(f"{path.name}: keys not read: {', '.join(unread)}")
+    dtype = _element_type(values, outer)
+    if dtype is None and quantization is not None:
+        dtype = DType.BF16
+        notes.append(f"{path.name}: no dtype: what is not quantized is taken as bf16")
+    label = _label(path, values)
+    return {"name": label, "label": label, "source": path.name, "notes": tuple(notes), "dtype": dtype, **shape}
+
+
+def _label(path: Path, values: dict[str, Any]) -> str:
+    named = str(values.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
+    if path.name == "config.json":
+        return named or path.absolute().parent.name or path.stem
+    return path.stem
+
+
+def _element_type(*configs: dict[str, Any]) -> DType | None:
+    """The first type that a config names; a quantized checkpoint's own is in ``quantization``."""
+    for values in configs:
+        for key in ("torch_dtype", "dtype"):
+            found = DType.parse(str(values.get(key) or "").removeprefix("torch."))
+            if found is not None:
+                return found
+    return None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        values: Any = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path.name} is not a JSON file: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path.name} is not a model config: its top level is not an object")
+    return values
+
+
+def _language_model(values: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a file's language model. What is said beside it holds where it says nothing."""
+    for inner in _INNER:
+        found = values.get(inner)
+        if isinstance(found, dict):
+            deeper = _language_model(found)
+            beside = {name: values[name] for name in ("tie_word_embeddings",) if name in values}
+            return beside | {name: value for name, value in deeper.items() if value is not None or name not in beside}
+    return values
+
+
+def _refuse_other_blocks(path: Path, kind: str, unread: tuple[str, ...]) -> None:
+    telling = [name for name in unread if any(part in name for part in _OTHER_BLOCKS)]
+    if telling:
+        raise InputError(
+            f"{path.name}: model_type {kind!r} is not known, and {', '.join(telling)} tells of blocks that have no "
+            "model here; write its shape as a model file, see docs/models.md"
+        )
+
+
+__all__ = ["Quantization", "read_config"]

@@ -1,0 +1,137 @@
+"""A config's keys: which were read, which were needed and are missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracelens.errors import InputError
+
+#: More than any model has; a larger number is a damaged file, and would be spelled out block by block.
+_MOST_LAYERS = 10_000
+#: Keys that leave operations and weights as they are.
+_WITHOUT_COST = frozenset(
+    ("architectures", "auto_map", "model_type", "transformers_version", "torch_dtype", "dtype", "initializer_range",
+     "use_cache", "pretraining_tp", "max_position_embeddings", "hidden_act", "hidden_activation", "activation_function",
+     "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "tokenizer_class", "pad_token_id",
+     "bos_token_id", "eos_token_id", "unk_token_id", "mask_token_id", "ep_size", "aux_loss_alpha", "seq_aux",
+     "scoring_func", "topk_method", "topk_group", "n_group", "norm_topk_prob", "routed_scaling_factor",
+     "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "quantization_config", "swiglu_limit",
+     "experts_per_token", "initial_context_length", "partial_rotary_factor", "rotary_pct",
+     "rotary_emb_base", "use_parallel_residual", "classifier_dropout", "n_ctx", "task_specific_params", "resid_pdrop",
+     "embd_pdrop", "attn_pdrop", "resid_dropout", "scale_attn_weights", "reorder_and_upcast_attn",
+     "scale_attn_by_inverse_layer_idx", "init_config", "init_device", "emb_pdrop", "logit_scale", "norm_type",
+     "verbose", "embedding_fraction", "max_window_layers", "residual_in_fp32", "rescale_prenorm_residual",
+     "time_step_floor", "time_step_limit", "time_step_min", "time_step_max", "time_step_rank", "mamba_hidden_act",
+     "mamba_ssm_cache_dtype", "mamba_ssm_dtype", "mamba_dt_init_floor", "mamba_dt_limit", "mamba_dt_max",
+     "mamba_dt_min", "expand", "use_mamba_kernels", "use_conv_bias", "num_logits_to_keep", "mlp_hidden_act",
+     "router_dtype", "moe_shared_expert_overlap", "id2label", "label2id", "gradient_checkpointing", "tokenizer_name",
+     "hidden_dropout", "attention_dropout", "rotary_dim", "use_routing_bias", "use_mtp", "mla_use_nope",
+     "mtp_use_dedicated_embeddings", "use_moe_router_bias", "moe_router_scaling_factor", "moe_router_activation",
+     "moe_renormalize", "moe_router_activation_func", "use_grouped_topk", "num_expert_group", "hc_eps",
+     "hc_sinkhorn_iters", "num_hash_layers", "compress_rope_theta", "indexer_rope_interleave",
+     "final_logit_softcapping", "attn_logit_softcapping", "query_pre_attn_scalar", "attn_temperature_tuning",
+     "floor_scale", "attn_scale", "for_llm_compressor", "use_bidirectional_attention", "output_gate_type",
+     "activation_situ_beta", "activation_situ_linear_beta", "gate_lower_bound", "max_length", "temperature", "top_p",
+     "typical_p", "length_penalty", "repetition_penalty", "num_beams", "num_beam_groups", "num_return_sequences",
+     "use_mrope", "mrope_section", "max_seq_len", "norm_expert_weight", "need_fp32_gate", "swiglu_limits",
+     "swiglu_limits_shared", "vocab_size_per_layer_input", "embedding_multiplier", "residual_multiplier",
+     "attention_multiplier", "logits_scaling", "clip_qkv", "sep_token_id", "decoder_start_token_id", "cls_token_id",
+     "n_shared_experts", "num_shared_experts", "prefix", "language_model_only", "swiglu_alpha", "use_gemma_norm",
+     "attention_value_scale", "moe_latent_size", "disable_ffn_mult")
+)  # fmt: skip
+#: ``top_k`` is of a sampler, where a config lists what generation defaults to.
+_SAMPLER = ("top_k", "diversity_penalty", "min_length", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
+_WITHOUT_COST_PREFIXES = (
+    "_", "rope_", "summary_", "output_", "return_", "layernorm_", "mup_", "image_", "video_", "vision_", "audio_",
+    "boa_", "boi_", "eoa_", "eoi_", "rotary_", "logits_", "yarn",
+)  # fmt: skip
+
+
+class Keys:
+    """A config's keys. Remembers which were read, which were needed and are missing, and what was assumed."""
+
+    def __init__(self, file: str, values: dict[str, Any]) -> None:
+        self.file = file
+        self.values = values
+        self.read: set[str] = set()
+        self.missing: list[str] = []
+        self.assumed: list[str] = []
+
+    def get(self, *names: str) -> Any:
+        """The first of ``names`` that is there and not null; all of them count as read."""
+        self.read.update(names)
+        return next((self.values[name] for name in names if self.values.get(name) is not None), None)
+
+    def whole(self, *names: str) -> int | None:
+        """A whole number, at least 0; None when absent."""
+        value = self.get(*names)
+        if value is None:
+            return None
+        if isinstance(value, list) and value and all(each == value[0] for each in value):
+            value = value[0]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise InputError(f"{self.file}: {names[0]} must be a whole number, got {value!r}")
+        return value
+
+    def needed(self, *names: str) -> int:
+        """A whole number above 0; a missing one is reported by ``finish``, with all others."""
+        value = self.whole(*names)
+        if not value:
+            self.missing.append(names[0])
+        return value or 1
+
+    def layers(self, *names: str) -> int:
+        """A needed number of layers; InputError for one that no model has."""
+        value = self.needed(*names)
+        if value > _MOST_LAYERS:
+            raise InputError(f"{self.file}: {names[0]} is {value}, which is too large for any model")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.get(name)
+        return default if value is None else bool(value)
+
+    def listed(self, name: str, kind: type) -> list[Any]:
+        """A list of texts or of whole numbers; empty when absent."""
+        value = self.get(name)
+        if value is not None and not (isinstance(value, list) and all(type(each) is kind for each in value)):
+            words = "texts" if kind is str else "objects" if kind is dict else "whole numbers"
+            raise InputError(f"{self.file}: {name} must be a list of {words}, got {value!r}")
+        return value or []
+
+    def per_layer(self, name: str, layers: int) -> list[int]:
+        """A list of whole numbers, one per layer and perhaps more for further tokens; empty when absent."""
+        values = self.listed(name, int)
+        if values and len(values) < layers:
+            raise InputError(f"{self.file}: {name} has {len(values)} entries for {layers} layers")
+        return values[:layers]
+
+    def section(self, name: str) -> Keys:
+        """The keys inside; none when absent."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise InputError(f"{self.file}: {name} must be an object, got {value!r}")
+        made = Keys(f"{self.file}: {name}", value or {})
+        made.missing, made.assumed = self.missing, self.assumed
+        return made
+
+    def unread(self) -> tuple[str, ...]:
+        """Names of keys that were not read and may matter."""
+        return tuple(
+            name
+            for name, value in sorted(self.values.items())
+            if name not in self.read
+            and name not in _WITHOUT_COST
+            and name not in _SAMPLER
+            and not name.startswith(_WITHOUT_COST_PREFIXES)
+            and not name.endswith(("_token_id", "_token_ids", "_token_index"))
+            and value not in (None, False, 0, "", [], {})
+            and not isinstance(value, str)
+        )
+
+    def finish(self) -> tuple[str, ...]:
+        """``unread``. InputError when a needed key is missing."""
+        if self.missing:
+            missing = ", ".join(sorted(set(self.missing)))
+            raise InputError(f"{self.file}: not a complete model config, missing: {missing}")
+        return self.unread()

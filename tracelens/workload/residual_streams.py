@@ -1,0 +1,73 @@
+"""What surrounds a block where the residual stream is no plain sum: hyper-connections, attention over depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Any
+
+from tracelens.dtypes import DType
+from tracelens.perf_models import (
+    HyperConnectionCoefficients,
+    HyperConnectionPost,
+    HyperConnectionPre,
+    Movement,
+    PerfModel,
+)
+from tracelens.workload.layer_ops import Batch, LayerOp
+from tracelens.workload.model_shape import ModelShape
+
+
+def residual_ops(batch: Batch) -> Iterator[LayerOp]:
+    """Before and after one block."""
+    shape = batch.shape
+    if shape.streams:
+        n = shape.streams
+        # of the streams that enter the block, leave it, and pass it by; with a bias each, and three scales
+        outputs = (2 + n) * n
+        yield from _hyper(batch, outputs, outputs + 3)
+        yield _op("residual.post", HyperConnectionPost(**_sizes(batch)), 0)
+    if shape.residual_block:
+        yield _depth_attention(batch)
+
+
+def last_residual_ops(batch: Batch) -> Iterator[LayerOp]:
+    """Before the final norm."""
+    shape = batch.shape
+    if shape.streams:
+        yield from _hyper(batch, shape.streams, shape.streams + 1)
+    if shape.residual_block:
+        yield _depth_attention(batch)
+
+
+def _hyper(batch: Batch, outputs: int, biases: int) -> Iterator[LayerOp]:
+    """Manifold-constrained hyper-connections (arXiv 2512.24880): coefficients of the mix in fp32, and the mix."""
+    sizes = _sizes(batch)
+    mixed = HyperConnectionCoefficients(**sizes, outputs=outputs, dtype_weight=DType.FP32)
+    yield _op("residual.coefficients", mixed, outputs * sizes["streams"] * sizes["channels"] + biases)
+    yield _op("residual.pre", HyperConnectionPre(**sizes), 0)
+
+
+def _sizes(batch: Batch) -> dict[str, Any]:
+    shape = batch.shape
+    return {"tokens": batch.tokens, "streams": shape.streams, "channels": shape.hidden, "dtype": batch.dtype}
+
+
+def _depth_attention(batch: Batch) -> LayerOp:
+    """A softmax over the sums of blocks of layers that are kept, by one learned query (Attention residuals, arXiv
+    2603.15031). Averaged over depth: half of the sums that the whole model keeps, the embedding, and the open one.
+    """
+    shape, elements = batch.shape, batch.tokens * batch.shape.hidden
+    sources = round((kept_sums(shape) / 2 + 1.5) * elements)
+    model = Movement(read=((sources, batch.dtype),), written=((elements, batch.dtype),), added=2 * sources)
+    # the query and the norm of what it is compared with
+    return _op("residual.depth_attention", model, 2 * shape.hidden)
+
+
+def kept_sums(shape: ModelShape) -> int:
+    """Sums of blocks of layers that the whole model keeps; two residual blocks are a layer."""
+    return ceil(len(shape.blocks) / 2 / shape.residual_block) if shape.residual_block else 0
+
+
+def _op(name: str, model: PerfModel, weights: int) -> LayerOp:
+    return LayerOp(name=name, model=model, weights=weights, active_weights=weights)
