@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 from pathlib import Path
 
-from tracelens.cli import verbs
+from tracelens.cli import verb_module, verbs
 
 PAGE = Path(__file__).resolve().parent / "cli.md"
 #: Generated text stands between these lines; the rest of the page is written by hand.
@@ -29,7 +28,7 @@ def page(text: str) -> str:
 def table(verb: str) -> str:
     """The options of a verb, and of its own verbs, as rows."""
     parser = argparse.ArgumentParser(add_help=False)
-    importlib.import_module(f"tracelens.cli.{verb}").configure(parser)
+    verb_module(verb).configure(parser)
     return "| option | meaning |\n|---|---|\n" + "".join(_rows(parser, ""))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 
 import pytest
 
@@ -14,6 +13,7 @@ FLAGS: dict[str, str] = {
     "calibrate": ("FILES --cluster --device --extension --output -o"),
     "check": ("TRACE --device --extension"),
     "collectives": ("TRACE --csv --ep-size --executor --extension --format --jobs --output --ranks-per-node -o"),
+    "compare": ("A B --format --output --steps -o"),
     "demo": ("--output -o"),
     "devices": ("list show show:NAME check check:FILE"),
     "estimate": (
@@ -46,7 +46,7 @@ FLAGS: dict[str, str] = {
 def flags(verb: str) -> str:
     """All flags of a verb and of its own verbs (``list:--x``), sorted, positional arguments first."""
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"tracelens.cli.{verb}").configure(parser)
+    cli.verb_module(verb).configure(parser)
     return " ".join(_names(parser))
 
 

@@ -1,4 +1,4 @@
-"""The ``tracelens`` command: one file per verb, found by listing this folder."""
+"""The ``tracelens`` command: one file per verb, found by listing this folder and those in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import ast
 import importlib
 import os
-import pkgutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -50,7 +49,18 @@ def _safe(message: str) -> str:
 
 def verbs() -> list[str]:
     """Names of all commands."""
-    return sorted(found.name for found in pkgutil.iter_modules(__path__))
+    return sorted(_files())
+
+
+def verb_module(verb: str) -> ModuleType:
+    """The module of a verb."""
+    place = _files()[verb].relative_to(Path(__file__).parent).with_suffix("")
+    return importlib.import_module(".".join((__name__, *place.parts)))
+
+
+def _files() -> dict[str, Path]:
+    """The file of each verb."""
+    return {path.stem: path for path in Path(__file__).parent.rglob("*.py") if path.stem != "__init__"}
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -65,7 +75,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     known = verbs()
     for verb in known:
         if verb == chosen:
-            module = importlib.import_module(f"{__name__}.{verb}")
+            module = verb_module(verb)
             command = commands.add_parser(
                 verb,
                 help=_summary(module.__doc__),
@@ -87,7 +97,7 @@ def _configure(module: ModuleType, command: argparse.ArgumentParser) -> None:
 
 def _docstring(verb: str) -> str | None:
     """A verb's docstring without importing it: ``--help`` stays fast."""
-    return ast.get_docstring(ast.parse((Path(__file__).parent / f"{verb}.py").read_text(encoding="utf-8")))
+    return ast.get_docstring(ast.parse(_files()[verb].read_text(encoding="utf-8")))
 
 
 def _summary(docstring: str | None) -> str:

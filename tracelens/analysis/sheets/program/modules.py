@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tracelens.analysis.attribution.training_phases import BACKWARD, FORWARD, PH
 from tracelens.analysis.intervals import Ints
 from tracelens.schema import column_set, count, identifier, percent, sheet, text, us
 from tracelens.trace.extended import has_host_time
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.units import NS_PER_US
 
@@ -64,6 +65,38 @@ def frame(context: SheetContext) -> pd.DataFrame | None:
     return modules(context.trace.table, context.trace.tree, context.activity, phases, context.window.stem)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ModulePaths:
+    """``scopes``: the modules (or annotated ranges) of a trace; ``path``: of each its path of ``classes``.
+
+    ``of_launch``: the path in which each launch lies, 0 for none.
+    """
+
+    scopes: Scopes
+    paths: Paths
+    path: Ints
+    classes: Sequence[str]
+    of_launch: Ints
+
+    def text(self, path: int) -> str:
+        """``Model/Block/Linear``; empty for path 0."""
+        return "/".join(self.classes[code] for code in reversed(self.paths.codes_of(path)))
+
+
+def module_paths(table: TraceTable, tree: OpTree, launches: RowColumn, step_stem: str) -> ModulePaths | None:
+    """None without modules and without annotated ranges but the steps'."""
+    scopes = _scopes(table, tree, step_stem)
+    if scopes is None:
+        return None
+    name = table.name[scopes.rows]
+    classes, class_of = _classes(table.names, np.unique(name))
+    paths = Paths()
+    path = paths.of(np.arange(len(scopes)), scopes.above, class_of[name])
+    scope = around_launches(tree, scopes, launches)
+    of_launch = np.where(scope >= 0, path[scope], 0)
+    return ModulePaths(scopes=scopes, paths=paths, path=path, classes=classes, of_launch=of_launch)
+
+
 def modules(
     table: TraceTable, tree: OpTree, activity: DeviceActivity, phases: Phases, step_stem: str
 ) -> pd.DataFrame | None:
@@ -75,25 +108,20 @@ def modules(
     """
     import pandas as pd
 
-    scopes = _scopes(table, tree, step_stem)
-    if scopes is None:
+    found = module_paths(table, tree, tree.launch[activity.rows], step_stem)
+    if found is None:
         return None
-    name = table.name[scopes.rows]
-    classes, class_of = _classes(table.names, np.unique(name))
-    paths = Paths()
-    path = paths.of(np.arange(len(scopes)), scopes.above, class_of[name])
-    n, parent = len(paths), np.array(paths.parent)
-    scope = around_launches(tree, scopes, tree.launch[activity.rows])
-    owner = np.where(scope >= 0, path[scope], 0)
+    scopes, paths, path, classes = found.scopes, found.paths, found.path, found.classes
+    name, n, parent = table.name[scopes.rows], len(paths), np.array(paths.parent)
     own = np.zeros((len(PHASES), n), np.int64)
-    np.add.at(own, (phases.phase, owner), activity.duration)
+    np.add.at(own, (phases.phase, found.of_launch), activity.duration)
     total = own.copy()
     for child in range(n - 1, 0, -1):
         total[:, parent[child]] += total[:, child]
     host = np.zeros(n, np.int64)
     np.add.at(host, path, np.where(has_host_time(table, scopes.rows), table.duration_ns[scopes.rows], 0))
     along = [paths.codes_of(i) for i in range(n)]
-    texts = ["/".join(classes[code] for code in reversed(codes)) for codes in along]
+    texts = [found.text(i) for i in range(n)]
     shown = _by_time(parent, total.sum(axis=0), texts)
     everything = max(int(total[:, 0].sum()), 1)
     # Path 0 stands for what is in no module: nothing is below it

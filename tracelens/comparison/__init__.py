@@ -1,0 +1,1 @@
+"""What changed between two recordings of a workload, and why."""

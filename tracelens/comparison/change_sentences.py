@@ -1,0 +1,197 @@
+"""The rows of a comparison as sentences: those of one category that changed for one reason are one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tracelens.comparison.call_matching import COMMUNICATION, role
+from tracelens.comparison.causes import (
+    ADDED,
+    CALLS,
+    FUSED,
+    KERNEL,
+    OVERLAP,
+    REMOVED,
+    REPLACED,
+    SPEED,
+    SPLIT,
+    TYPE,
+    WAITING,
+    WORK,
+    cause_of,
+    differs,
+    other_kernels,
+)  # fmt: skip
+from tracelens.comparison.compared import UNCHANGED, Change, ComparedRow, RowSide
+
+#: Ops that a sentence names.
+_MOST_OPS = 3
+
+
+def explained(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
+    """The rows with their causes, each by itself."""
+    found = [replace(row, cause=cause_of(row)) for row in rows]
+    return [replace(row, why=_SAYS[row.cause].text(_Group((row,)))) for row in found]
+
+
+def changes_of(rows: Sequence[ComparedRow]) -> tuple[Change, ...]:
+    """The largest first; together they are the change of the step."""
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for at, row in enumerate(rows):
+        groups[row.category, row.cause, _SAYS[row.cause].key(row)].append(at)
+    found = [_change(_Group(tuple(rows[at] for at in group)), group) for group in groups.values()]
+    return tuple(sorted(found, key=lambda change: (-abs(change.change_ms), change.text)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows of one sentence."""
+
+    rows: tuple[ComparedRow, ...]
+
+    @property
+    def a(self) -> tuple[RowSide, ...]:
+        return tuple(row.a for row in self.rows if row.a)
+
+    @property
+    def b(self) -> tuple[RowSide, ...]:
+        return tuple(row.b for row in self.rows if row.b)
+
+    @property
+    def change_ms(self) -> float:
+        return sum(row.change_ms for row in self.rows)
+
+    @property
+    def calls(self) -> str:
+        """``24 calls`` of a step of B; of A where B has none."""
+        return calls_text(sum(side.calls for side in self.b or self.a))
+
+    def ops(self, sides: Sequence[RowSide]) -> str:
+        """``aten::add, aten::mul``."""
+        ops = tuple(dict.fromkeys(op for side in sides for op in side.ops))
+        return ", ".join(ops[:_MOST_OPS]) + (f" and {len(ops) - _MOST_OPS} more" if len(ops) > _MOST_OPS else "")
+
+    def amount(self, sides: Sequence[RowSide]) -> str:
+        """``2.2 ms of aten::add, aten::mul (48 calls)``."""
+        ms, calls = sum(side.ms for side in sides), sum(side.calls for side in sides)
+        return f"{signed_ms(ms)[1:]} of {self.ops(sides)} ({calls_text(calls)})"
+
+
+def _change(group: _Group, at: Sequence[int]) -> Change:
+    first, change_ms = group.rows[0], group.change_ms
+    return Change(
+        text=f"{_subject(first)} {signed_ms(change_ms)}: {_SAYS[first.cause].text(group)}",
+        change_ms=change_ms,
+        cause=first.cause,
+        category=first.category,
+        rows=tuple(at),
+    )
+
+
+def _subject(row: ComparedRow) -> str:
+    """What a sentence speaks of: the category; time on links counts where nothing else hides it."""
+    if row.is_idle:
+        return "idle"
+    return "exposed communication" if role(row.category) == COMMUNICATION else row.category
+
+
+def signed_ms(ms: float) -> str:
+    """``+3.1 ms``."""
+    size = abs(ms)
+    text = f"{size:,.1f}" if size >= 10 else f"{size:.3g}" if size >= 0.001 else f"{size:.2g}"
+    return f"{'+' if ms >= 0 else '-'}{text} ms"
+
+
+def count_text(value: float) -> str:
+    """A mean count: whole where it is."""
+    return f"{value:,.0f}" if abs(value - round(value)) < 0.005 else f"{value:,.1f}"
+
+
+def calls_text(count: float) -> str:
+    """``24 calls``."""
+    return f"{count_text(count)} {'call' if count == 1 else 'calls'}"
+
+
+def slower_text(before: float, after: float) -> str:
+    """``30 % slower``, ``12 % faster``."""
+    share = 100 * (after / before - 1) if before else 0.0
+    size = f"{abs(share):.0f}" if abs(share) >= 9.5 else f"{abs(share):.2g}"
+    return f"{size} % {'slower' if share > 0 else 'faster'}"
+
+
+def _types(a: Sequence[RowSide], b: Sequence[RowSide]) -> str:
+    """The recorded types, those that both have left out."""
+    kinds = [
+        {kind for side in sides for text in side.dtypes for kind in text.strip("(),").replace("'", "").split(", ")}
+        for sides in (a, b)
+    ]
+    words = [", ".join(sorted(kind.removeprefix("c10::") for kind in one - other if kind)) or "none"
+             for one, other in (kinds, kinds[::-1])]  # fmt: skip
+    return " -> ".join(words)
+
+
+def _kernels(group: _Group) -> str:
+    before, after = other_kernels(group.a[0], group.b[0]) or ("", "")
+    return f"other kernel ({before} -> {after}) on {group.calls} of {group.ops(group.b)}"
+
+
+def _work(group: _Group) -> str:
+    before, after = (
+        sum(side.flops or 0.0 for side in sides) / sum(side.calls for side in sides) for sides in (group.a, group.b)
+    )
+    known = all(side.flops for side in (*group.a, *group.b)) and differs(before, after)
+    times = f" ({after / before:.3g} x the FLOPs)" if known else ""
+    return f"other shapes{times} on {group.calls} of {group.ops(group.b)}"
+
+
+def _speed(group: _Group) -> str:
+    a, b = ([side.kernel_ms for side in sides] for sides in (group.a, group.b))
+    calls = [sum(side.calls for side in sides) for sides in (group.a, group.b)]
+    return f"{slower_text(sum(a) / calls[0], sum(b) / calls[1])}, same kernels, {group.calls} of {group.ops(group.b)}"
+
+
+def _overlap(group: _Group) -> str:
+    less = "less" if group.change_ms > 0 else "more"
+    return f"{less} at the same time as others, same kernels, {group.calls} of {group.ops(group.b)}"
+
+
+def _calls(group: _Group) -> str:
+    return f"{count_text(sum(side.calls for side in group.a))} -> {group.calls} of {group.ops(group.b)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Says:
+    """What rows of a cause must share to be one sentence, and that sentence."""
+
+    key: Callable[[ComparedRow], Hashable]
+    text: Callable[[_Group], str]
+
+
+def _own_ops(row: ComparedRow) -> Hashable:
+    return row.a.ops if row.a else None, row.b.ops if row.b else None
+
+
+_SAYS = {
+    WAITING: _Says(lambda row: row.name, lambda group: group.rows[0].name),
+    REMOVED: _Says(_own_ops, lambda group: f"{group.ops(group.a)} is gone, {group.calls}"),
+    ADDED: _Says(_own_ops, lambda group: f"{group.ops(group.b)} is new, {group.calls}"),
+    FUSED: _Says(
+        lambda row: row.b and row.b.ops, lambda group: f"{group.amount(group.a)} fused into {group.amount(group.b)}"
+    ),
+    SPLIT: _Says(
+        lambda row: row.a and row.a.ops, lambda group: f"{group.amount(group.a)} split into {group.amount(group.b)}"
+    ),
+    REPLACED: _Says(_own_ops, lambda group: f"{group.ops(group.a)} -> {group.ops(group.b)} on {group.calls}"),
+    CALLS: _Says(_own_ops, _calls),
+    TYPE: _Says(
+        lambda row: row.a and row.b and (row.b.ops, _types((row.a,), (row.b,))),
+        lambda group: f"other type ({_types(group.a, group.b)}) on {group.calls} of {group.ops(group.b)}",
+    ),
+    WORK: _Says(_own_ops, _work),
+    KERNEL: _Says(lambda row: row.a and row.b and other_kernels(row.a, row.b), _kernels),
+    SPEED: _Says(lambda row: row.change_ms > 0, _speed),
+    OVERLAP: _Says(lambda row: row.change_ms > 0, _overlap),
+    UNCHANGED: _Says(lambda row: None, lambda group: ""),
+}

@@ -1,0 +1,139 @@
+"""What a comparison found: rows that add up to the change of the step, and what they say in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The category of time in which a device ran nothing.
+IDLE = "(idle)"
+#: The cause of a row of which nothing changed.
+UNCHANGED = "unchanged"
+#: Times are multiples of 2**-30 ms (a femtosecond), so that sums of them are exact in any order.
+_GRID = 2.0**30
+
+
+def on_grid(ms: float) -> float:
+    """A time in ms that adds up without rounding."""
+    return round(ms * _GRID) / _GRID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelShare:
+    """A kernel of a row: how often a step runs it, and for how long."""
+
+    name: str
+    count: float
+    ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSide:
+    """A row on one side, per step. ``ms``: its part of the step; ``kernel_ms``: of its kernels, hidden ones included.
+
+    Rates are over the kernel time of calls of known work, None where none is known; ``of_roofline`` is estimated over
+    measured time.
+    """
+
+    ops: tuple[str, ...]
+    calls: float
+    ms: float
+    kernel_ms: float
+    kernels: tuple[KernelShare, ...] = ()
+    shapes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    tflops_s: float | None = None
+    hbm_tb_s: float | None = None
+    of_roofline: float | None = None
+    flops: float | None = None
+    bound: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """Calls of A and what they are in B; of a row that one side alone has the other is None.
+
+    ``match``: how they were found to be the same; ``cause``: what changed, in one word; ``why``: in a few.
+    ``low_ms``, ``high_ms``: the interval in which the change lies, None where it cannot be said.
+    """
+
+    name: str
+    category: str
+    match: str
+    module: str | None
+    a: RowSide | None
+    b: RowSide | None
+    cause: str
+    why: str
+    low_ms: float | None = None
+    high_ms: float | None = None
+
+    @property
+    def change_ms(self) -> float:
+        return (self.b.ms if self.b else 0.0) - (self.a.ms if self.a else 0.0)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.category == IDLE
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything is said of the row: another time, or another op or kernel in the same time."""
+        return self.change_ms != 0 or self.cause != UNCHANGED
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the interval holds no change at all."""
+        return self.low_ms is not None and self.high_ms is not None and self.low_ms <= 0 <= self.high_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Rows of one category that changed for one reason, as a sentence."""
+
+    text: str
+    change_ms: float
+    cause: str
+    category: str
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideSummary:
+    """One side as a whole: what it was recorded on, and its step (without steps: its window)."""
+
+    name: str
+    device: str
+    torch: str | None
+    files: int
+    ranks: int
+    runs: int
+    steps: int
+    step_ms: float
+    kernel_ms: float
+    busy_ms: float
+    coverage: float | None
+    has_steps: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """B against A. ``matched_share``: of each side's kernel time, the part in rows that both have.
+
+    ``rows`` are those that changed; their changes add up to ``change_ms``. ``unchanged``: the others.
+    """
+
+    a: SideSummary
+    b: SideSummary
+    rows: tuple[ComparedRow, ...]
+    unchanged: tuple[ComparedRow, ...]
+    changes: tuple[Change, ...]
+    matched_share: tuple[float, float]
+    notes: tuple[str, ...] = ()
+    low_ms: float | None = None
+    high_ms: float | None = None
+    detectable_ms: float | None = None
+
+    @property
+    def change_ms(self) -> float:
+        """Exactly the sum of the rows' changes."""
+        return self.b.step_ms - self.a.step_ms

@@ -1,0 +1,29 @@
+"""What a user may compare: a trace, or a folder of the ranks or the runs of one thing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracelens.analysis.loaded_trace import load
+from tracelens.analysis.options import Options
+from tracelens.analysis.ranks.rank_files import find_traces
+from tracelens.comparison.sides import Recorded, Side
+from tracelens.comparison.traced_side import recorded
+
+
+def side_of(path: Path, options: Options) -> Side:
+    """InputError for what cannot be read, NothingToAnalyzeError for traces without device work."""
+    found = [recorded(load(file), options) for file in find_traces([str(path)])]
+    return Side(name=path.name or str(path), parts=_runs(found))
+
+
+def _runs(found: Sequence[Recorded]) -> tuple[tuple[Recorded, ...], ...]:
+    """Files of different ranks are one run; the n-th files of every rank the n-th run."""
+    by_rank: dict[int | None, list[Recorded]] = defaultdict(list)
+    for one in found:
+        by_rank[one.rank].append(one)
+    most = max(len(files) for files in by_rank.values())
+    ranks = sorted(by_rank, key=lambda rank: -1 if rank is None else rank)
+    return tuple(tuple(by_rank[rank][n] for rank in ranks if n < len(by_rank[rank])) for n in range(most))

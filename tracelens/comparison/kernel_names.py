@@ -1,0 +1,49 @@
+"""What a kernel's name says apart from its tile sizes, template arguments and numbering."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+#: The functor of PyTorch's elementwise and reduction kernels is what tells them apart.
+_FUNCTOR = re.compile(r"(?:at::native::)?(?:\(anonymous namespace\)::)?(\w*(?:[Ff]unctor|_kernel_cuda|Ops?)\w*)")
+_NUMBERED = re.compile(r"_\d+(?:_kd)?$|(?:_\d+)?\.kd$")
+
+
+@lru_cache(maxsize=1 << 14)
+def family(kernel: str) -> str:
+    """The kernel without what builds and problem sizes change.
+
+    >>> family("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT"), family("triton_poi_fused_add_gelu_7")
+    ('nvjet_tst', 'triton_poi_fused_add_gelu')
+    >>> family("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, ...>(int)")
+    'vectorized_elementwise_kernel<CUDAFunctor_add>'
+    >>> family("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn")
+    'ampere_bf16_s16816gemm_bf16'
+    """
+    head, _, arguments = kernel.partition("<")
+    name = head.partition("(")[0].strip()
+    for prefix in ("void ", "int ", "float "):
+        name = name.removeprefix(prefix)
+    name = name.replace("(anonymous namespace)::", "").rpartition("::")[2] or head
+    if name.startswith("triton"):
+        return _NUMBERED.sub("", name)
+    functor = _FUNCTOR.search(arguments) if "elementwise" in name or "reduce" in name else None
+    words = name.split("_")
+    # Sizes such as 128x64 or MT256x32x16 end what names have in common
+    size = next((i for i, word in enumerate(words) if i and re.search(r"\d+x\d+", word)), len(words))
+    kept = [word for word in words[:size] if not word.isdecimal()] or words[:1]
+    return "_".join(kept) + (f"<{functor[1]}>" if functor else "")
+
+
+def different(before: str, after: str) -> tuple[str, str]:
+    """Two kernels as short as tells them apart."""
+    short = family(before), family(after)
+    if short[0] != short[1]:
+        return short
+    return _clipped(before), _clipped(after)
+
+
+def _clipped(name: str, width: int = 60) -> str:
+    name = name.removeprefix("void ")
+    return name if len(name) <= width else f"{name[: width - 1]}…"

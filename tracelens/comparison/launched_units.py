@@ -1,0 +1,146 @@
+"""The device events of a window as units, in order of launch: calls of ops with their kernels, or single kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.calls import Calls
+from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.reading.op_readings import OpReadings
+from tracelens.analysis.reading.recording import Recording
+from tracelens.analysis.sheets.distinct_calls import recorded_text
+from tracelens.analysis.sheets.modelled_calls import Work
+from tracelens.analysis.sheets.program.modules import module_paths
+from tracelens.analysis.work.limits import Limits
+from tracelens.backends.chain import chain
+from tracelens.backends.system import System
+from tracelens.comparison.sides import Call, Floats, Rates
+from tracelens.perf_models.base import PerfModel
+from tracelens.trace.table import TraceTable
+
+#: Parameters of a perf model that say how its numbers are stored, not how many there are.
+_DTYPES = ("dtype",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Units:
+    """``of_event``: the unit of each device event; by unit: its ``call``, ``first`` event and ``kernel_ns``."""
+
+    of_event: Ints
+    call: Ints
+    first: Ints
+    kernel_ns: Ints
+    calls: tuple[Call, ...]
+    rates: tuple[Rates, ...]
+
+
+def units_of(
+    recording: Recording, step_stem: str, activity: DeviceActivity, readings: OpReadings, counted: tuple[Calls, Labels]
+) -> Units:
+    """A unit per call of an op that owns all its kernels; one per event of the rest: replayed, unlinked, collective."""
+    table, tree, (calls, category) = recording.trace.table, recording.trace.tree, counted
+    unit, row, kernel = _unit_of_events(activity, calls)
+    launch = tree.launch[activity.rows]
+    launched = np.where(launch >= 0, table.start_ns[launch], activity.start)
+    order = np.lexsort((activity.start, launched))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    # Units are numbered by their first event in order of launch
+    earliest = np.full(int(unit.max(initial=-1)) + 1, len(order), np.int32)
+    np.minimum.at(earliest, unit, place)
+    unit = numbered(earliest[unit])
+    first = order[np.sort(earliest)]
+    paths = module_paths(table, tree, launch, step_stem)
+    path = np.zeros(len(activity), np.int64) if paths is None else paths.of_launch
+    whole, op = kernel[first] < 0, row[first]
+    columns = (
+        np.where(op >= 0, table.name[op], np.int32(-1)),
+        np.where(whole, table.signature[op], np.int32(-1)),
+        kernel[first],
+        category.code[first],
+        path[first],
+        np.where(whole, readings.code_of(op), np.int32(-1)),
+    )
+    call = numbered(*columns)
+    example = first_of_each(call)
+    at = first[example]
+    modules = [None if paths is None else paths.text(number) for number in path[at].tolist()]
+    columns_of_calls = (op[example].tolist(), kernel[at].tolist(), category[at].tolist(), modules)
+    described = [_call(table, readings, *values) for values in zip(*columns_of_calls, strict=True)]
+    kernel_ns = np.bincount(unit, activity.duration, minlength=len(first)).astype(np.int64)
+    events_per_unit = np.bincount(unit, minlength=len(first))
+    return Units(
+        of_event=unit.astype(np.int64),
+        call=call.astype(np.int64),
+        first=first,
+        kernel_ns=kernel_ns,
+        calls=tuple(described),
+        rates=_rates(recording, readings, np.where(whole, op, -1)[example], _mean(call, events_per_unit, kernel_ns)),
+    )
+
+
+def _unit_of_events(activity: DeviceActivity, calls: Calls) -> tuple[Codes, Codes, Codes]:
+    """(unit, op row or -1, kernel name or -1) of every event."""
+    count = len(activity)
+    unit = np.full(count, -1, np.int32)
+    row, kernel = activity.op.copy(), activity.name.copy()
+    whole = calls.kernel_name[calls.call_of_event] < 0
+    events, owner = calls.events[whole], calls.call_of_event[whole]
+    unit[events], row[events], kernel[events] = owner, calls.row[owner], -1
+    rest = np.flatnonzero(unit < 0)
+    unit[rest] = len(calls.row) + np.arange(len(rest), dtype=np.int32)
+    return numbered(unit), row, kernel
+
+
+def _call(table: TraceTable, readings: OpReadings, row: int, kernel: int, category: str, module: str | None) -> Call:
+    name = "" if row < 0 else table.name_of(row)
+    if kernel >= 0:
+        return Call(name=name, category=category, kernel=table.names[kernel], module=module)
+    signature = table.signature_of(row)
+    reading = readings.readings[int(readings.code_of(np.array([row]))[0])]
+    return Call(
+        name=name,
+        category=category,
+        shapes=recorded_text(signature.shapes),
+        dtypes=recorded_text(signature.dtypes),
+        module=module,
+        work=_work(reading.model),
+    )
+
+
+def _work(model: PerfModel | None) -> str | None:
+    """A model and its dimensions, without the types of its numbers."""
+    if model is None:
+        return None
+    sizes = {k: v for k, v in model.parameters().items() if not k.startswith(_DTYPES)}
+    return f"{model.category} {sizes!r}"
+
+
+def _mean(call: Codes, events: Ints, kernel_ns: Ints) -> tuple[Floats, Floats]:
+    calls = np.maximum(np.bincount(call), 1)
+    return np.bincount(call, events) / calls, np.bincount(call, kernel_ns) / calls
+
+
+def _rates(recording: Recording, readings: OpReadings, row: Ints, mean: tuple[Floats, Floats]) -> tuple[Rates, ...]:
+    """The work of each call, and what the roofline of the device says; its launch floor as in the report."""
+    device = recording.device
+    system = None if device is None else System.of_device(device)
+    answers = chain("roofline")
+    work = Work(readings, None if system is None else lambda columns: answers.estimate_many(columns, system))
+    code = readings.code_of(row)
+    position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
+    flops, hbm = work.take(work.columns.flops, position), work.take(work.columns.hbm_bytes, position)
+    roofline, bound = np.full(len(row), np.nan), [None] * len(row)
+    if work.estimates is not None and device is not None:
+        kernels, mean_ns = mean
+        time_us = work.take(work.estimates.time_us, position)
+        floor_us = Limits.of(device).floor_us(kernels, mean_ns / 1e3)
+        roofline = np.where(np.isnan(time_us), np.nan, np.fmax(time_us, floor_us))
+        bound = [work.estimates.bound[p] if p >= 0 else None for p in position.tolist()]
+    engines = [readings.readings[c].compute_spec if c >= 0 else None for c in code.tolist()]
+    columns = zip(flops.tolist(), hbm.tolist(), roofline.tolist(), bound, engines, strict=True)
+    return tuple(Rates(flops=f, hbm_bytes=b, roofline_us=r, bound=w, engine=e) for f, b, r, w, e in columns)

@@ -1,0 +1,126 @@
+"""The rows of a comparison on one side: calls, kernels, time and rates per step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from tracelens.analysis.factorize import first_of_each, numbered
+from tracelens.analysis.intervals import Ints
+from tracelens.comparison.call_matching import Numbered
+from tracelens.comparison.compared import KernelShare, RowSide, on_grid
+from tracelens.comparison.sides import Call, Floats, Rates, by_step, weights
+from tracelens.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US
+
+#: Share of a row's kernel time that calls of known work must have for their rate to stand for it.
+_LEAST_KNOWN = 0.5
+
+
+class MeasuredSide:
+    """``steps``: ns of every step by row. Figures are of the mean step."""
+
+    def __init__(self, numbered_side: Numbered, rows: Sequence[Ints], count: int) -> None:
+        self.numbered = numbered_side
+        side = numbered_side.side
+        self.steps = by_step(side, rows, count)
+        self._rows, self._calls = np.concatenate(list(rows)), np.concatenate(numbered_side.call_of)
+        each = weights(side)
+        lengths = [len(one.call) for one in side.recordings]
+        self._weight = np.repeat(each, lengths)
+        self._kernel_ns = np.concatenate([one.kernel_ns for one in side.recordings]) * self._weight
+        self._count = count
+        self._ms = [on_grid(ns / NS_PER_MS) for ns in self.steps.mean(axis=1).tolist()]
+        self._kernel_ms = self._sum(self._kernel_ns) / NS_PER_MS
+        self._number = self._sum(self._weight)
+        self._kernels = self._kernels_by_row(rows, each)
+        self._rates()
+        self._calls_of_row = self._calls_by_row()
+
+    def row(self, number: int) -> RowSide | None:
+        """None where the side has nothing of that row."""
+        if not self._number[number]:
+            return None
+        calls = [self.numbered.calls[c] for c in self._calls_of_row[number]]
+        return RowSide(
+            ops=tuple(dict.fromkeys(call.label for call in calls)),
+            calls=float(self._number[number]),
+            ms=self._ms[number],
+            kernel_ms=float(self._kernel_ms[number]),
+            kernels=tuple(self._kernels[number]),
+            shapes=tuple(dict.fromkeys(call.shapes for call in calls if call.shapes)),
+            dtypes=tuple(dict.fromkeys(call.dtypes for call in calls if call.dtypes)),
+            tflops_s=_known(self._tflops[number]),
+            hbm_tb_s=_known(self._hbm[number]),
+            of_roofline=_known(self._of_roofline[number]),
+            flops=_known(self._flops[number]),
+            bound=self._bound.get(number),
+        )
+
+    def _sum(self, values: Floats) -> Floats:
+        return np.bincount(self._rows, values, minlength=self._count).astype(np.float64)
+
+    def _calls_by_row(self) -> dict[int, list[int]]:
+        """The distinct calls of each row, in order of appearance."""
+        group = numbered(self._rows, self._calls)
+        found: dict[int, list[int]] = defaultdict(list)
+        for at in sorted(first_of_each(group).tolist()):
+            found[int(self._rows[at])].append(int(self._calls[at]))
+        return found
+
+    def _kernels_by_row(self, rows: Sequence[Ints], each: Sequence[float]) -> dict[int, list[KernelShare]]:
+        """The kernels of each row, the longest first."""
+        codes: dict[str, int] = {}
+        row, name, ns, weight = [], [], [], []
+        for one, own, share in zip(self.numbered.side.recordings, rows, each, strict=True):
+            code = np.array([codes.setdefault(text, len(codes)) for text in one.kernel_names] or [0], np.int64)
+            row.append(own[one.event_unit])
+            name.append(code[one.event_kernel])
+            ns.append(one.event_ns * share)
+            weight.append(np.full(len(one.event_ns), share))
+        rows_of, names_of = np.concatenate(row), np.concatenate(name)
+        group, texts = numbered(rows_of, names_of), list(codes)
+        first = first_of_each(group)
+        total, count = np.bincount(group, np.concatenate(ns)), np.bincount(group, np.concatenate(weight))
+        found: dict[int, list[KernelShare]] = defaultdict(list)
+        columns = (rows_of[first].tolist(), names_of[first].tolist(), count.tolist(), (total / NS_PER_MS).tolist())
+        for at, code, number, ms in zip(*columns, strict=True):
+            found[at].append(KernelShare(name=texts[code], count=number, ms=ms))
+        for kernels in found.values():
+            kernels.sort(key=lambda kernel: (-kernel.ms, kernel.name))
+        return found
+
+    def _rates(self) -> None:
+        """Work over the kernel time of the calls whose work is known."""
+        rate_of: dict[Call, Rates] = {}
+        for one in self.numbered.side.recordings:
+            for call, rates in zip(one.calls, one.rates, strict=True):
+                rate_of.setdefault(call, rates)
+        known = [rate_of[call] for call in self.numbered.calls]
+
+        def per_unit(key: str) -> Floats:
+            values: Floats = np.array([getattr(rates, key) for rates in known] or [np.nan])
+            return values[self._calls]
+
+        def ratio(amount: Floats, scale: float) -> Floats:
+            said = ~np.isnan(amount) & (self._kernel_ns > 0)
+            ns = self._sum(np.where(said, self._kernel_ns, 0.0))
+            total = self._sum(np.where(said, amount * self._weight, 0.0))
+            enough = (ns > 0) & (ns >= _LEAST_KNOWN * self._sum(self._kernel_ns))
+            found: Floats = np.divide(total * scale, ns, out=np.full(self._count, np.nan), where=enough)
+            return found
+
+        flops = per_unit("flops")
+        per_us = NS_PER_US / TERA_PER_S_IN_PER_US
+        self._tflops, self._hbm = ratio(flops, per_us), ratio(per_unit("hbm_bytes"), per_us)
+        self._of_roofline = ratio(per_unit("roofline_us"), NS_PER_US)
+        unknown = self._sum(np.where(np.isnan(flops), self._weight, 0.0)) > 0
+        self._flops = np.where(unknown, np.nan, self._sum(np.nan_to_num(flops) * self._weight))
+        self._bound = {
+            int(row): known[call].bound for row, call in zip(self._rows, self._calls, strict=True) if known[call].bound
+        }
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,139 @@
+"""One side of a comparison: the distinct calls of its steps, when they ran, and which part of each step is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.comparison.compared import IDLE
+from tracelens.comparison.kernel_names import family
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A distinct call: an op with its arguments, a kernel that stands for itself, or a cause of idle time.
+
+    ``kernel`` is empty for a whole op, else the kernel that is meant; ``shapes``, ``dtypes``: as recorded. ``work``:
+    the perf model with its dimensions, whatever their data types, so that it is the same on every device and in every
+    precision. ``module``: the classes of the modules around it, outermost first.
+    """
+
+    name: str
+    category: str
+    kernel: str = ""
+    shapes: str | None = None
+    dtypes: str | None = None
+    module: str | None = None
+    work: str | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self.category == IDLE
+
+    @property
+    def label(self) -> str:
+        """What a row is called in print: the op, or the kernel where it stands for itself."""
+        return family(self.kernel) if self.kernel else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What is known of one call's work; NaN is unknown. ``engine``: ``matrix_bf16``, None where nothing is computed."""
+
+    flops: float = np.nan
+    hbm_bytes: float = np.nan
+    roofline_us: float = np.nan
+    bound: str | None = None
+    engine: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recorded:
+    """One trace as columns over its units: calls of ops, or kernels that stand for themselves, by time of launch.
+
+    ``call``: index into ``calls``; ``step``: which of ``durations_ns`` launched it; ``kernel_ns``: the summed duration
+    of its device events. Every moment of a step belongs to one unit: ``piece_ns`` of step ``piece_step`` to
+    ``piece_unit``, together ``durations_ns``. By device event: its unit, its kernel (of ``kernel_names``) and its
+    duration. ``typical``: the step nearest the median.
+    """
+
+    source: str
+    calls: tuple[Call, ...]
+    rates: tuple[Rates, ...]
+    call: Ints
+    step: Ints
+    kernel_ns: Ints
+    piece_unit: Ints
+    piece_step: Ints
+    piece_ns: Ints
+    durations_ns: Ints
+    event_unit: Ints
+    event_kernel: Ints
+    event_ns: Ints
+    kernel_names: tuple[str, ...]
+    typical: int = 0
+    rank: int | None = None
+    device: str | None = None
+    device_label: str = ""
+    torch: str | None = None
+    has_steps: bool = False
+    coverage: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Side:
+    """All recordings of one side: runs of the same thing, each of one or more ranks.
+
+    ``parts``: by run, then rank. What is said of a step is the mean over the ranks, then over the steps of all runs.
+    """
+
+    name: str
+    parts: tuple[tuple[Recorded, ...], ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def recordings(self) -> tuple[Recorded, ...]:
+        return tuple(one for run in self.parts for one in run)
+
+    @property
+    def first(self) -> Recorded:
+        """The one whose order of calls stands for all."""
+        return self.parts[0][0]
+
+
+def by_step(side: Side, rows: Sequence[Ints], count: int) -> Floats:
+    """(row, step) of all runs: ns of each step that belong to each row; ``rows``: of each recording its units' rows.
+
+    Ranks of a run wait for each other, so that a step is the mean of them. Where they recorded different numbers of
+    steps, each run is one sample: the mean of the ranks' means.
+    """
+    at, columns = iter(rows), []
+    for run in side.parts:
+        ranks = [_by_step(one, next(at), count) for one in run]
+        if len({ranked.shape[1] for ranked in ranks}) > 1:
+            ranks = [ranked.mean(axis=1, keepdims=True) for ranked in ranks]
+        columns.append(np.mean(ranks, axis=0))
+    return np.concatenate(columns, axis=1)
+
+
+def _by_step(one: Recorded, rows: Ints, count: int) -> Floats:
+    found = np.zeros((count, len(one.durations_ns)), np.int64)
+    np.add.at(found, (rows[one.piece_unit], one.piece_step), one.piece_ns)
+    return found.astype(np.float64)
+
+
+def weights(side: Side) -> list[float]:
+    """What one step of each recording counts for in the mean step of the side."""
+    sizes = [len({len(one.durations_ns) for one in run}) == 1 for run in side.parts]
+    samples = [len(run[0].durations_ns) if even else 1 for run, even in zip(side.parts, sizes, strict=True)]
+    return [
+        count / sum(samples) / len(run) / len(one.durations_ns)
+        for run, count in zip(side.parts, samples, strict=True)
+        for one in run
+    ]
