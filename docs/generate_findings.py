@@ -1,17 +1,24 @@
-"""Writes docs/findings.md from the remedies that reports print: ``python -m docs.generate_findings``."""
+"""Writes docs/findings.md from what the rules of findings declare: ``python -m docs.generate_findings``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tracelens.analysis.verdict.remedies import REMEDIES
+from tracelens.analysis.findings import built_in_rules
+from tracelens.analysis.findings.rule import Rule
 
 PAGE = Path(__file__).resolve().parent / "findings.md"
 _INTRODUCTION = """# Findings
 
-What a report says under "look here first", kind by kind: what it sees, what to try, and when that brings nothing.
-A gain is an upper bound per step (or in the window): overlapped work may gain nothing end to end. `report.json` has
-each finding's `id`, `kind`, `why`, `gain_us`, `time_us`, `remedy`, and the `figures` of its sentence.
+What a report says under "look here first", rule by rule: what it sees, why that costs time, what to do, and when that
+brings nothing. `report.json` has them under `findings`: each with its `gain_us` per step (or in the window), from
+`gain_low_us` to `gain_high_us`, how it was `computed`, `where` it is, the sheet rows that prove it (`evidence`), the
+`remedy`, and the `command` to go on with.
+
+No moment of a step is in two findings: they stand in the order of the middle of their ranges, each keeps the time that
+those above it leave, and together they gain at most the step. A kernel counts for the time that nothing else keeps the
+device busy for; its gain is what comes out at the end if the host launches no sooner than it did, the upper end of the
+range what comes out if the host keeps up. An extension adds a rule with `@finding`: see [extensions.md](extensions.md).
 
 This page is generated: `python -m docs.generate_findings` writes it anew, and a test compares.
 """
@@ -19,12 +26,24 @@ This page is generated: `python -m docs.generate_findings` writes it anew, and a
 
 def page() -> str:
     """The text of docs/findings.md."""
-    parts = [_INTRODUCTION]
-    for kind, known in sorted(REMEDIES.items()):
-        parts.append(
-            f"## `{kind}`\n\n{known.seen}\n\n- **Try:** {known.remedy}.\n- **No use when:** {known.wrong_when}\n"
-        )
-    return "\n".join(parts)
+    return "\n".join([_INTRODUCTION, *map(_section, sorted(map(Rule.of, built_in_rules().values()), key=_kind))])
+
+
+def _kind(rule: Rule) -> str:
+    return rule.kind
+
+
+def _section(rule: Rule) -> str:
+    says = rule.advice
+    lines = [
+        f"**Sees:** {says.sees}",
+        f"**Costs:** {says.costs}",
+        f"**Try:** {says.remedy}.",
+        f"**No use when:** {says.wrong_when}",
+        *([f"**Go on:** `{says.command}`"] if says.command else []),
+        *([f"**References:** {'; '.join(says.references)}"] if says.references else []),
+    ]
+    return f"## `{rule.kind}`\n\n" + "".join(f"- {line}\n" for line in lines)
 
 
 if __name__ == "__main__":

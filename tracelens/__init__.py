@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import inspect
 
+    from tracelens.analysis.findings.candidate import Candidate as Candidate
+    from tracelens.analysis.findings.rule import Advice as Advice
+    from tracelens.analysis.findings.rule import finding as finding
     from tracelens.analysis.loaded_trace import Trace as Trace
     from tracelens.analysis.loaded_trace import load as load
     from tracelens.backends.base import backend as backend
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
     from tracelens.signature import OpSignature as OpSignature
 
 _MODULE_OF = {
+    "Advice": "tracelens.analysis.findings.rule",
+    "Candidate": "tracelens.analysis.findings.candidate",
     "CategoryOf": "tracelens.perf_models.base",
     "Conv": "tracelens.perf_models",
     "DType": "tracelens.dtypes",
@@ -72,6 +77,7 @@ _MODULE_OF = {
     "TracelensError": "tracelens.errors",
     "backend": "tracelens.backends.base",
     "estimate": "tracelens.estimation.estimate",
+    "finding": "tracelens.analysis.findings.rule",
     "load": "tracelens.analysis.loaded_trace",
     "project": "tracelens.projection.project",
     "recorded_as": "tracelens.perf_models.base",

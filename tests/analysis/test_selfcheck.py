@@ -23,7 +23,7 @@ from tracelens.analysis.selfcheck.laws import FILE_LAWS, REPORT_LAWS, check_repo
 from tracelens.analysis.selfcheck.plain import PlainTrace, nanoseconds, parts, step_spans, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
 from tracelens.analysis.sheets.ops.kernel_summary import kernel_summary
-from tracelens.analysis.verdict.summary import Coverage, Finding, Said
+from tracelens.analysis.verdict.summary import Coverage, Evidence, Finding, Said
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.hardware import recognize
 
@@ -183,7 +183,9 @@ def test_a_report_that_contradicts_itself_is_found(repository: Path) -> None:
     assert check_report(analysis, summary, path).broken == ()
     assert summary.steps is not None
     assert summary.busy is not None
-    too_much = replace(summary.findings[0], gain_us=2 * summary.steps.time_us, figures=())
+    most_us, nowhere = 2 * summary.steps.time_us, (Evidence(sheet="idle_causes", row={"cause": "none"}),)
+    too_much = replace(summary.findings[0], gain_us=most_us, gain_low_us=3 * most_us, gain_high_us=most_us, figures=())
+    too_much = replace(too_much, evidence=nowhere)
     wrong = replace(summary, busy=replace(summary.busy, idle=0.5, total_us=1.0), findings=(too_much,))
     times = replace(analysis.step_times, busy_ns=analysis.step_times.busy_ns + 10**12)
     idle = analysis.frames["idle_causes"].assign(idle_us=1.0)

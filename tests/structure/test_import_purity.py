@@ -8,9 +8,9 @@ import sys
 import tracelens
 
 PUBLIC_NAMES = [
-    "CategoryOf", "Conv", "DType", "EPComm", "Elementwise", "GEMM", "GroupedGEMM", "HardwareSpec", "KernelPattern",
+    "Advice", "Candidate", "CategoryOf", "Conv", "DType", "EPComm", "Elementwise", "GEMM", "GroupedGEMM", "HardwareSpec", "KernelPattern",
     "Normalization", "OpSignature", "PerfModel", "Reduce", "SDPA", "SignatureError", "Softmax", "Trace", "TracelensError",
-    "__version__", "backend", "estimate", "load", "project", "recorded_as", "report", "route", "search", "serve", "sheet", "traced_as", "traced_as_pattern",
+    "__version__", "backend", "estimate", "finding", "load", "project", "recorded_as", "report", "route", "search", "serve", "sheet", "traced_as", "traced_as_pattern",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from tracelens.analysis.attribution.per_step import Counted
 from tracelens.analysis.attribution.steps import StepTimes, complete_steps, device_steps
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.findings.ranking import findings
 from tracelens.analysis.options import Options
 from tracelens.analysis.page.step_idle import StepIdle
 from tracelens.analysis.reading.catalog import ExtensionFailure
@@ -22,7 +23,7 @@ from tracelens.analysis.sheets.not_recorded import not_shown
 from tracelens.analysis.sheets.ops import cpu_ops_summary, cpu_ops_unique_args, unified_perf_summary
 from tracelens.analysis.sheets.priced_calls import PricedCalls
 from tracelens.analysis.sheets.timeline import steps
-from tracelens.analysis.verdict.summary import Coverage, Unanswered
+from tracelens.analysis.verdict.summary import Coverage, Finding, Unanswered
 from tracelens.analysis.work.executed_work import ExecutedWork
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition
@@ -69,6 +70,7 @@ class Analysis:
     merged: MergedRanks | None = None
     per_step: Counted | None = None
     step_idle: StepIdle | None = None
+    findings: tuple[Finding, ...] = ()
 
     @property
     def headline(self) -> Analysis:
@@ -137,6 +139,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         merged=recording.merged,
         per_step=priced.per_step,
         step_idle=context.step_idle,
+        findings=findings(context, recording.extensions),
     )
 
 

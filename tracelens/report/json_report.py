@@ -22,6 +22,7 @@ from tracelens.analysis.verdict.summary import (
     Busy,
     CategoryRow,
     DeviceSummary,
+    Finding,
     InputSummary,
     Notice,
     Steps,
@@ -98,11 +99,20 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "throughput": None if summary.throughput is None else _fields(summary.throughput),
         "utilization": _utilization(summary.utilization),
         "categories": [_category(row) for row in summary.categories],
-        "findings": [{**_fields(f), "figures": [_fields(said) for said in f.figures]} for f in summary.findings],
+        "findings": [_finding(found) for found in summary.findings],
         "ops": [] if ops is None else op_records(ops, summary.steps),
         "views": {title: _records(frame) for title, frame in views.items()},
         "cannot_answer": [_fields(missing) for missing in summary.cannot_answer],
         "warnings": [_warning(notice) for notice in summary.notices],
+    }
+
+
+def _finding(found: Finding) -> Json:
+    return {
+        **_fields(found),
+        "figures": [_fields(said) for said in found.figures],
+        "where": None if found.where is None else _fields(found.where),
+        "evidence": [{"sheet": proof.sheet, "row": dict(proof.row)} for proof in found.evidence],
     }
 
 

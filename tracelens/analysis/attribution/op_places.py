@@ -62,6 +62,17 @@ def with_places(frame: pd.DataFrame, tree: OpTree, phases: Phases, repeated: npt
     )
 
 
+def places_around(tree: OpTree, row: int) -> tuple[str | None, str | None]:
+    """(``parent_module``, ``call_stack``) of an op, or of its forward op where it has neither."""
+    if not tree.table.has_stacks:
+        return None, None
+    found: tuple[list[str], list[str]] = ([], [])
+    for at in (row, int(tree.forward_of(row))):
+        modules, stacks = _around(tree, np.array([at], np.int64))
+        found = (found[0] or modules[0], found[1] or stacks[0])
+    return "/".join(reversed(found[0])) or None, " <- ".join(found[1]) or None
+
+
 def _around(tree: OpTree, rows: Ints) -> tuple[list[list[str]], list[list[str]]]:
     """The classes of the nn.Modules and the nearest Python frames around each row, the innermost first.
 

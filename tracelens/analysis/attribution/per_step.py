@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Counted:
-    """Device events and what is said of them: ``rows`` as ``unified_perf_summary`` has them."""
+    """Device events and what is said of them: ``rows`` as ``unified_perf_summary`` has them.
+
+    ``row_of_event``: which of the ``rows`` each event is counted in, -1 for collectives and events without an op.
+    """
 
     activity: DeviceActivity
     event_category: Labels
     rows: pd.DataFrame
+    row_of_event: Ints
     coverage: Coverage
     timeline: Timeline
 

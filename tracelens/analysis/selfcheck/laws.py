@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from tracelens.analysis.sheets.timeline import critical_path, idle_causes
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.trace.links import LinkedBy
 from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: What the steps of torch.profiler's schedule are called.
 PROFILER_STEP = "ProfilerStep"
@@ -130,12 +134,38 @@ def no_step_is_busier_than_long(analysis: Analysis, summary: Summary) -> Iterato
             yield f"step {step.number} is busy for {busy} ns of {duration}"
 
 
-def a_gain_is_within_a_step(analysis: Analysis, summary: Summary) -> Iterator[str]:
-    """No finding saves more than the step, or the window, takes."""
+def gains_together_are_within_a_step(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """All findings together save at most what the step, or the window, takes, and so do the times they speak of."""
     whole_us = summary.steps.time_us if summary.steps else summary.busy.total_us if summary.busy else None
+    for what in ("gain_high_us", "time_us"):
+        total_us = sum(getattr(finding, what) or 0.0 for finding in summary.findings)
+        if whole_us is not None and total_us > whole_us * (1 + _FLOAT):
+            yield f"{what}: {total_us} of {whole_us} us"
+
+
+def a_gain_is_within_its_range(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """From the least to the most."""
     for finding in summary.findings:
-        if whole_us is not None and finding.gain_us is not None and finding.gain_us > whole_us * (1 + _FLOAT):
-            yield f"{finding.id}: {finding.gain_us} of {whole_us} us"
+        low, gain, high = (us or 0.0 for us in (finding.gain_low_us, finding.gain_us, finding.gain_high_us))
+        if not 0 <= low <= gain * (1 + _FLOAT) <= high * (1 + _FLOAT) ** 2:
+            yield f"{finding.id}: {low}, {gain}, {high} us"
+
+
+def evidence_stands_in_its_sheet(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """Every row that a finding names is in the sheet that it names."""
+    frames = {**analysis.frames, unified_perf_summary.TITLE: analysis.headline.frames.get(unified_perf_summary.TITLE)}
+    for finding in summary.findings:
+        for proof in finding.evidence:
+            frame = frames.get(proof.sheet)
+            if frame is None or not _has(frame, proof.row):
+                yield f"{finding.id}: {proof.sheet} has no row {dict(proof.row)}"
+
+
+def _has(frame: pd.DataFrame, row: Mapping[str, object]) -> bool:
+    fits = np.ones(len(frame), bool)
+    for key, value in row.items():
+        fits &= (frame[key].isna() if value is None else frame[key] == value).to_numpy(bool)
+    return bool(fits.any())
 
 
 def a_gain_is_within_the_time_it_speaks_of(analysis: Analysis, summary: Summary) -> Iterator[str]:
@@ -204,7 +234,9 @@ REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
     idle_causes_add_up_to_idle_time,
     idle_causes_agree_everywhere,
     no_step_is_busier_than_long,
-    a_gain_is_within_a_step,
+    gains_together_are_within_a_step,
+    a_gain_is_within_its_range,
+    evidence_stands_in_its_sheet,
     a_gain_is_within_the_time_it_speaks_of,
     each_number_of_a_finding_is_a_figure,
     the_steps_time_is_divided_among_the_table,

@@ -72,17 +72,15 @@ def modelled_table(
     calls: Calls,
     work: Work,
     exchanges: Mapping[int, Exchange],
-    apart: Codes,
+    group: Grouping,
 ) -> pd.DataFrame:
     """One row per distinct call: measured time beside work, achieved rates and estimate (keys: ``unified``).
 
     Rates are flops or bytes over the busy time of the kernels, their mean of all calls together: a ratio of sums.
     ``hbm_*`` is device memory; ``effective_interconnect_*`` is wire bytes over the whole kernel duration, waiting
-    included. Calls with another number ``apart`` are in other rows.
+    included. ``group`` says which calls are in one row; ``rows_of_events`` finds them again.
     """
     readings = work.readings
-    reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
-    group = Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
     kernel_name, categories = calls.kernel_name[group.first].tolist(), calls.category[group.first].tolist()
     names = [
         _call_name(table.name_of(row), None if kernel < 0 else table.names[kernel], category)
@@ -94,7 +92,7 @@ def modelled_table(
     position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
     of_call = group.of_call
     kernel_us = calls.kernel_ns / NS_PER_US
-    frame["example_row"] = group.example
+    frame["example_row"], frame["_group"] = group.example, np.arange(len(frame))
     frame["operation_count"] = np.bincount(of_call, minlength=len(frame))
     duration_us = np.where(has_host_time(table, calls.row), table.duration_ns[calls.row] / NS_PER_US, np.nan)
     exchange = [exchanges.get(c) for c in code.tolist()]
@@ -118,6 +116,24 @@ def modelled_table(
     frame = _with_estimate(frame, work, position, kernel_us, of_call)
     frame = frame.join(kernel_details(table, activity, calls.events, of_call[calls.call_of_event]))
     return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
+
+
+def call_groups(table: TraceTable, readings: OpReadings, calls: Calls, apart: Codes) -> Grouping:
+    """Calls that are one row: with another number ``apart`` they are in other rows."""
+    reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
+    return Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
+
+
+def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: int) -> Ints:
+    """Which row of ``modelled_table`` (sorted, and joined with others) each event is counted in, -1 for none."""
+    row_of_group = np.full(len(group.first) + 1, -1, np.int64)
+    if len(group.first):
+        numbers = frame["_group"].fillna(-1).to_numpy(np.int64)
+        row_of_group[numbers] = np.arange(len(frame))
+    row_of_group[-1] = -1
+    result = np.full(events, -1, np.int64)
+    result[calls.events] = row_of_group[group.of_call[calls.call_of_event]]
+    return result
 
 
 def _add_work(

@@ -19,8 +19,15 @@ from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.recording import Recording
-from tracelens.analysis.sheets.distinct_calls import launching_calls
-from tracelens.analysis.sheets.modelled_calls import Work, modelled_table, unlinked_rows, with_unlinked_rows
+from tracelens.analysis.sheets.distinct_calls import Grouping, launching_calls
+from tracelens.analysis.sheets.modelled_calls import (
+    Work,
+    call_groups,
+    modelled_table,
+    rows_of_events,
+    unlinked_rows,
+    with_unlinked_rows,
+)
 from tracelens.analysis.sheets.ops.families import families
 from tracelens.analysis.verdict.coverage import coverage
 from tracelens.analysis.work.executed_work import ExecutedWork, executed_work
@@ -64,15 +71,21 @@ class PricedCalls:
             None if device is None else Limits.of(device),
         )
 
-        def rows(part: DeviceActivity, calls: Calls, apart: Codes) -> pd.DataFrame:
-            return modelled_table(table, part, calls, work, attribution.exchanges, apart)
+        def grouped(calls: Calls, apart: Codes) -> Grouping:
+            return call_groups(table, readings, calls, apart)
+
+        def rows(part: DeviceActivity, calls: Calls, group: Grouping) -> pd.DataFrame:
+            return modelled_table(table, part, calls, work, attribution.exchanges, group)
 
         def count(part: DeviceActivity, timeline: Timeline) -> Counted:
             calls, category = unified_calls(table, tree, part, readings)
+            group = grouped(calls, repeated[calls.row])
+            frame = with_unlinked_rows(rows(part, calls, group), unlinked_rows(table, part))
             return Counted(
                 activity=part,
                 event_category=category,
-                rows=with_unlinked_rows(rows(part, calls, repeated[calls.row]), unlinked_rows(table, part)),
+                rows=frame,
+                row_of_event=rows_of_events(frame, group, calls, len(part)),
                 coverage=coverage(table, part, calls, readings, category),
                 timeline=timeline,
             )
@@ -80,13 +93,16 @@ class PricedCalls:
         direct = direct_calls(activity, attribution.event_category)
         unique = launching_calls(table, activity, attribution.launchers, direct, repeated[direct.row])
         calls, unified = attribution.modelled, attribution.unified
-        nested = rows(activity, calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row))
-        modelled = with_places(rows(activity, unified, repeated[unified.row]), tree, attribution.phases, repeated)
+        nested = rows(activity, calls, grouped(calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row)))
+        group = grouped(unified, repeated[unified.row])
+        modelled = with_places(rows(activity, unified, group), tree, attribution.phases, repeated)
         unlinked = unlinked_rows(table, activity)
+        joined = with_unlinked_rows(modelled, unlinked)
         whole = Counted(
             activity=activity,
             event_category=attribution.event_category,
-            rows=with_unlinked_rows(modelled, unlinked),
+            rows=joined,
+            row_of_event=rows_of_events(joined, group, unified, len(activity)),
             coverage=coverage(table, activity, unified, readings, attribution.event_category),
             timeline=window.timeline(activity),
         )

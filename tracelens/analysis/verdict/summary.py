@@ -6,6 +6,7 @@ analysis, are one line each, and hold no date, no folder and no host name: the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -219,12 +220,35 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something to act on. ``id`` is stable; ``gain_us`` is at most what it saves per step (or in the window).
+class Place:
+    """Where a finding is: shapes of the op's arguments, nn.Modules around it and the Python line that called it, as far
+    as they were recorded. ``share``: what it speaks of, as a share of the step (or the window).
+    """
 
-    ``certainty``: ``high``, ``medium``, ``low``. ``why`` is the sentence that the verdict prints, ``figures`` are its
-    numbers, which the sheet ``about`` lists; ``time_us``: how long what it speaks of takes per step (or in the window).
-    ``kind`` is the id, with the cause or bound where that decides what to try: the ``remedy`` (see ``remedies``).
+    shapes: str | None = None
+    module: str | None = None
+    call_stack: str | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A row of a sheet that proves a finding: what stands in some of its columns."""
+
+    sheet: str
+    row: Mapping[str, str | float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something to act on; docs/findings.md has a section of each ``kind``.
+
+    ``id`` is stable, ``kind`` is the id with the cause or bound where that decides what to try, ``key`` tells the
+    findings of one report apart and is the same in another of the same program. ``gain_us``: what the ``remedy`` saves
+    per step (or in the window), between ``gain_low_us`` and ``gain_high_us``, ``computed`` as it says; no moment of the
+    step is in two findings. ``certainty``: ``high``, ``medium``, ``low``. ``why`` is the sentence that the verdict
+    prints, ``figures`` are its numbers, which the sheet ``about`` lists; ``time_us``: how long what it speaks of takes
+    per step (or in the window) beyond what findings above speak of. ``command``: what to type next.
     """
 
     id: str
@@ -236,6 +260,14 @@ class Finding:
     figures: tuple[Said, ...] = ()
     kind: str | None = None
     remedy: str | None = None
+    key: str | None = None
+    gain_low_us: float | None = None
+    gain_high_us: float | None = None
+    computed: str | None = None
+    where: Place | None = None
+    evidence: tuple[Evidence, ...] = ()
+    wrong_when: str | None = None
+    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

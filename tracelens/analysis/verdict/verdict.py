@@ -11,7 +11,6 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.sheets.timeline import idle_causes
 from tracelens.analysis.verdict.categories import categories, cpu_categories
-from tracelens.analysis.verdict.findings import findings
 from tracelens.analysis.verdict.notices import input_notices, notices
 from tracelens.analysis.verdict.summary import (
     COMPLETE,
@@ -59,7 +58,7 @@ def summarize(analysis: Analysis) -> Summary:
         throughput=_throughput(seen),
         utilization=used,
         categories=categories(seen, divisor),
-        findings=findings(seen, divisor, None if steps is None else steps.time_us),
+        findings=analysis.findings,
         notices=(*used_notices, *notices(analysis)),
         cannot_answer=_cannot_answer(analysis),
         extensions=tuple(extension.name for extension in analysis.extensions),

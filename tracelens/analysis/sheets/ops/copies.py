@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,14 +12,14 @@ from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import union_ns
 from tracelens.analysis.sheets.shared_columns import DURATIONS, memory_mb
-from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow, Finding, Said
+from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.analysis.work.copied_bytes import copied_bytes
 from tracelens.analysis.work.limits import LAUNCH, launch_floor_us
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models.kernels import CopyPath, copy_path
 from tracelens.schema import column_set, count, number, percent, sheet, text, us
 from tracelens.trace.table import TraceTable
-from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, NS_PER_US, TERA_PER_S_IN_PER_US
+from tracelens.units import BYTES_PER_MB, GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-#: Share of the window below which copying alone is not worth a line.
-LEAST_EXPOSED = 0.005
 #: The launching op of copies whose launch was not recorded, or was no op's.
 NO_OP = "(no op)"
 
@@ -176,25 +173,4 @@ def with_rate(row: CategoryRow, frame: pd.DataFrame, device: HardwareSpec | None
         bound=str(least_us.groupby(bound).sum().idxmax()),
         of_roofline=float(least_us.sum() / took_us.sum()),
         of_peak=float(at_peak_us.sum() / took_us.sum()),
-    )
-
-
-def exposed_copies(activity: DeviceActivity, frame: pd.DataFrame, window_ns: int, steps: int) -> Iterator[Finding]:
-    """Time in which the device did nothing but copy, and how fast the copies that took most were; none if little."""
-    only_ns = only_copies_ns(activity)
-    if not only_ns > LEAST_EXPOSED * window_ns:
-        return
-    top = frame.iloc[0]
-    how = " ".join(word for word in (top["direction"], top["host_memory"]) if word)
-    why = f"the GPU only copies for {100 * only_ns / window_ns:.0f} % of the time: mostly {top['op']} {how}"
-    figures = [Said(what="share of the time", value=only_ns / window_ns, unit="share")]
-    if top["gb_s"] > 0:
-        why += f" at {top['gb_s']:.1f} GB/s"
-        figures.append(Said(what="achieved", value=float(top["gb_s"]), unit="GB/s"))
-        if top["path"]:
-            why += f", {top['path']} has {top['path_gb_s']:.0f}"
-            figures.append(Said(what=str(top["path"]), value=float(top["path_gb_s"]), unit="GB/s"))
-    only_us = only_ns / NS_PER_US / steps
-    yield Finding(
-        id="exposed_copies", op=None, gain_us=only_us, certainty="low", why=why, time_us=only_us, figures=tuple(figures)
     )

@@ -1,0 +1,33 @@
+"""What every rule declares, and docs/findings.md, which is made of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from docs.generate_findings import PAGE, page
+from tracelens.analysis.findings import built_in_rules
+from tracelens.analysis.findings.rule import Rule
+from tracelens.analysis.idle.idle_time import CAUSES
+
+RULES = {claim.key: Rule.of(claim) for claim in built_in_rules().values()}
+
+
+def test_the_page_is_that_of_the_rules() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_cause_of_idle_time_has_a_rule(cause: str) -> None:
+    assert f"idle: {cause}" in RULES
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_a_rule_says_all_that_its_section_needs(kind: str) -> None:
+    advice = RULES[kind].advice
+    assert RULES[kind].id.isidentifier()
+    for sentence in (advice.sees, advice.costs, advice.wrong_when):
+        assert sentence[0].isupper()
+        assert sentence.endswith(".")
+    assert not advice.remedy.endswith(".")
+    # two lines of the terminal
+    assert len(f"try: {advice.remedy}") <= 2 * 74

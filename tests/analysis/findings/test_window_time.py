@@ -1,0 +1,97 @@
+"""The window as parts: all of it, once; and what of a gain comes out while the host launches no sooner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.analysis.conftest import Builder
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.findings.window_time import HostLead, own_time
+from tracelens.analysis.options import Options
+from tracelens.analysis.verdict.verdict import summarize
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25), st.sampled_from("kcm")), min_size=1, max_size=12)
+
+
+class Events:
+    """The columns of device events that own time depends on."""
+
+    def __init__(self, spans: list[tuple[int, int, str]]) -> None:
+        self.start = np.array([start for start, _, _ in spans], np.int64)
+        self.end = self.start + np.array([length for _, length, _ in spans], np.int64)
+        self.communication = np.array([kind == "c" for _, _, kind in spans], bool)
+        self.memcpy = np.array([kind == "m" for _, _, kind in spans], bool)
+
+
+@given(SPANS)
+def test_own_time_adds_up_to_busy_time_by_class(spans: list[tuple[int, int, str]]) -> None:
+    """Of computation its union; of communication what runs beside no computation; of copies the rest."""
+    events: Any = Events(spans)
+    _, own = own_time(events, (0, 100))
+    moments: dict[str, set[int]] = {"k": set(), "c": set(), "m": set()}
+    for start, length, kind in spans:
+        moments[kind] |= set(range(start, start + length))
+    expected = {"k": moments["k"], "c": moments["c"] - moments["k"], "m": moments["m"] - moments["k"] - moments["c"]}
+    assert (own >= 0).all()
+    assert (own <= events.end - events.start).all()
+    for kind, of_kind in expected.items():
+        assert own[[k == kind for _, _, k in spans]].sum() == len(of_kind)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 8), st.integers(0, 12), st.integers(1, 10), st.integers(0, 10), st.booleans()),
+        min_size=1,
+        max_size=15,
+    )
+)
+def test_what_comes_out_is_what_a_replay_of_the_stream_gives(steps: list[tuple[int, int, int, int, bool]]) -> None:
+    """Kernels of one stream: (gap before, how far ahead launched, duration, gain, whether the host waits after it)."""
+    start, launched, duration, gain, waits = [], [], [], [], []
+    clock = free_from = 0
+    for gap, ahead, lasts, saved, wait in steps:
+        begin = clock + gap
+        # launched after the last wait, and when there is a gap before it, at its start
+        launch = begin if gap else max(free_from, begin - ahead)
+        start.append(begin)
+        launched.append(max(launch, launched[-1] if launched else 0))
+        duration.append(lasts)
+        gain.append(min(saved, lasts))
+        waits.append(wait)
+        clock = begin + lasts
+        free_from = clock if wait else free_from
+    ends = np.array(start) + np.array(duration)
+    lead = HostLead.of(np.array(start), np.array(launched), np.arange(len(start)), ends[np.array(waits)])
+    # the replay: a wait of the host moves all later launches by what was gained until then
+    shift, end, moved = 0, 0, 0
+    for i, (launch, lasts, saved) in enumerate(zip(launched, duration, gain, strict=True)):
+        end = max(end, launch - shift) + lasts - saved
+        moved = int(ends[i]) - end
+        shift = moved if waits[i] else shift
+    assert lead.realized_ns(np.array(gain, np.float64)) == moved
+
+
+def test_a_host_that_is_late_gains_nothing_from_faster_kernels(build: type[Builder]) -> None:
+    """Every kernel starts 5 µs after its launch: 5 of the 40 kernels' 1,200 µs can go, and what the last one saves."""
+    b = build()
+    for i in range(40):
+        b.mm(512, 512, 512, at=100 * i, start=100 * i + 6, duration=30)
+    findings = summarize(analyze(b.trace(), Options())).findings
+    assert findings[0].id == "idle"
+    (kernels,) = [f for f in findings if f.id == "op_below_roofline"]
+    assert 0 < (kernels.gain_us or 0) <= 5 + 30 < (kernels.gain_high_us or 0)
+
+
+def test_findings_of_one_kernel_share_its_time_out(build: type[Builder]) -> None:
+    """An odd GEMM of 4 ms: unaligned, and not below its roofline as well."""
+    b = build().op(
+        "aten::mm", 0, 5,
+        **{"Input Dims": [[768, 768], [768, 5185]], "Input type": ["c10::BFloat16"] * 2,
+           "Input Strides": [[768, 1], [5185, 1]], "Concrete Inputs": ["", ""]},
+    )  # fmt: skip
+    findings = summarize(analyze(b.launch(1, "Cijk_Ailk_Bljk_BBS", 10, 4000).trace(), Options())).findings
+    assert [finding.id for finding in findings] == ["unaligned_gemms"]

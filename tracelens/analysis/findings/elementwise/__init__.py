@@ -1,0 +1,1 @@
+"""Rules on elementwise kernels, casts, copies within the device and optimizers."""

@@ -1,0 +1,56 @@
+"""Elementwise kernels that run back to back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.observed import Observed
+from tracelens.analysis.findings.rule import Advice, finding
+from tracelens.analysis.findings.wording import counted
+from tracelens.analysis.verdict.summary import Said
+from tracelens.units import NS_PER_US
+
+_ELEMENTWISE = "elementwise"
+
+
+@finding(
+    "unfused_elementwise",
+    Advice(
+        sees="Elementwise kernels that run back to back on one stream.",
+        costs="Each kernel reads what the one before has just written: the same tensor goes through HBM again "
+        "and again.",
+        remedy="torch.compile the module, or use the framework's fused kernel (SwiGLU, bias + activation, RoPE)",
+        wrong_when="Values between them are needed by the backward pass, which must then read them.",
+        references=("https://pytorch.org/docs/stable/torch.compiler.html",),
+    ),
+)
+def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
+    """Gain: fused, a chain takes at least as long as its longest kernel."""
+    activity = seen.activity
+    order = np.lexsort((activity.start, activity.stream))
+    mine = (seen.category.are(_ELEMENTWISE) & ~activity.memcpy)[order]
+    stream = activity.stream[order]
+    linked = mine[1:] & mine[:-1] & (stream[1:] == stream[:-1])
+    chain = np.cumsum(np.concatenate(([True], ~linked)))[: len(order)] - 1
+    duration = activity.duration[order]
+    longest = np.zeros(len(order), np.int64)
+    np.maximum.at(longest, chain, duration)
+    total = np.bincount(chain, duration, minlength=len(order))
+    members = np.bincount(chain, minlength=len(order))[chain] > 1
+    if not members.any():
+        return
+    kept = (longest / np.maximum(total, 1))[chain[members]]
+    time_us = float(duration[members].sum()) / NS_PER_US
+    events, rows = order[members], seen.row_of_event[order[members]]
+    ranked = np.argsort(-np.bincount(rows[rows >= 0], duration[members][rows >= 0]), kind="stable")[:5]
+    yield Candidate(
+        why=f"{counted(int(members.sum()), 'elementwise kernel')} run back to back, {seen.share_text(time_us)}",
+        claimed=seen.kernels(events, 1 - kept, spares_launches=True),
+        computed="per chain, the time of its kernels less that of the longest",
+        figures=(Said(what="kernels in chains", value=int(members.sum()), unit="count"), seen.gpu_share(time_us)),
+        evidence=seen.evidence(ranked),
+        row=seen.example_of(ranked[0]) if len(ranked) else None,
+    )

@@ -1,0 +1,83 @@
+"""GEMMs with rows that do not start at multiples of a load instruction's width."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.observed import Observed
+from tracelens.analysis.findings.rule import Advice, finding
+from tracelens.analysis.findings.wording import counted
+from tracelens.analysis.verdict.summary import Said
+from tracelens.dtypes import DType
+
+#: Bytes that one load instruction fetches; GEMM kernels fall back to narrower ones where rows start in between.
+ALIGNMENT_BYTES = 16
+#: Narrower operands are vectors.
+_LEAST_COLUMNS = 8
+
+
+@finding(
+    "unaligned_gemms",
+    Advice(
+        sees="GEMMs with rows that do not start at multiples of a load instruction's width.",
+        costs="Kernels for such operands load two or four bytes at a time in the place of sixteen, and often leave the "
+        "matrix units waiting.",
+        remedy="pad the odd dimension (vocabulary, hidden size, classes) to a multiple of 64 elements",
+        wrong_when="The padded work costs more than the faster kernel saves: small dims.",
+        references=(
+            "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html",
+        ),
+    ),
+)
+def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
+    """Gain: their time above the roofline."""
+    rows = seen.rows[(seen.rows["model"] == "GEMM") & (seen.rows["kernel_us_sum"] > 0)]
+    odd = [unaligned_dims(literal_eval(text)) for text in rows["perf_params"]]
+    rows = rows[np.array([bool(dims) for dims in odd], bool)]
+    if rows.empty:
+        return
+    by_dim: dict[int, float] = {}
+    for us, dims in zip(rows["kernel_us_sum"], filter(None, odd), strict=True):
+        by_dim |= {dim: by_dim.get(dim, 0.0) + us for dim in dims}
+    most = sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2]
+    share = np.zeros(len(seen.rows))
+    share[rows.index] = (1 - rows["roofline_us"] / rows["kernel_us_mean"]).clip(lower=0).fillna(0)
+    events = seen.events_of(rows.index)
+    calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
+    yield Candidate(
+        why=f"{counted(calls, 'GEMM')} with rows of {', '.join(map(str, most))} elements, {seen.share_text(time_us)}: "
+        f"not aligned to {ALIGNMENT_BYTES} bytes; pad them",
+        claimed=seen.kernels(events, share[seen.row_of_event[events]], low=0.0),
+        computed="their time above the roofline; at least none of it",
+        certainty="low",
+        figures=(
+            Said(what="unaligned GEMMs", value=calls, unit="count"),
+            seen.gpu_share(time_us),
+            *(Said(what="elements of a row", value=dim, unit="count") for dim in most),
+        ),
+        evidence=seen.evidence(rows.index),
+        row=seen.example_of(rows.index[0]),
+    )
+
+
+def unaligned_dims(parameters: dict[str, Any]) -> list[int]:
+    """Lengths of rows, as they lie in memory, that are no multiple of 16 bytes."""
+    dtype = DType.parse(parameters["dtype_A_B"][0])
+    if dtype is None or min(parameters["M"], parameters["N"], parameters["K"]) < _LEAST_COLUMNS:
+        return []
+    elements = max(1, int(ALIGNMENT_BYTES / dtype.width_bytes))
+    row_a = _row_length(parameters["stride_A"], parameters["K"])
+    row_b = _row_length(parameters["stride_B"], parameters["N"])
+    return sorted({dim for dim in (row_a, row_b, parameters["N"]) if dim % elements})
+
+
+def _row_length(stride: tuple[int, ...] | None, columns: int) -> int:
+    """Elements from the start of one row of a matrix to the next in memory, of a column where these lie together."""
+    if stride is None or len(stride) < 2 or 1 not in stride[-2:]:
+        return columns
+    return max(stride[-2:])

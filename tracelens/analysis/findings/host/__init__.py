@@ -1,0 +1,1 @@
+"""Rules on what the host was at while the device was idle."""

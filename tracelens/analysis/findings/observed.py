@@ -1,0 +1,191 @@
+"""What a trace shows to the rules: calls, kernels, idle time and steps as columns, and how they claim time of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.findings.candidate import Claimed
+from tracelens.analysis.findings.window_time import HostLead, WindowTime
+from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
+from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.verdict.summary import Evidence, Said
+from tracelens.trace.table import Kind
+from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+    from tracelens.analysis.sheets.context import SheetContext
+    from tracelens.hardware import HardwareSpec
+    from tracelens.trace.table import TraceTable
+    from tracelens.trace.tree import OpTree
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+#: Share of the window below which a gain is not worth a line.
+MIN_GAIN = 0.005
+#: Calls that wait return as soon as this where there is nothing to wait for.
+_NO_WAIT_NS = 20_000
+#: Rows of a sheet that are named as proof.
+_MOST_ROWS = 10
+
+
+class Observed:
+    """The complete analyzed steps of a trace, or all of it without steps, as figures per step are made of it.
+
+    ``context`` has everything else: ``context.frames[title]`` (sheets), ``context.host`` (calls of the host),
+    ``context.queued`` (launches), ``context.attribution`` (phases, readings), ``context.recording``.
+    """
+
+    def __init__(self, context: SheetContext) -> None:
+        self.context = context
+        self._counted = context.priced.per_step
+
+    @property
+    def table(self) -> TraceTable:
+        """All events of the file, a row each."""
+        return self.context.trace.table
+
+    @property
+    def tree(self) -> OpTree:
+        """Who called whom."""
+        return self.context.trace.tree
+
+    @property
+    def device(self) -> HardwareSpec | None:
+        """What estimates are for."""
+        return self.context.recording.device
+
+    @property
+    def steps(self) -> int:
+        """By what sums are divided; 1 without steps."""
+        return max(1, len(self.context.window.complete_steps))
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the steps together."""
+        return self._counted.timeline.total_ns
+
+    @property
+    def activity(self) -> DeviceActivity:
+        """The device events."""
+        return self._counted.activity
+
+    @property
+    def category(self) -> Labels:
+        """The category of each device event."""
+        return self._counted.event_category
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """Every distinct call beside its work and its estimate, as ``unified_perf_summary`` has them."""
+        return self._counted.rows
+
+    @property
+    def row_of_event(self) -> Ints:
+        """Which of ``rows`` each device event is counted in; -1 for collectives and unlinked events."""
+        return self._counted.row_of_event
+
+    @cached_property
+    def idle(self) -> IdleParts:
+        """Parts of idle time, each with one cause (``CAUSES``) and the row of the launch or event that was late."""
+        return self.context.idle.within(self._counted.timeline.spans)
+
+    @cached_property
+    def time(self) -> WindowTime:
+        """The window as parts, of which every claim takes some."""
+        return WindowTime.of(self.activity, self._counted.timeline, self.idle)
+
+    @cached_property
+    def own_ns(self) -> Ints:
+        """Of each device event the time that nothing else keeps the device busy for."""
+        return self.time.own_ns[: self.time.events]
+
+    @cached_property
+    def lead(self) -> HostLead:
+        """How far the host ran ahead of each device event."""
+        queued, host, table = self.context.queued, self.context.host, self.context.recorded.table
+        at = np.searchsorted(queued.events.rows, self.activity.rows)
+        waits = np.flatnonzero(host.blocking & (table.duration_ns > _NO_WAIT_NS))
+        called = np.minimum(queued.called[at], self.activity.start)
+        # What only runs beside something else holds nothing up
+        return HostLead.of(self.time.own_from, called, np.flatnonzero(self.own_ns), table.ends_ns(waits))
+
+    @cached_property
+    def device_us(self) -> float:
+        """Summed durations of the device events."""
+        return float(self.activity.duration.sum()) / NS_PER_US
+
+    def events_of(self, rows: Iterable[Any]) -> Ints:
+        """The device events that are counted in these of ``rows``."""
+        wanted = np.zeros(len(self.rows) + 1, bool)
+        wanted[np.fromiter(rows, np.int64)] = True
+        return np.flatnonzero(wanted[self.row_of_event])
+
+    def kernels(
+        self, events: npt.NDArray[Any], share: Floats | float = 1.0, *, low: Floats | float | None = None,
+        high: Floats | float | None = None, spares_launches: bool = False,
+    ) -> Claimed:  # fmt: skip
+        """Claims device events (a mask, or positions): ``share`` of the duration of each can go.
+
+        ``low``, ``high``: the shares that go at least and at most, by default ``share``. Never more than is the event's
+        own.
+        """
+        at = np.flatnonzero(events) if events.dtype == np.bool_ else events.astype(np.int64)
+        took, own = self.activity.duration[at].astype(np.float64), self.own_ns[at]
+        least, most = share if low is None else low, share if high is None else high
+        low_ns, gain_ns, high_ns = (np.clip(took * part, 0, own) for part in (least, share, most))
+        return Claimed(part=at, low_ns=low_ns, gain_ns=gain_ns, high_ns=high_ns, spares_launches=spares_launches)
+
+    def idle_time(self, parts: Bools, share: float = 1.0, *, low: float | None = None) -> Claimed:
+        """Claims parts of ``idle`` (a mask): ``share`` of each can go, at least ``low`` of it."""
+        own = (self.idle.end - self.idle.start)[parts].astype(np.float64)
+        least = own * (share if low is None else low)
+        at = np.flatnonzero(parts) + self.time.events
+        return Claimed(part=at, low_ns=least, gain_ns=own * share, high_ns=own * share)
+
+    def idle_of(self, *causes: str) -> Bools:
+        """Which parts of ``idle`` have one of these causes."""
+        found: Bools = np.isin(self.idle.cause, [CAUSES.index(cause) for cause in causes])
+        return found
+
+    def evidence(self, rows: Iterable[Any]) -> tuple[Evidence, ...]:
+        """The first of these of ``rows``, as proof."""
+        keys = ("name", "category", "input_dims")
+        frame = self.rows.loc[list(rows)[:_MOST_ROWS], list(keys)]
+        return tuple(
+            Evidence(sheet=unified_perf_summary.TITLE, row=dict(zip(keys, values, strict=True)))
+            for values in frame.itertuples(index=False)
+        )
+
+    def example_of(self, row: Any) -> int:
+        """Table row of one of the calls of a row of ``rows``."""
+        return int(self.rows["example_row"].iloc[int(row)])
+
+    def shapes(self, row: int, most: int = 40) -> str:
+        """The shapes of the tensors of the call at a table row, as far as they fit."""
+        shapes = self.table.signature_of(row).shapes or ()
+        text = ", ".join(str(shape) for shape in shapes if shape)
+        return text if len(text) <= most else text[: most - 1] + "…"
+
+    def share_text(self, time_us: float) -> str:
+        """What share of the summed durations of all device events this is."""
+        return f"{100 * time_us / max(self.device_us, 1e-9):.0f} % of GPU time"
+
+    def gpu_share(self, time_us: float) -> Said:
+        """The number that ``share_text`` prints."""
+        return Said(what="share of GPU time", value=time_us / max(self.device_us, 1e-9), unit="share")
+
+    def rows_named(self, names: Iterable[str]) -> Ints:
+        """Table rows of the host's ops with these names."""
+        table = self.table
+        codes = [table.names.index(name) for name in names if name in table.names]
+        return np.flatnonzero((table.kind == Kind.CPU_OP) & np.isin(table.name, codes))

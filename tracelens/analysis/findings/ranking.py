@@ -1,0 +1,150 @@
+"""The findings of a trace: what the rules see, the largest gain first, no moment of the window in two of them."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.attribution.op_places import places_around
+from tracelens.analysis.findings import built_in_rules
+from tracelens.analysis.findings.candidate import Candidate, Claimed
+from tracelens.analysis.findings.observed import MIN_GAIN, Observed
+from tracelens.analysis.findings.rule import Rule
+from tracelens.analysis.findings.wording import percent
+from tracelens.analysis.verdict.summary import Finding, Place, Said
+from tracelens.extensions import Extension, overlay
+from tracelens.units import NS_PER_US
+
+if TYPE_CHECKING:
+    from tracelens.analysis.sheets.context import SheetContext
+
+Bools = npt.NDArray[np.bool_]
+
+#: How many lines there are.
+MOST = 10
+#: Share of what a finding claims that those above it must have taken for its sentence to say so.
+_MUCH_TAKEN = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gain:
+    """What a claim brings (ns), from the least to the most."""
+
+    low: float
+    gain: float
+    high: float
+
+    @property
+    def rank(self) -> float:
+        """The middle of the range: a sure gain comes before a larger one that may be none."""
+        return (self.low + self.high) / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranked:
+    """A candidate with what is left of its claim, and what that gains."""
+
+    rule: Rule
+    candidate: Candidate
+    claimed: Claimed
+    gain: _Gain
+
+    @property
+    def order(self) -> tuple[float, str, str]:
+        """The largest gain first, ties broken on text."""
+        return -self.gain.rank, self.rule.kind, self.candidate.why
+
+
+def findings(context: SheetContext, extensions: Sequence[Extension] = ()) -> tuple[Finding, ...]:
+    """At most ten. Each keeps what those before it leave: together they gain at most the window."""
+    seen = Observed(context)
+    rules = [Rule.of(claim) for claim in overlay(built_in_rules(), extensions).values()]
+    found = [(rule, candidate) for rule in rules for candidate in rule.candidates(seen)]
+    free = np.ones(len(seen.time.own_ns), bool)
+    ranked = [
+        each
+        for general in (False, True)
+        for each in _ranked(seen, [pair for pair in found if pair[0].advice.is_general == general], free)
+    ]
+    return tuple(_finding(seen, each) for each in sorted(ranked, key=lambda each: each.order)[:MOST])
+
+
+def _ranked(seen: Observed, found: Sequence[tuple[Rule, Candidate]], free: Bools) -> Iterator[_Ranked]:
+    """By what they gain, the largest first; what each claims is not ``free`` for those after it."""
+    waiting = [_left(seen, rule, candidate, candidate.claimed.among(free)) for rule, candidate in found]
+    least = MIN_GAIN * seen.window_ns
+    while waiting := [each for each in waiting if each.gain.gain > least]:
+        first = min(waiting, key=lambda each: each.order)
+        yield first
+        free[first.claimed.part] = False
+        rest = ((each, each.claimed.among(free)) for each in waiting if each is not first)
+        waiting = [
+            each if len(left.part) == len(each.claimed.part) else _left(seen, each.rule, each.candidate, left)
+            for each, left in rest
+        ]
+
+
+def _left(seen: Observed, rule: Rule, candidate: Candidate, claimed: Claimed) -> _Ranked:
+    return _Ranked(rule=rule, candidate=candidate, claimed=claimed, gain=_gain(seen, claimed))
+
+
+def _gain(seen: Observed, claimed: Claimed) -> _Gain:
+    """Of kernels, what comes out at the end of the window when the host launches no sooner than it did."""
+    is_event = claimed.part < seen.time.events
+    idle = [float(ns[~is_event].sum()) for ns in (claimed.low_ns, claimed.gain_ns, claimed.high_ns)]
+    busy = [float(ns[is_event].sum()) for ns in (claimed.low_ns, claimed.gain_ns, claimed.high_ns)]
+    if is_event.any() and not claimed.spares_launches:
+        busy[:2] = (_realized(seen, claimed, ns) for ns in (claimed.low_ns, claimed.gain_ns))
+    low, gain, high = (a + b for a, b in zip(idle, busy, strict=True))
+    return _Gain(low=low, gain=gain, high=high)
+
+
+def _realized(seen: Observed, claimed: Claimed, ns: npt.NDArray[np.float64]) -> float:
+    of_event = np.zeros(len(seen.time.own_ns), np.float64)
+    of_event[claimed.part] = ns
+    return seen.lead.realized_ns(of_event[: seen.time.events])
+
+
+def _finding(seen: Observed, ranked: _Ranked) -> Finding:
+    rule, candidate, claimed, gain = ranked.rule, ranked.candidate, ranked.claimed, ranked.gain
+    per_us = NS_PER_US * seen.steps
+    whole, left = (int(seen.time.own_ns[part].sum()) for part in (candidate.claimed.part, claimed.part))
+    why, figures = candidate.why, candidate.figures
+    taken = 1 - left / whole if whole else 0.0
+    if taken > _MUCH_TAKEN:
+        why += f"; {percent(taken)} of it is counted above"
+        figures = (*figures, Said(what="counted above", value=taken, unit="share"))
+    shapes = None if candidate.row is None or candidate.op is None else seen.shapes(candidate.row, most=200) or None
+    module, stack = (None, None) if candidate.row is None else places_around(seen.tree, candidate.row)
+    op = candidate.op
+    return Finding(
+        id=rule.id,
+        kind=rule.kind,
+        key=_key(rule.kind, op, shapes),
+        op=op,
+        gain_us=gain.gain / per_us,
+        gain_low_us=gain.low / per_us,
+        gain_high_us=gain.high / per_us,
+        computed=candidate.computed,
+        certainty=candidate.certainty,
+        why=why,
+        where=Place(shapes=shapes, module=module, call_stack=stack, share=left / max(1, seen.window_ns)),
+        time_us=left / per_us,
+        figures=figures,
+        evidence=candidate.evidence,
+        remedy=candidate.remedy or rule.advice.remedy,
+        wrong_when=rule.advice.wrong_when,
+        command=candidate.command or rule.advice.command.replace("TRACE", seen.table.source) or None,
+    )
+
+
+def _key(kind: str, op: str | None, shapes: str | None) -> str:
+    """The same in every report of the same program: the kind, and a digest of the op and its shapes."""
+    stem = re.sub(r"\W+", "_", kind)
+    return stem if op is None else f"{stem}-{zlib.crc32(f'{op} {shapes}'.encode('utf-8', 'replace')):08x}"

@@ -1,0 +1,1 @@
+"""Rules on what moves between devices, and between device and host."""

@@ -1,0 +1,48 @@
+"""Copies during which nothing else runs on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.observed import MIN_GAIN, Observed
+from tracelens.analysis.findings.rule import Advice, finding
+from tracelens.analysis.sheets.ops import copies
+from tracelens.analysis.verdict.summary import Evidence, Said
+
+
+@finding(
+    "exposed_copies",
+    Advice(
+        sees="Copies during which nothing else runs on the device.",
+        costs="The compute units wait for a link that is tens of times slower than the device's memory.",
+        remedy="use pinned memory and non_blocking=True on another stream, or keep the data on the device",
+        wrong_when="The next kernel needs the data at once and there is no other work to do.",
+        references=("https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html",),
+    ),
+)
+def exposed_copies(seen: Observed) -> Iterator[Candidate]:
+    """Time in which the device did nothing but copy, and how fast the copies that took most were."""
+    frame = seen.context.frames.get(copies.TITLE)
+    between = seen.activity.between_memories
+    share = copies.only_copies_ns(seen.activity) / max(1, seen.window_ns)
+    if frame is None or share <= MIN_GAIN:
+        return
+    top = frame.iloc[0]
+    how = " ".join(word for word in (top["direction"], top["host_memory"]) if word)
+    why = f"the GPU only copies for {100 * share:.0f} % of the time: mostly {top['op']} {how}"
+    figures = [Said(what="share of the time", value=share, unit="share")]
+    if top["gb_s"] > 0:
+        why += f" at {top['gb_s']:.1f} GB/s"
+        figures.append(Said(what="achieved", value=float(top["gb_s"]), unit="GB/s"))
+        if top["path"]:
+            why += f", {top['path']} has {top['path_gb_s']:.0f}"
+            figures.append(Said(what=str(top["path"]), value=float(top["path_gb_s"]), unit="GB/s"))
+    yield Candidate(
+        why=why,
+        claimed=seen.kernels(between, low=0.0),
+        computed="time in which the device did nothing but copy; at least none of it",
+        certainty="low",
+        figures=tuple(figures),
+        evidence=(Evidence(sheet=copies.TITLE, row={"op": top["op"], "direction": top["direction"]}),),
+    )

@@ -1,0 +1,26 @@
+"""Work was queued and did not start; what it waited for was not recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.idle_of_cause import idle_of_cause
+from tracelens.analysis.findings.observed import Observed
+from tracelens.analysis.findings.rule import Advice, finding
+from tracelens.analysis.idle.idle_time import UNRECORDED
+
+
+@finding(
+    "idle: device wait, cause not recorded",
+    Advice(
+        sees="Work was queued and did not start; what it waited for was not recorded.",
+        costs="Work was there, and the device did not begin it.",
+        remedy="record enable_cuda_sync_events=True (torch.profiler's _ExperimentalConfig), or look at the other "
+        "streams",
+        wrong_when="Another process shares the device.",
+    ),
+)
+def unrecorded_wait(seen: Observed) -> Iterator[Candidate]:
+    """Idle time of this cause."""
+    yield from idle_of_cause(seen, UNRECORDED)

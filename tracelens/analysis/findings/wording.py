@@ -1,0 +1,33 @@
+"""Numbers in words, as sentences of a report print them."""
+
+from __future__ import annotations
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things, in words.
+
+    >>> counted(1, "gap"), counted(1200, "gap")
+    ('1 gap', '1,200 gaps')
+    """
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def duration(us: float) -> str:
+    """A length of time in µs, ms or s, with up to three digits.
+
+    >>> duration(54), duration(6_543), duration(493_284), duration(12_190_000)
+    ('54 µs', '6.54 ms', '493 ms', '12.2 s')
+    """
+    for unit, name in ((1.0, "µs"), (1e3, "ms")):
+        if us < 999.5 * unit:
+            return f"{us / unit:.3g} {name}"
+    return f"{us / 1e6:,.1f} s" if us < 999.5e6 else f"{us / 1e6:,.0f} s"
+
+
+def percent(share: float, decimals: int = 0) -> str:
+    """A share, in percent.
+
+    >>> percent(0.123), percent(0.123, 1)
+    ('12 %', '12.3 %')
+    """
+    return f"{100 * share:.{decimals}f} %"
