@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import tracelens
 from tracelens.cli import main
 
 BASE = [
@@ -30,6 +31,8 @@ def test_a_run_prints_latencies_and_writes_its_tables(capsys, tmp_path):
     assert main([*BASE, "-o", str(folder), "--slo", "ttft=500ms,tpot=50ms"]) == 0
     out = capsys.readouterr().out
     assert "first token ms" in out
+    assert out.startswith("Llama")
+    assert "requests/s" in out.splitlines()[0]
     assert "good share" in out
     assert sorted(path.name for path in folder.iterdir()) == ["requests.csv", "steps.csv", "summary.json"]
     assert json.loads((folder / "summary.json").read_text())["summary"]["completed"] == 25
@@ -49,6 +52,7 @@ def test_a_sweep_finds_the_rate_with_the_most_goodput(capsys):
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[1:4]] == ["5", "25", "45"]
     assert "most goodput at rate" in out
+    assert ("highest rate of the sweep" in out) == ("most goodput at rate 45" in out)
 
 
 def test_an_experiment_file_stands_for_options(capsys, tmp_path):
@@ -193,3 +197,12 @@ def test_output_is_a_place_and_as_answer_tokens_it_still_works_with_a_hint(capsy
     assert main([*new, "--out", "20"]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["20", "served"]
     assert "hint" not in capsys.readouterr().err
+
+
+def test_results_in_a_notebook_are_a_line():
+    served = tracelens.serve("llama3-8b", "h100-sxm", rate=4, requests=20)
+    assert len(repr(served)) < 200
+    assert repr(served).startswith("Llama 3.1 8B on 1 x NVIDIA H100 SXM5 80GB: ")
+    projected = tracelens.project("llama3-8b", "dgx-h100", gpus=8, tp=8)
+    assert len(repr(projected)) < 200
+    assert "s per step" in repr(projected)

@@ -50,11 +50,17 @@ class ExpertWork:
     copies: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """A projected step. Frames are made when they are asked for."""
 
     projection: Projection
+
+    def __repr__(self) -> str:
+        found = self.projection
+        on = f"{found.parallel.ranks} x {found.system.device.label}"
+        unfit = f", does not fit: {found.infeasible}" if found.infeasible else ""
+        return f"{found.model.label} on {on}: {found.step_us / US_PER_S:.3f} s per step{unfit}"
 
     @functools.cached_property
     def run(self) -> Run:

@@ -64,7 +64,7 @@ class Experiment:
         return Result(experiment=self, outcome=outcome, summary=figures, notes=(*outcome.notes, *_saturation(outcome)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """What a run gave: ``summary`` by name, frames on demand, ``notes`` a reader must know."""
 
@@ -72,6 +72,23 @@ class Result:
     outcome: Outcome
     summary: Mapping[str, float | int | None]
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """What is served on what, how many requests per second, how fast."""
+        served, figures = self.experiment.deployment, self.summary
+        shared = served.parallelism
+        split = [f"{name} {getattr(shared, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(shared, name) > 1]
+        speed = [
+            f"{figures[name]:.4g} {unit}"
+            for name, unit in (
+                ("requests_per_s", "requests/s"),
+                ("ttft_p50_ms", "ms to the first token (p50)"),
+                ("tpot_p50_ms", "ms per token (p50)"),
+            )
+            if figures.get(name) is not None
+        ]
+        on = f"{served.model.label} on {shared.devices} x {' '.join([served.system.device.label, *split])}"
+        return f"{on}: {', '.join(speed) or 'no request completed'}"
 
     @property
     def requests(self) -> Any:

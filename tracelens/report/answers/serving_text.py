@@ -22,7 +22,6 @@ _KEYS = (
     ("throughput /s", ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")),
     ("load", ("mean_waiting", "mean_batch", "utilization")),
     ("cache tokens", ("kv_pool_tokens", "kv_peak_tokens", "mean_context_tokens", "cached_prompt_tokens")),
-    ("simulation", ("events", "compute_events", "exchange_events", "transfer_events")),
 )
 _SHORT = {"mean", "p50", "p90", "p99"}
 _NAMED = {"mean_waiting": "queue", "mean_batch": "running", "utilization": "GPU busy"}
@@ -37,16 +36,13 @@ def write_folder(result: Result, folder: Path) -> None:
 
 
 def served_text(result: Result) -> str:
-    """Latencies, throughput and load, goodput and cost where asked for, notes."""
-    figures, outcome = result.summary, result.outcome
-    lines = []
+    """What was served, goodput and cost where asked for, then latencies, throughput and load, and notes."""
+    figures = result.summary
+    asked = {name: value for name, value in figures.items() if name.startswith(("good", "cost_"))}
+    lines = [repr(result), *(f"{_asked_label(name):<34} {_number(value)}" for name, value in asked.items())]
     for title, names in _KEYS:
         cells = [f"{_label(name)} {_shown(name, figures.get(name))}" for name in names]
         lines.append(f"{title:<18} {'   '.join(cells)}")
-    extra = {name: value for name, value in figures.items() if name.startswith(("good", "cost_"))}
-    lines += [f"{name.replace('_', ' '):<34} {_number(value)}" for name, value in extra.items()]
-    speed = outcome.events / max(outcome.wall_s, 1e-9)
-    lines.append(f"{'wall clock':<18} {outcome.wall_s:.3f} s, {speed:,.0f} events/s")
     return "\n".join([*lines, *(f"note: {note}" for note in result.notes)])
 
 
@@ -64,11 +60,17 @@ def sweep_text(rows: Sequence[tuple[float, Result]], *, best: bool) -> str:
         rate, most = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
         goodput = _number(most.summary.get("goodput_requests_per_s"))
         lines.append(f"most goodput at rate {rate:g}: {goodput} requests/s within the limits")
+        if rate == max(each for each, _ in rows):
+            lines.append("note: that is the highest rate of the sweep; a higher one may give more")
     return "\n".join(lines)
 
 
 def _shown(name: str, value: float | int | None) -> str:
     return f"{100 * value:.3g} %" if name == "utilization" and value is not None else _number(value)
+
+
+def _asked_label(name: str) -> str:
+    return name.replace("_", " ") + (", USD" if name.startswith("cost_") else "")
 
 
 def _label(name: str) -> str:
