@@ -22,9 +22,10 @@ class Plan:
     """Changes put one on top of the other.
 
     ``factor``: what the duration of each device event is multiplied with; ``sigma``: the standard deviation of that
-    factor's logarithm. ``models``, ``computed_in``: of each reading of the trace, as they are to be; ``system``: what
-    they are to run on. ``host``: what host time is multiplied with. ``gone``: rows of host events that fall away.
-    ``notes``: what was assumed, for people.
+    factor's logarithm. ``models``, ``computed_in``: of each reading of the trace, as they are to be; ``amount``: how
+    many times the work of its model a reading does; ``more_us``: what a call of it takes beside. ``recorded_on`` and
+    ``system``: what the trace ran on, and what it is to run on. ``host``: what host time is multiplied with. ``gone``:
+    rows of host events that fall away. ``notes``: what was assumed, for people.
     """
 
     subject: Subject
@@ -36,6 +37,9 @@ class Plan:
     models: list[PerfModel | None]
     computed_in: list[ComputeType | None]
     system: System | None
+    recorded_on: System | None
+    amount: Floats
+    more_us: Floats
     host: float = 1.0
     together: bool = False
     notes: list[str] = field(default_factory=list)
@@ -43,8 +47,8 @@ class Plan:
     @classmethod
     def of(cls, subject: Subject) -> Plan:
         """Nothing is different yet."""
-        events = len(subject.activity)
-        device = subject.recording.device
+        events, device = len(subject.activity), subject.recording.device
+        system = None if device is None else System.of_device(device)
         return cls(
             subject=subject,
             factor=np.ones(events),
@@ -54,7 +58,10 @@ class Plan:
             gone=np.zeros(len(subject.table), bool),
             models=[reading.model for reading in subject.readings],
             computed_in=[reading.computed_in for reading in subject.readings],
-            system=None if device is None else System.of_device(device),
+            system=system,
+            recorded_on=system,
+            amount=np.ones(len(subject.readings)),
+            more_us=np.zeros(len(subject.readings)),
         )
 
     def multiply(self, events: Bools, by: float | Floats, sigma: float | Floats = 0.0) -> None:
@@ -69,13 +76,13 @@ class Plan:
 
     def changes(self, shifted: Bools | None = None, by: float = 0.0) -> Changes:
         """As the replay takes it; the events that are ``shifted`` lie ``by`` of their standard deviations beside."""
-        replay, activity = self.subject.replay, self.subject.activity
+        replay, activity, inside = self.subject.replay, self.subject.activity, self.subject.in_steps
         factor = self.factor if shifted is None else self.factor * np.exp(np.where(shifted, by * self.sigma, 0.0))
-        length = activity.duration * factor
+        length = activity.duration.astype(np.float64) * np.where(inside, factor, 1.0)
         return Changes(
             length=length[replay.at],
-            removed=self.removed[replay.at],
-            detached=self.detached[replay.at],
+            removed=(self.removed & inside)[replay.at],
+            detached=(self.detached & inside)[replay.at],
             host=self.host,
             without=self._spans(),
             together=self.together,

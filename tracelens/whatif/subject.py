@@ -108,6 +108,12 @@ class Subject:
         """Which events figures per step are made of."""
         return self.activity.counted
 
+    @cached_property
+    def in_steps(self) -> Bools:
+        """Which events are of a step; all without steps. What was queued as recording began stays as it is."""
+        has_steps = len(self.window.times) > 0
+        return self.window.step_of >= 0 if has_steps else np.ones(len(self.activity), bool)
+
     @property
     def steps(self) -> int:
         """Among how many steps what is counted is divided; 1 without steps."""
@@ -131,11 +137,11 @@ class Subject:
 
         UsageError where there is none.
         """
-        whole = [text for text in self.category.texts if text.casefold() == selector.casefold()]
-        if whole:
-            return self.category.are(whole[0])
+        for text in self.category.texts:
+            if text.casefold() == selector.casefold() and (found := self.category.are(text)).any():
+                return found
         below, launch = self.rows_named(selector), self.tree.launch[self.activity.rows]
-        found: Bools = np.append(below, False)[launch]
+        found = np.append(below, False)[launch]
         if found.any():
             return found
         table = self.table

@@ -9,9 +9,10 @@ from typing import Any
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.options import Options
 from tracelens.option_fields import made, takes
-from tracelens.whatif.changes import changes
+from tracelens.whatif.changes import PLACE, changes
 from tracelens.whatif.outcome import WhatIf, outcome
 from tracelens.whatif.plan import Plan
+from tracelens.whatif.pricing import price
 from tracelens.whatif.subject import Subject
 from tracelens.whatif.what_if_options import WhatIfOptions
 
@@ -29,6 +30,12 @@ def what_if(trace: Trace | str | PathLike[str], options: WhatIfOptions | None = 
     values = {each.name: getattr(asked, each.name) for each in fields(asked)}
     wanted = {name: value for name, value in values.items() if value not in (None, (), False)}
     known = changes()
-    for name in sorted(wanted.keys() & known.keys(), key=lambda name: (known[name].options["stage"], name)):
-        known[name].target(plan, wanted[name])
+    ordered = sorted(wanted.keys() & known.keys(), key=lambda name: (known[name].options["stage"], name))
+    for name in ordered:
+        if known[name].options["stage"] <= PLACE:
+            known[name].target(plan, wanted[name])
+    price(plan)
+    for name in ordered:
+        if known[name].options["stage"] > PLACE:
+            known[name].target(plan, wanted[name])
     return outcome(plan, {name: list(value) if isinstance(value, tuple) else value for name, value in wanted.items()})

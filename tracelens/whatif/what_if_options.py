@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelens.option_fields import option
+from tracelens.option_fields import above_zero, option, positive
+
+
+def times(text: str) -> float:
+    """``2x`` or ``2`` as a factor."""
+    return above_zero(text.removesuffix("x"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,4 +25,30 @@ class WhatIfOptions:
         "leave out a category, op, module or kernel", (), repeat=True, metavar="NAME",
         note="leave out a category, an op, module or range with all below it and the host's time in it, or kernels; "
         "repeatable",
+    )  # fmt: skip
+    device: str | None = option(
+        "run on another device (or in another cluster)", metavar="NAME|FILE.toml",
+        note="run on another device: what an op reached of its estimate there it is taken to reach here",
+    )  # fmt: skip
+    gpu_clock: float | None = option("multiply the GPU's clock", kind=above_zero, metavar="FACTOR", flags=("--clock",))
+    precision: str | None = option(
+        "matrix products in another precision", metavar="fp8|int8|nvfp4|...",
+        note="matrix products in another precision, each with a kernel before that converts its first operand",
+    )  # fmt: skip
+    batch: float | None = option("multiply the sequences of a step", kind=times, read=times, metavar="2x")
+    graphs: bool = option("launch kernels as CUDA or HIP graphs, one between two synchronizations", False)
+    overlap: str | None = option(
+        "let no kernel wait for communication", choices=("comm",),
+        note="let no kernel wait for communication: a bound on what more overlap can give",
+    )  # fmt: skip
+    fuse: str | None = option(
+        "neighboring kernels over the same elements as one", metavar="chain|MODULE",
+        note="neighboring kernels over the same elements become one, as long as its longest member: everywhere "
+        "(`chain`), or in a module, op or range",
+    )  # fmt: skip
+    pad: int | None = option("round dimensions of matrix products up", kind=positive, metavar="MULTIPLE")
+    ranks: float | None = option("multiply the ranks of every group", kind=times, read=times, metavar="2x")
+    sdpa: str | None = option(
+        "attention by another kernel", choices=("flash",),
+        note="calls of memory-efficient, cuDNN's or unfused attention take what a flash kernel should",
     )  # fmt: skip

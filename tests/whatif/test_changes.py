@@ -1,0 +1,162 @@
+"""Each change by hand-made traces whose arithmetic is visible, and by laws."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.analysis.conftest import Builder
+from tests.conftest import RealTrace
+from tracelens.backends.chain import chain
+from tracelens.backends.system import System
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.perf_models import GEMM, WorkColumns
+from tracelens.whatif import residuals
+from tracelens.whatif.what_if import what_if
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def products(count: int = 3, us: float = 100, size: int = 4096) -> Builder:
+    """BF16 products one after the other on MI300X, launched long before."""
+    built = Builder()
+    for i in range(count):
+        built.mm(size, size, size, 10 * i, 100 + us * i, us)
+    return built
+
+
+def estimate_us(model: GEMM, device: str) -> float:
+    return float(chain("tile").estimate_many(WorkColumns.of([model]), System.load(device)).time_us[0])
+
+
+def test_another_device_takes_the_ratio_of_the_estimates() -> None:
+    found = what_if(products().trace(), device="b200")
+    model = GEMM(m=4096, n=4096, k=4096)
+    ratio = estimate_us(model, "b200") / estimate_us(model, "mi300x")
+    assert found.after.step_us == pytest.approx(300 * ratio, abs=0.003)
+    assert found.low_us < found.after.step_us < found.high_us
+    (row,) = found.rows
+    assert (row.name, row.calls, row.before_us) == ("aten::mm", 3, 300)
+    # Two residuals: MI300X has none measured for GEMM, so the largest of all devices (51.1 %), and B200's 18.9 %
+    half = np.hypot(np.log(1.511), np.log(1.189)) / 1.645
+    missed = abs(np.log(100 / estimate_us(model, "mi300x"))) / 2
+    assert row.high_us / row.after_us == pytest.approx(np.exp(1.645 * np.hypot(half, missed)), rel=1e-6)
+
+
+def test_the_same_device_changes_nothing() -> None:
+    found = what_if(products().trace(), device="mi300x")
+    assert found.after.step_us == found.before.step_us == 300
+
+
+def test_a_lower_clock_is_slower_and_memory_does_not_follow_it() -> None:
+    slower = what_if(products().trace(), gpu_clock=0.5)
+    assert 300 < slower.after.step_us <= 600.001
+    assert what_if(products().trace(), gpu_clock=1.0).after.step_us == pytest.approx(300)
+
+
+def test_fp8_products_are_faster_and_their_conversion_counts() -> None:
+    found = what_if(products().trace(), precision="fp8")
+    model = GEMM(m=4096, n=4096, k=4096)
+    fp8 = GEMM(m=4096, n=4096, k=4096, dtype=DType.FP8_E4M3FN, dtype_out=DType.BF16)
+    alone = 300 * estimate_us(fp8, "mi300x") / estimate_us(model, "mi300x")
+    assert alone < found.after.step_us < 300
+    with pytest.raises(UsageError, match="no precision named 'fp99'"):
+        what_if(products().trace(), precision="fp99")
+
+
+def test_twice_the_batch_is_twice_the_rows() -> None:
+    found = what_if(products().trace(), batch=2.0)
+    ratio = estimate_us(GEMM(m=8192, n=4096, k=4096), "mi300x") / estimate_us(GEMM(m=4096, n=4096, k=4096), "mi300x")
+    assert found.after.step_us == pytest.approx(300 * ratio, abs=0.003)
+
+
+def test_padding_learns_from_the_aligned_products() -> None:
+    built = Builder().mm(4096, 4096, 4096, 0, 100, 100).mm(4095, 4095, 4095, 10, 200, 300)
+    found = what_if(built.trace(), pad=64)
+    # Both products are then the same, and the first took 100 us
+    assert found.after.step_us == pytest.approx(200, abs=0.01)
+    with pytest.raises(UsageError, match="multiples of 64 already"):
+        what_if(products().trace(), pad=64)
+
+
+def test_graphs_leave_only_the_kernels() -> None:
+    built = Builder()
+    for i in range(10):
+        built.op("aten::relu", 100 * i, 90).launch(100 * i + 10, f"kernel{i}", 100 * i + 15, 5)
+    found = what_if(built.trace(), graphs=True)
+    # 5 us each, and between two what a launch takes here, as no kernel was ever queued: 5 us
+    assert (found.before.step_us, found.after.step_us) == (905, 10 * 5 + 9 * 5)
+
+
+def test_overlap_takes_communication_off_the_path() -> None:
+    built = Builder()
+    built.launch(0, "forward", 10, 100).launch(1, "ncclDevKernel_AllReduce_Sum_bf16", 110, 50).launch(
+        2, "next", 160, 100
+    )
+    found = what_if(built.trace(), overlap="comm")
+    # Computing slows by 10 % of the share of its time in which communication runs: 50 of 200 us
+    assert found.after.step_us == pytest.approx(200 * (1 + 0.1 * 0.25), abs=0.01)
+
+
+def test_a_chain_of_kernels_over_the_same_elements_becomes_its_longest() -> None:
+    built, shape = Builder(), {"Input Dims": [[1024, 1024]], "Input type": ["c10::BFloat16"], "Concrete Inputs": [""]}
+    for i, length in enumerate((20, 30, 20)):
+        built.op("aten::relu", 10 * i, 5, **shape).launch(10 * i + 1, "relu", 100 + 40 * i, length)
+    found = what_if(built.trace(), fuse="chain")
+    assert (found.before.step_us, found.after.step_us) == (100, 30)
+
+
+def test_flash_attention_replaces_what_is_not() -> None:
+    built = Builder()
+    shape = {"Input Dims": [[4, 16, 1024, 64]] * 3 + [[], [], [], []], "Input type": ["c10::BFloat16"] * 3 + [""] * 4}
+    built.op("aten::_scaled_dot_product_efficient_attention", 0, 20, **shape,
+             **{"Concrete Inputs": ["", "", "", "", "False", "0.", "False"]})  # fmt: skip
+    built.launch(1, "attention", 30, 5000).launch(2, "rest", 5030, 10)
+    found = what_if(built.trace(), sdpa="flash")
+    assert found.after.step_us < 1000
+    with pytest.raises(UsageError, match="no attention op that is not a flash one"):
+        what_if(products().trace(), sdpa="flash")
+
+
+@pytest.mark.parametrize("wrong", ["GEMM", "=2", "GEMM=-1", "GEMM=x"])
+def test_a_scale_of_another_form_is_refused(wrong: str) -> None:
+    with pytest.raises(UsageError, match="--scale takes NAME=FACTOR"):
+        what_if(products().trace(), scale=(wrong,))
+
+
+def test_a_name_that_fits_nothing_is_refused_with_those_near() -> None:
+    with pytest.raises(UsageError, match="did you mean aten::mm"):
+        what_if(products().trace(), remove=("aten::mn",))
+
+
+def test_the_residuals_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "estimation.md").read_text(encoding="utf-8")
+    table = {key: rows for key, rows in residuals._table().items() if isinstance(rows, dict)}
+    titles = {"gemm": "### GEMM, split", "sdpa": "### Context attention", "moe": "### Expert layers"}
+    for family, devices in table.items():
+        section = page.partition(titles[family])[2].partition("\n### ")[0]
+        listed = re.findall(r"^\| ([\w-]+) \| (\w+) \| \d+ \| [\d.]+ / [\d.]+ / ([\d.]+) \|", section, re.MULTILINE)
+        assert {(d, p): float(v) for d, p, v in listed} == {
+            (d, p): v for d, row in devices.items() for p, v in row.items()
+        }
+
+
+@pytest.mark.shared
+def test_mi300x_to_h100_covers_the_measured_families(real_trace: RealTrace) -> None:
+    """The measured time of a family lies in the 90 % interval for at least 80 % of them."""
+    name = "gaunernst_bert-small-uncased__1016001"
+    predicted, measured = what_if(real_trace(f"mi300/{name}"), device="h100"), what_if(real_trace(f"h100/{name}"))
+    by_family: dict[str, list[float]] = {}
+    for row in predicted.rows:
+        total = by_family.setdefault(row.category, [0.0, 0.0, 0.0])
+        total[0], total[1] = total[0] + row.low_us, total[1] + row.high_us
+    for row in measured.rows:
+        if row.category in by_family:
+            by_family[row.category][2] += row.before_us
+    inside = [low <= time <= high for low, high, time in by_family.values()]
+    assert len(inside) >= 5
+    assert sum(inside) / len(inside) >= 0.8

@@ -1,0 +1,150 @@
+"""What the operations take when they, or the device, are others: the measured efficiency carried over."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tracelens.analysis.work.limits import launch_floor_us
+from tracelens.backends.base import EstimateTable
+from tracelens.backends.chain import chain
+from tracelens.backends.system import System
+from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.units import NS_PER_US
+from tracelens.whatif.dependency_replay import Bools, Floats
+from tracelens.whatif.plan import Z90, Plan
+from tracelens.whatif.residuals import largest_sigma, sigma_of
+
+
+def device_of(plan: Plan) -> HardwareSpec:
+    """The device of the recording. UsageError where it is not known."""
+    device = plan.subject.recording.device
+    if device is None:
+        raise UsageError(f"the device of {plan.subject.table.source} is not known, so nothing can be estimated on it")
+    return device
+
+
+def price(plan: Plan) -> None:
+    """Times of the calls whose model, amount or device changes, by the ratio of new to old estimate.
+
+    ratio = max(new estimate, new launch floor) / max(old estimate, old launch floor): what the device reached of the
+    old estimate it is taken to reach of the new one. Both are from the tile model where it knows both, else both are
+    rooflines. Kernels without an estimate follow the memory of the device.
+    """
+    subject, readings = plan.subject, plan.subject.readings
+    old_models = [reading.model for reading in readings]
+    same_place = plan.system is plan.recorded_on
+    changed = [
+        model is not None and (not same_place or model is not old or amount != 1)
+        for model, old, amount in zip(plan.models, old_models, plan.amount, strict=True)
+    ]
+    if not any(changed) and same_place:
+        return
+    old_device = device_of(plan)
+    old_system, new_system = plan.recorded_on, plan.system
+    if old_system is None or new_system is None:
+        raise UsageError(f"{subject.table.source}: no device to estimate for")
+    codes = np.flatnonzero(changed)
+    ratio, sigma = np.ones(len(readings) + 1), np.zeros(len(readings) + 1)
+    kernels = _kernels(plan)
+    measured = measured_us(plan)
+    if len(codes):
+        old, new, backend = _estimates(plan, codes.tolist(), old_system, new_system)
+        floor = np.minimum(kernels[codes] * launch_floor_us(old_device), measured[codes])
+        new_floor = floor * launch_floor_us(new_system.device) / launch_floor_us(old_device)
+        more = plan.more_us[codes]
+        ratio[codes] = (np.fmax(new * plan.amount[codes], new_floor) + more) / np.fmax(old, floor)
+        sigma[codes] = _sigmas(plan, codes.tolist(), backend, new_system.device)
+        if new_system.device.name != old_device.name:
+            # How much of what the estimate misses belongs to the device, and goes with it, is not known
+            sigma[codes] = np.hypot(sigma[codes], _missed(measured[codes], np.fmax(old, floor)) / 2)
+    code = subject.reading_of_event
+    known = (code >= 0) & np.isfinite(ratio[code]) & np.append(changed, False)[code]
+    plan.multiply(known, ratio[code[known]], sigma[code[known]])
+    if not same_place:
+        _without_estimate(plan, ~known & ~subject.activity.communication, old_device, new_system.device)
+
+
+def _missed(measured: Floats, estimate: Floats) -> Floats:
+    """The logarithm of one over the other, whichever is larger; 0 where either is nothing."""
+    known = (measured > 0) & (estimate > 0)
+    return np.where(known, np.abs(np.log(np.where(known, measured, 1) / np.where(known, estimate, 1))), 0.0)
+
+
+def _estimates(plan: Plan, codes: list[int], old: System, new: System) -> tuple[Floats, Floats, list[str]]:
+    """(old estimate, new one, who made both) of readings, in us; NaN where either is unknown."""
+    readings = plan.subject.readings
+    before = WorkColumns.of([readings[c].model for c in codes], [readings[c].computed_in for c in codes])  # type: ignore[misc]
+    after = WorkColumns.of([plan.models[c] for c in codes], [plan.computed_in[c] for c in codes])  # type: ignore[misc]
+    by_tile = [chain("tile").estimate_many(columns, system) for columns, system in ((before, old), (after, new))]
+    rooflines = [chain("roofline").estimate_many(columns, system) for columns, system in ((before, old), (after, new))]
+    both = np.array([one == other == "tile" for one, other in zip(*(t.backend for t in by_tile), strict=True)])
+    found = [np.where(both, tile.time_us, line.time_us) for tile, line in zip(by_tile, rooflines, strict=True)]
+    return found[0], found[1], ["tile" if one else "roofline" for one in both.tolist()]
+
+
+def _sigmas(plan: Plan, codes: list[int], backend: list[str], new: HardwareSpec) -> list[float]:
+    """By the residuals of both estimates; where only the clock is another, half of the clock's effect."""
+    device, result = device_of(plan), []
+    for code, who in zip(codes, backend, strict=True):
+        reading, model = plan.subject.readings[code], plan.models[code]
+        if model is None or reading.model is None:
+            result.append(0.0)
+            continue
+        if model is reading.model and new.name == device.name:
+            result.append(abs(math.log(new.clock_scale / device.clock_scale)) / 2 / Z90)
+            continue
+        types = reading.compute_dtype, plan.computed_in[code] or model.compute_dtype
+        new_type = types[1] if types[1] is None or hasattr(types[1], "rate") else types[1].dtype
+        result.append(
+            math.hypot(
+                sigma_of(reading.model, types[0], device, who),
+                sigma_of(model, new_type, new, who),  # type: ignore[arg-type]
+            )
+        )
+    return result
+
+
+def _kernels(plan: Plan) -> Floats:
+    """Kernels per call of each reading."""
+    calls, code = plan.subject.attribution.unified, plan.subject.reading_of_event
+    n = len(plan.subject.readings)
+    events = np.bincount(code[code >= 0], minlength=n)
+    distinct = np.unique(plan.subject.call_of_event[code >= 0])
+    of = np.full(len(calls.row), -1)
+    of[plan.subject.call_of_event[code >= 0]] = code[code >= 0]
+    return np.asarray(events / np.maximum(np.bincount(of[distinct], minlength=n), 1))
+
+
+def measured_us(plan: Plan) -> Floats:
+    """Mean kernel time of a call of each reading."""
+    subject, n = plan.subject, len(plan.subject.readings)
+    code, duration = subject.reading_of_event, subject.activity.duration
+    total = np.bincount(code[code >= 0], duration[code >= 0], minlength=n)
+    of = np.full(len(subject.attribution.unified.row), -1)
+    of[subject.call_of_event[code >= 0]] = code[code >= 0]
+    return np.asarray(total / np.maximum(np.bincount(of[of >= 0], minlength=n), 1) / NS_PER_US)
+
+
+def _without_estimate(plan: Plan, events: Bools, old: HardwareSpec, new: HardwareSpec) -> None:
+    """What no model speaks of moves memory, most often; how much else it does is not known."""
+    rates = [None if device.hbm is None else device.hbm.tb_s for device in (old, new)]
+    if old.name == new.name or not events.any():
+        return
+    if rates[0] is None or rates[1] is None:
+        plan.note("kernels without a perf model keep their time: a memory rate is not known")
+        return
+    plan.multiply(events, rates[0] / rates[1], largest_sigma())
+    share = float(plan.subject.activity.duration[events].sum() / max(plan.subject.activity.duration.sum(), 1))
+    plan.note(f"{100 * share:.0f} % of kernel time has no estimate and follows the devices' memory rates")
+
+
+def estimated_us(plan: Plan, columns: WorkColumns) -> EstimateTable:
+    """The estimate of new operations on the system that is to be."""
+    device_of(plan)
+    if plan.system is None:
+        raise UsageError(f"{plan.subject.table.source}: no device to estimate for")
+    return chain("tile").estimate_many(columns, plan.system)
