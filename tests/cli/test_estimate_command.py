@@ -47,7 +47,7 @@ def test_a_table_keeps_its_rows_and_says_why_some_have_no_time(tmp_path):
         "",
         "no estimates for type 'int3'",
         "no device named 'nobody'",
-        "a size is missing, not a number or below its least",
+        "row 5, column 'm' must be a whole number from 1 to 1e15, got 0",
     ]
 
 

@@ -42,9 +42,12 @@ def test_each_row_has_a_time_or_a_reason():
     found = estimate_collectives(MESSAGES, cluster="perlmutter")
     assert found["time_us"].notna().tolist() == [True, True, False, False, False]
     assert found["reason"].tolist() == [
-        "", "", "no algorithm for this collective", "a size is missing, not a number or below 1",
+        "",
+        "",
+        "no algorithm for this collective",
+        "row 5, column 'size' is empty; it must be a number from 1 to 1e15",
         "8 ranks per node, but the cluster has 4",
-    ]  # fmt: skip
+    ]
     assert found["backend"].tolist() == ["collectives", "collectives", "", "", ""]
 
 

@@ -250,7 +250,10 @@ def test_rows_get_estimates_or_a_reason(tmp_path):
     assert reasons[2].startswith("no model named 'no/such-model'")
     assert "does not fit" in reasons[3]
     assert "disagg" in reasons[4]
-    assert reasons[5:] == ["isl is not a number: 'long'", "osl must be at least 1, not 0"]
+    assert reasons[5:] == [
+        "row 7: isl must be a whole number from 1 to 10,000,000, got 'long'",
+        "row 8: osl must be a whole number from 1 to 10,000,000, got 0",
+    ]
 
 
 def test_points_without_the_columns_are_an_input_error(tmp_path):
@@ -270,7 +273,7 @@ def test_an_experiment_file_says_options_by_section(tmp_path):
         "duration": "1h", "seed": 3, "cluster": "dgx-h100", "model": "llama3.1-8b", "lod": "high", "tp": 4,
     }  # fmt: skip
     path.write_text("x = [")
-    with pytest.raises(InputError, match="cannot be read as an experiment"):
+    with pytest.raises(InputError, match="is not an experiment file"):
         read_settings(path)
     with pytest.raises((InputError, UsageError)):
         read_settings(tmp_path / "none.toml")

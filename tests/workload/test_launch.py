@@ -132,7 +132,7 @@ def test_the_last_of_a_key_counts_whatever_its_depth(written) -> None:
 
 @pytest.mark.parametrize("text", ["a: [1, 2", "a: b: c", "\tseq_length: 1", "[" * 5000, "own: &own [*own]"])
 def test_a_file_that_is_no_yaml_is_refused(written, text: str) -> None:
-    with pytest.raises(InputError, match="cannot be read as a launch configuration"):
+    with pytest.raises(InputError, match="is not a launch configuration"):
         read_launch(written("damaged.yaml", text))
 
 
@@ -160,7 +160,7 @@ def test_layers_with_experts_are_a_period_or_runs(written) -> None:
         ("--tensor-model-parallel-size two", "tensor_model_parallel_size must be a whole number, got 'two'"),
         ("--num-layers 2 --hidden-size 8 --num-attention-heads 1", "vocab_size is missing"),
         ("--swiglu maybe", "swiglu must be true or false, got 'maybe'"),
-        ("--lr '", "cannot be read as a launch configuration"),
+        ("--lr '", "is not a launch configuration"),
     ],
 )
 def test_wrong_values_are_named(written, text: str, message: str) -> None:

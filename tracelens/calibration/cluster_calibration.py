@@ -14,7 +14,8 @@ from tracelens.backends.system import System
 from tracelens.calibration.device import Floats, Mask, mean_error, quoted, replaced_tables, rounded
 from tracelens.calibration.fitting import Bounds, Fit, fitted, logarithmic
 from tracelens.errors import InputError, UsageError
-from tracelens.estimation.communication import collective_groups, plain_word, system_name
+from tracelens.estimation.communication import SIZES, collective_groups, plain_word, system_name
+from tracelens.files.data_table import TIME, faults, measured_rows, numbers, texts
 from tracelens.network.topology import Tier, Topology
 from tracelens.units import BYTES_PER_MB
 
@@ -50,8 +51,6 @@ class ClusterOutcome:
 
 def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> ClusterOutcome:
     """Constants of ``system``'s cluster that the measured collectives determine. InputError for other tables."""
-    import pandas as pd
-
     column = next((each for each in TIMES if each in table), None)
     if column is None or any(each not in table for each in NEEDED):
         raise InputError(
@@ -60,10 +59,8 @@ def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> Cluster
         )
     if system.topology is None:
         raise UsageError(f"{system.device.name} has no interconnect; pass --cluster")
-    numbers = table[[*NEEDED[1:], column]].apply(pd.to_numeric, errors="coerce")
-    table = table[np.isfinite(numbers.to_numpy(np.float64)).all(axis=1) & (numbers > 0).all(axis=1)]
-    time = table[column].to_numpy(np.float64) * TIMES[column]
-    words = [plain_word(str(op)) for op in table["op"]]
+    table, time = _measured(table, column, name)
+    words = [plain_word(op) for op in texts(table, "op")]
     columns = MessageColumns(
         word=words, nbytes=table["size"].to_numpy(np.float64), group=collective_groups(table, system.topology)
     )
@@ -82,6 +79,14 @@ def calibrate_cluster(table: pd.DataFrame, system: System, name: str) -> Cluster
         constants=kept,
         open=undetermined,
     )
+
+
+def _measured(table: pd.DataFrame, column: str, name: str) -> tuple[pd.DataFrame, Floats]:
+    """The rows with a time, and their times in us. InputError for a cell of them that is no size or time."""
+    kinds = {each: SIZES[each] for each in NEEDED[1:]} | {column: TIME}
+    measured = measured_rows(table, column, faults(table, kinds, name), name)
+    table = table.assign(**{each: numbers(table, each, kind) for each, kind in kinds.items()})[measured]
+    return table, table[column].to_numpy(np.float64) * TIMES[column]
 
 
 def cluster_file(text: str, topology: Topology, outcome: ClusterOutcome, source: str) -> str:

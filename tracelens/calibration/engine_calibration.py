@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ import numpy as np
 
 from tracelens.calibration.fitting import coordinate_search
 from tracelens.errors import InputError, UsageError
+from tracelens.files.data_table import COUNT
+from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine
 from tracelens.serving.metrics import per_request
@@ -143,15 +144,17 @@ def compare(deployment: Deployment, measured: Measured, part: slice, *, policy: 
 
 def _from_report(engine: Engine, path: Path) -> Engine | None:
     """Host time per op call times the calls of a step, from the gaps that a trace report measured; None for others."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    document = json_of(path, REPORT)
     if not isinstance(document, dict) or not str(document.get("schema", "")).startswith("tracelens.report/"):
         return None
+    with expected(path, REPORT):
+        return _fitted_on_ops(engine, path, document)
+
+
+def _fitted_on_ops(engine: Engine, path: Path, document: Mapping[str, Any]) -> Engine:
     waits, ratios = _waits_and_ratios(document.get("ops", []))
     step = document.get("step")
-    steps = (step.get("count") if isinstance(step, dict) else None) or 1
+    steps = COUNT.count((step.get("count") if isinstance(step, dict) else None) or 1, f"{path}: step.count")
     if not waits and not ratios:
         raise InputError(f"{path}: its ops have neither launch gaps nor estimates to calibrate from")
     share = round(statistics.median(ratios), 4) if ratios else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,9 @@ from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.sheets.ops.coll_analysis import collective_models, collective_rows
 from tracelens.backends.measured import MeasuredCall, MeasuredStep
 from tracelens.calibration.measurements import signature_of
-from tracelens.errors import InputError
 from tracelens.extensions import load_extension
+from tracelens.files.data_table import COUNT, TIME
+from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ def report_step(path: Path) -> MeasuredStep:
     """The mean step of a ``report.json``; the whole window where no steps were marked. NCCL's collectives are not in
     it. InputError for other files.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+    document = json_of(path, REPORT)
+    with expected(path, REPORT):
         marked, busy = document["step"] or {}, document["busy"]
-        steps = int(marked.get("count") or 1)
-        step_us = float(marked.get("time_us") or busy["total_us"])
+        steps = COUNT.count(marked.get("count") or 1, f"{path}: step.count")
+        step_us = TIME.of(marked.get("time_us") or busy["total_us"], f"{path}: step.time_us")
         bundled = [load_extension(name) for name in document["extensions"] if str(name).isidentifier()]
         catalog = Catalog(bundled)
         calls = []
@@ -40,8 +40,6 @@ def report_step(path: Path) -> MeasuredStep:
                     MeasuredCall(name=str(name), model=model, count=float(inside["count"]), time_us=float(time_us))
                 )
         return MeasuredStep(step_us=step_us, idle_us=float(busy["idle"]) * step_us, calls=tuple(calls))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a tracelens report.json: {error}") from error
 
 
 def trace_step(analysis: Analysis) -> MeasuredStep:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,8 +21,10 @@ from tracelens.backends.tiles import memory_bound, pricer_of
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.calibration.device import Mask, Measured, Part
 from tracelens.errors import InputError, UsageError
-from tracelens.estimation.estimate import ESTIMATED, KINDS, usable_rows
+from tracelens.estimation.estimate import ESTIMATED, KINDS, size_faults, with_sizes
 from tracelens.extensions import load_extension
+from tracelens.files.data_table import TIME, is_file_name, measured_rows, numbers, texts
+from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel, WorkColumns
 from tracelens.signature import OpSignature, freeze
@@ -71,16 +72,13 @@ def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list
 
     Rows are layers of an inference engine, as ``estimate --batch`` prices them.
     """
-    import pandas as pd
-
     what = table_kind(table, name)
     kind, column = KINDS[what], next(column for column in TIMES if column in table)
-    times = pd.to_numeric(table[column], errors="coerce").to_numpy(np.float64) * TIMES[column]
-    good = usable_rows(table, kind) & np.isfinite(times) & (times > 0)
-    if "device" in table:
-        good &= np.array([_is_device(str(text), device) for text in table["device"]])
-    types = table[kind.dtype].astype(str) if kind.dtype in table else pd.Series("bf16", index=table.index)
-    precisions = np.array([ESTIMATED.get(text.lower(), "") for text in types])
+    measured = measured_rows(table, column, size_faults(table, kind, name), name)
+    table = with_sizes(table, kind).assign(**{column: numbers(table, column, TIME)})[measured]
+    times, good = table[column].to_numpy(np.float64) * TIMES[column], _of_device(table, device)
+    types = texts(table, kind.dtype, "bf16") if kind.dtype in table else ["bf16"] * len(table)
+    precisions = np.array([ESTIMATED.get(text.lower(), "") for text in types], dtype=object)
     found = []
     for each in sorted(set(precisions[good].tolist()) - {""}):
         rows = good & (precisions == each)
@@ -100,7 +98,17 @@ def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list
     return found
 
 
+def _of_device(table: pd.DataFrame, device: HardwareSpec) -> Mask:
+    if "device" not in table:
+        return np.ones(len(table), bool)
+    names = texts(table, "device")
+    known = {text: _is_device(text, device) for text in set(names)}
+    return np.array([known[text] for text in names], dtype=bool)
+
+
 def _is_device(text: str, device: HardwareSpec) -> bool:
+    if is_file_name(text):
+        return False
     try:
         return HardwareSpec.load(text).name in (device.name, device.based_on)
     except (UsageError, InputError):
@@ -148,16 +156,18 @@ def analysis_measured(analysis: Analysis) -> list[Measured]:
 
 def report_measured(path: Path) -> tuple[list[Measured], str | None]:
     """The ops of a ``report.json`` like ``analysis_measured``, and the device that it names. InputError for others."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+    document = json_of(path, REPORT)
+    with expected(path, REPORT):
         ops, extensions = document["ops"], document["extensions"]
         device = (document.get("device") or {}).get("id")
-        records = [(op["signature"], str(op["category"]), float(op["measured_us"])) for op in ops if op["measured_us"]]
+        records = [
+            (op["signature"], TIME.of(op["measured_us"], f"{path}: ops[{at}].measured_us"))
+            for at, op in enumerate(ops)
+            if op["measured_us"]
+        ]
         bundled = [load_extension(name) for name in extensions if isinstance(name, str) and name.isidentifier()]
         catalog = Catalog(bundled)
-        calls = [(catalog.read(signature_of(recorded)).model, recorded["name"], time) for recorded, _, time in records]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a tracelens report.json: {error}") from error
+        calls = [(catalog.read(signature_of(recorded)).model, recorded["name"], time) for recorded, time in records]
     return calls_measured(calls), device
 
 

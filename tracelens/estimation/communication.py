@@ -19,6 +19,7 @@ from tracelens.backends.collective_times import (
 )
 from tracelens.backends.system import System
 from tracelens.errors import InputError, UsageError
+from tracelens.files.data_table import COUNT, Number, faults, is_file_name, numbers, texts
 from tracelens.groups import Group
 from tracelens.network.algorithms import bound_us
 from tracelens.network.deepep import DEFAULT_SMS, Exchanges, Phase
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
 EP_RANKS_PER_NODE = 8
 _MESSAGE = ("op", "size", "num_nodes", "gpus_per_node")
 _EXCHANGE = ("node_num", "hidden_size", "num_token", "num_topk", "num_experts")
+#: What rows may hold: a message of a petabyte, a million nodes.
+_MANY = Number(least=1, most=1e6, whole=True)
+SIZES = dict.fromkeys(("num_nodes", "gpus_per_node", "node_num", "num_topk", "num_experts"), _MANY) | {
+    "size": Number(least=1), "hidden_size": COUNT, "num_token": Number(least=1, most=1e9, whole=True),
+}  # fmt: skip
+_SMS = Number(least=1, most=1e4, blank=float(DEFAULT_SMS))
 _PHASES: tuple[Phase, ...] = ("dispatch", "combine")
 
 
@@ -131,7 +138,7 @@ def estimate_collectives(
     found = table.assign(time_us=np.nan, algorithm="", bound="", backend="", reason="")
 
     def answer(rows: pd.DataFrame, system: System) -> Mapping[str, Any]:
-        words, groups = [plain_word(str(op)) for op in rows["op"]], collective_groups(rows, _topology(system))
+        words, groups = [plain_word(op) for op in texts(rows, "op")], collective_groups(rows, _topology(system))
         columns = MessageColumns(word=words, nbytes=rows["size"].to_numpy(np.float64), group=groups)
         time, names = message_us(columns, system, algorithm)
         known = ~np.isnan(time)
@@ -165,10 +172,10 @@ def estimate_exchanges(
         result: dict[str, Any] = {"bound": "wire", "backend": Collectives.name}
         for phase in _PHASES:
             hidden, tokens, topk, experts = (rows[name].to_numpy(np.float64) for name in _EXCHANGE[1:])
-            sms = rows.get(f"{phase}_sms")
+            sms = f"{phase}_sms"
             shapes = Exchanges(
                 phase=phase, tokens=tokens, hidden=hidden, topk=topk, experts=experts, nodes=nodes,
-                sms=float(DEFAULT_SMS) if sms is None else sms.to_numpy(np.float64),
+                sms=numbers(rows, sms, _SMS) if sms in rows else float(DEFAULT_SMS),
             )  # fmt: skip
             low = _is_low_latency(rows, kernels)
             result[f"{phase}_us_est"] = np.where(
@@ -200,17 +207,18 @@ def _answered(
     device: str | None,
 ) -> pd.DataFrame:
     """Rows by system and, so that one impossible group costs no other its answer, by shape."""
-    import pandas as pd
-
-    numbers = table[list(sizes)].apply(pd.to_numeric, errors="coerce")
-    usable = (numbers >= 1).all(axis=1).to_numpy() & np.isfinite(numbers.to_numpy(np.float64)).all(axis=1)
-    table.loc[~usable, "reason"] = "a size is missing, not a number or below 1"
-    names = _system_names(table, cluster, device)
+    table = table.reset_index(drop=True)
+    table["reason"] = faults(table, {name: SIZES[name] for name in sizes})
+    sized = table.assign(**{name: numbers(table, name, SIZES[name]) for name in sizes})
+    names = np.array(_system_names(table, cluster, device), dtype=object)
+    unnamed = (names == "") & (table["reason"] == "").to_numpy()
+    table.loc[unnamed, "reason"] = "the row names no cluster or device"
+    usable = (table["reason"] == "").to_numpy()
     shape = [name for name in sizes if name not in ("size", "num_token", "hidden_size")]
-    keys = [table[name].astype(str) for name in shape]
-    for (name, *_), rows in table[usable].groupby([names[usable], *(key[usable] for key in keys)]):
+    keys = [sized[name][usable] for name in shape]
+    for (name, *_), rows in sized[usable].groupby([names[usable], *keys]):
         try:
-            result = answer(rows, System.load(str(name)))
+            result = answer(rows, _system(str(name), is_cell=name not in (cluster, device)))
         except (UsageError, InputError) as error:
             table.loc[rows.index, "reason"] = str(error)
             continue
@@ -219,15 +227,20 @@ def _answered(
     return table
 
 
-def _system_names(table: pd.DataFrame, cluster: str | None, device: str | None) -> pd.Series[str]:
-    import pandas as pd
+def _system(name: str, *, is_cell: bool) -> System:
+    """UsageError for a row that names a file: rows of a table name what tracelens knows."""
+    if is_cell and is_file_name(name):
+        raise UsageError.unknown("cluster or device", name, [])
+    return System.load(name)
 
+
+def _system_names(table: pd.DataFrame, cluster: str | None, device: str | None) -> list[str]:
     for column, option in (("cluster", cluster), ("device", device)):
         if column in table:
-            return table[column].astype(str)
+            return texts(table, column)
         if option is not None:
             System.load(option)
-            return pd.Series(option, index=table.index)
+            return [option] * len(table)
     raise UsageError("the table has no column 'cluster' or 'device': name one with --cluster or --device")
 
 
@@ -251,4 +264,4 @@ def collective_groups(rows: pd.DataFrame, topology: Topology) -> list[Group]:
 def _is_low_latency(rows: pd.DataFrame, kernels: Kernels | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
     if kernels is not None or "op_name" not in rows:
         return np.full(len(rows), kernels == "low_latency")
-    return rows["op_name"].astype(str).isin(["ll", "low_latency"]).to_numpy(bool)
+    return np.array([name in ("ll", "low_latency") for name in texts(rows, "op_name")], dtype=bool)

@@ -18,9 +18,10 @@ from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import BLOCKS, MoEColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import Precision
-from tracelens.errors import InputError, OutputError, UsageError
+from tracelens.errors import OutputError, UsageError
 from tracelens.estimation.communication import estimate_collectives, estimate_exchanges
 from tracelens.files.atomic_write import whole_file
+from tracelens.files.data_table import COUNT, SIZE, Number, faults, is_file_name, numbers, texts
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import SDPABackward
 from tracelens.perf_models.work_columns import WorkColumns
@@ -36,6 +37,12 @@ DRAWS = 8
 ESTIMATED = {text: each.calibrated for each in Precision if each is not Precision.MXFP8 for text in each.spellings}
 _ATTENTION = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step")
 _MLA = ("batch_size", "isl", "num_heads", "step")
+#: Sizes by column; what is not named is a count.
+_SIZES = {
+    "step": SIZE, "window_size": replace(SIZE, blank=0.0), "gated": replace(SIZE, most=1.0, blank=1.0),
+    "num_tokens": replace(COUNT, most=1e8), "num_experts": replace(COUNT, most=1e6), "topk": replace(COUNT, most=1e6),
+    "moe_tp_size": replace(COUNT, most=1e6), "moe_ep_size": replace(COUNT, most=1e6),
+}  # fmt: skip
 #: DeepSeek-V3's latent attention, whose tables name no sizes: 128 + 64 and 128 per head for new tokens; absorbed into
 #: the projections around it, rows of 512 + 64 of which 512 are the value.
 _MLA_HEAD, _MLA_ROW = (192.0, 128.0), (576.0, 512.0)
@@ -89,13 +96,13 @@ def estimate(
         )
     kind = _kind(what, table, is_device_named=device is not None)
     answers = chain(backend)
-    n = len(table)
+    n, given = len(table), table.reset_index(drop=True)
     columns = {name: np.full(n, "", object) for name in ("time_us", "bound", "backend", "reason")}
     columns["time_us"] = np.full(n, np.nan)
-    usable = usable_rows(table, kind)
-    columns["reason"][~usable] = "a size is missing, not a number or below its least"
-    names = table["device"].astype(str).to_numpy() if "device" in table else np.full(n, "")
-    types = table[kind.dtype].astype(str).to_numpy() if kind.dtype in table else np.full(n, "bf16")
+    columns["reason"][:] = size_faults(given, kind)
+    usable, sized = columns["reason"] == "", with_sizes(given, kind)
+    names = np.array(texts(given, "device") if "device" in table else [""] * n, dtype=object)
+    types = np.array(texts(given, kind.dtype, "bf16") if kind.dtype in table else ["bf16"] * n, dtype=object)
     for name in sorted(set(names.tolist())):
         spec = _device(name, device)
         for dtype in sorted(set(types[names == name].tolist())):
@@ -106,7 +113,7 @@ def estimate(
                 columns["reason"][at] = problem
                 continue
             system = System(device=spec).at_clock(gpu_clock_mhz)
-            for rows, batch in _batches(kind, table, at, precision):
+            for rows, batch in _batches(kind, sized, at, precision):
                 if isinstance(batch, str):
                     columns["reason"][rows] = batch
                     continue
@@ -163,29 +170,32 @@ def _batches(
 
 
 def _device(name: str, given: HardwareSpec | str | None) -> HardwareSpec | None:
+    """The device that a row names, else ``given``; None for a name that nothing has. A row never names a file."""
     if not name:
         return given if isinstance(given, HardwareSpec) else HardwareSpec.load(given or "")
     try:
-        return HardwareSpec.load(name)
+        return None if is_file_name(name) else HardwareSpec.load(name)
     except UsageError:
         return None
 
 
-def usable_rows(table: pd.DataFrame, kind: Kind) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Rows whose every size is a number and at least its least."""
-    import pandas as pd
+def size_faults(table: pd.DataFrame, kind: Kind, name: str = "") -> list[str]:
+    """Per row what is wrong with its sizes, "" where nothing is; ``name`` is the file's."""
+    return faults(table, {each: _of_column(each) for each in _size_columns(table, kind)}, name)
 
-    good = np.ones(len(table), bool)
-    for name in kind.needed:
-        if name in ("distribution", "device"):
-            continue
-        values = pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
-        good &= np.isfinite(values) & (values >= (0 if name == "step" else 1))
-    for name in ("window_size", "gated"):
-        if name in table:
-            values = pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
-            good &= table[name].isna().to_numpy() | (np.isfinite(values) & (values >= 0))
-    return good
+
+def _size_columns(table: pd.DataFrame, kind: Kind) -> list[str]:
+    optional = [name for name in ("window_size", "gated") if name in table]
+    return [name for name in (*kind.needed, *optional) if name != "distribution"]
+
+
+def _of_column(column: str) -> Number:
+    return _SIZES.get(column, COUNT)
+
+
+def with_sizes(table: pd.DataFrame, kind: Kind) -> pd.DataFrame:
+    """``table`` whose sizes are numbers, NaN where ``size_faults`` names a reason."""
+    return table.assign(**{name: numbers(table, name, _of_column(name)) for name in _size_columns(table, kind)})
 
 
 def _numbers(table: pd.DataFrame, *names: str) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
@@ -407,18 +417,6 @@ def _moes(sizes: Mapping[str, Any], precision: str) -> _Named:
         "gated": float(sizes.get("gated", True)),
     }  # fmt: skip
     return [("moe", moe_columns(pd.DataFrame([row]), precision))]
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """A CSV or Parquet file. InputError for one that cannot be read, or Parquet without the package for it."""
-    import pandas as pd
-
-    try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except ImportError as error:
-        raise InputError(f"{path.name}: reading Parquet needs pyarrow (pip install pyarrow)") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a table: {error}") from error
 
 
 def write_table(table: pd.DataFrame, path: Path) -> None:

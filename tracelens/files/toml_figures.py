@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tracelens.errors import InputError
+from tracelens.files.data_table import LARGEST, shown
+from tracelens.files.documents import toml_of
 
 
 def normalized(name: str) -> str:
@@ -19,13 +20,7 @@ def normalized(name: str) -> str:
 
 def parsed(path: Path) -> dict[str, Any]:
     """What a TOML file holds. InputError when it is missing or is none."""
-    try:
-        with path.open("rb") as stream:
-            return tomllib.load(stream)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path.name} is not a TOML file: {error}") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    return toml_of(path)
 
 
 class Table:
@@ -64,7 +59,7 @@ class Table:
         value = self._values.get(name)
         if value is None:
             return None
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= LARGEST:
             raise self.error(name, "must be a number above 0")
         return float(value)
 
@@ -74,7 +69,7 @@ class Table:
         value = self._values.get(name)
         if value is None:
             return None
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST:
             raise self.error(name, f"must be a whole number, at least {least}")
         return value
 
@@ -158,4 +153,4 @@ class Table:
 
 
 def _shown(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else shown(value).replace("'", '"')

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracelens.errors import InputError, UsageError
+from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.projection.step import Projection
 
 #: What a breakdown calls the share of a step that only the measured one explains.
@@ -44,14 +44,11 @@ class Anchor:
 
 def measured_step_us(path: Path) -> float:
     """The mean step of a ``report.json``. InputError for another file, and for a trace without steps."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        time_us = (
-            (document["step"] or {}).get("time_us") if document["schema"].startswith("tracelens.report/") else None
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a tracelens report.json: {error}") from error
-    if not isinstance(time_us, int | float) or not time_us > 0:
+    document = json_of(path, REPORT)
+    with expected(path, REPORT):
+        is_report = document["schema"].startswith("tracelens.report/")
+        time_us = (document["step"] or {}).get("time_us") if is_report else None
+    if not isinstance(time_us, int | float) or not 0 < time_us < float("inf"):
         raise InputError(
             f"{path}: it has no recorded step (call torch.profiler's step() in each iteration, and report again)"
         )

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from tracelens.backends.system import System
 from tracelens.dtypes import TRAINED, Precision
-from tracelens.errors import TracelensError, UsageError
+from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.files.data_table import Number, is_file_name, shown
 from tracelens.projection.anchor import Anchor
 from tracelens.projection.overheads import PLAIN, Software
 from tracelens.projection.projection_options import BACKENDS
@@ -25,6 +26,9 @@ from tracelens.workload.token_routing import UNIFORM, Skew
 
 #: A row without one of these is not complete. ep is 1 in a dense model, vp with pp 1, etp where nothing is said.
 NEEDED = ("model", "gpu", "n_gpus", "tp", "pp", "cp", "dp", "mbs", "gbs", "seq_len", "precision", "recompute")
+#: Ranks, batches and tokens of a row.
+_COUNT = Number(least=0, most=1e9, whole=True)
+_SECONDS = Number(least=1e-6, most=1e9)
 #: What is taken where a table says "recipe": the setting is in a launch script, not in the table.
 ASSUMED = "recipe: no recomputation"
 #: Megatron-Bridge fine-tunes on packed SQuAD examples, which have some 100 to 400 tokens; between those a step of these
@@ -97,6 +101,8 @@ def project_row(
         parallel, assumptions = configuration(row)
         if "SFT" in row.get("notes", "") and row.get("framework", "").startswith("Megatron-Bridge "):
             model, assumptions = replace(model, document=SFT_DOCUMENT), (*assumptions, PACKED)
+        if is_file_name(row["gpu"]):
+            return Point(reason=f"gpu names a device or a cluster, not a file: {shown(row['gpu'])}")
         system = System.load(row["gpu"]).at_clock(gpu_clock_mhz)
         found = project(
             model,
@@ -162,9 +168,9 @@ class RowAnchor:
         if row is None:
             raise UsageError(f"--anchor {row_id}: no row has this id")
         try:
-            measured_us = 1e6 * float(row.get("step_time_s") or "")
-        except ValueError:
-            raise UsageError(f"--anchor {row_id}: the row has no step_time_s") from None
+            measured_us = 1e6 * _SECONDS.of(row.get("step_time_s"), "step_time_s")
+        except InputError as error:
+            raise UsageError(f"--anchor {row_id}: {error}") from None
         point = project_row(row, backends=backends, software=software)
         if point.projection is None:
             raise UsageError(f"--anchor {row_id}: {point.reason}")
@@ -250,12 +256,9 @@ def _whole(row: Mapping[str, str], name: str, default: int | None = None) -> int
     if not text and default is not None:
         return default
     try:
-        value = float(text)
-    except ValueError:
-        value = 0.5
-    if value != int(value):
-        raise UsageError(f"{name} must be a whole number, got {text!r}")
-    return int(value)
+        return _COUNT.count(text, name)
+    except InputError as error:
+        raise UsageError(str(error)) from None
 
 
 def _spelling(precision: str) -> str:

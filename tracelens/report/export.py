@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.errors import InputError, UsageError
+from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.safe_text import is_formula_like
 from tracelens.report.cells import plain_values
@@ -34,17 +34,6 @@ def write_text(path: Path, text: str) -> None:
     """Writes ``path`` whole or not at all."""
     with whole_file(path) as file:
         file.write(text.encode())
-
-
-def read_rows(path: Path) -> tuple[list[dict[str, str]], list[str]]:
-    """The rows of a CSV file, cells that a row lacks empty, and its columns. InputError for a file that is none."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            rows, columns = list(reader), list(reader.fieldnames or ())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as a table: {error}") from error
-    return [{name: row.get(name) or "" for name in columns} for row in rows], columns
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from tracelens.dtypes import DType
-from tracelens.errors import InputError, UsageError
+from tracelens.errors import UsageError
+from tracelens.files.data_table import shown
+from tracelens.files.documents import toml_of
 from tracelens.option_fields import option
 from tracelens.units import BYTES_PER_GB
 
@@ -130,13 +131,7 @@ METADATA = ("weight_bytes", "routing_bytes", "id_bytes", "unit_bytes")
 
 def read_config(path: Path) -> dict[str, Any]:
     """Parameters out of a TOML file, keys as ``Parameter.name`` or ``original``. InputError, UsageError."""
-    try:
-        with path.open("rb") as file:
-            given = tomllib.load(file)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}") from error
+    given = toml_of(path)
     by_name = {p.name: p for p in PARAMETERS}
     by_original = {p.original: p for p in PARAMETERS if p.original}
     values: dict[str, Any] = {}
@@ -147,7 +142,7 @@ def read_config(path: Path) -> dict[str, Any]:
         if parameter.name in values:
             raise UsageError(f"{path.name} gives {parameter.name} twice")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise UsageError(f"{path.name}: {key} must be a number, got {value!r}")
+            raise UsageError(f"{path.name}: {key} must be a number, got {shown(value)}")
         values[parameter.name] = value * (parameter.scale if key == parameter.original else 1)
     return values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,16 @@ import pandas as pd
 from tracelens.backends import System
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import whole_file
+from tracelens.files.data_table import FIRST_ROW, Number, is_blank, is_file_name, read_table, shown
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision
-from tracelens.serving.requests import Requests
+from tracelens.serving.requests import LONGEST, Requests
 from tracelens.serving.simulation import Options, Outcome, simulate
 from tracelens.workload import ModelConfig
 
 FS_PER_MS = 10**12
+#: Requests, tokens and ranks of a row.
+_SERVED = Number(least=1, most=LONGEST, whole=True)
 NEEDED = ("model_path", "system", "isl", "osl")
 
 
@@ -46,47 +49,45 @@ class PointEstimate:
     reason: str = ""
 
 
-def point_of(row: Mapping[str, Any]) -> Point:
-    """A row of serving_points.csv's columns; UsageError says what a row lacks."""
-    if str(row.get("mode") or "agg") != "agg":
-        raise UsageError(f"--batch does not simulate mode {row.get('mode')}; use --prefill-replicas")
-    name = "batch_size" if _is_missing(row.get("concurrency")) else "concurrency"
-    precision = row.get("precision")
+def point_of(row: Mapping[str, Any], where: str = "") -> Point:
+    """A row of serving_points.csv's columns; UsageError, beginning with ``where``, says what a row lacks."""
+    for column in ("model_path", "system"):
+        if not _name(row, column):
+            raise UsageError(f"{where}{column} is empty")
+    if is_file_name(_name(row, "system")):
+        raise UsageError(f"{where}system names a device or a cluster, not a file: {shown(row['system'])}")
+    if _name(row, "mode") not in ("", "agg"):
+        raise UsageError(f"--batch does not simulate mode {shown(row['mode'])}; use --prefill-replicas")
+    whole = functools.partial(_whole, row, where)
     return Point(
-        model=str(row["model_path"]),
-        system=str(row["system"]),
-        precision=precision if isinstance(precision, str) and precision else None,
-        input_tokens=_whole(row, "isl"),
-        output_tokens=_whole(row, "osl"),
-        concurrency=_whole(row, name),
+        model=_name(row, "model_path"),
+        system=_name(row, "system"),
+        precision=_name(row, "precision") or None,
+        input_tokens=whole("isl"),
+        output_tokens=whole("osl"),
+        concurrency=whole("batch_size" if is_blank(row.get("concurrency")) else "concurrency"),
         parallelism=Parallelism(
-            tp=_whole(row, "tp_size", 1),
-            pp=_whole(row, "pp_size", 1),
-            dp=_whole(row, "attention_dp_size", 1),
-            ep=_whole(row, "moe_ep_size", 1),
+            tp=whole("tp_size", 1),
+            pp=whole("pp_size", 1),
+            dp=whole("attention_dp_size", 1),
+            ep=whole("moe_ep_size", 1),
         ),
     )
 
 
-def _whole(row: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value: Any = row.get(name)
-    if _is_missing(value) or value == "":
-        if default is None:
-            raise UsageError(f"{name} is empty")
+def _whole(row: Mapping[str, Any], where: str, name: str, default: int | None = None) -> int:
+    value = row.get(name)
+    if default is not None and (is_blank(value) or value == 0):
         return default
     try:
-        number = int(float(value))
-    except (OverflowError, ValueError):
-        raise UsageError(f"{name} is not a number: {value!r}") from None
-    if number == 0 and default is not None:
-        return default
-    if number < 1:
-        raise UsageError(f"{name} must be at least 1, not {number}")
-    return number
+        return _SERVED.count(value, f"{where}{name}")
+    except InputError as error:
+        raise UsageError(str(error)) from None
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def _name(row: Mapping[str, Any], column: str) -> str:
+    value = row.get(column)
+    return "" if is_blank(value) else str(value).strip()
 
 
 class PointSimulator:
@@ -155,10 +156,7 @@ def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
 
 def read_points(path: Path) -> pd.DataFrame:
     """The rows of a CSV file. InputError where columns are missing."""
-    try:
-        frame = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as CSV: {error}") from error
+    frame = read_table(path)
     missing = [name for name in NEEDED if name not in frame.columns]
     if missing:
         raise InputError(f"{path}: no column {', '.join(missing)}")
@@ -170,9 +168,9 @@ def estimated(
 ) -> Iterator[PointEstimate]:
     """An estimate per row, in order."""
     simulator = PointSimulator(engine, backend=backend)
-    for row in rows:
+    for number, row in enumerate(rows, FIRST_ROW):
         try:
-            yield simulator.estimate(point_of(row))
+            yield simulator.estimate(point_of(row, f"row {number}: "))
         except UsageError as error:
             yield PointEstimate(reason=str(error))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from tracelens.backends import System
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
+from tracelens.files.documents import settings_of
 from tracelens.option_fields import made, takes
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
@@ -246,7 +246,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     ``lod``, ``replicas``, ``parallelism`` with ``strategy``, ``tp_degree``, ``pp_stages``), ``workload``. Any option of
     the command may stand in any section under its own name. InputError for what is none of them.
     """
-    document = _document(path)
+    document = settings_of(path, "an experiment file")
     found: dict[str, Any] = {}
     renamed = {"tp_degree": "tp", "pp_stages": "pp", "ep_degree": "ep", "num_replicas": "replicas", "device": "cluster"}
     ignored = {"strategy", "name", "type"}
@@ -262,35 +262,11 @@ def read_settings(path: Path) -> dict[str, Any]:
             elif key == "frameworks" and isinstance(value, list):
                 if len(value) != 1:
                     raise InputError(f"{path}: an experiment takes one framework, not {len(value)}")
+                if not isinstance(value[0], Mapping):
+                    raise InputError(f"{path}: {where}{key} must be a list of a table")
                 take(value[0], f"{where}{key}.")
             elif key not in ignored:
                 found[renamed.get(key, key).replace("-", "_")] = value
 
     take(document, "")
     return found
-
-
-def _document(path: Path) -> Mapping[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        if path.suffix in (".yaml", ".yml"):
-            document = _yaml(text)
-        else:
-            document = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path} cannot be read as an experiment: {error}") from error
-    if not isinstance(document, Mapping):
-        raise InputError(f"{path}: an experiment file needs sections, like simulation and model")
-    return document
-
-
-def _yaml(text: str) -> Any:
-    import yaml  # type: ignore[import-untyped]
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error

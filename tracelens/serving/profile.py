@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.files.atomic_write import whole_file
+from tracelens.files.documents import expected, json_of
 from tracelens.perf_models import PerfModel
 from tracelens.serving.costs import DecodeLine, StageWork, StepCost
 from tracelens.serving.deployment import Deployment
@@ -72,10 +73,11 @@ class Profile:
         layers = text.get("layers")
         phases = text.get("aggregated_ops")
         if phases is None and isinstance(layers, list) and layers:
-            phases = {
-                name: _summed([layer.get(name, {}) for layer in layers], f"{path}: layers")
-                for name in ("prefill", "decode")
-            }
+            with expected(Path(path), "a profile"):
+                phases = {
+                    name: _summed([layer.get(name, {}) for layer in layers], f"{path}: layers")
+                    for name in ("prefill", "decode")
+                }
         if not isinstance(phases, dict):
             raise InputError(f"{path}: it has neither aggregated_ops nor layers")
         return cls(
@@ -86,12 +88,7 @@ class Profile:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
+    text = json_of(path, "a profile")
     if not isinstance(text, dict):
         raise InputError(f"{path}: a profile must be a JSON object")
     if "aggregated_ops" not in text and "layers" not in text and len(text) == 1:

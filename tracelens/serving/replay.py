@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from tracelens.errors import InputError
-from tracelens.serving.requests import FS_PER_S, Requests
+from tracelens.files.data_table import FIRST_ROW, Number, place, read_rows
+from tracelens.files.documents import expected, json_of, text_of
+from tracelens.serving.requests import FS_PER_S, LONGEST, Requests
 
 #: Tokens per hash in Mooncake's traces (FAST'25 artifact README).
 MOONCAKE_PIECE_TOKENS = 512
 #: Characters per token where a conversation's texts carry no counts: English text under byte-pair encodings.
 CHARACTERS_PER_TOKEN = 4
+
+
+_WHAT = "a request file"
+#: Up to 300 years after 1970; durations too.
+_ARRIVAL_S, _ARRIVAL_NS = Number(least=-1e10, most=1e13), Number(least=-1e19, most=1e19)
+#: Rows of cancelled requests have none.
+_TOKENS = Number(least=0, most=LONGEST)
+#: Columns of public traces in CSV: arrival, prompt, answer.
+_CSV_COLUMNS = (
+    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    ("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+    ("Timestamp", "Request tokens", "Response tokens"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,53 +65,58 @@ def read_requests(path: str | os.PathLike[str], *, run: str | None = None) -> Me
     everything arrives at once). InputError for anything else. Rows without tokens (cancelled requests) are left out.
     """
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read: {error}") from error
-    try:
-        if file.suffix == ".jsonl":
-            return _plain(_json_lines(text), file)
-        if file.suffix == ".json":
-            return _json(json.loads(text), file)
-        return _csv(text, file, run)
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"{file} is not a request file: {error}") from error
+    if file.suffix == ".jsonl":
+        return _plain(_json_lines(file), file)
+    if file.suffix == ".json":
+        document = json_of(file, _WHAT)
+        with expected(file, _WHAT):
+            return _json(document, file)
+    return _csv(file, run)
 
 
-def _csv(text: str, file: Path, run: str | None) -> Measured:
-    rows = list(csv.DictReader(text.splitlines()))
+def _csv(file: Path, run: str | None) -> Measured:
+    rows, names = read_rows(file)
     if not rows:
         raise InputError(f"{file} has no rows")
-    columns = rows[0].keys()
-    readers: tuple[tuple[str, Callable[[Mapping[str, str]], _Row]], ...] = (
-        ("ContextTokens", lambda r: _row(_seconds(r["TIMESTAMP"]), r["ContextTokens"], r["GeneratedTokens"])),
-        ("num_prefill_tokens", lambda r: _row(r["arrived_at"], r["num_prefill_tokens"], r["num_decode_tokens"])),
-        ("Request tokens", lambda r: _row(r["Timestamp"], r["Request tokens"], r["Response tokens"])),
-    )
+    columns = tuple(names)
     if "input_toks" in columns and "arrival_s" in columns:
         return _vllm_log(rows, file, run)
-    for key, reader in readers:
-        if key in columns:
-            return _plain((reader(row) for row in rows), file)
+    for stamp, given, made in _CSV_COLUMNS:
+        if given in columns:
+            _need(file, columns, (stamp, made))
+            of_file = (
+                _row(_seconds(row[stamp], place(str(file), at, stamp)), row[given], row[made], f"{file}, row {number}")
+                for at, (number, row) in enumerate(enumerate(rows, FIRST_ROW))
+            )
+            return _plain(of_file, file)
     raise InputError(f"{file} has none of the known columns: {', '.join(columns)}")
 
 
-def _row(arrival: str | float, given: str | int, made: str | int, pieces: Sequence[int] = ()) -> _Row:
+def _need(file: Path, columns: Sequence[str], names: Iterable[str]) -> None:
+    for name in names:
+        if name not in columns:
+            raise InputError(f"{file} has no column {name!r}; it has {', '.join(columns)}")
+
+
+def _row(arrival: object, given: object, made: object, where: str, pieces: Sequence[int] = ()) -> _Row:
+    """InputError, beginning with ``where``, for what is no time or number of tokens."""
     return _Row(
-        arrival_s=float(arrival), input_tokens=int(float(given)), output_tokens=int(float(made)), pieces=tuple(pieces)
+        arrival_s=_ARRIVAL_S.of(arrival, f"{where}: the arrival"),
+        input_tokens=_TOKENS.count(given, f"{where}: the number of prompt tokens"),
+        output_tokens=_TOKENS.count(made, f"{where}: the number of output tokens"),
+        pieces=tuple(pieces),
     )
 
 
-def _seconds(stamp: str) -> float:
+def _seconds(stamp: str, where: str) -> float:
     try:
-        return float(stamp)
-    except ValueError:
         # Azure writes seven digits of a second, Python reads six
         return datetime.fromisoformat(stamp.strip()[:26]).timestamp()
+    except (OverflowError, OSError, ValueError):
+        return _ARRIVAL_S.of(stamp, where)
 
 
-def _plain(rows: Iterator[_Row] | list[_Row], file: Path) -> Measured:
+def _plain(rows: Iterable[_Row], file: Path) -> Measured:
     kept = sorted(
         (row for row in rows if row.input_tokens > 0 and row.output_tokens > 0), key=lambda row: row.arrival_s
     )
@@ -118,59 +137,62 @@ def _plain(rows: Iterator[_Row] | list[_Row], file: Path) -> Measured:
     )
 
 
-def _json_lines(text: str) -> Iterator[_Row]:
-    for line in text.splitlines():
+def _json_lines(file: Path) -> Iterator[_Row]:
+    for number, line in enumerate(text_of(file, _WHAT).splitlines(), 1):
         if not line.strip():
             continue
-        item = json.loads(line)
-        if "input_length" in item:
-            yield _row(item["timestamp"] / 1e3, item["input_length"], item["output_length"], item.get("hash_ids", ()))
-        else:
-            yield _row(item.get("arrival_time_ns", 0) / 1e9, item["input_toks"], item["output_toks"])
+        where = f"{file}, line {number}"
+        with expected(Path(where), _WHAT):
+            item = json.loads(line)
+            if "input_length" in item:
+                arrival, pieces = _ARRIVAL_S.of(item["timestamp"], where) / 1e3, item.get("hash_ids", ())
+                yield _row(arrival, item["input_length"], item["output_length"], where, pieces)
+            else:
+                arrival = _ARRIVAL_NS.of(item.get("arrival_time_ns", 0), where) / 1e9
+                yield _row(arrival, item["input_toks"], item["output_toks"], where)
 
 
 def _json(text: Any, file: Path) -> Measured:
     if isinstance(text, dict) and "input_lens" in text:
         return _vllm_benchmark(text, file)
     if isinstance(text, list):
-        return _plain([row for item in text if (row := _conversation(item)) is not None], file)
+        read = (_conversation(item, f"{file}, entry {number}") for number, item in enumerate(text, 1))
+        return _plain((row for row in read if row is not None), file)
     raise InputError(f"{file} is neither a list of conversations nor a benchmark result")
 
 
-def _conversation(item: Mapping[str, Any]) -> _Row | None:
+def _conversation(item: Mapping[str, Any], where: str) -> _Row | None:
     """The first question and answer; counts where they are given, else characters over their usual number per token."""
     if "input_tokens" in item or "prompt_len" in item:
         given, made = (
             item.get("input_tokens", item.get("prompt_len")),
             item.get("output_tokens", item.get("output_len")),
         )
-        return _row(item.get("arrival_s", 0.0), given, made)
+        return _row(item.get("arrival_s", 0.0), given, made, where)
     turns = item.get("conversations") or item.get("conversation") or []
     if len(turns) < 2:
         return None
     lengths = [math.ceil(len(turn.get("value", "")) / CHARACTERS_PER_TOKEN) for turn in turns[:2]]
-    return _row(0.0, lengths[0], lengths[1])
+    return _row(0.0, lengths[0], lengths[1], where)
 
 
 def _vllm_benchmark(text: Mapping[str, Any], file: Path) -> Measured:
     """``vllm bench serve --save-detailed``: without ``start_times`` all requests arrive at once."""
-    inputs, outputs = text["input_lens"], text["output_lens"]
-    starts = text.get("start_times") or [0.0] * len(inputs)
-    ttfts, itls = text.get("ttfts"), text.get("itls")
+    inputs, outputs = (
+        [_TOKENS.count(each, f"{file}: {name}") for each in text[name]] for name in ("input_lens", "output_lens")
+    )
+    starts = _times(text, "start_times", file) or [0.0] * len(inputs)
     order = [i for i in sorted(range(len(inputs)), key=lambda i: starts[i]) if inputs[i] > 0 and outputs[i] > 0]
     if not order:
         raise InputError(f"{file} has no requests with prompt and output tokens")
     base = starts[order[0]]
     arrivals = [starts[i] - base for i in order]
-    first = None if ttfts is None else tuple(arrival + ttfts[i] for arrival, i in zip(arrivals, order, strict=True))
-    last = None
-    if first is not None and itls is not None:
-        last = tuple(start + sum(itls[i]) for start, i in zip(first, order, strict=True))
+    first, last = _benchmark_times(text, file, dict(zip(order, arrivals, strict=True)))
     return Measured(
         requests=Requests(
             arrival_fs=[round(arrival * FS_PER_S) for arrival in arrivals],
-            input_tokens=[int(inputs[i]) for i in order],
-            output_tokens=[int(outputs[i]) for i in order],
+            input_tokens=[inputs[i] for i in order],
+            output_tokens=[outputs[i] for i in order],
             source=file.name,
         ),
         first_s=first,
@@ -178,39 +200,63 @@ def _vllm_benchmark(text: Mapping[str, Any], file: Path) -> Measured:
     )
 
 
-def _of_one_run(rows: list[dict[str, str]], file: Path, run: str | None) -> list[dict[str, str]]:
-    """Its requests with prompt and output tokens, by arrival."""
+def _benchmark_times(
+    text: Mapping[str, Any], file: Path, arrivals: Mapping[int, float]
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """First and last tokens of the requests that arrived, by their place in the file."""
+    ttfts, itls = _times(text, "ttfts", file), text.get("itls")
+    if ttfts is None:
+        return None, None
+    first = tuple(arrival + ttfts[i] for i, arrival in arrivals.items())
+    if itls is None:
+        return first, None
+    gaps = [_times({"itls": itls[i]}, "itls", file) or () for i in arrivals]
+    return first, tuple(start + sum(each) for start, each in zip(first, gaps, strict=True))
+
+
+def _times(text: Mapping[str, Any], name: str, file: Path) -> list[float] | None:
+    """Seconds under a key; None where there are none."""
+    given = text.get(name)
+    return None if given is None else [_ARRIVAL_S.of(each, f"{file}: {name}") for each in given]
+
+
+def _of_one_run(rows: list[dict[str, str]], file: Path, run: str | None) -> list[tuple[_Row, int]]:
+    """Its requests with prompt and output tokens and their row, by arrival."""
     names = list(dict.fromkeys(row.get("gpu", "") for row in rows))
     wanted = run if run is not None else names[0]
     if wanted not in names or (run is None and len(names) > 1):
         raise InputError(f"{file} contains runs on {', '.join(names)}; choose one with --run")
-    kept = [
-        row
-        for row in rows
-        if row.get("gpu", "") == wanted and int(row["input_toks"]) > 0 and int(row["output_toks"]) > 0
-    ]
+    _need(file, tuple(rows[0]), ("output_toks",))
+    kept = []
+    for at, row in enumerate(rows):
+        if row.get("gpu", "") == wanted:
+            read = _row(row["arrival_s"], row["input_toks"], row["output_toks"], f"{file}, row {at + FIRST_ROW}")
+            if read.input_tokens > 0 and read.output_tokens > 0:
+                kept.append((read, at))
     if not kept:
         raise InputError(f"{file} has no requests with prompt and output tokens")
-    return sorted(kept, key=lambda row: float(row["arrival_s"]))
+    return sorted(kept, key=lambda found: found[0].arrival_s)
 
 
 def _vllm_log(rows: list[dict[str, str]], file: Path, run: str | None) -> Measured:
     kept = _of_one_run(rows, file, run)
-    start = float(kept[0]["arrival_s"])
+    start = kept[0][0].arrival_s
 
     def times(name: str) -> tuple[float, ...] | None:
-        return tuple(float(row[name]) - start for row in kept) if all(row.get(name) for row in kept) else None
+        if not all(rows[at].get(name) for _, at in kept):
+            return None
+        return tuple(_ARRIVAL_S.of(rows[at][name], place(str(file), at, name)) - start for _, at in kept)
 
     facts = ("gpu", "model", "tp", "max_num_seqs", "max_batched_tokens", "num_kv_tokens")
     return Measured(
         requests=Requests(
-            arrival_fs=[round((float(row["arrival_s"]) - start) * FS_PER_S) for row in kept],
-            input_tokens=[int(row["input_toks"]) for row in kept],
-            output_tokens=[int(row["output_toks"]) for row in kept],
+            arrival_fs=[round((read.arrival_s - start) * FS_PER_S) for read, _ in kept],
+            input_tokens=[read.input_tokens for read, _ in kept],
+            output_tokens=[read.output_tokens for read, _ in kept],
             source=file.name,
         ),
         scheduled_s=times("scheduled_s"),
         first_s=times("first_token_s"),
         last_s=times("last_token_s"),
-        facts=tuple((name, kept[0][name]) for name in facts if kept[0].get(name)),
+        facts=tuple((name, first[name]) for name in facts if (first := rows[kept[0][1]]).get(name)),
     )

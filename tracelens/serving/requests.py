@@ -13,7 +13,7 @@ from tracelens.errors import UsageError
 
 FS_PER_S = 10**15
 #: Tokens of a prompt or answer: far above every model's context.
-_LONGEST = 10_000_000
+LONGEST = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,9 +82,9 @@ class Lengths:
 
     def draw(self, rng: np.random.Generator, count: int) -> list[int]:
         """``count`` lengths, at least 1 each."""
-        if not 1 <= self.mean <= _LONGEST or not 0 <= self.spread < float("inf"):
+        if not 1 <= self.mean <= LONGEST or not 0 <= self.spread < float("inf"):
             raise UsageError(
-                f"a length needs a mean from 1 to {_LONGEST:,} and a spread from 0, not {self.mean:g}, {self.spread:g}"
+                f"a length needs a mean from 1 to {LONGEST:,} and a spread from 0, not {self.mean:g}, {self.spread:g}"
             )
         if self.kind == "fixed":
             return [round(self.mean)] * count

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, TracelensError
+from tracelens.files.documents import expected, refuse_deep, text_of
 from tracelens.workload.blocks import DENSE_LAYER, SPARSE_LAYER
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.model_shape import Experts, LatentAttention
@@ -76,12 +77,10 @@ class _Keys:
 
 def read_launch(path: Path) -> Launch:
     """InputError for a file that cannot be read, and for values that are not what their key needs."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        is_list = path.suffix not in (".yaml", ".yml")
+    what = "a launch configuration"
+    text, is_list = text_of(path, what), path.suffix not in (".yaml", ".yml")
+    with expected(path, what):
         values = _of_arguments(text) if is_list else _of_yaml(text)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a launch configuration: {error}") from error
     keys = _Keys(file=path.name, values=values, is_list=is_list)
     options = {**_degrees(keys), **_switches(keys)}
     model = _model(keys)
@@ -111,6 +110,7 @@ def _of_yaml(text: str) -> dict[str, str]:
 
     found: dict[str, str] = {}
     ahead, seen = [], set[int]()
+    refuse_deep(text)
     try:
         ahead = list(yaml.load_all(text, Loader=yaml.BaseLoader))[::-1]
     except (yaml.YAMLError, RecursionError) as error:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.errors import InputError, UsageError
+from tracelens.files.data_table import LARGEST, Number
+from tracelens.files.documents import text_of
 
 ROUTING_FILE = "routing.csv"
 WEIGHTS_FILE = "weights.csv"
@@ -111,15 +113,20 @@ def seed_routing(*, tokens: int, experts: int, topk: int, hot: HotExperts, ranks
 
 def read_numbers(path: Path) -> NDArray[np.float64]:
     """A CSV without header as a matrix of numbers. InputError when it is missing, empty, ragged or holds text."""
-    try:
-        rows = [line.split(",") for line in path.read_text(encoding="utf-8").split() if line]
-        matrix = np.array([[float(cell) for cell in row] for row in rows])
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(
-            f"{path}: all rows must have the same number of numbers, without a header ({error})"
-        ) from error
-    if matrix.ndim != 2 or not matrix.size:
+    lines = [line for line in text_of(path, "a table of numbers").splitlines() if line.strip()]
+    rows = [line.split(",") for line in lines]
+    if not rows:
         raise InputError(f"{path}: no rows")
+    kind = Number(least=-LARGEST)
+    for at, row in enumerate(rows, 1):
+        if len(row) != len(rows[0]):
+            raise InputError(f"{path}, row {at}: all rows must have the same number of numbers, {len(rows[0])}")
+    try:
+        matrix = np.array([[float(cell) for cell in row] for row in rows])
+    except ValueError:
+        matrix = np.full((1, 1), np.nan)
+    if not (np.abs(matrix) <= LARGEST).all():
+        cells = ((at, column, cell) for at, row in enumerate(rows, 1) for column, cell in enumerate(row, 1))
+        for at, column, cell in cells:
+            kind.of(cell, f"{path} has no header, its row {at}, column {column}")
     return matrix

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.errors import InputError, UsageError
+from tracelens.files.documents import arrays_of
 from tracelens.workload.original_routing import read_numbers
 
 Assignment: TypeAlias = NDArray[np.integer[Any]]
@@ -22,6 +22,8 @@ Counts: TypeAlias = NDArray[np.int64]
 DROPPED = -1
 #: More are refused: the chosen experts alone would take 4 GB.
 MOST_ROUTINGS = 2_000_000_000
+#: The largest published layers have some thousands.
+MOST_EXPERTS = 1_000_000
 #: Tokens drawn together.
 _BLOCK = 8192
 #: A bout is top-k and some draws more; under an even load two bouts do, a heavy skew needs more. Measured on zipf:2 and
@@ -132,6 +134,8 @@ def check_shape(*, tokens: int, experts: int, topk: int) -> None:
     """UsageError for what no routing has."""
     if tokens < 1 or experts < 1 or topk < 1:
         raise UsageError(f"tokens, experts and top-k must be at least 1, got {tokens}, {experts} and {topk}")
+    if experts > MOST_EXPERTS:
+        raise UsageError(f"{experts:,} experts exceed {MOST_EXPERTS:,}")
     if topk > experts:
         raise UsageError(f"top-k {topk} needs at least as many experts, there are {experts}")
     if tokens * topk > MOST_ROUTINGS:
@@ -214,7 +218,10 @@ def expert_loads(distribution: str, tokens: int, experts: int, topk: int, ranks:
     if skew.kind == "power_law":
         counts = power_law_counts(skew.a, tokens=tokens, experts=experts, topk=topk, seed=seed)
     elif skew.kind == "balanced":
-        counts = np.bincount(_balanced(tokens=tokens, experts=experts, topk=topk).ravel(), minlength=experts)
+        # As many tokens as experts begin at each expert once, and take each one top-k times.
+        rounds, rest = divmod(tokens, experts)
+        few = _balanced(tokens=rest if rounds == 0 else experts + rest, experts=experts, topk=topk)
+        counts = np.bincount(few.ravel(), minlength=experts) + max(rounds - 1, 0) * topk
     else:
         counts = apportion(skew.weights(experts, seed), total=tokens * topk, most=tokens)
     by_rank = counts.reshape(ranks, -1)
@@ -361,52 +368,64 @@ def read_routing(path: Path, *, topk: int | None, tokens: int | None = None, see
     [experts]. ``.csv`` without header: one column is routings per expert, more are the chosen ids of each token.
     Leading dimensions (layers) are joined. Counts need ``tokens`` or ``topk``. InputError, UsageError.
     """
-    arrays = _arrays(path)
+    if path.suffix == ".npz":
+        arrays = arrays_of(path)
+    else:
+        matrix = read_numbers(path)
+        arrays = {"counts": matrix[:, 0]} if matrix.shape[1] == 1 else {"experts": matrix}
     if "experts" in arrays:
-        ids = _rows(arrays["experts"])
-        if ids.size == 0 or (ids != np.floor(ids)).any() or ids.min() < DROPPED:
-            raise InputError(f"{path}: an expert id must be a whole number of at least 0")
-        given = arrays.get("num_experts")
-        experts = int(given) if given is not None else int(ids.max()) + 1
-        return ids.astype(id_type(experts)), experts
+        return _chosen(path, _rows(path, arrays, "experts"), arrays.get("num_experts"))
     if "logits" in arrays:
         if topk is None:
             raise UsageError(f"{path} contains router logits: give top-k")
-        logits = _rows(arrays["logits"]).astype(np.float64)
+        logits = _rows(path, arrays, "logits").astype(np.float64)
+        check_shape(tokens=len(logits), experts=logits.shape[1], topk=topk)
         return top_k(logits, topk), logits.shape[1]
     if "counts" in arrays:
-        counts = _rows(arrays["counts"]).sum(axis=0)
-        if (counts != np.floor(counts)).any() or counts.min() < 0:
-            raise InputError(f"{path}: routings per expert must be whole numbers")
-        rows = tokens if tokens is not None else _counted_tokens(path, int(counts.sum()), topk)
-        return from_counts(counts.astype(np.int64), tokens=rows, seed=seed), len(counts)
+        counts = _whole(path, _rows(path, arrays, "counts"), "counts", 0, MOST_ROUTINGS).sum(axis=0)
+        return _from_counts(path, counts, topk=topk, tokens=tokens, seed=seed), len(counts)
     raise InputError(f"{path} contains {', '.join(sorted(arrays)) or 'nothing'}; expected logits, experts or counts")
 
 
-def _rows(array: NDArray[Any]) -> NDArray[Any]:
-    return array.reshape(-1, array.shape[-1])
+def _rows(path: Path, arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    """An array as rows of its last dimension. InputError for one that has none."""
+    found = arrays[name]
+    if found.ndim == 0 or not found.size:
+        raise InputError(f"{path}: {name} is {'a single number' if found.size else 'empty'}, not an array of numbers")
+    return found.reshape(-1, found.shape[-1])
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    if path.suffix != ".npz":
-        matrix = read_numbers(path)
-        return {"counts": matrix[:, 0]} if matrix.shape[1] == 1 else {"experts": matrix}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is not an .npz file of numbers") from error
+def _whole(path: Path, values: NDArray[Any], name: str, least: int, most: int) -> Counts:
+    wrong = (values < least) | (values > most) | (np.floor(values) != values)
+    if wrong.any():
+        row, column = (int(at[0]) for at in np.nonzero(wrong))
+        given = values[row, column]
+        place = f"{path}: {name}, row {row + 1}, column {column + 1}"
+        raise InputError(f"{place} must be a whole number from {least} to {most:,}, got {given:g}")
+    return values.astype(np.int64)
 
 
-def _counted_tokens(path: Path, routings: int, topk: int | None) -> int:
-    """So many tokens of ``topk`` routings each."""
-    if topk is None:
+def _chosen(path: Path, given: NDArray[Any], most: NDArray[Any] | None) -> tuple[Assignment, int]:
+    ids = _whole(path, given, "experts", DROPPED, MOST_EXPERTS - 1)
+    experts = int(ids.max()) + 1
+    if most is not None:
+        if most.size != 1 or not experts <= float(most.reshape(-1)[0]) <= MOST_EXPERTS:
+            raise InputError(f"{path}: num_experts must be one number from {experts} to {MOST_EXPERTS:,}")
+        experts = int(most.reshape(-1)[0])
+    if experts < 1:
+        raise InputError(f"{path}: no token chose an expert")
+    return ids.astype(id_type(experts)), experts
+
+
+def _from_counts(path: Path, counts: Counts, *, topk: int | None, tokens: int | None, seed: int) -> Assignment:
+    total = int(counts.sum())
+    if tokens is None and topk is None:
         raise UsageError(f"{path} contains routings per expert: give top-k")
-    if topk < 1 or routings % topk:
-        raise UsageError(f"{path}: {routings:,} routings are not a multiple of top-k {topk}")
-    return routings // topk
+    if total > MOST_ROUTINGS:
+        raise InputError(f"{path}: {total:,} routings exceed {MOST_ROUTINGS:,}")
+    if topk is not None and tokens is None and total % topk:
+        raise UsageError(f"{path}: {total:,} routings are not a multiple of top-k {topk}")
+    return from_counts(counts, tokens=tokens if tokens is not None else total // max(1, topk or 1), seed=seed)
 
 
 def _alias_table(weights: Floats) -> tuple[Floats, NDArray[np.intp]]:

@@ -50,8 +50,8 @@ def _cluster(args: argparse.Namespace) -> int:
 
     from tracelens.backends.system import System
     from tracelens.calibration.cluster_calibration import calibrate_cluster, cluster_file
-    from tracelens.estimation.estimate import read_table
     from tracelens.files.atomic_write import whole_file
+    from tracelens.files.data_table import read_table
     from tracelens.network.cluster import Cluster
 
     system, names = System.of_cluster(Cluster.load(args.cluster)), ", ".join(Path(file).name for file in args.files)
@@ -104,8 +104,8 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.options import Options
     from tracelens.calibration.measurements import analysis_measured, report_measured, table_measured
-    from tracelens.estimation.estimate import read_table
     from tracelens.extensions import load_extension
+    from tracelens.files.data_table import read_table
     from tracelens.report.json_report import is_report
 
     if path.suffix in (".csv", ".parquet"):

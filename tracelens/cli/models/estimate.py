@@ -126,7 +126,7 @@ def _print(rows: list[tuple[str, ...]], *, words: tuple[int, ...]) -> None:
 def _messages(args: argparse.Namespace) -> int:
     from tracelens.errors import UsageError
     from tracelens.estimation import communication
-    from tracelens.estimation.estimate import read_table
+    from tracelens.files.data_table import read_table
 
     if args.batch is not None:
         table, where = read_table(args.batch), {"cluster": args.cluster, "device": args.device}
@@ -203,7 +203,8 @@ def _row(answer: Answer) -> tuple[str, ...]:
 
 def _batch(args: argparse.Namespace) -> int:
     from tracelens.errors import UsageError
-    from tracelens.estimation.estimate import estimate, read_table
+    from tracelens.estimation.estimate import estimate
+    from tracelens.files.data_table import read_table
 
     if args.device and "," in args.device:
         raise UsageError("--batch takes one --device; for several, add a column 'device' to the table")

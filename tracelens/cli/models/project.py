@@ -260,9 +260,10 @@ def _ranks(text: str) -> list[int] | None:
 
 
 def _run_batch(args: argparse.Namespace) -> int:
+    from tracelens.files.data_table import read_rows
     from tracelens.projection.batch_rows import ESTIMATES, project_rows
     from tracelens.projection.project import software_of
-    from tracelens.report.export import read_rows, write_rows
+    from tracelens.report.export import write_rows
     from tracelens.workload.token_routing import Skew
 
     if args.output is None:

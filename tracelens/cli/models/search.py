@@ -73,10 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_sweep(request: Request, args: argparse.Namespace) -> int:
-    import pandas as pd
-
-    from tracelens.errors import InputError
     from tracelens.executors import open_executor
+    from tracelens.files.data_table import read_table
     from tracelens.projection.search.sweep import parse_axes, points, sweep
     from tracelens.report.charts.search_plots import write_plots
     from tracelens.report.export import write_frame
@@ -87,10 +85,7 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
         raise UsageError("--sweep needs -o FILE.csv, from which a later run can resume")
     done = None
     if args.output.exists():
-        try:
-            done = pd.read_csv(args.output)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{args.output} exists and is not a table of an earlier sweep: {error}") from error
+        done = read_table(args.output)
     requests = points(request, parse_axes(args.sweep))
     try:
         with open_executor(args.executor, jobs=args.jobs) as executor:

@@ -155,8 +155,8 @@ def _numbers(name: str, text: str) -> Iterator[float]:
         value, end = whole(first), whole(last)
     except ValueError:
         raise UsageError(f"--sweep {name}: not numbers: {text!r}") from None
-    if not 0 < value <= end:
-        raise UsageError(f"--sweep {name}: {text!r} is empty, or does not start above 0")
+    if not 0 < value <= end <= 2**60 * value:
+        raise UsageError(f"--sweep {name}: {text!r} is empty, endless, or does not start above 0")
     while value <= end:
         yield value
         value *= 2

@@ -7,12 +7,12 @@ that assumes is named in ``ModelConfig.notes``, and a key that tells of another 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
+from tracelens.files.documents import json_of
 from tracelens.workload.huggingface.checkpoint_types import read_quantization
 from tracelens.workload.huggingface.decoder import decoder
 from tracelens.workload.huggingface.families import FAMILIES, Family
@@ -83,12 +83,7 @@ def _element_type(*configs: dict[str, Any]) -> DType | None:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    try:
-        values: Any = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path.name} is not a JSON file: {error}") from error
+    values = json_of(path, "a JSON file")
     if not isinstance(values, dict):
         raise InputError(f"{path.name} is not a model config: its top level is not an object")
     return values

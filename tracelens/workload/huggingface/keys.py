@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracelens.errors import InputError
+from tracelens.files.data_table import LARGEST, shown
 
 #: More than any model has; a larger number is a damaged file, and would be spelled out block by block.
 _MOST_LAYERS = 10_000
@@ -69,8 +70,8 @@ class Keys:
             return None
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             value = value[0]
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise InputError(f"{self.file}: {names[0]} must be a whole number, got {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LARGEST:
+            raise InputError(f"{self.file}: {names[0]} must be a whole number, got {shown(value)}")
         return value
 
     def needed(self, *names: str) -> int:
@@ -96,7 +97,7 @@ class Keys:
         value = self.get(name)
         if value is not None and not (isinstance(value, list) and all(type(each) is kind for each in value)):
             words = "texts" if kind is str else "objects" if kind is dict else "whole numbers"
-            raise InputError(f"{self.file}: {name} must be a list of {words}, got {value!r}")
+            raise InputError(f"{self.file}: {name} must be a list of {words}, got {shown(value)}")
         return value or []
 
     def per_layer(self, name: str, layers: int) -> list[int]:
@@ -110,7 +111,7 @@ class Keys:
         """The keys inside; none when absent."""
         value = self.get(name)
         if value is not None and not isinstance(value, dict):
-            raise InputError(f"{self.file}: {name} must be an object, got {value!r}")
+            raise InputError(f"{self.file}: {name} must be an object, got {shown(value)}")
         made = Keys(f"{self.file}: {name}", value or {})
         made.missing, made.assumed = self.missing, self.assumed
         return made

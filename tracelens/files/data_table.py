@@ -1,0 +1,221 @@
+"""Tables that a user gives: CSV and Parquet, every cell checked before anything is computed from it.
+
+Rows are counted as a spreadsheet shows them: the header is row 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tracelens.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+#: Below 2**53: exact as a floating-point number.
+LARGEST = 1e15
+#: A header, or a blank table's first data row.
+FIRST_ROW = 2
+#: Longer is no name of anything; the rest is not compared with thousands of names, nor repeated in sentences.
+LONGEST_NAME = 200
+_SHOWN = 40
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?\s*", re.ASCII)
+#: What the readers of CSV and Parquet raise on bytes that are neither.
+_UNREADABLE = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError, RecursionError, TypeError,
+    ValueError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """What a cell or an option may hold. ``blank``: what an empty cell means; None where it must not be empty."""
+
+    least: float = 0.0
+    most: float = LARGEST
+    whole: bool = False
+    blank: float | None = None
+
+    def __str__(self) -> str:
+        return f"a {'whole ' if self.whole else ''}number from {_plain(self.least)} to {_plain(self.most)}"
+
+    def of(self, value: object, place: str) -> float:
+        """``value`` as a number, also where it is written as text. InputError, beginning with ``place``."""
+        if is_blank(value):
+            if self.blank is None:
+                raise InputError(f"{place} is empty; it must be {self}")
+            return self.blank
+        found = _number(value)
+        if found is None or not self.least <= found <= self.most or (self.whole and found != math.floor(found)):
+            raise InputError(f"{place} must be {self}, got {shown(value)}")
+        return found
+
+    def count(self, value: object, place: str) -> int:
+        """``of`` as an integer."""
+        return int(self.of(value, place))
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e9 else f"{value:g}".replace("e+", "e")
+
+
+COUNT = Number(least=1, whole=True)
+SIZE = Number(least=0, whole=True)
+#: A measured time, in whatever unit: from a tenth of a nanosecond to days.
+TIME = Number(least=1e-7, most=1e12)
+
+
+def is_blank(value: object) -> bool:
+    """Whether a cell holds nothing: empty, blanks, NaN, None, NA."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return True
+    return (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in ("NAType", "NaTType")
+
+
+def shown(value: object) -> str:
+    """A cell in a sentence, its end left out where it is long."""
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def place(table: str, row: int, column: str) -> str:
+    """Where a cell stands; ``row`` counts the rows under the header from 0."""
+    return f"{table}{', ' if table else ''}row {row + FIRST_ROW}, column {column!r}"
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A CSV or Parquet file. InputError for one that is none, or Parquet without the package for it."""
+    import pandas as pd
+
+    try:
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except ImportError as error:
+        raise InputError(f"{path.name}: reading Parquet needs pyarrow (pip install pyarrow)") from error
+    except FileNotFoundError as error:
+        raise InputError(f"{path} cannot be read: no such file") from error
+    except _UNREADABLE as error:
+        raise InputError(f"{path} cannot be read as a table: {reason(error)}") from error
+    table.columns = pd.Index([str(name) for name in table.columns])
+    if table.columns.has_duplicates:
+        twice = table.columns[table.columns.duplicated()][0]
+        raise InputError(f"{path}: column {twice!r} stands there twice")
+    return table.reset_index(drop=True)
+
+
+def read_rows(path: Path) -> tuple[list[dict[str, str]], list[str]]:
+    """The rows of a CSV file as text, cells that a row lacks empty, and its columns. InputError for others."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, restkey="")
+            rows, columns = list(reader), list(reader.fieldnames or ())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error, MemoryError) as error:
+        raise InputError(f"{path} cannot be read as a table: {reason(error)}") from error
+    if len(set(columns)) < len(columns):
+        twice = next(name for at, name in enumerate(columns) if name in columns[:at])
+        raise InputError(f"{path}: column {twice!r} stands there twice")
+    return [{name: row.get(name) or "" for name in columns} for row in rows], columns
+
+
+def reason(error: BaseException) -> str:
+    """What a reader of another package said, on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def numbers(table: pd.DataFrame, column: str, kind: Number) -> Floats:
+    """A column's numbers, NaN where a cell is not what ``kind`` allows: ``faults`` says which and why."""
+    import numpy as np
+    import pandas as pd
+
+    cells = table[column]
+    if cells.dtype == object or not pd.api.types.is_numeric_dtype(cells):
+        values = np.array([_value(cell) for cell in cells.tolist()], dtype=np.float64)
+    else:
+        values = np.array(cells.astype("Float64").to_numpy(np.float64, na_value=np.nan))
+    if kind.blank is not None:
+        values[[is_blank(cell) for cell in cells.tolist()]] = kind.blank
+    good = (values >= kind.least) & (values <= kind.most)
+    if kind.whole:
+        good &= np.floor(values) == values
+    return np.where(good, values, np.nan)
+
+
+def faults(table: pd.DataFrame, kinds: Mapping[str, Number], name: str = "") -> list[str]:
+    """Per row the first reason why its cells are not what ``kinds`` say, "" where they are; ``name`` is the file's."""
+    import numpy as np
+
+    found = [""] * len(table)
+    for column, kind in kinds.items():
+        for row in np.flatnonzero(np.isnan(numbers(table, column, kind))).tolist():
+            if not found[row]:
+                found[row] = _fault(kind, table[column].iloc[row], place(name, row, column))
+    return found
+
+
+def measured_rows(
+    table: pd.DataFrame, column: str, wrong: Sequence[str], name: str
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Rows that have a time in ``column``. InputError for one whose time, or what ``wrong`` says of the row, is bad."""
+    import numpy as np
+
+    measured = ~np.array([is_blank(cell) for cell in table[column].tolist()], dtype=bool)
+    for counts, *said in zip(measured, wrong, faults(table, {column: TIME}, name), strict=True):
+        if counts and any(said):
+            raise InputError(next(filter(None, said)))
+    return measured
+
+
+def texts(table: pd.DataFrame, column: str, blank: str = "") -> list[str]:
+    """A column's cells as text, ``blank`` where they hold nothing; what is too long for any name is cut."""
+    cells = ("" if is_blank(cell) else str(cell).strip() for cell in table[column].tolist())
+    return [blank if not cell else cell if len(cell) <= LONGEST_NAME else f"{cell[:LONGEST_NAME]}..." for cell in cells]
+
+
+def is_file_name(name: str) -> bool:
+    """Whether ``name`` would be read as a file: rows of a table name what tracelens knows, never files."""
+    return "/" in name or "\\" in name or name.lower().endswith((".toml", ".json", ".yaml", ".yml"))
+
+
+def refuse_blank(table: pd.DataFrame, columns: Sequence[str], name: str) -> None:
+    """InputError where a cell that must name something is empty."""
+    for column in columns:
+        for row, text in enumerate(texts(table, column)):
+            if not text:
+                raise InputError(f"{place(name, row, column)} is empty")
+
+
+def _fault(kind: Number, cell: object, where: str) -> str:
+    try:
+        kind.of(cell, where)
+    except InputError as error:
+        return str(error)
+    return f"{where} must be {kind}, got {shown(cell)}"
+
+
+def _number(value: object) -> float | None:
+    """A finite number, or a text that is one in plain digits; None for others, booleans too."""
+    if isinstance(value, str):
+        return float(value) if len(value) < 400 and _NUMBER.fullmatch(value) else None
+    if isinstance(value, bool) or type(value).__name__ == "bool":
+        return None
+    try:
+        found = float(value)  # type: ignore[arg-type]
+    except (OverflowError, TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _value(cell: object) -> float:
+    found = None if is_blank(cell) else _number(cell)
+    return math.nan if found is None else found
