@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
+
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.wording import counted, duration, percent
-from tracelens.analysis.idle.idle_time import UNKNOWN
+from tracelens.analysis.idle.idle_time import CAUSES, UNKNOWN
 from tracelens.analysis.sheets.timeline import idle_causes
 from tracelens.analysis.verdict.summary import Evidence, Said
+from tracelens.units import NS_PER_US
 
 #: Share of the window from which idle time of a cause is a finding.
 LEAST_SHARE = 0.02
@@ -17,24 +21,41 @@ LEAST_SHARE = 0.02
 OPEN_ENDED = 0.0
 
 
-def idle_of_cause(seen: Observed, cause: str) -> Iterator[Candidate]:
-    """All idle time of a cause, where it is long enough."""
-    causes = seen.context.frames[idle_causes.TITLE]
-    rows = causes[(causes["cause"] == cause) & (causes["percent_of_window"] > 100 * LEAST_SHARE)]
-    for share, gaps, longest in zip(rows["percent_of_window"] / 100, rows["gaps"], rows["max_us"], strict=True):
-        what = "cause unknown" if cause == UNKNOWN else cause
-        yield Candidate(
-            why=f"GPU idle {percent(share)}: {what}; {counted(int(gaps), 'gap')}, the longest {duration(longest)}",
-            claimed=seen.idle_time(seen.idle_of(cause), low=OPEN_ENDED),
-            computed="all idle time of this cause; at least none of it",
-            certainty="low",
-            figures=(
-                idle_share(share),
-                Said(what="gaps", value=int(gaps), unit="count"),
-                Said(what="longest", value=float(longest), unit="us"),
-            ),
-            evidence=(Evidence(sheet=idle_causes.TITLE, row={"cause": cause}),),
-        )
+def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | None = None) -> Iterator[Candidate]:
+    """All idle time of a cause, or these ``parts`` of idle time, where it is long enough."""
+    parts = seen.idle_of(cause) if parts is None else parts
+    length = (seen.idle.end - seen.idle.start)[parts]
+    share, gaps = float(length.sum() / max(1, seen.window_ns)), int((length > 0).sum())
+    if share <= LEAST_SHARE:
+        return
+    longest = float(length.max() / NS_PER_US)
+    what = "cause unknown" if cause == UNKNOWN else cause
+    yield Candidate(
+        why=f"GPU idle {percent(share)}: {what}; {counted(gaps, 'gap')}, the longest {duration(longest)}",
+        claimed=seen.idle_time(parts, low=OPEN_ENDED),
+        computed="all idle time of this cause; at least none of it",
+        certainty="low",
+        figures=(
+            idle_share(share),
+            Said(what="gaps", value=gaps, unit="count"),
+            Said(what="longest", value=longest, unit="us"),
+        ),
+        evidence=idle_evidence(seen, parts),
+        row=longest_row(seen, parts),
+    )
+
+
+def longest_row(seen: Observed, parts: npt.NDArray[np.bool_]) -> int | None:
+    """Table row of the launch, or of the device event, that the longest of these parts waited for."""
+    at = np.flatnonzero(parts)
+    row = int(seen.idle.row[at[(seen.idle.end - seen.idle.start)[at].argmax()]]) if len(at) else -1
+    return row if row >= 0 else None
+
+
+def idle_evidence(seen: Observed, parts: npt.NDArray[np.bool_]) -> tuple[Evidence, ...]:
+    """The causes of these parts in the sheet of causes."""
+    causes = [CAUSES[code] for code in np.unique(seen.idle.cause[parts]).tolist()]
+    return tuple(Evidence(sheet=idle_causes.TITLE, row={"cause": cause}) for cause in causes)
 
 
 def idle_share(share: float) -> Said:

@@ -212,7 +212,7 @@ class CategoryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """A number that a sentence prints, as in ``("gaps", 28, "count")``; units: count, share (of 1), us, GB/s."""
+    """A number that a sentence prints, as in ``("gaps", 28, "count")``; units: count, share (of 1), us, MB, GB/s."""
 
     what: str
     value: float

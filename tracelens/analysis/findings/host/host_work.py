@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.host.before_first_launch import before_first_launch
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
@@ -21,5 +22,5 @@ from tracelens.analysis.idle.host_time import HOST_WORK
     ),
 )
 def host_work(seen: Observed) -> Iterator[Candidate]:
-    """Idle time of this cause."""
-    yield from idle_of_cause(seen, HOST_WORK)
+    """Idle time of this cause, but for that at the start of steps."""
+    yield from idle_of_cause(seen, HOST_WORK, seen.idle_of(HOST_WORK) & ~before_first_launch(seen))

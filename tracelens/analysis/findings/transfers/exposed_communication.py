@@ -68,21 +68,21 @@ def _waiting(seen: Observed) -> Iterator[_Reason]:
 
 
 def _slow_collectives(seen: Observed) -> Iterator[_Reason]:
-    """The kind of collective that takes most time, when it is far below the link's rate."""
+    """The collectives of one size that take most time, when they are far below the link's rate."""
     frame, device = seen.context.frames[coll_analysis.TITLE], seen.device
     if device is None or device.link is None or "bus_gb_s_mean" not in frame:
         return
     known = frame[frame["bus_gb_s_mean"].notna() & (frame["duration_us_sum"] > 0)]
     if known.empty:
         return
-    kind = known["duration_us_sum"].groupby(known["collective"]).sum().idxmax()
-    rows = known[known["collective"] == kind]
-    rate = float((rows["bus_gb_s_mean"] * rows["duration_us_sum"]).sum() / rows["duration_us_sum"].sum())
+    most = known.iloc[int(known["duration_us_sum"].argmax())]
+    kind, rate, size_mb = str(most["collective"]), float(most["bus_gb_s_mean"]), float(most["in_mb"])
     if rate < SLOW_BUS * device.link.gb_s:
         figures = (
+            Said(what="bytes sent", value=size_mb, unit="MB"),
             Said(what="bus bandwidth", value=rate, unit="GB/s"),
             Said(what="link", value=device.link.gb_s, unit="GB/s"),
         )
-        reached = f"{kind} reaches {rate:.3g} GB/s bus bandwidth (waiting included)"
-        evidence = Evidence(sheet=coll_analysis.TITLE, row={"collective": str(kind)})
+        reached = f"{kind} of {size_mb:.3g} MB reaches {rate:.3g} GB/s bus bandwidth (waiting included)"
+        evidence = Evidence(sheet=coll_analysis.TITLE, row={"collective": kind, "in_mb": size_mb})
         yield f"{reached} on a link of {device.link.gb_s:,.0f} GB/s", figures, (evidence,)

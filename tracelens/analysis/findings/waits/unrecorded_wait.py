@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.host.blocked_host import blocking_call_of
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
@@ -23,4 +24,4 @@ from tracelens.analysis.idle.idle_time import UNRECORDED
 )
 def unrecorded_wait(seen: Observed) -> Iterator[Candidate]:
     """Idle time of this cause."""
-    yield from idle_of_cause(seen, UNRECORDED)
+    yield from idle_of_cause(seen, UNRECORDED, seen.idle_of(UNRECORDED) & (blocking_call_of(seen) < 0))

@@ -1,0 +1,48 @@
+"""What comes first in recorded traces, against an expert's reading of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import RealAnalysis
+
+pytestmark = pytest.mark.shared
+
+
+@pytest.mark.parametrize(
+    ("trace", "kind", "said"),
+    [
+        ("mi300/facebook_timesformer-base-finetuned-k400__1016002", "attention_from_parts", "bmm + softmax + bmm, 24 times"),
+        ("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005", "unfused_elementwise", "elementwise kernels run back to back"),
+        ("mi300/resnet_act_checkpoint", "exposed_communication", "allreduce of 17.6 MB reaches 3.45 GB/s bus bandwidth"),
+        ("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", "idle: blocking copy or synchronization",
+         "hipMemcpyWithStream in aten::copy_"),
+    ],
+)  # fmt: skip
+def test_the_first_finding_is_the_experts(real_analysis: RealAnalysis, trace: str, kind: str, said: str) -> None:
+    first = real_analysis(trace).findings[0]
+    assert first.kind == kind
+    assert said in first.why
+
+
+@pytest.mark.parametrize(
+    "trace",
+    ["mi300/gaunernst_bert-small-uncased__1016001", "h100/gaunernst_bert-small-uncased__1016001",
+     "mi300/Falconsai_nsfw_image_detection__1016002", "b200/eager_trace"],
+)  # fmt: skip
+def test_a_trace_bound_by_its_host_says_so_first(real_analysis: RealAnalysis, trace: str) -> None:
+    """The device is idle for most of the time, and faster kernels would only make it wait longer."""
+    findings = real_analysis(trace).findings
+    assert findings[0].kind in {"idle: launch-bound", "idle: Python or other host work"}
+    assert not {finding.id for finding in findings} & {"op_below_roofline", "unfused_elementwise", "short_kernels"}
+
+
+def test_preparation_before_a_step_counts_for_what_the_step_can_hide(real_analysis: RealAnalysis) -> None:
+    """268 of 391 ms are spent in preprocess(); beside the other 122.6 ms as much of it can be done."""
+    analysis = real_analysis("mi300/facebook_timesformer-base-finetuned-k400__1016002")
+    (finding,) = (f for f in analysis.findings if f.id == "host_before_first_launch")
+    assert "268 ms" in finding.why
+    assert finding.why.endswith("most of it in preprocess")
+    assert finding.gain_us == pytest.approx(390_680 - 268_035, rel=1e-3)
+    assert finding.where is not None
+    assert "video_classification.py(129): preprocess" in (finding.where.call_stack or "")
