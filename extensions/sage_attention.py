@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracelens import DType, OpSignature, SignatureError, traced_as_pattern
 from tracelens.perf_models import SDPA
+from tracelens.perf_models.attention.sdpa import Mask
 
 
 @traced_as_pattern(r"^sageattention\w*::qk_int8_sv_f(?:8|16)_accum_\w+$")
@@ -16,8 +17,7 @@ def _attention(op: OpSignature) -> SDPA:
     numbers = [v for v in values if isinstance(v, int) and not isinstance(v, bool)]
     if len(numbers) < 2 or not {numbers[0], numbers[1]} <= {0, 1}:
         raise SignatureError(f"{op.name}: layout and mask are not among {numbers}")
-    heads_at, mask = (1 if numbers[0] else 2), ("top_left" if numbers[1] else "none")
-    return _sdpa(op, heads_at, out=3, mask=mask)
+    return _sdpa(op, 1 if numbers[0] else 2, out=3, mask="top_left" if numbers[1] else "none")
 
 
 @traced_as_pattern(r"^sage_fwd(?:_\d+)?$", category=SDPA.category)
@@ -37,7 +37,7 @@ def _triton_kernel(op: OpSignature) -> SDPA:
 
 
 def _sdpa(
-    op: OpSignature, heads_at: int, *, slots: tuple[int, int, int] = (0, 1, 2), out: int | None, mask: str | None
+    op: OpSignature, heads_at: int, *, slots: tuple[int, int, int] = (0, 1, 2), out: int | None, mask: Mask | None
 ) -> SDPA:
     q, k = op.shape(slots[0], rank=4), op.shape(slots[1], rank=4)
     return SDPA(
@@ -48,7 +48,7 @@ def _sdpa(
         kv_heads=k[heads_at],
         d_qk=q[3],
         d_v=q[3] if out is None else op.shape(out, rank=4)[3],
-        mask=mask,  # type: ignore[arg-type]
+        mask=mask,
         dtype=op.dtype(slots[0]),
         dtype_k=op.dtype(slots[1]),
         dtype_v=op.dtype(slots[2]),

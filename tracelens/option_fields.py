@@ -21,11 +21,14 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracelens.errors import UsageError
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "option"
 
@@ -59,7 +62,7 @@ def option(help: str, default: Any = None, **spelling: Any) -> Any:  # noqa: A00
     return field(default=default, metadata={_KEY: Option(help=help, **spelling)})
 
 
-def _declared(options: type) -> list[tuple[Field[Any], Option]]:
+def _declared(options: type[DataclassInstance]) -> list[tuple[Field[Any], Option]]:
     """The options, a class's own before those that it inherits."""
     place = {
         name: -i for i, one in enumerate(reversed(options.__mro__)) for name in vars(one).get("__annotations__", ())
@@ -72,7 +75,7 @@ def _destination(each: Field[Any]) -> str:
     return f"no_{each.name}" if each.default is True else each.name
 
 
-def add_options(parser: argparse.ArgumentParser, options: type) -> None:
+def add_options(parser: argparse.ArgumentParser, options: type[DataclassInstance]) -> None:
     """Adds an argument for every field of ``options`` that is an ``option``, in their order."""
     groups: dict[str | None, Any] = {None: parser}
     for each, declared in _declared(options):
@@ -141,7 +144,7 @@ def made(options: type[T], given: Mapping[str, Any], base: T | None = None) -> T
 
     UsageError for a name that is no field, with the nearest, and for a required one that is missing.
     """
-    named = {each.name: each for each in fields(options)}  # type: ignore[arg-type]
+    named = {each.name: each for each in fields(options)}
     also = {name: each.name for each, declared in _declared(options) for name in declared.also}
     values: dict[str, Any] = {}
     for name, value in given.items():
@@ -151,14 +154,14 @@ def made(options: type[T], given: Mapping[str, Any], base: T | None = None) -> T
         read = each.metadata[_KEY].read if _KEY in each.metadata else None
         values[each.name] = read(value) if read is not None and isinstance(value, str) else value
     if base is not None:
-        return replace(base, **values)  # type: ignore[type-var]
+        return replace(base, **values)
     missing = [name for name, each in named.items() if each.default is MISSING and name not in values]
     if missing:
         raise UsageError(f"missing: {', '.join(missing)}")
     return options(**values)
 
 
-def takes(options: type) -> Callable[[F], F]:
+def takes(options: type[DataclassInstance]) -> Callable[[F], F]:
     """For a function with ``**given``: its signature and docstring list the fields of ``options`` as keywords."""
 
     def mark(function: F) -> F:
@@ -169,7 +172,7 @@ def takes(options: type) -> Callable[[F], F]:
             if each.name not in {one.name for one in own}
         ]
         rows = [f"{each.name}: {declared.help.replace('%%', '%')}" for each, declared in _declared(options)]
-        function.__signature__ = inspect.Signature([*own, *keywords])  # type: ignore[attr-defined]
+        vars(function)["__signature__"] = inspect.Signature([*own, *keywords])
         function.__doc__ = "\n\n    ".join([(function.__doc__ or "").rstrip(), "\n    ".join(rows)])
         return function
 

@@ -196,6 +196,9 @@ class _Base:
 
 class _GEMM(_Base):
     category = "GEMM"
+    M: int
+    N: int
+    K: int
 
     def __init__(self, event: dict[str, Any], *args: Any, **named: Any) -> None:
         self.B, self.bias = 1, False
@@ -208,7 +211,7 @@ class _GEMM(_Base):
         return GEMM(m=M, n=N, k=K, bias=bool(bias)).flops()
 
     def flops(self) -> Any:
-        return self.B * self.flops_func(self.M, self.N, self.K, self.bias)  # type: ignore[attr-defined]
+        return self.B * self.flops_func(self.M, self.N, self.K, self.bias)
 
     @staticmethod
     def bytes_func(
@@ -229,7 +232,7 @@ class _GEMM(_Base):
         types = self.param_details.get("dtype_A_B") or (None, None)
         first, second = name2bpe(types[0]), name2bpe(types[-1])
         widths = [bpe_mat1 or first, bpe_mat2 or second, bpe_bias or first, bpe_output or first]
-        moved = self.bytes_func(self.M, self.N, self.K, self.bias, *widths)  # type: ignore[attr-defined]
+        moved = self.bytes_func(self.M, self.N, self.K, self.bias, *widths)
         return None if moved is None else self.B * moved
 
 

@@ -183,9 +183,10 @@ def _values_of(dtype: DType | None) -> tuple[int, DType | None]:
 
 @recorded_as("aten::_grouped_mm")
 def _recorded_grouped_mm(model: GroupedGEMM) -> OpSignature:
-    a, b = (model.m, model.k), (model.groups, model.k, model.n)
+    a: tuple[int, ...] = (model.m, model.k)
+    b: tuple[int, ...] = (model.groups, model.k, model.n)
     if isinstance(model, GroupedGEMMVariableK):
-        a, b = (model.k, model.m), (model.m, model.n)  # type: ignore[assignment]
+        a, b = (model.k, model.m), (model.m, model.n)
     types = (traced_name(model.dtype) or "", traced_name(resolved(model.dtype_b, model.dtype)) or "")
     return OpSignature(
         name="aten::_grouped_mm",
