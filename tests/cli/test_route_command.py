@@ -14,7 +14,8 @@ from openpyxl import load_workbook
 import tracelens
 from tracelens.cli import main
 from tracelens.report.answers.route_files import write_route
-from tracelens.routing.route import MeshScenario, Routing, route_mesh
+from tracelens.routing.mesh_exchange import MeshScenario, route_mesh
+from tracelens.routing.token_choice import Routing
 
 PRODUCTION = """NUM_EXPERTS = 128
 SEQLEN = 1024

@@ -12,7 +12,9 @@ from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.network.packets import MeshRules
 from tracelens.network.ports import Ports
 from tracelens.routing.comparison import compared
-from tracelens.routing.route import MeshScenario, PortScenario, Routing, route_mesh, route_ports
+from tracelens.routing.mesh_exchange import MeshScenario, route_mesh
+from tracelens.routing.switched_exchange import PortScenario, route_ports
+from tracelens.routing.token_choice import Routing
 from tracelens.workload.token_routing import Skew
 
 PORTS = Ports(ranks_per_node=8, link_gb_s=450, card_gb_s=50)

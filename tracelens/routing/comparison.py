@@ -15,7 +15,7 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.reading.recorded_groups import recorded_ep_size
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
-from tracelens.routing.route import RouteResult
+from tracelens.routing.route_result import RouteResult
 from tracelens.units import BYTES_PER_MB
 
 _CATEGORY = "EP_Communication"

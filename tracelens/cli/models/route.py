@@ -31,7 +31,8 @@ from tracelens.routing.config import (
 if TYPE_CHECKING:
     from tracelens.network.ports import Ports
     from tracelens.network.topology import Topology
-    from tracelens.routing.route import RouteResult, Routing
+    from tracelens.routing.route_result import RouteResult
+    from tracelens.routing.token_choice import Routing
     from tracelens.workload.placement import Placement
 
 
@@ -167,7 +168,7 @@ def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster:
 
 
 def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) -> Routing:
-    from tracelens.routing.route import Routing
+    from tracelens.routing.token_choice import Routing
     from tracelens.workload.token_routing import Skew
 
     return Routing(
@@ -202,7 +203,7 @@ def _placement(args: argparse.Namespace, values: dict[str, Any]) -> Placement:
 def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
     from tracelens.network.packets import MeshRules
     from tracelens.routing.config import BYTES_PER_MS_IN_GB_S
-    from tracelens.routing.route import MeshScenario, route_mesh
+    from tracelens.routing.mesh_exchange import MeshScenario, route_mesh
 
     inter = values["inter_gb_s"]
     if inter is not None and values["ranks_per_node"] is None:
@@ -237,7 +238,7 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
 
 
 def _on_cluster(args: argparse.Namespace, values: dict[str, Any], config: dict[str, Any]) -> RouteResult:
-    from tracelens.routing.route import PortScenario, route_ports
+    from tracelens.routing.switched_exchange import PortScenario, route_ports
 
     ports, topology = _ports(args, values, config)
     given = _given(args, config)

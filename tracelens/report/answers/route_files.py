@@ -13,7 +13,7 @@ from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_file
 from tracelens.report.charts.route_picture import MOST_CELLS, picture
 from tracelens.report.export import tables_xlsx
-from tracelens.routing.route import RouteResult
+from tracelens.routing.route_result import RouteResult
 
 #: Of a larger traffic matrix as many pairs are written.
 _MOST_PAIRS = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tracelens.routing.route import RouteResult
+    from tracelens.routing.route_result import RouteResult
 
 
 def route_text(result: RouteResult) -> str:

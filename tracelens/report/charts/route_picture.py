@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from tracelens.routing.route import RouteResult
+from tracelens.routing.route_result import RouteResult
 
 #: A matrix of more ranks is joined to blocks before it is drawn.
 MOST_CELLS = 128

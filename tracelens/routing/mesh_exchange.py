@@ -1,0 +1,127 @@
+"""An exchange on a full mesh, packet by packet, in ms, with the parameters of the original simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.network.original_rules import simulate_seed
+from tracelens.network.packets import MeshRules, PacketTimes, simulate
+from tracelens.network.traffic import Copies, Traffic, imbalance
+from tracelens.routing.route_result import RouteResult, counted_loads, expert_frame, loads_summary, rank_frame
+from tracelens.routing.switched_exchange import payload
+from tracelens.routing.token_choice import Routing
+from tracelens.workload.original_routing import HotExperts, RoutingTable, seed_routing
+from tracelens.workload.placement import Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshScenario:
+    """The original simulator's parameters (reference: docs/routing.md), with what it declared and never used.
+
+    ``unit_bytes`` travel per (token, expert); with ``hidden`` the token's vector travels too (``dtype``), and comes
+    back in a combine. ``layers`` exchanges follow one another.
+    """
+
+    routing: Routing
+    rules: MeshRules = field(default_factory=MeshRules)
+    hot_ratio: float = 0.5
+    hot_weight: float = 0.8
+    unit_bytes: int = 9
+    hidden: int | None = None
+    dtype: DType = DType.BF16
+    layers: int = 1
+
+    def drawn_by_seed(self) -> RoutingTable:
+        """The assignment as the original draws it."""
+        routing = self.routing
+        return seed_routing(
+            tokens=routing.tokens,
+            experts=routing.experts,
+            topk=routing.topk,
+            hot=HotExperts(ratio=self.hot_ratio, weight=self.hot_weight),
+            ranks=routing.ranks,
+            seed=routing.seed,
+        )
+
+
+def route_mesh(scenario: MeshScenario, *, seed_rules: bool = False, placement: Placement | None = None) -> RouteResult:
+    """An exchange on the full mesh, packet by packet, in milliseconds; with ``seed_rules`` as the original plays it."""
+    routing = scenario.routing
+    place = placement or Placement.contiguous(routing.experts, routing.ranks)
+    if seed_rules:
+        _refuse_for_seed(scenario)
+    table = scenario.drawn_by_seed() if seed_rules and routing.file is None else routing.drawn()
+    copies = Copies.from_assignment(
+        place.slot_of_token(table.experts), place.rank_of_slot, ranks=routing.ranks, rank_of_token=table.source
+    )
+    vector = 0.0 if scenario.hidden is None else payload(scenario.hidden, scenario.dtype).copy_bytes
+    traffic = Traffic(wire_bytes=copies.per_expert * (scenario.unit_bytes + vector))
+    log = None
+    if seed_rules:
+        times, log = simulate_seed((copies.per_expert * scenario.unit_bytes).tolist(), scenario.rules)
+    else:
+        times = simulate(traffic, scenario.rules)
+    back = (
+        None
+        if scenario.hidden is None
+        else simulate(Traffic(wire_bytes=(copies.per_expert * vector).T), scenario.rules)
+    )
+    even = _even_mesh(traffic, scenario.rules)
+    loads = counted_loads(routing, table)
+    both_ms = times.time_ms + (back.time_ms if back else 0.0)
+    summary = loads_summary(routing, table, loads, copies, traffic) | {
+        "received_imbalance": imbalance(traffic.received()),
+        "time_ms": times.time_ms,
+        "rounds": times.rounds,
+        "packets": times.packets,
+        "moved_bytes": times.moved_bytes,
+        "local_bytes": times.local_bytes,
+        "even_ms": even.time_ms,
+        "imbalance_ms": times.time_ms - even.time_ms,
+        "layers": scenario.layers,
+        "layers_ms": scenario.layers * both_ms,
+        "rules": "original" if seed_rules else "default",
+    }
+    phases = [_mesh_phase("dispatch", times)]
+    if back is not None:
+        summary["combine_ms"] = back.time_ms
+        phases.append(_mesh_phase("combine", back))
+    frames = {
+        "phases": pd.DataFrame(phases),
+        "ranks": rank_frame(copies, None, traffic),
+        "experts": expert_frame(loads, place, None),
+    }
+    return RouteResult(summary=summary, frames=frames, traffic=traffic, table=table, log=log)
+
+
+def _refuse_for_seed(scenario: MeshScenario) -> None:
+    """UsageError for options that the original rules do not have: they would silently be without effect."""
+    ignored = [
+        name
+        for name, given in (
+            ("--hidden", scenario.hidden is not None),
+            ("--layers", scenario.layers != 1),
+            ("--inter-gb-s", scenario.rules.inter_bytes_per_ms is not None),
+            ("--overlap", scenario.rules.overlap != 1),
+            ("--capacity", scenario.routing.capacity is not None),
+            ("--groups", scenario.routing.groups is not None),
+        )
+        if given
+    ]
+    if ignored:
+        raise UsageError(f"--rules original ignores {', '.join(ignored)}; omit --rules original")
+
+
+def _even_mesh(traffic: Traffic, rules: MeshRules) -> PacketTimes:
+    pairs = traffic.ranks * (traffic.ranks - 1)
+    return simulate(Traffic.even(round(traffic.remote_bytes / pairs) if pairs else 0.0, traffic.ranks), rules)
+
+
+def _mesh_phase(name: str, times: PacketTimes) -> dict[str, Any]:
+    return {"phase": name, **dataclasses.asdict(times)}

@@ -1,0 +1,124 @@
+"""How the experts of every token are chosen: drawn, gated or as recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracelens.errors import UsageError
+from tracelens.routing.recorded_split import recorded_split
+from tracelens.workload.original_routing import RoutingTable
+from tracelens.workload.placement import Placement
+from tracelens.workload.token_routing import (
+    UNIFORM,
+    Skew,
+    apportion,
+    check_shape,
+    drifting_weights,
+    from_counts,
+    read_routing,
+    route_group_limited,
+    sample,
+    with_capacity,
+)
+from tracelens.workload.token_routing import route as draw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """``tokens`` of all ranks together, each sent to ``topk`` of ``experts``, and how the choice is made.
+
+    ``groups`` and ``best_groups``: group-limited gating. ``capacity``: factor beyond which an expert drops. ``file``:
+    recorded routing instead of ``skew`` (``read_routing``; a folder with routing.csv and weights.csv; a
+    trace with all-to-all split sizes).
+    """
+
+    tokens: int
+    experts: int
+    topk: int
+    ranks: int
+    skew: Skew = UNIFORM
+    seed: int = 0
+    groups: int | None = None
+    best_groups: int | None = None
+    capacity: float | None = None
+    file: Path | None = None
+
+    def drawn(self) -> RoutingTable:
+        """The assignment, even weights, and the rank that each token comes from."""
+        if self.file is not None and self.file.is_dir():
+            table = RoutingTable.load(self.file, ranks=self.ranks)
+            if table.source.max(initial=0) >= self.ranks or table.source.min(initial=0) < 0:
+                raise UsageError(
+                    f"{self.file} has tokens of rank {table.source.max()}, but there are {self.ranks} ranks"
+                )
+        elif self.file is not None and self.file.name.endswith((".json", ".json.gz")):
+            table = RoutingTable.of_choices(self._as_recorded(self.file), self.ranks)
+        elif self.file is not None:
+            table = RoutingTable.of_choices(read_routing(self.file, topk=self.topk, seed=self.seed)[0], self.ranks)
+        elif self.groups is not None:
+            check_shape(tokens=self.tokens, experts=self.experts, topk=self.topk)
+            chosen = self.gated(self.skew.weights(self.experts, self.seed), self.seed)
+            table = RoutingTable.of_choices(chosen, self.ranks)
+        else:
+            chosen = draw(self.skew, tokens=self.tokens, experts=self.experts, topk=self.topk, seed=self.seed)
+            table = RoutingTable.of_choices(chosen, self.ranks)
+        if table.experts.max(initial=0) >= self.experts:
+            raise UsageError(f"the routing uses expert {table.experts.max()}, but there are {self.experts} experts")
+        return dataclasses.replace(table, experts=self._kept(table.experts))
+
+    def layers(self, layers: int, steps: int, drift: float) -> Iterator[tuple[int, int, RoutingTable]]:
+        """(step, layer, assignment): each layer has its own hot experts, and ``drift`` of log weight is new each step.
+
+        The tokens of recorded routing are those of its layers, one layer after the other. UsageError where they do not
+        divide, or are asked to drift.
+        """
+        if self.file is not None:
+            if steps > 1 or drift:
+                raise UsageError("recorded routing does not drift: omit --steps and --drift")
+            chosen = self.drawn().experts
+            if len(chosen) % layers:
+                raise UsageError(f"{len(chosen)} recorded tokens do not divide over {layers} layers")
+            for layer, part in enumerate(np.split(chosen, layers)):
+                yield 0, layer, RoutingTable.of_choices(part, self.ranks)
+            return
+        drawn = drifting_weights(
+            self.skew, experts=self.experts, layers=layers, steps=steps, drift=drift, seed=self.seed
+        )
+        for step, layer, weights in drawn:
+            seed = self.seed + 1 + step * layers + layer
+            if self.groups is not None:
+                chosen = self.gated(weights, seed)
+            else:
+                chosen = sample(weights, tokens=self.tokens, topk=self.topk, seed=seed)
+            yield step, layer, RoutingTable.of_choices(self._kept(chosen), self.ranks)
+
+    def gated(self, weights: NDArray[np.float64], seed: int) -> NDArray[np.integer[Any]]:
+        """Group-limited choices under ``weights``."""
+        groups = self.groups or 1
+        return route_group_limited(
+            weights,
+            tokens=self.tokens,
+            topk=self.topk,
+            groups=groups,
+            best_groups=self.best_groups or groups,
+            seed=seed,
+        )
+
+    def _kept(self, chosen: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        if self.capacity is None:
+            return chosen
+        return with_capacity(chosen, experts=self.experts, factor=self.capacity)
+
+    def _as_recorded(self, trace: Path) -> NDArray[np.integer[Any]]:
+        """Loads of ranks as in the trace's split sizes; the contiguous experts of a rank share its load evenly."""
+        split = recorded_split(trace, ranks=self.ranks)
+        weights = split[Placement.contiguous(self.experts, self.ranks).rank_of_slot]
+        counts = apportion(weights, total=self.tokens * self.topk, most=self.tokens)
+        return from_counts(counts, tokens=self.tokens, seed=self.seed)
