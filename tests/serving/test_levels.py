@@ -10,7 +10,7 @@ import pytest
 
 from tracelens.serving.deployment import Engine, Parallelism, Speculation
 from tracelens.serving.metrics import differences, per_request, summary
-from tracelens.serving.replica import LEVELS
+from tracelens.serving.replicas.replica_state import LEVELS
 from tracelens.serving.requests import Arrivals, Lengths, Workload
 from tracelens.serving.simulation import Options, Simulation, simulate
 

@@ -12,7 +12,8 @@ from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment
 from tracelens.serving.log import RequestLog, StepLog
 from tracelens.serving.policies import policies
-from tracelens.serving.replica import LEVELS, Conduct, Listeners, Replica, Step
+from tracelens.serving.replicas.replica import Replica
+from tracelens.serving.replicas.replica_state import LEVELS, Conduct, Listeners, Step
 from tracelens.serving.requests import Requests
 from tracelens.serving.routers import routers
 

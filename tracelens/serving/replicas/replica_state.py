@@ -1,0 +1,109 @@
+"""What a replica is made of before any step: how it is conducted, who is told, what its lanes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Sized
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from tracelens.errors import UsageError
+from tracelens.event_queue import EventQueue
+from tracelens.serving.cache import BlockPool
+from tracelens.serving.costs import StageWork, StepCost
+from tracelens.serving.log import RequestLog, StepLog
+from tracelens.serving.policies.base import Plan
+from tracelens.serving.replicas.waiting import Waiting, order_key
+from tracelens.serving.requests import Requests
+
+LEVELS = ("high", "medium", "low")
+PlanFunction: TypeAlias = Callable[[Any], Plan]
+# Tokens per step as a fraction of this, so that sums of steps stay whole numbers.
+ONE_TOKEN = 1 << 20
+
+
+class Conduct(NamedTuple):
+    """How a replica runs: what its steps take on, and in how much detail they pass.
+
+    ``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports.
+    """
+
+    plan: PlanFunction
+    level: str = "medium"
+    contention: bool = False
+    order: str = "fcfs"
+    series: bool = False
+
+
+class Step(NamedTuple):
+    """What one step of a lane did, for whoever records steps."""
+
+    start: int
+    end: int
+    tokens: int
+    batch: int
+    context: int
+    chunks: list[tuple[int, int]]
+    stages: tuple[StageWork, ...]
+
+
+class Listeners(NamedTuple):
+    """Who is told: ``finished(replica, request)`` when an answer is complete, ``hand_over``, where given, when a prompt
+    is complete that decodes elsewhere, ``record`` after each step.
+    """
+
+    finished: Callable[[Any, int], None]
+    hand_over: Callable[[Any, int], None] | None = None
+    record: Callable[[Step], None] | None = None
+
+
+class Sharer(Sized, Protocol):
+    """A lane, as others see it: how many sequences it has, and what it is told."""
+
+    def notice(self) -> None:
+        """Something arrived."""
+        ...
+
+    def room(self) -> None:
+        """Blocks came back."""
+        ...
+
+
+class ReplicaState:
+    """What the lanes of a replica share: the requests and their line, the cache, the logs, how steps pass."""
+
+    def __init__(
+        self, queue: EventQueue, cost: StepCost, requests: Requests, log: RequestLog, conduct: Conduct, to: Listeners
+    ) -> None:
+        engine, parallel = cost.deployment.engine, cost.deployment.parallelism
+        self.queue, self.cost, self.requests, self.log = queue, cost, requests, log
+        self.plan, self.level, self.contention, order, series = conduct
+        self.finished, self.hand_over, self.record = to
+        self.steps = StepLog(series=[] if series else None)
+        total = cost.pool_tokens() // engine.block_tokens
+        self.pool = BlockPool(total, engine.block_tokens, requests.piece_tokens)
+        self.watermark = round(total * engine.watermark)
+        self.waiting = Waiting(order_key(order, requests))
+        self.done: dict[int, int] = {}
+        self.kept: set[int] = set()
+        self.outstanding = 0
+        self.stages = [queue.resource(f"stage {index}") for index in range(parallel.pp)]
+        self.ports = [
+            [queue.resource(f"port {stage}.{rank}") for rank in range(parallel.stage_devices)]
+            for stage in range(parallel.pp)
+        ]
+        speculation = cost.deployment.speculation
+        self.advance = ONE_TOKEN if speculation is None else round(speculation.tokens_per_step * ONE_TOKEN)
+        self.swap_fs_per_token = self._swap_fs_per_token() if engine.preemption == "swap" else 0
+        self.lanes: Sequence[Sharer] = ()
+
+    @property
+    def passes_runs(self) -> bool:
+        """Whether many decode steps may pass as one: nobody looks between them, and each yields whole tokens."""
+        is_watched = self.record is not None or self.steps.series is not None or self.level == "high"
+        return len(self.lanes) == 1 and not is_watched and self.advance % ONE_TOKEN == 0
+
+    def _swap_fs_per_token(self) -> int:
+        rate = self.cost.system.device.pcie_gb_s
+        if rate is None:
+            raise UsageError(f"{self.cost.system.device.name}: swapping needs its PCIe rate, which is unknown")
+        devices = self.cost.deployment.parallelism.devices
+        return round(self.cost.kv_bytes_per_token() / devices / (rate * 1e3) * 1e9)
