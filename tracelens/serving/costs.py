@@ -307,8 +307,9 @@ class StepCost:
         ffn = max(local.ffn or 0, local.experts.ffn * local.experts.top_k if local.experts else 0)
         activations = engine.max_batched_tokens * (2 * local.hidden + ffn * (1 + local.gated)) * rank.width
         free = usable - weights - activations
-        free -= engine.max_num_seqs / rank.dp * max(inference_ops.state_bytes(rank, local, blocks) for blocks in stages)
-        per_token = max(inference_ops.cache_bytes(rank, local, blocks) for blocks in stages)
+        kept = [inference_ops.sequence_bytes(rank, local, blocks) for blocks in stages]
+        per_token = max(each.per_token for each in kept)
+        free -= engine.max_num_seqs / rank.dp * max(each.state for each in kept)
         need = (weights + activations) / BYTES_PER_GIB
         if free <= 0 or (per_token and free < per_token * engine.block_tokens):
             raise UsageError(
@@ -316,9 +317,21 @@ class StepCost:
                 f"{usable / BYTES_PER_GIB:.1f} GiB usable on {self.system.device.name}; "
                 "use more devices (tp, pp) or fewer bits"
             )
-        if not per_token:
-            return LARGEST_TABULATED * engine.max_num_seqs
-        return int(free // per_token) * rank.dp
+        return int(self._tokens_that_fit(kept, free)) * rank.dp
+
+    def _tokens_that_fit(self, kept: Sequence[inference_ops.SequenceBytes], free: float) -> float:
+        """Tokens in ``free`` bytes of a device, beside the windows of as many sequences as may run, or with all tokens
+        kept as if none left a window: whichever is more.
+        """
+        engine, dp = self.deployment.engine, self._rank.dp
+        unlimited = float(LARGEST_TABULATED * engine.max_num_seqs // dp)
+        per_token = max(each.per_token for each in kept)
+        as_full = max(each.per_token + each.windowed for each in kept)
+        beside_windows = free - engine.max_num_seqs / dp * max(each.windows for each in kept)
+        if not as_full:
+            return unlimited
+        beside = beside_windows / per_token if per_token else unlimited if beside_windows > 0 else 0.0
+        return max(beside, free / as_full)
 
     def estimates(self, models: Sequence[PerfModel]) -> EstimateTable:
         """What the backend says on the engine's system."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tracelens.perf_models import PerfModel
@@ -77,9 +77,29 @@ def cache_bytes(rank: InferenceRank, shape: ModelShape, letters: Iterable[str]) 
     return sum(block_types()[letter].cached_bytes(shape.of(letter), rank.cache_width) for letter in letters)
 
 
-def state_bytes(rank: InferenceRank, shape: ModelShape, letters: Iterable[str]) -> float:
-    """Bytes that blocks ``letters`` keep of a sequence however long it is; ``shape`` as in ``cache_bytes``."""
-    return sum(block_types()[letter].state_bytes(shape.of(letter), rank.cache_width) for letter in letters)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceBytes:
+    """What a sequence keeps on a device, or on all: ``per_token`` of each of its tokens; ``windowed`` of each, but of
+    the last ones alone, ``windows`` once it is long; ``state`` however long it is.
+    """
+
+    per_token: float
+    windowed: float
+    windows: float
+    state: float
+
+
+def sequence_bytes(rank: InferenceRank, shape: ModelShape, letters: Iterable[str]) -> SequenceBytes:
+    """What blocks ``letters`` keep of a sequence; ``shape`` as in ``cache_bytes``."""
+    windowed = windows = state = 0.0
+    names = list(letters)
+    for letter in names:
+        kind, own = block_types()[letter], shape.of(letter)
+        tokens, nbytes = kind.window_bytes(own, rank.cache_width)
+        windowed, windows = windowed + nbytes, windows + tokens * nbytes
+        state += kind.state_bytes(own, rank.cache_width)
+    per_token = cache_bytes(rank, shape, names)
+    return SequenceBytes(per_token=per_token, windowed=windowed, windows=windows, state=state)
 
 
 def weight_bytes(rank: InferenceRank, letters: Iterable[str], *, is_first: bool, is_last: bool) -> float:

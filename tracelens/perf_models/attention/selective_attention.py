@@ -31,6 +31,11 @@ def _rows_until(tokens: int, ratio: int, at_most: int | None) -> int:
     return total + (tokens - capped) * (at_most or 0)
 
 
+def _share(whole: int, ranks: int) -> int | float:
+    """One rank's part; a whole number where it comes out even."""
+    return whole // ranks if whole % ranks == 0 else whole / ranks
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveAttention(PerfModel):
     """Causal attention of the last ``s_q`` of ``s_kv`` tokens to rows of a cache that all query heads of a group share.
@@ -45,6 +50,7 @@ class SelectiveAttention(PerfModel):
 
     flops = 2 * q_heads * pairs * (d_qk + d_v). bytes = Q read, O written, each row that some token sees read once:
     all of them, or as many as there are pairs where those are fewer. The value is part of the key's row, or beside it.
+    ``ranks``: the tokens are shared out evenly among so many devices, and this is one's part, with all rows.
     """
 
     category: ClassVar[str] = SDPA.category
@@ -61,22 +67,30 @@ class SelectiveAttention(PerfModel):
     ratio: int = 1
     top_k: int | None = None
     window: int = 0
+    ranks: int = 1
     value_in_key: bool = True
     dtype: DType | None = DType.BF16
     dtype_kv: DType | Like | None = Like.FIRST
 
     @property
-    def row_pairs(self) -> int:
+    def tokens(self) -> int | float:
+        """Queries, over the batch."""
+        return _share(self.b * self.s_q, self.ranks)
+
+    @property
+    def row_pairs(self) -> int | float:
         """(token, row) pairs, over the batch."""
-        return self.b * visible_rows(self.s_q, self.s_kv, self.ratio, self.top_k) if self.ratio else 0
+        seen = visible_rows(self.s_q, self.s_kv, self.ratio, self.top_k) if self.ratio else 0
+        return _share(self.b * seen, self.ranks)
 
     @property
-    def window_pairs(self) -> int:
+    def window_pairs(self) -> int | float:
         """(token, key) pairs of the windows, over the batch."""
-        return self.b * attended_pairs(self.s_q, self.s_kv, "bottom_right", self.window) if self.window else 0
+        seen = attended_pairs(self.s_q, self.s_kv, "bottom_right", self.window) if self.window else 0
+        return _share(self.b * seen, self.ranks)
 
     @property
-    def rows_read(self) -> int:
+    def rows_read(self) -> int | float:
         """Rows of the cache that some token sees."""
         rows = min(self.b * (self.s_kv // self.ratio), self.row_pairs) if self.ratio else 0
         nearest = self.b * min(self.s_kv, self.s_q + self.window - 1) if self.window else 0
@@ -97,22 +111,22 @@ class SelectiveAttention(PerfModel):
         """Whether tokens see rows of their own, so that neighbors share none for certain."""
         return self.top_k is not None and self.ratio > 0 and self.s_kv // self.ratio > self.top_k
 
-    def flops(self) -> int:
+    def flops(self) -> int | float:
         return 2 * self.q_heads * (self.row_pairs + self.window_pairs) * (self.d_qk + self.d_v)
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(
-            (self.b * self.s_q * self.q_heads * (self.d_qk + self.d_v), self.dtype),
+            (self.tokens * self.q_heads * (self.d_qk + self.d_v), self.dtype),
             (self.rows_read * self.kv_heads * self.cache_width, self.cache_dtype),
         )
 
     def requests(self) -> tuple[Requests, ...]:
         """As backends price it: selected or compressed rows as a decode of each token over as many as it sees."""
         heads = self.q_heads, self.kv_heads, self.d_qk, self.d_v
-        if self.ratio == 1 and not self.window and not self.is_selected:
+        if self.ratio == self.ranks == 1 and not self.window and not self.is_selected:
             past = self.s_kv - self.s_q
             return (Requests(self.b, self.s_q, past, *heads, inf, 1, self.value_in_key),)
-        tokens = self.b * self.s_q
+        tokens = self.tokens
         seen = (self.row_pairs + self.window_pairs) / max(tokens, 1)
         return (Requests(tokens, 1, max(seen - 1, 0), *heads, inf, 1, self.value_in_key),)
 
@@ -131,12 +145,12 @@ class SelectiveAttentionBackward(SelectiveAttention):
     category: ClassVar[str] = SDPABackward.category
     gradient: ClassVar[bool] = True
 
-    def flops(self) -> int:
+    def flops(self) -> int | float:
         return 2 * self.q_heads * (self.row_pairs + self.window_pairs) * (3 * self.d_qk + 2 * self.d_v)
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(
-            (self.b * self.s_q * self.q_heads * (2 * self.d_qk + self.d_v), self.dtype),
+            (self.tokens * self.q_heads * (2 * self.d_qk + self.d_v), self.dtype),
             (2 * self.rows_read * self.kv_heads * self.cache_width, self.cache_dtype),
         )
 
@@ -147,7 +161,7 @@ class IndexerScores(PerfModel):
     one key per ``ratio`` tokens, rectified, weighted and summed over heads.
 
     flops = 2 * heads * d * pairs, over the rows that a token may see; bytes = queries, weights and keys read, a score
-    in fp32 per pair written. ``dtype`` is that of queries and keys.
+    in fp32 per pair written. ``dtype`` is that of queries and keys; ``ranks`` as in ``SelectiveAttention``.
     """
 
     category: ClassVar[str] = SDPA.category
@@ -160,18 +174,24 @@ class IndexerScores(PerfModel):
     heads: int
     d: int
     ratio: int = 1
+    ranks: int = 1
     dtype: DType | None = DType.FP8_E4M3FN
 
     @property
-    def pairs(self) -> int:
-        """(token, row) pairs, over the batch."""
-        return self.b * visible_rows(self.s_q, self.s_kv, self.ratio)
+    def tokens(self) -> int | float:
+        """Tokens that select, over the batch."""
+        return _share(self.b * self.s_q, self.ranks)
 
-    def flops(self) -> int:
+    @property
+    def pairs(self) -> int | float:
+        """(token, row) pairs, over the batch."""
+        return _share(self.b * visible_rows(self.s_q, self.s_kv, self.ratio), self.ranks)
+
+    def flops(self) -> int | float:
         return 2 * self.heads * self.d * self.pairs
 
     def hbm_bytes(self) -> int | float | None:
-        tokens = self.b * self.s_q
+        tokens = self.tokens
         return total_bytes(
             (tokens * self.heads * self.d + self.b * (self.s_kv // self.ratio) * self.d, self.dtype),
             (tokens * self.heads + self.pairs, DType.FP32),
@@ -192,11 +212,11 @@ class IndexerScoresBackward(IndexerScores):
     category: ClassVar[str] = SDPABackward.category
     gradient: ClassVar[bool] = True
 
-    def flops(self) -> int:
+    def flops(self) -> int | float:
         return 6 * self.heads * self.d * self.pairs
 
     def hbm_bytes(self) -> int | float | None:
-        tokens = self.b * self.s_q
+        tokens = self.tokens
         elements = tokens * self.heads * self.d + self.b * (self.s_kv // self.ratio) * self.d
         return total_bytes((2 * elements, self.dtype), (2 * tokens * self.heads + self.pairs, DType.FP32))
 
@@ -217,12 +237,13 @@ class TopKRows(PerfModel):
     s_kv: int
     top_k: int
     ratio: int = 1
+    ranks: int = 1
     dtype: DType | None = DType.FP32
 
     def flops(self) -> int:
         return 0
 
     def hbm_bytes(self) -> int | float | None:
-        scores = self.b * visible_rows(self.s_q, self.s_kv, self.ratio)
-        chosen = self.b * visible_rows(self.s_q, self.s_kv, self.ratio, self.top_k)
+        scores = _share(self.b * visible_rows(self.s_q, self.s_kv, self.ratio), self.ranks)
+        chosen = _share(self.b * visible_rows(self.s_q, self.s_kv, self.ratio, self.top_k), self.ranks)
         return total_bytes((scores, self.dtype), (chosen, DType.INT32))

@@ -20,11 +20,11 @@ class WindowedAttention(Attention):
         return shape.window
 
     def cached_elements(self, shape: ModelShape) -> int:
-        """None: what leaves the window is not kept, see ``state_bytes``."""
+        """None that stay: see ``window_bytes``."""
         return 0
 
-    def state_bytes(self, shape: ModelShape, width: float) -> float:
-        return (shape.window or 0) * super().cached_elements(shape) * width
+    def window_bytes(self, shape: ModelShape, width: float) -> tuple[int, float]:
+        return shape.window or 0, super().cached_elements(shape) * width
 
 
 WINDOWED_ATTENTION = WindowedAttention(letter="w")

@@ -122,8 +122,12 @@ class BlockType(ABC):
         """Bytes that a sequence's cache grows by with each token, of ``width`` each where nothing else is said."""
         return self.cached_elements(shape) * width
 
+    def window_bytes(self, shape: ModelShape, width: float) -> tuple[int, float]:
+        """How many of a sequence's last tokens are kept, where not all are, and the bytes of each."""
+        return 0, 0.0
+
     def state_bytes(self, shape: ModelShape, width: float) -> float:
-        """Bytes that an engine keeps of a sequence however long it is: windows, states, a convolution's last tokens."""
+        """Bytes that an engine keeps of a sequence however long it is: states, a convolution's last tokens."""
         return 0.0
 
     def messages(self, rank: InferenceRank, tokens: int) -> Iterator[Message]:

@@ -34,11 +34,11 @@ class ChunkedAttention(Attention):
         return replace(made, pairs=b * _pairs(s_kv - s_q, s_kv, chunk))
 
     def cached_elements(self, shape: ModelShape) -> int:
-        """None: a chunk that is over is not kept, see ``state_bytes``."""
+        """None that stay: see ``window_bytes``."""
         return 0
 
-    def state_bytes(self, shape: ModelShape, width: float) -> float:
-        return (shape.chunk or 0) * super().cached_elements(shape) * width
+    def window_bytes(self, shape: ModelShape, width: float) -> tuple[int, float]:
+        return shape.chunk or 0, super().cached_elements(shape) * width
 
 
 def _pairs(first: int, last: int, chunk: int) -> int:

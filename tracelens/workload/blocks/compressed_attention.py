@@ -106,11 +106,13 @@ class CompressedRows(Attention):
         index = _indexer(shape).head_dim * _INDEX_TYPE.width_bytes + _SCALE_BYTES if own.selects else 0.0
         return (shape.d_qk * width + index) / own.ratio
 
+    def window_bytes(self, shape: ModelShape, width: float) -> tuple[int, float]:
+        return shape.window or 0, shape.d_qk * width
+
     def state_bytes(self, shape: ModelShape, width: float) -> float:
-        """The window's keys, and the tokens of the row that is not whole yet, with their gates."""
+        """Tokens of the row that is not whole yet, with their gates."""
         own = _of(shape)
-        open_row = 2 * own.ratio * (1 + own.overlap) * shape.d_qk
-        return ((shape.window or 0) * shape.d_qk + open_row) * width
+        return 2 * own.ratio * (1 + own.overlap) * shape.d_qk * width
 
 
 def _of(shape: ModelShape) -> CompressedAttention:

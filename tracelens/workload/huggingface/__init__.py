@@ -19,7 +19,7 @@ from tracelens.workload.huggingface.families import FAMILIES, Family
 from tracelens.workload.huggingface.keys import Keys
 from tracelens.workload.huggingface.older import OLDER
 from tracelens.workload.huggingface.vision import read_vision
-from tracelens.workload.model_shape import Quantization
+from tracelens.workload.model_shape import VisionTower
 
 #: Where a multimodal config keeps its language model.
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -53,7 +53,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if older is None and family is None:
         _refuse_other_blocks(path, kind, unread)
     quantization = read_quantization(path, outer, values, len(shape["blocks"]))
-    shape |= {"vision": read_vision(keys, outer, shape["hidden"]), "quantization": quantization}
+    shape |= {"vision": _tower(keys, outer, family, shape["hidden"]), "quantization": quantization}
     notes = [f"{path.name}: {text}" for text in keys.assumed]
     if unread:
         notes.append(f"{path.name}: keys not read: {', '.join(unread)}")
@@ -63,6 +63,23 @@ def read_config(path: Path) -> dict[str, Any]:
         notes.append(f"{path.name}: no dtype: what is not quantized is taken as bf16")
     label = _label(path, values)
     return {"name": label, "label": label, "source": path.name, "notes": tuple(notes), "dtype": dtype, **shape}
+
+
+def _tower(keys: Keys, outer: dict[str, Any], family: Family | None, hidden: int) -> VisionTower | None:
+    """What the config says of the vision tower, else what its family knows of it."""
+    said = read_vision(keys, outer, hidden)
+    if said is not None or family is None or not _sees_images(outer):
+        return said
+    of = "is that of the released models" if family.vision is not None else "is left out"
+    keys.assumed.append(f"no vision_config: the vision tower {of}")
+    return family.vision
+
+
+def _sees_images(outer: dict[str, Any]) -> bool:
+    """Whether the architecture takes images though its config says nothing of a tower."""
+    names = outer.get("architectures")
+    is_multimodal = isinstance(names, list) and any("ForConditionalGeneration" in str(name) for name in names)
+    return is_multimodal and not outer.get("vision_config")
 
 
 def _label(path: Path, values: dict[str, Any]) -> str:
@@ -109,4 +126,4 @@ def _refuse_other_blocks(path: Path, kind: str, unread: tuple[str, ...]) -> None
         )
 
 
-__all__ = ["Quantization", "read_config"]
+__all__ = ["read_config"]

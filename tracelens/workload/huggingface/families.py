@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from tracelens.workload.model_shape import VisionTower
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -16,7 +18,7 @@ class Family:
     ``shared_gate``: a gate scales the shared experts. ``shared_like_experts``: one shared expert, as wide as a routed
     one. ``windows``: what a config with a window and no list of layers means: each layer, each second, the last of six
     not, or none unless ``use_sliding_window`` is set. ``norm_bias`` with ``norm`` layer. ``post_norms``: a norm after
-    each block too. ``gated``: None: by the activation's name.
+    each block too. ``gated``: None: by the activation's name. ``vision``: the tower of the released models.
     """
 
     is_known: bool = True
@@ -36,9 +38,16 @@ class Family:
     gated: bool | None = None
     qwen_full_layers: bool = False
     nope_interval: int = 0
+    vision: VisionTower | None = None
     linear: Literal["delta", "kimi", "lightning"] = "delta"
 
 
+#: Scout's and Maverick's, with which Scout has the 108,641,793,536 parameters of its repository within 0.02 %.
+_LLAMA4_TOWER = VisionTower(
+    layers=34, hidden=1408, ffn=5632, heads=16, head_dim=88, patch_elements=588, merged=4, out=5120, projector=4096,
+    positions=577,
+)  # fmt: skip
+_LLAMA4 = Family(shared_like_experts=True, nope_interval=4, vision=_LLAMA4_TOWER)
 _PLAIN = Family()
 _QWEN2 = Family(qkv_bias=True, out_bias_too=False, windows="switched", qwen_full_layers=True)
 _QWEN3 = Family(qk_norm="head", windows="switched", qwen_full_layers=True)
@@ -68,8 +77,8 @@ FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_moe"), _QWEN_HYBRID
     ),
-    "llama4_text": Family(shared_like_experts=True, nope_interval=4),
-    "llama4": Family(shared_like_experts=True, nope_interval=4),
+    "llama4_text": _LLAMA4,
+    "llama4": _LLAMA4,
     "gemma": _GEMMA,
     "gemma2": Family(tied=True, gated=True, post_norms=True, windows="second"),
     **dict.fromkeys(("gemma3", "gemma3_text", "gemma4", "gemma4_text"), _GEMMA3),

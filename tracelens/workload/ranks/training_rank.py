@@ -169,32 +169,35 @@ class TrainingRank:
         return replace(model, read=part(model.read), written=part(model.written), added=model.added * rows // whole)
 
     def _core(self, name: str, model: PerfModel) -> Iterator[RankOp]:
-        """A core of this rank's heads and tokens. Where rows are selected, context ranks see the mean number of them,
-        as ``attention`` has it; an indexer's work is shared out by tokens.
-        """
-        tp, own = self.parallel.tp, self.own_sequence
+        """A core of this rank's heads and tokens."""
+        tp = self.parallel.tp
+        made: Any
         if isinstance(model, StateSpaceScan):
             heads, groups = self.part(model.heads, name), max(model.groups // tp, 1)
-            made: Any = replace(model, tokens=own, heads=heads, groups=groups, dtype=self.width)
+            made = replace(model, tokens=self.own_sequence, heads=heads, groups=groups, dtype=self.width)
         elif isinstance(model, LinearAttention):
             heads, width = self.part(model.v_heads, name), self.part(model.qkv_width, name)
             made = replace(model, tokens=self.tokens, v_heads=heads, qkv_width=width, dtype=self.width)
-        elif isinstance(model, SelectiveAttention | IndexerScores | TopKRows):
-            rows = model.s_q
-            seen = (self.shape.document_length(self.sequence) + rows) // 2 if rows == own else rows
-            # An indexer's tokens are shared out among tensor ranks as a norm's are; each has the mean of their keys.
-            queries = rows if isinstance(model, SelectiveAttention) else -(-rows // self.parallel.row_share)
-            made = replace(model, s_q=queries, s_kv=seen - (rows - queries) // 2)
-            if isinstance(model, SelectiveAttention):
-                made = replace(
-                    made, q_heads=self.part(model.q_heads, name), kv_heads=max(model.kv_heads // tp, 1),
-                    dtype=self.width,
-                )  # fmt: skip
+        elif isinstance(model, SelectiveAttention):
+            heads, shared = self.part(model.q_heads, name), max(model.kv_heads // tp, 1)
+            made = replace(self._in_context(model), q_heads=heads, kv_heads=shared, dtype=self.width)
+        elif isinstance(model, IndexerScores | TopKRows):
+            # Its tokens are shared out among tensor ranks, as a norm's are.
+            made = self._in_context(model)
+            made = replace(made, ranks=made.ranks * self.parallel.row_share)
         else:
             raise UsageError(f"{name}: its block type has to say how ranks divide it")
         yield RankOp(name=name, phase="forward", part="attention", model=made)
         if not isinstance(made, TopKRows):
             yield RankOp(name=name, phase="dgrad", part="attention", model=made.backward())
+
+    def _in_context(self, model: Any) -> Any:
+        """Context ranks hold an early and a late piece of a document, so each has an equal part of its pairs."""
+        own = self.own_sequence
+        if model.s_q < own:
+            return model
+        keys = self.shape.document_length(self.sequence)
+        return replace(model, s_q=keys, s_kv=keys, ranks=keys // own)
 
     def _product(self, name: str, split: Split, model: GEMM) -> Iterator[RankOp]:
         parallel = self.parallel

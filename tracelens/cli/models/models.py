@@ -1,0 +1,123 @@
+"""List the models that tracelens knows, or show one, or any Hugging Face config.json, with its figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Sequence
+
+from tracelens.estimation.model_summary import ModelSummary, model_summary
+from tracelens.files.safe_text import json_safe, terminal_text
+from tracelens.workload import ModelConfig
+
+_HEADER = ("name", "parameters", "active", "layers", "cache B/token", "dtype", "label")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
+    listed = actions.add_parser("list", help="list every model with its main figures")
+    show = actions.add_parser("show", help="show the figures of a model and what was assumed to count them")
+    show.add_argument(
+        "name", metavar="NAME|FILE", help="name, alias, model file or config.json, e.g. deepseek-v3, ./config.json"
+    )
+    show.add_argument(
+        "--sequence", type=int, default=4096, metavar="TOKENS", help="prompt length for FLOPs per token; default 4096"
+    )
+    for each in (listed, show):
+        each.add_argument("--format", choices=("text", "json"), default="text", help="what to print: text, or JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.action == "list":
+        summaries = [model_summary(model) for model in ModelConfig.all()]
+        if args.format == "json":
+            _print_json([summary.to_dict() for summary in summaries])
+        else:
+            _list(summaries)
+        return 0
+    summary = model_summary(ModelConfig.load(args.name), sequence=max(args.sequence, 1))
+    if args.format == "json":
+        _print_json(summary.to_dict())
+    else:
+        _show(summary)
+    return 0
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(json_safe(value), indent=2, allow_nan=False))
+
+
+def _list(summaries: Sequence[ModelSummary]) -> None:
+    rows = [_HEADER, *(_row(summary) for summary in summaries)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column in (0, 5, 6) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    print()
+    print("active: parameters that a token meets. Any Hugging Face config.json: tracelens models show FILE")
+
+
+def _row(summary: ModelSummary) -> tuple[str, ...]:
+    return (
+        summary.name,
+        _number(summary.parameters_total),
+        _number(summary.parameters_active),
+        str(sum(summary.layers.values())),
+        "-" if summary.cache_bytes_per_token is None else f"{summary.cache_bytes_per_token:.0f}",
+        summary.dtype or "-",
+        summary.label,
+    )
+
+
+def _show(s: ModelSummary) -> None:
+    print(terminal_text(f"{s.label}: {_number(s.parameters_total)} parameters, {_number(s.parameters_active)} active"))
+    further, vision = s.parameters_further_tokens, s.parameters_vision
+    blocks = ", ".join(f"{count} {name}" for name, count in s.layers.items())
+    rows = [
+        ("from", s.source),
+        ("parameters in all", f"{s.parameters_total:,}"),
+        ("active for a token", f"{s.parameters_active:,}"),
+        *([("of the vision tower", f"{vision:,} (in all, not in active)")] if vision else []),
+        *([("for further tokens", f"{further:,} (in neither)")] if further else []),
+        ("blocks", blocks),
+        ("element type", s.dtype or "not said"),
+        *([("quantized", ", ".join(f"{part} {of}" for part, of in s.quantization.items()))] if s.quantization else []),
+        ("weights", _bytes(s.weight_bytes)),
+        ("cache per token", _bytes(s.cache_bytes_per_token)),
+        ("kept per sequence", _bytes(s.state_bytes_per_sequence)),
+        ("FLOPs per token", f"{_number(s.flops_per_token_total)} at prompts of {s.sequence:,} tokens"),
+    ]
+    rows += [(f"  {part.replace('_', ' ')}", _share(flops, s)) for part, flops in s.flops_per_token.items()]
+    if s.mlp_to_attention_ratio is not None:
+        rows.append(("feed-forward / token mixing", f"{s.mlp_to_attention_ratio:.2f}"))
+    if s.flops_per_image_patch is not None:
+        rows.append(("FLOPs per image patch", _number(s.flops_per_image_patch)))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(terminal_text(f"  {name:<{width}}  {value}"))
+    for note in s.assumed:
+        print(textwrap.fill(terminal_text(note), 110, initial_indent="  note: ", subsequent_indent="    "))
+
+
+def _share(flops: float, s: ModelSummary) -> str:
+    return f"{_number(flops)} ({100 * flops / s.flops_per_token_total:.1f} %)"
+
+
+def _number(value: float) -> str:
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value:.4g}"
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return "not known: the element type is not"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value:.4g} B"
