@@ -18,12 +18,12 @@ import contextlib
 import inspect
 import io
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracelens.errors import UsageError
+from tracelens.files.say import say
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -127,7 +127,7 @@ class Renamed(argparse.Action):
 
 def hint(text: str) -> None:
     """Tells the user of the command, beside its output."""
-    sys.stderr.write(f"hint: {text}\n")
+    say(f"hint: {text}", beside=True)
 
 
 def options_of(options: type[T], args: argparse.Namespace) -> T:

@@ -14,7 +14,7 @@ def test_a_whole_table():
         {"name": ["=1", "-x", "+y", "@z", "\t=1", 'a,"b"'], "gflops": [0.1 + 0.2, -1.0, float("nan"), 2.0, 3.0, 4.0]}
     )
     assert csv_text(make_sheet("t", frame, UNIFIED)) == (
-        'name,GFLOPS\n\'=1,0.30000000000000004\n\'-x,-1.0\n\'+y,\n\'@z,2.0\n\'\t=1,3.0\n"a,""b""",4.0\n'
+        "name,GFLOPS\n'=1,0.30000000000000004\n'-x,-1.0\n'+y,\n'@z,2.0\n'\t'=1,3.0\n\"a,\"\"b\"\"\",4.0\n"
     )
 
 

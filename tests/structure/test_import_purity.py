@@ -37,7 +37,10 @@ def test_help_loads_the_command_line_alone() -> None:
         "slow = {'numpy', 'pandas', 'openpyxl', 'msgspec', 'orjson', 'dataclasses', 'json', 'logging', 'subprocess', 'asyncio'}\n"
         "print(sorted(name for name in sys.modules if name.partition('.')[0] in slow | {'tracelens'}))"
     )
-    assert run(code) == "['tracelens', 'tracelens.cli', 'tracelens.errors']\n"
+    assert (
+        run(code)
+        == "['tracelens', 'tracelens.cli', 'tracelens.errors', 'tracelens.files', 'tracelens.files.safe_text', 'tracelens.files.say']\n"
+    )
 
 
 def test_a_worker_that_reads_a_rank_does_not_load_pandas() -> None:

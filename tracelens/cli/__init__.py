@@ -6,45 +6,127 @@ import argparse
 import ast
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
 from tracelens.errors import TracelensError, UsageError
+from tracelens.files.say import flush, prepare_streams, say
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
+#: Of what should not happen: a bug of ours, which the user can report.
+FAILED = 70
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code (docs/cli.md lists them)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(arguments)
-    args = parser.parse_args(arguments)
-    args.command_line = arguments
+    prepare_streams()
     try:
-        return int(args.run(args))
-    except TracelensError as error:
-        print(f"error: {_safe(str(error))}  (exit {error.exit_code})", file=sys.stderr)
-        if args.verbose >= 2:
-            import traceback
-
-            traceback.print_exc()
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return INTERRUPTED
+        with _terminated_like_interrupted():
+            args = _parser_of(arguments).parse_args(arguments)
+            args.command_line = arguments
+            code = int(args.run(args))
+            flush()
+            return code
     except BrokenPipeError:
         # The reader of our output (head, less) has gone; what is left to flush has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except BaseException as error:
+        if isinstance(error, SystemExit | GeneratorExit):
+            raise
+        return _said(error, arguments)
 
 
-def _safe(message: str) -> str:
-    """An error's lines without anything that a terminal would obey: they name what files and extensions hold."""
-    from tracelens.files.safe_text import terminal_text
+def _said(error: BaseException, arguments: Sequence[str]) -> int:
+    """The sentence that an error ends with; its exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        stopped = isinstance(error, _Terminated)
+        _tell("terminated; nothing was written" if stopped else "interrupted; nothing was written")
+        return TERMINATED if stopped else INTERRUPTED
+    code = error.exit_code if isinstance(error, TracelensError) else 1
+    if isinstance(error, TracelensError):
+        text = str(error)
+    elif isinstance(error, MemoryError):
+        text = "not enough memory: give the process more, or a shorter recording"
+    elif isinstance(error, OSError):
+        text = f"{error.filename or 'the system'}: {error.strerror or error}"
+    else:
+        code, text = FAILED, _unexpected(error, arguments)
+    _tell(f"error: {text}  (exit {code})")
+    try:
+        flush()
+    except (TracelensError, OSError):
+        _drop_output()
+    if "--debug" in arguments or "-vv" in arguments:
+        import traceback
 
-    return "\n".join(map(terminal_text, message.split("\n")))
+        _tell("".join(traceback.format_exception(error)))
+    return code
+
+
+def _drop_output() -> None:
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tell(text: str) -> None:
+    with suppress(TracelensError, OSError, ValueError):
+        say(text, beside=True)
+
+
+def _unexpected(error: BaseException, arguments: Sequence[str]) -> str:
+    """A sentence on a bug of ours, and a file with all that a report of it needs."""
+    import platform
+    import tempfile
+    import traceback
+
+    import tracelens
+
+    what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    facts = f"tracelens {tracelens.__version__}, Python {platform.python_version()}, {platform.platform()}"
+    text = f"{facts}\n{' '.join(map(repr, arguments))}\n\n{''.join(traceback.format_exception(error))}"
+    sentence = f"this is a bug in tracelens ({what})"
+    try:
+        with tempfile.NamedTemporaryFile("wb", prefix="tracelens-error-", suffix=".txt", delete=False) as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+    except OSError:
+        return f"{sentence}; please report it with what --debug shows"
+    return f"{sentence}; please report it with {file.name}"
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: a batch system's or container's way to interrupt."""
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM unwinds as Ctrl-C does, so that what was half written is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Shows help and refusals like everything else: they repeat what was given."""
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        if message:
+            say(message.removesuffix("\n"), beside=file is not sys.stdout)
 
 
 def verbs() -> list[str]:
@@ -63,8 +145,8 @@ def _files() -> dict[str, Path]:
     return {path.stem: path for path in Path(__file__).parent.rglob("*.py") if path.stem != "__init__"}
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _Parser(
         prog="tracelens",
         description="Shows how far a PyTorch profiler trace is from the limits of its hardware.",
         epilog="tracelens VERB --help explains one command.",
@@ -92,6 +174,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 def _configure(module: ModuleType, command: argparse.ArgumentParser) -> None:
     module.configure(command)
     command.add_argument("-v", "--verbose", action="count", default=0, help="print more to stderr; -vv adds tracebacks")
+    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
     command.set_defaults(run=module.run)
 
 
@@ -114,5 +197,5 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         import tracelens
 
-        print(f"tracelens {tracelens.__version__}")
+        say(f"tracelens {tracelens.__version__}")
         parser.exit()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.files.say import say
 from tracelens.report.figures import shown_percent
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     trace = load(args.trace)
     state = health(trace, options)
     for line in _lines(state):
-        print(terminal_text(line))
+        say(terminal_text(line))
     if not state.device_events:
         raise no_device_events(trace.table)
     return 0

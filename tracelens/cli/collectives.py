@@ -8,11 +8,11 @@ out and named.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tracelens.cli import refuse_input
+from tracelens.files.say import emit, say, show_progress
 from tracelens.option_fields import positive
 
 
@@ -71,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         report.write(output, csv=args.csv)
     if args.format == "json":
-        sys.stdout.write(report.to_json())
+        emit(report.to_json())
     else:
-        print(report.verdict())
-        print(f" wrote {output}{'' if is_file else '/'}")
+        say(report.verdict())
+        say(f" wrote {output}{'' if is_file else '/'}")
     return 0
 
 
@@ -95,5 +95,4 @@ def source_of(given: Sequence[str], paths: Sequence[Path]) -> Path:
 
 def progress(done: int, total: int) -> None:
     """One line on stderr, when that is a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r {done} of {total} ranks", end="\n" if done == total else "", file=sys.stderr, flush=True)
+    show_progress(f" {done} of {total} ranks", is_last=done == total)

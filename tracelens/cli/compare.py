@@ -6,8 +6,9 @@ A and B are traces, or folders of the ranks or the runs of one thing.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+
+from tracelens.files.say import emit, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,11 +33,11 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         write_comparison(found, args.output)
     if args.format == "json":
-        sys.stdout.write(comparison_json(found).decode())
+        emit(comparison_json(found).decode())
     elif args.format == "md":
-        sys.stdout.write(comparison_markdown(found))
+        emit(comparison_markdown(found))
     else:
-        print(comparison_text(found))
+        say(comparison_text(found))
         if args.output:
-            print(f" wrote {args.output}")
+            say(f" wrote {args.output}")
     return 0

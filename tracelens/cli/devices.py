@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
+from tracelens.files.say import say
 from tracelens.hardware import HardwareSpec
 
 _HEADER = ("name", "vendor", "bf16 TFLOPS", "achievable", "HBM TB/s", "GB", "link GB/s", "doubtful")
@@ -44,13 +45,13 @@ def _list(devices: Sequence[HardwareSpec]) -> None:
             cell.ljust(width) if column in (0, 1, 7) else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        print("  ".join(cells).rstrip())
-    print()
-    print("Dense rates, without 2:4 sparsity; link: one direction, per GPU; - is unknown.")
+        say("  ".join(cells).rstrip())
+    say()
+    say("Dense rates, without 2:4 sparsity; link: one direction, per GPU; - is unknown.")
     for name, why in OPTIONAL.items():
         absent = why()
-        print(f"Optional backend {name}: {'available' if absent is None else 'absent, ' + absent}")
-    print("doubtful: sources disagree; tracelens devices show NAME says where. Add a device: docs/devices.md")
+        say(f"Optional backend {name}: {'available' if absent is None else 'absent, ' + absent}")
+    say("doubtful: sources disagree; tracelens devices show NAME says where. Add a device: docs/devices.md")
 
 
 def _row(device: HardwareSpec) -> tuple[str, ...]:
@@ -69,20 +70,20 @@ def _row(device: HardwareSpec) -> tuple[str, ...]:
 
 
 def _show(device: HardwareSpec) -> None:
-    print(f"{device.name}: {device.label}")
-    print(f"  made by {device.vendor}; also called {', '.join(device.aliases) or '-'}")
+    say(f"{device.name}: {device.label}")
+    say(f"  made by {device.vendor}; also called {', '.join(device.aliases) or '-'}")
     if device.note:
-        print(textwrap.fill(device.note, 100, initial_indent="  ", subsequent_indent="  "))
-    print()
+        say(textwrap.fill(device.note, 100, initial_indent="  ", subsequent_indent="  "))
+    say()
     figures = device.figures()
     width = max((len(figure.key) for figure in figures), default=0)
     for figure in figures:
         mark = "?" if figure.doubtful else " "
-        print(f"{mark} {figure.key:<{width}} {_number(figure.value):>9}  {figure.source}")
+        say(f"{mark} {figure.key:<{width}} {_number(figure.value):>9}  {figure.source}")
         if figure.note:
-            print(f"  {'':<{width}} {'':>9}  ({figure.note})")
+            say(f"  {'':<{width}} {'':>9}  ({figure.note})")
     if any(figure.doubtful for figure in figures):
-        print("\n? doubtful: sources disagree")
+        say("\n? doubtful: sources disagree")
 
 
 def _check(file: str | None) -> int:
@@ -96,7 +97,7 @@ def _check(file: str | None) -> int:
             _checked(HardwareSpec.load(name), f"{name}.toml")
         except InputError as error:
             wrong += 1
-            print(error)
+            say(error)
     return InputError.exit_code if wrong else 0
 
 
@@ -116,7 +117,7 @@ def _checked(device: HardwareSpec, file: str) -> None:
         parts.append("no [match]: never recognized from a trace, only chosen with --device")
     if device.hbm is None or device.hbm.peak_tb_s is None:
         parts.append("no HBM rate: no memory time")
-    print(f"{file}: ok; {'; '.join(parts)}")
+    say(f"{file}: ok; {'; '.join(parts)}")
 
 
 def _short(key: str) -> str:

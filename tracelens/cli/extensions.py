@@ -8,6 +8,7 @@ from pathlib import Path
 from tracelens.errors import UsageError
 from tracelens.extensions import Extension, bundled_extensions, installed_extensions, load_extension
 from tracelens.files.atomic_write import whole_file
+from tracelens.files.say import emit, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +26,9 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "list":
         for extension in bundled_extensions():
             known = len(extension.traced_names)
-            print(f"{extension.name:<22} bundled; switches itself on when one of its {known} op names occurs")
+            say(f"{extension.name:<22} bundled; switches itself on when one of its {known} op names occurs")
         for name, distribution in installed_extensions():
-            print(f"{name:<22} installed by {distribution}; give --extension {name}")
+            say(f"{name:<22} installed by {distribution}; give --extension {name}")
         return 0
     if args.action == "new":
         return _begin(args)
@@ -43,17 +44,17 @@ def _begin(args: argparse.Namespace) -> int:
 
     text = extension_stub(load(args.trace), args.op)
     if args.output is None:
-        print(text, end="")
+        emit(text)
         return 0
     with whole_file(args.output) as file:
         file.write(text.encode())
-    print(f"wrote {args.output}")
+    say(f"wrote {args.output}")
     return 0
 
 
 def _show(extension: Extension) -> None:
-    print(f"{extension.name} ({extension.origin}) loads")
+    say(f"{extension.name} ({extension.origin}) loads")
     for kind, key, place in extension.additions():
-        print(f"  {kind:<14} {key}  from {place}")
+        say(f"  {kind:<14} {key}  from {place}")
     if extension.note:
-        print(f"  {extension.note}")
+        say(f"  {extension.note}")

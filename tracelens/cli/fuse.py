@@ -7,8 +7,9 @@ overlapping slices of one track get their own lanes; counter tracks show busy sh
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+
+from tracelens.files.say import say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,15 +53,15 @@ def run(args: argparse.Namespace) -> int:
         read, options, output, kept=kept, wanted=wanted, align=not args.no_clocks, counters=not args.no_counters
     )
     for file, why in read.failed:
-        print(f"left out: {file}: {why}", file=sys.stderr)
+        say(f"left out: {file}: {why}", beside=True)
     fused = read.numbered.ranks if wanted is None else wanted & read.numbered.ranks.keys()
-    print(f" {result.ranks} ranks ({ranks_text(fused)}), {result.events:,} events")
+    say(f" {result.ranks} ranks ({ranks_text(fused)}), {result.events:,} events")
     if kept.categories and not result.slices:
-        print(f"note: no event has --category {args.category}", file=sys.stderr)
+        say(f"note: no event has --category {args.category}", beside=True)
     if result.moved_slices:
-        print(f" {result.moved_slices:,} slices overlapped another of their track and got a lane of their own")
+        say(f" {result.moved_slices:,} slices overlapped another of their track and got a lane of their own")
     if len(clocks.hosts) > 1 and not args.no_clocks:
         residual = clocks.residual_us
-        print(f" clocks: {len(clocks.hosts)} hosts, " + ("not placed" if residual is None else f"±{residual:.1f} µs"))
-    print(f" wrote {output}")
+        say(f" clocks: {len(clocks.hosts)} hosts, " + ("not placed" if residual is None else f"±{residual:.1f} µs"))
+    say(f" wrote {output}")
     return 0

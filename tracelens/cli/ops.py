@@ -7,6 +7,7 @@ import sys
 
 from tracelens import perf_models
 from tracelens.extensions import NONE, Extension, bundled_extensions, load_extension, overlay
+from tracelens.files.say import say
 from tracelens.perf_models.base import models_of
 from tracelens.registry import Claim, Registry
 
@@ -29,12 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     rows = [row for row in _rows(_extensions(args.extension)) if args.pattern in row[0]]
     for name, *others in (_HEADER, *rows):
-        if len(name) > _NAME_WIDTH and sys.stdout.isatty():
-            print(name)
+        if len(name) > _NAME_WIDTH and sys.stdout is not None and sys.stdout.isatty():
+            say(name)
             name = ""
-        print("  ".join([name.ljust(_NAME_WIDTH), *map(str.ljust, others, _WIDTHS)]).rstrip())
-    print()
-    print(f"{len(rows)} names; -: none. A name between slashes is a regular expression. Add one: docs/extensions.md")
+        say("  ".join([name.ljust(_NAME_WIDTH), *map(str.ljust, others, _WIDTHS)]).rstrip())
+    say()
+    say(f"{len(rows)} names; -: none. A name between slashes is a regular expression. Add one: docs/extensions.md")
     return 0
 
 

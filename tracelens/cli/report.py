@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tracelens import option_fields
 from tracelens.cli import refuse_input
+from tracelens.files.say import emit, say, show_progress
 from tracelens.option_fields import above_zero, add_options, option, options_of
 from tracelens.report.report_options import ReportOptions
 
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         model=ModelConfig.load(args.model) if args.model else None,
     )
     for absence in absences(args.backend):
-        print(f"note: {absence}", file=sys.stderr)
+        say(f"note: {absence}", beside=True)
     started = time.monotonic()
     report = tracelens.report(
         tracelens.load(args.trace, progress=_Progress(), max_memory_gb=args.max_memory),
@@ -78,11 +79,11 @@ def run(args: argparse.Namespace) -> int:
     )
     _write(report, output, csv=args.csv)
     if args.format == "json":
-        sys.stdout.write(report.to_json() + "\n")
+        emit(report.to_json() + "\n")
     else:
         written = f"{output}{'' if _is_file(output) else '/'}"
         seconds = time.monotonic() - started
-        print(report.verdict(seconds=seconds, written=[written], color=wants_color(sys.stdout)))
+        say(report.verdict(seconds=seconds, written=[written], color=wants_color(sys.stdout)), styled=True)
     if args.open:
         _open(output if _is_file(output) else output / HTML)
     if args.check and not _holds(report, args.trace):
@@ -107,15 +108,13 @@ def _refuse_output(output: Path, args: argparse.Namespace) -> None:
 
 def _holds(report: Report, trace: Path) -> bool:
     """Whether the report obeys its laws; says on stderr which ones were checked and which it breaks."""
-    from tracelens.files.safe_text import terminal_text
-
     found = report.check(trace)
     compared = f"not compared with the file: {found.unchecked}" if found.unchecked else "compared with the file"
-    print(f"check: {len(found.laws)} laws, {len(found.broken)} broken; totals {compared}", file=sys.stderr)
+    say(f"check: {len(found.laws)} laws, {len(found.broken)} broken; totals {compared}", beside=True)
     for law, what in found.broken:
-        print(terminal_text(f"check: {law}: {what}"), file=sys.stderr)
+        say(f"check: {law}: {what}", beside=True)
     if found.broken:
-        print("check: this is a bug in tracelens, please report it with these lines", file=sys.stderr)
+        say("check: this is a bug in tracelens, please report it with these lines", beside=True)
     return not found.broken
 
 
@@ -123,7 +122,7 @@ def _open(page: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(page.absolute().as_uri()):
-        print(f"note: no browser found; open {page}", file=sys.stderr)
+        say(f"note: no browser found; open {page}", beside=True)
 
 
 def _is_file(output: Path) -> bool:
@@ -160,11 +159,11 @@ class _Progress:
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic() - self.started
-        if not sys.stderr.isatty() or now < 1 or (now - self.shown < 0.2 and done < total):
+        if now < 1 or (now - self.shown < 0.2 and done < total):
             return
         self.shown = now
         share = min(done / total, 1.0) if total else 1.0
         bar = ("#" * round(_BAR * share)).ljust(_BAR, ".")
         left = f"{now / share - now:5.0f} s left" if share else ""
-        line = f"\r reading [{bar}] {share:4.0%}  {done / now / 1e6:6.1f} MB/s {left}"
-        print(line, end="\n" if done >= total else "", file=sys.stderr, flush=True)
+        line = f" reading [{bar}] {share:4.0%}  {done / now / 1e6:6.1f} MB/s {left}"
+        show_progress(line, is_last=done >= total)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tracelens import option_fields
 from tracelens.cli import refuse_input
+from tracelens.files.say import emit, say
 from tracelens.option_fields import add_options, option, options_of
 from tracelens.whatif.what_if_options import WhatIfOptions
 
@@ -50,12 +51,12 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         found.write_trace(args.output)
     if args.format == "json":
-        print(json.dumps(found.document(), indent=2, allow_nan=False))
+        emit(json.dumps(found.document(), indent=2, allow_nan=False) + "\n")
         return 0
     for line in _lines(found):
-        print(terminal_text(line))
+        say(terminal_text(line))
     if args.output is not None:
-        print(f" wrote {args.output}")
+        say(f" wrote {args.output}")
     return 0
 
 

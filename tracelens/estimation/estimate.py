@@ -21,7 +21,7 @@ from tracelens.dtypes import Precision
 from tracelens.errors import OutputError, UsageError
 from tracelens.estimation.communication import estimate_collectives, estimate_exchanges
 from tracelens.files.atomic_write import whole_file
-from tracelens.files.data_table import COUNT, SIZE, Number, faults, is_file_name, numbers, texts
+from tracelens.files.data_table import COUNT, SIZE, Number, csv_of, faults, is_file_name, numbers, texts
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import SDPABackward
 from tracelens.perf_models.work_columns import WorkColumns
@@ -423,7 +423,7 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
     """As ``read_table`` reads it. OutputError where it cannot be written, or Parquet without the package for it."""
     with whole_file(path) as file:
         if path.suffix != ".parquet":
-            file.write(table.to_csv(index=False).encode())
+            file.write(csv_of(table))
             return
         try:
             table.to_parquet(file, index=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracelens.errors import InputError
+from tracelens.files.safe_text import csv_cell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,6 +128,23 @@ def read_rows(path: Path) -> tuple[list[dict[str, str]], list[str]]:
     return [{name: row.get(name) or "" for name in columns} for row in rows], columns
 
 
+def csv_of(table: pd.DataFrame) -> bytes:
+    """A table as a CSV file: no text or header in it is a formula or obeyed by a terminal."""
+    safe = table.rename(columns=lambda name: csv_cell(str(name)))
+    for at, column in enumerate(table.columns):
+        if not is_numeric(table[column]):
+            values = [csv_cell(cell) if isinstance(cell, str) else cell for cell in table[column].tolist()]
+            safe.isetitem(at, values)
+    return safe.to_csv(index=False, lineterminator="\n").encode("utf-8", "replace")
+
+
+def is_numeric(cells: pd.Series) -> bool:
+    """Whether every cell of a column is a number by its type."""
+    import pandas as pd
+
+    return cells.dtype != object and pd.api.types.is_numeric_dtype(cells)
+
+
 def reason(error: BaseException) -> str:
     """What a reader of another package said, on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
@@ -136,10 +154,9 @@ def reason(error: BaseException) -> str:
 def numbers(table: pd.DataFrame, column: str, kind: Number) -> Floats:
     """A column's numbers, NaN where a cell is not what ``kind`` allows: ``faults`` says which and why."""
     import numpy as np
-    import pandas as pd
 
     cells = table[column]
-    if cells.dtype == object or not pd.api.types.is_numeric_dtype(cells):
+    if not is_numeric(cells):
         values = np.array([_value(cell) for cell in cells.tolist()], dtype=np.float64)
     else:
         values = np.array(cells.astype("Float64").to_numpy(np.float64, na_value=np.nan))

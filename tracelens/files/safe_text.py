@@ -12,6 +12,13 @@ from typing import Any
 _NOT_XML = re.compile("[\x00-\x08\x0b-\x1f\ud800-\udfff\ufffe\uffff]")
 #: What can move a terminal's cursor, change its state or reorder its text.
 _NOT_TERMINAL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+#: The same inside a document, whose line feeds and tabs are its own; as UTF-8, without what JSON writers escape.
+_NOT_DOCUMENT = re.compile(_NOT_TERMINAL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+_NOT_DOCUMENT_BYTES = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xef\xbf[\xbe\xbf]"
+)
+#: Where a spreadsheet that splits at semicolons or tabs would begin a formula.
+_LATER_FORMULA = re.compile(r"([;\t]\s*)(?=[=+\-@])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 #: A text that a spreadsheet would take for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -25,6 +32,23 @@ def xml_text(text: str) -> str:
 def terminal_text(text: str) -> str:
     """``text`` on one line, without anything that a terminal would obey."""
     return _NOT_TERMINAL.sub(_picture, text)
+
+
+def escaped(text: str) -> str:
+    """A document with what a terminal would obey as JSON's ``\\u009b``; lines stay."""
+    return _NOT_DOCUMENT.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def escaped_json(document: bytes) -> bytes:
+    """JSON that says the same, with what a terminal would obey written as ``\\u009b``."""
+    return _NOT_DOCUMENT_BYTES.sub(lambda match: b"\\u%04x" % ord(match[0].decode()), document)
+
+
+def csv_cell(text: str) -> str:
+    """``text`` for a cell of a CSV file: with an apostrophe where a spreadsheet would evaluate it, also one that splits
+    at semicolons or tabs; what a terminal would obey as a picture."""
+    guarded = _LATER_FORMULA.sub(r"\1'", f"'{text}" if is_formula_like(text) else text)
+    return _NOT_DOCUMENT.sub(_picture, guarded)
 
 
 def is_formula_like(text: str) -> bool:

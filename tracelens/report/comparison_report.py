@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from tracelens.files.atomic_write import whole_file
-from tracelens.files.safe_text import json_safe
+from tracelens.files.safe_text import escaped_json, json_safe
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import ComparedRow, Comparison
@@ -35,7 +35,7 @@ def comparison_json(found: Comparison) -> bytes:
         "rows": [_row(row) for row in found.rows],
         "unchanged": [_row(row) for row in found.unchanged],
     }
-    return orjson.dumps(json_safe(document), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return escaped_json(orjson.dumps(json_safe(document), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def _row(row: ComparedRow) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 
 from tracelens.files.atomic_write import whole_file
-from tracelens.files.safe_text import is_formula_like, xml_text
+from tracelens.files.safe_text import csv_cell
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_values
 
@@ -39,5 +39,4 @@ def field(value: Value) -> Value:
     """A value as a CSV file holds it."""
     if not isinstance(value, str):
         return value
-    guarded = f"'{value}" if is_formula_like(value) else value
-    return xml_text(guarded)
+    return csv_cell(value)

@@ -12,7 +12,7 @@ import orjson
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_file
-from tracelens.files.safe_text import is_formula_like
+from tracelens.files.safe_text import escaped_json, is_formula_like
 from tracelens.report.cells import plain_values
 from tracelens.report.csv_report import field
 
@@ -41,7 +41,8 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, o
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow({name: field(value) if isinstance(value, str) else value for name, value in row.items()})
     write_text(path, text.getvalue())
 
 
@@ -62,7 +63,7 @@ def _csv(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
 def _json(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
     columns = {name: plain_values(frame[name]) for name in frame.columns}
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return orjson.dumps({**about, "rows": rows}, option=orjson.OPT_INDENT_2) + b"\n"
+    return escaped_json(orjson.dumps({**about, "rows": rows}, option=orjson.OPT_INDENT_2)) + b"\n"
 
 
 def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:

@@ -30,7 +30,7 @@ from tracelens.analysis.verdict.summary import (
     Utilization,
 )
 from tracelens.files.atomic_write import whole_file
-from tracelens.files.safe_text import json_safe
+from tracelens.files.safe_text import escaped_json, json_safe
 from tracelens.report.cells import Value, plain_values
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 
@@ -58,10 +58,10 @@ def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, p
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     content = _content(summary, ops, views)
     try:
-        return orjson.dumps(content, option=option)
+        return escaped_json(orjson.dumps(content, option=option))
     except orjson.JSONEncodeError:
         # A lone surrogate or a huge integer: rare, and looking for one everywhere takes longer than all the rest.
-        return orjson.dumps(json_safe(content), option=option)
+        return escaped_json(orjson.dumps(json_safe(content), option=option))
 
 
 def schema() -> Json:

@@ -17,7 +17,7 @@ from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summa
 from tracelens.analysis.ranks.sheets.job import step_cost, straggler_summary
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
 from tracelens.files.atomic_write import whole_file, whole_folder
-from tracelens.files.safe_text import clipped, json_safe, terminal_text
+from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal_text
 from tracelens.report.assembly import Sheet, sheets_of
 from tracelens.report.cells import plain_values
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
@@ -81,7 +81,7 @@ class RankReport(NamedSheets):
             "tables": {sheet.title: _records(sheet) for sheet in self.sheets if sheet.json is not None},
         }
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        content = orjson.dumps(json_safe(document), option=options)
+        content = escaped_json(orjson.dumps(json_safe(document), option=options))
         if path is not None:
             with whole_file(Path(path)) as file:
                 file.write(content)

@@ -51,9 +51,9 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
     return "\n".join(_painted(row, color) for row in rows)
 
 
-def wants_color(stream: TextIO) -> bool:
+def wants_color(stream: TextIO | None) -> bool:
     """Whether to color what goes to ``stream``: a terminal, and NO_COLOR is not set."""
-    return not os.environ.get("NO_COLOR") and stream.isatty()
+    return not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
 
 
 def _painted(row: _Row, color: bool) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 from tracelens.backends import System
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import whole_file
-from tracelens.files.data_table import FIRST_ROW, Number, is_blank, is_file_name, read_table, shown
+from tracelens.files.data_table import FIRST_ROW, Number, csv_of, is_blank, is_file_name, read_table, shown
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision
 from tracelens.serving.requests import LONGEST, Requests
@@ -183,5 +183,5 @@ def batch(path: Path, output: Path, engine: Engine, *, backend: str = "roofline"
         frame[f"{name}_est"] = [getattr(each, name) for each in found]
     frame["reason"] = [each.reason for each in found]
     with whole_file(output) as file:
-        file.write(frame.to_csv(index=False, lineterminator="\n").encode())
+        file.write(csv_of(frame))
     return len(frame), sum(not each.reason for each in found)

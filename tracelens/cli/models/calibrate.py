@@ -11,6 +11,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.files.say import say
+
 if TYPE_CHECKING:
     from tracelens.calibration.device import Measured, Outcome
     from tracelens.hardware import HardwareSpec
@@ -59,16 +61,16 @@ def _cluster(args: argparse.Namespace) -> int:
     before, after, unseen = (
         "-" if error is None else f"{error:.1f} %" for error in (found.before, found.after, found.unseen)
     )
-    print(f"{found.rows} collectives: mean error before {before}, after {after}, on node counts not fitted {unseen}")
+    say(f"{found.rows} collectives: mean error before {before}, after {after}, on node counts not fitted {unseen}")
     if found.open:
-        print(f"warning: the data do not determine {', '.join(found.open)}: unchanged")
+        say(f"warning: the data do not determine {', '.join(found.open)}: unchanged")
     source = f"tracelens calibrate: {found.rows} collectives of {names}; mean error on node counts not fitted: {unseen}"
     topology = system.topology
     if topology is not None:
         with whole_file(args.output) as file:
             file.write(cluster_file(Cluster.file_text(args.cluster), topology, found, source).encode())
     Cluster.load(args.output)
-    print(f"wrote {args.output}: {len(found.constants)} constants; use it as --cluster {args.output}")
+    say(f"wrote {args.output}: {len(found.constants)} constants; use it as --cluster {args.output}")
     return 0
 
 
@@ -94,7 +96,7 @@ def _device(args: argparse.Namespace) -> int:
     with whole_file(args.output) as file:
         file.write(text.encode())
     HardwareSpec.load(args.output)
-    print(f"wrote {args.output}: {len(found)} rows of constants; use it as --device {args.output}")
+    say(f"wrote {args.output}: {len(found)} rows of constants; use it as --device {args.output}")
     return 0
 
 
@@ -113,7 +115,7 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
     if is_report(path):
         found, named = report_measured(path)
         if named is not None and named not in (device.name, device.based_on):
-            print(f"note: {path.name} names {named}, not {device.name}")
+            say(f"note: {path.name} names {named}, not {device.name}")
         return found
     loaded = tuple(load_extension(spec) for spec in extensions)
     return analysis_measured(analyze(tracelens.load(path), Options(device=device, extensions=loaded)))
@@ -127,8 +129,8 @@ def _print(outcomes: list[Outcome]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     for row in rows:
         cells = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        print("  ".join(cells).rstrip())
-    print("mean error: before with the device's constants, after with the fitted ones, unseen: shape groups not fitted")
+        say("  ".join(cells).rstrip())
+    say("mean error: before with the device's constants, after with the fitted ones, unseen: shape groups not fitted")
     for each in outcomes:
         for warning in each.warnings:
-            print(f"warning: {each.family} {each.precision}: {warning}")
+            say(f"warning: {each.family} {each.precision}: {warning}")

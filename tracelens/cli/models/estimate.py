@@ -8,9 +8,10 @@ Communication: tracelens estimate collective --op all_reduce --bytes 1e9 --ranks
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tracelens.files.say import emit, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     if args.what in ("collective", "ep"):
         return _messages(args)
     for absence in absences(args.backend):
-        print(f"note: {absence}", file=sys.stderr)
+        say(f"note: {absence}", beside=True)
     if args.batch is not None:
         return _batch(args)
     if not args.device:
@@ -120,7 +121,7 @@ def _print(rows: list[tuple[str, ...]], *, words: tuple[int, ...]) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        print("  ".join(cells).rstrip())
+        say("  ".join(cells).rstrip())
 
 
 def _messages(args: argparse.Namespace) -> int:
@@ -144,7 +145,7 @@ def _messages(args: argparse.Namespace) -> int:
     rows = [(a.system, a.operation, f"{a.time_us:.4g}", f"{a.peak_us:.4g}", f"{a.gb_s:.4g}", a.by) for a in answers]
     _print([("system", "operation", "time us", "peak us", "GB/s", "by"), *rows], words=(0, 1, 5))
     for note in dict.fromkeys(a.note for a in answers if a.note):
-        print(note)
+        say(note)
     return 0
 
 
@@ -216,11 +217,12 @@ def _batch(args: argparse.Namespace) -> int:
 
 def _write(found: pd.DataFrame, args: argparse.Namespace, answer: str) -> int:
     from tracelens.estimation.estimate import write_table
+    from tracelens.files.data_table import csv_of
 
     if args.output is None:
-        sys.stdout.write(found.to_csv(index=False))
+        emit(csv_of(found).decode())
         return 0
     write_table(found, args.output)
     missing = int(found[answer].isna().sum())
-    print(f"wrote {args.output}: {len(found)} rows" + (f", {missing} without an answer" if missing else ""))
+    say(f"wrote {args.output}: {len(found)} rows" + (f", {missing} without an answer" if missing else ""))
     return 0

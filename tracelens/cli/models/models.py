@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Sequence
 
 from tracelens.estimation.model_summary import ModelSummary, model_summary
-from tracelens.files.safe_text import json_safe, terminal_text
+from tracelens.files.safe_text import json_safe
+from tracelens.files.say import emit, say
 from tracelens.workload import ModelConfig
 
 _HEADER = ("name", "parameters", "active", "layers", "cache B/token", "dtype", "label")
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_json(value: object) -> None:
-    print(json.dumps(json_safe(value), indent=2, allow_nan=False))
+    emit(json.dumps(json_safe(value), indent=2, allow_nan=False) + "\n")
 
 
 def _list(summaries: Sequence[ModelSummary]) -> None:
@@ -56,9 +57,9 @@ def _list(summaries: Sequence[ModelSummary]) -> None:
             cell.ljust(width) if column in (0, 5, 6) else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        print("  ".join(cells).rstrip())
-    print()
-    print("active: parameters that a token meets. Any Hugging Face config.json: tracelens models show FILE")
+        say("  ".join(cells).rstrip())
+    say()
+    say("active: parameters that a token meets. Any Hugging Face config.json: tracelens models show FILE")
 
 
 def _row(summary: ModelSummary) -> tuple[str, ...]:
@@ -74,7 +75,7 @@ def _row(summary: ModelSummary) -> tuple[str, ...]:
 
 
 def _show(s: ModelSummary) -> None:
-    print(terminal_text(f"{s.label}: {_number(s.parameters_total)} parameters, {_number(s.parameters_active)} active"))
+    say(f"{s.label}: {_number(s.parameters_total)} parameters, {_number(s.parameters_active)} active")
     further, vision = s.parameters_further_tokens, s.parameters_vision
     blocks = ", ".join(f"{count} {name}" for name, count in s.layers.items())
     rows = [
@@ -98,9 +99,9 @@ def _show(s: ModelSummary) -> None:
         rows.append(("FLOPs per image patch", _number(s.flops_per_image_patch)))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        print(terminal_text(f"  {name:<{width}}  {value}"))
+        say(f"  {name:<{width}}  {value}")
     for note in s.assumed:
-        print(textwrap.fill(terminal_text(note), 110, initial_indent="  note: ", subsequent_indent="    "))
+        say(textwrap.fill(note, 110, initial_indent="  note: ", subsequent_indent="    "))
 
 
 def _share(flops: float, s: ModelSummary) -> str:

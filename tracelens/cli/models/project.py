@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
+from tracelens.files.say import say
 from tracelens.option_fields import Renamed, add_options, filled_in, option, options_of, refuse_unread
 from tracelens.projection.projection_options import ProjectOptions
 
@@ -107,13 +108,13 @@ def _run_one(args: argparse.Namespace) -> int:
         write_text(args.output, found.to_json())
     elif args.output:
         write_frame(args.output, found.ops(found.run.busiest), {})
-    print(step_text(found))
+    say(step_text(found))
     if args.against:
-        print(f"\nprojected beside measured, us of one step of the busiest rank\n{beside}")
+        say(f"\nprojected beside measured, us of one step of the busiest rank\n{beside}")
     if args.trace:
-        print(f"wrote {len(files)} traces to {args.trace}")
+        say(f"wrote {len(files)} traces to {args.trace}")
     if args.output:
-        print(f"wrote {args.output}")
+        say(f"wrote {args.output}")
     return DOES_NOT_FIT if found.projection.infeasible else 0
 
 
@@ -133,8 +134,8 @@ def _launched(args: argparse.Namespace) -> argparse.Namespace:
         options = {name: value for name, value in options.items() if name not in ("nodes", "gpus")}
     args = filled_in(args, configure, options, args.launch.name)
     taken = {name: value for name, value in options.items() if getattr(args, name) == value}
-    print(f"{args.launch}: " + ", ".join(f"{name} {value}" for name, value in sorted(taken.items())))
-    print(f"not read: {', '.join(found.ignored) or 'nothing'}")
+    say(f"{args.launch}: " + ", ".join(f"{name} {value}" for name, value in sorted(taken.items())))
+    say(f"not read: {', '.join(found.ignored) or 'nothing'}")
     return argparse.Namespace(**{**vars(args), "model": args.model or found.model})
 
 
@@ -164,9 +165,9 @@ def _measured(args: argparse.Namespace, found: Result) -> Result:
             sequence=asked.sequence, base=chain(args.backend), schedule=args.schedule,
             traced=None if then is None else (then.parallel, then.system),
         )  # fmt: skip
-        print(f"measured in {args.from_report} (shares of each part's operations; the rest of the step is modeled)")
+        say(f"measured in {args.from_report} (shares of each part's operations; the rest of the step is modeled)")
         for part, shares in made.sources.items():
-            print(f"  {part:16} " + ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())))
+            say(f"  {part:16} " + ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())))
         return Result(projection=made.projection)
     return found
 
@@ -212,9 +213,9 @@ def _run_sweep(args: argparse.Namespace) -> int:
         write_frame(args.output, table, {"schema": "tracelens.project.sweep/1", "model": args.model})
         write_text(plot, sweep_chart(table, names, f"{args.model} on {args.cluster}"))
     shown = table.assign(reason=table["reason"].fillna(table["does_not_fit"])).drop(columns="does_not_fit")
-    print(shown.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.4g}"))
+    say(shown.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.4g}"))
     if args.output:
-        print(f"wrote {args.output} and {plot}")
+        say(f"wrote {args.output} and {plot}")
     return 0 if table["step_time_s"].notna().any() else DOES_NOT_FIT
 
 
@@ -278,5 +279,5 @@ def _run_batch(args: argparse.Namespace) -> int:
         skew=Skew.parse(args.skew),
     )
     write_rows(args.output, [*columns, *ESTIMATES], answers)
-    print(f"{answered} of {len(rows)} rows projected, the others have a reason; wrote {args.output}")
+    say(f"{answered} of {len(rows)} rows projected, the others have a reason; wrote {args.output}")
     return 0

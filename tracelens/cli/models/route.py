@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
+from tracelens.files.say import emit, say
 from tracelens.option_fields import add_options, option
 from tracelens.routing.config import (
     MESH_ONLY,
@@ -109,11 +109,11 @@ def run(args: argparse.Namespace) -> int:
     for path in args.output:
         write_route(result, path)
     if args.format == "json":
-        sys.stdout.write(route_json(result) + "\n")
+        emit(route_json(result) + "\n")
     else:
-        print(route_text(result))
+        say(route_text(result))
         for path in (*args.output, *filter(None, (args.log, args.save_routing))):
-            print(f"wrote {path}")
+            say(f"wrote {path}")
     return 0
 
 
@@ -148,7 +148,7 @@ def _refuse(args: argparse.Namespace, config: dict[str, Any], names: Iterable[st
         hint = f"name one: {needed}" if where == "a cluster" else "leave out --cluster and --link-gb-s"
         raise UsageError(f"only {where} has {', '.join(given)}; {hint}")
     if ignored := [name for name in names if name in config]:
-        print(f"without effect here: {', '.join(ignored)}; only {where} has them", file=sys.stderr)
+        say(f"without effect here: {', '.join(ignored)}; only {where} has them", beside=True)
 
 
 def _option(name: str) -> str:
@@ -164,7 +164,7 @@ def _check_seed(args: argparse.Namespace, config: dict[str, Any], *, is_cluster:
             f"--rules original does not support {', '.join(named) or '--link-gb-s'}; omit --rules original"
         )
     if ignored := [name for name in NEVER_USED if name in config]:
-        print(f"--rules original ignores {', '.join(ignored)}", file=sys.stderr)
+        say(f"--rules original ignores {', '.join(ignored)}", beside=True)
 
 
 def _routing(args: argparse.Namespace, values: dict[str, Any], fallback: str) -> Routing:
@@ -209,7 +209,7 @@ def _on_mesh(args: argparse.Namespace, values: dict[str, Any], config: dict[str,
     if inter is not None and values["ranks_per_node"] is None:
         if "inter_gb_s" not in config:
             raise UsageError("--inter-gb-s needs --ranks-per-node")
-        print("inter_gb_s has no effect: without ranks_per_node all ranks are one node", file=sys.stderr)
+        say("inter_gb_s has no effect: without ranks_per_node all ranks are one node", beside=True)
         inter = None
     rules = MeshRules(
         links=values["links"],
@@ -293,7 +293,7 @@ def _ports(args: argparse.Namespace, values: dict[str, Any], config: dict[str, A
         return ports, None
     system, topology = cluster_system(args.cluster)
     if system.note:
-        print(system.note, file=sys.stderr)
+        say(system.note, beside=True)
     ports = dataclasses.replace(Ports.of_topology(topology), **packets)
     if args.link_gb_s is not None:
         ports = dataclasses.replace(ports, link_gb_s=args.link_gb_s)

@@ -8,12 +8,12 @@ published model of arXiv 2410.00273 (docs/search.md).
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
+from tracelens.files.say import say, show_progress
 from tracelens.option_fields import add_options, option, options_of, positive
 from tracelens.projection.projection_options import SearchOptions
 
@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
         about = {"model": request.model, "cluster": request.cluster, "rules": request.rules}
         fitting = found.front() if args.pareto else found.fits
         write_frame(args.output, fitting if len(found.fits) else found.table, about)
-    print(search_text(found, pareto=args.pareto, explain=args.explain))
+    say(search_text(found, pareto=args.pareto, explain=args.explain))
     if args.plot is not None and len(found.fits):
-        print(f"wrote {', '.join(map(str, write_plots(args.plot, found.fits, found.ranking())))}")
+        say(f"wrote {', '.join(map(str, write_plots(args.plot, found.fits, found.ranking())))}")
     return 0 if len(found.fits) else NOTHING_FITS
 
 
@@ -94,18 +94,17 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
                 save=lambda rows: write_frame(args.output, rows, {}) if len(rows) else None,
             )  # fmt: skip
     except KeyboardInterrupt:
-        print(f"\ninterrupted; the same command goes on with what {args.output} has")
+        say(f"\ninterrupted; the same command goes on with what {args.output} has")
         return INTERRUPTED
     for reason in errors:
-        print(f"no result: {reason}")
-    print(f"{len(requests)} points, {len(table)} rows in {args.output}")
+        say(f"no result: {reason}")
+    say(f"{len(requests)} points, {len(table)} rows in {args.output}")
     if args.plot is not None and len(table):
-        print(f"wrote {', '.join(map(str, write_plots(args.plot, table, {})))}")
+        say(f"wrote {', '.join(map(str, write_plots(args.plot, table, {})))}")
     return 0 if len(table) else NOTHING_FITS
 
 
 def _progress(done: int, total: int) -> None:
     """A bar on stderr, when that is a terminal."""
-    if sys.stderr.isatty():
-        bar = "#" * (30 * done // max(total, 1))
-        print(f"\r [{bar:30}] {done} of {total} points", end="\n" if done == total else "", file=sys.stderr, flush=True)
+    bar = "#" * (30 * done // max(total, 1))
+    show_progress(f" [{bar:30}] {done} of {total} points", is_last=done == total)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
+from tracelens.files.say import emit, say
 from tracelens.option_fields import add_options, filled_in, hint, option, options_of, refuse_unread
 from tracelens.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
 
@@ -136,7 +136,7 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     names = ("rate", "concurrency", "requests", "duration", "shared_prefix")
     unused = [f"--{name.replace('_', '-')}" for name in names if getattr(asked, name)]
     if asked.replay is not None and unused:
-        print(f"note: requests come from {asked.replay}; ignored: {', '.join(unused)}", file=sys.stderr)
+        say(f"note: requests come from {asked.replay}; ignored: {', '.join(unused)}", beside=True)
     experiment = experiment_of(deployment, asked, series=args.output is not None)
     cost = experiment.cost()
     timeline = Timeline(cost) if args.trace is not None else None
@@ -145,16 +145,16 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
     if timeline is not None:
         written.append(str(timeline.write(args.trace)))
         if timeline.is_full:
-            print("note: the trace has only the first steps", file=sys.stderr)
+            say("note: the trace has only the first steps", beside=True)
     if args.output is not None:
         write_folder(result, args.output)
         written.append(f"{args.output}/")
     if args.format == "json":
-        sys.stdout.write(result.to_json())
+        emit(result.to_json())
     else:
-        print(served_text(result))
+        say(served_text(result))
         for path in written:
-            print(f"wrote {path}")
+            say(f"wrote {path}")
     return 0
 
 
@@ -168,7 +168,7 @@ def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfi
         raise UsageError("--find-max-goodput needs --slo")
     rates = _rates(args.sweep)
     experiment = experiment_of(deployment, dataclasses.replace(asked, rate=rates[0]))
-    print(sweep_text(find_max_goodput(experiment, rates), best=args.find_max_goodput))
+    say(sweep_text(find_max_goodput(experiment, rates), best=args.find_max_goodput))
     return 0
 
 
@@ -195,8 +195,8 @@ def _calibrate(args: argparse.Namespace, deployment: Deployment) -> int:
     engine = calibrate(deployment, args.calibrate, run=args.run_name, policy=args.policy)
     target = args.output or Path("engine.toml")
     write_text(target, engine.to_toml())
-    print(engine.to_toml(), end="")
-    print(f"wrote {target}")
+    emit(engine.to_toml())
+    say(f"wrote {target}")
     return 0
 
 
@@ -208,7 +208,7 @@ def _export(args: argparse.Namespace, deployment: Deployment) -> int:
     prompt, answer = (max(1, round(Lengths.parse(text).mean)) for text in (args.input_tokens, args.output_tokens))
     batch = args.concurrency or 32
     export(StepCost(deployment), args.export_profile, prompt=prompt, batch=batch, context=prompt + answer // 2)
-    print(f"wrote {args.export_profile}")
+    say(f"wrote {args.export_profile}")
     return 0
 
 
@@ -220,7 +220,7 @@ def _batch(args: argparse.Namespace, asked: ServingConfig) -> int:
     if asked.engine is None and asked.max_num_seqs is None:
         engine = dataclasses.replace(engine, max_num_seqs=1024, max_batched_tokens=8192)
     rows, good = batch(args.batch, args.output, engine, backend=asked.backend)
-    print(f"{good} of {rows} rows estimated, the others have a reason; wrote {args.output}")
+    say(f"{good} of {rows} rows estimated, the others have a reason; wrote {args.output}")
     return 0
 
 
@@ -228,5 +228,5 @@ def _scenarios() -> int:
     from tracelens.report.answers.serving_text import scenarios_text
     from tracelens.serving.scenarios import SCENARIOS, compare
 
-    print(scenarios_text([compare(scenario) for scenario in SCENARIOS]))
+    say(scenarios_text([compare(scenario) for scenario in SCENARIOS]))
     return 0
