@@ -10,7 +10,7 @@ from tracelens.perf_models import GEMM, SDPA, PerfModel, RoPE, SelectiveAttentio
 from tracelens.workload.blocks.base import BlockType, Kept
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import LatentAttention, ModelShape
-from tracelens.workload.ranks.training_rank import Pass, RankOp, TrainingRank
+from tracelens.workload.ranks.training_rank import RankOp, TrainingRank
 
 #: Tokens per sequence and step up to which engines absorb latent attention's projections: decoding and its drafts.
 ABSORBED_TOKENS = 8
@@ -96,8 +96,11 @@ class Attention(BlockType):
 
     def on_rank(self, rank: TrainingRank, ops: Sequence[LayerOp]) -> Iterator[RankOp]:
         yield from super().on_rank(rank, ops)
-        if rank.parallel.cp > 1:
-            yield from _context(rank)
+        yield from rank.in_context("attention", rank.parallel.micro_batch * rank.sequence * self.shared_elements(rank))
+
+    def shared_elements(self, rank: TrainingRank) -> int:
+        """Elements per token of what context ranks need of each other: keys and values."""
+        return max(rank.shape.kv_heads // rank.parallel.tp, 1) * (rank.shape.d_qk + rank.shape.d_v)
 
     def op_on_rank(self, rank: TrainingRank, op: LayerOp) -> Iterator[RankOp]:
         if isinstance(op.model, SDPA):
@@ -230,21 +233,6 @@ def _rope(rank: TrainingRank) -> Iterator[RankOp]:
     rope = RoPE(elements=rank.tokens * per_token, rotated=rank.tokens * per_token, dtype=rank.width)
     yield RankOp(name="attention.rope", phase="forward", part="memory", model=rope)
     yield RankOp(name="attention.rope", phase="dgrad", part="memory", model=rope.backward())
-
-
-def _context(rank: TrainingRank) -> Iterator[RankOp]:
-    """Keys and values of all context ranks, gathered; their gradients scattered back."""
-    shape, parallel = rank.shape, rank.parallel
-    heads = max(shape.kv_heads // parallel.tp, 1)
-    elements = parallel.micro_batch * rank.sequence * heads * (shape.d_qk + shape.d_v)
-    phases: tuple[tuple[Pass, str], ...] = (
-        ("forward", "all_gather"),
-        ("dgrad", "all_gather"),
-        ("dgrad", "reduce_scatter"),
-    )
-    for phase, kind in phases:
-        model = rank.collective_of(kind, elements, parallel.cp_group)
-        yield RankOp(name=f"attention.{kind}", phase=phase, part="cp", model=model)
 
 
 ATTENTION = Attention(letter="*")

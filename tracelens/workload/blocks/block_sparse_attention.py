@@ -9,6 +9,7 @@ from tracelens.perf_models import IndexerScores, PerfModel, SelectiveAttention, 
 from tracelens.workload.blocks.attention import Attention
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import Indexer, ModelShape
+from tracelens.workload.ranks.training_rank import TrainingRank
 
 
 class BlockSparseAttention(Attention):
@@ -46,6 +47,9 @@ class BlockSparseAttention(Attention):
                 top_k=indexer.top_k * indexer.block, value_in_key=False, dtype=shape.dtype,
             ),
         )  # fmt: skip
+
+    def shared_elements(self, rank: TrainingRank) -> int:
+        return super().shared_elements(rank) + _of(rank.shape).head_dim
 
     def cached_elements(self, shape: ModelShape) -> int:
         return super().cached_elements(shape) + _of(shape).head_dim

@@ -11,6 +11,7 @@ from tracelens.perf_models import GEMM, IndexerScores, Movement, PerfModel, Sele
 from tracelens.workload.blocks.attention import Attention
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import CompressedAttention, Indexer, ModelShape
+from tracelens.workload.ranks.training_rank import TrainingRank
 
 _INDEX_TYPE, _SCALE_BYTES = DType.FP8_E4M3FN, 4
 
@@ -94,6 +95,11 @@ class CompressedRows(Attention):
         if shape.compressed is None:
             return {}
         return {"compressed": replace(shape.compressed, o_groups=-(-shape.compressed.o_groups // tp))}
+
+    def shared_elements(self, rank: TrainingRank) -> int:
+        """The key, before it is compressed, and the indexer's."""
+        own = _of(rank.shape)
+        return rank.shape.d_qk + (_indexer(rank.shape).head_dim if own.selects else 0)
 
     def cached_elements(self, shape: ModelShape) -> int:
         """Less than one row per token: see ``cached_bytes``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from tracelens.perf_models.attention.linear_attention import Rule
 from tracelens.workload.blocks.base import BlockType, Kept
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import LinearHeads, ModelShape
+from tracelens.workload.ranks.training_rank import RankOp, TrainingRank
 
 
 class LinearMixer(BlockType):
@@ -42,6 +43,13 @@ class LinearMixer(BlockType):
         channels = 2 * own.keys + own.values
         conv = CausalConv1d(b=b, channels=channels, length=new, width=own.conv, cached=True, dtype=shape.dtype)
         return (conv, state)
+
+    def on_rank(self, rank: TrainingRank, ops: Sequence[LayerOp]) -> Iterator[RankOp]:
+        """Context ranks need the state at the end of each other's tokens."""
+        yield from super().on_rank(rank, ops)
+        own, parallel = linear_heads(rank.shape), rank.parallel
+        states = parallel.micro_batch * own.v_heads // parallel.tp * own.d_k * own.d_v
+        yield from rank.in_context("linear", parallel.cp * states)
 
     def _state(self, shape: ModelShape, tokens: int) -> LinearAttention:
         own = linear_heads(shape)

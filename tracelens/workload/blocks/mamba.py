@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ from tracelens.perf_models import CausalConv1d, PerfModel, StateSpaceScan
 from tracelens.workload.blocks.base import BlockType, Kept
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import Mamba, ModelShape
+from tracelens.workload.ranks.training_rank import RankOp, TrainingRank
 
 
 class Mamba2(BlockType):
@@ -57,6 +58,14 @@ class Mamba2(BlockType):
             return 0.0
         kept = 2 if shape.dtype is None else shape.dtype.width_bytes
         return 4 * mamba.inner * mamba.state + kept * mamba.conv_channels * (mamba.conv - 1)
+
+    def on_rank(self, rank: TrainingRank, ops: Sequence[LayerOp]) -> Iterator[RankOp]:
+        """Context ranks need the state at the end of each other's tokens."""
+        yield from super().on_rank(rank, ops)
+        mamba, parallel = rank.shape.mamba, rank.parallel
+        if mamba is not None:
+            states = parallel.micro_batch * mamba.inner // parallel.tp * mamba.state
+            yield from rank.in_context("mamba", parallel.cp * states)
 
     def kept_bytes(self, kept: Kept) -> float:
         """The input projection's parts, the convolution's result, the scan's result."""

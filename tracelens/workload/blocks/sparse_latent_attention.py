@@ -10,6 +10,7 @@ from tracelens.perf_models import IndexerScores, PerfModel, TopKRows
 from tracelens.workload.blocks.attention import Attention, absorbed
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import Indexer, LatentAttention, ModelShape
+from tracelens.workload.ranks.training_rank import TrainingRank
 
 #: An indexer's key is kept in FP8 with a scale in fp32 (DeepSeek-V3.2, inference/kernel.py).
 _INDEX_TYPE, _SCALE_BYTES = DType.FP8_E4M3FN, 4
@@ -49,6 +50,11 @@ class SparseLatentAttention(Attention):
             TopKRows(**lengths, top_k=indexer.top_k),
             absorbed(shape, latent, b=b, new=new, past=past, top_k=indexer.top_k),
         )
+
+    def shared_elements(self, rank: TrainingRank) -> int:
+        """The latent, and the indexer's key."""
+        latent, indexer = _figures(rank.shape)
+        return latent.kv_rank + latent.d_rope + indexer.head_dim
 
     def cached_bytes(self, shape: ModelShape, width: float) -> float:
         _, indexer = _figures(shape)

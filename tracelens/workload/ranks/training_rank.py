@@ -292,6 +292,19 @@ class TrainingRank:
             dtype=dtype or self.width,
         )
 
+    def in_context(self, name: str, elements: int) -> Iterator[RankOp]:
+        """``elements`` in all of every context rank's, gathered; their gradients scattered back."""
+        if self.parallel.cp == 1:
+            return
+        phases: tuple[tuple[Pass, str], ...] = (
+            ("forward", "all_gather"),
+            ("dgrad", "all_gather"),
+            ("dgrad", "reduce_scatter"),
+        )
+        for phase, kind in phases:
+            model = self.collective_of(kind, elements, self.parallel.cp_group)
+            yield RankOp(name=f"{name}.{kind}", phase=phase, part="cp", model=model)
+
     def on_grid(self, ops: Iterable[RankOp]) -> Iterator[RankOp]:
         """Products in blocks with broadcasts along rows and columns, instead of whole ones between gathers.
 
