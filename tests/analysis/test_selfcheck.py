@@ -191,7 +191,13 @@ def test_a_report_that_contradicts_itself_is_found(repository: Path) -> None:
     idle = analysis.frames["idle_causes"].assign(idle_us=1.0)
     kernels = analysis.frames["kernel_summary"].iloc[1:]
     rows = analysis.frames["unified_perf_summary"].assign(percent_of_peak=400.0, served_from=None)
-    frames = {**analysis.frames, "idle_causes": idle, "kernel_summary": kernels, "unified_perf_summary": rows}
+    frames = {
+        **analysis.frames,
+        "idle_causes": idle,
+        "kernel_summary": kernels,
+        "headroom": analysis.frames["headroom"].iloc[1:],
+        "unified_perf_summary": rows,
+    }
     broken = {law for law, _ in check_report(replace(analysis, step_times=times, frames=frames), wrong, path).broken}
     assert {law.__name__.replace("_", " ") for law in REPORT_LAWS} <= broken
 

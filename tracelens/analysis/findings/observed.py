@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,11 @@ from tracelens.analysis.findings.window_time import HostLead, WindowTime
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.summary import Evidence, Said
+from tracelens.analysis.work.limits import launch_floor_us
+from tracelens.backends.chain import chain
+from tracelens.backends.system import System
+from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.trace.table import Kind
 from tracelens.units import NS_PER_US
 
@@ -156,6 +161,17 @@ class Observed:
         """Which parts of ``idle`` have one of these causes."""
         found: Bools = np.isin(self.idle.cause, [CAUSES.index(cause) for cause in causes])
         return found
+
+    def expected_us(self, models: Sequence[PerfModel]) -> tuple[Floats, Floats]:
+        """(achievable by the tile model, roofline) of one call of each in one kernel; NaN where not known."""
+        unknown = np.full(len(models), np.nan)
+        if self.device is None or not models:
+            return unknown, unknown
+        system = System.of_device(self.device).at_clock(self.context.options.clock_mhz)
+        columns = WorkColumns.of(models)
+        least, expected = (chain(name).estimate_many(columns, system).time_us for name in ("roofline", "tile"))
+        least = np.where(np.isnan(least), np.nan, np.fmax(least, launch_floor_us(self.device)))
+        return np.fmax(expected, least), least
 
     def evidence(self, rows: Iterable[Any]) -> tuple[Evidence, ...]:
         """The first of these of ``rows``, as proof."""

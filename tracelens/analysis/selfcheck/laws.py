@@ -15,11 +15,11 @@ from tracelens.analysis.idle.dependencies import IDLE
 from tracelens.analysis.selfcheck.plain import PlainTrace, kernel_totals, parts, step_spans, union
 from tracelens.analysis.selfcheck.sentences import unexplained_numbers
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
-from tracelens.analysis.sheets.ops import kernel_summary, ops_summary_by_category, unified_perf_summary
+from tracelens.analysis.sheets.ops import headroom, kernel_summary, ops_summary_by_category, unified_perf_summary
 from tracelens.analysis.sheets.timeline import critical_path, idle_causes
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.trace.links import LinkedBy
-from tracelens.units import NS_PER_US
+from tracelens.units import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -228,6 +228,22 @@ def no_rate_is_above_the_peak_in_silence(analysis: Analysis, summary: Summary) -
         yield f"{len(beyond)} rows, {told} told: {', '.join(beyond['name'].astype(str).head(3))}"
 
 
+def headroom_adds_up_to_the_step(analysis: Analysis, summary: Summary) -> Iterator[str]:
+    """Own times of categories and idle time are the step; none takes less at its roofline than it can achieve."""
+    frame = analysis.frames.get(headroom.TITLE)
+    if frame is None:
+        return
+    step_ns = analysis.headline.timeline.total_ns / max(1, len(analysis.complete_steps))
+    if not math.isclose(float(frame["own_ms"].sum()) * NS_PER_MS, step_ns, rel_tol=_FLOAT):
+        yield f"{frame['own_ms'].sum()} ms of {step_ns} ns"
+    spare = _FLOAT * step_ns / NS_PER_MS
+    ordered = (frame["roofline_ms"] <= frame["achievable_ms"] + spare) & (
+        frame["achievable_ms"] <= frame["own_ms"] + spare
+    )
+    if not ordered.all():
+        yield f"{', '.join(frame['category'][~ordered])}: roofline, achievable and own time are out of order"
+
+
 #: Laws of the report alone.
 REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
     parts_of_the_window_add_up,
@@ -237,6 +253,7 @@ REPORT_LAWS: tuple[Callable[[Analysis, Summary], Iterator[str]], ...] = (
     gains_together_are_within_a_step,
     a_gain_is_within_its_range,
     evidence_stands_in_its_sheet,
+    headroom_adds_up_to_the_step,
     a_gain_is_within_the_time_it_speaks_of,
     each_number_of_a_finding_is_a_figure,
     the_steps_time_is_divided_among_the_table,

@@ -46,6 +46,7 @@ class Work:
         estimate: Callable[[WorkColumns], EstimateTable] | None,
         chosen: Callable[[WorkColumns], EstimateTable] | None = None,
         limits: Limits | None = None,
+        expect: Callable[[WorkColumns], EstimateTable] | None = None,
     ) -> None:
         self.readings = readings
         known = [r for r in readings.readings if r.model is not None]
@@ -56,6 +57,8 @@ class Work:
         self.estimates = estimate(self.columns) if estimate is not None and models else None
         #: What the backend that the caller chose says is achievable, beside the roofline.
         self.achievable = chosen(self.columns) if chosen is not None and models else None
+        #: The same, or what the tile model says where the caller chose none.
+        self.expected = self.achievable or (expect(self.columns) if expect is not None and models else None)
         self.position = np.cumsum(readings.modelled) - 1
         self.position[~readings.modelled] = -1
 
@@ -230,6 +233,7 @@ def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: F
         frame["served_from"] = np.array(served, object)
         share = _percent_of_roofline(frame, limits, time_us, kernel_us, of_call)
     frame = pd.concat([frame, share], axis=1)
+    frame["_achievable_us"] = _achievable_us(frame, work, position)
     return frame if work.achievable is None else _with_achievable(frame, work, work.achievable, position)
 
 
@@ -243,6 +247,14 @@ def _percent_of_roofline(
     mean = frame["kernel_us_mean"].where(frame["kernel_us_mean"] > 0)
     found = statistics({"percent_of_roofline": share}, of_call)
     return found.assign(percent_of_roofline_mean=100 * frame["roofline_us"] / mean)
+
+
+def _achievable_us(frame: pd.DataFrame, work: Work, position: Ints) -> Floats:
+    """What a call should take: the expected time, at least the roofline, and no more than was achieved."""
+    roofline_us, mean = frame["roofline_us"].to_numpy(np.float64), frame["kernel_us_mean"].to_numpy(np.float64)
+    expected = roofline_us if work.expected is None else work.take(work.expected.time_us, position)
+    least: Floats = np.where(np.isnan(roofline_us), np.nan, np.fmin(np.fmax(expected, roofline_us), mean))
+    return least
 
 
 def _with_achievable(frame: pd.DataFrame, work: Work, achievable: EstimateTable, position: Ints) -> pd.DataFrame:

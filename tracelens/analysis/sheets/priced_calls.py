@@ -69,6 +69,7 @@ class PricedCalls:
             _estimator(device, "roofline", options.clock_mhz),
             chosen,
             None if device is None else Limits.of(device),
+            _estimator(device, "tile", options.clock_mhz),
         )
 
         def grouped(calls: Calls, apart: Codes) -> Grouping:

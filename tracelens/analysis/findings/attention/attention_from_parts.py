@@ -12,9 +12,6 @@ from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import counted
 from tracelens.analysis.verdict.summary import Said
-from tracelens.analysis.work.limits import launch_floor_us
-from tracelens.backends.roofline import Roofline
-from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.perf_models.attention.sdpa import SDPA
 
@@ -54,15 +51,16 @@ def attention_from_parts(seen: Observed) -> Iterator[Candidate]:
     events = np.flatnonzero(triple_of_event >= 0)
     of_triple = triple_of_event[events]
     spans_us = np.bincount(of_triple, seen.activity.duration_us(events), minlength=len(triples))
-    least_us = _attention_us(seen, triples)
-    share = np.nan_to_num(1 - least_us / np.where(spans_us > 0, spans_us, np.nan)).clip(0, 1)
-    known = np.isfinite(least_us)[of_triple]
+    expected_us, least_us = _attention_us(seen, triples)
+    took_us = np.where(spans_us > 0, spans_us, np.nan)
+    share, most = (np.nan_to_num(1 - us / took_us).clip(0, 1)[of_triple] for us in (expected_us, least_us))
     time_us = float(spans_us.sum())
     yield Candidate(
         why=f"bmm + softmax + bmm, {counted(len(triples), 'time')}, {seen.share_text(time_us)}: "
         "attention whose scores go through HBM",
-        claimed=seen.kernels(events[known], share[of_triple[known]]),
-        computed="time of what is launched from the first to the last of the three, less the roofline of one attention",
+        claimed=seen.kernels(events, share, high=most),
+        computed="time of what is launched from the first to the last of the three, less one fused attention by the "
+        "tile model; at most less its roofline",
         figures=(Said(what="bmm, softmax, bmm", value=len(triples), unit="count"), seen.gpu_share(time_us)),
         evidence=seen.evidence(np.unique(seen.row_of_event[events[seen.row_of_event[events] >= 0]])),
         row=int(triples[0, 1]),
@@ -110,20 +108,19 @@ def _dims_of(seen: Observed, triple: list[int]) -> tuple[int, int, int, int, int
     return batch, s_q, s_kv, d_qk, b[1][2], first.dtype(skipped.get(first.name, 0))
 
 
-def _attention_us(seen: Observed, triples: Ints) -> Floats:
-    """What one fused attention takes at least, per triple; NaN where that is not known."""
-    priced: dict[tuple[int, ...], float] = {}
+def _attention_us(seen: Observed, triples: Ints) -> tuple[Floats, Floats]:
+    """(expected, at least) of one fused attention, per triple; NaN where that is not known."""
+    number: dict[tuple[int, ...], int] = {}
+    models: list[SDPA] = []
     for triple in triples.tolist():
-        key, dims = _signatures(seen, triple), None
-        if key not in priced:
-            priced[key], dims = np.nan, _dims_of(seen, triple)
-        if dims is not None and seen.device is not None:
+        dims = None if _signatures(seen, triple) in number else _dims_of(seen, triple)
+        if dims is not None:
             b, s_q, s_kv, d_qk, d_v, dtype = dims
-            model = SDPA(b=b, s_q=s_q, s_kv=s_kv, q_heads=1, kv_heads=1, d_qk=d_qk, d_v=d_v, dtype=dtype)
-            estimate = Roofline().estimate(model, System.of_device(seen.device))
-            if estimate is not None:
-                priced[key] = max(estimate.time_us, launch_floor_us(seen.device))
-    return np.array([priced[_signatures(seen, triple)] for triple in triples.tolist()], np.float64)
+            number[_signatures(seen, triple)] = len(models)
+            models.append(SDPA(b=b, s_q=s_q, s_kv=s_kv, q_heads=1, kv_heads=1, d_qk=d_qk, d_v=d_v, dtype=dtype))
+    expected, least = seen.expected_us(models)
+    of_triple = [number[_signatures(seen, triple)] for triple in triples.tolist()]
+    return expected[of_triple], least[of_triple]
 
 
 def _launched_between(seen: Observed, first: Ints, last: Ints) -> Ints:

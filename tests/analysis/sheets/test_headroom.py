@@ -1,0 +1,32 @@
+"""By category: what the step takes, what it could take, and what it must take."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.analysis.conftest import Builder
+from tests.analysis.work.test_rates import add, found
+from tracelens.analysis.sheets.ops import headroom
+
+
+def test_headroom_is_own_time_above_what_the_tile_model_expects(build: type[Builder]) -> None:
+    """4096^3 in 800 µs, of which 137.4 GFLOP need 194 at 708 TFLOPS/s; an unknown kernel of 100; 60 idle between."""
+    b = build().mm(4096, 4096, 4096, at=0, start=10, duration=800)
+    b.op("mine::unknown", 80, 10).launch(81, "my_kernel", 870, 100)
+    frame = found(b).frames[headroom.TITLE].set_index("category")
+    assert frame["own_ms"].to_dict() == pytest.approx({"GEMM": 0.8, "other": 0.1, "idle": 0.06})
+    assert frame.loc["GEMM", "roofline_ms"] == pytest.approx(2 * 4096**3 / 708e6 / 1e3)
+    assert frame.loc["GEMM", "roofline_ms"] <= frame.loc["GEMM", "achievable_ms"] < 0.4
+    assert frame.loc["idle", ["achievable_ms", "roofline_ms"]].tolist() == [0, 0]
+    # nothing is known of the other one, so nothing is said to be gained
+    assert frame.loc["other", ["achievable_ms", "headroom_ms", "known_percent"]].tolist() == pytest.approx([0.1, 0, 0])
+    assert frame["percent_of_step"].sum() == pytest.approx(100)
+
+
+def test_time_beside_other_work_is_nobodys_headroom(build: type[Builder]) -> None:
+    """An addition of 300 µs runs beside a GEMM for 200 of them."""
+    b = build().mm(4096, 4096, 4096, at=0, start=10, duration=500)
+    add(b, [4096, 4096], 10, 310, 300)
+    b.events[-1]["tid"] = b.events[-1]["args"]["stream"] = 8
+    frame = found(b).frames[headroom.TITLE].set_index("category")
+    assert frame["own_ms"].to_dict() == pytest.approx({"GEMM": 0.5, "elementwise": 0.1})

@@ -1,0 +1,66 @@
+"""Measured, achievable and least time by category: from the measured step to one as fast as its kernels can be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tracelens.analysis.findings.window_time import own_time
+from tracelens.analysis.sheets.context import SheetContext
+from tracelens.analysis.sheets.shared_columns import CATEGORY
+from tracelens.schema import column_set, ms, percent, sheet
+from tracelens.units import NS_PER_MS
+
+TITLE = "headroom"
+#: What the device does while it does nothing.
+IDLE = "idle"
+COLUMNS = column_set(
+    CATEGORY,
+    ms(
+        "own_ms", "Own Time (ms)",
+        "Time per step (without steps: in the window) in which nothing else keeps the device busy: computation before "
+        "communication, that before copies, of one class what began first. With the row idle the column adds up to the "
+        "step.",
+    ),
+    ms(
+        "achievable_ms", "Achievable (ms)",
+        "Own time if every call of known work took what the tile model (or --backend) expects of it; the others stay "
+        "as measured, and idle time goes.",
+    ),
+    ms("roofline_ms", "Roofline (ms)", "Own time if every call of known work ran at its roofline."),
+    ms("headroom_ms", "Headroom (ms)", "Own time less achievable time."),
+    percent("percent_of_step", "percent of step (%)", "Own time as a share of the step (or the window)."),
+    percent("known_percent", "known work (%)", "Share of the own time in calls of known work."),
+)  # fmt: skip
+
+
+@sheet(TITLE, columns=COLUMNS, order=18, json=25)
+def frame(context: SheetContext) -> pd.DataFrame | None:
+    """By category, the largest headroom first: a waterfall from the measured step to the achievable one."""
+    counted, steps = context.priced.per_step, max(1, len(context.window.complete_steps))
+    if not counted.timeline.total_ns:
+        return None
+    activity, category = counted.activity, counted.event_category
+    own = own_time(activity, counted.timeline.window)[1].astype(np.float64)
+    mean = counted.rows["kernel_us_mean"].to_numpy(np.float64) if len(counted.rows) else np.zeros(0)
+    known = np.zeros(len(own))
+    columns = {"own_ms": own}
+    for key, of_call in (("achievable_ms", "_achievable_us"), ("roofline_ms", "roofline_us")):
+        least = counted.rows[of_call].to_numpy(np.float64) if of_call in counted.rows else np.full(len(mean), np.nan)
+        share = np.divide(least, mean, out=np.full(len(mean), np.nan), where=mean > 0)
+        of_event = np.append(share, np.nan)[counted.row_of_event]
+        columns[key] = own * np.where(np.isnan(of_event), 1.0, np.fmin(of_event, 1.0))
+        known = np.where(np.isnan(of_event), 0.0, own)
+    codes = np.unique(category.code)
+    sums = {key: np.bincount(category.code, ns, minlength=len(category.texts))[codes] for key, ns in columns.items()}
+    found = pd.DataFrame({"category": [category.texts[code] for code in codes.tolist()], **sums})
+    known_ns = np.bincount(category.code, known, minlength=len(category.texts))[codes]
+    found["known_percent"] = 100 * known_ns / np.maximum(sums["own_ms"], 1)
+    idle = {"category": IDLE, "own_ms": counted.timeline.idle_ns, "achievable_ms": 0.0, "roofline_ms": 0.0}
+    found = pd.concat([found, pd.DataFrame([{**idle, "known_percent": np.nan}])], ignore_index=True)
+    found["percent_of_step"] = 100 * found["own_ms"] / counted.timeline.total_ns
+    found["headroom_ms"] = found["own_ms"] - found["achievable_ms"]
+    found = found[(found["own_ms"] > 0)].sort_values(["headroom_ms", "category"], ascending=[False, True])
+    for key in (*columns, "headroom_ms"):
+        found[key] /= NS_PER_MS * steps
+    return found[list(COLUMNS)].reset_index(drop=True)
