@@ -16,7 +16,7 @@ import csv
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError
-from tracelens.projection.batch_rows import project_row
+from tracelens.projection.batch_rows import RowOptions, project_row
 from tracelens.projection.overheads import PLAIN, Software
 from tracelens.projection.step import Projection, project
 from tracelens.workload.model_config import ModelConfig
@@ -53,6 +53,8 @@ PARTS = {
     "products": ("gemm", "experts", "vocabulary"), "attention": ("attention",),
     "memory": ("memory", "quantize", "routing"),
 }  # fmt: skip
+#: Nothing fitted.
+BARE = RowOptions(framework="ideal")
 _ONCE = ("pipeline bubble", "dp", "pp", "optimizer")
 
 
@@ -74,7 +76,7 @@ def points(path: Path) -> tuple[list[Measured], list[dict[str, str]], dict[str, 
     rows = list(csv.DictReader(path.open(newline="", encoding="utf-8")))
     made, said = [], {}
     for row in rows:
-        point = project_row(row)
+        point = project_row(row, BARE)
         found, measured = point.projection, row["step_time_s"]
         if found is None:
             said[row["id"]] = point.reason or ""
@@ -90,7 +92,7 @@ def points(path: Path) -> tuple[list[Measured], list[dict[str, str]], dict[str, 
 
 
 def _projection(row: Mapping[str, str], software: Software) -> Projection:
-    found = project_row(row, software=software).projection
+    found = project_row(row, replace(BARE, constants=asdict(software))).projection
     assert found is not None
     return found
 
@@ -259,7 +261,7 @@ def amd(rows: Sequence[Mapping[str, str]]) -> None:
             continue
         batch = str(32 * float(row["mbs"]) * float(row["dp"]))
         for recompute in ("none", "full"):
-            found = project_row({**row, "gbs": batch, "recompute": recompute}).projection
+            found = project_row({**row, "gbs": batch, "recompute": recompute}, BARE).projection
             if found is not None and (found.infeasible is None or recompute == "full"):
                 measured = float(row["tokens_s_gpu"])
                 cells = (

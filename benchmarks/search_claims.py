@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.errors import TracelensError
-from tracelens.projection.batch_rows import project_row
+from tracelens.projection.batch_rows import RowOptions, project_row
 from tracelens.projection.projection_options import RuleSet
 from tracelens.projection.search.request import Request, answer
 from tracelens.projection.search.sweep import points
@@ -95,7 +95,7 @@ def _families(path: Path) -> None:
         if row["n_gpus"] and row["gbs"] and row["seq_len"] and (row["step_time_s"] or row["tokens_s_gpu"]):
             families[tuple(row[name] for name in FAMILY)].setdefault(tuple(row[name] for name in CHOICES), row)
     for family, members in families.items():
-        estimated = [(_seconds(row), project_row(row), row) for row in members.values()]
+        estimated = [(_seconds(row), project_row(row, RowOptions(framework="ideal")), row) for row in members.values()]
         known = sorted(
             ((measured, point.projection.step_us / 1e6, row) for measured, point, row in estimated if point.projection),
             key=lambda each: each[0],

@@ -14,14 +14,19 @@ PrecisionName: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 #: What gradients are kept and summed in.
 Gradients: TypeAlias = Literal["fp32", "bf16"]
-Attention: TypeAlias = Literal["flash", "unfused"]
+#: ``flash``: the framework's own kernel on that device; else a generation of it, or scores that go through memory.
+Attention: TypeAlias = Literal["flash", "unfused", "fa1", "fa2", "fa3", "fa4", "cudnn"]
 #: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the whole step.
 Graphs: TypeAlias = Literal["none", "partial", "full"]
 TPOverlap: TypeAlias = Literal["none", "backward", "all"]
 #: How tokens reach experts: a copy per chosen expert, or one per rank, and over the network one per node.
 Dispatcher: TypeAlias = Literal["alltoall", "deepep"]
-#: What selective recomputation runs again, as Megatron-LM's ``--recompute-modules`` names it.
-MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+#: What selective recomputation runs again, as Megatron-LM's ``--recompute-modules`` names it, and single operations:
+#: attention_out, mlp_act, mlp_down.
+MODULES = (
+    "attention_out", "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "mlp_down", "moe", "moe_act",
+    "shared_experts",
+)  # fmt: skip
 
 _DEGREES, _COMPUTING = "parallelism", "computation"
 
@@ -84,6 +89,10 @@ class TrainingOptions:
         f"modules that selective recomputation repeats: {' '.join(MODULES)}; default: core_attn",
         ("core_attn",), read=comma_list, metavar="A,B", group=_COMPUTING,
     )  # fmt: skip
+    recompute_layers: int | None = option(
+        "with --recompute full: how many of the model's layers; default: all",
+        kind=positive, metavar="LAYERS", group=_COMPUTING,
+    )  # fmt: skip
     graphs: Graphs = option(
         "kernel launches that CUDA graphs replay", "none", choices=get_args(Graphs), group=_COMPUTING
     )
@@ -91,7 +100,10 @@ class TrainingOptions:
         "how tokens reach experts", "deepep", choices=get_args(Dispatcher), group=_COMPUTING
     )
     attention: Attention = option(
-        "unfused: attention scores are written to memory", "flash", choices=get_args(Attention), group=_COMPUTING
+        "attention kernel; flash: the framework's own; unfused: scores are written to memory",
+        "flash",
+        choices=get_args(Attention),
+        group=_COMPUTING,
     )
 
     def training(self) -> dict[str, Any]:

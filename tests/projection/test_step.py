@@ -251,9 +251,9 @@ ROW = {
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"gbs": "", "precision": ""}, "incomplete: gbs, precision not stated"),
-        ({"kind": "moe"}, "incomplete: ep not stated"),
-        ({"schedule": "zbv"}, "schedule 'zbv' is not modeled"),
+        ({"n_gpus": ""}, "n_gpus is not stated"),
+        ({"kind": "moe"}, "ep is not stated"),
+        ({"schedule": "looped-bfs"}, "schedule 'looped-bfs' is not modeled"),
         ({"precision": "see doc"}, "precision 'see doc' is not modeled"),
         ({"notes": "LoRA Performance"}, "LoRA: most weights have no gradient, which is not modeled"),
         ({"dp": "4.0"}, "tp 1 * pp 1 * cp 1 * dp 4 = 4 ranks, the cluster has 8"),
@@ -291,12 +291,12 @@ def test_the_command_answers_a_table_row_by_row(tmp_path: Path, capsys: pytest.C
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(ROW))
         writer.writeheader()
-        writer.writerows([ROW, ROW | {"gbs": ""}])
+        writer.writerows([ROW, ROW | {"n_gpus": ""}])
     assert main(["project", "--batch", str(table), "-o", str(out)]) == 0
     assert "1 of 2 rows projected" in capsys.readouterr().out
     first, second = csv.DictReader(out.read_text().splitlines())
     assert float(first["step_time_s_est"]) == pytest.approx(project_row(ROW).projection.step_us / 1e6, abs=1e-4)  # type: ignore[union-attr]
-    assert (second["step_time_s_est"], second["reason"]) == ("", "incomplete: gbs not stated")
+    assert (second["step_time_s_est"], second["reason"]) == ("", "n_gpus is not stated")
 
 
 def test_the_command_prints_the_step_and_says_when_it_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:

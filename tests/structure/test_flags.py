@@ -26,7 +26,7 @@ FLAGS: dict[str, str] = {
     "models": ("list list:--format show show:NAME show:--format show:--sequence"),
     "ops": ("PATTERN --extension"),
     "project": (
-        "--against --anchor --attention --attention-factor --backend --batch --bf16-layers --cluster --cp --dispatcher --document --ep --ep-overlap --etp --from-report --fsdp-overlap --gemm-factor --global-batch --gpu-clock-mhz --gpus --gradients --graphs --host-us --launch --memory-factor --micro-batch --model --no-sequence-parallel --nodes --output --pp --precision --products-factor --recompute --recompute-modules --schedule --sequence --sequential-experts --shard --skew --straggler --sweep --tp --tp-overlap --trace --trace-ranks --traced --vpp --zero -o"
+        "--against --anchor --attention --attention-factor --backend --batch --bf16-layers --cluster --cp --dispatcher --document --ep --ep-overlap --etp --framework --from-report --fsdp-overlap --gemm-factor --global-batch --gpu-clock-mhz --gpus --gradients --graphs --host-us --launch --memory-factor --micro-batch --model --no-sequence-parallel --nodes --output --power --pp --precision --products-factor --recompute --recompute-layers --recompute-modules --schedule --sequence --sequential-experts --shard --skew --straggler --sweep --tp --tp-overlap --trace --trace-ranks --traced --vpp --zero -o"
     ),
     "report": (
         "TRACE --backend --batch --capture --check --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --model --open --output --overlap --rank --ranks --sequence --steps --tokens-per-step -o"

@@ -70,6 +70,10 @@ class System:
         """The same with the device at another clock, as ``HardwareSpec.at_clock``; itself where that is None."""
         return self if mhz is None else dataclasses.replace(self, device=self.device.at_clock(mhz))
 
+    def at_power(self, watts: float | None) -> System:
+        """The same with the device limited to a power, as ``HardwareSpec.at_power``; itself where that is None."""
+        return self if watts is None else dataclasses.replace(self, device=self.device.at_power(watts))
+
 
 def link_rates(device: HardwareSpec, *, adds_in_switch: bool) -> Rates | None:
     """The device's own link as collectives use it, from its file's ``link`` and ``busbw``; None without a link rate.

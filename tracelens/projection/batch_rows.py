@@ -1,78 +1,53 @@
-"""Many steps from a table of configurations, one projection per row or the reason why there is none.
+"""Many steps from a table of configurations, one projection per row or the one thing that it lacks.
 
 Reads the columns id, model, kind, gpu, n_gpus, tp, pp, vp, cp, ep, etp, dp, fsdp_shard, mbs, gbs, seq_len, precision,
-recompute, framework, schedule, notes. Nothing that a row leaves open is guessed, but what ``ASSUMED`` says.
+recompute, framework, schedule, notes. What a row leaves open is settled by its framework's file, else by rules that
+``Point.assumptions`` prints.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tracelens.backends.system import System
-from tracelens.dtypes import TRAINED, Precision
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Number, is_file_name, shown
 from tracelens.projection.anchor import Anchor
-from tracelens.projection.overheads import PLAIN, Software
+from tracelens.projection.frameworks import Framework
+from tracelens.projection.frameworks.recipes import Recipe, recipe_of
+from tracelens.projection.frameworks.row_words import (
+    Recomputation,
+    precision_of,
+    recomputation_of,
+    schedule_of,
+    sharding_of,
+    system_of,
+)
 from tracelens.projection.projection_options import BACKENDS
-from tracelens.projection.recipes import recipe_of
 from tracelens.projection.step import Projection, project
-from tracelens.training_options import Attention, Gradients, Recompute, TPOverlap
+from tracelens.units import US_PER_S
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.token_routing import UNIFORM, Skew
 
-#: A row without one of these is not complete. ep is 1 in a dense model, vp with pp 1, etp where nothing is said.
-NEEDED = ("model", "gpu", "n_gpus", "tp", "pp", "cp", "dp", "mbs", "gbs", "seq_len", "precision", "recompute")
+#: A row without one of these is not projected.
+NEEDED = ("model", "gpu", "n_gpus")
 #: Ranks, batches and tokens of a row.
 _COUNT = Number(least=0, most=1e9, whole=True)
 _SECONDS = Number(least=1e-6, most=1e9)
+#: Micro-batches of a step whose batch a table does not state: enough that more change little.
+MICRO_BATCHES = 32
+#: Tokens per sequence where a table does not say, as of the command.
+SEQUENCE = 4096
 #: What is taken where a table says "recipe": the setting is in a launch script, not in the table.
 ASSUMED = "recipe: no recomputation"
 #: Megatron-Bridge fine-tunes on packed SQuAD examples, which have some 100 to 400 tokens; between those a step of these
 #: tables differs by less than 1 %.
 SFT_DOCUMENT = 256
 PACKED = f"texts of {SFT_DOCUMENT} tokens packed (SQuAD: llama3_llm_finetune.py of the scripts at 0b928cd)"
-_RECOMPUTE: dict[str, Recompute] = {
-    "none": "none", "selective": "selective", "selective+sp": "selective", "full": "full", "recipe": "none",
-}  # fmt: skip
-_SCHEDULES = {"1f1b": "1f1b", "1f1b-interleaved": "interleaved", "gpipe": "gpipe"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """What a framework does that tables of its measurements do not repeat. ``source`` says where that is written."""
-
-    name: str
-    sequence_parallel: bool
-    attention: Attention
-    tp_overlap: TPOverlap
-    nvfp4_tp_overlap: TPOverlap
-    gradients: Gradients = "fp32"
-    source: str
-
-
-STACKS = (
-    Stack(
-        name="Megatron-LM (Selene)", sequence_parallel=False, attention="unfused", tp_overlap="none",
-        nvfp4_tp_overlap="none",
-        source="arXiv 2205.05198, section 6: sequence parallelism is its own column; 2022, before flash attention",
-    ),
-    Stack(
-        name="Megatron-Bridge", sequence_parallel=True, attention="flash", tp_overlap="all",
-        nvfp4_tp_overlap="backward", gradients="bf16",
-        source="Megatron-Bridge's performance recipes: sequence parallelism and tensor-parallel overlap with tp > 1; "
-        "in NVFP4 not through user buffers (scripts/performance/configs/llama at 0013c9a and 2a0d46e), so TE's own; "
-        "grad_reduce_in_fp32 = False for every model (*_llm_pretrain.py there: kimi 013180a, qwen 05c0c90, "
-        "gpt_oss 0501207, nemotronh 13d58bb)",
-    ),
-)  # fmt: skip
-_OTHER = Stack(
-    name="", sequence_parallel=True, attention="flash", tp_overlap="none", nvfp4_tp_overlap="none",
-    source="current frameworks",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,72 +57,124 @@ class Point:
     projection: Projection | None = None
     reason: str | None = None
     assumptions: tuple[str, ...] = ()
+    framework: Framework | None = None
 
 
-def project_row(
-    row: Mapping[str, str],
-    *,
-    backends: str = BACKENDS,
-    gpu_clock_mhz: float | None = None,
-    software: Software = PLAIN,
-    skew: Skew = UNIFORM,
-) -> Point:
-    """The row's step, or why there is none: what is missing, what is not modeled, what does not fit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOptions:
+    """What a command changes for all rows. ``framework``: whose constants, in place of the row's own framework's;
+    ``constants``: single ones of ``Software``.
+    """
+
+    framework: str | None = None
+    constants: Mapping[str, float] = field(default_factory=dict)
+    backends: str = BACKENDS
+    gpu_clock_mhz: float | None = None
+    power_w: float | None = None
+    skew: Skew = UNIFORM
+
+
+AS_IS = RowOptions()
+
+
+def project_row(row: Mapping[str, str], options: RowOptions = AS_IS) -> Point:
+    """The row's step, or the one thing why there is none."""
+    try:
+        return _projected(row, options)
+    except TracelensError as error:
+        return Point(reason=str(error))
+
+
+def _projected(row: Mapping[str, str], options: RowOptions) -> Point:
     reason = _not_modeled(row)
     if reason is not None:
         return Point(reason=reason)
-    try:
-        model = ModelConfig.load(row["model"])
-        parallel, assumptions = configuration(row)
-        if "SFT" in row.get("notes", "") and row.get("framework", "").startswith("Megatron-Bridge "):
-            model, assumptions = replace(model, document=SFT_DOCUMENT), (*assumptions, PACKED)
-        if is_file_name(row["gpu"]):
-            return Point(reason=f"gpu names a device or a cluster, not a file: {shown(row['gpu'])}")
-        system = System.load(row["gpu"]).at_clock(gpu_clock_mhz)
-        found = project(
-            model,
-            replace(parallel, skew=skew),
-            system,
-            sequence=_whole(row, "seq_len"),
-            schedule=_schedule(row, parallel),
-            backends=backends,
-            software=software,
-        )
-    except TracelensError as error:
-        return Point(reason=str(error))
-    return Point(projection=found, assumptions=(*assumptions, *(note for note in found.notes if note != system.note)))
+    model = ModelConfig.load(row["model"])
+    configured = configuration(row)
+    assumptions = list(configured.assumptions)
+    if "SFT" in row.get("notes", "") and row.get("framework", "").startswith("Megatron-Bridge "):
+        model = replace(model, document=SFT_DOCUMENT)
+        assumptions.append(PACKED)
+    system, read_as = system_of(row["gpu"])
+    system = system.at_clock(options.gpu_clock_mhz).at_power(options.power_w)
+    framework = configured.framework if options.framework is None else Framework.load(options.framework)
+    step = functools.partial(_step, row, model, system, framework, options)
+    found = step(configured.parallel)
+    if configured.open_recomputation and found.infeasible is not None:
+        again = step(replace(configured.parallel, recompute="full"))
+        if again.peak_memory.peak < found.peak_memory.peak:
+            found = again
+            assumptions.append("every layer recomputed, because the step does not fit without")
+    elif configured.open_recomputation:
+        assumptions.append("no recomputation")
+    notes = (note for note in found.notes if note != system.note)
+    said = (*assumptions, *filter(None, (read_as,)), *notes)
+    return Point(projection=found, assumptions=said, framework=framework)
+
+
+def _step(
+    row: Mapping[str, str],
+    model: ModelConfig,
+    system: System,
+    framework: Framework,
+    options: RowOptions,
+    parallel: ParallelConfig,
+) -> Projection:
+    software = framework.software(system, parallel.precision, framework.runs(parallel.attention))
+    named = row.get("schedule", "").strip()
+    return project(
+        model,
+        replace(parallel, skew=options.skew),
+        system,
+        sequence=_whole(row, "seq_len", SEQUENCE),
+        schedule=schedule_of(named) if named and parallel.pp > 1 else None,
+        backends=options.backends,
+        software=replace(software, **options.constants),
+    )
 
 
 #: Columns that ``project_rows`` adds.
-ESTIMATES = ("step_time_s_est", "tokens_s_gpu_est", "tflops_gpu_est", "memory_gb_est", "assumed", "reason")
+ESTIMATES = (
+    "step_time_s_est", "step_time_s_low", "step_time_s_high", "tokens_s_gpu_est", "tflops_gpu_est", "memory_gb_est",
+    "fits", "assumed", "reason",
+)  # fmt: skip
 
 
 def project_rows(
-    rows: Sequence[Mapping[str, str]],
-    *,
-    anchor: str | None = None,
-    backends: str = BACKENDS,
-    gpu_clock_mhz: float | None = None,
-    software: Software = PLAIN,
-    skew: Skew = UNIFORM,
+    rows: Sequence[Mapping[str, str]], *, anchor: str | None = None, options: RowOptions = AS_IS
 ) -> tuple[list[dict[str, str]], int]:
-    """The rows with ``ESTIMATES``, and how many were projected. ``anchor``: the id of a row measured as a factor."""
-    base = RowAnchor.of(rows, anchor, backends=backends, software=software) if anchor else None
+    """The rows with ``ESTIMATES``, and how many were projected. ``anchor``: the id of a row measured as a factor.
+
+    ``step_time_s_low`` and ``step_time_s_high``: between them nine of ten steps of the framework's left-out families
+    were; empty for an anchored step.
+    """
+    base = RowAnchor.of(rows, anchor, options) if anchor else None
     answers, answered = [], 0
     for row in rows:
-        point = project_row(row, backends=backends, gpu_clock_mhz=gpu_clock_mhz, software=software, skew=skew)
+        point = project_row(row, options)
         answered += point.projection is not None
         point = point if base is None else base.on(point, row)
-        figures: dict[str, str] = {}
-        if (found := point.projection) is not None:
-            figures = {
-                "step_time_s_est": f"{found.step_us / 1e6:.4f}",
-                "tokens_s_gpu_est": f"{found.tokens_per_s_per_gpu:.1f}",
-                "tflops_gpu_est": f"{found.tflops_gpu:.1f}",
-                "memory_gb_est": f"{found.peak_memory.peak / 1e9:.1f}",
-            }
-        answers.append({**row, **figures, "assumed": "; ".join(point.assumptions), "reason": point.reason or ""})
+        answers.append({**row, **_figures(point, is_anchored=base is not None), "reason": point.reason or ""})
     return answers, answered
+
+
+def _figures(point: Point, *, is_anchored: bool) -> dict[str, str]:
+    figures = {"assumed": "; ".join(point.assumptions)}
+    found = point.projection
+    if found is None:
+        return figures
+    step_s = found.step_us / US_PER_S
+    expected = None if is_anchored or point.framework is None else point.framework.expected(found.model)
+    if expected is not None:
+        figures["step_time_s_low"] = f"{step_s * expected.most[0]:.4f}"
+        figures["step_time_s_high"] = f"{step_s * expected.most[1]:.4f}"
+    return figures | {
+        "step_time_s_est": f"{step_s:.4f}",
+        "tokens_s_gpu_est": f"{found.tokens_per_s_per_gpu:.1f}",
+        "tflops_gpu_est": f"{found.tflops_gpu:.1f}",
+        "memory_gb_est": f"{found.peak_memory.peak / 1e9:.1f}",
+        "fits": "" if found.peak_memory.capacity is None else "no" if found.infeasible else "yes",
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +185,7 @@ class RowAnchor:
     row: Mapping[str, str]
 
     @classmethod
-    def of(
-        cls, rows: Iterable[Mapping[str, str]], row_id: str, *, backends: str = BACKENDS, software: Software = PLAIN
-    ) -> RowAnchor:
+    def of(cls, rows: Iterable[Mapping[str, str]], row_id: str, options: RowOptions = AS_IS) -> RowAnchor:
         """The row whose ``id`` is ``row_id``. UsageError where there is none, or it has no ``step_time_s``, or no
         projection.
         """
@@ -171,7 +196,7 @@ class RowAnchor:
             measured_us = 1e6 * _SECONDS.of(row.get("step_time_s"), "step_time_s")
         except InputError as error:
             raise UsageError(f"--anchor {row_id}: {error}") from None
-        point = project_row(row, backends=backends, software=software)
+        point = project_row(row, options)
         if point.projection is None:
             raise UsageError(f"--anchor {row_id}: {point.reason}")
         return cls(anchor=Anchor.of(point.projection, measured_us, f"row {row_id}"), row=row)
@@ -185,81 +210,116 @@ class RowAnchor:
         return replace(point, projection=found, assumptions=(*point.assumptions, found.notes[-1]))
 
 
-def configuration(row: Mapping[str, str]) -> tuple[ParallelConfig, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """What a row says of its step. ``open_recomputation``: it does not say what is recomputed."""
+
+    parallel: ParallelConfig
+    framework: Framework
+    open_recomputation: bool
+    assumptions: tuple[str, ...]
+
+
+def configuration(row: Mapping[str, str]) -> Configured:
     """The row's parallel configuration, and what was assumed. UsageError where it is none."""
-    stack = next((s for s in STACKS if row.get("framework", "").startswith(s.name)), _OTHER)
-    recompute = _RECOMPUTE[row["recompute"].lower()]
-    tp, precision = _whole(row, "tp"), Precision.of(_spelling(row["precision"]))
-    sharded, shard = _sharding(row)
-    recipe = recipe_of(row) if row["recompute"] == "recipe" else None
-    assumptions = []
-    if row["recompute"] == "recipe":
-        assumptions.append(f"recipe: {recipe}" if recipe is not None else ASSUMED)
-    if row.get("fsdp_shard", "") == "" and _whole(row, "dp") > 1:
-        assumptions.append("optimizer state divided among data-parallel ranks")
+    framework = Framework.load(row.get("framework", "") or "pooled")
+    said, recipe, assumptions = _recomputation(row, framework)
+    tp, pp, cp = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
+    micro_batch, ranks = _whole(row, "mbs", 1), _whole(row, "n_gpus")
+    replicas = _whole(row, "dp", max(ranks // (tp * pp * cp), 1))
+    batch = _whole(row, "gbs", MICRO_BATCHES * micro_batch * replicas)
+    precision = precision_of(row.get("precision", "").strip() or framework.precision)
+    if precision is None:
+        raise UsageError(f"precision {row.get('precision')!r} is not modeled")
+    assumptions += _open_figures(row, framework, micro_batch, replicas)
+    zero, shard = sharding_of(row.get("fsdp_shard", ""), framework.zero)
     parallel = ParallelConfig.of(
-        ranks=_whole(row, "n_gpus"),
-        global_batch=_whole(row, "gbs"),
+        ranks=ranks,
+        global_batch=batch,
         tp=tp,
-        sequence_parallel=tp > 1 and (stack.sequence_parallel or row["recompute"].lower().endswith("+sp")),
-        pp=_whole(row, "pp"),
+        sequence_parallel=tp > 1 and (framework.sequence_parallel or row.get("recompute", "").lower().endswith("+sp")),
+        pp=pp,
         vpp=_whole(row, "vp", 1),
-        cp=_whole(row, "cp"),
-        dp=_whole(row, "dp"),
+        cp=cp,
+        dp=replicas,
         ep=_whole(row, "ep", 1),
         etp=_whole(row, "etp", 1),
-        zero=3 if sharded else 1,
-        shard=shard,
-        micro_batch=_whole(row, "mbs"),
+        zero=zero,
+        shard=None if shard is None or replicas * cp % shard else shard,
+        micro_batch=micro_batch,
         precision=precision,
-        gradients=stack.gradients,
-        recompute=recompute,
-        attention=stack.attention,
-        tp_overlap=stack.nvfp4_tp_overlap if precision == "nvfp4" else stack.tp_overlap,
+        gradients=framework.gradients,
+        attention="unfused" if framework.attention == "unfused" else "flash",
+        tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,
+        **_recomputing(said),
     )
-    return recipe.of(parallel) if recipe is not None else parallel, tuple(assumptions)
+    return Configured(
+        parallel=recipe.of(parallel) if recipe is not None else parallel,
+        framework=framework,
+        open_recomputation=not row.get("recompute", "").strip(),
+        assumptions=tuple(assumptions),
+    )
+
+
+def _open_figures(row: Mapping[str, str], framework: Framework, micro_batch: int, replicas: int) -> Iterator[str]:
+    """What is taken where the row has no figure."""
+    named = {name: row.get(name, "").strip() for name in ("gbs", "mbs", "seq_len", "precision", "fsdp_shard")}
+    if not named["fsdp_shard"] and framework.zero == 1 and replicas > 1:
+        yield "optimizer state divided among data-parallel ranks"
+    if not named["gbs"]:
+        yield f"{MICRO_BATCHES} micro-batches of {micro_batch} per replica: the batch is not stated"
+    elif not named["mbs"]:
+        yield "micro-batches of 1 sequence"
+    if not named["seq_len"]:
+        yield f"sequences of {SEQUENCE} tokens"
+    if not named["precision"]:
+        yield f"{framework.precision}: the precision is not stated"
+
+
+def _recomputation(row: Mapping[str, str], framework: Framework) -> tuple[Recomputation, Recipe | None, list[str]]:
+    text = row.get("recompute", "").strip()
+    if text.lower() != "recipe":
+        return recomputation_of(text or "none") or Recomputation(kind="none"), None, []
+    recipe = recipe_of(row)
+    if recipe is None and framework.recompute_modules:
+        modules = framework.recompute_modules
+        return Recomputation(kind="selective", modules=modules), None, [f"recipe: {', '.join(modules)} recomputed"]
+    return Recomputation(kind="none"), recipe, [f"recipe: {recipe}" if recipe is not None else ASSUMED]
+
+
+def _recomputing(said: Recomputation) -> dict[str, Any]:
+    made: dict[str, Any] = {"recompute": said.kind, "recompute_layers": said.layers}
+    return made | ({"recompute_modules": said.modules} if said.modules else {})
 
 
 def _not_modeled(row: Mapping[str, str]) -> str | None:
-    missing = [name for name in NEEDED if not row.get(name, "").strip()]
-    if row.get("kind") == "moe" and not row.get("ep", "").strip():
-        missing.append("ep")
+    if is_file_name(row.get("gpu", "")):
+        return f"gpu names a device or a cluster, not a file: {shown(row['gpu'])}"
+    needed = (*NEEDED, "ep") if row.get("kind") == "moe" else NEEDED
+    missing = [name for name in needed if not row.get(name, "").strip()]
     if missing:
-        return f"incomplete: {', '.join(missing)} not stated"
-    if "lora" in row.get("notes", "").lower():
-        return "LoRA: most weights have no gradient, which is not modeled"
-    if Precision.parse(_spelling(row["precision"])) not in TRAINED:
-        return f"precision {row['precision']!r} is not modeled"
-    if row["recompute"].lower() not in _RECOMPUTE:
-        return f"recomputation {row['recompute']!r} is not modeled"
-    named = row.get("schedule", "").strip().lower()
-    return f"schedule {named!r} is not modeled" if named and named not in _SCHEDULES else None
+        return f"{missing[0]} is not stated"
+    for name, what, read in _WORDS:
+        said = row.get(name, "").strip()
+        if said and read(said) is None:
+            return f"{what} {said!r} is not modeled"
+    is_lora = row.get("kind") == "lora" or "lora" in row.get("notes", "").lower()
+    return "LoRA: most weights have no gradient, which is not modeled" if is_lora else None
 
 
-def _schedule(row: Mapping[str, str], parallel: ParallelConfig) -> str | None:
-    named = _SCHEDULES.get(row.get("schedule", "").strip().lower())
-    return named if parallel.pp > 1 else None
-
-
-def _sharding(row: Mapping[str, str]) -> tuple[bool, int | None]:
-    """Whether weights are sharded, and among how many ranks where a number says."""
-    text = row.get("fsdp_shard", "").strip()
-    if text.upper() in ("FULL_SHARD", "YES"):
-        return True, None
-    found = re.match(r"\d+", text)
-    ranks = int(found[0]) if found else 0
-    return ranks > 0, ranks or None
+#: Columns whose words are spelled in many ways: what they say, and what reads them.
+_WORDS: tuple[tuple[str, str, Callable[[str], object]], ...] = (
+    ("precision", "precision", precision_of),
+    ("recompute", "recomputation", recomputation_of),
+    ("schedule", "schedule", schedule_of),
+)
 
 
 def _whole(row: Mapping[str, str], name: str, default: int | None = None) -> int:
-    text = row.get(name, "").strip()
+    text = (row.get(name) or "").strip()
     if not text and default is not None:
         return default
     try:
         return _COUNT.count(text, name)
     except InputError as error:
         raise UsageError(str(error)) from None
-
-
-def _spelling(precision: str) -> str:
-    return precision.strip().lower().replace("_", "-")

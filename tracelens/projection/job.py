@@ -31,8 +31,9 @@ from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import ENDS, RankLayer, RankOp
 
 T = TypeVar("T")
-#: How the name of a layer ends that computes in BF16 between narrower ones.
-WIDE = "'"
+#: How the name of a layer ends that computes in BF16 between narrower ones, and of one that is not recomputed among
+#: those that are.
+WIDE, KEPT = "'", "~"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Chunk:
     @property
     def letters(self) -> Counter[str]:
         """Their blocks, in whatever precision."""
-        return Counter(letter for name in self.layers.elements() for letter in name.removesuffix(WIDE))
+        return Counter(letter for name in self.layers.elements() for letter in blocks_of(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,25 +180,40 @@ class Job:
     @functools.cached_property
     def _named(self) -> tuple[str, ...]:
         """The model's layers, those marked that compute in BF16 between narrower ones."""
-        layers, (first, last) = self.model.layers, self.parallel.bf16_layers
+        layers, (first, last) = self._repeated_or_kept(), self.parallel.bf16_layers
         if self.parallel.computed_in.width_bytes >= DType.BF16.width_bytes:
             return tuple(layers)
         wide = {*range(first), *range(max(0, len(layers) - last), len(layers))}
         return tuple(layer + WIDE if at in wide else layer for at, layer in enumerate(layers))
+
+    def _repeated_or_kept(self) -> Sequence[str]:
+        """The model's layers, marked where ``recompute_layers`` leaves one out: those are spread evenly."""
+        layers, count = self.model.layers, self.parallel.recompute_layers
+        if self.parallel.recompute != "full" or count is None or count >= len(layers):
+            return layers
+        every = len(layers)
+        return [
+            layer if (at + 1) * count // every > at * count // every else layer + KEPT
+            for at, layer in enumerate(layers)
+        ]
+
+    def _parallel_of(self, name: str) -> ParallelConfig:
+        """How the layer of that name is computed."""
+        made = replace(self.parallel, precision="bf16") if name.endswith(WIDE) else self.parallel
+        return replace(made, recompute="none") if KEPT in name else made
 
     @functools.cached_property
     def built(self) -> dict[str, list[RankLayer]]:
         """The blocks of each distinct layer, and the ends."""
         built = {}
         for name in dict.fromkeys(self._named):
-            parallel = replace(self.parallel, precision="bf16") if name.endswith(WIDE) else self.parallel
-            letters = name.removesuffix(WIDE)
-            built[name] = [self._block(letter, parallel) for letter in letters]
+            parallel = self._parallel_of(name)
+            built[name] = [self._block(letter, parallel) for letter in blocks_of(name)]
         return {**built, **rank_ops.ends(self.model, self.parallel, self.sequence)}
 
     def _block(self, letter: str, parallel: ParallelConfig) -> RankLayer:
         return self._once(
-            ("block", letter, parallel.precision),
+            ("block", letter, parallel.precision, parallel.recompute),
             lambda: rank_ops.block(self.model, parallel, letter, self.sequence),
         )
 
@@ -224,7 +240,9 @@ class Job:
 
     def _price(self, op: RankOp, factor: float) -> float:
         """Time of an operation (µs) on a rank whose device takes ``factor`` times as long to compute."""
-        time_us = self._prices[0][op.model] * self.software.of(op)
+        experts = self.model.experts
+        biased = experts is not None and experts.bias
+        time_us = self._prices[0][op.model] * self.software.of(op, biased_experts=biased)
         if not op.is_communication:
             time_us *= factor
         return _whole_ns(op.count * time_us)
@@ -238,7 +256,8 @@ class Job:
             price=lambda op: self._price(op, factor),
             host_us=self._host.host_us_per_op,
         )
-        return {name: builder.layer(layers) for name, layers in self.built.items()}
+        made = {True: replace(builder, parallel=replace(self.parallel, recompute="none")), False: builder}
+        return {name: made[KEPT in name].layer(layers) for name, layers in self.built.items()}
 
     def _factor(self, rank: int) -> float:
         straggler = self.options.straggler
@@ -503,7 +522,7 @@ class Job:
         """Peak of one pipeline rank."""
         arguments = (self.model, self.parallel)
         chunks = self.chunks[rank]
-        layers = {layer.removesuffix(WIDE) for chunk in chunks for layer in chunk.layers}
+        layers = {blocks_of(layer) for chunk in chunks for layer in chunk.layers if KEPT not in layer}
         working = max((memory.working_bytes(*arguments, layer, self.sequence) for layer in layers), default=0.0)
         hbm = self.system.device.hbm
         found = memory.stage_memory(
@@ -520,10 +539,10 @@ class Job:
 
     def _kept(self, chunk: Chunk) -> float:
         """Activations of one micro-batch."""
-        arguments = (self.model, self.parallel)
         return sum(
-            count * memory.activation_bytes(*arguments, letter, self.sequence)
-            for letter, count in chunk.letters.items()
+            count * memory.activation_bytes(self.model, self._parallel_of(name), letter, self.sequence)
+            for name, count in chunk.layers.items()
+            for letter in blocks_of(name)
         )
 
     def _later(self, chunk: Chunk) -> float:
@@ -587,6 +606,11 @@ class _Ends:
     def _keep(self, rank: int, at: int, made: Pass) -> Cost:
         self.passes[rank, at] = made
         return cost_of(made)
+
+
+def blocks_of(name: str) -> str:
+    """The letters of a layer's blocks, without its marks."""
+    return name.rstrip(WIDE + KEPT)
 
 
 def cost_of(one: Pass) -> Cost:

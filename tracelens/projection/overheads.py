@@ -23,42 +23,51 @@ from tracelens.workload.rank_ops import RankOp
 
 #: Side of the square product that stands for those which published sustained rates were measured on.
 LARGE = 16384
+#: The products that a Mamba-2 block's scan is counted as.
+SCAN = frozenset({"mamba.scores", "mamba.within", "mamba.state_in", "mamba.state_out"})
 #: From wide to narrow.
 _PRODUCTS = {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp4": DType.FP4_E2M1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """How a framework's kernels and host differ from what backends price: six constants, the defaults not fitted.
+    """How a framework's kernels and host differ from what backends price: eight constants, the defaults not fitted.
 
     ``products``, ``attention`` and ``memory`` multiply the times of matrix products, of attention, and of everything
-    that streams memory. ``host_us_per_op`` is the host's time per launched operation: a kernel takes 3-5 us, and an
-    operation is at least one. ``experts_us``: what it takes longer in a pass over a block of experts, whose token
-    counts it reads back. ``graphed``: the share of all this that partial graphs leave, as found on published steps;
-    of the whole step, nothing.
+    that streams memory; ``scan`` the products that stand for a state-space scan, ``biased_experts`` grouped products
+    with a bias, which run outside of the fused path. ``host_us_per_op`` is the host's time per launched operation: a
+    kernel takes 3-5 us, and an operation is at least one. ``experts_us``: what it takes longer in a pass over a block
+    of experts, whose token counts it reads back. ``graphed``: the share of all this that partial graphs leave, as
+    found on published steps; of the whole step, nothing.
     """
 
     products: float = 1.0
     attention: float = 1.0
     memory: float = 1.0
+    scan: float = 1.0
+    biased_experts: float = 1.0
     host_us_per_op: float = 5.0
     experts_us: float = 0.0
     graphed: float = 0.6
 
     def __post_init__(self) -> None:
-        for name in ("products", "attention", "memory"):
+        for name in ("products", "attention", "memory", "scan", "biased_experts"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
         for name in ("host_us_per_op", "experts_us", "graphed"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
 
-    def of(self, op: RankOp) -> float:
-        """What the time of ``op`` is multiplied with; 1 for communication."""
+    def of(self, op: RankOp, *, biased_experts: bool = False) -> float:
+        """What the time of ``op`` is multiplied with; 1 for communication. ``biased_experts``: the model's have one."""
         if op.part == "attention":
             return self.attention
         if op.is_communication:
             return 1.0
+        if op.name in SCAN:
+            return self.scan
+        if biased_experts and op.part == "experts" and op.model.engine == "matrix":
+            return self.products * self.biased_experts
         return self.products if op.model.engine == "matrix" else self.memory
 
     def left(self, graphs: Graphs) -> Software:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -17,8 +18,9 @@ from tracelens.option_fields import made, takes
 from tracelens.perf_models import GroupedGEMM
 from tracelens.projection import step, step_traces
 from tracelens.projection.assumptions import Hidden, Options, Straggler
+from tracelens.projection.frameworks import Framework, Residuals, named
 from tracelens.projection.job import Run
-from tracelens.projection.overheads import PLAIN, Software
+from tracelens.projection.overheads import Software
 from tracelens.projection.projection_options import ProjectOptions
 from tracelens.projection.step import Lever, Projection
 from tracelens.units import BYTES_PER_GB, NS_PER_US, US_PER_S
@@ -55,6 +57,12 @@ class Result:
     """A projected step. Frames are made when they are asked for."""
 
     projection: Projection
+    framework: Framework | None = None
+
+    @property
+    def expected(self) -> Residuals | None:
+        """How far measured steps of such models were from their projections by this framework's constants."""
+        return None if self.framework is None else self.framework.expected(self.projection.model)
 
     def __repr__(self) -> str:
         found = self.projection
@@ -75,14 +83,19 @@ class Result:
     @property
     def summary(self) -> dict[str, float | str | None]:
         """The figures of the step by name."""
-        found = self.projection
+        found, expected = self.projection, self.expected
+        low, high = (None, None) if expected is None else expected.most
+        step_s = found.step_us / US_PER_S
         return {
-            "step_time_s": found.step_us / US_PER_S,
+            "step_time_s": step_s,
+            "step_time_s_low": None if low is None else low * step_s,
+            "step_time_s_high": None if high is None else high * step_s,
             "tokens_s_gpu": found.tokens_per_s_per_gpu,
             "tflops_gpu": found.tflops_gpu,
             "mfu": found.mfu,
             "memory_gb": found.peak_memory.peak / BYTES_PER_GB,
             "bubble_share": found.bubble_share,
+            "fits": None if found.peak_memory.capacity is None else found.infeasible is None,
             "does_not_fit": found.infeasible,
         }
 
@@ -182,6 +195,8 @@ class Result:
             document[name] = getattr(self, name).to_dict("records")
         document["ops"] = self.ops(self.run.busiest).to_dict("records")
         document["levers"] = [{"change": lever.change, "gain": lever.gain} for lever in self.levers]
+        expected = self.expected
+        document["expected_error"] = None if expected is None else dataclasses.asdict(expected)
         document["notes"] = list(self.projection.notes)
         return json.dumps(document, indent=2) + "\n"
 
@@ -203,7 +218,8 @@ def project(
     asked = made(ProjectOptions, given, options)
     config = model if isinstance(model, ModelConfig) else ModelConfig.load(str(model))
     config = config if asked.document is None else replace(config, document=asked.document)
-    system = (cluster if isinstance(cluster, System) else System.load(cluster)).at_clock(asked.gpu_clock_mhz)
+    system = cluster if isinstance(cluster, System) else System.load(cluster)
+    system = system.at_clock(asked.gpu_clock_mhz).at_power(asked.power_w)
     ranks = _ranks(system, cluster, asked.nodes, asked.gpus)
     replicas = max(ranks // (asked.tp * asked.pp * asked.cp), 1)
     parallel = ParallelConfig.of(
@@ -213,6 +229,7 @@ def project(
         skew=Skew.parse(asked.skew),
         **{**asked.training(), "sequence_parallel": asked.tp > 1 and asked.sequence_parallel},
     )
+    framework = named(asked.framework)
     late = Straggler.parse(asked.straggler) if asked.straggler else None
     if late is not None and late.stage >= asked.pp:
         raise UsageError(
@@ -220,14 +237,15 @@ def project(
         )
     found = step.project(
         config, parallel, system,
-        sequence=asked.sequence, schedule=asked.schedule, backends=asked.backend, software=software_of(asked),
+        sequence=asked.sequence, schedule=asked.schedule, backends=asked.backend,
+        software=_software(asked, framework, system),
         options=Options(fsdp_hidden=Hidden.parse(asked.fsdp_overlap) if asked.fsdp_overlap else None, straggler=late),
     )  # fmt: skip
-    return Result(projection=found)
+    return Result(projection=found, framework=framework if asked.software is None else None)
 
 
 #: Columns of a sweep beside its options.
-SWEPT = ("step_time_s", "tokens_s_gpu", "tflops_gpu", "mfu", "memory_gb", "does_not_fit", "reason")
+SWEPT = ("step_time_s", "tokens_s_gpu", "tflops_gpu", "mfu", "memory_gb", "fits", "does_not_fit", "reason")
 
 
 def sweep(
@@ -246,15 +264,21 @@ def sweep(
     return pd.DataFrame(rows, columns=[*names, *SWEPT])
 
 
-def software_of(asked: ProjectOptions) -> Software:
-    """The framework's constants that were asked for."""
+def constants_of(asked: ProjectOptions) -> dict[str, float]:
+    """Single constants that were asked for."""
     given = {
         "products": asked.gemm_factor,
         "attention": asked.attention_factor,
         "memory": asked.memory_factor,
         "host_us_per_op": asked.host_us,
     }
-    return replace(asked.software or PLAIN, **{name: value for name, value in given.items() if value is not None})
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _software(asked: ProjectOptions, framework: Framework, system: System) -> Software:
+    kernel = framework.runs(asked.attention)
+    base = asked.software or framework.software(system, asked.precision, kernel)
+    return replace(base, **constants_of(asked))
 
 
 def _ranks(system: System, name: object, nodes: int | None, gpus: int | None) -> int:

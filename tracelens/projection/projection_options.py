@@ -44,14 +44,25 @@ class ProjectOptions(TrainingOptions):
     schedule: str | None = option("1f1b, zb-v, ...; default: 1f1b, interleaved with --vpp", metavar="NAME")
     backend: str = option_fields.cost_model(BACKENDS)
     gpu_clock_mhz: float | None = option_fields.gpu_clock_mhz()
-    host_us: float | None = option("host time per launched operation; default: 5", kind=float, metavar="US")
+    power_w: float | None = option(
+        "power limit of a GPU, which lowers its clock", kind=float, metavar="W", flags=("--power",), also=("power",)
+    )
+    framework: str | None = option(
+        "whose fitted constants apply: megatron, llm-foundry, torchtitan ..., ideal: none; default: pooled ones",
+        metavar="NAME",
+    )
+    host_us: float | None = option(
+        "host time per launched operation; default: the framework's", kind=float, metavar="US"
+    )
     gemm_factor: float | None = option(
-        "factor on the time of GEMMs; default: 1",
+        "factor on the time of GEMMs; default: the framework's",
         kind=float, metavar="X", old_flags=("--products-factor",), also=("products_factor",),
     )  # fmt: skip
-    attention_factor: float | None = option("factor on the time of attention; default: 1", kind=float, metavar="X")
+    attention_factor: float | None = option(
+        "factor on the time of attention; default: the framework's", kind=float, metavar="X"
+    )
     memory_factor: float | None = option(
-        "factor on the time of memory-bound operations; default: 1", kind=float, metavar="X"
+        "factor on the time of memory-bound operations; default: the framework's", kind=float, metavar="X"
     )
     software: Software | None = None
 

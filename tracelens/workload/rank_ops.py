@@ -21,6 +21,8 @@ __all__ = [
 
 #: The model's ends, as ``RankLayer.letter`` has them.
 ENDS = ("embedding", "head")
+#: Modules that are one operation.
+_SINGLE = {"attention_out": "attention.out", "mlp_act": "mlp.activation", "mlp_down": "mlp.down"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ def _repeats(module: str, op: RankOp, letter: str) -> bool:
         return name.endswith(".norm") and op.part == "memory"
     if module == "moe_act":
         return name == "experts.activation"
+    if module in _SINGLE:
+        return name == _SINGLE[module]
     if module == "shared_experts":
         return name.startswith(("experts.shared.", "shared."))
     if module == "mla_up_proj":

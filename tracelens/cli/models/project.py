@@ -70,8 +70,8 @@ class ProjectCommand(ProjectOptions):
     )  # fmt: skip
 
 
-CONSTANTS = ("host_us", "gemm_factor", "attention_factor", "memory_factor")
-IN_BATCH = (*CONSTANTS, "batch", "output", "anchor", "backend", "gpu_clock_mhz", "skew")
+CONSTANTS = ("framework", "host_us", "gemm_factor", "attention_factor", "memory_factor")
+IN_BATCH = (*CONSTANTS, "batch", "output", "anchor", "backend", "gpu_clock_mhz", "power_w", "skew")
 OF_ONE_STEP = ("from_report", "traced", "against", "anchor", "trace", "trace_ranks")
 NOT_SWEPT = (*OF_ONE_STEP, "launch", "sweep", "batch", "output", "help")
 
@@ -262,22 +262,24 @@ def _ranks(text: str) -> list[int] | None:
 
 def _run_batch(args: argparse.Namespace) -> int:
     from tracelens.files.data_table import read_rows
-    from tracelens.projection.batch_rows import ESTIMATES, project_rows
-    from tracelens.projection.project import software_of
+    from tracelens.projection.batch_rows import ESTIMATES, RowOptions, project_rows
+    from tracelens.projection.frameworks import named
+    from tracelens.projection.project import constants_of
     from tracelens.report.export import write_rows
     from tracelens.workload.token_routing import Skew
 
     if args.output is None:
         raise UsageError("--batch needs -o FILE.csv")
     rows, columns = read_rows(args.batch)
-    answers, answered = project_rows(
-        rows,
-        anchor=args.anchor,
+    options = RowOptions(
+        framework=named(args.framework).name if args.framework else None,
+        constants=constants_of(options_of(ProjectOptions, args)),
         backends=args.backend,
         gpu_clock_mhz=args.gpu_clock_mhz,
-        software=software_of(options_of(ProjectOptions, args)),
+        power_w=args.power_w,
         skew=Skew.parse(args.skew),
     )
+    answers, answered = project_rows(rows, anchor=args.anchor, options=options)
     write_rows(args.output, [*columns, *ESTIMATES], answers)
     say(f"{answered} of {len(rows)} rows projected, the others have a reason; wrote {args.output}")
     return 0

@@ -16,7 +16,8 @@ def step_text(result: Result) -> str:
     backends = ", ".join(f"{name} {count}" for name, count in found.answered_by.items())
     narrow = "" if p.gradients == "fp32" else f", {p.gradients} gradients"
     routed = "" if found.model.experts is None else f", routing {p.skew}"
-    lines = [
+    lines = [f"does not fit: {found.infeasible}"] if found.infeasible else []
+    lines += [
         f"{found.model.label} on {p.ranks} x {found.system.device.label}: {found.step_us / 1e6:.3f} s per step",
         (
             f"  tp {p.tp} pp {p.pp} vpp {p.vpp} cp {p.cp} dp {p.dp} ep {p.ep} etp {p.etp}, ZeRO {p.zero}, "
@@ -24,6 +25,7 @@ def step_text(result: Result) -> str:
             f"recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
         ),
         f"  {found.tokens_per_s_per_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",
+        *_expected(result),
         f"  cost models: {backends}",
         "",
         "where the time goes (busiest pipeline rank; exposed communication only)",
@@ -49,6 +51,18 @@ def step_text(result: Result) -> str:
     return "\n".join(lines)
 
 
+def _expected(result: Result) -> list[str]:
+    expected, framework = result.expected, result.framework
+    if expected is None or framework is None:
+        return []
+    step_s = result.projection.step_us / 1e6
+    half, most = (f"{low * step_s:.3f} to {high * step_s:.3f} s" for low, high in (expected.half, expected.most))
+    return [
+        f"  expected error {expected.median:.0%}, 9 of 10 below {expected.p90:.0%} ({framework.name} constants)",
+        f"  half of such steps took {half}, 9 of 10 {most}",
+    ]
+
+
 def _memory(result: Result) -> list[str]:
     found = result.projection
     lines = ["memory, GB       weights  grads  optim  activ  logits  other   peak"]
@@ -57,6 +71,4 @@ def _memory(result: Result) -> list[str]:
         parts = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.logits, stage.outside)
         figures = " ".join(f"{value / 1e9:6.1f}" for value in (*parts, stage.peak))
         lines.append(f"  stage {stage.stage:<5}    {figures}")
-    if found.infeasible:
-        lines.append(f"  does not fit: {found.infeasible}")
     return lines

@@ -118,7 +118,7 @@ class Attention(BlockType):
             up = 0 if kept.repeats("mla_up_proj") else 2 * shape.q_heads * shape.d_qk + shape.q_heads * shape.d_v
             projected = 2 * (up + (latent.q_rank or 0) + latent.kv_rank + latent.d_rope)
         per_token = projected + 2 * shape.q_heads * shape.d_v
-        if parallel.attention == "flash":
+        if parallel.attention != "unfused":
             per_token += 4 * shape.q_heads
         elif not kept.repeats("core_attn"):
             length = shape.document_length(kept.sequence)
@@ -197,7 +197,7 @@ def _core_on_rank(rank: TrainingRank, name: str, model: SDPA) -> Iterator[RankOp
         mask="none" if shape.bidirectional else "bottom_right",
         dtype=rank.width,
     )
-    if rank.parallel.attention == "flash":
+    if rank.parallel.attention != "unfused":
         yield RankOp(name=name, phase="forward", part="attention", model=made)
         yield RankOp(name=name, phase="dgrad", part="attention", model=made.backward())
     else:

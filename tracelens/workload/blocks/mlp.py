@@ -25,7 +25,13 @@ class FeedForward(BlockType):
         yield from batch.feed_forward("mlp", batch.shape.ffn or 0, bias=batch.shape.mlp_bias)
 
     def kept_bytes(self, kept: Kept) -> float:
-        return 2 * kept.tokens * (kept.shape.ffn or 0) * (2 + kept.shape.gated) / kept.parallel.tp
+        return (
+            2
+            * kept.tokens
+            * (kept.shape.ffn or 0)
+            * (2 + kept.shape.gated - kept.repeats("mlp_act"))
+            / kept.parallel.tp
+        )
 
     def parts(self, shape: ModelShape) -> tuple[int, ...]:
         return (shape.ffn or 0,)

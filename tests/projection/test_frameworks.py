@@ -1,0 +1,173 @@
+"""Frameworks' files: which one a word means, what their constants do, how published tables are spelled."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelens.backends.system import System
+from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
+from tracelens.projection.batch_rows import RowOptions, project_row
+from tracelens.projection.frameworks import IDEAL, KINDS, Framework, frameworks, named
+from tracelens.projection.frameworks.attention_kernels import kernel_factor
+from tracelens.projection.frameworks.row_words import (
+    precision_of,
+    recomputation_of,
+    schedule_of,
+    sharding_of,
+    system_of,
+)
+from tracelens.projection.overheads import PLAIN
+
+ROW = {
+    "id": "1", "model": "llama3.1-8b", "kind": "dense", "gpu": "H100-80GB-SXM", "n_gpus": "8", "tp": "1", "pp": "1",
+    "cp": "1", "dp": "8", "mbs": "1", "gbs": "32", "seq_len": "4096", "precision": "bf16", "recompute": "none",
+    "framework": "somebody's own",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Megatron-Bridge 26.04 NeMo Container", "megatron"), ("NVIDIA NeMo Framework Release 25.01", "megatron"),
+        ("PyTorch NVIDIA Release 25.09 (MLPerf v5.1)", "megatron"), ("Megatron-LM (Selene)", "megatron-2022"),
+        ("NeMo AutoModel 25.11", "automodel"), ("torchtitan 0.2", "torchtitan"), ("Primus/torchtitan", "torchtitan"),
+        ("Primus/Megatron-LM", "primus"), ("llm-foundry/Composer FSDP", "llm-foundry"), ("MaxText", "maxtext"),
+        ("my own loop", "pooled"), ("ideal", IDEAL),
+    ],
+)  # fmt: skip
+def test_a_table_s_words_name_a_framework(said: str, name: str) -> None:
+    assert Framework.load(said).name == name
+
+
+def test_every_file_says_what_its_constants_were_fitted_on() -> None:
+    for each in frameworks().values():
+        assert each.source
+        assert each.fitted_on
+        for found in each.residuals.values():
+            assert found.most[0] <= found.half[0] < found.half[1] <= found.most[1]
+            assert found.median <= found.p90
+    assert set(frameworks()["pooled"].residuals) == set(KINDS)
+
+
+def test_the_default_is_pooled_and_ideal_is_the_bare_model() -> None:
+    system = System.load("h100-sxm")
+    assert named(None).name == "pooled"
+    assert named("ideal").software(system, "bf16") == PLAIN
+    assert named("ideal").software(system, "fp8", "cudnn") == PLAIN
+    with pytest.raises(UsageError, match="megatorn"):
+        named("megatorn")
+
+
+def test_products_differ_by_device_and_precision() -> None:
+    megatron = Framework.load("megatron")
+    factors = {
+        (device, precision): megatron.software(System.load(device), precision).products
+        for device in ("b200", "gb300", "mi300x") for precision in ("bf16", "nvfp4")
+    }  # fmt: skip
+    assert len(set(factors.values())) == 6
+    assert factors["mi300x", "bf16"] == megatron.products["any"]["bf16"]
+
+
+def test_flash_attention_2_runs_on_hopper_at_its_rate_per_unit_and_clock() -> None:
+    """97 TFLOPS causal on A100 are 97 x 132 x 1830 / (108 x 1410) = 154 on H100: far below what its own kernel does."""
+    a100, h100 = HardwareSpec.load("a100-sxm-80gb"), HardwareSpec.load("h100-sxm")
+    assert kernel_factor("fa2", a100) == 1.9
+    assert kernel_factor("fa2", h100) > 2 * kernel_factor("fa3", h100)
+    assert kernel_factor("fa1", a100) == 2 * kernel_factor("fa2", a100)
+    assert kernel_factor("cudnn", h100) == kernel_factor("flash", h100) == 1.0
+
+
+def test_a_row_takes_its_framework_s_constants_and_bounds_lie_around_the_step() -> None:
+    fitted, bare = project_row(ROW), project_row(ROW, RowOptions(framework="ideal"))
+    assert fitted.projection is not None
+    assert bare.projection is not None
+    assert fitted.framework is not None
+    assert fitted.framework.name == "pooled"
+    assert fitted.projection.step_us > bare.projection.step_us
+    expected = fitted.framework.expected(fitted.projection.model)
+    assert expected is not None
+    assert expected.most[0] < 1 < expected.most[1]
+    assert bare.framework is not None
+    assert bare.framework.expected(bare.projection.model) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "assumed"),
+    [
+        ({"dp": "", "tp": "", "pp": "", "cp": ""}, None),
+        ({"gbs": ""}, "32 micro-batches of 1 per replica: the batch is not stated"),
+        ({"seq_len": ""}, "sequences of 4096 tokens"),
+        ({"precision": ""}, "bf16: the precision is not stated"),
+        ({"recompute": "", "fsdp_shard": "FULL_SHARD"}, "no recomputation"),
+        ({"gpu": "H100-96GB-HBM2e-500W"}, "H100-96GB-HBM2e-500W read as h100-sxm-96gb-hbm2e at 500 W"),
+    ],
+)
+def test_a_row_that_leaves_something_open_is_projected_and_says_what_was_taken(
+    changed: dict[str, str], assumed: str | None
+) -> None:
+    point = project_row(ROW | changed)
+    assert point.projection is not None, point.reason
+    assert assumed is None or assumed in point.assumptions
+
+
+def test_where_recomputation_is_not_stated_a_step_that_does_not_fit_recomputes() -> None:
+    row = ROW | {
+        "model": "llama3.1-70b",
+        "recompute": "",
+        "framework": "torchtitan",
+        "mbs": "4",
+        "n_gpus": "64",
+        "dp": "64",
+    }
+    point = project_row(row | {"gbs": "256", "seq_len": "8192"})
+    assert point.projection is not None
+    assert point.projection.parallel.recompute == "full"
+    assert any("does not fit without" in said for said in point.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("said", "precision"),
+    [
+        ("amp_fp8", "fp8"), ("FP8-rowwise", "fp8"), ("FP8-tensorwise", "fp8"), ("FP8 (delayed)", None), ("FP8-CS", "fp8"),
+        ("FP8-MX", "mxfp8"), ("amp_bf16", "bf16"), ("bf16-mixed", "bf16"), ("float8_rowwise", "fp8"), ("int8", None),
+    ],
+)  # fmt: skip
+def test_precisions_are_read_as_published(said: str, precision: str | None) -> None:
+    assert precision_of(said) == precision
+
+
+def test_recomputation_schedules_and_sharding_are_read_as_published() -> None:
+    per_op, some = recomputation_of("per-op SAC"), recomputation_of("full, 72 of 80 layers")
+    assert per_op is not None
+    assert per_op.kind == "selective"
+    assert some is not None
+    assert (some.kind, some.layers) == ("full", 72)
+    assert recomputation_of("whatever") is None
+    assert schedule_of("Interleaved1F1B") == schedule_of("1F1B-interleaved") == "interleaved"
+    assert schedule_of("ZBV") == "zb-v"
+    assert sharding_of("FULL_SHARD", 1) == (3, None)
+    assert sharding_of("HSDP 8", 1) == (3, 8)
+    assert sharding_of("", 1) == (1, None)
+
+
+def test_a_power_limit_lowers_the_clock_by_its_cube_root() -> None:
+    limited, note = system_of("H100-80GB-SXM (350 W)")
+    whole = HardwareSpec.load("h100-sxm")
+    assert limited.device.clock_scale == pytest.approx(0.5 ** (1 / 3))
+    assert limited.device.matrix["bf16"].peak_tflops_s == pytest.approx(
+        whole.matrix["bf16"].peak_tflops_s * 0.5 ** (1 / 3)
+    )
+    assert note == "H100-80GB-SXM (350 W) read as h100-sxm at 350 W"
+
+
+def test_partial_recomputation_lies_between_none_and_full() -> None:
+    row = ROW | {"model": "llama3.1-70b", "n_gpus": "64", "dp": "64", "gbs": "64", "fsdp_shard": "yes"}
+    steps = {}
+    for said in ("none", "full, 40 of 80 layers", "full"):
+        point = project_row(row | {"recompute": said}, RowOptions(framework="ideal"))
+        assert point.projection is not None
+        steps[said] = point.projection
+    none, half, full = steps.values()
+    assert half.step_us == pytest.approx((none.step_us + full.step_us) / 2, rel=0.02)
+    assert full.peak_memory.activations < half.peak_memory.activations < none.peak_memory.activations
