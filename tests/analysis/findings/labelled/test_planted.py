@@ -1,0 +1,174 @@
+"""Each bottleneck planted in a healthy program is its first finding, with the planted time as the gain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.analysis.findings.labelled.program import CALL, DISPATCH, LATENCY, Program
+
+DEVICES = ("h100-sxm", "mi300x")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """``plant`` adds one bottleneck to a program and returns the time (µs) that is lost to it, for each step."""
+
+    name: str
+    device: str
+    kind: str
+    plant: Callable[[Program], float]
+    steps: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.device}"
+
+
+#: kind -> events of the host that are it, as (category, name).
+HOST_EVENTS = {
+    "idle: Python or other host work": [("python_function", "train.py(31): augment")],
+    "idle: first-time loading": [("cuda_runtime", "cuLibraryLoadData"), ("cuda_driver", "cuModuleLoadData")],
+    "idle: allocator": [("cuda_runtime", "cudaMalloc"), ("cuda_runtime", "cudaFree"), ("cuda_runtime", "hipMalloc")],
+    "idle: Python garbage collection": [("user_annotation", "Python GC")],
+    "idle: compilation": [("user_annotation", "compile_fx_inner (dynamo_timed)"), ("cpu_op", "CachingAutotuner.benchmark_all_configs")],
+    "idle: data loading": [("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")],
+    "idle: communication on the host": [("user_annotation", "gloo:all_reduce")],
+    "idle: profiler overhead": [("overhead", "Activity Buffer Request")],
+}  # fmt: skip
+
+
+def pause(cat: str, name: str, idle: float) -> Callable[[Program], float]:
+    def plant(program: Program) -> float:
+        program.busy(name, idle, cat)
+        return idle - LATENCY
+
+    return plant
+
+
+def synchronized(count: int) -> Callable[[Program], float]:
+    """Each wait empties the queue: the device idles for the return of the call, a dispatch and a launch."""
+
+    def plant(program: Program) -> float:
+        for _ in range(count):
+            program.wait()
+            program.host += 20
+            program.gemm(1024, 1024, 1024)
+        return count * 20.0
+
+    return plant
+
+
+def launch_bound(count: int, each: float) -> Callable[[Program], float]:
+    """Kernels of ``each`` µs behind launches of 8: the rest of the 8 is idle."""
+
+    def plant(program: Program) -> float:
+        program.wait()
+        for _ in range(count):
+            program.op("mine::tiny", "tiny_kernel", each, [[64]])
+        return count * (DISPATCH - each)
+
+    return plant
+
+
+def fp32(m: int) -> Callable[[Program], float]:
+    def plant(program: Program) -> float:
+        slow, fast = (program.tflops("vector", "fp32"), program.tflops("matrix", "tf32"))
+        duration = 2 * m**3 / slow / 1e6
+        program.op("aten::mm", "ampere_sgemm_128x64_tn", duration, [[m, m], [m, m]], dtype="float")
+        return duration * (1 - slow / fast)
+
+    return plant
+
+
+def attention(batch: int, length: int) -> Callable[[Program], float]:
+    """Scores of ``batch`` x ``length`` x ``length`` through HBM: three times as long as the fused kernel's roofline."""
+
+    def plant(program: Program) -> float:
+        flops = 4 * batch * length * length * 64
+        fused = flops / program.tflops("matrix", "bf16") / 1e6
+        q, s = [batch, length, 64], [batch, length, length]
+        parts = (fused * 4, fused * 6, fused * 2)
+        program.op("aten::bmm", "Cijk_bmm", parts[0], [q, [batch, 64, length]])
+        program.op("aten::_softmax", "softmax_warp_forward", parts[1], [s, [], []], scalars=["", "-1", "False"])
+        program.op("aten::bmm", "Cijk_bmm", parts[2], [s, q])
+        return sum(parts) - fused
+
+    return plant
+
+
+def slow_gemm(slowdown: float) -> Callable[[Program], float]:
+    def plant(program: Program) -> float:
+        lost = sum(program.gemm(8192, 2048, 4096, slowdown=slowdown) * (1 - 0.97 / slowdown) for _ in range(4))
+        return lost
+
+    return plant
+
+
+def communication(ms: float) -> Callable[[Program], float]:
+    def plant(program: Program) -> float:
+        program.op("nccl:all_reduce", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 1e3 * ms, [[1024, 1024]])
+        return 1e3 * ms
+
+    return plant
+
+
+def copies(ms: float) -> Callable[[Program], float]:
+    def plant(program: Program) -> float:
+        size = int(ms * 20e6)  # 20 GB/s
+        program.built.op("aten::copy_", program.host, DISPATCH)
+        program.launch("Memcpy HtoD (Pageable -> Device)", 1e3 * ms, at=program.host + 1, cat="gpu_memcpy", bytes=size)
+        program.host += DISPATCH
+        return 1e3 * ms
+
+    return plant
+
+
+def cases() -> Iterator[Case]:
+    for device in DEVICES:
+        for kind, events in HOST_EVENTS.items():
+            for cat, name in events:
+                for idle in (900.0, 4_000.0):
+                    yield Case(name=f"{name}-{idle:g}", device=device, kind=kind, plant=pause(cat, name, idle))
+        for count in (20, 80):
+            yield Case(name=f"{count} waits", device=device, kind="idle: blocking copy or synchronization", plant=synchronized(count))
+        for each in (1.0, 3.0):
+            yield Case(name=f"kernels of {each:g}", device=device, kind="idle: launch-bound", plant=launch_bound(400, each))
+        for batch, length in ((96, 2048), (32, 4096)):
+            yield Case(name=f"attention {length}", device=device, kind="attention_from_parts", plant=attention(batch, length))
+        for slowdown in (1.8, 3.0):
+            yield Case(name=f"gemm x{slowdown:g}", device=device, kind="op_below_roofline: compute", plant=slow_gemm(slowdown))
+        for ms in (1.0, 5.0):
+            yield Case(name=f"all-reduce {ms:g} ms", device=device, kind="exposed_communication", plant=communication(ms))
+            yield Case(name=f"copy {ms:g} ms", device=device, kind="exposed_copies", plant=copies(ms))
+    for m in (4096, 8192):
+        yield Case(name=f"fp32 {m}", device="h100-sxm", kind="fp32_without_tf32", plant=fp32(m))
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=str)
+def test_the_planted_bottleneck_is_the_first_finding(case: Case) -> None:
+    program = Program(case.device)
+    program.healthy()
+    planted = case.plant(program)
+    program.healthy()
+    program.wait()
+    first, *_ = program.summary().findings or [None]
+    assert first is not None, "nothing found"
+    assert first.kind == case.kind, [(each.kind, each.gain_us, each.why) for each in program.summary().findings]
+    assert first.gain_us == pytest.approx(planted, rel=0.1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("count", [20, 200])
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_a_healthy_program_has_no_finding_above_three_percent(device: str, count: int, steps: int) -> None:
+    program = Program(device)
+    for _ in range(max(1, steps)):
+        program.healthy(count)
+        if steps:
+            program.step()
+    program.wait()
+    summary = program.summary()
+    window_us = summary.steps.time_us if summary.steps else summary.busy.total_us
+    assert [(each.kind, each.gain_us / window_us) for each in summary.findings if each.gain_us > 0.03 * window_us] == []
