@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.analysis.findings.labelled.program import CALL, DISPATCH, LATENCY, Program
+from tests.analysis.findings.labelled.program import DISPATCH, LATENCY, Program
 
 DEVICES = ("h100-sxm", "mi300x")
 
@@ -54,8 +54,8 @@ def synchronized(count: int) -> Callable[[Program], float]:
         for _ in range(count):
             program.wait()
             program.host += 20
-            program.gemm(1024, 1024, 1024)
-        return count * 20.0
+            program.gemm()
+        return count * (2 + 20 + 1 + LATENCY)
 
     return plant
 
@@ -100,8 +100,7 @@ def attention(batch: int, length: int) -> Callable[[Program], float]:
 
 def slow_gemm(slowdown: float) -> Callable[[Program], float]:
     def plant(program: Program) -> float:
-        lost = sum(program.gemm(8192, 2048, 4096, slowdown=slowdown) * (1 - 0.97 / slowdown) for _ in range(4))
-        return lost
+        return sum(program.gemm(8192, 2048, 4096, slowdown=slowdown) * (1 - 0.97 / slowdown) for _ in range(4))
 
     return plant
 
@@ -132,15 +131,23 @@ def cases() -> Iterator[Case]:
                 for idle in (900.0, 4_000.0):
                     yield Case(name=f"{name}-{idle:g}", device=device, kind=kind, plant=pause(cat, name, idle))
         for count in (20, 80):
-            yield Case(name=f"{count} waits", device=device, kind="idle: blocking copy or synchronization", plant=synchronized(count))
+            yield Case(name=f"{count} waits", device=device, kind="queue_drained_by_waits", plant=synchronized(count))
         for each in (1.0, 3.0):
-            yield Case(name=f"kernels of {each:g}", device=device, kind="idle: launch-bound", plant=launch_bound(400, each))
+            yield Case(
+                name=f"kernels of {each:g}", device=device, kind="idle: launch-bound", plant=launch_bound(400, each)
+            )
         for batch, length in ((96, 2048), (32, 4096)):
-            yield Case(name=f"attention {length}", device=device, kind="attention_from_parts", plant=attention(batch, length))
+            yield Case(
+                name=f"attention {length}", device=device, kind="attention_from_parts", plant=attention(batch, length)
+            )
         for slowdown in (1.8, 3.0):
-            yield Case(name=f"gemm x{slowdown:g}", device=device, kind="op_below_roofline: compute", plant=slow_gemm(slowdown))
+            yield Case(
+                name=f"gemm x{slowdown:g}", device=device, kind="op_below_roofline: compute", plant=slow_gemm(slowdown)
+            )
         for ms in (1.0, 5.0):
-            yield Case(name=f"all-reduce {ms:g} ms", device=device, kind="exposed_communication", plant=communication(ms))
+            yield Case(
+                name=f"all-reduce {ms:g} ms", device=device, kind="exposed_communication", plant=communication(ms)
+            )
             yield Case(name=f"copy {ms:g} ms", device=device, kind="exposed_copies", plant=copies(ms))
     for m in (4096, 8192):
         yield Case(name=f"fp32 {m}", device="h100-sxm", kind="fp32_without_tf32", plant=fp32(m))

@@ -1,14 +1,23 @@
-"""The GPU's queue is empty while the host launches: kernels are shorter than their launches."""
+"""The host launches more slowly than the GPU runs: what it costs between launches is idle time of one cause."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.host.before_first_launch import before_first_launch
+from tracelens.analysis.findings.host.drained_queue import drained
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.idle.host_time import LAUNCH_BOUND
+from tracelens.analysis.idle.host_time import HOST_WORK, LAUNCH_BOUND
+from tracelens.analysis.idle.idle_time import LATENCY
+
+#: Python between two launches, with the profiler on; what takes longer is work of its own.
+_BETWEEN_LAUNCHES_NS = 100_000
+#: Share of the window from which a trace is called CPU-bound.
+_CPU_BOUND = 0.25
 
 
 @finding(
@@ -18,8 +27,18 @@ from tracelens.analysis.idle.host_time import LAUNCH_BOUND
         costs="Every launch costs the host some microseconds, in eager mode tens with dispatch and Python.",
         remedy="CUDA or HIP graphs, torch.compile(mode='reduce-overhead'), fused kernels, a larger batch",
         wrong_when="The profiler itself slows the host down: compare the step time without it.",
+        references=("https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/",),
     ),
 )
 def launch_bound(seen: Observed) -> Iterator[Candidate]:
-    """Idle time of this cause."""
-    yield from idle_of_cause(seen, LAUNCH_BOUND)
+    """Idle time in launches, in the Python between them, and until what was launched begins."""
+    short = seen.idle.end - seen.idle.start < _BETWEEN_LAUNCHES_NS
+    parts = seen.idle_of(LAUNCH_BOUND, LATENCY) | (seen.idle_of(HOST_WORK) & short)
+    parts &= ~drained(seen) & ~before_first_launch(seen)
+    if not (parts & seen.idle_of(LAUNCH_BOUND)).any():
+        return
+    for candidate in idle_of_cause(seen, LAUNCH_BOUND, parts):
+        if float(candidate.figures[0].value) < _CPU_BOUND:
+            yield candidate
+        else:
+            yield replace(candidate, why=candidate.why.replace("GPU idle", "CPU-bound: GPU idle"))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
+#: Share of the roofline from which a call is as good as it gets.
+_NEAR = 0.95
 #: Lines of one kind.
 _MOST = 6
 
@@ -27,6 +29,7 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
     unified = seen.rows
     gains = unified["kernel_us_sum"] - unified["roofline_us"] * unified["operation_count"]
     counts = unified["wire_mb"].isna() & ~unified["category"].isin((*COMMUNICATION, COPY)) & ~_at_launch_floor(unified)
+    counts &= ~(unified["roofline_us"] > _NEAR * unified["kernel_us_mean"])
     counts &= gains > MIN_GAIN * seen.window_ns / NS_PER_US
     counts &= _kinds(unified) == kind
     for index in gains[counts].sort_values(ascending=False, kind="stable").index[:_MOST]:
