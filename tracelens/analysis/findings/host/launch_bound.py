@@ -16,6 +16,8 @@ from tracelens.analysis.idle.idle_time import LATENCY
 
 #: Python between two launches, with the profiler on; what takes longer is work of its own.
 _BETWEEN_LAUNCHES_NS = 100_000
+#: Share that launches must have of it: else the Python is the cause, not the launches.
+_LEAST_LAUNCHES = 0.1
 #: Share of the window from which a trace is called CPU-bound.
 _CPU_BOUND = 0.25
 
@@ -32,11 +34,12 @@ _CPU_BOUND = 0.25
 )
 def launch_bound(seen: Observed) -> Iterator[Candidate]:
     """Idle time in launches, in the Python between them, and until what was launched begins."""
-    short = seen.idle.end - seen.idle.start < _BETWEEN_LAUNCHES_NS
-    parts = seen.idle_of(LAUNCH_BOUND, LATENCY) | (seen.idle_of(HOST_WORK) & short)
-    parts &= ~drained(seen) & ~before_first_launch(seen)
-    if not (parts & seen.idle_of(LAUNCH_BOUND)).any():
-        return
+    length = seen.idle.end - seen.idle.start
+    others = drained(seen) | before_first_launch(seen)
+    launches, between = seen.idle_of(LAUNCH_BOUND), seen.idle_of(HOST_WORK) & (length < _BETWEEN_LAUNCHES_NS)
+    parts = (launches | between | seen.idle_of(LATENCY)) & ~others
+    if length[launches & ~others].sum() < _LEAST_LAUNCHES * length[parts].sum():
+        parts &= ~between
     for candidate in idle_of_cause(seen, LAUNCH_BOUND, parts):
         if float(candidate.figures[0].value) < _CPU_BOUND:
             yield candidate
