@@ -237,7 +237,8 @@ class ModelShape:
     as many whole ones as come nearest. ``vocab`` 0: the model's tokens are no words, embedding and logits are left out.
     ``block_figures``: (table's name, figures) of block types that are not built in.
 
-    ``gate_width``: elements per query head of a gate on attention's result. ``key_is_value``: values are the keys
+    ``gate_width``: elements per query head of a gate on attention's result. ``value_dim``: elements of a head's value
+    where they are not ``head_dim``. ``key_is_value``: values are the keys
     before their norm, and need no projection. ``qk_norm_joint``: the norm of queries and keys goes over all heads.
     ``post_norms``: a norm after each block too. ``streams``: residual streams of hyper-connections (0: one, plain).
     ``residual_block``: every so many layers, their sum is kept, and each block reads a mixture of all that are kept (0:
@@ -273,6 +274,7 @@ class ModelShape:
     block_figures: tuple[tuple[str, Any], ...] = ()
     variants: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
     gate_width: int = 0
+    value_dim: int | None = None
     key_is_value: bool = False
     qk_norm_joint: bool = False
     post_norms: bool = False
@@ -302,7 +304,8 @@ class ModelShape:
     @property
     def d_v(self) -> int:
         """Elements of one head's value."""
-        return self.head_dim or 0 if self.latent_attention is None else self.latent_attention.d_v
+        latent = self.latent_attention
+        return self.value_dim or self.head_dim or 0 if latent is None else latent.d_v
 
     def document_length(self, sequence: int) -> int:
         """Tokens of the longest document in a sequence of that many."""

@@ -28,7 +28,7 @@ _OTHER_BLOCKS = (
     "mamba", "ssm", "rwkv", "retention", "hyena", "recurrent", "lru_", "linear_attn", "lightning", "index_", "sparse_",
     "compress", "altup", "laurel", "per_layer_input", "moba", "mem_", "kda", "gdn", "cross_attention", "cross_layers",
     "is_encoder_decoder", "num_encoder_layers", "encoder_layers", "decoder_layers", "d_conv", "conv_l_cache",
-    "type_vocab_size", "num_kv_shared_layers", "zero_expert_num", "state_size",
+    "type_vocab_size", "num_kv_shared_layers", "share_q_dim", "zero_expert_num", "state_size",
 )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ def decoder(keys: Keys, family: Family) -> dict[str, Any]:
         "q_heads": heads,
         "kv_heads": heads if latent else keys.whole("num_key_value_heads", "num_attention_groups") or heads,
         "head_dim": None if latent else head_dim(keys, hidden, heads),
+        "value_dim": None if latent else keys.whole("v_head_dim"),
         "latent_attention": latent,
         "tied_embeddings": keys.flag("tie_word_embeddings", family.tied),
         "norm": family.norm,

@@ -61,15 +61,15 @@ _GLM = Family(qk_norm="head", out_bias_too=False)
 #: Model types by what their configs call themselves.
 FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(
-        ("llama", "mistral", "ministral", "ministral3", "mistral3", "mixtral", "deepseek_v2", "deepseek_v3", "kimi_k2",
-         "deepseek_v32", "glm_moe_dsa", "deepseek_v4", "deepseek_ref", "phi3", "phimoe", "deci", "nemotron-nas",
-         "smollm3", "granite", "granitemoe", "granitemoeshared", "exaone", "ernie4_5", "ernie4_5_moe", "minicpm",
-         "minicpm3", "internlm2", "internlm3", "yi", "aquila", "baichuan", "bailing_moe", "solar", "apertus_like"),
+        ("llama", "mistral", "ministral", "ministral3", "mistral3", "mixtral", "deepseek_v2", "deepseek_v3",
+         "kimi_k2", "deepseek_v32", "glm_moe_dsa", "deepseek_v4", "deepseek_ref", "phi3", "phimoe", "deci",
+         "nemotron-nas", "smollm3", "granite", "granitemoe", "granitemoeshared", "granitemoehybrid", "bamba",
+         "exaone", "ernie4_5", "ernie4_5_moe", "minicpm", "minicpm3", "internlm2", "internlm3", "yi", "aquila",
+         "baichuan", "bailing_moe", "solar"),
         _PLAIN,
     ),
     "qwen2": _QWEN2,
-    "qwen2_vl_text": _QWEN2,
-    "qwen2_5_vl_text": _QWEN2,
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), _QWEN2),
     "mimo": Family(qkv_bias=True, out_bias_too=False, windows="switched"),
     "mimo_v2_flash": Family(out_bias_too=False),
     "qwen2_moe": Family(qkv_bias=True, out_bias_too=False, windows="switched", shared_gate=True),

@@ -14,13 +14,14 @@ from tracelens.workload.blocks import (
     GATED_DELTA_NET,
     KIMI_DELTA_ATTENTION,
     LIGHTNING_ATTENTION,
+    MAMBA,
     SINGLE_LINEAR,
     SPARSE_LATENT_ATTENTION,
     WINDOWED_ATTENTION,
 )
 from tracelens.workload.huggingface.families import Family
 from tracelens.workload.huggingface.keys import Keys
-from tracelens.workload.model_shape import CompressedAttention, Indexer, LatentAttention, LinearHeads
+from tracelens.workload.model_shape import CompressedAttention, Indexer, LatentAttention, LinearHeads, Mamba
 
 #: Qwen2's and Qwen3's default of ``max_window_layers``: as many layers attend everything, those after it a window.
 _QWEN_FULL_LAYERS = 28
@@ -67,7 +68,7 @@ def mixers(keys: Keys, family: Family, layers: int, shape: dict[str, Any]) -> li
         return _compressed(keys, layers, shape)
     _gates(keys, family, shape)
     full = _full_attention(keys, shape)
-    linear = _linear_layers(keys, family, layers, shape)
+    linear = _state_space_layers(keys, layers, shape) or _linear_layers(keys, family, layers, shape)
     if linear is not None:
         return [linear[i] or full for i in range(layers)]
     sparse = keys.section("sparse_attention_config")
@@ -105,6 +106,27 @@ def _full_attention(keys: Keys, shape: dict[str, Any]) -> Mixer:
     if keys.flag("attention_k_eq_v", False):
         changes["key_is_value"] = True
     return Mixer(ATTENTION.letter, changes)
+
+
+def _state_space_layers(keys: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer | None] | None:
+    """Mamba-2 in the layers that a list says (Granite 4, Bamba), else None; None in all for a model without."""
+    kinds, attention = keys.listed("layer_types", str), keys.listed("attn_layer_indices", int)
+    if not keys.whole("mamba_n_heads") or not (kinds or attention):
+        return None
+    shape["mamba"] = Mamba(
+        heads=keys.needed("mamba_n_heads"),
+        head_dim=keys.needed("mamba_d_head"),
+        groups=keys.needed("mamba_n_groups"),
+        state=keys.needed("mamba_d_state"),
+        conv=keys.needed("mamba_d_conv"),
+        chunk=keys.needed("mamba_chunk_size"),
+    )
+    keys.get("mamba_expand", "mamba_conv_bias", "mamba_proj_bias")
+    if attention:
+        return [None if i in attention else Mixer(MAMBA.letter) for i in range(layers)]
+    _check_length(keys, "layer_types", kinds, layers)
+    _check_kinds(keys, kinds, ("mamba", "attention", "full_attention"))
+    return [Mixer(MAMBA.letter) if kind == "mamba" else None for kind in kinds]
 
 
 def _linear_layers(keys: Keys, family: Family, layers: int, shape: dict[str, Any]) -> list[Mixer | None] | None:
@@ -226,6 +248,7 @@ def _windowed_heads(keys: Keys, shape: dict[str, Any]) -> dict[str, Any]:
     heads = keys.whole("swa_num_attention_heads") or other.whole("num_attention_heads")
     shared = keys.whole("swa_num_key_value_heads") or other.whole("num_attention_groups")
     found = {"q_heads": heads, "kv_heads": shared, "head_dim": keys.whole("swa_head_dim")}
+    found["value_dim"] = keys.whole("swa_v_head_dim")
     changes = {name: value for name, value in found.items() if value and value != shape[name]}
     if keys.flag("add_swa_attention_sink_bias", False):
         changes["sinks"] = True

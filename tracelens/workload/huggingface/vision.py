@@ -53,7 +53,8 @@ def _style(vision: Keys, projector: int) -> dict[str, Any]:
         "projector": 0 if is_pooled else projector,
         "bias": not any(each is False for each in biases),
         "norm": "rms" if is_rms else "layer",
-        **dict.fromkeys(("gated", "qk_norm", "post_norms"), is_pooled),
+        "gated": is_pooled or vision.get("hidden_act") == "silu",
+        **dict.fromkeys(("qk_norm", "post_norms"), is_pooled),
     }
 
 
