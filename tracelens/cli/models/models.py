@@ -12,7 +12,7 @@ from tracelens.files.safe_text import json_safe
 from tracelens.files.say import emit, say
 from tracelens.workload import ModelConfig
 
-_HEADER = ("name", "parameters", "active", "layers", "cache B/token", "dtype", "label")
+_HEADER = ("name", "parameters", "active", "blocks", "cache B/token", "dtype", "label")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
