@@ -124,6 +124,52 @@ def test_spellings_met_in_data_are_understood(spelling, name):
     assert ModelConfig.load(spelling).name == name
 
 
+VARIANTS = """
+source = "x"
+blocks = "2(a-) *f"
+hidden = 8
+vocab = 16
+q_heads = 2
+kv_heads = 2
+head_dim = 4
+ffn = 32
+[variants.a]
+block = "w"
+window = 4
+kv_heads = 1
+[variants.f]
+block = "-"
+ffn = 16
+"""
+
+
+def test_blocks_with_other_figures_have_letters_of_their_own(tmp_path):
+    path = tmp_path / "m.toml"
+    path.write_text(VARIANTS)
+    model = ModelConfig.load(path)
+    near, full = 8 * (2 + 1 + 1) * 4 + 8 * 8, 8 * (2 + 2 + 2) * 4 + 8 * 8
+    assert model.parameters().total == 2 * 16 * 8 + 2 * near + full + 2 * 2 * 8 * 32 + 2 * 8 * 16 + 7 * 8
+    assert [model.of(letter).window for letter in model.blocks] == [4, None, 4, None, None, None]
+    assert model.layers == (model.blocks[:2], model.blocks[2:4], model.blocks[4:])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('block = "w"', 'block = "Q"', "variants.a.block must be one of the letters"),
+        ("window = 4", "widow = 4", "variants.a.widow is not a key of a model file; did you mean window?"),
+        ("2(a-)", "2(b-)", "blocks must be runs of the letters"),
+        ("window = 4\n", "", "blocks have 'w', but window is missing"),
+    ],
+)
+def test_a_wrong_variant_is_one_clear_error(tmp_path, old, new, message):
+    path = tmp_path / "m.toml"
+    path.write_text(VARIANTS.replace(old, new))
+    with pytest.raises(InputError) as caught:
+        ModelConfig.load(path)
+    assert message in str(caught.value)
+
+
 def test_an_unknown_name_proposes_a_near_one():
     with pytest.raises(UsageError, match=r"no model named 'lama3\.1-8b'; did you mean llama3\.1-8b"):
         ModelConfig.load("lama3.1-8b")

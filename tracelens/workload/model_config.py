@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import re
+import string
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -14,11 +16,29 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table, normalized
 from tracelens.workload import layers
 from tracelens.workload.blocks import block_types, is_attention, layers_of
-from tracelens.workload.model_shape import Experts, LatentAttention, Mamba, ModelShape, Norm, base_letter
+from tracelens.workload.model_shape import (
+    CompressedAttention,
+    Experts,
+    Indexer,
+    LatentAttention,
+    LinearHeads,
+    Mamba,
+    ModelShape,
+    Norm,
+    base_letter,
+    variant_letter,
+)
 
 FOLDER = Path(__file__).resolve().parent / "models"
 # More than any model has: a larger number is a slip, and would be spelled out block by block.
 _MOST_REPEATS = 10_000
+#: Tables of a model file, by field of the shape.
+_TABLES: dict[str, type[Any]] = {
+    "latent_attention": LatentAttention, "experts": Experts, "mamba": Mamba, "indexer": Indexer,
+    "compressed": CompressedAttention, "linear": LinearHeads,
+}  # fmt: skip
+#: Whole numbers that may be other in some of a model's blocks.
+_VARIED = ("ffn", "q_heads", "kv_heads", "head_dim", "value_dim", "window", "chunk")
 #: What a caller sets, not a file.
 _NOT_IN_FILES = ("document",)
 
@@ -145,10 +165,13 @@ class ModelConfig(ModelShape):
         )
 
 
-def expanded(runs: str) -> str:
-    """Blocks written as runs: ``3(*-) 2(*E)`` is ``*-*-*-*E*E``. ValueError for anything else."""
+def expanded(runs: str, own: Sequence[str] = ()) -> str:
+    """Blocks written as runs: ``3(*-) 2(*E)`` is ``*-*-*-*E*E``. ``own``: letters beside those of block types.
+
+    ValueError for anything else.
+    """
     text, blocks = runs.strip(), ""
-    letters = f"[{re.escape(''.join(block_types()))}]+"
+    letters = f"[{re.escape(''.join((*block_types(), *own)))}]+"
     run = re.compile(rf"(?:(\d{{1,9}})\(({letters})\)|({letters}))\s*")
     while text:
         found = run.match(text)
@@ -188,6 +211,7 @@ def _from_toml(path: Path) -> ModelConfig:
     if dtype is not None and DType.parse(dtype) is None:
         raise root.error("dtype", "must be an element type, like bf16")
     figures = _figures(root, ModelShape)
+    letters, variants = _variants(root)
     tables = {kind.table: kind.figures for kind in block_types().values() if kind.table and kind.figures}
     given = ((name, _inner(root, name, figures_type)) for name, figures_type in tables.items())
     model = ModelConfig(
@@ -196,13 +220,12 @@ def _from_toml(path: Path) -> ModelConfig:
         source=root.source("source"),
         aliases=root.texts("aliases"),
         notes=root.texts("notes"),
-        blocks=_blocks(root),
-        mtp_blocks=root.text("mtp_blocks") or "",
+        blocks=_blocks(root, "blocks", letters),
+        mtp_blocks=_blocks(root, "mtp_blocks", letters) if "mtp_blocks" in root else "",
+        variants=variants,
         norm="layer" if norm == "layer" else "rms",
         dtype=DType.parse(dtype),
-        latent_attention=_inner(root, "latent_attention", LatentAttention),
-        experts=_inner(root, "experts", Experts),
-        mamba=_inner(root, "mamba", Mamba),
+        **{name: _inner(root, name, kind) for name, kind in _TABLES.items()},
         block_figures=tuple((name, value) for name, value in given if value is not None),
         **figures,
     )
@@ -210,15 +233,33 @@ def _from_toml(path: Path) -> ModelConfig:
     return model
 
 
-def _blocks(root: Table) -> str:
+def _blocks(root: Table, key: str, letters: Mapping[str, str]) -> str:
     try:
-        blocks = expanded(root.text("blocks") or "")
+        blocks = expanded(root.text(key) or "", tuple(letters))
     except ValueError:
-        known = " ".join(block_types())
-        raise root.error("blocks", f'must be runs of the letters {known}, like "3(*-) 58(*E)"') from None
+        known = " ".join((*block_types(), *letters))
+        raise root.error(key, f'must be runs of the letters {known}, like "3(*-) 58(*E)"') from None
     if not blocks:
-        raise root.error("blocks", 'must say the residual blocks, like "32(*-)"')
-    return blocks
+        raise root.error(key, 'must say the residual blocks, like "32(*-)"')
+    return "".join(letters.get(letter, letter) for letter in blocks)
+
+
+def _variants(root: Table) -> tuple[dict[str, str], tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]]:
+    """Letters of a file's own for blocks with other figures: the letters that they stand for, and those figures."""
+    types, letters, found = block_types(), dict[str, str](), []
+    own = frozenset(string.ascii_letters) - set(types)
+    for number, (letter, table) in enumerate(root.tables("variants", own).items()):
+        base = table.text("block")
+        if base is None or base not in types:
+            raise table.error("block", f"must be one of the letters {' '.join(types)}")
+        letters[letter] = variant_letter(base, number)
+        given: dict[str, Any] = {name: table.whole(name) for name in _VARIED}
+        given |= {name: _inner(table, name, kind) for name, kind in _TABLES.items()}
+        given |= {name: table.flag(name) or None for name in ("sinks", "key_is_value")}
+        changes = sorted((name, value) for name, value in given.items() if value is not None)
+        found.append((letters[letter], tuple(changes)))
+        table.finish()
+    return letters, tuple(found)
 
 
 def _inner(root: Table, name: str, kind: type[Any]) -> Any:
@@ -246,7 +287,7 @@ def _figures(table: Table, kind: type[Any]) -> dict[str, Any]:
             if value is None:
                 raise table.error(item.name, f"must be a whole number, at least {least}")
         elif types[item.name] in (int, int | None):
-            value = table.whole(item.name)
+            value = table.whole(item.name, least=0 if item.default == 0 else 1)
         else:
             continue
         if value is not None or item.default is MISSING:
