@@ -83,11 +83,10 @@ class HardwareSpec:
         wanted = normalized(name)
         if wanted in cls.names():
             return _bundled(wanted)
-        by_alias = {normalized(alias): spec for spec in cls.all() for alias in spec.aliases}
-        try:
-            return by_alias[wanted]
-        except KeyError:
-            raise UsageError.unknown("device", name, [*cls.names(), *by_alias]) from None
+        by_alias = {normalized(alias): one for one in cls.names() for alias in _bundled_values(one).get("aliases", ())}
+        if wanted not in by_alias:
+            raise UsageError.unknown("device", name, [*cls.names(), *by_alias])
+        return _bundled(by_alias[wanted])
 
     @classmethod
     def file_text(cls, name: str | os.PathLike[str]) -> str:

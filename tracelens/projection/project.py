@@ -115,6 +115,10 @@ class Result:
         """
         import pandas as pd
 
+        return pd.DataFrame(self.communication_rows(), columns=["stream", "time_us", "calls", "exposed_us"])
+
+    def communication_rows(self) -> list[tuple[str, float, int, float]]:
+        """The rows of ``communication``."""
         rank, exposed = self.run.busiest, self.projection.breakdown_us
         calls: Counter[str] = Counter()
         times: dict[str, float] = defaultdict(float)
@@ -131,8 +135,7 @@ class Result:
             if sent is not None:
                 calls["pp"] += 1
                 times["pp"] += sent[1] - sent[0]
-        rows = [(name, times[name], calls[name], exposed.get(name, 0.0)) for name in _KINDS if calls[name]]
-        return pd.DataFrame(rows, columns=["stream", "time_us", "calls", "exposed_us"])
+        return [(name, times[name], calls[name], exposed.get(name, 0.0)) for name in _KINDS if calls[name]]
 
     @property
     def memory(self) -> pd.DataFrame:

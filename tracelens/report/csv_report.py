@@ -8,11 +8,14 @@ import re
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.safe_text import csv_cell
-from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_values
+
+if TYPE_CHECKING:
+    from tracelens.report.assembly import Sheet
 
 
 def write_csv(folder: str | PathLike[str], sheets: Sequence[Sheet]) -> None:

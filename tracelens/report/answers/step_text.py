@@ -32,10 +32,10 @@ def step_text(result: Result) -> str:
     ]
     for part, time_us in sorted(found.breakdown_us.items(), key=lambda item: -item[1]):
         lines.append(f"  {part:16} {time_us / 1e3:12.1f} ms {time_us / found.step_us:7.1%}")
-    communication = result.communication
-    if len(communication):
+    communication = result.communication_rows()
+    if communication:
         lines += ["", "communication, ms       runs    exposed"]
-        for stream, time_us, _, exposed_us in communication.itertuples(index=False):
+        for stream, time_us, _, exposed_us in communication:
             lines.append(f"  {stream:16} {time_us / 1e3:10.1f} {exposed_us / 1e3:10.1f}")
     work = result.experts
     if work is not None:
