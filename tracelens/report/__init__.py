@@ -36,11 +36,12 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import Report
     from tracelens.trace.reading.memory_limit import give_back_freed
-    from tracelens.workload import ModelConfig
 
     asked = made(ReportOptions, given, options)
     work = None
     if asked.model is not None:
+        from tracelens.workload import ModelConfig
+
         config = asked.model if isinstance(asked.model, ModelConfig) else ModelConfig.load(asked.model)
         work = StepWork(
             model=config, tokens=asked.tokens_per_step, batch=asked.batch, sequence=asked.sequence, ranks=asked.ranks
