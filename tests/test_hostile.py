@@ -24,6 +24,7 @@ import tracelens
 from tracelens.analysis.reading import catalog
 from tracelens.cli import main
 from tracelens.extensions import TimeLimitError, time_limit
+from tracelens.files import atomic_write
 from tracelens.report.result import Report
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
@@ -331,6 +332,7 @@ def test_an_interruption_while_files_change_places_puts_all_back(
     at: int, old_and_new: tuple[Path, Report], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, report = old_and_new
+    monkeypatch.setattr(atomic_write, "_is_fixed", lambda target: target.exists())
     out = tmp_path / "out"
     shutil.copytree(old, out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tracelens.errors import UsageError
+from tracelens.files.atomic_write import whole_folder
 from tracelens.hardware.recognition import recorded_properties
 from tracelens.perf_models import Collective, EPComm, PerfModel, recorded_signature
 from tracelens.projection.blocks import COMPUTE, Kernel
@@ -98,12 +99,11 @@ def write_traces(job: Job, ran: Run, folder: Path, ranks: Sequence[int] | None =
     for rank in chosen:
         if not 0 <= rank < parallel.ranks:
             raise UsageError(f"rank {rank} is not one of the {parallel.ranks} ranks of this step")
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for rank in chosen:
-        stage = timeline(job, ran, rank // parallel.stage_ranks)
-        written.append(write_trace(_recorded(job, stage, rank), folder / f"rank{rank}.json.gz"))
-    return written
+    with whole_folder(folder) as staging:
+        for rank in chosen:
+            stage = timeline(job, ran, rank // parallel.stage_ranks)
+            write_trace(_recorded(job, stage, rank), staging / f"rank{rank}.json.gz")
+    return [folder / f"rank{rank}.json.gz" for rank in chosen]
 
 
 def _tasks(job: Job, ran: Run, rank: int) -> Iterator[TimelineEvent]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.errors import InputError, UsageError
+from tracelens.files.atomic_write import whole_folder
 from tracelens.files.data_table import LARGEST, Number
 from tracelens.files.documents import text_of
 
@@ -36,14 +37,11 @@ class RoutingTable:
 
     def save(self, folder: Path) -> None:
         """Writes routing.csv (k expert ids per row) and weights.csv (k weights, rank, token id), without headers."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            np.savetxt(folder / ROUTING_FILE, self.experts, fmt="%d", delimiter=",")
+        with whole_folder(folder) as staging:
+            np.savetxt(staging / ROUTING_FILE, self.experts, fmt="%d", delimiter=",")
             columns = [*self.weights.T.astype(np.float64), self.source, np.arange(len(self.source))]
             formats = ["%.7g"] * self.weights.shape[1] + ["%d", "%d"]
-            np.savetxt(folder / WEIGHTS_FILE, np.column_stack(columns), fmt=formats, delimiter=",")
-        except OSError as error:
-            raise InputError(f"cannot write {folder}: {error.strerror}") from error
+            np.savetxt(staging / WEIGHTS_FILE, np.column_stack(columns), fmt=formats, delimiter=",")
 
     @classmethod
     def load(cls, folder: Path, *, ranks: int) -> RoutingTable:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import whole_folder
 from tracelens.report.charts.markup import Markup, tag
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def write_plots(folder: Path, table: pd.DataFrame, ranking: Mapping[str, Sequenc
 
     ``ranking``: seconds of every feasible configuration, fastest first, by label. Returns the files.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, Callable[[], Markup]] = {}
     best = _best(table)
     if best["n_gpus"].nunique() > 1:
@@ -52,13 +51,10 @@ def write_plots(folder: Path, table: pd.DataFrame, ranking: Mapping[str, Sequenc
         pictures[f"{y.removeprefix(_SWEPT)}_{x.removeprefix(_SWEPT)}"] = functools.partial(heat_map, table, x, y)
     if ranking:
         pictures["landscape"] = lambda: landscape(ranking)
-    written = []
-    for name, picture in pictures.items():
-        path = folder / f"{name}.svg"
-        with whole_file(path) as file:
-            file.write(picture().encode())
-        written.append(path)
-    return written
+    with whole_folder(folder) as staging:
+        for name, picture in pictures.items():
+            (staging / f"{name}.svg").write_bytes(picture().encode())
+    return [folder / f"{name}.svg" for name in pictures]
 
 
 def scaling(table: pd.DataFrame) -> Markup:

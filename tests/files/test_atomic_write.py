@@ -1,0 +1,245 @@
+"""Old or new, whole, whatever happens: killed at every system call, failing at every call, two writers, planted links."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.files.killed import killed_at
+from tracelens.errors import OutputError
+from tracelens.files import atomic_write
+from tracelens.files.atomic_write import whole_file, whole_folder
+
+NAMES = ("report.html", "report.json", "report.xlsx")
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs ptrace")
+
+
+def write_folder(folder: Path, text: str) -> None:
+    with whole_folder(folder) as staging:
+        for name in NAMES[:2]:
+            with whole_file(staging / name) as file:
+                file.write(text.encode())
+        (staging / "csv").mkdir()
+        (staging / "csv" / "ops.csv").write_text(text)
+
+
+def write_file(path: Path, text: str) -> None:
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def whole(text: str) -> dict[str, str]:
+    return {**dict.fromkeys(NAMES[:2], text), "csv/ops.csv": text}
+
+
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic_write, "_is_fixed", lambda target: target.exists())
+
+
+@linux
+@pytest.mark.parametrize("first", [False, True], ids=["over an old report", "the first report"])
+def test_a_folder_killed_at_any_system_call_is_old_or_new_and_the_next_run_cleans_up(
+    first: bool, tmp_path: Path
+) -> None:
+    out, outcomes = tmp_path / "t.report", set()
+    for number in itertools.count(1, 2):
+        if first:
+            for path in sorted(out.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+            out.rmdir() if out.exists() else None
+        else:
+            write_folder(out, "old")
+            (out / "notes.txt").write_text("mine")
+        alive = killed_at(lambda: write_folder(out, "new"), number)
+        found = content(out) if out.exists() else {}
+        found.pop("notes.txt", None) if not first else None
+        assert found in ([{}, whole("new")] if first else [whole("old"), whole("new")]), number
+        outcomes.add(found.get("report.json", "none"))
+        write_folder(out, "next")
+        assert content(out) == {**whole("next"), **({} if first else {"notes.txt": "mine"})}
+        assert [path.name for path in tmp_path.iterdir()] == ["t.report"]
+        if not alive:
+            break
+    assert outcomes == ({"none", "new"} if first else {"old", "new"})
+    assert number > 60
+
+
+@linux
+def test_a_file_killed_at_any_system_call_is_old_or_new(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    for number in itertools.count(1, 2):
+        write_file(path, "old")
+        alive = killed_at(lambda: write_file(path, "new"), number)
+        assert path.read_text() in ("old", "new"), number
+        write_file(path, "next")
+        assert content(tmp_path) == {"report.json": "next"}
+        if not alive:
+            break
+    assert number > 15
+
+
+@linux
+def test_where_folders_cannot_change_places_the_next_run_puts_back_what_a_killed_one_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed(monkeypatch)
+    out = tmp_path / "mounted"
+    for number in itertools.count(1, 2):
+        write_folder(out, "old")
+        (out / "notes.txt").write_text("mine")
+        alive = killed_at(lambda: write_folder(out, "new"), number)
+        atomic_write._remove_abandoned(out, out.name)
+        found = content(out)
+        assert found.pop("notes.txt") == "mine"
+        assert found in (whole("old"), whole("new")), number
+        if not alive:
+            break
+
+
+CALLS = ("open", "mkdir", "fsync", "rename", "replace", "link", "scandir")
+
+
+@contextmanager
+def failing_at(number: int, code: int, monkeypatch: pytest.MonkeyPatch):
+    """The ``number``-th of the calls that writing makes raises."""
+    count = itertools.count(1)
+
+    def guarded(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **given: object) -> object:
+            if next(count) == number:
+                raise OSError(code, os.strerror(code))
+            return real(*args, **given)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in CALLS:
+            patched.setattr(os, name, guarded(getattr(os, name)))
+        yield lambda: next(count) > number
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_a_call_that_fails_leaves_the_old_report_or_makes_the_new_one(code: int, is_fixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    out, seen = tmp_path / "out", set()
+    if is_fixed:
+        fixed(monkeypatch)
+    for number in itertools.count(1):
+        write_folder(out, "old")
+        with failing_at(number, code, monkeypatch) as was_reached:
+            try:
+                write_folder(out, "new")
+                failed = False
+            except OutputError as error:
+                failed = str(error).startswith(f"cannot write {out}")
+            reached = was_reached()
+        found = {name: text for name, text in content(out).items() if not name.startswith(".")}
+        assert found in (whole("old"), whole("new")), number
+        assert found == whole("new") or failed, number
+        seen.add(failed)
+        if not reached:
+            break
+    assert seen == {True, False}
+
+
+def test_threads_on_one_folder_all_succeed(tmp_path: Path) -> None:
+    out, failed = tmp_path / "out", []
+
+    def work(text: str) -> None:
+        try:
+            for _ in range(5):
+                write_folder(out, text)
+        except OutputError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(text,)) for text in "abcdef"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert content(out) in [whole(text) for text in "abcdef"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_link_in_the_way_is_neither_followed_nor_needed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    place = tmp_path / "place"
+    place.mkdir()
+    for pid in (os.getpid(), 1):
+        (place / f".r.json.{pid}.partial").symlink_to(victim)
+    (place / f".r.json.{'0' * 16}.partial").symlink_to(victim)
+    write_file(place / "r.json", "new")
+    write_folder(place / "r.json.report", "new")
+    assert victim.read_text() == "precious"
+
+
+def test_what_others_write_right_now_is_not_taken_for_abandoned(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "out") as slow:
+        (slow / "a").write_text("slow")
+        write_folder(tmp_path / "out", "fast")
+        assert (slow / "a").exists()
+    assert content(tmp_path / "out") == {**whole("fast"), "a": "slow"}
+
+
+def test_the_current_folder_can_be_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    inode = tmp_path.stat().st_ino
+    write_folder(Path(), "old")
+    write_folder(Path(), "new")
+    assert content(tmp_path) == whole("new")
+    assert tmp_path.stat().st_ino == inode
+
+
+def test_names_as_long_as_a_file_system_allows_are_written(tmp_path: Path) -> None:
+    for name in ("n" * 255, "ü" * 127):
+        write_file(tmp_path / name, "x")
+        assert (tmp_path / name).read_text() == "x"
+    with pytest.raises(OutputError, match="File name too long"):
+        write_file(tmp_path / ("n" * 256), "x")
+
+
+def test_modes_are_those_of_any_new_file(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_file(tmp_path / "f", "x")
+        write_folder(tmp_path / "d", "x")
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("f", "d", "d/report.json")] == [0o640, 0o750, 0o640]
+    (tmp_path / "d").chmod(0o700)
+    write_folder(tmp_path / "d", "y")
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_real_report_killed_at_random_times_is_old_or_new(repository: Path, tmp_path: Path) -> None:
+    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+    program = "import sys, tracelens; r = tracelens.report(sys.argv[1], device=sys.argv[3]); print('ready', flush=True)\nwhile True: r.write(sys.argv[2])"  # fmt: skip
+    out = tmp_path / "out"
+    for delay in (0.1, 0.6):
+        command = [sys.executable, "-c", program, str(trace), str(out), "h200"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(delay)
+            process.kill()
+        if out.exists():
+            assert sorted(path.name for path in out.iterdir()) == list(NAMES)
+            assert (out / "report.json").read_bytes().endswith(b"}\n")
+    write_folder(out, "next")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
