@@ -21,7 +21,7 @@ from tracelens.perf_models.work_columns import WorkColumns
 
 C = TypeVar("C", WorkColumns, ColumnBatch)
 #: What the left side of ``family=backend`` may be.
-FAMILIES = ("gemm", "grouped-gemm", "sdpa", "moe", MEMORY, "collective", "ep")
+FAMILIES = ("gemm", "grouped-gemm", "sdpa", "moe", "kernel", MEMORY, "collective", "ep")
 #: Who is asked last: it bounds whatever has flops or bytes.
 LAST = "roofline"
 #: Backends that need a package which is not ours -> why it is not there, None where it is.

@@ -108,7 +108,8 @@ class Silicon:
 
     def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
         """One row per row of ``batch``; NaN where nothing near was measured."""
-        time = _TIMES[batch.family](batch, data_folder(), system.device) if _applies(system.device) else None
+        looked_up = _TIMES.get(batch.family) if _applies(system.device) else None
+        time = None if looked_up is None else looked_up(batch, data_folder(), system.device)
         return self._table(time, len(batch), lambda: Roofline().estimate_batch(batch, system))
 
     def _table(self, time: Floats | None, rows: int, least: Callable[[], EstimateTable]) -> EstimateTable:

@@ -14,27 +14,30 @@ from tracelens.backends import System
 from tracelens.backends.base import Estimate, EstimateTable, Floats
 from tracelens.backends.chain import LAST, Chain, chain
 from tracelens.backends.column_batch import ColumnBatch
+from tracelens.backends.kernels import kernel_table, kernel_tables
+from tracelens.backends.kernels.base import KernelTable
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import BLOCKS, MoEColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import Precision
 from tracelens.errors import OutputError, UsageError
 from tracelens.estimation.communication import estimate_collectives, estimate_exchanges
+from tracelens.estimation.kernel_estimates import LIBRARIES, estimate_kernels
+from tracelens.estimation.rank_loads import rank_load
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.data_table import COUNT, SIZE, Number, csv_of, faults, is_file_name, numbers, texts
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import SDPABackward
 from tracelens.perf_models.work_columns import WorkColumns
-from tracelens.workload.token_routing import expert_loads
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
-#: Draws whose mean stands for the expectation of a random distribution, with fixed seeds.
-DRAWS = 8
 #: Types of tables and of ``--dtype``: nobody measured layers in MXFP8.
 ESTIMATED = {text: each.calibrated for each in Precision if each is not Precision.MXFP8 for text in each.spellings}
+#: Tables whose rows of AMD devices are kernels alone, the best of what was tuned.
+_TUNED = {"gemm": "gemm-aiter", "moe": "moe-aiter"}
 _ATTENTION = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step")
 _MLA = ("batch_size", "isl", "num_heads", "step")
 #: Sizes by column; what is not named is a count.
@@ -81,12 +84,15 @@ def estimate(
     cluster: str | None = None,
     backend: str = "tile",
     gpu_clock_mhz: float | None = None,
+    library: str | None = None,
 ) -> pd.DataFrame:
     """``table`` with ``time_us``, ``bound``, ``backend`` and, where no backend can answer, a ``reason``.
 
-    ``what``: ``gemm``, ``context-attention``, ``generation-attention``, ``context-mla``, ``generation-mla`` or ``moe``,
-    with the column names of aiconfigurator's tables (``docs/estimation.md``). Rows are an inference engine's layers, as
-    measured there. The device is each row's ``device`` column, else ``device``. UsageError where a column is missing.
+    ``what``: ``gemm``, ``context-attention``, ``generation-attention``, ``moe``, or a table of engines' kernels
+    (``gdn``, ``mla-context-module``, ...), with the column names of aiconfigurator's tables (``docs/estimation.md``).
+    Rows are an inference engine's layers, as measured there. The device is each row's ``device`` column, else
+    ``device``. ``library``: whose kernels, where a row has no ``framework``; else the fastest. UsageError where a
+    column is missing.
 
     ``collective`` and ``ep`` are priced on a cluster's links (``docs/network.md``), at the data sheets' clocks.
     """
@@ -94,6 +100,9 @@ def estimate(
         return _COMMUNICATION[what](
             table, cluster=cluster, device=device if isinstance(device, str | None) else device.name
         )
+    of_kernels = _of_kernels(what, table, device, backend, gpu_clock_mhz, library)
+    if of_kernels is not None:
+        return of_kernels
     kind = _kind(what, table, is_device_named=device is not None)
     answers = chain(backend)
     n, given = len(table), table.reset_index(drop=True)
@@ -128,7 +137,7 @@ def estimate(
 def _kind(what: str, table: pd.DataFrame, *, is_device_named: bool) -> Kind:
     kind = KINDS.get(what)
     if kind is None:
-        raise UsageError.unknown("kind of table", what, [*KINDS, *_COMMUNICATION])
+        raise UsageError.unknown("kind of table", what, [*KINDS, *kernel_tables(), *_COMMUNICATION])
     missing = [name for name in kind.needed if name not in table]
     if missing:
         raise UsageError(f"a table for {what} needs the column {missing[0]!r}; it has {', '.join(map(str, table))}")
@@ -145,6 +154,63 @@ def _answered(answers: Chain, batch: ColumnBatch, system: System) -> dict[str, n
         "bound": np.where(known, np.array([word or "" for word in found.bound], object), ""),
         "backend": np.where(known, np.array([word or "" for word in found.backend], object), ""),
     }
+
+
+def _tuned(table: pd.DataFrame, device: HardwareSpec | str | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Rows of AMD's devices, whose tuned kernels are a table of their own."""
+    if "device" not in table and device is None:
+        return np.zeros(len(table), bool)
+    names = texts(table, "device") if "device" in table else [""] * len(table)
+    specs = {name: _device(name, device) for name in set(names)}
+    amd = {name for name, spec in specs.items() if spec is not None and spec.vendor == "amd"}
+    return np.array([name in amd for name in names], bool)
+
+
+def _of_kernels(
+    what: str,
+    table: pd.DataFrame,
+    device: HardwareSpec | str | None,
+    backend: str,
+    gpu_clock_mhz: float | None,
+    library: str | None,
+) -> pd.DataFrame | None:
+    """A table of engines' kernels, or one with rows of AMD's tuned kernels; None for others."""
+    import pandas as pd
+
+    if library is not None and library not in LIBRARIES:
+        raise UsageError.unknown("library", library, LIBRARIES)
+    kernels = kernel_table(_TUNED.get(what, what))
+    if kernels is None:
+        return None
+    if what not in _TUNED:
+        return _kernels(kernels, table, device, chain(backend), gpu_clock_mhz, library)
+    tuned = _tuned(table, device)
+    if not tuned.any():
+        return None
+    found = [_kernels(kernels, table[tuned], device, chain(backend), gpu_clock_mhz, None)]
+    if not tuned.all():
+        others = estimate(what, table[~tuned], device=device, backend=backend, gpu_clock_mhz=gpu_clock_mhz)
+        found.append(others.assign(measured_as="", error_percent=np.nan))
+    order = np.argsort(np.concatenate([np.flatnonzero(tuned), np.flatnonzero(~tuned)]), kind="stable")
+    return pd.concat(found).iloc[order]
+
+
+def _kernels(
+    kernels: KernelTable,
+    table: pd.DataFrame,
+    device: HardwareSpec | str | None,
+    backend: Chain,
+    gpu_clock_mhz: float | None,
+    library: str | None,
+) -> pd.DataFrame:
+    if "device" not in table and device is None:
+        raise UsageError("the table has no column 'device': name one with --device")
+    names = texts(table, "device") if "device" in table else [""] * len(table)
+    systems: dict[str, System | None] = {}
+    for name in set(names):
+        spec = _device(name, device)
+        systems[name] = None if spec is None else System(device=spec).at_clock(gpu_clock_mhz)
+    return estimate_kernels(kernels, table, [systems[name] for name in names], backend, library)
 
 
 def _without_rate(found: EstimateTable, flops: Floats) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -224,19 +290,6 @@ def _latent_columns(table: pd.DataFrame, precision: str, *, absorbed: bool) -> A
         precision=precision, b=b, s=s, past=past, q_heads=heads, kv_heads=one if absorbed else heads, d_qk=d_qk * one,
         d_v=d_v * one, window=one * np.inf, causal=one, as_layer=True, value_in_key=absorbed,
     )  # fmt: skip
-
-
-@functools.cache
-def rank_load(distribution: str, tokens: int, experts: int, topk: int, ranks: int) -> tuple[float, ...]:
-    """(rows, active experts, blocks of each of ``moe.BLOCKS``) of the most loaded rank, mean over draws."""
-    draws = 1 if distribution == "balanced" else DRAWS
-    total = np.zeros(2 + len(BLOCKS))
-    for seed in range(draws):
-        by_rank = expert_loads(distribution, tokens, experts, topk, ranks, seed).reshape(ranks, -1)
-        counts = by_rank[by_rank.sum(axis=1).argmax()]
-        blocks = [np.ceil(counts / rows).sum() for rows in BLOCKS]
-        total += [counts.sum(), np.count_nonzero(counts), *blocks]
-    return tuple((total / draws).tolist())
 
 
 def moe_columns(table: pd.DataFrame, precision: str) -> MoEColumns:

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from tracelens.estimation.estimate import Answer
 
 _HEADER = ("device", "operation", "time us", "TFLOPS/s", "bound", "compute us", "memory us", "peak us", "error", "by")
+#: Operations that can be estimated one by one.
+_SINGLE = ("gemm", "grouped-gemm", "sdpa", "moe")
 _NEEDED = {"collective": ("op", "bytes", "ranks"), "ep": ("tokens", "hidden", "topk", "experts", "ranks")}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    from tracelens.backends.kernels import kernel_tables
+    from tracelens.estimation.kernel_estimates import LIBRARIES
+
     kinds = parser.add_subparsers(dest="what", required=True, metavar="OPERATION")
     gemm = _kind(kinds, "gemm", "C[m,n] = A[m,k] B[k,n]")
     _sizes(gemm, "m n k", b=1)
@@ -48,8 +53,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _sizes(moe, "tokens hidden ffn experts topk", ep=1, tp=1)
     moe.add_argument("--distribution", default="balanced", metavar="balanced|power_law_A")
     moe.add_argument("--no-gate", action="store_true", help="two matrices per expert instead of three")
-    for name in ("context-attention", "generation-attention", "context-mla", "generation-mla"):
+    for name in ("context-attention", "generation-attention"):
         _kind(kinds, name, "a table of an inference engine's attention layers (--batch)")
+    for name in kernel_tables():
+        _kind(kinds, name, "a table of engines' kernels (--batch)").add_argument(
+            "--library", choices=LIBRARIES, help="whose kernels, for rows without a framework; default: the fastest"
+        )
     message = _communication(kinds, "collective", "a collective over a cluster's links")
     message.add_argument("--op", metavar="NAME", help="all_reduce, all_gather, reduce_scatter, all_to_all, send ...")
     message.add_argument("--bytes", type=float, metavar="N", help="the full message of one rank, e.g. 64e6")
@@ -185,7 +194,7 @@ def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
     sizes["latent"] = getattr(args, "latent", False)
     sizes["gated"] = not getattr(args, "no_gate", False)
     sizes["backward"] = args.backward
-    if args.what.endswith(("-attention", "-mla")):
+    if args.what not in _SINGLE:
         raise UsageError(f"{args.what} needs --batch FILE; for a single operation use `tracelens estimate sdpa`")
     return operation_answers(
         args.what, sizes, device=device, dtype=args.dtype, backend=args.backend, gpu_clock_mhz=args.gpu_clock_mhz
@@ -210,8 +219,9 @@ def _batch(args: argparse.Namespace) -> int:
     if args.device and "," in args.device:
         raise UsageError("--batch takes one --device; for several, add a column 'device' to the table")
     found = estimate(
-        args.what, read_table(args.batch), device=args.device, backend=args.backend, gpu_clock_mhz=args.gpu_clock_mhz
-    )
+        args.what, read_table(args.batch), device=args.device, backend=args.backend, gpu_clock_mhz=args.gpu_clock_mhz,
+        library=getattr(args, "library", None),
+    )  # fmt: skip
     return _write(found, args, "time_us")
 
 

@@ -1,0 +1,134 @@
+"""Engines' kernels: laws of the costs, the choice of constants, and tables as they stand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tracelens as tl
+from tracelens.backends.kernels import kernel_table, kernel_tables
+from tracelens.backends.kernels.base import Costs, Rates, combined_us
+from tracelens.backends.kernels.kernel_columns import KernelColumns
+from tracelens.backends.kernels.kernel_constants import fitted
+from tracelens.errors import UsageError
+from tracelens.hardware import HardwareSpec
+
+H200 = HardwareSpec.load("h200")
+#: Sizes that every table's columns start from; each is then doubled.
+START = {
+    "batch_size": 4, "isl": 300, "step": 700, "num_heads": 16, "head_dim": 64, "m": 100, "n": 3000, "k": 1000, "seq_len": 300,
+    "num_k_heads": 8, "head_k_dim": 128, "num_v_heads": 16, "head_v_dim": 128, "nheads": 64, "n_groups": 8,
+    "d_state": 128, "num_tokens": 300, "num_gpus": 4, "message_size": 100_000, "hidden_size": 4096, "inter_size": 2048,
+    "topk": 4, "num_experts": 128, "num_slots": 128, "moe_tp_size": 1, "moe_ep_size": 4, "hidden": 7168.0,
+    "q_rank": 1536.0, "nope": 128.0, "value": 128.0, "index_heads": 64.0, "rows": 300.0, "active": 30.0,
+    "blocks_16": 40.0, "blocks_64": 32.0, "blocks_128": 31.0, "width": 2.0, "batch": 1.0, "scaled": 0.0,
+}  # fmt: skip
+#: More of these means less work for one rank, or the same total divided.
+DIVIDES = {"moe_tp_size", "moe_ep_size", "num_slots", "num_experts"}
+
+
+def columns(name: str, sizes: dict[str, np.ndarray], case: dict[str, str]) -> KernelColumns:
+    table = kernel_table(name)
+    assert table is not None
+    return KernelColumns(precision="bf16", table=table, case=tuple(case.items()), sizes=sizes)
+
+
+def sizes_of(name: str, rows: int) -> dict[str, np.ndarray]:
+    table = kernel_table(name)
+    assert table is not None
+    names = [*table.sizes, *table.optional, *table.loads]
+    if table.described is not None:
+        _, meant = table.described
+        names += list(meant(["DeepseekV32ForCausalLM"]))
+    return {each: np.full(rows, float(START[each])) for each in names}
+
+
+def test_a_norm_of_costs_by_hand():
+    rates = Rates.of(H200)
+    assert rates is not None
+    costs = Costs({"matrix": np.array([3.0]), "l2": np.array([2.0]), "unused": np.array([9.0])})
+    # 5 + sqrt((1 * 3)**2 + (2 * 2)**2) = 10
+    assert combined_us(costs, rates, {"launch_us": 5.0, "overlap": 2.0, "matrix": 1.0, "l2": 2.0}).tolist() == [10.0]
+
+
+@pytest.mark.parametrize("name", sorted(kernel_tables()))
+def test_no_kernel_gets_faster_when_a_size_grows(name):
+    """By every row of constants on its own device, each size doubled in twenty steps."""
+    table = kernel_table(name)
+    assert table is not None
+    for row in fitted(name):
+        device = HardwareSpec.load(row.device)
+        rates = Rates.of(device)
+        assert rates is not None
+        for grown in [each for each in table.sizes if each not in DIVIDES]:
+            sizes = sizes_of(name, 21)
+            sizes[grown] = sizes[grown] * 2 ** np.linspace(0, 3, 21)
+            batch = columns(name, sizes, dict(row.case))
+            time = batch.time_us(row, rates)
+            assert (np.diff(time) >= -1e-9 * time[:-1]).all(), (row.label, grown)
+
+
+@pytest.mark.parametrize("name", sorted(kernel_tables()))
+def test_no_kernel_computes_faster_than_the_peak(name):
+    for row in fitted(name):
+        device = HardwareSpec.load(row.device)
+        batch = columns(name, {key: values * 16 for key, values in sizes_of(name, 2).items()}, dict(row.case))
+        rates = Rates.of(device)
+        assert rates is not None
+        work = batch.table.work(batch.sizes, dict(row.case))
+        assert (batch.time_us(row, rates) * rates.flops(work.rate) >= work.flops * (1 - 1e-9)).all(), row.label
+
+
+@pytest.mark.parametrize("name", sorted(kernel_tables()))
+def test_every_table_has_constants_with_a_measured_error(name):
+    rows = fitted(name)
+    assert rows
+    measured = [row for row in rows if row.error_percent is not None]
+    assert sum(row.rows for row in measured) >= 0.95 * sum(row.rows for row in rows)
+
+
+def test_a_row_says_which_measurements_it_rests_on():
+    rows = pd.DataFrame({"device": ["b200_sxm"] * 2, "framework": ["trtllm", None], "m": [4096] * 2, "k": [4096] * 2})
+    found = tl.estimate("quantize-matrix", rows)
+    assert found["measured_as"][0] == "trtllm 1.3.0rc20 torch_ops on b200"
+    # without a framework the fastest library counts
+    assert found["time_us"][1] <= found["time_us"][0]
+    chosen = tl.estimate("quantize-matrix", rows.drop(columns="framework"), library="sglang")
+    assert chosen["measured_as"].str.startswith("sglang").all()
+    with pytest.raises(UsageError, match="sglan"):
+        tl.estimate("quantize-matrix", rows, library="sglan")
+
+
+def test_a_device_that_nobody_measured_takes_its_sisters_constants():
+    rows = pd.DataFrame({"device": ["b300", "mi300x", "nobody"], "m": [4096] * 3, "k": [4096] * 3})
+    found = tl.estimate("quantize-matrix", rows)
+    assert found["measured_as"][0].endswith("on b200")
+    assert found["time_us"][1] > 0
+    assert found["reason"][2] == "no device of that name"
+
+
+def test_a_convolution_does_not_stand_in_for_the_recurrence():
+    sizes = {
+        "batch_size": 1,
+        "seq_len": 4096,
+        "num_k_heads": 16,
+        "head_k_dim": 128,
+        "num_v_heads": 32,
+        "head_v_dim": 128,
+    }
+    rows = pd.DataFrame([{**sizes, "phase": "context", "kernel_source": name} for name in ("new_conv1d", "new_chunks")])
+    found = tl.estimate("gdn", rows, device="h200")
+    assert "conv1d" in found["measured_as"][0]
+    assert "delta_rule" in found["measured_as"][1]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", sorted(kernel_tables()))
+def test_every_row_of_the_measured_tables_has_an_estimate(name, shared_data):
+    pytest.importorskip("pyarrow")
+    folder = "tables" if name.endswith("-aiter") else "silicon"
+    table = pd.read_parquet(shared_data / folder / f"{name.replace('-', '_')}.parquet")
+    found = tl.estimate(name, table.drop(columns="latency_ms"))
+    assert found["time_us"].notna().all()
+    assert (found["backend"] == "tile").all()

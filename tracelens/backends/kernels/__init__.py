@@ -1,0 +1,23 @@
+"""Kernels that inference engines run, as published tables measured them: a ``KernelTable`` per table."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+
+from tracelens.backends.kernels.base import KernelTable
+from tracelens.registry import Registry
+
+
+@functools.cache
+def kernel_tables() -> Registry:
+    """Every table of kernels by its name, e.g. ``gdn``."""
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    return Registry.collect("kernels", modules)
+
+
+def kernel_table(name: str) -> KernelTable | None:
+    """The table ``name``; None when there is none."""
+    claim = kernel_tables().get(name)
+    return None if claim is None else claim.target

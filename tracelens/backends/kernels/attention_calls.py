@@ -1,0 +1,119 @@
+"""Attention kernels alone: of vision encoders, of latent attention over prompts, and absorbed over a cache.
+
+Work-groups of 128 query rows walk along the keys in whole steps. Absorbed latent attention has one key head: the heads
+of a query share the rows of the cache, in groups of 64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelens.backends.base import Floats
+from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.dtypes import Precision
+
+_ROWS = 128.0
+_HEAD_GROUP = 64.0
+#: DeepSeek-V3: nope + rope and value of a head; a cached row and the part of it that is the value.
+D_QK, D_V, ROW, LATENT = 192.0, 128.0, 576.0, 512.0
+
+
+def tiled(size: Floats, edge: float) -> Floats:
+    """Rounded up to whole tiles."""
+    return np.ceil(size / edge) * edge
+
+
+def cache_width(case: Case) -> float:
+    """Bytes per element of the KV cache."""
+    return Precision.of(case.get("kv_cache_dtype", "bfloat16")).width_bytes
+
+
+def walk(groups: Floats, keys: Floats, flops_per_pair: Floats, rates: Rates) -> dict[str, Floats]:
+    """Work-groups of 128 rows that each see ``keys``: products, whole waves, the longest one, exponentials."""
+    unit = rates.flops("bf16") / rates.units
+    group = _ROWS * keys * flops_per_pair / unit
+    return {
+        "matrix": groups * group / rates.units,
+        "waves": np.ceil(groups / rates.units) * group,
+        "longest": group,
+        "exponentials": groups * _ROWS * keys / rates.exponentials,
+    }
+
+
+def _encoder(s: Sizes, rates: Rates, _: Case) -> Costs:
+    b, tokens, heads, d = (s[name] for name in ("batch_size", "isl", "num_heads", "head_dim"))
+    groups, keys = b * heads * np.ceil(tokens / _ROWS), tiled(tokens, _ROWS)
+    moved = 8 * b * tokens * heads * d
+    padded = np.where(d <= 64, 64.0, 128.0)
+    us = walk(groups, keys, 4 * d, rates)
+    us["padded"] = groups * _ROWS * keys * 4 * padded / rates.flops("bf16")
+    return Costs(us | {"l2": moved / rates.l2}, moved)
+
+
+def _encoder_work(s: Sizes, _: Case) -> Work:
+    b, tokens, heads, d = (s[name] for name in ("batch_size", "isl", "num_heads", "head_dim"))
+    return Work(flops=4 * b * heads * tokens * tokens * d, hbm_bytes=8 * b * tokens * heads * d)
+
+
+def _prompt(s: Sizes, rates: Rates, _: Case) -> Costs:
+    b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
+    groups, keys = b * heads * np.ceil(tokens / _ROWS), tiled(tokens, _ROWS) / 2 + _ROWS / 2
+    moved = 4 * b * tokens * heads * (D_QK + D_V)
+    us = walk(groups, keys, 2 * (D_QK + D_V) * np.ones(len(b)), rates)
+    us["longest"] = 2 * us["longest"]
+    us |= {"l2": moved / rates.l2, "cache": 2 * b * tokens * ROW / rates.hbm}
+    return Costs(us, moved)
+
+
+def _prompt_work(s: Sizes, _: Case) -> Work:
+    b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
+    pairs = tokens * (tokens + 1) / 2
+    return Work(flops=2 * b * heads * pairs * (D_QK + D_V), hbm_bytes=4 * b * tokens * heads * (D_QK + D_V))
+
+
+def absorbed(b: Floats, heads: Floats, keys: Floats, width: float, rates: Rates) -> Costs:
+    """One new token per sequence over ``keys`` cached rows."""
+    steps = tiled(keys, _HEAD_GROUP)
+    read, moved = b * steps * ROW * width, 2 * b * heads * (ROW + LATENT)
+    per_pair, padded = 2 * (ROW + LATENT), tiled(heads, _HEAD_GROUP)
+    matrix = rates.flops("bf16")
+    us = {
+        "l2": read / rates.l2,
+        "padded": b * steps * padded * per_pair / matrix,
+        "matrix": b * steps * heads * per_pair / matrix,
+        "chain": steps / _HEAD_GROUP / 100,
+        "waves": np.ceil(b * padded / _HEAD_GROUP / rates.units)
+        * steps
+        * _HEAD_GROUP
+        * per_pair
+        / matrix
+        * rates.units,
+        "queries": moved / rates.hbm,
+        "heads": b * heads / rates.units,
+    }
+    return Costs(us, read)
+
+
+def _generation(s: Sizes, rates: Rates, case: Case) -> Costs:
+    return absorbed(s["batch_size"], s["num_heads"], s["step"] + 1, cache_width(case), rates)
+
+
+def _generation_work(s: Sizes, case: Case) -> Work:
+    b, heads, keys = s["batch_size"], s["num_heads"], s["step"] + 1
+    flops = 2 * b * heads * keys * (ROW + LATENT)
+    rate = "fp8" if cache_width(case) == 1 else "bf16"
+    return Work(flops=flops, hbm_bytes=b * keys * ROW * cache_width(case), rate=rate)
+
+
+ENCODER_ATTENTION = KernelTable(
+    name="encoder-attention", sizes=("batch_size", "isl", "num_heads", "head_dim"), cases=("attn_dtype",),
+    groups=("num_heads", "head_dim", "batch_size"), work=_encoder_work, costs=_encoder,
+)  # fmt: skip
+CONTEXT_MLA = KernelTable(
+    name="context-mla", sizes=("batch_size", "isl", "num_heads"), cases=("kv_cache_dtype",),
+    groups=("num_heads", "isl"), work=_prompt_work, costs=_prompt,
+)  # fmt: skip
+GENERATION_MLA = KernelTable(
+    name="generation-mla", sizes=("batch_size", "num_heads", "step"), cases=("kv_cache_dtype",),
+    groups=("num_heads", "batch_size"), work=_generation_work, costs=_generation,
+)  # fmt: skip

@@ -1,0 +1,167 @@
+"""Kernel times as a launch and a norm of few costs, each a multiple of what it takes at the data sheet's rates.
+
+A table's ``costs`` say what a call asks of the device: products by whole tiles, waves of work-groups, bytes, steps that
+follow each other. Constants of a device and library say how many times longer than the data sheet each takes
+(``kernel_constants``). Every cost grows with every size, so estimates do too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tracelens.backends.base import Floats
+from tracelens.backends.column_batch import hbm_peak
+from tracelens.dtypes import DType
+from tracelens.hardware import HardwareSpec
+from tracelens.registry import Mark
+from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
+
+Sizes: TypeAlias = Mapping[str, Floats]
+#: What is alike in all rows of one case: ``framework``, ``kernel_source``, types, phases.
+Case: TypeAlias = Mapping[str, str]
+#: Bytes per clock and compute unit between L2 and a unit: 64 on NVIDIA since Volta, 64 on CDNA.
+L2_BYTES_PER_CLOCK = 64.0
+#: Exponentials per clock and unit: 16 on NVIDIA since Ampere, and on CDNA (4 SIMDs of 16 lanes at a quarter rate).
+EXP_PER_CLOCK = 16.0
+#: An H100's L2, where a device file names none.
+_USUAL_L2_BYTES = 50.0 * 2**20
+#: Rates that stand in for a type which the matrix units of a device do not have: operands are widened on the way.
+_WIDER = {"fp4": ("fp8", "bf16"), "fp8": ("bf16",), "int8": ("fp8", "bf16"), "bf16": ("fp16",)}
+#: Misses rise from none to all while the operands grow from ``cache`` of L2 by half of that.
+_MISS_SLOPE = 2.0
+
+
+class Rates(NamedTuple):
+    """A device as kernels see it, per us: bytes, flops by type, exponentials; on-chip rates follow clock and units.
+
+    ``hbm`` and ``l2_bytes`` may hold a value per call, where calls of several devices are fitted together.
+    """
+
+    units: float
+    hbm: Any
+    l2: float
+    l2_bytes: Any
+    exponentials: float
+    vector: float
+    link: float
+    matrix: Mapping[str, float]
+
+    @classmethod
+    def of(cls, device: HardwareSpec) -> Rates | None:
+        """None where the device's file lacks an HBM rate, or nobody published what else is needed of its like.
+
+        A device without published rates (MI308X) has those of its architecture per unit; one without a published count
+        of units or a clock (B300) has that of the device which it is like.
+        """
+        hbm = hbm_peak(device)
+        twin = device if _is_complete(device) else _twin(device)
+        if twin is None or hbm is None:
+            return None
+        units, mhz = device.compute_units or twin.compute_units or 0, twin.clock_mhz or 0.0
+        share = 1.0 if "bf16" in device.matrix else units / (twin.compute_units or units)
+        own = device if "bf16" in device.matrix else twin
+        clocks = units * mhz * device.clock_scale
+        single, rate = own.rate("vector", DType.FP32), own.matrix["bf16"]
+        vector = rate.peak_tflops_s / 16 if single is None else single.peak_tflops_s
+        host = device.chip.get("pcie")
+        gb_s = device.link.gb_s if device.link is not None else host.value if host is not None else 0.0
+        return cls(
+            units=units,
+            hbm=hbm,
+            l2=clocks * L2_BYTES_PER_CLOCK,
+            l2_bytes=_USUAL_L2_BYTES if device.l2_mib is None else device.l2_mib * 2**20,
+            exponentials=clocks * EXP_PER_CLOCK,
+            vector=vector * share * TERA_PER_S_IN_PER_US,
+            link=gb_s * GB_PER_S_IN_BYTES_PER_US,
+            matrix={key: each.peak_tflops_s * share * TERA_PER_S_IN_PER_US for key, each in own.matrix.items()},
+        )
+
+    def flops(self, rate: str) -> float:
+        """Flops per us of a type, or of the wider one that it is computed in."""
+        return next(self.matrix[key] for key in (rate, *_WIDER.get(rate, ()), "bf16") if key in self.matrix)
+
+
+def _is_complete(device: HardwareSpec) -> bool:
+    return "bf16" in device.matrix and bool(device.compute_units and device.clock_mhz)
+
+
+def _twin(device: HardwareSpec) -> HardwareSpec | None:
+    """The device that it is like, or another of its architecture, whose figures are published."""
+    mine = device.match
+    like = [] if device.calibrated_like is None else [HardwareSpec.load(device.calibrated_like)]
+    alike = HardwareSpec.of_architecture(mine.compute_major) if mine is not None else ()
+    for other in (*like, *alike):
+        theirs = other.match
+        same = mine is not None and theirs is not None and theirs.compute_minor == mine.compute_minor
+        if _is_complete(other) and other.vendor == device.vendor and (other in like or same):
+            return other
+    return None
+
+
+class Work(NamedTuple):
+    """What a call computes and moves at least, as the perf models count: flops at ``rate``, bytes of HBM."""
+
+    flops: Floats
+    hbm_bytes: Floats
+    rate: str = "bf16"
+
+
+class Costs(NamedTuple):
+    """Times in us at the data sheet's rates, by name. ``streamed``: bytes that come from HBM where L2 is too small."""
+
+    us: Mapping[str, Floats]
+    streamed: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTable:
+    """How a measured table is read and priced.
+
+    ``sizes`` are its columns of numbers, ``cases`` those of text beside ``framework`` and ``kernel_source`` that choose
+    other constants. ``groups``: columns that a shape group has in common.
+    """
+
+    name: str
+    sizes: tuple[str, ...]
+    work: Callable[[Sizes, Case], Work]
+    costs: Callable[[Sizes, Rates, Case], Costs]
+    cases: tuple[str, ...] = ()
+    groups: tuple[str, ...]
+    #: Sizes that follow from the columns by drawing loads, see ``estimation``.
+    loads: tuple[str, ...] = ()
+    #: Sizes that a table may leave out, and what they are then.
+    optional: Mapping[str, float] = field(default_factory=dict)
+    #: A column of text that stands for sizes, and those of its texts.
+    described: tuple[str, Callable[[Sequence[str]], Sizes]] | None = None
+    #: Cases that are other operations, for which no other stands in.
+    apart: tuple[str, ...] = ()
+    #: What kernels of different names do, where a table holds several operations.
+    operation: Callable[[Case], object] = lambda case: None
+
+    @property
+    def __tracelens_marks__(self) -> tuple[Mark, ...]:
+        return (Mark(kind="kernels", keys=(self.name,)),)
+
+    def least_us(self, work: Work, rates: Rates) -> Floats:
+        """No call takes less: its flops at the peak; the bytes that L2 cannot still hold from the call before."""
+        missed = np.maximum(work.hbm_bytes - rates.l2_bytes, 0)
+        least: Floats = np.maximum(work.flops / rates.flops(work.rate), missed / rates.hbm)
+        return least
+
+
+def combined_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> Floats:
+    """``launch_us + (sum of (constant * cost) ** overlap) ** (1 / overlap)``; absent constants leave a cost out."""
+    power = constants.get("overlap", 1.0)
+    total: Any = 0.0
+    for name, us in costs.us.items():
+        if name in constants:
+            total = total + (constants[name] * us) ** power
+    if costs.streamed is not None and "hbm" in constants:
+        filled = costs.streamed / (constants.get("cache", 1.0) * rates.l2_bytes)
+        missed = np.clip((filled - 1) * _MISS_SLOPE, 0, 1)
+        total = total + (constants["hbm"] * missed * costs.streamed / rates.hbm) ** power
+    return constants.get("launch_us", 0.0) + np.asarray(total, np.float64) ** (1 / power)

@@ -1,0 +1,74 @@
+"""Fused expert layers of engines with narrow weights, wide expert parallelism and AMD's: no exchange, no router.
+
+``rows``, ``active`` and ``blocks_N`` (sum over the experts of ceil(rows / N)) are those of the most loaded rank.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.dtypes import Precision
+
+#: Rows of blocks that the kernels pad an expert's rows to.
+BLOCK_ROWS = (16, 64, 128)
+#: Names of a table's types: bytes per weight with its scales, and the rate that products run at.
+TYPES = {
+    "w4a16_mxfp4": (0.53125, "bf16"), "w4a8_mxfp4_mxfp8": (0.53125, "fp8"), "w4a8_mxfp4": (0.53125, "fp8"),
+    "mxfp4": (0.53125, "fp4"), "mxfp8": (1.03125, "fp8"), "w4a16_int4": (0.53125, "bf16"), "int8": (1.0, "int8"),
+}  # fmt: skip
+
+
+def _typed(case: Case) -> tuple[float, str]:
+    name = case.get("moe_dtype", "bfloat16")
+    if name in TYPES:
+        return TYPES[name]
+    precision = Precision.of(name)
+    return precision.width_bytes, precision.dtype.rate or "bf16"
+
+
+def _shape(s: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    return s["hidden_size"], s["inter_size"] / s["moe_tp_size"]
+
+
+def _work(s: Sizes, case: Case) -> Work:
+    hidden, ffn = _shape(s)
+    width, rate = _typed(case)
+    weights = s["active"] * hidden * ffn * 3 * width
+    return Work(flops=6 * s["rows"] * hidden * ffn, hbm_bytes=weights, rate=rate)
+
+
+def _costs(s: Sizes, rates: Rates, case: Case) -> Costs:
+    hidden, ffn = _shape(s)
+    width, rate = _typed(case)
+    peak = rates.flops(rate)
+    weights = s["active"] * hidden * ffn * 3 * width
+    padded = np.maximum(np.ceil(ffn / 128) * 128, 128)
+    us = {f"blocks_{rows}": 6 * rows * s[f"blocks_{rows}"] * hidden * padded / peak for rows in BLOCK_ROWS}
+    us |= {
+        "weights": s["active"] * hidden * padded * 3 * width / rates.hbm,
+        "permuted": s["rows"] * (hidden * 4 + ffn * 8) / rates.hbm,
+        "summed": 2 * s["num_tokens"] * hidden / rates.hbm,
+        "sorted": np.log2(1 + s["num_tokens"] * s["topk"]),
+        "experts": s["num_experts"] / 100,
+        "chain": hidden / 1000 + ffn / 1000,
+    }
+    return Costs(us, weights)
+
+
+_SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+#: AMD's kernels, whose times leave out sorting; on an engine's rank ``inter_size`` is its share.
+LOADS = ("rows", "active", *(f"blocks_{rows}" for rows in BLOCK_ROWS))
+MOE_MXFP4 = KernelTable(
+    name="moe-mxfp4", sizes=_SIZES, cases=("moe_dtype",), loads=LOADS,
+    groups=("hidden_size", "num_experts", "moe_tp_size", "moe_ep_size"), work=_work, costs=_costs,
+)  # fmt: skip
+WIDEEP_MOE = KernelTable(
+    name="wideep-moe", sizes=(*_SIZES, "num_slots"), cases=("moe_dtype",), loads=LOADS,
+    groups=("hidden_size", "num_slots", "moe_ep_size"), work=_work, costs=_costs,
+)  # fmt: skip
+MOE_AITER = KernelTable(
+    name="moe-aiter", sizes=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
+    optional={"moe_tp_size": 1.0, "moe_ep_size": 1.0}, cases=("moe_dtype",), loads=LOADS,
+    groups=("hidden_size", "inter_size", "num_experts", "topk"), work=_work, costs=_costs,
+)  # fmt: skip

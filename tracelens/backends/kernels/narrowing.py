@@ -1,0 +1,33 @@
+"""Passes that narrow BF16 rows to FP8: with a scale that is known, and what finding a row's scale adds."""
+
+from __future__ import annotations
+
+from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+
+#: Rows that a unit takes per us; a usual launch of one block per row.
+_ROWS_PER_UNIT_US = 100.0
+_ELEMENTS_PER_US = 1024.0
+
+
+def _narrowed(s: Sizes, _: Case) -> Work:
+    """Two bytes read and one written per element."""
+    return Work(flops=0 * s["m"], hbm_bytes=3 * s["m"] * s["k"])
+
+
+def _scaled(s: Sizes, _: Case) -> Work:
+    """The pass that only reads: the difference of two measurements, which finds the rows in L2."""
+    return Work(flops=0 * s["m"], hbm_bytes=0 * s["m"])
+
+
+def _costs(s: Sizes, rates: Rates, _: Case) -> Costs:
+    nbytes = 3 * s["m"] * s["k"]
+    us = {"l2": nbytes / rates.l2, "row": s["k"] / _ELEMENTS_PER_US, "rows": s["m"] / rates.units / _ROWS_PER_UNIT_US}
+    return Costs(us, nbytes)
+
+
+QUANTIZE_MATRIX = KernelTable(
+    name="quantize-matrix", sizes=("m", "k"), cases=("quant_dtype",), groups=("m", "k"), work=_narrowed, costs=_costs
+)
+QUANTIZE_SCALE = KernelTable(
+    name="quantize-scale", sizes=("m", "k"), cases=("quant_dtype",), groups=("m", "k"), work=_scaled, costs=_costs
+)

@@ -1,0 +1,115 @@
+"""Linear attention and state space models of hybrid models: causal convolutions, chunked prompts, recurrent steps.
+
+A prompt is cut into chunks of 64 tokens: products within each chunk in parallel, states passed on from chunk to chunk.
+A step (``generation``; several tokens: ``verify``) reads and writes the state of every sequence and head.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelens.backends.base import Floats
+from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+
+#: Elements that a block of the convolution kernels has in flight, and what is left to its neighbour.
+_BLOCK_TOKENS = 512.0
+#: Taps less the one of the new token, read and written in two bytes, at most four.
+_STATE_BYTES_PER_CHANNEL = 16.0
+_CHUNK = 64.0
+_STATE_WIDTH = 4.0
+#: Benchmarks of these libraries convolve the channels of the keys alone.
+_KEYS_ONLY = (("trtllm", ""), ("sglang", "0.5.10"))
+
+
+def _channels(s: Sizes, case: Case) -> Floats:
+    if "n_groups" in s:
+        return s["nheads"] * s["head_dim"] + 2 * s["n_groups"] * s["d_state"]
+    keys, values = s["num_k_heads"] * s["head_k_dim"], s["num_v_heads"] * s["head_v_dim"]
+    if any(case.get("framework") == name and case.get("version", "").startswith(of) for name, of in _KEYS_ONLY):
+        return keys
+    return 2 * keys + values
+
+
+def _convolves(case: Case) -> bool:
+    return "conv1d" in case.get("kernel_source", "")
+
+
+def _convolution(s: Sizes, rates: Rates, case: Case) -> Costs:
+    b, tokens, channels = s["batch_size"], s["seq_len"], _channels(s, case)
+    moved, state = 4 * b * tokens * channels, b * channels * _STATE_BYTES_PER_CHANNEL
+    us = {"l2": moved / rates.l2}
+    if "update" in case["kernel_source"]:
+        us["state"] = state / rates.l2
+    else:
+        us["padded"] = 4 * b * channels * np.ceil(tokens / _BLOCK_TOKENS) * _BLOCK_TOKENS / rates.l2
+        us["chain"] = tokens / 1000
+        us["waves"] = np.ceil(b * channels * np.minimum(tokens, 8) / rates.units / 2048) / 10
+    return Costs(us, moved + state)
+
+
+def _convolution_work(s: Sizes, case: Case) -> Work:
+    moved = 4 * s["batch_size"] * s["seq_len"] * _channels(s, case)
+    return Work(flops=0 * moved, hbm_bytes=moved)
+
+
+def _delta_rule(s: Sizes, rates: Rates, case: Case) -> Costs:
+    b, tokens, keys, heads = (s[name] for name in ("batch_size", "seq_len", "num_k_heads", "num_v_heads"))
+    d_k, d_v = s["head_k_dim"], s["head_v_dim"]
+    state = 2 * _STATE_WIDTH * b * heads * d_k * d_v
+    rows = 2 * b * tokens * (2 * keys * d_k + 2 * heads * d_v)
+    if case.get("phase", "context") != "context":
+        us = {
+            "state": state / rates.l2,
+            "tokens": 2 * _STATE_WIDTH * b * tokens * heads * d_k * d_v / rates.l2,
+            "vector": 8 * b * tokens * heads * d_k * d_v / rates.vector,
+            "chain": tokens,
+        }
+        return Costs(us, state + rows)
+    chunks = np.ceil(tokens / _CHUNK)
+    padded = b * chunks * _CHUNK
+    flops = padded * heads * (4 * _CHUNK * d_k + 6 * d_k * d_v)
+    states = 2 * b * chunks * heads * d_k * d_v
+    us = {
+        "matrix": flops / rates.flops("bf16"),
+        "l2": (2 * padded * heads * d_v) / rates.l2,
+        "rows": rows / rates.l2,
+        "states": (states + state) / rates.l2,
+        "waves": chunks * np.maximum(1, b * heads / rates.units),
+        "chain": chunks,
+        "sequences": b * heads / rates.units,
+    }
+    return Costs(us, state + 3 * rows + states)
+
+
+def _delta_rule_work(s: Sizes, _: Case) -> Work:
+    """As ``LinearAttention``: 7 d_k d_v flops per token and value head; its rows, and the state once in and out."""
+    b, tokens, d_k, d_v = s["batch_size"], s["seq_len"], s["head_k_dim"], s["head_v_dim"]
+    heads = s["num_v_heads"]
+    rows = 2 * b * tokens * (2 * s["num_k_heads"] * d_k + 2 * heads * d_v)
+    return Work(flops=7 * b * tokens * heads * d_k * d_v, hbm_bytes=rows + 2 * _STATE_WIDTH * b * heads * d_k * d_v)
+
+
+def _costs(s: Sizes, rates: Rates, case: Case) -> Costs:
+    return (_convolution if _convolves(case) else _delta_rule)(s, rates, case)
+
+
+def _work(s: Sizes, case: Case) -> Work:
+    return (_convolution_work if _convolves(case) else _delta_rule_work)(s, case)
+
+
+_HEADS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
+GDN = KernelTable(
+    name="gdn", sizes=("batch_size", "seq_len", *_HEADS), cases=("phase",), apart=("phase",),
+    groups=("num_k_heads", "num_v_heads", "batch_size"), work=_work, costs=_costs,
+    operation=_convolves,
+)  # fmt: skip
+KDA = KernelTable(
+    name="kda", sizes=("batch_size", "seq_len", *_HEADS), cases=("phase",), apart=("phase",),
+    groups=("num_v_heads", "batch_size"), work=_work, costs=_costs,
+    operation=_convolves,
+)  # fmt: skip
+MAMBA2 = KernelTable(
+    name="mamba2", sizes=("batch_size", "seq_len", "nheads", "head_dim", "n_groups", "d_state"), cases=("phase",),
+    apart=("phase",), groups=("nheads", "d_state", "batch_size"), work=_convolution_work,
+    costs=_convolution,
+)  # fmt: skip

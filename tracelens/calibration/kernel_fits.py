@@ -1,0 +1,159 @@
+"""Constants of engines' kernels from measured tables: few per kernel, with the error on shape groups not fitted.
+
+A kernel is fitted on all devices that ran it first, which says which costs matter at all; then on each, near to that.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.backends.base import Floats
+from tracelens.backends.kernels.base import KernelTable, Rates
+from tracelens.backends.kernels.kernel_constants import KernelConstants
+from tracelens.calibration.device import quoted, rounded
+from tracelens.calibration.norm_fit import Calls, fitted_fresh, fitted_norm
+from tracelens.errors import UsageError
+from tracelens.estimation.kernel_estimates import batches, size_faults
+from tracelens.hardware import HardwareSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+#: What a column of times is called, and how many us its unit has.
+TIMES = {"latency_ms": 1e3, "latency": 1e3, "time_us": 1.0}
+#: A cost stays out if leaving it out costs less than so many points of the mean error; more where rows are few.
+_WORTH_PERCENT, _WORTH_PERCENT_ROWS = 0.1, 12.0
+_LEAST_ROWS = 4
+#: Shape groups are divided in two; in four where a device has few rows.
+_FEW_ROWS = 60
+_INERTIA = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OnDevice:
+    """A kernel's measured calls on one device, and the shape group of each."""
+
+    device: HardwareSpec
+    case: Mapping[str, str]
+    calls: Calls
+    groups: np.ndarray[Any, np.dtype[np.str_]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KernelFit:
+    """One kernel on all devices that ran it."""
+
+    on: tuple[OnDevice, ...]
+
+    def fit(self, rows: Sequence[Mask]) -> list[dict[str, float]]:
+        """Constants for each device, from some rows of each."""
+        parts = [each.calls.take(np.flatnonzero(some)) for each, some in zip(self.on, rows, strict=True)]
+        pooled = _worthwhile(Calls.joined([part for part in parts if len(part.time_us)]))
+        return [self._near(part, pooled) for part in parts]
+
+    def _near(self, part: Calls, pooled: Mapping[str, float]) -> dict[str, float]:
+        if not len(part.time_us):
+            return dict(pooled)
+        launch = max(float(np.percentile(part.time_us, 2)) * 0.9, 0.05)
+        return fitted_norm(part, {**pooled, "launch_us": launch}, _INERTIA)
+
+    def unseen(self) -> list[Floats]:
+        """Error of each row, by device, by constants fitted on the other shape groups."""
+        names = sorted({name for each in self.on for name in each.groups.tolist()}, key=_shuffled)
+        count = min(4 if min(len(each.groups) for each in self.on) < _FEW_ROWS else 2, len(names))
+        part_of = {name: number % count for number, name in enumerate(names)}
+        parts = [np.array([part_of[name] for name in each.groups.tolist()]) for each in self.on]
+        found = [np.full(len(each.groups), np.nan) for each in self.on]
+        for number in range(count if count > 1 else 0):
+            constants = self.fit([part != number for part in parts])
+            for each, part, errors, own in zip(self.on, parts, found, constants, strict=True):
+                at = np.flatnonzero(part == number)
+                errors[at] = each.calls.take(at).errors(own)
+        return found
+
+    def constants(self, unseen: Sequence[Floats]) -> list[KernelConstants]:
+        """Fitted on all rows."""
+        made = self.fit([np.ones(len(each.groups), bool) for each in self.on])
+        return [
+            KernelConstants(
+                device=each.device.name, case=each.case, constants=constants, rows=len(each.groups),
+                error_percent=None if np.isnan(errors).any() else float(errors.mean()),
+            )
+            for each, constants, errors in zip(self.on, made, unseen, strict=True)
+        ]  # fmt: skip
+
+
+def _shuffled(name: str) -> int:
+    return zlib.crc32(name.encode())
+
+
+def _worthwhile(calls: Calls) -> dict[str, float]:
+    """Constants of the costs that are worth having: what changes little is left out, and the others fitted again."""
+    found = fitted_fresh(calls, calls.usual())
+    error = calls.errors(found).mean()
+    worth = _WORTH_PERCENT + _WORTH_PERCENT_ROWS / len(calls.time_us)
+    while True:
+        names = [name for name in found if name not in ("launch_us", "overlap", "cache")]
+        if len(names) < 2:
+            return found
+        losses = {name: calls.errors(_without(found, name)).mean() for name in names}
+        least = min(losses, key=losses.__getitem__)
+        rest = fitted_norm(calls, _without(found, least))
+        error_rest = calls.errors(rest).mean()
+        if error_rest - error >= worth:
+            return found
+        found, error = rest, min(error, error_rest)
+
+
+def _without(constants: Mapping[str, float], name: str) -> dict[str, float]:
+    left_out = {name, "cache"} if name == "hbm" else {name}
+    return {key: value for key, value in constants.items() if key not in left_out}
+
+
+def kernel_fits(table: KernelTable, frame: pd.DataFrame) -> Iterator[KernelFit]:
+    """Every kernel of a measured table. UsageError for a table without times."""
+    import pandas as pd
+
+    column = next((name for name in TIMES if name in frame), None)
+    if column is None:
+        raise UsageError(f"a measured table for {table.name} needs a time: {', '.join(TIMES)}")
+    times = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64) * TIMES[column]
+    good = np.array([not fault for fault in size_faults(table, frame)]) & np.isfinite(times) & (times > 0)
+    names = frame["device"].astype(str).to_numpy()
+    found: dict[tuple[tuple[str, str], ...], list[OnDevice]] = defaultdict(list)
+    for name in sorted(set(names[good].tolist())):
+        device = HardwareSpec.load(name)
+        rates = Rates.of(device)
+        if rates is None:
+            continue
+        for rows, batch in batches(table, frame, np.flatnonzero(good & (names == name))):
+            if len(rows) < _LEAST_ROWS:
+                continue
+            case = dict(batch.case)
+            calls = Calls(
+                costs=table.costs(batch.sizes, rates, case), rates=rates, time_us=times[rows],
+                least_us=table.least_us(table.work(batch.sizes, case), rates),
+            )  # fmt: skip
+            keys = frame.iloc[rows][list(table.groups)].astype(str).agg("/".join, axis=1).to_numpy()
+            kernel = tuple(pair for pair in batch.case if pair[0] != "version")
+            found[kernel].append(OnDevice(device=device, case=case, calls=calls, groups=keys))
+    yield from (KernelFit(on=tuple(on)) for _, on in sorted(found.items()))
+
+
+def constants_file(rows: Sequence[KernelConstants], source: str) -> str:
+    """The text of a table's file."""
+    lines = [f"source = {quoted(source)}", "kernels = ["]
+    for row in sorted(rows, key=lambda row: (row.device, sorted(row.case.items()))):
+        texts = [f"{name} = {quoted(text)}" for name, text in (("device", row.device), *row.case.items())]
+        values = ", ".join(f"{name} = {rounded(value)}" for name, value in row.constants.items())
+        error = [] if row.error_percent is None else [f"error_percent = {row.error_percent:.1f}"]
+        parts = [*texts, f"rows = {row.rows}", *error, f"constants = {{ {values} }}"]
+        lines.append(f"  {{ {', '.join(parts)} }},")
+    return "\n".join([*lines, "]", ""])

@@ -1,0 +1,158 @@
+"""Tables of engines' kernels (``tracelens.backends.kernels``) as ``estimate --batch`` takes them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens.backends.base import Floats
+from tracelens.backends.chain import Chain
+from tracelens.backends.kernels.base import KernelTable
+from tracelens.backends.kernels.kernel_columns import KernelColumns
+from tracelens.backends.system import System
+from tracelens.backends.tile import Tile
+from tracelens.backends.tiles.expert_layer import BLOCKS
+from tracelens.errors import UsageError
+from tracelens.estimation.rank_loads import slot_load
+from tracelens.files.data_table import COUNT, SIZE, faults, numbers, texts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What names the kernels of a row, beside the table's own cases.
+KERNEL = ("framework", "version", "kernel_source")
+#: Libraries that ``--library`` chooses from.
+LIBRARIES = ("vllm", "sglang", "trtllm")
+#: Sizes by column; what is not named is a count.
+_SIZES = {
+    "step": SIZE, "num_tokens": replace(COUNT, most=1e8), "num_experts": replace(COUNT, most=1e6),
+    "num_slots": replace(COUNT, most=1e6), "topk": replace(COUNT, most=1e6), "moe_ep_size": replace(COUNT, most=1e6),
+}  # fmt: skip
+
+
+_WORDS = ("bound", "backend", "measured_as")
+_ROUTED = ("num_tokens", "num_experts", "topk", "moe_ep_size", "num_slots")
+
+
+def case_columns(table: KernelTable, frame: pd.DataFrame) -> list[str]:
+    """The columns of a frame that choose constants."""
+    return [name for name in (*KERNEL, *table.cases) if name in frame]
+
+
+def batches(
+    table: KernelTable, frame: pd.DataFrame, rows: np.ndarray[Any, np.dtype[np.intp]], library: str | None = None
+) -> Iterator[tuple[np.ndarray[Any, np.dtype[np.intp]], KernelColumns]]:
+    """Rows that are alike in their case, and their columns. ``library``: for rows that name no framework."""
+    part = frame.iloc[rows]
+    named = {name: texts(part, name) for name in case_columns(table, frame)}
+    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for row, cells in enumerate(zip(*named.values(), strict=True) if named else [()] * len(part)):
+        groups[cells].append(row)
+    for cells, at in groups.items():
+        case = {name: cell for name, cell in zip(named, cells, strict=True) if cell}
+        if library is not None:
+            case.setdefault("framework", library)
+        sizes = _sizes(table, part.iloc[at])
+        yield rows[at], KernelColumns(precision="bf16", table=table, case=tuple(sorted(case.items())), sizes=sizes)
+
+
+def size_faults(table: KernelTable, frame: pd.DataFrame, name: str = "") -> list[str]:
+    """Per row what is wrong with its sizes, "" where nothing is. UsageError where a column is missing."""
+    missing = [column for column in table.sizes if column not in frame]
+    if missing:
+        has = ", ".join(map(str, frame))
+        raise UsageError(f"a table for {table.name} needs the column {missing[0]!r}; it has {has}")
+    optional = {column: replace(COUNT, blank=usual) for column, usual in table.optional.items() if column in frame}
+    found = faults(frame, {column: _SIZES.get(column, COUNT) for column in table.sizes} | optional, name)
+    if not table.loads:
+        return found
+    for row, load in enumerate(_load_arguments(frame)):
+        if not found[row]:
+            try:
+                slot_load(*load)
+            except UsageError as error:
+                found[row] = str(error)
+    return found
+
+
+def _sizes(table: KernelTable, part: pd.DataFrame) -> Mapping[str, Floats]:
+    sizes = {name: numbers(part, name, _SIZES.get(name, COUNT)) for name in table.sizes}
+    for name, usual in table.optional.items():
+        number = replace(COUNT, blank=usual)
+        sizes[name] = numbers(part, name, number) if name in part else np.full(len(part), usual)
+    if table.described is not None:
+        name, meant = table.described
+        sizes |= meant(texts(part, name) if name in part else [""] * len(part))
+    return {**sizes, **_loads(part)} if table.loads else sizes
+
+
+def _load_arguments(part: pd.DataFrame) -> Iterator[tuple[str, int, int, int, int, int]]:
+    """What ``slot_load`` takes, per row; sizes that are no numbers are 0."""
+    rows = len(part)
+    given = texts(part, "distribution", "balanced") if "distribution" in part else ["balanced"] * rows
+    counts = {name: np.nan_to_num(numbers(part, name, _SIZES.get(name, COUNT))) for name in _ROUTED if name in part}
+    tokens, experts, topk = (counts[name].astype(int).tolist() for name in _ROUTED[:3])
+    ranks = counts["moe_ep_size"].astype(int).tolist() if "moe_ep_size" in counts else [1] * rows
+    slots = counts["num_slots"].astype(int).tolist() if "num_slots" in counts else experts
+    return zip(given, tokens, experts, topk, ranks, slots, strict=True)
+
+
+def _loads(part: pd.DataFrame) -> Mapping[str, Floats]:
+    """Rows, experts with rows, and blocks of the most loaded rank."""
+    found = np.array([slot_load(*load) for load in _load_arguments(part)]).reshape(len(part), -1)
+    loads = {"rows": found[:, 0], "active": found[:, 1]}
+    return loads | {f"blocks_{rows}": found[:, 2 + i] for i, rows in enumerate(BLOCKS)}
+
+
+def estimate_kernels(
+    table: KernelTable,
+    frame: pd.DataFrame,
+    systems: Sequence[System | None],
+    backend: Chain,
+    library: str | None = None,
+) -> pd.DataFrame:
+    """``frame`` with ``time_us``, ``bound``, ``backend``, ``measured_as`` (the measurements that the estimate rests
+    on), ``error_percent`` (the mean error there on shape groups not fitted) and, without an answer, a ``reason``.
+
+    ``systems``: one per row; None is an unknown device.
+    """
+    rows, given = len(frame), frame.reset_index(drop=True)
+    columns = {name: np.full(rows, "", object) for name in ("time_us", *_WORDS, "error_percent", "reason")}
+    columns["time_us"], columns["error_percent"] = np.full(rows, np.nan), np.full(rows, np.nan)
+    columns["reason"][:] = size_faults(table, given)
+    by_system: dict[int, tuple[System | None, list[int]]] = {}
+    for row, system in enumerate(systems):
+        if not columns["reason"][row]:
+            by_system.setdefault(id(system), (system, []))[1].append(row)
+    for system, at in by_system.values():
+        if system is None:
+            columns["reason"][at] = "no device of that name"
+            continue
+        for positions, batch in batches(table, given, np.array(at), library):
+            for name, values in _answered(batch, backend, system).items():
+                columns[name][positions] = values
+            unknown = positions[np.isnan(columns["time_us"][positions])]
+            columns["reason"][unknown] = f"no backend of {backend.name!r} has figures for {system.device.name}"
+    return frame.assign(**columns)
+
+
+def _answered(batch: KernelColumns, backend: Chain, system: System) -> Mapping[str, Any]:
+    """Columns of one batch; who measured what the tile model's answers rest on."""
+    found = backend.estimate_batch(batch, system)
+    columns: dict[str, Any] = {"time_us": found.time_us}
+    for name, said in (("bound", found.bound), ("backend", found.backend)):
+        columns[name] = np.array([word or "" for word in said], object)
+    chosen = batch.fastest(system.device)
+    if chosen is None:
+        return columns
+    _, kernels, which = chosen
+    tiled = columns["backend"] == Tile.name
+    labels = np.array([kernel.label for kernel in kernels], object)
+    errors = np.array([np.nan if kernel.error_percent is None else kernel.error_percent for kernel in kernels])
+    columns["measured_as"] = np.where(tiled, labels[which], "")
+    columns["error_percent"] = np.where(tiled, errors[which], np.nan)
+    return columns
