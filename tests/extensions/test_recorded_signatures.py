@@ -367,6 +367,11 @@ REST = [
          model="MambaChunkScan",
          flops=2 * B * S * 64 * 4 + 2 * B * S * 8 * 16 + 2 * B * S * 4 * 8 * 8 + 4 * B * S * 4 * 16 * 8,
          hbm=2 * B * S * (100 + 32)),
+    # 2 key heads shared by 4 value heads of 8; a gate and a weight of the update per value head
+    call("ChunkGatedDeltaRuleFunction", t(B, S, 2, 8), t(B, S, 2, 8), t(B, S, 4, 8), t(B, S, 4, of=FP32), t(B, S, 4),
+         model="LinearAttention", flops=7 * B * S * 4 * 64, hbm=2 * B * S * (2 * 16 + 32 + 4 * 2 + 32)),
+    call("ChunkKDAFunction", t(B, S, 4, 8), t(B, S, 4, 8), t(B, S, 4, 8), t(B, S, 4, 8, of=FP32), t(B, S, 4),
+         model="LinearAttention", flops=7 * B * S * 4 * 64, hbm=2 * B * S * (3 * 32 + 4 * 9 + 32)),
     call("ConvBias_ ConvBiasReLU_", t(B, 3, 8, 8), t(5, 3, 3, 3), t(5), c(1), c(1),
          model="Conv", flops=2 * 27 * B * 5 * 64 + B * 5 * 64, hbm=2 * (B * 3 * 64 + 135 + B * 5 * 64 + 5)),
 ]  # fmt: skip

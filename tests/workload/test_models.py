@@ -157,7 +157,7 @@ def test_blocks_with_other_figures_have_letters_of_their_own(tmp_path):
     ("old", "new", "message"),
     [
         ('block = "w"', 'block = "Q"', "variants.a.block must be one of the letters"),
-        ("window = 4", "widow = 4", "variants.a.widow is not a key of a model file; did you mean window?"),
+        ("window = 4", "widow = 4", "variants.a.widow is not a key of a model file; did you mean variants.a.window?"),
         ("2(a-)", "2(b-)", "blocks must be runs of the letters"),
         ("window = 4\n", "", "blocks have 'w', but window is missing"),
     ],
