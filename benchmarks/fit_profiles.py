@@ -292,10 +292,14 @@ def report(rows: Sequence[Row], is_written: bool, predictions: Path | None, toda
     if predictions is not None:
         with predictions.open("w", newline="", encoding="utf-8") as file:
             out = csv.writer(file, lineterminator="\n")
-            out.writerow(("id", "area", "family", "measured", "predicted"))
+            out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
             for one, ratio in told + bare:
-                measured = one.measured_us / 1e6
-                out.writerow((one.row["id"], f"training {one.row['kind']}", one.family, measured, measured * ratio))
+                measured, kind = one.measured_us / 1e6, one.row["kind"]
+                others = [r for o, r in told if o.row["kind"] == kind and o.family != one.family]
+                same = [r for o, r in told if o.framework == one.framework and r in others]
+                span, found = spans(same or others), measured * ratio
+                low, high = span["most_low"] * found, span["most_high"] * found
+                out.writerow((one.row["id"], f"training {kind}", one.family, measured, found, low, high))
 
 
 def _as_filed(one: Row) -> float:

@@ -32,6 +32,9 @@ T = TypeVar("T", bound="DataclassInstance")
 F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "option"
 
+#: The cost model of operations wherever none is named: projections, searches and servers; the roofline comes last.
+BACKENDS = "tile,collectives"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:

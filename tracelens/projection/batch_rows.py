@@ -15,6 +15,7 @@ from typing import Any
 from tracelens.backends.system import System
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Number, is_file_name, shown
+from tracelens.option_fields import BACKENDS
 from tracelens.projection.anchor import Anchor
 from tracelens.projection.frameworks import Framework
 from tracelens.projection.frameworks.recipes import Recipe, recipe_of
@@ -26,7 +27,6 @@ from tracelens.projection.frameworks.row_words import (
     sharding_of,
     system_of,
 )
-from tracelens.projection.projection_options import BACKENDS
 from tracelens.projection.step import Projection, project
 from tracelens.units import US_PER_S
 from tracelens.workload.model_config import ModelConfig

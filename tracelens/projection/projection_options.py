@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
-from tracelens.option_fields import comma_list, option, positive
+from tracelens.option_fields import BACKENDS, comma_list, option, positive
 from tracelens.training_options import PrecisionName, TrainingOptions
 
 if TYPE_CHECKING:
     from tracelens.projection.overheads import Software
-
-#: The cost model of operations unless said otherwise; the roofline comes last.
-BACKENDS = "tile,collectives"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.hardware import HardwareSpec
+from tracelens.option_fields import BACKENDS
 from tracelens.projection import schedules
 from tracelens.projection.assumptions import NO_OPTIONS, Options
 from tracelens.projection.job import Job
 from tracelens.projection.overheads import PLAIN, Software
-from tracelens.projection.projection_options import BACKENDS
 from tracelens.units import BYTES_PER_GB, TERA_PER_S_IN_PER_US, US_PER_S
 from tracelens.workload import memory
 from tracelens.workload.model_config import ModelConfig

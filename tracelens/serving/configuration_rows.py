@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from tracelens.backends import System
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.data_table import FIRST_ROW, Number, csv_of, is_blank, is_file_name, read_table, shown
+from tracelens.option_fields import BACKENDS
+from tracelens.serving import engines
 from tracelens.serving.costs import StepCost
-from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision
+from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
 from tracelens.serving.requests import LONGEST, Requests
 from tracelens.serving.simulation import Options, Outcome, simulate
 from tracelens.workload import ModelConfig
@@ -24,6 +27,11 @@ from tracelens.workload import ModelConfig
 FS_PER_MS = 10**12
 #: Requests, tokens and ranks of a row.
 _SERVED = Number(least=1, most=LONGEST, whole=True)
+_MEAN = Number(least=1, most=LONGEST)
+#: Limits of engines that published points do not state.
+LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
+#: Columns that ``batch`` adds; nine of ten measured times per token lie between the last two.
+ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high")
 NEEDED = ("model_path", "system", "isl", "osl")
 
 
@@ -38,6 +46,8 @@ class Point:
     output_tokens: int
     concurrency: int
     parallelism: Parallelism
+    engine: str = ""
+    further_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +56,8 @@ class PointEstimate:
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+    tpot_ms_low: float | None = None
+    tpot_ms_high: float | None = None
     reason: str = ""
 
 
@@ -63,8 +75,8 @@ def point_of(row: Mapping[str, Any], where: str = "") -> Point:
         model=_name(row, "model_path"),
         system=_name(row, "system"),
         precision=_name(row, "precision") or None,
-        input_tokens=whole("isl"),
-        output_tokens=whole("osl"),
+        input_tokens=_length(row, whole, "isl"),
+        output_tokens=_length(row, whole, "osl"),
         concurrency=whole("batch_size" if is_blank(row.get("concurrency")) else "concurrency"),
         parallelism=Parallelism(
             tp=whole("tp_size", 1),
@@ -72,7 +84,20 @@ def point_of(row: Mapping[str, Any], where: str = "") -> Point:
             dp=whole("attention_dp_size", 1),
             ep=whole("moe_ep_size", 1),
         ),
+        engine=_name(row, "backend"),
+        further_tokens=_name(row, "spec_decoding").lower() in ("mtp", "eagle"),
     )
+
+
+def _length(row: Mapping[str, Any], whole: Callable[[str], int], name: str) -> int:
+    """The mean of lengths that were drawn, where a row says it, else the length itself."""
+    mean = row.get(f"{name}_actual_mean")
+    return whole(name) if is_blank(mean) else max(1, round(_MEAN.of(mean, f"{name}_actual_mean")))
+
+
+def engine_name(point: Point) -> str:
+    """The file of the point's engine."""
+    return engines.engine_name(point.engine, System.load(point.system).device)
 
 
 def _whole(row: Mapping[str, Any], where: str, name: str, default: int | None = None) -> int:
@@ -91,10 +116,15 @@ def _name(row: Mapping[str, Any], column: str) -> str:
 
 
 class PointSimulator:
-    """Estimates points; step costs are shared between points that differ in load alone."""
+    """Estimates points; step costs are shared between points that differ in load alone. ``engine`` has the limits;
+    ``engine_named``: whose fitted constants, in place of each row's own engine's; ``"ideal"``: those of ``engine``.
+    """
 
-    def __init__(self, engine: Engine, *, backend: str = "roofline", collective: str | None = None) -> None:
+    def __init__(
+        self, engine: Engine, *, backend: str = BACKENDS, collective: str | None = None, engine_named: str | None = None
+    ) -> None:
         self._engine = engine
+        self._engine_named = engine_named
         self._backend = backend
         self._collective = collective
         self._costs: dict[tuple[object, ...], StepCost] = {}
@@ -119,26 +149,39 @@ class PointSimulator:
         outcome = simulate(cost.deployment, requests, Options(levels=("low",)), cost=cost)
         if outcome.log.rejected:
             return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
-        return steady(outcome, point.concurrency)
+        found, residuals = steady(outcome, point.concurrency), cost.deployment.engine.residuals
+        if found.tpot_ms is None or residuals is None:
+            return found
+        low, high = residuals.most_low * found.tpot_ms, residuals.most_high * found.tpot_ms
+        return dataclasses.replace(found, tpot_ms_low=low, tpot_ms_high=high)
 
     def cost(self, point: Point) -> StepCost:
         """The point's step cost."""
-        key = (point.model, point.system, point.precision, point.parallelism)
+        key = (point.model, point.system, point.precision, point.parallelism, point.engine, point.further_tokens)
         found = self._costs.get(key)
         if found is None:
-            model = ModelConfig.load(point.model)
+            model, system = ModelConfig.load(point.model), System.load(point.system)
             found = self._costs[key] = StepCost(
                 Deployment(
                     model=model,
-                    system=System.load(point.system),
+                    system=system,
                     parallelism=point.parallelism,
                     precision=Precision.named(point.precision, model),
-                    engine=self._engine,
+                    engine=self._engine_on(system, point),
+                    speculation=Speculation.of_model(model) if point.further_tokens else None,
                     backend=self._backend,
                     collective=self._collective,
                 )
             )
         return found
+
+    def _engine_on(self, system: System, point: Point) -> Engine:
+        """The engine's limits with the fitted constants of the one that the row names."""
+        if self._engine_named == engines.IDEAL:
+            return self._engine
+        fitted = engines.fitted_engine(self._engine_named or point.engine, system.device)
+        names = ("name", "source", "device_scale", "layer_us", "sequence_us", "residuals")
+        return dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
 
 
 def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
@@ -164,10 +207,10 @@ def read_points(path: Path) -> pd.DataFrame:
 
 
 def estimated(
-    rows: Sequence[Mapping[str, Any]], engine: Engine, *, backend: str = "roofline"
+    rows: Sequence[Mapping[str, Any]], engine: Engine, *, backend: str = BACKENDS, engine_named: str | None = None
 ) -> Iterator[PointEstimate]:
     """An estimate per row, in order."""
-    simulator = PointSimulator(engine, backend=backend)
+    simulator = PointSimulator(engine, backend=backend, engine_named=engine_named)
     for number, row in enumerate(rows, FIRST_ROW):
         try:
             yield simulator.estimate(point_of(row, f"row {number}: "))
@@ -175,12 +218,16 @@ def estimated(
             yield PointEstimate(reason=str(error))
 
 
-def batch(path: Path, output: Path, engine: Engine, *, backend: str = "roofline") -> tuple[int, int]:
-    """Writes ``path`` with ``ttft_ms_est``, ``tpot_ms_est`` and ``reason`` added; (rows, rows with an estimate)."""
+def batch(
+    path: Path, output: Path, engine: Engine, *, backend: str = BACKENDS, engine_named: str | None = None
+) -> tuple[int, int]:
+    """Writes ``path`` with ``ESTIMATES`` added; (rows, rows with an estimate)."""
     frame = read_points(path)
-    found = list(estimated([dict(row) for _, row in frame.iterrows()], engine, backend=backend))
-    for name in ("ttft_ms", "tpot_ms"):
-        frame[f"{name}_est"] = [getattr(each, name) for each in found]
+    found = list(
+        estimated([dict(row) for _, row in frame.iterrows()], engine, backend=backend, engine_named=engine_named)
+    )
+    for name in ESTIMATES:
+        frame[name] = [getattr(each, name.removesuffix("_est")) for each in found]
     frame["reason"] = [each.reason for each in found]
     with whole_file(output) as file:
         file.write(csv_of(frame))

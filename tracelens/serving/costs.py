@@ -102,7 +102,7 @@ class StepCost:
         self.stages = _split(self.layers, parallel.pp)
         self._runs = tuple(_runs(stage) for stage in self.stages)
         self._letters = sorted(set(model.blocks))
-        self._step_fs = round(engine.step_us * FS_PER_US)
+        self._step_fs = round((engine.step_us + engine.layer_us * len(model.layers)) * FS_PER_US)
         self._sequence_fs = round(engine.sequence_us * FS_PER_US)
         self._prompt_fs = round(engine.prompt_us * FS_PER_US)
         speculation = deployment.speculation
@@ -126,7 +126,7 @@ class StepCost:
                     model=speculation.draft,
                     speculation=None,
                     parallelism=dataclasses.replace(parallel, pp=1, ep=1),
-                    engine=dataclasses.replace(engine, step_us=0.0, sequence_us=0.0, prompt_us=0.0),
+                    engine=dataclasses.replace(engine, step_us=0.0, sequence_us=0.0, prompt_us=0.0, layer_us=0.0),
                 )
             )
 

@@ -13,7 +13,9 @@ from tracelens.backends import System
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.documents import settings_of
+from tracelens.hardware import HardwareSpec
 from tracelens.option_fields import made, takes
+from tracelens.serving import engines
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
 from tracelens.serving.metrics import Objectives, duration_s, per_request, per_step, summary
@@ -120,15 +122,31 @@ def serve(
     return experiment_of(deployment_of(model, cluster, asked), asked).run()
 
 
-def engine_of(asked: EngineOptions) -> Engine:
+def engine_of(asked: EngineOptions, device: HardwareSpec | None = None) -> Engine:
     """The engine, with the limits that were given."""
     engine = Engine() if asked.engine is None else asked.engine
-    engine = engine if isinstance(engine, Engine) else Engine.load(engine)
+    if not isinstance(engine, Engine):
+        engine = _named_engine(str(engine), device)
     names = ("max_num_seqs", "max_batched_tokens", "kv_tokens", "block_tokens", "preemption")
     given: dict[str, Any] = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     if "max_num_seqs" in given and "max_batched_tokens" not in given:
         given["max_batched_tokens"] = max(engine.max_batched_tokens, given["max_num_seqs"])
     return dataclasses.replace(engine, **given)
+
+
+def _named_engine(said: str, device: HardwareSpec | None) -> Engine:
+    """A file, or an engine of this package on ``device``."""
+    if device is None or "/" in said or said.endswith(".toml"):
+        return Engine.load(said)
+    return engines.named(said, device)
+
+
+def _speculation(asked: DeploymentOptions, model: ModelConfig) -> Speculation | None:
+    if not asked.speculate:
+        return None
+    if asked.speculate == "mtp":
+        return Speculation.of_model(model)
+    return Speculation.parse(asked.speculate, asked.draft_model)
 
 
 def deployment_of(
@@ -141,17 +159,18 @@ def deployment_of(
         raise UsageError(f"--kv must be bf16, fp16, fp8 or fp4, not {asked.kv!r}")
     if asked.draft_model and not asked.speculate:
         raise UsageError("--draft-model needs --speculate")
+    system = cluster if isinstance(cluster, System) else System.load(cluster)
     return Deployment(
         model=config,
-        system=cluster if isinstance(cluster, System) else System.load(cluster),
+        system=system,
         parallelism=Parallelism(
             tp=asked.tp, pp=asked.pp, dp=asked.dp, ep=asked.ep, imbalance=asked.imbalance, skew=Skew.parse(asked.skew)
         ),
         precision=dataclasses.replace(Precision.named(asked.weights, config), kv=kv),
-        engine=engine_of(asked),
+        engine=engine_of(asked, system.device),
         backend=asked.backend,
         collective=None if asked.collective == "auto" else asked.collective,
-        speculation=Speculation.parse(asked.speculate, asked.draft_model) if asked.speculate else None,
+        speculation=_speculation(asked, config),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens import option_fields
-from tracelens.option_fields import option
+from tracelens.option_fields import BACKENDS, option
 
 if TYPE_CHECKING:
     from tracelens.serving.deployment import Engine
@@ -23,7 +23,9 @@ class EngineOptions:
     """The engine of a deployment."""
 
     engine: Engine | Path | str | None = option(
-        "host times and limits, as --calibrate writes them", kind=Path, metavar="engine.toml", group=_SERVED
+        "fitted constants of vllm, sglang, trtllm, atom, or of any (pooled); or a file, as --calibrate writes it",
+        metavar="NAME|engine.toml",
+        group=_SERVED,
     )
     max_num_seqs: int | None = option("maximum number of sequences that decode at once", kind=int, group=_SERVED)
     max_batched_tokens: int | None = option("maximum number of new tokens per step", kind=int, group=_SERVED)
@@ -32,7 +34,7 @@ class EngineOptions:
     preemption: str | None = option(
         "how to preempt a sequence when the cache is full", choices=("recompute", "swap"), group=_SERVED
     )
-    backend: str = option_fields.cost_model("roofline", group=_SERVED)
+    backend: str = option_fields.cost_model(BACKENDS, group=_SERVED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,9 @@ class DeploymentOptions(EngineOptions):
     )
     weights: str | None = option("fp8 or fp4 weights; default: the model's type", metavar="TYPE", group=_SERVED)
     kv: str | None = option("element type of the key-value cache; default: the model's", metavar="TYPE", group=_SERVED)
-    speculate: str | None = option("speculative decoding, e.g. 4:0.7", metavar="TOKENS:ACCEPTANCE", group=_SERVED)
+    speculate: str | None = option(
+        "speculative decoding, e.g. 4:0.7; mtp: the model's own layers", metavar="TOKENS:ACCEPTANCE|mtp", group=_SERVED
+    )
     draft_model: str | None = option("draft model for --speculate", metavar="NAME", group=_SERVED)
     collective: str = option("all-reduce algorithm: ring, tree ..., seed_simple, or auto", "ring", group=_SERVED)
 

@@ -214,12 +214,15 @@ def _export(args: argparse.Namespace, deployment: Deployment) -> int:
 
 def _batch(args: argparse.Namespace, asked: ServingConfig) -> int:
     from tracelens.serving.configuration_rows import batch
+    from tracelens.serving.engines import IDEAL
     from tracelens.serving.experiment import engine_of
 
-    engine = engine_of(asked)
-    if asked.engine is None and asked.max_num_seqs is None:
+    said = None if asked.engine is None else str(asked.engine)
+    is_file = said is not None and ("/" in said or said.endswith(".toml"))
+    engine = engine_of(asked if is_file else dataclasses.replace(asked, engine=None))
+    if not is_file and asked.max_num_seqs is None:
         engine = dataclasses.replace(engine, max_num_seqs=1024, max_batched_tokens=8192)
-    rows, good = batch(args.batch, args.output, engine, backend=asked.backend)
+    rows, good = batch(args.batch, args.output, engine, backend=asked.backend, engine_named=IDEAL if is_file else said)
     say(f"{good} of {rows} rows estimated, the others have a reason; wrote {args.output}")
     return 0
 

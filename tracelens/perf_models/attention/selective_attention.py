@@ -36,6 +36,10 @@ def _share(whole: int, ranks: int) -> int | float:
     return whole // ranks if whole % ranks == 0 else whole / ranks
 
 
+#: So many new tokens of a sequence read its cache together.
+DECODED_TOGETHER = 8
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveAttention(PerfModel):
     """Causal attention of the last ``s_q`` of ``s_kv`` tokens to rows of a cache that all query heads of a group share.
@@ -121,10 +125,15 @@ class SelectiveAttention(PerfModel):
         )
 
     def requests(self) -> tuple[Requests, ...]:
-        """As backends price it: selected or compressed rows as a decode of each token over as many as it sees."""
+        """As backends price it: selected or compressed rows as a decode of each token over as many as it sees; a few
+        tokens of a latent decode (speculation) as further query heads on the same rows.
+        """
         heads = self.q_heads, self.kv_heads, self.d_qk, self.d_v
         if self.ratio == self.ranks == 1 and not self.window and not self.is_selected:
             past = self.s_kv - self.s_q
+            if self.value_in_key and 1 < self.s_q <= min(DECODED_TOGETHER, past):
+                rows = past + (self.s_q - 1) / 2
+                return (Requests(self.b, 1, rows, self.q_heads * self.s_q, *heads[1:], inf, 1, self.value_in_key),)
             return (Requests(self.b, self.s_q, past, *heads, inf, 1, self.value_in_key),)
         tokens = self.tokens
         seen = (self.row_pairs + self.window_pairs) / max(tokens, 1)

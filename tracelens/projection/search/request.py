@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from tracelens.errors import UsageError
-from tracelens.option_fields import made, takes
-from tracelens.projection.projection_options import BACKENDS, STRATEGIES, Objective, RuleSet, SearchOptions, Strategy
+from tracelens.option_fields import BACKENDS, made, takes
+from tracelens.projection.projection_options import STRATEGIES, Objective, RuleSet, SearchOptions, Strategy
 from tracelens.projection.search import evaluate, fastest, pareto
 from tracelens.projection.search.paper import REPAIRS, PaperRules
 from tracelens.projection.search.rules import ANYTHING, Constraints, Feasible, Rules

@@ -22,11 +22,12 @@ from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
+from tracelens.option_fields import BACKENDS
 from tracelens.perf_models import PerfModel
 from tracelens.projection.blocks import exposed_share
 from tracelens.projection.overheads import PLAIN, Software, priced
 from tracelens.projection.overlap import REDUCED_BYTES, hop_us
-from tracelens.projection.projection_options import BACKENDS, Strategy
+from tracelens.projection.projection_options import Strategy
 from tracelens.projection.search.layer_times import PARTS, LayerTimes, layer_times
 from tracelens.projection.search.operation_rows import Explanation
 from tracelens.projection.search.pipeline_time import in_turn, pass_us, pipeline_us, replicas_us

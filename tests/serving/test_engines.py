@@ -1,0 +1,117 @@
+"""Engines' files, speculation from the model's own layers, and attention that reads no more than the cache holds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelens.backends import System
+from tracelens.backends.chain import chain
+from tracelens.errors import UsageError
+from tracelens.option_fields import BACKENDS
+from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.projection.projection_options import ProjectOptions, SearchOptions
+from tracelens.serving import engines
+from tracelens.serving.configuration_rows import LIMITS, PointSimulator, point_of
+from tracelens.serving.deployment import MTP_ACCEPTANCE, Speculation
+from tracelens.serving.engines import engine_name, fitted_engine, named
+from tracelens.serving.serving_options import EngineOptions
+from tracelens.workload import ModelConfig
+from tracelens.workload.blocks import block_types
+
+ROW = {
+    "model_path": "deepseek-ai/DeepSeek-R1", "system": "mi355x", "precision": "fp8", "mode": "agg", "isl": 1024,
+    "osl": 1024, "concurrency": 8, "tp_size": 8, "backend": "sglang",
+}  # fmt: skip
+H100, MI300X = (System.load(name).device for name in ("h100-sxm", "mi300x"))
+
+
+def test_one_default_backend_chain() -> None:
+    assert EngineOptions().backend == ProjectOptions().backend == BACKENDS
+    assert next(f for f in dataclasses.fields(SearchOptions) if f.name == "backend").default == BACKENDS
+
+
+def test_an_engine_has_a_file_per_vendor_and_an_unknown_one_the_pooled_constants() -> None:
+    assert engine_name("TensorRT-LLM", H100) == "trtllm"
+    assert engine_name("sglang", MI300X) == "sglang-rocm"
+    assert engine_name("somebody's", H100) == "pooled"
+    assert engine_name("", MI300X) == "pooled-rocm"
+    assert fitted_engine("ideal", H100).layer_us == 0.0
+    with pytest.raises(UsageError, match="vlm"):
+        named("vlm", H100)
+
+
+@pytest.mark.parametrize("name", engines.names())
+def test_a_file_says_what_it_was_fitted_on_and_how_far_points_were(name: str) -> None:
+    engine = fitted_engine(name.removesuffix("-rocm"), MI300X if name.endswith("-rocm") else H100)
+    assert "published points" in engine.source
+    found = engine.residuals
+    assert found is not None
+    assert found.most_low < found.half_low < found.half_high < found.most_high
+
+
+def test_the_column_chooses_the_engine_and_an_estimate_has_bounds() -> None:
+    fitted, bare = PointSimulator(LIMITS), PointSimulator(LIMITS, engine_named="ideal")
+    point = point_of({**ROW, "osl": 64})
+    ours, plain = fitted.estimate(point), bare.estimate(point)
+    assert ours.tpot_ms is not None
+    assert plain.tpot_ms is not None
+    assert ours.tpot_ms > plain.tpot_ms
+    assert ours.tpot_ms_low is not None
+    assert ours.tpot_ms_high is not None
+    assert ours.tpot_ms_low < ours.tpot_ms < ours.tpot_ms_high
+    assert plain.tpot_ms_low is None
+
+
+def test_lengths_that_were_drawn_count_with_their_mean() -> None:
+    point = point_of({**ROW, "isl_actual_mean": 921.6, "osl_actual_mean": 921.6})
+    assert (point.input_tokens, point.output_tokens) == (922, 922)
+
+
+def test_the_model_s_own_layer_guesses_one_token_of_which_most_are_right() -> None:
+    own = Speculation.of_model(ModelConfig.load("deepseek-v3"))
+    assert (own.draft_tokens, own.acceptance) == (1, MTP_ACCEPTANCE)
+    assert own.tokens_per_step == pytest.approx(1.85)
+    assert own.draft is not None
+    assert own.draft.blocks == "*E"
+    with pytest.raises(UsageError, match="no layers that predict further tokens"):
+        Speculation.of_model(ModelConfig.load("llama3.1-8b"))
+
+
+def test_a_step_with_guesses_is_longer_but_a_token_takes_less() -> None:
+    simulator = PointSimulator(LIMITS)
+    with_mtp, without = (simulator.cost(point_of({**ROW, "spec_decoding": said})) for said in ("mtp", "none"))
+    assert with_mtp.deployment.speculation is not None
+    steps = [cost.decode_line(8, 12_000) for cost in (with_mtp, without)]
+    longer, plain = (line.fixed + line.slope * 12_000 for line in steps)
+    assert plain < longer < 1.85 * plain
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    model=st.sampled_from(["deepseek-v3", "llama3.1-8b", "gpt-oss-120b", "qwen3-32b"]), b=st.integers(1, 64),
+    new=st.integers(1, 4), past=st.integers(0, 50_000),
+)  # fmt: skip
+def test_attention_of_a_decode_step_never_reads_more_than_the_cache_holds(model, b, new, past) -> None:
+    """Beside the cache it reads its queries and writes their results, which no cache holds."""
+    shape = ModelConfig.load(model)
+    for letter in sorted({letter for letter in shape.blocks if block_types()[letter].cached_elements(shape)}):
+        for core in block_types()[letter].cores(shape, b=b, new=new, past=past):
+            held = b * (past + new) * 2 * block_types()[letter].cached_elements(shape)
+            beside = b * new * core.q_heads * (core.d_qk + core.d_v) * 2
+            assert core.hbm_bytes() <= held + beside
+
+
+def test_a_few_tokens_on_a_latent_cache_read_it_together() -> None:
+    """Two tokens of a sequence are further query heads on the same rows: far from twice the time of one."""
+    times = []
+    for new in (1, 2):
+        (core,) = block_types()["*"].cores(ModelConfig.load("deepseek-v3"), b=8, new=new, past=1500)
+        (request,) = core.requests()
+        assert (request.s, request.q_heads) == (1, 128 * new)
+        assert 2 * request.b * request.q_heads * (request.past + 1) * (576 + 512) == core.flops()
+        times.append(chain("tile").estimate_many(WorkColumns.of([core]), System.load("b200")).time_us[0])
+    assert times[0] < times[1] < 2 * times[0]

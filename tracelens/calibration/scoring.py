@@ -1,0 +1,157 @@
+"""How far predictions were from measured points, by family: anybody's predictions, of anything that is above 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.errors import InputError
+from tracelens.files.data_table import FIRST_ROW, Number, is_blank, read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Pairs of columns that files have, measured and predicted, with the bounds of an interval; the first that is there.
+PAIRS = (
+    ("measured", "predicted", "low", "high"),
+    ("step_time_s", "step_time_s_est", "step_time_s_low", "step_time_s_high"),
+    ("tokens_s_gpu", "tokens_s_gpu_est", "", ""),
+    ("tpot_ms", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high"),
+)
+#: Columns that tell families apart, the first that is there.
+FAMILIES = ("family", "model", "model_path")
+ALL = "all"
+_ABOVE_0 = Number(least=1e-12)
+_DRAWS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors are |predicted / measured - 1|; ``signed`` is the median with its sign. ``median_low`` to ``median_high``:
+    where the median is in nine of ten draws of families. ``inside``: share of measured values between the bounds that
+    the file states, None where it states none. ``missing``: rows without a prediction.
+    """
+
+    name: str
+    rows: int
+    missing: int
+    median: float | None
+    p90: float | None
+    signed: float | None
+    median_low: float | None
+    median_high: float | None
+    inside: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Names of a file's columns; ``low`` and ``high`` empty: it has no intervals. ``area`` empty: one for all."""
+
+    measured: str
+    predicted: str
+    low: str
+    high: str
+    family: str
+    area: str
+
+    @classmethod
+    def of(cls, path: Path, table: pd.DataFrame, *, family: str | None = None) -> Columns:
+        """InputError for a file without measured and predicted values."""
+        pair = next((pair for pair in PAIRS if {*pair[:2]} <= {*table.columns}), None)
+        if pair is None:
+            known = ", ".join(f"{measured} and {predicted}" for measured, predicted, *_ in PAIRS)
+            raise InputError(f"{path.name}: no pair of columns to compare; it needs {known}")
+        if family is not None and family not in table.columns:
+            raise InputError(f"{path.name}: no column {family!r}")
+        bounds = pair[2:] if {*pair[2:]} <= {*table.columns} else ("", "")
+        grouped = family or next((name for name in FAMILIES if name in table.columns), "")
+        area = "area" if "area" in table.columns else ""
+        return cls(measured=pair[0], predicted=pair[1], low=bounds[0], high=bounds[1], family=grouped, area=area)
+
+
+def score_file(path: Path, *, family: str | None = None) -> tuple[Score, ...]:
+    """All rows, each area, and each family, in this order. InputError, with the row, for a value that is none."""
+    table = read_table(path)
+    columns = Columns.of(path, table, family=family)
+    rows = table.to_dict("records")
+    measured = _values(path, rows, columns.measured)
+    known = [at for at, value in enumerate(measured) if value is not None]
+    if not known:
+        raise InputError(f"{path.name}: no row has a value in {columns.measured}")
+    points = _Points(
+        measured=np.array([measured[at] for at in known], float),
+        predicted=_some(_values(path, rows, columns.predicted), known),
+        low=_some(_values(path, rows, columns.low), known),
+        high=_some(_values(path, rows, columns.high), known),
+        family=np.array([str(rows[at].get(columns.family, "")) for at in known], object),
+    )
+    groups: dict[str, list[int]] = {ALL: list(range(len(known)))}
+    for column in filter(None, (columns.area, columns.family)):
+        for place, at in enumerate(known):
+            groups.setdefault(str(rows[at][column]), []).append(place)
+    first, *others = groups.items()
+    return tuple(points.score(name, np.array(places)) for name, places in (first, *sorted(others)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Points:
+    measured: npt.NDArray[np.float64]
+    predicted: npt.NDArray[np.float64]
+    low: npt.NDArray[np.float64]
+    high: npt.NDArray[np.float64]
+    family: npt.NDArray[np.object_]
+
+    def score(self, name: str, places: npt.NDArray[np.intp]) -> Score:
+        answered = places[~np.isnan(self.predicted[places])]
+        missing = len(places) - len(answered)
+        if not len(answered):
+            return Score(
+                name=name, rows=0, missing=missing, median=None, p90=None, signed=None, median_low=None,
+                median_high=None, inside=None,
+            )  # fmt: skip
+        error = self.predicted[answered] / self.measured[answered] - 1
+        low, high = _drawn(np.abs(error), self.family[answered])
+        bounded = answered[~np.isnan(self.low[answered]) & ~np.isnan(self.high[answered])]
+        value = self.measured[bounded]
+        inside = (self.low[bounded] <= value) & (value <= self.high[bounded])
+        return Score(
+            name=name,
+            rows=len(answered),
+            missing=missing,
+            median=float(np.median(np.abs(error))),
+            p90=float(np.percentile(np.abs(error), 90)),
+            signed=float(np.median(error)),
+            median_low=low,
+            median_high=high,
+            inside=float(inside.mean()) if len(bounded) else None,
+        )
+
+
+def _drawn(size: npt.NDArray[np.float64], family: npt.NDArray[np.object_]) -> tuple[float | None, float | None]:
+    """Between which the median is in nine of ten draws of as many families; None with fewer than three."""
+    names = sorted(set(family.tolist()))
+    if len(names) < 3:
+        return None, None
+    parts = [size[family == name] for name in names]
+    draw = np.random.default_rng(0).integers(0, len(parts), (_DRAWS, len(parts)))
+    medians = [float(np.median(np.concatenate([parts[at] for at in one]))) for one in draw]
+    low, high = np.percentile(medians, (5, 95)).tolist()
+    return low, high
+
+
+def _values(path: Path, rows: Sequence[Mapping[object, object]], column: str) -> list[float | None]:
+    if not column:
+        return [None] * len(rows)
+    return [
+        None if is_blank(row[column]) else _ABOVE_0.of(row[column], f"{path.name}: row {number}: {column}")
+        for number, row in enumerate(rows, FIRST_ROW)
+    ]
+
+
+def _some(values: Sequence[float | None], at: Sequence[int]) -> npt.NDArray[np.float64]:
+    return np.array([np.nan if values[place] is None else values[place] for place in at], float)
