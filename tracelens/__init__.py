@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace as Trace
     from tracelens.analysis.loaded_trace import load as load
     from tracelens.backends.base import backend as backend
+    from tracelens.comparison.compare import compare as compare
     from tracelens.dtypes import DType as DType
     from tracelens.errors import SignatureError as SignatureError
     from tracelens.errors import TracelensError as TracelensError
@@ -76,6 +77,7 @@ _MODULE_OF = {
     "Trace": "tracelens.analysis.loaded_trace",
     "TracelensError": "tracelens.errors",
     "backend": "tracelens.backends.base",
+    "compare": "tracelens.comparison.compare",
     "estimate": "tracelens.estimation.estimate",
     "finding": "tracelens.analysis.findings.rule",
     "load": "tracelens.analysis.loaded_trace",

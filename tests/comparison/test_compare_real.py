@@ -11,8 +11,8 @@ from tests.conftest import TRACES, device_traces
 from tracelens.analysis.options import Options
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import Comparison
-from tracelens.comparison.inputs import side_of
 from tracelens.comparison.sides import Side
+from tracelens.comparison.sources.inputs import side_of
 
 #: Real recordings of one thing before and after a change, or on two devices.
 PAIRS = {

@@ -13,7 +13,8 @@ FLAGS: dict[str, str] = {
     "calibrate": ("FILES --cluster --device --extension --output -o"),
     "check": ("TRACE --device --extension"),
     "collectives": ("TRACE --csv --ep-size --executor --extension --format --jobs --output --ranks-per-node -o"),
-    "compare": ("A B --format --output --steps -o"),
+    "baseline": ("save save:NAME save:TRACE save:--baselines save:--steps list list:--baselines"),
+    "compare": ("A B --baselines --device --extension --format --gate --output --steps -o"),
     "demo": ("--output -o"),
     "devices": ("list show show:NAME check check:FILE"),
     "estimate": (

@@ -1,43 +1,65 @@
 """Compare two recordings: what changed, why, and how much of the step it explains.
 
-A and B are traces, or folders of the ranks or the runs of one thing.
+A and B are traces, reports (folder or report.json), baseline:NAME (see tracelens baseline), or folders of the ranks or
+the runs of one thing. Exit code 4 says that a --gate failed.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
+from tracelens.comparison.comparison_options import CompareOptions
 from tracelens.files.say import emit, say
+from tracelens.option_fields import add_options, option, options_of
+
+GATE_FAILED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareCommand(CompareOptions):
+    """What the command takes beside the options of ``tracelens.compare``."""
+
+    a: str = option("before: a trace, a report, baseline:NAME, or a folder of ranks or runs", MISSING, flags=("a",),
+                    metavar="A")  # fmt: skip
+    b: str = option("after: what is compared with it", MISSING, flags=("b",), metavar="B")
+    output: tuple[Path, ...] = option(
+        "folder, or FILE.html, .xlsx, .json, .md, .xml (JUnit) or .sarif; repeatable", (), kind=Path, metavar="PATH",
+        flags=("-o", "--output"), repeat=True,
+    )  # fmt: skip
+    format: str = option(
+        "what to print; github: annotations of the gates", "text", choices=("text", "json", "md", "github")
+    )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("a", type=Path, metavar="A", help="before: a trace, or a folder of ranks or runs")
-    add("b", type=Path, metavar="B", help="after: what it is compared with")
-    add("-o", "--output", type=Path, metavar="PATH", help="FILE.json or .md to write; default: none")
-    add("--steps", metavar="N|N-M|steady", help="only these steps of both; default: all complete ones")
-    add("--format", choices=("text", "json", "md"), default="text", help="what to print; default: %(default)s")
+    add_options(parser, CompareCommand)
 
 
 def run(args: argparse.Namespace) -> int:
-    from tracelens.analysis.options import Options
     from tracelens.cli import refuse_input
     from tracelens.comparison.compare import compare
     from tracelens.report.answers.comparison_text import comparison_text
-    from tracelens.report.comparison_report import comparison_json, comparison_markdown, write_comparison
+    from tracelens.report.comparing.comparison_documents import comparison_json, comparison_markdown
+    from tracelens.report.comparing.comparison_files import WRITERS, refuse_foreign, write_comparison
+    from tracelens.report.comparing.gate_files import github_annotations
 
-    if args.output:
-        refuse_input(args.output, [args.a, args.b])
-    found = compare(args.a, args.b, Options(steps=args.steps))
-    if args.output:
-        write_comparison(found, args.output)
+    for path in args.output:
+        refuse_input(path, [Path(args.a), Path(args.b)])
+        if path.suffix not in WRITERS:
+            refuse_foreign(path)
+    found = compare(args.a, args.b, options_of(CompareOptions, args))
+    for path in args.output:
+        write_comparison(found, path)
     if args.format == "json":
         emit(comparison_json(found).decode())
     elif args.format == "md":
-        emit(comparison_markdown(found))
+        emit(comparison_markdown(found).decode())
+    elif args.format == "github":
+        emit(github_annotations(found))
     else:
         say(comparison_text(found))
-        if args.output:
-            say(f" wrote {args.output}")
-    return 0
+        for path in args.output:
+            say(f" wrote {path}{'' if path.suffix in WRITERS else '/'}")
+    return 0 if all(gate.passed for gate in found.gates) else GATE_FAILED

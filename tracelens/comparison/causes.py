@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from tracelens.comparison.call_matching import COMMUNICATION, SAME_PLACE, role
-from tracelens.comparison.compared import UNCHANGED, ComparedRow, RowSide
-from tracelens.comparison.kernel_names import different
+from tracelens.comparison.alignment.kernel_names import different, family
+from tracelens.comparison.alignment.places import SAME, SAME_PLACE, SAME_WORK
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
+from tracelens.comparison.compared import UNCHANGED, ComparedRow, KernelShare, RowSide
 
+#: All compute-bound calls of the same kernels changed alike.
+CLOCK = "clock"
+#: So did all others.
+EVERYTHING = "everything"
 REMOVED, ADDED, FUSED, SPLIT, REPLACED = "removed", "added", "fused", "split", "replaced"
 CALLS, WORK, TYPE, KERNEL, SPEED, OVERLAP, WAITING = "calls", "work", "type", "kernel", "speed", "overlap", "waiting"
 #: Relative difference from which two counts or amounts of work are not the same.
@@ -33,7 +38,7 @@ def _of_same_op(row: ComparedRow, a: RowSide, b: RowSide) -> str:
         return CALLS
     if a.dtypes != b.dtypes and a.dtypes and b.dtypes:
         return TYPE
-    if _other_work(a, b):
+    if _other_work(row.match, a, b):
         return WORK
     if other_kernels(a, b) is not None:
         return KERNEL
@@ -54,20 +59,29 @@ def _mostly_calls(change_ms: float, a: RowSide, b: RowSide) -> bool:
     return abs(change_ms - by_calls) <= abs(by_calls)
 
 
-def _other_work(a: RowSide, b: RowSide) -> bool:
-    if a.flops and b.flops:
-        return differs(a.flops / a.calls, b.flops / b.calls)
-    return a.shapes != b.shapes
+def _other_work(match: str, a: RowSide, b: RowSide) -> bool:
+    if a.flops and b.flops and differs(a.flops / a.calls, b.flops / b.calls):
+        return True
+    return a.shapes != b.shapes and match not in (SAME, SAME_WORK)
 
 
 def other_kernels(a: RowSide, b: RowSide) -> tuple[str, str] | None:
     """The kernels of most time that one side alone has, shortly; None where they are a small part."""
-    names = {k.name for k in a.kernels}, {k.name for k in b.kernels}
-    gone = [k for k in a.kernels if k.name not in names[1]]
-    new = [k for k in b.kernels if k.name not in names[0]]
+    gone, new = _of_one_alone(a, b), _of_one_alone(b, a)
     least = _OTHER_KERNELS * a.kernel_ms, _OTHER_KERNELS * b.kernel_ms
-    if sum(k.ms for k in gone) <= least[0] and sum(k.ms for k in new) <= least[1]:
+    few = sum(k.ms for k in gone) <= least[0] and sum(k.ms for k in new) <= least[1]
+    if few or not a.kernels or not b.kernels:
         return None
-    if not gone or not new:
-        return (gone[0].name if gone else "none"), (new[0].name if new else "none")
-    return different(gone[0].name, new[0].name)
+    if gone and new:
+        return different(gone[0].name, new[0].name)
+    return (gone[0].name if gone else "none"), (new[0].name if new else "none")
+
+
+def _of_one_alone(side: RowSide, other: RowSide) -> list[KernelShare]:
+    names = {_unnumbered(kernel.name) for kernel in other.kernels}
+    return [kernel for kernel in side.kernels if _unnumbered(kernel.name) not in names]
+
+
+def _unnumbered(kernel: str) -> str:
+    """Inductor numbers the kernels of a compilation: that number is no change."""
+    return family(kernel) if kernel.startswith("triton") else kernel

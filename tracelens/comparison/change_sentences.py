@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tracelens.comparison.call_matching import COMMUNICATION, role
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
 from tracelens.comparison.causes import (
     ADDED,
     CALLS,
+    CLOCK,
+    EVERYTHING,
     FUSED,
     KERNEL,
     OVERLAP,
@@ -24,25 +26,45 @@ from tracelens.comparison.causes import (
     differs,
     other_kernels,
 )  # fmt: skip
-from tracelens.comparison.compared import UNCHANGED, Change, ComparedRow, RowSide
+from tracelens.comparison.compared import NOISE, UNCHANGED, Change, ComparedRow, Comparison, RowSide
+from tracelens.comparison.drift import with_clock
 
+#: What a sentence speaks of where calls of all categories changed alike.
+ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all ops"}
 #: Ops that a sentence names.
 _MOST_OPS = 3
 
 
-def explained(rows: Iterable[ComparedRow]) -> list[ComparedRow]:
-    """The rows with their causes, each by itself."""
-    found = [replace(row, cause=cause_of(row)) for row in rows]
+def explained(rows: Iterable[ComparedRow], *, same_device: bool) -> list[ComparedRow]:
+    """The rows with their causes."""
+    found = with_clock([replace(row, cause=cause_of(row)) for row in rows], same_device=same_device)
     return [replace(row, why=_SAYS[row.cause].text(_Group((row,)))) for row in found]
 
 
-def changes_of(rows: Sequence[ComparedRow]) -> tuple[Change, ...]:
-    """The largest first; together they are the change of the step."""
+#: Bounds of the change of some rows together, in ms; None where nothing is known of it.
+Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
+
+
+def changes_of(rows: Sequence[ComparedRow], bounds: Bounds) -> tuple[Change, ...]:
+    """The largest first; together they are the change of the step. What may be chance is one of them."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for at, row in enumerate(rows):
-        groups[row.category, row.cause, _SAYS[row.cause].key(row)].append(at)
-    found = [_change(_Group(tuple(rows[at] for at in group)), group) for group in groups.values()]
-    return tuple(sorted(found, key=lambda change: (-abs(change.change_ms), change.text)))
+        category = ALIKE.get(row.cause, row.category)
+        groups[category, row.cause, _SAYS[row.cause].key(row)].append(at)
+    found: list[Change] = []
+    chance: list[Change] = []
+    for group in groups.values():
+        made = _change(_Group(tuple(rows[at] for at in group)), group, bounds(group))
+        (chance if made.is_noise else found).append(made)
+    found.sort(key=lambda change: (-abs(change.change_ms), change.text))
+    return (*found, *([_noise(rows, chance)] if chance else []))
+
+
+def _noise(rows: Sequence[ComparedRow], chance: Sequence[Change]) -> Change:
+    at = tuple(sorted(number for change in chance for number in change.rows))
+    change_ms = sum(rows[number].change_ms for number in at)
+    text = f"within the noise {signed_ms(change_ms)}: {len(at)} rows"
+    return Change(text=text, change_ms=change_ms, cause=NOISE, category="", rows=at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +101,17 @@ class _Group:
         return f"{signed_ms(ms)[1:]} of {self.ops(sides)} ({calls_text(calls)})"
 
 
-def _change(group: _Group, at: Sequence[int]) -> Change:
+def _change(group: _Group, at: Sequence[int], bounds: tuple[float, float] | None) -> Change:
     first, change_ms = group.rows[0], group.change_ms
+    low, high = bounds or (None, None)
     return Change(
         text=f"{_subject(first)} {signed_ms(change_ms)}: {_SAYS[first.cause].text(group)}",
         change_ms=change_ms,
         cause=first.cause,
         category=first.category,
         rows=tuple(at),
+        low_ms=low,
+        high_ms=high,
     )
 
 
@@ -94,7 +119,17 @@ def _subject(row: ComparedRow) -> str:
     """What a sentence speaks of: the category; time on links counts where nothing else hides it."""
     if row.is_idle:
         return "idle"
+    if row.cause in ALIKE:
+        return ALIKE[row.cause]
     return "exposed communication" if role(row.category) == COMMUNICATION else row.category
+
+
+def change_title(found: Comparison) -> str:
+    """``step 4.007 -> 4.426 ms: +0.419 ms (+10.5 %)``."""
+    what = "step" if found.a.has_steps and found.b.has_steps else "window"
+    share = f" ({100 * found.change_ms / found.a.step_ms:+.1f} %)" if found.a.step_ms else ""
+    change = f"{round(found.change_ms, 6) + 0.0:+,.3f} ms"
+    return f"{what} {found.a.step_ms:,.3f} -> {found.b.step_ms:,.3f} ms: {change}{share}"
 
 
 def signed_ms(ms: float) -> str:
@@ -111,7 +146,7 @@ def count_text(value: float) -> str:
 
 def calls_text(count: float) -> str:
     """``24 calls``."""
-    return f"{count_text(count)} {'call' if count == 1 else 'calls'}"
+    return f"{count_text(count)} {'call' if count_text(count) == '1' else 'calls'}"
 
 
 def slower_text(before: float, after: float) -> str:
@@ -149,7 +184,20 @@ def _work(group: _Group) -> str:
 def _speed(group: _Group) -> str:
     a, b = ([side.kernel_ms for side in sides] for sides in (group.a, group.b))
     calls = [sum(side.calls for side in sides) for sides in (group.a, group.b)]
-    return f"{slower_text(sum(a) / calls[0], sum(b) / calls[1])}, same kernels, {group.calls} of {group.ops(group.b)}"
+    known = ", same kernels" if all(side.kernels for side in (*group.a, *group.b)) else ""
+    return f"{slower_text(sum(a) / calls[0], sum(b) / calls[1])}{known}, {group.calls} of {group.ops(group.b)}"
+
+
+def _clock(group: _Group) -> str:
+    before, after = (sum(side.kernel_ms for side in sides) for sides in (group.a, group.b))
+    share = 100 * (1 - before / after) if after else 0.0
+    lower = f"clock {abs(share):.2g} % {'lower' if share > 0 else 'higher'}"
+    return f"{lower} on all compute-bound ops, same kernels, {group.calls} of {group.ops(group.b)}"
+
+
+def _everything(group: _Group) -> str:
+    before, after = (sum(side.kernel_ms for side in sides) for sides in (group.a, group.b))
+    return f"{slower_text(before, after)} alike (clock, power or a shared device), same kernels, {group.calls}"
 
 
 def _overlap(group: _Group) -> str:
@@ -191,6 +239,8 @@ _SAYS = {
     ),
     WORK: _Says(_own_ops, _work),
     KERNEL: _Says(lambda row: row.a and row.b and other_kernels(row.a, row.b), _kernels),
+    CLOCK: _Says(lambda row: None, _clock),
+    EVERYTHING: _Says(lambda row: None, _everything),
     SPEED: _Says(lambda row: row.change_ms > 0, _speed),
     OVERLAP: _Says(lambda row: row.change_ms > 0, _overlap),
     UNCHANGED: _Says(lambda row: None, lambda group: ""),

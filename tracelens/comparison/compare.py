@@ -3,64 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from os import PathLike
-from pathlib import Path
+from typing import Any
 
 from tracelens.analysis.options import Options
-from tracelens.comparison.call_matching import Matching, Numbered, match
+from tracelens.comparison.alignment.call_matching import Matching, Numbered, match
 from tracelens.comparison.change_sentences import changes_of, explained
 from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
-from tracelens.comparison.inputs import side_of
+from tracelens.comparison.comparison_options import CompareOptions
+from tracelens.comparison.gates import Gate, check
 from tracelens.comparison.measured_rows import MeasuredSide
+from tracelens.comparison.noise import Noise
 from tracelens.comparison.sides import Side
+from tracelens.comparison.sources.inputs import side_of
+from tracelens.comparison.sources.reported_side import as_reported
+from tracelens.extensions import NONE, load_extension
+from tracelens.hardware import HardwareSpec
+from tracelens.option_fields import made, takes
+from tracelens.units import NS_PER_MS
 
 
-def compare(a: str | PathLike[str], b: str | PathLike[str], options: Options | None = None) -> Comparison:
-    """B against A: each a trace, or a folder of the ranks or the runs of one thing."""
-    chosen = options or Options()
-    return compare_sides(side_of(Path(a), chosen), side_of(Path(b), chosen))
+@takes(CompareOptions)
+def compare(
+    a: str | PathLike[str], b: str | PathLike[str], options: CompareOptions | None = None, **given: Any
+) -> Comparison:
+    """B against A: each a trace, a report, ``baseline:NAME``, or a folder of the ranks or the runs of one thing.
+
+    InputError for what cannot be read, NothingToAnalyzeError without device work or for a gate on what neither side
+    has, UsageError for a name or a gate that does not fit.
+    """
+    asked = made(CompareOptions, given, options)
+    gates = asked.gates
+    one, other = (side_of(str(side), analysis_options(asked), asked.baselines) for side in (a, b))
+    return compare_sides(one, other, gates)
 
 
-def compare_sides(one: Side, other: Side) -> Comparison:
+def analysis_options(asked: CompareOptions) -> Options:
+    """What both sides are read with."""
+    return Options(
+        device=HardwareSpec.load(asked.device) if asked.device else None,
+        extensions=tuple(load_extension(spec) for spec in asked.extension if spec != NONE),
+        bundled=NONE not in asked.extension,
+        steps=asked.steps,
+    )
+
+
+def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Comparison:
     """B (``other``) against A (``one``)."""
+    if one.first.is_ordered != other.first.is_ordered:
+        one, other = as_reported(one), as_reported(other)
     numbered = Numbered.of(one), Numbered.of(other)
     matching = match(*numbered)
     a = MeasuredSide(numbered[0], matching.a, len(matching.rows))
     b = MeasuredSide(numbered[1], matching.b, len(matching.rows))
-    rows = explained(_rows(matching, a, b))
-    return Comparison(
+    noise = Noise(a.steps, b.steps)
+    numbers, rows = _rows(matching, a, b, noise)
+    rows = explained(rows, same_device=one.first.device_label == other.first.device_label)
+    changed = [at for at, row in enumerate(rows) if row.is_changed]
+    step = _bounds(noise, numbers, range(len(numbers)))
+    found = Comparison(
         a=_summary(a, rows, 0),
         b=_summary(b, rows, 1),
-        rows=tuple(row for row in rows if row.is_changed),
+        rows=tuple(rows[at] for at in changed),
         unchanged=tuple(row for row in rows if not row.is_changed),
-        changes=changes_of([row for row in rows if row.is_changed]),
+        changes=changes_of([rows[at] for at in changed], partial(_bounds, noise, [numbers[at] for at in changed])),
         matched_share=(_matched(rows, 0), _matched(rows, 1)),
         notes=tuple(_notes(one, other)),
+        low_ms=step[0] if step else None,
+        high_ms=step[1] if step else None,
+        detectable_ms=(step[1] - step[0]) / 2 if step else None,
     )
+    results = [check(gate, found, rows, partial(_bounds, noise, numbers)) for gate in gates]
+    return replace(found, gates=tuple(results))
 
 
-def _rows(matching: Matching, a: MeasuredSide, b: MeasuredSide) -> list[ComparedRow]:
+def _bounds(noise: Noise, numbers: Sequence[int], rows: Sequence[int]) -> tuple[float, float] | None:
+    """The interval of the change of some rows together, in ms."""
+    if not noise.is_known or not len(rows):
+        return None
+    found = noise.interval([numbers[at] for at in rows], together=True)
+    return float(found.low[0]) / NS_PER_MS, float(found.high[0]) / NS_PER_MS
+
+
+def _rows(matching: Matching, a: MeasuredSide, b: MeasuredSide, noise: Noise) -> tuple[list[int], list[ComparedRow]]:
+    """(number in the matching, row) of all that one side at least has, the largest change first."""
+    interval = noise.interval()
+    low, high = interval.low / NS_PER_MS, interval.high / NS_PER_MS
     found = []
     for number, row in enumerate(matching.rows):
         sides = a.row(number), b.row(number)
         shown = sides[0] or sides[1]
         if shown is None:
             continue
-        calls = a.numbered.calls[row.a[0]] if row.a else b.numbered.calls[row.b[0]]
-        found.append(
-            ComparedRow(
-                name=" + ".join(shown.ops),
-                category=calls.category,
-                match=row.how,
-                module=calls.module,
-                a=sides[0],
-                b=sides[1],
-                cause="",
-                why="",
-            )
+        call = (a if row.a else b).numbered.calls[(row.a or row.b)[0]]
+        made = ComparedRow(
+            name=" + ".join(shown.ops),
+            category=call.category,
+            match=row.how,
+            module=call.module,
+            a=sides[0],
+            b=sides[1],
+            cause="",
+            why="",
+            low_ms=float(low[number]) if noise.is_known else None,
+            high_ms=float(high[number]) if noise.is_known else None,
         )
-    found.sort(key=lambda row: (-abs(row.change_ms), row.category, row.name, row.module or ""))
-    return found
+        found.append((number, made))
+    found.sort(key=lambda each: (-abs(each[1].change_ms), each[1].category, each[1].name, each[1].module or ""))
+    return [number for number, _ in found], [row for _, row in found]
 
 
 def _summary(measured: MeasuredSide, rows: Sequence[ComparedRow], which: int) -> SideSummary:
@@ -102,4 +154,6 @@ def _notes(one: Side, other: Side) -> list[str]:
         found.append(f"{(b if a.has_steps else a).source} has no steps: its whole window is compared with a step")
     if len(one.parts[0]) != len(other.parts[0]):
         found.append(f"{len(one.parts[0])} ranks against {len(other.parts[0])}")
+    if max(sum(len(run[0].durations_ns) for run in side.parts) for side in (one, other)) == 1:
+        found.append("one step on either side: what changed by chance cannot be told")
     return [*one.notes, *other.notes, *found]

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 #: The category of time in which a device ran nothing.
 IDLE = "(idle)"
+#: The category of what device events do at the same time, where only their summed time is known.
+AT_ONCE = "(at the same time)"
 #: The cause of a row of which nothing changed.
 UNCHANGED = "unchanged"
+#: The cause of what chance explains.
+NOISE = "noise"
 #: Times are multiples of 2**-30 ms (a femtosecond), so that sums of them are exact in any order.
 _GRID = 2.0**30
 
@@ -88,13 +92,20 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Rows of one category that changed for one reason, as a sentence."""
+    """Rows of one category that changed for one reason, as a sentence; ``low_ms`` and ``high_ms`` as of a row."""
 
     text: str
     change_ms: float
     cause: str
     category: str
     rows: tuple[int, ...]
+    low_ms: float | None = None
+    high_ms: float | None = None
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether chance explains it: the interval holds no change at all."""
+        return self.low_ms is not None and self.high_ms is not None and self.low_ms <= 0 <= self.high_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +127,24 @@ class SideSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    """What a gate says. ``value``: the change, in the gate's unit; ``low``, ``high``: its bounds.
+
+    ``significant``: whether chance does not explain it; None where one step on either side says nothing of chance, so
+    that the size alone decides.
+    """
+
+    gate: str
+    passed: bool
+    value: float
+    unit: str
+    significant: bool | None
+    low: float | None
+    high: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """B against A. ``matched_share``: of each side's kernel time, the part in rows that both have.
 
@@ -132,6 +161,7 @@ class Comparison:
     low_ms: float | None = None
     high_ms: float | None = None
     detectable_ms: float | None = None
+    gates: tuple[GateResult, ...] = ()
 
     @property
     def change_ms(self) -> float:

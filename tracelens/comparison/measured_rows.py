@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelens.analysis.factorize import first_of_each, numbered
 from tracelens.analysis.intervals import Ints
-from tracelens.comparison.call_matching import Numbered
+from tracelens.comparison.alignment.call_matching import Numbered
 from tracelens.comparison.compared import KernelShare, RowSide, on_grid
 from tracelens.comparison.sides import Call, Floats, Rates, by_step, weights
 from tracelens.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US
@@ -33,7 +33,8 @@ class MeasuredSide:
         self._count = count
         self._ms = [on_grid(ns / NS_PER_MS) for ns in self.steps.mean(axis=1).tolist()]
         self._kernel_ms = self._sum(self._kernel_ns) / NS_PER_MS
-        self._number = self._sum(self._weight)
+        self._repeats = np.concatenate([one.repeats for one in side.recordings])
+        self._number = self._sum(self._weight * self._repeats)
         self._kernels = self._kernels_by_row(rows, each)
         self._rates()
         self._calls_of_row = self._calls_by_row()
@@ -106,7 +107,7 @@ class MeasuredSide:
         def ratio(amount: Floats, scale: float) -> Floats:
             said = ~np.isnan(amount) & (self._kernel_ns > 0)
             ns = self._sum(np.where(said, self._kernel_ns, 0.0))
-            total = self._sum(np.where(said, amount * self._weight, 0.0))
+            total = self._sum(np.where(said, amount * self._weight * self._repeats, 0.0))
             enough = (ns > 0) & (ns >= _LEAST_KNOWN * self._sum(self._kernel_ns))
             found: Floats = np.divide(total * scale, ns, out=np.full(self._count, np.nan), where=enough)
             return found
@@ -116,7 +117,7 @@ class MeasuredSide:
         self._tflops, self._hbm = ratio(flops, per_us), ratio(per_unit("hbm_bytes"), per_us)
         self._of_roofline = ratio(per_unit("roofline_us"), NS_PER_US)
         unknown = self._sum(np.where(np.isnan(flops), self._weight, 0.0)) > 0
-        self._flops = np.where(unknown, np.nan, self._sum(np.nan_to_num(flops) * self._weight))
+        self._flops = np.where(unknown, np.nan, self._sum(np.nan_to_num(flops) * self._weight * self._repeats))
         self._bound = {
             int(row): known[call].bound for row, call in zip(self._rows, self._calls, strict=True) if known[call].bound
         }

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.comparison.alignment.kernel_names import family
 from tracelens.comparison.compared import IDLE
-from tracelens.comparison.kernel_names import family
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -60,7 +60,8 @@ class Recorded:
     ``call``: index into ``calls``; ``step``: which of ``durations_ns`` launched it; ``kernel_ns``: the summed duration
     of its device events. Every moment of a step belongs to one unit: ``piece_ns`` of step ``piece_step`` to
     ``piece_unit``, together ``durations_ns``. By device event: its unit, its kernel (of ``kernel_names``) and its
-    duration. ``typical``: the step nearest the median.
+    duration. ``repeats``: how many calls a unit stands for. ``typical``: the step nearest the median. ``is_ordered``:
+    whether units stand in order of launch.
     """
 
     source: str
@@ -77,6 +78,7 @@ class Recorded:
     event_kernel: Ints
     event_ns: Ints
     kernel_names: tuple[str, ...]
+    repeats: Floats
     typical: int = 0
     rank: int | None = None
     device: str | None = None
@@ -84,6 +86,7 @@ class Recorded:
     torch: str | None = None
     has_steps: bool = False
     coverage: float | None = None
+    is_ordered: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

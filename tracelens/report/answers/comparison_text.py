@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tracelens.comparison.change_sentences import change_title, signed_ms
 from tracelens.files.safe_text import clipped, terminal_text
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import Comparison, SideSummary
 
-_WIDTH = 100
+_WIDTH = 140
 #: Sentences that are printed; files have all of them.
 _MOST = 15
 
@@ -25,21 +26,21 @@ def _lines(found: Comparison) -> Iterator[str]:
     yield f" B  {_side(found.b)}"
     for note in found.notes:
         yield f" ! {note}"
-    share = f" ({100 * found.change_ms / found.a.step_ms:+.1f} %)" if found.a.step_ms else ""
-    yield f" {_what(found)} {found.a.step_ms:,.3f} -> {found.b.step_ms:,.3f} ms: {found.change_ms:+,.3f} ms{share}"
+    yield f" {change_title(found)}"
     yield f"     matched: {found.matched_share[0]:.1%} of A's kernel time, {found.matched_share[1]:.1%} of B's"
+    if found.low_ms is not None and found.high_ms is not None:
+        least = f"changes from {found.detectable_ms:,.3g} ms on can be told from chance"
+        yield f"     between {found.low_ms:+,.3f} and {found.high_ms:+,.3f} ms with 99 % confidence; {least}"
+    for gate in found.gates:
+        yield f" {'ok  ' if gate.passed else 'FAIL'} {gate.text}"
     yield ""
     if not found.changes:
         yield " nothing changed"
     for change in found.changes[:_MOST]:
-        yield f" {change.change_ms:+10.3f} ms  {change.text}"
+        yield f"   {change.text}"
     rest = found.changes[_MOST:]
     if rest:
-        yield f" {sum(c.change_ms for c in rest):+10.3f} ms  {len(rest)} more"
-
-
-def _what(found: Comparison) -> str:
-    return "step" if found.a.has_steps and found.b.has_steps else "window"
+        yield f"   {signed_ms(sum(change.change_ms for change in rest))} in {len(rest)} more"
 
 
 def _side(side: SideSummary) -> str:

@@ -1,4 +1,4 @@
-"""What a user may compare: a trace, or a folder of the ranks or the runs of one thing."""
+"""What a user may compare: a trace, a report, a baseline, or a folder of the ranks or the runs of one thing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.comparison.sides import Recorded, Side
-from tracelens.comparison.traced_side import recorded
+from tracelens.comparison.sources.reported_side import is_report, read_report
+from tracelens.comparison.sources.stored_side import PREFIX, baseline_path, is_stored, read_side
+from tracelens.comparison.sources.traced_side import recorded
 
 
-def side_of(path: Path, options: Options) -> Side:
-    """InputError for what cannot be read, NothingToAnalyzeError for traces without device work."""
+def side_of(given: str | Path, options: Options, baselines: Path | None = None) -> Side:
+    """A path, or ``baseline:NAME``. InputError for what cannot be read, NothingToAnalyzeError without device work."""
+    if str(given).startswith(PREFIX):
+        return read_side(baseline_path(str(given).removeprefix(PREFIX), baselines or Path()))
+    path = Path(given)
+    report = path / "report.json" if (path / "report.json").is_file() else path
+    if is_report(report):
+        return read_report(report, path.name or str(path))
+    if path.is_file() and is_stored(path):
+        return read_side(path)
     found = [recorded(load(file), options) for file in find_traces([str(path)])]
     return Side(name=path.name or str(path), parts=_runs(found))
 

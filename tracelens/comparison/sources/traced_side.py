@@ -22,9 +22,9 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.verdict.coverage import coverage
 from tracelens.comparison.compared import IDLE
-from tracelens.comparison.launched_units import units_of
-from tracelens.comparison.moments import Moments, exclusive
 from tracelens.comparison.sides import Call, Rates, Recorded
+from tracelens.comparison.sources.launched_units import units_of
+from tracelens.comparison.sources.moments import Moments, exclusive
 
 
 def recorded(trace: Trace, options: Options) -> Recorded:
@@ -54,6 +54,7 @@ def recorded(trace: Trace, options: Options) -> Recorded:
         event_kernel=kernel.astype(np.int64),
         event_ns=steps.activity.duration,
         kernel_names=tuple(table.names[code] for code in kernels.tolist()),
+        repeats=np.ones(len(units.call)),
         typical=steps.typical,
         rank=table.rank if recording.merged is None else recording.merged.chosen,
         device=None if recording.device is None else recording.device.name,
@@ -86,6 +87,7 @@ def _with_idle(found: Recorded, recording: Recording, attribution: Attribution, 
         call=np.concatenate((found.call, len(found.calls) + call)),
         step=np.concatenate((found.step, step[first])),
         kernel_ns=np.concatenate((found.kernel_ns, np.zeros(len(first), np.int64))),
+        repeats=np.concatenate((found.repeats, np.ones(len(first)))),
         piece_unit=np.concatenate((found.piece_unit, unit)),
         piece_step=np.concatenate((found.piece_step, step[first])),
         piece_ns=np.concatenate((found.piece_ns, ns)),

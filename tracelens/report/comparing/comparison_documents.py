@@ -1,4 +1,4 @@
-"""A comparison as files: JSON, Markdown for a pull request."""
+"""A comparison as JSON, and as Markdown for a pull request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracelens.files.atomic_write import whole_file
+from tracelens.comparison.change_sentences import change_title
 from tracelens.files.safe_text import escaped_json, json_safe
 
 if TYPE_CHECKING:
@@ -31,11 +31,21 @@ def comparison_json(found: Comparison) -> bytes:
         "a": _plain(found.a),
         "b": _plain(found.b),
         "notes": list(found.notes),
+        "gates": [_plain(gate) for gate in found.gates],
         "changes": [_plain(change) for change in found.changes],
         "rows": [_row(row) for row in found.rows],
         "unchanged": [_row(row) for row in found.unchanged],
     }
     return escaped_json(orjson.dumps(json_safe(document), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether the file at ``path`` is one of these documents, of any version."""
+    try:
+        with path.open("rb") as file:
+            return b'"tracelens.compare/' in file.read(100)
+    except OSError:
+        return False
 
 
 def _row(row: ComparedRow) -> dict[str, Any]:
@@ -48,19 +58,18 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
-def comparison_markdown(found: Comparison) -> str:
+def comparison_markdown(found: Comparison) -> bytes:
     """A table of the largest changes, for a pull request."""
-    what = "step" if found.a.has_steps and found.b.has_steps else "window"
-    share = f" ({100 * found.change_ms / found.a.step_ms:+.1f} %)" if found.a.step_ms else ""
     matched = f"matched {found.matched_share[0]:.1%} and {found.matched_share[1]:.1%} of the kernel time"
     names = [f"{_cell(side.name)}, {_cell(side.device)}" for side in (found.a, found.b)]
     sides = f"A {names[0]}; B {names[1]}; {matched}."
     lines = [
-        f"### {what} {found.a.step_ms:,.3f} → {found.b.step_ms:,.3f} ms: {found.change_ms:+,.3f} ms{share}",
+        f"### {change_title(found)}",
         "",
         sides,
         "",
         *[f"- {_cell(note)}" for note in found.notes],
+        *[f"- {'✅' if gate.passed else '❌'} {_cell(gate.text)}" for gate in found.gates],
         "",
         "| change, ms | what |",
         "|---:|---|",
@@ -69,17 +78,10 @@ def comparison_markdown(found: Comparison) -> str:
     rest = found.changes[_MOST:]
     if rest:
         lines.append(f"| {sum(c.change_ms for c in rest):+.3f} | {len(rest)} more |")
-    return "\n".join(lines) + "\n"
+    return ("\n".join(lines) + "\n").encode()
 
 
 def _cell(text: str) -> str:
     """Text of a trace as Markdown shows it, without markup of its own."""
     safe = str(json_safe(text)).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{c}" if c in "\\`*_[]|#~" else c for c in safe)
-
-
-def write_comparison(found: Comparison, path: Path) -> None:
-    """Writes ``path`` whole or not at all, in the format of its ending."""
-    content = comparison_json(found) if path.suffix == ".json" else comparison_markdown(found).encode()
-    with whole_file(path) as file:
-        file.write(content)

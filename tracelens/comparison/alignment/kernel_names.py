@@ -7,6 +7,8 @@ from functools import lru_cache
 
 #: The functor of PyTorch's elementwise and reduction kernels is what tells them apart.
 _FUNCTOR = re.compile(r"(?:at::native::)?(?:\(anonymous namespace\)::)?(\w*(?:[Ff]unctor|_kernel_cuda|Ops?)\w*)")
+#: Characters of a name in a sentence.
+_WIDTH = 48
 _NUMBERED = re.compile(r"_\d+(?:_kd)?$|(?:_\d+)?\.kd$")
 
 
@@ -41,9 +43,15 @@ def different(before: str, after: str) -> tuple[str, str]:
     short = family(before), family(after)
     if short[0] != short[1]:
         return short
-    return _clipped(before), _clipped(after)
+    same = next(
+        (i for i, (x, y) in enumerate(zip(before, after, strict=False)) if x != y), min(len(before), len(after))
+    )
+    return _around(before, same), _around(after, same)
 
 
-def _clipped(name: str, width: int = 60) -> str:
-    name = name.removeprefix("void ")
-    return name if len(name) <= width else f"{name[: width - 1]}…"
+def _around(name: str, at: int) -> str:
+    """The name where it begins to differ, short enough for a sentence."""
+    if len(name) <= _WIDTH:
+        return name
+    start = max(0, min(at - _WIDTH // 4, len(name) - _WIDTH))
+    return ("…" if start else "") + name[start : start + _WIDTH] + ("…" if start + _WIDTH < len(name) else "")

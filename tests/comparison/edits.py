@@ -1,0 +1,165 @@
+"""Real traces with one thing changed, as a recording of the changed program would have it."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.intervals import Covered, Ints
+from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.options import Options
+from tracelens.analysis.reading.recording import Recording
+from tracelens.comparison.sides import Call, Recorded, Side
+from tracelens.comparison.sources.traced_side import recorded
+from tracelens.trace.table import TraceTable
+
+Events = list[dict[str, Any]]
+
+
+def side_of_trace(trace: Trace) -> Side:
+    return Side(name=trace.table.source, parts=((recorded(trace, Options()),),))
+
+
+@dataclass(frozen=True, eq=False)
+class Original:
+    """A real trace, its events, and the table rows of the device events that are compared."""
+
+    events: Events
+    metadata: dict[str, Any]
+    trace: Trace
+    side: Side
+    rows: Ints
+
+    @property
+    def one(self) -> Recorded:
+        return self.side.first
+
+    def events_of(self, call: Call) -> Ints:
+        """Device rows of the units of a call."""
+        same = [number for number, each in enumerate(self.one.calls) if each == call]
+        return self.rows[np.isin(self.one.call[self.one.event_unit], same)]
+
+
+@lru_cache(maxsize=2)
+def original(path: Path) -> Original:
+    document = orjson.loads(gzip.decompress(path.read_bytes()))
+    if isinstance(document, list):
+        document = {"traceEvents": document}
+    events = document.pop("traceEvents")
+    trace = Trace.of(TraceTable.from_events(events, document, source=path.name))
+    recording = Recording.of(trace, Options())
+    window = Window.of(recording, Options())
+    rows = window.activity.rows[window.activity.counted] if window.complete_steps else window.activity.rows
+    return Original(events, document, trace, side_of_trace(trace), rows.astype(np.int64))
+
+
+def read_again(before: Original, events: Events) -> Side:
+    return side_of_trace(Trace.of(TraceTable.from_events(events, before.metadata, source=before.one.source)))
+
+
+def stretched(before: Original, rows: Ints, factor: float, events: Events | None = None) -> Events:
+    """All events on a clock that runs ``factor`` times as long while the device events ``rows`` run."""
+    table = before.trace.table
+    start, end = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
+    union = Covered(np.zeros(len(rows), np.int64), start, end)
+
+    def later(times: Ints) -> Ints:
+        return times + np.rint((factor - 1) * union.before(np.zeros(len(times), np.int64), times)).astype(np.int64)
+
+    found = copy.deepcopy(events if events is not None else before.events)
+    timed = [event for event in found if isinstance(event.get("ts"), int | float)]
+    starts = np.array([round(event["ts"] * 1000) for event in timed], np.int64)
+    ends = starts + np.array([round((event.get("dur") or 0) * 1000) for event in timed], np.int64)
+    for event, begins, stops in zip(timed, later(starts).tolist(), later(ends).tolist(), strict=True):
+        event["ts"] = begins / 1000
+        if "dur" in event:
+            event["dur"] = (stops - begins) / 1000
+    return found
+
+
+def event_of(before: Original, row: int) -> int:
+    return int(before.trace.table.file_index[row])
+
+
+def slower(before: Original, call: Call, factor: float = 1.3) -> Events:
+    return stretched(before, before.events_of(call), factor)
+
+
+def without(before: Original, call: Call) -> Events:
+    rows = before.events_of(call)
+    gone = {event_of(before, row) for row in rows.tolist()}
+    moved = stretched(before, rows, 0.0)
+    return [event for number, event in enumerate(moved) if number not in gone]
+
+
+def renamed(before: Original, kernel: str) -> Events:
+    found = copy.deepcopy(before.events)
+    for row in before.rows.tolist():
+        event = found[event_of(before, row)]
+        if event["name"] == kernel:
+            event["name"] = f"{kernel}_v2"
+    return found
+
+
+def doubled(before: Original, call: Call) -> Events:
+    """All sizes of the call's tensors twice as large, its kernels twice as long."""
+    tree, rows = before.trace.tree, before.events_of(call)
+    found = stretched(before, rows, 2.0)
+    done: set[int] = set()
+    for row in rows.tolist():
+        op = int(tree.op[row])
+        while op >= 0 and before.trace.table.name_of(op) != call.name:
+            op = int(tree.op_parent[op])
+        for host in tree.subtree(op).tolist() if op >= 0 else ():
+            args = found[event_of(before, host)].get("args") or {}
+            if "Input Dims" in args and host not in done:
+                done.add(host)
+                args["Input Dims"] = _twice(args["Input Dims"])
+    return found
+
+
+def _twice(value: Any) -> Any:
+    return [_twice(v) for v in value] if isinstance(value, list) else value * 2 if isinstance(value, int) else value
+
+
+def calls_that(before: Original, wanted: Callable[[Call, int], bool]) -> list[Call]:
+    """Distinct calls with device time of at least a microsecond that are wanted, given the call and its ns."""
+    ns: dict[Call, int] = {}
+    for number, time in zip(before.one.call.tolist(), before.one.kernel_ns.tolist(), strict=True):
+        ns[before.one.calls[number]] = ns.get(before.one.calls[number], 0) + time
+    return [call for call, time in ns.items() if not call.is_idle and time >= 1000 and wanted(call, time)]
+
+
+def on_other_clock(before: Original, ratio: float, calls: list[Call]) -> Events:
+    """The kernels of these calls as on a clock of ``ratio`` times the frequency."""
+    return stretched(before, np.concatenate([before.events_of(call) for call in calls]), 1 / ratio)
+
+
+def fused(before: Original, one: Call, other: Call) -> Events:
+    """Where ``other`` follows ``one`` and both launch one kernel, a single compiled kernel does the work of both."""
+    rows, table, tree = before.rows, before.trace.table, before.trace.tree
+    launched = rows[np.argsort(table.start_ns[rows], kind="stable")]
+    of = dict.fromkeys(before.events_of(one).tolist(), one) | dict.fromkeys(before.events_of(other).tolist(), other)
+    found, gone = copy.deepcopy(before.events), set()
+    for first, second in zip(launched.tolist(), launched[1:].tolist(), strict=False):
+        if of.get(first) is one and of.get(second) is other:
+            found[event_of(before, first)]["name"] = FUSED_KERNEL
+            op = int(tree.op[first])
+            while op >= 0:
+                if table.name_of(op) == one.name:
+                    found[event_of(before, op)]["name"] = FUSED_KERNEL
+                op = int(tree.op_parent[op])
+            gone.add(event_of(before, second))
+    return [event for number, event in enumerate(found) if number not in gone]
+
+
+FUSED_KERNEL = "triton_poi_fused_planted_0"

@@ -1,0 +1,185 @@
+"""One thing changed in a real trace is what a comparison says, and nothing else."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.comparison import edits
+from tests.comparison.edits import Original, calls_that, original, read_again
+from tests.conftest import TRACES, device_traces
+from tracelens.comparison.alignment.work_roles import STREAMING, call_role
+from tracelens.comparison.causes import ADDED, CLOCK, EVERYTHING, FUSED, KERNEL, REMOVED, REPLACED, SPEED, WORK
+from tracelens.comparison.compare import compare_sides
+from tracelens.comparison.compared import ComparedRow, Comparison
+from tracelens.comparison.drift import is_compute_bound
+from tracelens.comparison.sides import Call
+
+#: Traces that are quick to read again; the others are edited once each.
+SMALL = [name for name in device_traces() if (TRACES / name).stat().st_size < 40_000]
+DRAWS = settings(
+    max_examples=6, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate), derandomize=True
+)
+
+pytestmark = pytest.mark.shared
+
+
+def drawn(data: st.DataObject, names: list[str] = SMALL) -> Original:
+    return original(TRACES / data.draw(st.sampled_from(names)))
+
+
+def call_of(data: st.DataObject, before: Original, *, whole: bool = False) -> Call:
+    calls = calls_that(before, lambda call, _: bool(call.shapes) and not call.kernel if whole else True)
+    assume(calls)
+    return data.draw(st.sampled_from(calls))
+
+
+def compared(before: Original, events: edits.Events) -> Comparison:
+    found = compare_sides(before.side, read_again(before, events))
+    assert sum(row.change_ms for row in found.rows) == found.change_ms
+    return found
+
+
+def busy(found: Comparison, least_ms: float = 2e-6) -> list[ComparedRow]:
+    """Changed rows of device work, but for what rounding to whole ns moves."""
+    return [
+        row
+        for row in found.rows
+        if not row.is_idle and (abs(row.change_ms) > least_ms or row.cause in (KERNEL, REPLACED))
+    ]
+
+
+def speaks_of(row: ComparedRow, call: Call) -> bool:
+    return call.label in (*(row.a.ops if row.a else ()), *(row.b.ops if row.b else ()))
+
+
+def is_alone(before: Original, call: Call) -> bool:
+    """Whether nothing else runs at the same time as a call, so that its kernel time is its part of the step."""
+    one = before.one
+    units = [n for n, each in enumerate(one.call.tolist()) if one.calls[each] == call]
+    exclusive = sum(
+        int(ns) for unit, ns in zip(one.piece_unit.tolist(), one.piece_ns.tolist(), strict=True) if unit in set(units)
+    )
+    return exclusive == sum(int(one.kernel_ns[unit]) for unit in units)
+
+
+@given(data=st.data())
+@DRAWS
+def test_a_slower_call_is_that_much_slower_and_nothing_else_changed(data: st.DataObject, shared_traces: Path) -> None:
+    before = drawn(data)
+    call = call_of(data, before)
+    assume(is_alone(before, call))
+    found = compared(before, edits.slower(before, call))
+    assert [speaks_of(row, call) for row in busy(found)] == [True] * len(busy(found))
+    told = [row for row in busy(found) if row.cause == SPEED]
+    assert told
+    for row in told:
+        assert row.a is not None
+        assert row.b is not None
+        assert "% slower, same kernels" in row.why
+    changed = [
+        row for row in told if row.b and row.a and row.b.kernel_ms / row.a.kernel_ms == pytest.approx(1.3, abs=0.02)
+    ]
+    assert changed
+
+
+@given(data=st.data())
+@DRAWS
+def test_a_call_that_is_gone_is_told_with_its_time(data: st.DataObject, shared_traces: Path) -> None:
+    before = drawn(data)
+    call = call_of(data, before)
+    assume(is_alone(before, call))
+    assume(len(calls_that(before, lambda *_: True)) > 1)
+    found = compared(before, edits.without(before, call))
+    assert {row.cause for row in busy(found)} == {REMOVED}
+    assert all(speaks_of(row, call) for row in busy(found))
+    assert sum(row.change_ms for row in busy(found)) == pytest.approx(found.change_ms, abs=1e-4)
+    assert abs(sum(row.change_ms for row in found.rows if row.is_idle)) < 1e-4
+
+
+@given(data=st.data())
+@DRAWS
+def test_a_renamed_kernel_is_told_in_no_time(data: st.DataObject, shared_traces: Path) -> None:
+    before = drawn(data)
+    kernel = data.draw(st.sampled_from(before.one.kernel_names))
+    found = compared(before, edits.renamed(before, kernel))
+    assert found.change_ms == 0
+    assert {row.cause for row in found.rows} <= {KERNEL, REPLACED}
+    for row in found.rows:
+        assert row.a is not None
+        assert row.b is not None
+        assert kernel in {one.name for one in row.a.kernels}
+        assert f"{kernel}_v2" in {one.name for one in row.b.kernels}
+
+
+@given(data=st.data())
+@DRAWS
+def test_doubled_shapes_are_other_work_of_the_same_op(data: st.DataObject, shared_traces: Path) -> None:
+    before = drawn(data)
+    call = call_of(data, before, whole=True)
+    assume(is_alone(before, call))
+    found = compared(before, edits.doubled(before, call))
+    assert {row.cause for row in busy(found)} == {WORK}
+    assert all(speaks_of(row, call) and "other shapes" in row.why for row in busy(found))
+    assert sum(row.change_ms for row in busy(found)) == pytest.approx(found.change_ms, abs=1e-4)
+
+
+def neighbors(before: Original) -> list[tuple[Call, Call]]:
+    """Distinct pairs of memory-bound calls of one kernel each that follow one another."""
+    one, found = before.one, {}
+    number = one.event_unit.tolist()
+    kernels = [number.count(unit) for unit in range(len(one.call))] if len(number) < 2000 else [1] * len(one.call)
+    calls = [one.calls[call] for call in one.call.tolist()]
+    for first in range(len(calls) - 1):
+        pair = calls[first], calls[first + 1]
+        ends = calls.count(pair[0]) == calls.count(pair[1]) == sum((x, y) == pair for x, y in pairwise(calls))
+        fits = ends and all(not c.is_idle and c.shapes and not c.kernel and call_role(c) == STREAMING for c in pair)
+        if fits and pair[0].name != pair[1].name and kernels[first] == kernels[first + 1] == 1:
+            found[pair] = None
+    return list(found)
+
+
+@given(data=st.data())
+@DRAWS
+def test_two_calls_that_became_one_kernel_are_fused(data: st.DataObject, shared_traces: Path) -> None:
+    before = drawn(data, [name for name in SMALL if "handmade" not in name])
+    pairs = neighbors(before)
+    assume(pairs)
+    one, other = data.draw(st.sampled_from(pairs))
+    found = compared(before, edits.fused(before, one, other))
+    assume(any(edits.FUSED_KERNEL[:-2] in (row.b.ops[0] if row.b else "") for row in found.rows))
+    told = [row for row in found.rows if row.cause == FUSED]
+    assert told
+    for row in told:
+        assert row.a is not None
+        assert {one.name, other.name} <= set(row.a.ops)
+        assert "fused into" in row.why
+    assert not [row for row in found.rows if row.cause == ADDED]
+
+
+@pytest.mark.parametrize("ratio", [0.9, 0.96, 1.05])
+@pytest.mark.parametrize("name", device_traces())
+def test_another_clock_is_told_apart_from_other_code(name: str, ratio: float, shared_traces: Path) -> None:
+    if (TRACES / name).stat().st_size > 140_000:
+        pytest.skip("read again for every clock: small traces are enough")
+    before = original(TRACES / name)
+    rows = [row for row in compare_sides(before.side, before.side).unchanged if is_compute_bound(row)]
+    calls = [
+        call
+        for call in calls_that(before, lambda *_: True)
+        if any(speaks_of(row, call) and is_alone(before, call) for row in rows)
+    ]
+    if len(rows) < 3 or len(calls) < len(rows) or before.one.has_steps:
+        pytest.skip("fewer than three compute-bound calls of their own")
+    found = compared(before, edits.on_other_clock(before, ratio, calls))
+    told = [change for change in found.changes if change.cause in (CLOCK, EVERYTHING)]
+    assert len(told) == 1
+    assert (
+        f"clock {abs(100 * (1 - ratio)):.2g} % {'lower' if ratio < 1 else 'higher'}" in told[0].text
+        or told[0].cause == EVERYTHING
+    )
+    assert told[0].change_ms == pytest.approx(found.change_ms, rel=0.03)

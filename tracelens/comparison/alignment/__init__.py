@@ -1,0 +1,1 @@
+"""Which calls of one recording are which of another."""

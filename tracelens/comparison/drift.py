@@ -1,0 +1,78 @@
+"""Another clock told apart from other code: all compute-bound calls scaled alike, with the same kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tracelens.comparison.alignment.work_roles import ATTENTION, PRODUCT, role
+from tracelens.comparison.causes import CLOCK, EVERYTHING, SPEED
+from tracelens.comparison.compared import UNCHANGED, ComparedRow
+
+#: Compute-bound rows that must agree, and the share of their time that must.
+_LEAST_ROWS, _LEAST_AGREEING = 3, 0.9
+#: A change of clock that is told, and how far a row may lie from it: absolutely, and as a share of the change.
+_LEAST_CHANGE, _APART, _APART_SHARE = 0.01, 0.01, 0.15
+
+
+def with_clock(rows: Sequence[ComparedRow], *, same_device: bool) -> list[ComparedRow]:
+    """The rows, those that another clock explains with that cause."""
+    scaled = [row for row in rows if row.cause in (SPEED, UNCHANGED) and row.a and row.b and not row.is_idle]
+    bound = list(filter(is_compute_bound, scaled))
+    clock = _clock(bound) if same_device else None
+    if clock is None:
+        return list(rows)
+    everything = _agrees([row for row in scaled if not is_compute_bound(row)], clock)
+    return _with_cause(rows, scaled if everything else bound, clock, EVERYTHING if everything else CLOCK)
+
+
+def _with_cause(
+    rows: Sequence[ComparedRow], candidates: Sequence[ComparedRow], clock: float, cause: str
+) -> list[ComparedRow]:
+    moved = {id(row) for row in candidates if _near(_slower(row), 1 / clock)}
+    return [replace(row, cause=cause) if id(row) in moved else row for row in rows]
+
+
+def is_compute_bound(row: ComparedRow) -> bool:
+    """By its roofline; products and attention where that is not known."""
+    if row.a is None or row.b is None:
+        return False
+    if row.a.bound is not None:
+        return row.a.bound == "compute"
+    return role(row.category) in (PRODUCT, ATTENTION)
+
+
+def _slower(row: ComparedRow) -> float:
+    a, b = row.a, row.b
+    return b.kernel_ms / b.calls / (a.kernel_ms / a.calls) if a and b and a.kernel_ms else 1.0
+
+
+def _near(slower: float, most: float) -> bool:
+    return abs(slower / most - 1) <= _APART + _APART_SHARE * abs(most - 1)
+
+
+def _clock(rows: Sequence[ComparedRow]) -> float | None:
+    """The clock of B over that of A; None where the rows do not agree on one, or it did not change."""
+    if len(rows) < _LEAST_ROWS:
+        return None
+    slower = _median(rows)
+    if abs(slower - 1) < _LEAST_CHANGE or not _agrees(rows, 1 / slower):
+        return None
+    return 1 / slower
+
+
+def _agrees(rows: Sequence[ComparedRow], ratio: float) -> bool:
+    """Whether nearly all time of these rows changed as the clock says."""
+    total = sum(row.a.kernel_ms for row in rows if row.a)
+    near = sum(row.a.kernel_ms for row in rows if row.a and _near(_slower(row), 1 / ratio))
+    return total > 0 and near >= _LEAST_AGREEING * total
+
+
+def _median(rows: Sequence[ComparedRow]) -> float:
+    """The median over the time of A."""
+    slower = np.array([_slower(row) for row in rows])
+    order = np.argsort(slower)
+    weight = np.cumsum(np.array([row.a.kernel_ms if row.a else 0.0 for row in rows])[order])
+    return float(slower[order][np.searchsorted(weight, weight[-1] / 2)])

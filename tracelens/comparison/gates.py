@@ -1,0 +1,185 @@
+"""Limits on what may change: ``step<+3%``, ``GEMM.percent_of_roofline>-2``, ``coverage>-1``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
+from tracelens.comparison.compared import ComparedRow, Comparison, GateResult
+from tracelens.errors import NothingToAnalyzeError, UsageError
+
+#: Bounds of the change of some rows together, in ms; None where nothing is known of it.
+Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
+_GATE = re.compile(
+    r"\s*(?P<subject>[^<>]+?)(?:\.(?P<figure>percent_of_roofline|kernel_ms|calls))?\s*(?P<sign><|>)\s*"
+    r"(?P<limit>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|ms|us)?\s*"
+)
+STEP, BUSY, IDLE, COMM, COVERAGE, MATCHED = "step", "busy", "idle", "comm", "coverage", "matched"
+#: Subjects that are shares, in percentage points.
+_SHARES = (COVERAGE, MATCHED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The change of ``subject`` (of its ``figure``, time without one) must be below or above ``limit``.
+
+    ``unit``: ``%`` of A, ``ms``, ``us``, or none: percentage points, or calls.
+    """
+
+    text: str
+    subject: str
+    figure: str | None
+    below: bool
+    limit: float
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str) -> Gate:
+        """UsageError for what is no gate."""
+        found = _GATE.fullmatch(text)
+        if found is None:
+            raise UsageError(
+                f"{text!r} is no gate: write SUBJECT<+LIMIT or SUBJECT>-LIMIT, as in 'step<+3%', 'idle<+0.5ms', "
+                "'GEMM.percent_of_roofline>-2' or 'coverage>-1'"
+            )
+        gate = cls(
+            text=text.strip(),
+            subject=found["subject"],
+            figure=found["figure"],
+            below=found["sign"] == "<",
+            limit=float(found["limit"]),
+            unit=found["unit"] or "",
+        )
+        gate._refuse_unit()
+        return gate
+
+    def _refuse_unit(self) -> None:
+        counted = self.subject in _SHARES or self.figure in ("percent_of_roofline", "calls")
+        if counted and self.unit:
+            what = "calls" if self.figure == "calls" else "percentage points"
+            raise UsageError(f"gate {self.text!r}: its limit is in {what}, write it without {self.unit!r}")
+        if not counted and not self.unit:
+            raise UsageError(f"gate {self.text!r}: its limit is a time, write % (of A), ms or us behind it")
+
+
+def check(gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bounds) -> GateResult:
+    """Fails where the change is beyond the limit and more than chance. ``rows``: all, also unchanged ones.
+
+    NothingToAnalyzeError where neither side has what the gate speaks of, or where it has no such figure.
+    """
+    value, interval = _value(gate, found, rows, bounds)
+    low, high = interval or (None, None)
+    beyond = value >= gate.limit if gate.below else value <= gate.limit
+    significant: bool | None = None
+    if gate.subject in _SHARES or gate.figure == "calls":
+        significant = bool(value)
+    elif low is not None and high is not None:
+        significant = not low <= 0 <= high
+    passed = not (beyond and significant is not False)
+    return GateResult(
+        gate=gate.text,
+        passed=passed,
+        value=value,
+        unit=gate.unit or ("calls" if gate.figure == "calls" else "points"),
+        significant=significant,
+        low=low,
+        high=high,
+        text=_text(gate, value, (low, high), passed=passed, beyond=beyond, significant=significant),
+    )
+
+
+def _text(
+    gate: Gate,
+    value: float,
+    interval: tuple[float | None, float | None],
+    *,
+    passed: bool,
+    beyond: bool,
+    significant: bool | None,
+) -> str:
+    low, high = interval
+    unit = f" {gate.unit}" if gate.unit else " calls" if gate.figure == "calls" else " points"
+    between = "" if low is None or high is None else f" (between {low:+.3g} and {high:+.3g})"
+    chance = ", which chance explains" if beyond and passed else ""
+    unknown = "; one step on either side: chance is not ruled out" if significant is None and beyond else ""
+    return f"{gate.text}: {'passed' if passed else 'failed'}, changed by {value:+.3g}{unit}{between}{chance}{unknown}"
+
+
+def _value(
+    gate: Gate, found: Comparison, rows: Sequence[ComparedRow], bounds: Bounds
+) -> tuple[float, tuple[float, float] | None]:
+    """The change in the gate's unit, and its bounds where they are known."""
+    if gate.subject in _SHARES:
+        return _share(gate, found), None
+    chosen = [at for at, row in enumerate(rows) if _is_of(gate.subject, row)]
+    if not chosen:
+        names = sorted({row.category for row in rows if not row.is_idle})
+        raise NothingToAnalyzeError(
+            f"gate {gate.text!r}: neither side has {gate.subject!r}; there are step, busy, idle, comm, coverage, "
+            f"matched, {', '.join(names)}, and the names of ops"
+        )
+    own, of_time = [rows[at] for at in chosen], bounds(chosen)
+    if gate.figure == "percent_of_roofline":
+        before, after = _shares(gate, own)
+        return after - before, _in_points(own, of_time, after)
+    a, b = _sums(own, gate.figure or "ms")
+    if gate.figure == "calls":
+        return b - a, None
+    if gate.unit == "%" and not a:
+        raise NothingToAnalyzeError(f"gate {gate.text!r}: A spends no time in {gate.subject!r}; use ms, not %")
+    scale = {"ms": 1.0, "us": 1e3}.get(gate.unit) or 100 / a
+    return (b - a) * scale, None if of_time is None else (of_time[0] * scale, of_time[1] * scale)
+
+
+def _sums(rows: Sequence[ComparedRow], key: str) -> tuple[float, float]:
+    """A figure of both sides, summed over rows."""
+    a, b = ([getattr(side, key) for side in sides if side] for sides in zip(*((r.a, r.b) for r in rows), strict=True))
+    return sum(a), sum(b)
+
+
+def _share(gate: Gate, found: Comparison) -> float:
+    """The change of a share of the time, in percentage points."""
+    if gate.subject == MATCHED:
+        return 100 * (min(found.matched_share) - 1)
+    if found.a.coverage is None or found.b.coverage is None:
+        raise NothingToAnalyzeError(f"gate {gate.text!r}: a side does not say what its perf models cover")
+    return 100 * (found.b.coverage - found.a.coverage)
+
+
+def _is_of(subject: str, row: ComparedRow) -> bool:
+    if subject == STEP:
+        return True
+    if subject in (BUSY, IDLE):
+        return row.is_idle == (subject == IDLE)
+    if subject == COMM:
+        return role(row.category) == COMMUNICATION
+    ops = (*(row.a.ops if row.a else ()), *(row.b.ops if row.b else ()))
+    return subject in (row.category, *ops)
+
+
+def _shares(gate: Gate, rows: Sequence[ComparedRow]) -> tuple[float, float]:
+    """The share of the roofline of both sides, in percent, over rows of known work."""
+    found = []
+    for side in ([row.a for row in rows if row.a], [row.b for row in rows if row.b]):
+        known = [one for one in side if one.of_roofline is not None and one.kernel_ms]
+        total = sum(one.kernel_ms for one in known)
+        if not total:
+            raise NothingToAnalyzeError(
+                f"gate {gate.text!r}: no roofline of {gate.subject!r} is known: that takes shapes and a device "
+                "of known figures"
+            )
+        found.append(100 * sum((one.of_roofline or 0.0) * one.kernel_ms for one in known) / total)
+    return found[0], found[1]
+
+
+def _in_points(
+    rows: Sequence[ComparedRow], of_time: tuple[float, float] | None, share: float
+) -> tuple[float, float] | None:
+    """Bounds of a change of a share of the roofline, from those of the time that it is a share of."""
+    before, after = _sums(rows, "ms")
+    if of_time is None or not before or not after or before + of_time[0] <= 0:
+        return None
+    points = [share * (after / (before + change) - after / before) for change in of_time]
+    return min(points), max(points)

@@ -1,0 +1,1 @@
+"""Traces, reports and baselines, each reduced to a side of a comparison."""
