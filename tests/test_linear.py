@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tracelens
+from tracelens.analysis.attribution.host_paths import levels
 from tracelens.analysis.attribution.steps import find_steps
 from tracelens.errors import TracelensError
 from tracelens.extensions import bundled_extensions
@@ -161,3 +163,26 @@ def test_every_pattern_looks_at_each_character_a_few_times() -> None:
                 slow.append((name, unit))
                 break
     assert not slow
+
+
+def test_places_under_a_deep_stack_are_sorted_in_linear_time() -> None:
+    def run(depth: int) -> None:
+        above = np.arange(-1, depth - 1)
+        by_depth = levels(np.array([depth - 1]), above)
+        assert [len(by_depth), int(by_depth[-1][0])] == [depth, depth - 1]
+
+    assert grows_linearly(run, 5_000)
+
+
+def test_levels_of_a_forest_are_those_of_climbing_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    above = np.array([int(rng.integers(-1, max(i, 1))) if i else -1 for i in range(500)])
+    at = rng.integers(0, 500, 300)
+    depth_of: dict[int, int] = {}
+    for place in at.tolist():
+        chain = [place]
+        while above[chain[-1]] >= 0:
+            chain.append(int(above[chain[-1]]))
+        depth_of |= {each: len(chain) - 1 - i for i, each in enumerate(chain)}
+    expected = [sorted(p for p, d in depth_of.items() if d == depth) for depth in range(max(depth_of.values()) + 1)]
+    assert [places.tolist() for places in levels(at, above)] == expected

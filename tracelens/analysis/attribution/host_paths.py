@@ -29,25 +29,38 @@ def module_class(name: str) -> str:
     return _INSTANCE.sub("", name.removeprefix(MODULE_PREFIX))
 
 
+#: Places of a level below which climbing one by one is faster.
+_FEW = 64
+
+
 def levels(at: npt.NDArray[np.integer], above: npt.NDArray[np.integer]) -> list[RowColumn]:
     """These places and all above them by depth, the top first. ``above``: the place above each, -1 at the top."""
     seen = np.zeros(len(above), bool)
     frontier = np.unique(at)
-    while len(frontier):
+    while len(frontier) > _FEW:
         seen[frontier] = True
         frontier = np.unique(above[frontier])
         frontier = frontier[(frontier >= 0)]
         frontier = frontier[~seen[frontier]]
+    # A deep stack has few places per level: one by one they cost less than an array each.
+    for place in frontier.tolist():
+        while place >= 0 and not seen[place]:
+            seen[place] = True
+            place = int(above[place])
     rows: RowColumn = np.flatnonzero(seen).astype(np.int32)
-    depth = np.zeros(len(rows), np.int32)
-    going = np.flatnonzero(above[rows] >= 0).astype(np.int32)
-    up = above[rows[going]]
-    while len(going):
-        depth[going] += 1
-        up = above[up]
-        going, up = going[up >= 0], up[up >= 0]
+    depth = _depths(rows, above)
     order = np.argsort(depth, kind="stable")
     return np.split(rows[order], np.cumsum(np.bincount(depth))[:-1]) if len(rows) else []
+
+
+def _depths(rows: RowColumn, above: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+    """How many of ``rows``, with which all above them come, are above each: steps up, twice as far each time."""
+    up = np.append(np.where(above[rows] >= 0, np.searchsorted(rows, above[rows]), len(rows)), len(rows))
+    depth = (up < len(rows)).astype(np.int32)
+    while (up < len(rows)).any():
+        depth = depth + depth[up]
+        up = up[up]
+    return depth[:-1]
 
 
 def reached(tree: OpTree, launches: npt.NDArray[np.integer]) -> Bools:

@@ -82,7 +82,8 @@ def step_summary(analysis: Analysis) -> Steps | None:
     host_us = np.append(times.host_period_ns[:-1], times.steps[-1].end_ns - times.steps[-1].start_ns) / NS_PER_US
     host_us[0] -= times.waited_ns / NS_PER_US
     numbers = [s.number for s in times.steps]
-    left_out = [n for i, n in enumerate(numbers) if i not in chosen]
+    complete = set(chosen)
+    left_out = [n for i, n in enumerate(numbers) if i not in complete]
     return Steps(
         count=len(chosen),
         time_us=mean,
