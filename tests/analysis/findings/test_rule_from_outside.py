@@ -52,5 +52,5 @@ def test_a_rule_of_an_extension_replaces_a_built_in_one(build: type[Builder]) ->
     def nothing(seen: object) -> list[tracelens.Candidate]:
         return []
 
-    assert [f.id for f in tracelens.report(b.trace()).summary.findings] == ["op_below_roofline"]
-    assert tracelens.report(b.trace(), extensions=[nothing]).summary.findings == ()
+    assert "op_below_roofline" in {f.id for f in tracelens.report(b.trace()).summary.findings}
+    assert "op_below_roofline" not in {f.id for f in tracelens.report(b.trace(), extensions=[nothing]).summary.findings}

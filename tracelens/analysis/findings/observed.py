@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.findings.candidate import Claimed
 from tracelens.analysis.findings.window_time import HostLead, WindowTime
+from tracelens.analysis.findings.wording import counted
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.summary import Evidence, Said
@@ -150,6 +151,26 @@ class Observed:
         low_ns, gain_ns, high_ns = (np.clip(took * part, 0, own) for part in (least, share, most))
         return Claimed(part=at, low_ns=low_ns, gain_ns=gain_ns, high_ns=high_ns, spares_launches=spares_launches)
 
+    def calls(
+        self, rows: pd.DataFrame, share: Any = 1.0, *, low: Any = None, high: Any = None, spares_launches: bool = False
+    ) -> Claimed:
+        """Claims the kernels of all calls of some of ``rows``; shares are numbers, or one per row."""
+        events = self.events_of(rows.index)
+
+        def of_event(shares: Any) -> Floats:
+            of_row = np.zeros(len(self.rows))
+            of_row[rows.index] = np.nan_to_num(np.clip(shares, 0, 1))
+            return of_row[self.row_of_event[events]]
+
+        least, most = (None if shares is None else of_event(shares) for shares in (low, high))
+        return self.kernels(events, of_event(share), low=least, high=most, spares_launches=spares_launches)
+
+    def said_of(self, rows: pd.DataFrame, what: str) -> tuple[str, tuple[Said, ...]]:
+        """("12 casts, 5 % of GPU time", its numbers) of all calls of these of ``rows``."""
+        calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
+        figures = (Said(what=what, value=calls, unit="count"), self.gpu_share(time_us))
+        return f"{counted(calls, what)}, {self.share_text(time_us)}", figures
+
     def idle_time(self, parts: Bools, share: float = 1.0, *, low: float | None = None) -> Claimed:
         """Claims parts of ``idle`` (a mask): ``share`` of each can go, at least ``low`` of it."""
         own = (self.idle.end - self.idle.start)[parts].astype(np.float64)
@@ -185,6 +206,12 @@ class Observed:
     def example_of(self, row: Any) -> int:
         """Table row of one of the calls of a row of ``rows``."""
         return int(self.rows["example_row"].iloc[int(row)])
+
+    def model_of(self, row: int) -> PerfModel | None:
+        """The perf model of the call at a table row."""
+        readings = self.context.attribution.readings
+        code = int(readings.code_of(np.array([row]))[0])
+        return readings.readings[code].model if code >= 0 else None
 
     def shapes(self, row: int, most: int = 40) -> str:
         """The shapes of the tensors of the call at a table row, as far as they fit."""

@@ -1,1 +1,1 @@
-"""Rules on attention."""
+"""Rules on attention, its cache, and on prefill and decode."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.elementwise.optimizer_events import within_optimizer
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import counted
@@ -31,7 +32,10 @@ def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
     """Gain: fused, a chain takes at least as long as its longest kernel."""
     activity = seen.activity
     order = np.lexsort((activity.start, activity.stream))
-    mine = (seen.category.are(_ELEMENTWISE) & ~activity.memcpy)[order]
+    elementwise = seen.category.are(_ELEMENTWISE) & ~activity.memcpy
+    # Those work on one parameter after the other, and have a rule of their own
+    elementwise[within_optimizer(seen)] = False
+    mine = elementwise[order]
     stream = activity.stream[order]
     linked = mine[1:] & mine[:-1] & (stream[1:] == stream[:-1])
     chain = np.cumsum(np.concatenate(([True], ~linked)))[: len(order)] - 1
@@ -46,11 +50,18 @@ def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
     time_us = float(duration[members].sum()) / NS_PER_US
     events, rows = order[members], seen.row_of_event[order[members]]
     ranked = np.argsort(-np.bincount(rows[rows >= 0], duration[members][rows >= 0]), kind="stable")[:5]
+    mb = np.append((seen.rows["hbm_mb"] / seen.rows["kernels_per_call"]).fillna(0.0).to_numpy(np.float64), 0.0)[rows]
+    saved_mb = float((mb * (1 - kept)).sum()) / seen.steps
     yield Candidate(
-        why=f"{counted(int(members.sum()), 'elementwise kernel')} run back to back, {seen.share_text(time_us)}",
+        why=f"{counted(int(members.sum()), 'elementwise kernel')} run back to back, {seen.share_text(time_us)}: fused, "
+        f"some {saved_mb:,.0f} MB less through HBM",
         claimed=seen.kernels(events, 1 - kept, spares_launches=True),
         computed="per chain, the time of its kernels less that of the longest",
-        figures=(Said(what="kernels in chains", value=int(members.sum()), unit="count"), seen.gpu_share(time_us)),
+        figures=(
+            Said(what="kernels in chains", value=int(members.sum()), unit="count"),
+            seen.gpu_share(time_us),
+            Said(what="saved", value=saved_mb, unit="MB"),
+        ),
         evidence=seen.evidence(ranked),
         row=seen.example_of(ranked[0]) if len(ranked) else None,
     )

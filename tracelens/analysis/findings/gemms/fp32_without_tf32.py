@@ -42,14 +42,11 @@ def fp32_without_tf32(seen: Observed) -> Iterator[Candidate]:
     memory_us = rows["hbm_mb"] / memory if memory is not None else rows["roofline_us"]
     floor_us = rows["kernels_per_call"] * launch_floor_us(device)
     least_us = np.minimum(np.fmax(np.fmax(compute_us, memory_us), floor_us), rows["roofline_us"])
-    share = np.zeros(len(unified))
-    share[rows.index] = 1 - least_us / rows["roofline_us"]
-    events = seen.events_of(rows.index)
     calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
     yield Candidate(
         why=f"{counted(calls, 'FP32 GEMM or convolution call')} without TF32, {seen.share_text(time_us)}: "
         "allow TF32 where its 10-bit mantissa is enough",
-        claimed=seen.kernels(events, share[seen.row_of_event[events]]),
+        claimed=seen.calls(rows, 1 - least_us / rows["roofline_us"]),
         computed="each call's time, at the same share of its roofline with TF32's rate in the place of FP32's",
         figures=(Said(what="calls in FP32", value=calls, unit="count"), seen.gpu_share(time_us)),
         evidence=seen.evidence(rows.index),

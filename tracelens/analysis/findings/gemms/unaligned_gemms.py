@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import counted
 from tracelens.analysis.verdict.summary import Said
 from tracelens.dtypes import DType
+from tracelens.perf_models.matrix.gemm import GEMM
 
 #: Bytes that one load instruction fetches; GEMM kernels fall back to narrower ones where rows start in between.
 ALIGNMENT_BYTES = 16
+#: Elements that rows are padded to, see the remedy.
+_PADDED_TO = 64
 #: Narrower operands are vectors.
 _LEAST_COLUMNS = 8
 
@@ -45,15 +49,19 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
     for us, dims in zip(rows["kernel_us_sum"], filter(None, odd), strict=True):
         by_dim |= {dim: by_dim.get(dim, 0.0) + us for dim in dims}
     most = sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2]
-    share = np.zeros(len(seen.rows))
-    share[rows.index] = (1 - rows["roofline_us"] / rows["kernel_us_mean"]).clip(lower=0).fillna(0)
-    events = seen.events_of(rows.index)
+    models = [seen.model_of(row) for row in rows["example_row"].tolist()]
+    padded_us, _ = seen.expected_us([_padded(model) for model in models if isinstance(model, GEMM)])
     calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
     yield Candidate(
         why=f"{counted(calls, 'GEMM')} with rows of {', '.join(map(str, most))} elements, {seen.share_text(time_us)}: "
         f"not aligned to {ALIGNMENT_BYTES} bytes; pad them",
-        claimed=seen.kernels(events, share[seen.row_of_event[events]], low=0.0),
-        computed="their time above the roofline; at least none of it",
+        claimed=seen.calls(
+            rows,
+            1 - padded_us / rows["kernel_us_mean"],
+            low=0.0,
+            high=1 - np.fmin(rows["roofline_us"], padded_us) / rows["kernel_us_mean"],
+        ),
+        computed="their time above what the tile model expects of the padded GEMM, at most that above the roofline",
         certainty="low",
         figures=(
             Said(what="unaligned GEMMs", value=calls, unit="count"),
@@ -63,6 +71,12 @@ def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
         evidence=seen.evidence(rows.index),
         row=seen.example_of(rows.index[0]),
     )
+
+
+def _padded(model: GEMM) -> GEMM:
+    """With N and K of multiples of 64 elements."""
+    n, k = (-(-dim // _PADDED_TO) * _PADDED_TO for dim in (model.n, model.k))
+    return replace(model, n=n, k=k, stride_a=None, stride_b=None)
 
 
 def unaligned_dims(parameters: dict[str, Any]) -> list[int]:

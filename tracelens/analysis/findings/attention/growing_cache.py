@@ -1,0 +1,53 @@
+"""A key-value cache that is copied as a whole for every token."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Iterator
+
+import numpy as np
+
+from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.observed import Observed
+from tracelens.analysis.findings.rule import Advice, finding
+
+#: Shortest cache that is taken for one.
+_LEAST_LENGTH = 16
+
+
+@finding(
+    "growing_cache",
+    Advice(
+        sees="Concatenation of a long tensor with one more row of it: a key-value cache that grows by a token.",
+        costs="The whole cache of every layer is read and written anew for each token.",
+        remedy="cache_implementation='static' (Transformers), or an engine with a paged cache (vLLM, SGLang, "
+        "FlashInfer)",
+        wrong_when="Sequences are short: the copy is then no longer than its launch.",
+        references=("Kwon et al., PagedAttention, 2023, arXiv:2309.06180",),
+    ),
+)
+def growing_cache(seen: Observed) -> Iterator[Candidate]:
+    """Gain: all of their time."""
+    rows = seen.rows[(seen.rows["name"] == "aten::cat") & (seen.rows["kernel_us_sum"] > 0)]
+    rows = rows[np.array([_grows(text) for text in rows["input_dims"]], np.bool_)]
+    if rows.empty:
+        return
+    text, figures = seen.said_of(rows, "copy")
+    yield Candidate(
+        why=f"{text.replace('copys', 'copies')}: the key-value cache grows by a token at a time",
+        claimed=seen.calls(rows, spares_launches=True),
+        computed="their time: a cache of fixed pages is written in place",
+        figures=figures,
+        evidence=seen.evidence(rows.index),
+        row=seen.example_of(rows.index[0]),
+    )
+
+
+def _grows(dims: str | None) -> bool:
+    """Whether the first of two tensors is long where the second has one row, and alike elsewhere."""
+    tensors = [shape for shape in (literal_eval(dims) if dims else ())[:1] if shape]
+    if not tensors or len(tensors[0]) != 2 or any(not isinstance(shape, tuple) for shape in tensors[0]):
+        return False
+    first, second = tensors[0]
+    apart = [(a, b) for a, b in zip(first, second, strict=False) if a != b]
+    return len(first) == len(second) >= 3 and len(apart) == 1 and apart[0][0] >= _LEAST_LENGTH and apart[0][1] == 1

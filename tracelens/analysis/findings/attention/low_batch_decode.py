@@ -1,0 +1,46 @@
+"""GEMMs of a few rows that only read weights."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Iterator
+
+import numpy as np
+
+from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.observed import Observed
+from tracelens.analysis.findings.rule import Advice, finding
+
+#: Most rows of such a GEMM, and the share of the device time that they must have.
+_FEW_ROWS, _MOST_OF_IT = 16, 0.3
+
+
+@finding(
+    "low_batch_decode",
+    Advice(
+        sees="GEMMs of up to 16 rows, bound by reading their weights, are most of the device time: decoding few "
+        "sequences.",
+        costs="The weights are read once per step whatever the batch: more sequences would share that time.",
+        remedy="decode more sequences at once (continuous batching), speculative decoding, or narrower weights",
+        wrong_when="One sequence's latency is what matters and weights are as narrow as they may be.",
+        references=("Yu et al., Orca, OSDI 2022", "Leviathan et al., speculative decoding, 2022, arXiv:2211.17192"),
+        is_general=True,
+    ),
+)
+def low_batch_decode(seen: Observed) -> Iterator[Candidate]:
+    """Gain, for the same number of tokens: twice the batch reads the weights half as often; at least none."""
+    rows = seen.rows[(seen.rows["model"] == "GEMM") & (seen.rows["roofline_bound"].isin(("memory", "launch")))]
+    few = [min(literal_eval(text)[key] for key in ("M", "N")) <= _FEW_ROWS for text in rows["perf_params"]]
+    rows = rows[np.array(few, np.bool_)]
+    if rows["kernel_us_sum"].sum() <= _MOST_OF_IT * seen.device_us or rows.empty:
+        return
+    text, figures = seen.said_of(rows, "GEMM")
+    yield Candidate(
+        why=f"{text}, of a few rows each: they only read weights, twice the batch would take hardly longer",
+        claimed=seen.calls(rows, 0.5, low=0.0),
+        computed="for the same tokens: half of their time, as twice the batch reads the weights half as often",
+        certainty="low",
+        figures=figures,
+        evidence=seen.evidence(rows.index),
+        row=seen.example_of(rows.index[0]),
+    )

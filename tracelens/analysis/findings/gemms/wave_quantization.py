@@ -1,0 +1,72 @@
+"""GEMMs whose last wave of tiles leaves most of the device idle."""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from collections.abc import Iterator
+
+import numpy as np
+
+from tracelens.analysis.findings.candidate import Candidate
+from tracelens.analysis.findings.observed import Observed
+from tracelens.analysis.findings.rule import Advice, finding
+from tracelens.analysis.findings.wording import percent
+from tracelens.analysis.verdict.summary import Said
+
+#: Tiles of hipBLASLt (MT128x128x64) and of cutlass, cuBLAS and nvjet (tilesize128x64x32, _128x64_, _128x64x32_).
+_TILE = re.compile(r"(?:MT|tilesize|_)(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?=_)")
+#: Kernels that also split the sum, or hand out work in other pieces than tiles.
+_SPLITS = re.compile(r"(?i)split_?k|stream_?k|_SK\d|GSU(?:[2-9]|\d\d)|MultipleBuffer")
+#: Share of the device that must be idle, on average over the waves.
+_MUCH_IDLE = 0.15
+
+
+@finding(
+    "wave_quantization",
+    Advice(
+        sees="GEMMs whose tiles, by the size in the kernel's name, do not fill the compute units in the last wave.",
+        costs="A wave takes as long for one tile as for one on every compute unit: the rest of the device waits.",
+        remedy="change batch or sequence so that tiles fill whole waves, or let max-autotune choose split-K, stream-K",
+        wrong_when="Other kernels run beside it and use the idle units.",
+        references=(
+            "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html",
+            "Osama et al., Stream-K, 2023, arXiv:2301.03598",
+        ),
+    ),
+)
+def wave_quantization(seen: Observed) -> Iterator[Candidate]:
+    """Gain: the share of their waves in which units are idle, at most their time above the roofline."""
+    units = None if seen.device is None else seen.device.compute_units
+    gemms = seen.rows[(seen.rows["model"] == "GEMM") & (seen.rows["roofline_us"] > 0)]
+    if units is None or gemms.empty:
+        return
+    recorded = zip(gemms["perf_params"], gemms["kernel_details"], strict=True)
+    idle = np.array([_idle_share(*texts, units) for texts in recorded])
+    above = 1 - gemms["roofline_us"] / gemms["kernel_us_mean"]
+    share = np.minimum(np.nan_to_num(idle), above.fillna(0.0))
+    rows, share = gemms[share > _MUCH_IDLE], share[share > _MUCH_IDLE]
+    if rows.empty:
+        return
+    text, figures = seen.said_of(rows, "GEMM")
+    lost = float((share * rows["kernel_us_sum"]).sum() / rows["kernel_us_sum"].sum())
+    yield Candidate(
+        why=f"{text}: their tiles leave {percent(lost)} of the compute units' time unused (wave quantization)",
+        claimed=seen.calls(rows, share, low=0.0),
+        computed="1 - waves / whole waves, with the tile of the kernel's name, at most the time above the roofline",
+        certainty="low",
+        figures=(*figures, Said(what="unused", value=lost, unit="share")),
+        evidence=seen.evidence(rows.index),
+        row=seen.example_of(rows.index[0]),
+    )
+
+
+def _idle_share(parameters: str, kernels: object, units: int) -> float:
+    """What part of the waves is idle; NaN where the kernel does not say how it tiles. The better of both directions."""
+    found = _TILE.search(str(kernels))
+    if found is None or _SPLITS.search(str(kernels)):
+        return np.nan
+    dims, (a, b) = literal_eval(parameters), (int(text) for text in found.groups())
+    tiles = min(-(-dims["M"] // m) * -(-dims["N"] // n) for m, n in ((a, b), (b, a))) * dims["B"]
+    waves = tiles / units
+    return float(1 - waves / np.ceil(waves))
