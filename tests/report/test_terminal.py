@@ -38,7 +38,7 @@ def test_the_whole_verdict(summary):
         " other                   14.9    8.1        -          -  no model",
         " (idle)                  15.1    8.2",
         "",
-        " look here first (counts: all 4 steps)                   gain per step, at most",
+        " look here first (counts: all 4 steps)                            gain per step",
         " 1 mm 4096x14336x4096 bf16, 32 calls: 57 % of achievable                16.3 ms",
         " ! 14 device events have no recorded launch",
         " wrote moe-16b.report/",

@@ -9,6 +9,7 @@ from typing import Literal
 from tracelens.analysis.verdict.summary import Steps, Summary, Utilization
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value
+from tracelens.report.figures import unseen_text
 from tracelens.schema import Column
 from tracelens.units import FLOPS_PER_TFLOP
 
@@ -174,11 +175,14 @@ def _utilization(used: Utilization | None) -> Iterator[Line]:
 
 
 def _findings(summary: Summary) -> Iterator[Line]:
+    if summary.unseen is not None:
+        yield _section("What the findings cannot see")
+        yield _row(unseen_text(summary.unseen), None, None, summary.unseen.command)
     if not summary.findings:
         return
     per = "step" if summary.steps else "window"
     yield _section("Look here first")
-    yield _head("Finding", f"Gain per {per} at most (ms)", "Certainty", "Why")
+    yield _head("Finding", f"Gain per {per} (ms)", "Certainty", "Why")
     for finding in summary.findings:
         gain = None if finding.gain_us is None else finding.gain_us / 1e3
         yield _row(finding.id, _known(gain), finding.certainty, finding.why, number_format="#,##0.000")

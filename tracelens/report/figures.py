@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.analysis.verdict.summary import CategoryRow
+from tracelens.analysis.verdict.summary import CategoryRow, Unseen
 from tracelens.backends.base import bound_name
 from tracelens.units import GB_PER_TB
 
@@ -51,3 +51,9 @@ def shown_percent(share: float) -> str:
 def shown_share(share: float) -> str:
     """A fraction in whole percent; a tenth where that is all there is."""
     return shown_percent(share) if 0 < share < 0.01 else f"{100 * share:.0f} %"
+
+
+def unseen_text(unseen: Unseen) -> str:
+    """``75 % of GPU time (no perf model): mine::unknown``."""
+    names = f": {', '.join(unseen.ops)}" if unseen.ops else ""
+    return f"{100 * unseen.share:.0f} % of GPU time ({unseen.because}){names}"

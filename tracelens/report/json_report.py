@@ -100,6 +100,7 @@ def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
         "utilization": _utilization(summary.utilization),
         "categories": [_category(row) for row in summary.categories],
         "findings": [_finding(found) for found in summary.findings],
+        "unseen": None if summary.unseen is None else {**_fields(summary.unseen), "ops": list(summary.unseen.ops)},
         "ops": [] if ops is None else op_records(ops, summary.steps),
         "views": {title: _records(frame) for title, frame in views.items()},
         "cannot_answer": [_fields(missing) for missing in summary.cannot_answer],

@@ -18,6 +18,7 @@ from tracelens.report.figures import (
     shown_share,
     shown_tb_s,
     trace_name,
+    unseen_text,
 )
 from tracelens.report.step_figures import AT_ONCE, IDLE, counts_of, lines_of_window, step_notes
 from tracelens.units import FLOPS_PER_TFLOP
@@ -211,12 +212,15 @@ def _tb_s(row: CategoryRow) -> str:
 
 
 def _findings(summary: Summary) -> Iterator[_Row]:
-    shown = summary.findings[:_FINDINGS]
-    if not shown:
+    shown, unseen = summary.findings[:_FINDINGS], summary.unseen
+    if not shown and unseen is None:
         return
-    title, per = f" look here first{counts_of(summary)}", "gain per step, at most" if summary.steps else "gain, at most"
+    title, per = f" look here first{counts_of(summary)}", "gain per step" if summary.steps else "gain"
     yield _Row(text="")
     yield _Row(text=title + f"{per:>{WIDTH - 1 - len(title)}}", style=_DIM)
+    if unseen is not None:
+        yield _Row(text=f" cannot see {unseen_text(unseen)}", style=_YELLOW)
+        yield from [_Row(text=f"   {unseen.command}", style=_DIM)] if unseen.command else []
     for number, finding in enumerate(shown, 1):
         gain = "" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
         first, *more = _wrapped(finding.why, WIDTH - 6 - len(gain))

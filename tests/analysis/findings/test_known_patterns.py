@@ -10,7 +10,7 @@ import pytest
 from tests.analysis.conftest import MI300X
 from tests.analysis.work.test_rates import H100, add, found
 from tests.conftest import RealAnalysis
-from tracelens.analysis.verdict.summary import Finding
+from tracelens.analysis.verdict.summary import Finding, Unseen
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.report.terminal import verdict
 
@@ -180,8 +180,12 @@ def test_elementwise_kernels_alone_are_no_chain(build: Build) -> None:
 def test_a_large_category_without_a_model_is_said(build: Build) -> None:
     b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50)
     b.op("mine::unknown", 80, 10).launch(81, "my_kernel", 60, 150)
-    (notice,) = (n for n in summarize(found(b)).notices if n.id == "unmodelled")
-    assert notice.text == "work unknown: other (75 % of GPU time); they have no rate, roofline or gain"
+    unseen = summarize(found(b)).unseen
+    assert unseen == Unseen(
+        share=0.75, ops=("mine::unknown",), because="no perf model",
+        command="tracelens extensions new mine::unknown --from built.json -o my_ops.py",
+    )  # fmt: skip
+    assert " cannot see 75 % of GPU time (no perf model): mine::unknown" in verdict(summarize(found(b)))
 
 
 def test_kernels_that_wait_are_named_with_exposed_communication(build: Build) -> None:

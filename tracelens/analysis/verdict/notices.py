@@ -24,12 +24,9 @@ from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.generated.fused import FusedKernel
 from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
-from tracelens.units import NS_PER_US
 
 #: Kernels of algorithms that need fewer multiplications than the convolution's definition.
 _FEWER_FLOPS = re.compile(r"(?i)winograd|fft")
-#: Share of the device time from which a category without a perf model is named.
-_MUCH_UNKNOWN = 0.1
 
 
 def notices(analysis: Analysis) -> Iterator[Notice]:
@@ -42,8 +39,6 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     graphs = _graph_share(analysis)
     if graphs is not None:
         yield graphs
-    if graphs is None or analysis.graphs is not None:
-        yield from _unmodelled(analysis)
     for why, count in analysis.whole_calls:
         yield Notice(id="whole_calls", count=count, text=f"{counted(count, 'call')} not split into operations: {why}")
     yield from _compiled_without_work(analysis)
@@ -155,35 +150,6 @@ def _above_peak(rows: pd.DataFrame) -> Iterator[Notice]:
             what = f"{fastest['name']} at {fastest['percent_of_peak']:,.0f} % of the peak"
             text = f"{counted(len(found), 'row')} faster than the data sheet allows ({what}): {reason}"
             yield Notice(id="above_peak", count=len(found), text=text)
-
-
-def _unmodelled(analysis: Analysis) -> Iterator[Notice]:
-    """Categories of much device time whose work is mostly not known: what the report cannot judge.
-
-    Compiled kernels have a notice of their own.
-    """
-    if not analysis.trace.table.has_shapes:
-        return
-    activity, unified = analysis.activity, analysis.frames[unified_perf_summary.TITLE]
-    device_us = max(float(activity.duration.sum()) / NS_PER_US, 1e-9)
-    moves = set(analysis.event_category[activity.communication | activity.memcpy].tolist()) | {FusedKernel.category}
-    known = unified[["gflops", "hbm_mb", "wire_mb"]].notna().any(axis=1)
-    time_us = unified["kernel_us_sum"].groupby(unified["category"]).sum()
-    known_us = unified["kernel_us_sum"].where(known, 0.0).groupby(unified["category"]).sum()
-    largest = time_us.sort_values(ascending=False, kind="stable")
-    unknown = [
-        f"{category} ({100 * us / device_us:.0f} % of GPU time)"
-        for category, us, of_known in zip(largest.index, largest, known_us[largest.index], strict=True)
-        if category not in moves
-        and category != FusedKernel.category
-        and us > _MUCH_UNKNOWN * device_us
-        and of_known < us / 2
-    ]
-    if unknown:
-        shown = ", ".join(unknown)
-        yield Notice(
-            id="unmodelled", count=len(unknown), text=f"work unknown: {shown}; they have no rate, roofline or gain"
-        )
 
 
 def _from_cache(rows: pd.DataFrame) -> Iterator[Notice]:

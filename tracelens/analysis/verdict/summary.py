@@ -271,6 +271,18 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """What no finding can speak of: the ``share`` of the device time in calls of unknown work, the names of most of it,
+    why the work is not known, and the command that opens it.
+    """
+
+    share: float
+    ops: tuple[str, ...]
+    because: str
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """Something the reader must know before trusting a figure: damage, clipped overlaps, a failed extension."""
 
@@ -303,6 +315,7 @@ class Summary:
     utilization: Utilization | None = None
     categories: tuple[CategoryRow, ...] = ()
     findings: tuple[Finding, ...] = ()
+    unseen: Unseen | None = None
     notices: tuple[Notice, ...] = ()
     cannot_answer: tuple[Unanswered, ...] = ()
     extensions: tuple[str, ...] = ()

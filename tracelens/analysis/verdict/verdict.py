@@ -23,6 +23,7 @@ from tracelens.analysis.verdict.summary import (
     Throughput,
     Unanswered,
 )
+from tracelens.analysis.verdict.unseen import unseen
 from tracelens.analysis.verdict.utilization import utilization
 from tracelens.analysis.work.limits import rate_of
 from tracelens.hardware import HardwareSpec
@@ -59,6 +60,7 @@ def summarize(analysis: Analysis) -> Summary:
         utilization=used,
         categories=categories(seen, divisor),
         findings=analysis.findings,
+        unseen=unseen(seen),
         notices=(*used_notices, *notices(analysis)),
         cannot_answer=_cannot_answer(analysis),
         extensions=tuple(extension.name for extension in analysis.extensions),

@@ -8,7 +8,7 @@ from typing import TypeGuard
 from tracelens.analysis.page.icicle import Icicle
 from tracelens.analysis.page.roofs import Roofs
 from tracelens.analysis.page.step_timeline import StepTimeline
-from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput
+from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import plain_values
 from tracelens.report.charts.markup import Content, Markup, joined, tag
@@ -21,6 +21,7 @@ from tracelens.report.figures import (
     shown_share,
     shown_tb_s,
     trace_name,
+    unseen_text,
 )
 from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, shown_text
 from tracelens.report.step_figures import counts_of, lines_of_window, step_notes, step_range
@@ -325,9 +326,17 @@ def _of_roofline(share: float | None) -> Iterator[Content]:
         )
 
 
+def _unseen(unseen: Unseen | None) -> Markup | None:
+    """What no finding can speak of, and what to type."""
+    if unseen is None:
+        return None
+    command = tag("code", shown_text(unseen.command)) if unseen.command else None
+    return tag("p", "Findings cannot see ", shown_text(unseen_text(unseen)), ". " if command else ".", command)
+
+
 def look_here_first(summary: Summary) -> Markup | None:
     """The findings, largest gain first."""
-    if not summary.findings:
+    if not summary.findings and summary.unseen is None:
         return None
     per = "per step" if summary.steps else "in the window"
     items = []
@@ -338,19 +347,24 @@ def look_here_first(summary: Summary) -> Markup | None:
             link = tag("a", "show its rows", href="#section-ops", data_filter=shown_text(finding.op), class_="to-ops")
         tried = tag("div", "Try: ", shown_text(finding.remedy), class_="remedy") if finding.remedy else None
         why = tag("td", shown_text(finding.why), " ", link, tried)
-        items.append(tag("tr", why, tag("td", gain, class_="n"), tag("td", finding.certainty)))
+        most = "" if finding.gain_high_us is None else f"{shown_ms(finding.gain_high_us)} ms"
+        cells = (tag("td", gain, class_="n"), tag("td", most, class_="n"), tag("td", finding.certainty))
+        items.append(tag("tr", why, *cells))
     heads = (
         tag("th", "finding", scope="col"),
-        tag("th", f"gain {per}, at most", scope="col", class_="n"),
+        tag("th", f"gain {per}", scope="col", class_="n"),
+        tag("th", "at most", scope="col", class_="n"),
         tag("th", "certainty", scope="col"),
     )
     table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", items), class_="findings")
     return joined(
         tag("h2", f"Look here first{counts_of(summary)}"),
-        tag("div", table, class_="scroll"),
+        _unseen(summary.unseen),
+        tag("div", table, class_="scroll") if items else None,
         _how(
-            "The gain of an op is its measured time less its roofline time; that of idle time and exposed "
-            "communication is all of it. All are upper bounds: overlapped work may gain nothing end to end."
+            "No moment of the step is in two findings, so their gains add up to at most the step. A gain is what comes "
+            "out in the end if the host launches no sooner than it did; at most: if it keeps up, or an op reaches its "
+            "roofline. docs/findings.md says of each finding what it sees, what to do, and when that brings nothing."
         ),
     )
 

@@ -49,10 +49,10 @@ def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
     rows, saved = rows[saved > _LEAST_SAVED], saved[saved > _LEAST_SAVED]
     if rows.empty:
         return
-    text, figures = seen.said_of(rows, "16-bit GEMM")
+    text, figures = seen.said_of(rows, "GEMM")
     share = float((saved * rows["kernel_us_sum"]).sum() / rows["kernel_us_sum"].sum())
     yield Candidate(
-        why=f"{text}: FP8 would take {percent(share)} less, by estimate",
+        why=f"{text}, in BF16 or FP16: FP8 would take {percent(share)} less, by estimate",
         claimed=seen.calls(rows, saved, low=0.0),
         computed="each GEMM's time, times 1 - FP8 / 16 bits by the tile model; at least none of it",
         certainty="low",

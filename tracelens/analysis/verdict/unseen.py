@@ -1,0 +1,51 @@
+"""What findings cannot speak of: device time whose work is not known, and what opens it."""
+
+from __future__ import annotations
+
+import shlex
+
+import numpy as np
+
+from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.reading.catalog import COMMUNICATION
+from tracelens.analysis.reading.graph_replays import graph_launches
+from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
+from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.verdict.summary import Unseen
+from tracelens.units import NS_PER_US
+
+#: Share of the device time from which it is said first.
+_MUCH = 0.1
+#: Names that are shown.
+_NAMES = 3
+
+
+def unseen(analysis: Analysis) -> Unseen | None:
+    """None where little is unknown. ``analysis``: the part that figures are made of."""
+    rows, activity = analysis.frames[unified_perf_summary.TITLE], analysis.activity
+    known = rows[["gflops", "hbm_mb", "wire_mb"]].notna().any(axis=1)
+    moves = set(analysis.event_category[activity.communication | activity.memcpy].tolist())
+    unknown = rows[~known & ~rows["category"].isin({*COMMUNICATION, *moves})]
+    device_us = float(activity.duration.sum()) / NS_PER_US
+    share = float(unknown["kernel_us_sum"].sum()) / max(device_us, 1e-9)
+    if share <= _MUCH:
+        return None
+    by_name = unknown["kernel_us_sum"].groupby(unknown["name"].astype(str).str.partition("->")[0]).sum()
+    names = [str(name) for name in by_name.sort_values(ascending=False, kind="stable").index if name != UNLINKED_NAME]
+    because, command = _opened_by(analysis, names)
+    return Unseen(share=share, ops=tuple(names[:_NAMES]), because=because, command=command)
+
+
+def _opened_by(analysis: Analysis, names: list[str]) -> tuple[str, str | None]:
+    """(why the work is not known, what to type)."""
+    table, source = analysis.trace.table, shlex.quote(analysis.trace.table.source)
+    behind = np.isin(analysis.trace.tree.launch[analysis.activity.rows], graph_launches(table))
+    replayed = float(analysis.activity.duration[behind].sum())
+    if analysis.graphs is None and 2 * replayed > analysis.activity.duration.sum():
+        return "kernels of replayed graphs", f"tracelens report {source} --capture CAPTURE_TRACE"
+    if not table.has_shapes:
+        return "no shapes were recorded (record_shapes=True)", None
+    ops = [name for name in names if "::" in name]
+    if not ops:
+        return "no perf model", None
+    return "no perf model", f"tracelens extensions new {shlex.quote(ops[0])} --from {source} -o my_ops.py"
