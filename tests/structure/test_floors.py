@@ -20,7 +20,6 @@ FLOORS: dict[str, int] = {
             "groups",
             "extensions",
             "files",
-            "event_queue",
             "executors",
             "option_fields",
             "training_options",

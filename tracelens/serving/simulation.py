@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tracelens.errors import UsageError
-from tracelens.event_queue import EventQueue, Process
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment
+from tracelens.serving.event_queue import EventQueue, Process
 from tracelens.serving.log import RequestLog, StepLog
 from tracelens.serving.policies import policies
 from tracelens.serving.replicas.replica import Replica

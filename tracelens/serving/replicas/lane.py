@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tracelens.event_queue import EventQueue, Process, Resource
 from tracelens.serving.costs import DecodeLine, LayerWork, StageWork
+from tracelens.serving.event_queue import EventQueue, Process, Resource
 from tracelens.serving.replicas.replica_state import ONE_TOKEN, ReplicaState, Step
 from tracelens.serving.replicas.running_batch import RunningBatch, sum_of_steps
 from tracelens.serving.step_time.exchanges import Exchange

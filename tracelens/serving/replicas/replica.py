@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.event_queue import EventQueue
 from tracelens.serving.costs import StepCost
+from tracelens.serving.event_queue import EventQueue
 from tracelens.serving.log import RequestLog
 from tracelens.serving.replicas.lane import Lane
 from tracelens.serving.replicas.replica_state import Conduct, Listeners, ReplicaState

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence, Sized
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tracelens.errors import UsageError
-from tracelens.event_queue import EventQueue
 from tracelens.serving.cache import BlockPool
 from tracelens.serving.costs import StageWork, StepCost
+from tracelens.serving.event_queue import EventQueue
 from tracelens.serving.log import RequestLog, StepLog
 from tracelens.serving.policies.base import Plan
 from tracelens.serving.replicas.waiting import Waiting, order_key
