@@ -10,6 +10,7 @@ from docs import generate_options
 from tracelens import cli
 
 FLAGS: dict[str, str] = {
+    "anonymize": ("TRACE --output -o"),
     "calibrate": ("FILES --cluster --device --extension --output -o"),
     "check": ("TRACE --device --extension"),
     "collectives": ("TRACE --csv --ep-size --executor --extension --format --jobs --output --ranks-per-node -o"),
@@ -29,6 +30,7 @@ FLAGS: dict[str, str] = {
     "project": (
         "--against --anchor --attention --attention-factor --backend --batch --bf16-layers --cluster --cp --dispatcher --document --ep --ep-overlap --etp --framework --from-report --fsdp-overlap --gemm-factor --global-batch --gpu-clock-mhz --gpus --gradients --graphs --host-us --launch --memory-factor --micro-batch --model --no-sequence-parallel --nodes --output --power --pp --precision --products-factor --recompute --recompute-layers --recompute-modules --schedule --sequence --sequential-experts --shard --skew --straggler --sweep --tp --tp-overlap --trace --trace-ranks --traced --vpp --zero -o"
     ),
+    "replay": ("TRACE --op --output --top -o"),
     "report": (
         "TRACE --backend --batch --capture --check --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --model --open --output --overlap --rank --ranks --sequence --steps --tokens-per-step -o"
     ),
@@ -42,6 +44,7 @@ FLAGS: dict[str, str] = {
     "serve": (
         "--arrivals --backend --batch --block-tokens --calibrate --cluster --collective --concurrency --config --contention --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --input-tokens --kv --kv-link --kv-tokens --lod --max-batched-tokens --max-num-seqs --model --order --out --output --output-tokens --policy --pp --preemption --prefill-replicas --price-per-gpu-hour --profile --rate --replay --replicas --requests --router --run --scenarios --seed --shared-groups --shared-prefix --skew --slo --speculate --sweep --tp --trace --variation --weights -o"
     ),
+    "slim": ("TRACE --category --output --rank --steps -o"),
     "whatif": (
         "TRACE --batch --clock --device --format --fuse --graphs --output --overlap --pad --precision --ranks --remove --scale --sdpa -o"
     ),

@@ -17,6 +17,8 @@ from tracelens.errors import InputError
 from tracelens.files.atomic_write import whole_file
 from tracelens.trace.table import TraceTable
 
+# Up to here a float of µs is less than half a ns off.
+_EXACT_NS = 2**52
 #: Given a row of the table (-1: no complete event) and its event as recorded: the event to write, None for none.
 Edit: TypeAlias = Callable[[int, dict[str, Any]], dict[str, Any] | None]
 
@@ -61,9 +63,11 @@ def _events(table: TraceTable) -> Iterator[tuple[int, dict[str, Any]]]:
             continue  # damaged in the file: reading has counted it
 
 
-def microseconds(time_ns: int) -> float | int:
-    """Whole ns as the µs that an event's ``ts`` is."""
-    return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
+def microseconds(time_ns: int) -> float | int | orjson.Fragment:
+    """Whole ns as the µs that an event's ``ts`` is; digits where a float would not hold them."""
+    if time_ns % 1000 == 0:
+        return time_ns // 1000
+    return time_ns / 1000 if abs(time_ns) < _EXACT_NS else orjson.Fragment(f"{time_ns // 1000}.{time_ns % 1000:03d}")
 
 
 def _json(value: Any) -> bytes:
