@@ -64,6 +64,9 @@ def test_no_kernel_gets_faster_when_a_size_grows(name):
         for grown in [each for each in table.sizes if each not in DIVIDES]:
             sizes = sizes_of(name, 21)
             sizes[grown] = sizes[grown] * 2 ** np.linspace(0, 3, 21)
+            if grown == "head_dim":
+                # Some kernels take longer for heads that are no multiple of 16 than for the next one that is.
+                sizes[grown] = 16 * np.ceil(sizes[grown] / 16)
             batch = columns(name, sizes, dict(row.case))
             time = batch.time_us(row, rates)
             assert (np.diff(time) >= -1e-9 * time[:-1]).all(), (row.label, grown)

@@ -1,6 +1,7 @@
 """Constants of engines' kernels from measured tables: few per kernel, with the error on shape groups not fitted.
 
-A kernel is fitted on all devices that ran it first, which says which costs matter at all; then on each, near to that.
+Where a device has few rows, a kernel is fitted on all devices that ran it first, which says which costs matter at all;
+then on the device, near to that.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _LEAST_ROWS = 4
 #: Shape groups are divided in two; in four where a device has few rows.
 _FEW_ROWS = 60
 _INERTIA = 0.3
+_OWN_ROWS = 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,8 +57,11 @@ class KernelFit:
     def fit(self, rows: Sequence[Mask]) -> list[dict[str, float]]:
         """Constants for each device, from some rows of each."""
         parts = [each.calls.take(np.flatnonzero(some)) for each, some in zip(self.on, rows, strict=True)]
+        own = [_worthwhile(part) if len(part.time_us) >= _OWN_ROWS else None for part in parts]
+        if all(own):
+            return [constants for constants in own if constants is not None]
         pooled = _worthwhile(Calls.joined([part for part in parts if len(part.time_us)]))
-        return [self._near(part, pooled) for part in parts]
+        return [constants or self._near(part, pooled) for constants, part in zip(own, parts, strict=True)]
 
     def _near(self, part: Calls, pooled: Mapping[str, float]) -> dict[str, float]:
         if not len(part.time_us):

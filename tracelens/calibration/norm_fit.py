@@ -39,8 +39,8 @@ class Calls:
 
     def take(self, rows: np.ndarray) -> Calls:
         """Some of the calls."""
-        streamed = None if self.costs.streamed is None else self.costs.streamed[rows]
-        costs = Costs({name: us[rows] for name, us in self.costs.us.items()}, streamed)
+        streamed, held = (None if each is None else each[rows] for each in (self.costs.streamed, self.costs.held))
+        costs = Costs({name: us[rows] for name, us in self.costs.us.items()}, streamed, held)
         l2_bytes, hbm = (
             np.broadcast_to(each, len(self.time_us))[rows] for each in (self.rates.l2_bytes, self.rates.hbm)
         )
@@ -53,6 +53,7 @@ class Calls:
         names = list(parts[0].costs.us)
         each = [len(part.time_us) for part in parts]
         streamed = [part.costs.streamed for part in parts if part.costs.streamed is not None]
+        held = [part.costs.held for part in parts if part.costs.held is not None]
         l2_bytes, hbm = (
             np.concatenate([np.broadcast_to(getattr(part.rates, name), n) for part, n in zip(parts, each, strict=True)])
             for name in ("l2_bytes", "hbm")
@@ -61,6 +62,7 @@ class Calls:
             costs=Costs(
                 {name: np.concatenate([part.costs.us[name] for part in parts]) for name in names},
                 np.concatenate(streamed) if streamed else None,
+                np.concatenate(held) if held else None,
             ),
             rates=parts[0].rates._replace(l2_bytes=l2_bytes, hbm=hbm),
             least_us=np.concatenate([part.least_us for part in parts]),

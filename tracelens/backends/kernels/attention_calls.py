@@ -14,6 +14,8 @@ from tracelens.dtypes import Precision
 
 _ROWS = 128.0
 _HEAD_GROUP = 64.0
+#: Elements of a head that matrix instructions take at once; some kernels are slow where a head is no multiple.
+_ALIGNED = 16.0
 #: DeepSeek-V3: nope + rope and value of a head; a cached row and the part of it that is the value.
 D_QK, D_V, ROW, LATENT = 192.0, 128.0, 576.0, 512.0
 
@@ -44,10 +46,15 @@ def _encoder(s: Sizes, rates: Rates, _: Case) -> Costs:
     b, tokens, heads, d = (s[name] for name in ("batch_size", "isl", "num_heads", "head_dim"))
     groups, keys = b * heads * np.ceil(tokens / _ROWS), tiled(tokens, _ROWS)
     moved = 8 * b * tokens * heads * d
-    padded = np.where(d <= 64, 64.0, 128.0)
+    padded = groups * _ROWS * keys * 4 * np.where(d <= 64, 64.0, 128.0) / rates.flops("bf16")
     us = walk(groups, keys, 4 * d, rates)
-    us["padded"] = groups * _ROWS * keys * 4 * padded / rates.flops("bf16")
-    return Costs(us | {"l2": moved / rates.l2}, moved)
+    us |= {
+        "padded": padded,
+        "wide": padded * (d > 64),
+        "unaligned": padded * (d % _ALIGNED != 0),
+        "l2": moved / rates.l2,
+    }
+    return Costs(us, moved + 4 * groups * keys * d, moved)
 
 
 def _encoder_work(s: Sizes, _: Case) -> Work:

@@ -146,6 +146,8 @@ def _sparse(s: Sizes, rates: Rates, case: Case) -> Costs:
         "ranking": 4 * every / rates.l2,
         "gathered": kept * row * width / rates.l2,
         "attention": 2 * kept * tiled(heads, 64.0) * (row + KV_RANK) / matrix,
+        "padded": 2 * b * tokens * KEPT * tiled(heads, 64.0) * (row + KV_RANK) / matrix,
+        "fetched": b * tokens * KEPT * row * width / rates.l2,
         "pairs": 2 * kept * heads * (row + KV_RANK) / matrix,
         "dense": 2 * every * heads * (s["nope"] + ROPE + s["value"]) / matrix,
         "keys": (past + tokens) / 1000,

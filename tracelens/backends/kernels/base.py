@@ -111,10 +111,14 @@ class Work(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Times in us at the data sheet's rates, by name. ``streamed``: bytes that come from HBM where L2 is too small."""
+    """Times in us at the data sheet's rates, by name.
+
+    ``streamed``: bytes that come from HBM where L2 is too small for ``held``, which is the same where absent.
+    """
 
     us: Mapping[str, Floats]
     streamed: Floats | None = None
+    held: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +165,8 @@ def combined_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> F
         if name in constants:
             total = total + (constants[name] * us) ** power
     if costs.streamed is not None and "hbm" in constants:
-        filled = costs.streamed / (constants.get("cache", 1.0) * rates.l2_bytes)
+        held = costs.streamed if costs.held is None else costs.held
+        filled = held / (constants.get("cache", 1.0) * rates.l2_bytes)
         missed = np.clip((filled - 1) * _MISS_SLOPE, 0, 1)
         total = total + (constants["hbm"] * missed * costs.streamed / rates.hbm) ** power
     return constants.get("launch_us", 0.0) + np.asarray(total, np.float64) ** (1 / power)
