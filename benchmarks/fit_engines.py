@@ -139,9 +139,19 @@ def line(title: str, ratios: Sequence[float]) -> str:
     )
 
 
-def _at(measured: np.ndarray, share: float) -> float:
-    """A quantile of sorted values; with few of them the outer ones stand for more."""
-    return float(np.interp(share * (len(measured) + 1) - 1, np.arange(len(measured)), measured))
+def spans(scored: Sequence[tuple[Served, float]], engine: str, without: Served | None = None) -> list[float]:
+    """Between which multiples of an estimate nine tenths and half of measured points were, of all engines on that
+    vendor's devices: an engine's own families are too few. Every family counts alike; that of ``without`` not at all.
+    """
+    is_rocm = engine.endswith("-rocm")
+    hidden = None if without is None else (without.engine, without.family)
+    some = [(o, r) for o, r in scored if o.engine.endswith("-rocm") == is_rocm and (o.engine, o.family) != hidden]
+    many = Counter((o.engine, o.family) for o, _ in some)
+    measured = np.array([1 / r for _, r in some])
+    weight = np.array([1 / many[o.engine, o.family] for o, _ in some])
+    order = np.argsort(measured)
+    below = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
+    return [float(np.interp(share, below, measured[order])) for share in (0.05, 0.25, 0.75, 0.95)]
 
 
 def write(points: Sequence[Served], scored: Sequence[tuple[Served, float]], today: str) -> None:
@@ -153,8 +163,6 @@ def write(points: Sequence[Served], scored: Sequence[tuple[Served, float]], toda
             o for o in points if o.engine == name or (name.startswith("pooled") and o.engine.endswith("-rocm") == rocm)
         ]
         constants = dict(zip(PULL, np.exp(fitted(mine)).tolist(), strict=True))
-        measured = np.sort([1 / ratio for o, ratio in scored if o in mine])
-        spans = [_at(measured, share) for share in (0.05, 0.25, 0.75, 0.95)]
         families = ", ".join(sorted({o.family for o in mine}))
         lines = [
             f'name = "{name}"',
@@ -163,7 +171,7 @@ def write(points: Sequence[Served], scored: Sequence[tuple[Served, float]], toda
             "",
             "[residuals]",
             *(f"{key} = {value:.4g}" for key, value in
-              zip(("most_low", "half_low", "half_high", "most_high"), spans, strict=True)),
+              zip(("most_low", "half_low", "half_high", "most_high"), spans(scored, name), strict=True)),
         ]  # fmt: skip
         (folder / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -193,10 +201,10 @@ def main() -> None:
         with args.predictions.open("w", newline="", encoding="utf-8") as file:
             out = csv.writer(file, lineterminator="\n")
             out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
+            known: dict[tuple[str, str], list[float]] = {}
             for one, ratio in scored:
-                of_others = [1 / r for o, r in scored if o.engine == one.engine and o.family != one.family]
-                rest = np.sort(of_others or [1 / r for o, r in scored if o.engine != one.engine])
-                low, high = _at(rest, 0.05), _at(rest, 0.95)
+                key = one.engine, one.family
+                low, _, _, high = known[key] if key in known else known.setdefault(key, spans(scored, one.engine, one))
                 family, found = f"{one.engine} {one.family}", one.measured_ms * ratio
                 out.writerow((one.row["id"], "serving TPOT", family, one.measured_ms, found, low * found, high * found))
 

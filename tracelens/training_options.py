@@ -93,6 +93,13 @@ class TrainingOptions:
         "with --recompute full: how many of the model's layers; default: all",
         kind=positive, metavar="LAYERS", group=_COMPUTING,
     )  # fmt: skip
+    fused_loss: bool = option(
+        "cross entropy on 16-bit logits, which its gradient replaces in memory", False, group=_COMPUTING
+    )
+    offload_layers: int = option(
+        "layers whose activations wait in the CPU's memory; their transfers are taken to be hidden",
+        0, kind=int, metavar="LAYERS", group=_COMPUTING,
+    )  # fmt: skip
     graphs: Graphs = option(
         "kernel launches that CUDA graphs replay", "none", choices=get_args(Graphs), group=_COMPUTING
     )

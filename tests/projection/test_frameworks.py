@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 
 from tracelens.backends.system import System
@@ -171,3 +174,34 @@ def test_partial_recomputation_lies_between_none_and_full() -> None:
     none, half, full = steps.values()
     assert half.step_us == pytest.approx((none.step_us + full.step_us) / 2, rel=0.02)
     assert full.peak_memory.activations < half.peak_memory.activations < none.peak_memory.activations
+
+
+def test_offloaded_layers_and_a_fused_loss_take_no_memory_of_the_device() -> None:
+    """Llama-3.1-70B has 80 layers: 40 of them offloaded leave half of the activations; 16-bit logits are half of fp32."""
+    row = ROW | {"model": "llama3.1-70b", "n_gpus": "64", "dp": "64", "gbs": "128", "fsdp_shard": "yes"}
+    said = project_row(row | {"framework": "llm-foundry"}).projection
+    plain = project_row(row).projection
+    assert said is not None
+    assert plain is not None
+    assert said.peak_memory.logits == plain.peak_memory.logits / 2
+    bridge = {"model": "LLAMA3_70B", "gpu": "GB200", "precision": "FP8", "recompute": "recipe", "mbs": "2"}
+    found = project_row(row | bridge | {"framework": "Megatron-Bridge 26.04 NeMo Container"})
+    assert found.projection is not None
+    assert found.projection.parallel.offload_layers == 40
+    assert any("activations of 40 layers offloaded" in each for each in found.assumptions)
+    assert found.projection.infeasible is None
+
+
+@pytest.mark.shared
+def test_hardly_any_published_step_is_called_too_large(shared_data: Path) -> None:
+    """Of the steps that ran, those held to exceed their device by more than 3 %: Nemotron 3 Ultra's, whose recipe was read
+    of another version.
+    """
+    rows = list(csv.DictReader((shared_data / "training_points.csv").open(newline="", encoding="utf-8")))
+    over = {}
+    for row in rows:
+        found = project_row(row).projection if row["tokens_s_gpu"] else None
+        capacity = None if found is None else found.peak_memory.capacity
+        if found is not None and capacity is not None and found.peak_memory.peak > 1.03 * capacity:
+            over[row["id"]] = found.peak_memory.peak / capacity
+    assert set(over) <= {"234"}, over

@@ -249,6 +249,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         micro_batch=micro_batch,
         precision=precision,
         gradients=framework.gradients,
+        fused_loss=framework.has_fused_loss,
         attention="unfused" if framework.attention == "unfused" else "flash",
         tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,
         **_recomputing(said),

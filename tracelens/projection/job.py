@@ -524,12 +524,16 @@ class Job:
         chunks = self.chunks[rank]
         layers = {blocks_of(layer) for chunk in chunks for layer in chunk.layers if KEPT not in layer}
         working = max((memory.working_bytes(*arguments, layer, self.sequence) for layer in layers), default=0.0)
+        kept = ran.kept_bytes[rank] + working
+        if ran.pairs[rank]:
+            # A backward frees layers while the forward beside it fills as many.
+            kept -= min(self._kept(chunk) * (1 - 1 / max(chunk.layers.total(), 1)) for chunk in chunks)
         hbm = self.system.device.hbm
         found = memory.stage_memory(
             stage=rank,
             layers=self.held(rank),
             parallel=self.parallel,
-            kept_bytes=ran.kept_bytes[rank] + working,
+            kept_bytes=kept,
             logits=memory.logits_bytes(*arguments, self.sequence) if any("head" in c.names for c in chunks) else 0.0,
             capacity=None if hbm is None or hbm.nominal_gib is None else hbm.nominal_gib * BYTES_PER_GIB,
         )
@@ -539,7 +543,8 @@ class Job:
 
     def _kept(self, chunk: Chunk) -> float:
         """Activations of one micro-batch."""
-        return sum(
+        offloaded = min(self.parallel.offload_layers / len(self.model.layers), 1.0)
+        return (1 - offloaded) * sum(
             count * memory.activation_bytes(self.model, self._parallel_of(name), letter, self.sequence)
             for name, count in chunk.layers.items()
             for letter in blocks_of(name)

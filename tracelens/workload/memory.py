@@ -117,7 +117,7 @@ def _block_bytes(kept: Kept, letter: str) -> float:
     if kept.repeats(kind.recompute_module):
         return hidden_bytes * (2.0 + kept.dropout)
     # The norm's input and its output, and the mask of the dropout after the block.
-    around = hidden_bytes * (2 + 2 * (not kept.repeats("layernorm")) + kept.dropout)
+    around = hidden_bytes * (2 + kept.stored * (not kept.repeats("layernorm")) + kept.dropout)
     return around + kind.kept_bytes(kept)
 
 
@@ -142,8 +142,9 @@ def wgrad_bytes(layer: RankLayer, parallel: ParallelConfig) -> float:
 
 
 def logits_bytes(config: ModelShape, parallel: ParallelConfig, sequence: int) -> float:
-    """Logits in fp32 and their gradient, on ranks of the last stage."""
-    return 2 * 4.0 * parallel.micro_batch * sequence * config.vocab / (parallel.tp * parallel.cp)
+    """Logits in fp32 and their gradient, or both in 16 bits, on ranks of the last stage."""
+    width = 2.0 if parallel.fused_loss else 4.0
+    return 2 * width * parallel.micro_batch * sequence * config.vocab / (parallel.tp * parallel.cp)
 
 
 def stage_memory(

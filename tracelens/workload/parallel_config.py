@@ -96,6 +96,8 @@ class ParallelConfig(TrainingOptions):
             raise UsageError("SUMMA needs at least one block, and supports no experts")
 
     def _check_words(self) -> None:
+        if self.offload_layers < 0:
+            raise UsageError(f"offload_layers must not be negative, not {self.offload_layers}")
         if self.zero not in (0, 1, 2, 3):
             raise UsageError(f"zero must be 0, 1, 2 or 3, not {self.zero}")
         for module in self.recompute_modules:

@@ -73,6 +73,7 @@ class Framework:
     constants: Mapping[str, float] = field(default_factory=dict)
     products: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     has_pooled_constants: bool = False
+    has_fused_loss: bool = False
     residuals: Mapping[str, Residuals] = field(default_factory=dict)
 
     @classmethod
@@ -134,6 +135,7 @@ def _read(path: Path) -> Framework:
         matches=tuple(normalized(word) for word in table.texts("matches")),
         sequence_parallel=not table.flag("without_sequence_parallelism"),
         has_pooled_constants=table.flag("has_pooled_constants"),
+        has_fused_loss=table.flag("has_fused_loss"),
         recompute_modules=table.texts("recompute_modules"),
         source=table.source("source"),
         fitted_on=table.source("fitted_on"),

@@ -35,6 +35,7 @@ class Recipe:
     ep_overlap: bool = False
     bf16_layers: tuple[int, int] = (0, 0)
     dispatcher: Dispatcher = "deepep"
+    offload_layers: int = 0
     source: str
 
     def of(self, parallel: ParallelConfig) -> ParallelConfig:
@@ -48,6 +49,8 @@ class Recipe:
             bf16_layers=self.bf16_layers,
             dispatcher=self.dispatcher,
             grouped=self.graphs == "full",
+            # Megatron offloads without a pipeline only; the scripts do so with FSDP.
+            offload_layers=self.offload_layers if parallel.zero == 3 else 0,
         )
 
     def __str__(self) -> str:
@@ -57,10 +60,13 @@ class Recipe:
         )
         parts += ["exchanges overlapped"] if self.ep_overlap else []
         parts += [f"the last {self.bf16_layers[1]} layers in BF16"] if self.bf16_layers[1] else []
+        parts += [f"activations of {self.offload_layers} layers offloaded with FSDP"] if self.offload_layers else []
         return f"{', '.join(parts)} ({self.source})"
 
 
 _UP = ("mla_up_proj",)
+#: FP8 with a scale per tensor, and what a table without a precision means.
+_PER_TENSOR = ("FP8", "FP8-CS", "")
 _NORMS = ("layernorm", "moe_act")
 #: The last that fits counts.
 RECIPES = (
@@ -120,6 +126,15 @@ RECIPES = (
     ),
     Recipe(model="Nemotron_3_Ultra", modules=("moe_act",), source=_NEMOTRON),
     Recipe(model="LLAMA", source=_LLAMA),
+    *(
+        Recipe(model=model, gpus=(gpu,), precisions=precisions, offload_layers=layers, source=_LLAMA)
+        for model, gpu, precisions, layers in (
+            ("LLAMA3_70B", "GB300", ("BF16",), 30), ("LLAMA3_70B", "GB300", _PER_TENSOR, 20),
+            ("LLAMA3_70B", "GB200", ("BF16",), 20), ("LLAMA3_70B", "GB200", _PER_TENSOR, 40),
+            ("LLAMA3_70B", "B200", _PER_TENSOR, 5), ("LLAMA3.1_405B", "GB300", ("BF16",), 40),
+            ("LLAMA3.1_405B", "GB300", _PER_TENSOR, 10), ("LLAMA3.1_405B", "GB200", _PER_TENSOR, 95),
+        )
+    ),
     Recipe(model="LLAMA3_8B", gpus=("GB300", "GB200", "B300", "B200"), graphs="full", source=_LLAMA),
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from tracelens.dtypes import Precision
 from tracelens.perf_models import PerfModel
 from tracelens.registry import Mark
 from tracelens.workload.layer_ops import Batch, LayerOp
@@ -42,6 +43,13 @@ class Kept:
     def rows(self) -> float:
         """Tokens that the rank holds between tensor-parallel regions."""
         return self.tokens / self.parallel.row_share
+
+    @property
+    def stored(self) -> float:
+        """Bytes per element of a product's input as the gradient of its weights reads it: in the products' precision,
+        to which Transformer Engine quantizes before it saves.
+        """
+        return min(2.0, Precision.of(self.parallel.precision).width_bytes)
 
     def repeats(self, module: str | None) -> bool:
         """Whether the backward makes this module's tensors again."""

@@ -25,13 +25,8 @@ class FeedForward(BlockType):
         yield from batch.feed_forward("mlp", batch.shape.ffn or 0, bias=batch.shape.mlp_bias)
 
     def kept_bytes(self, kept: Kept) -> float:
-        return (
-            2
-            * kept.tokens
-            * (kept.shape.ffn or 0)
-            * (2 + kept.shape.gated - kept.repeats("mlp_act"))
-            / kept.parallel.tp
-        )
+        per_channel = 2 * (1 + kept.shape.gated) + kept.stored * (not kept.repeats("mlp_act"))
+        return kept.tokens * (kept.shape.ffn or 0) * per_channel / kept.parallel.tp
 
     def parts(self, shape: ModelShape) -> tuple[int, ...]:
         return (shape.ffn or 0,)

@@ -85,10 +85,11 @@ class MixtureOfExperts(BlockType):
         width = experts.latent or shape.hidden
         copies = kept.rows * experts.top_k * _traffic(experts, parallel).rows_imbalance
         # Ranks that share an expert read the rows of all of them.
-        around = width * (1 + parallel.etp)
-        routed = 2 * copies * (around + experts.ffn * (1 + shape.gated + (not kept.repeats("moe_act"))))
-        per_shared = 0 if kept.repeats("shared_experts") else 2 + shape.gated
-        return routed + 2 * kept.tokens * experts.shared_ffn * per_shared / parallel.tp
+        around = width * (2 + kept.stored * parallel.etp)
+        activated = kept.stored * (not kept.repeats("moe_act"))
+        routed = copies * (around + experts.ffn * (2 * (1 + shape.gated) + activated))
+        per_shared = 0 if kept.repeats("shared_experts") else 2 * (1 + shape.gated) + kept.stored
+        return routed + kept.tokens * experts.shared_ffn * per_shared / parallel.tp
 
     def parts(self, shape: ModelShape) -> tuple[int, ...]:
         return (_of(shape).shared_ffn,)
