@@ -12,7 +12,7 @@ import pytest
 
 from tracelens import errors
 from tracelens.analysis.sheets import built_in_sheets
-from tracelens.cli import FAILED, INTERRUPTED, TERMINATED, main, report, verbs
+from tracelens.cli import FAILED, INTERRUPTED, TERMINATED, compare, main, report, verbs
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
@@ -57,7 +57,15 @@ def test_the_command_page_lists_the_exit_code_of_every_error() -> None:
     raised = {
         kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)
     }
-    assert listed == raised | {0, report.EXTENSION_FAILED, report.CONTRADICTION, FAILED, INTERRUPTED, TERMINATED}
+    assert listed == raised | {
+        0,
+        compare.GATE_FAILED,
+        report.EXTENSION_FAILED,
+        report.CONTRADICTION,
+        FAILED,
+        INTERRUPTED,
+        TERMINATED,
+    }
 
 
 def test_the_report_page_names_columns_as_the_workbook_does() -> None:

@@ -36,7 +36,7 @@ class Noise:
         self._a, self._b = a, b
         self.is_known = max(a.shape[1], b.shape[1]) > 1
         random = np.random.default_rng(_SEED)
-        self._weights = [self._drawn(random, steps.shape[1]) for steps in (a, b)]
+        self._weights = [self._drawn(random, steps.shape[1]) for steps in (a, b) if self.is_known]
 
     @staticmethod
     def _drawn(random: np.random.Generator, steps: int) -> Floats:

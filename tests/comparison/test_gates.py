@@ -1,0 +1,107 @@
+"""Gates: what they limit, what they say, and a build from end to end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.conftest import REPOSITORY, TRACES
+from tracelens.analysis.options import Options
+from tracelens.comparison.compare import compare_sides
+from tracelens.comparison.gates import Gate
+from tracelens.comparison.sides import Side
+from tracelens.comparison.sources.inputs import side_of
+from tracelens.comparison.sources.stored_side import baseline_path, read_side, write_side
+from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
+from tracelens.report.comparing.comparison_documents import comparison_json
+from tracelens.report.comparing.comparison_page import comparison_html
+
+TRACE = REPOSITORY / "example_traces" / "moe_ep8" / "rank0.json.gz"
+
+
+@pytest.fixture(scope="module")
+def side() -> Side:
+    return side_of(TRACE, Options())
+
+
+def slower(side: Side, factor: float) -> Side:
+    """All pieces of all steps ``factor`` times as long."""
+    one = side.first
+    ns = (one.piece_ns * factor).astype(int)
+    total = [int(ns[one.piece_step == step].sum()) for step in range(len(one.durations_ns))]
+    scaled = replace(one, piece_ns=ns, durations_ns=one.durations_ns * 0 + total)
+    return replace(side, parts=((scaled,),))
+
+
+@pytest.mark.parametrize(
+    "text", ["step", "step<", "step<3", "coverage>-1%", "GEMM.percent_of_roofline>-2ms", "step=3%", "<3%"]
+)
+def test_what_is_no_gate_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="gate"):
+        Gate.parse(text)
+
+
+def test_a_gate_passes_below_its_limit_and_fails_beyond(side: Side) -> None:
+    gates = [Gate.parse(text) for text in ("step<+3%", "step<+30%", "step<+0.001ms", "coverage>-1")]
+    found = compare_sides(side, slower(side, 1.1), gates)
+    assert [gate.passed for gate in found.gates] == [False, True, False, True]
+    assert found.gates[0].value == pytest.approx(10, abs=0.1)
+    assert "failed, changed by +10" in found.gates[0].text
+
+
+def test_a_gate_on_something_absent_is_no_pass(side: Side) -> None:
+    with pytest.raises(NothingToAnalyzeError, match="no_such_op"):
+        compare_sides(side, side, [Gate.parse("no_such_op<+3%")])
+
+
+def test_a_baseline_is_the_side_that_was_saved(side: Side, tmp_path: Path) -> None:
+    path = baseline_path("main", tmp_path / "baselines")
+    write_side(side, path)
+    again = tmp_path / "again.json.gz"
+    write_side(side, again)
+    assert path.read_bytes() == again.read_bytes()
+    found = compare_sides(read_side(path), side)
+    assert (found.change_ms, found.rows, found.matched_share) == (0, (), (1.0, 1.0))
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a" * 200])
+def test_a_baseline_has_a_plain_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="baseline"):
+        baseline_path(name, tmp_path)
+
+
+def test_a_damaged_baseline_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(b"nothing")
+    with pytest.raises(InputError, match="save it again"):
+        read_side(path)
+
+
+def test_the_document_adds_up_as_numbers(side: Side) -> None:
+    document = orjson.loads(comparison_json(compare_sides(side, slower(side, 1.07))))
+    assert sum(row["change_ms"] for row in document["rows"]) == document["change_ms"]
+    assert len(document["matched_share"]) == 2
+
+
+def test_text_of_a_trace_is_no_markup(side: Side) -> None:
+    named = replace(side, name="<script>alert(1)</script>")
+    page = comparison_html(compare_sides(named, slower(named, 1.1)))
+    assert b"<script" not in page
+    assert b"&lt;script&gt;" in page
+
+
+@pytest.mark.shared
+def test_a_build_from_end_to_end(shared_traces: Path, tmp_path: Path) -> None:
+    name = "gaunernst_bert-small-uncased__1016001.json.gz"
+    script = Path(__file__).with_name("gate.sh")
+    command = Path(sys.executable).with_name("tracelens")
+    arguments = [str(command), str(TRACES / "mi300" / name), str(TRACES / "h100" / name)]
+    done = subprocess.run(
+        ["/bin/sh", str(script), *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

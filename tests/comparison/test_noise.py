@@ -1,0 +1,90 @@
+"""A gate's false alarms and misses, on resampled steps of real traces."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import TRACES
+from tracelens.analysis.options import Options
+from tracelens.comparison.alignment.work_roles import PRODUCT, call_role
+from tracelens.comparison.noise import Noise
+from tracelens.comparison.sides import Floats, by_step
+from tracelens.comparison.sources.inputs import side_of
+
+#: Real traces of several steps.
+STEPPED = [
+    "hta/nccl_parser_config/nccl_data.json.gz",
+    "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
+    "mi300/resnet_act_checkpoint.json.gz",
+    "more/torchbench/trace.json.gz",
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz",
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank3.pt.trace.json.gz",
+]
+RUNS, STEPS, LIMIT = 60, 20, 3.0
+
+
+@lru_cache
+def products_and_rest(name: str) -> Floats:
+    """(2, step): ns of every complete step in matrix products, and in all else."""
+    side = side_of(TRACES / name, Options())
+    row = np.array([0 if call_role(call) == PRODUCT else 1 for call in side.first.calls], np.int64)
+    return by_step(side, [row[side.first.call]], 2)
+
+
+def fails(a: Floats, b: Floats, limit: float = LIMIT) -> bool:
+    """``row<+3%``: as ``gates.check`` decides, of one row."""
+    found = Noise(a, b).interval()
+    change = 100 * (b.mean() / a.mean() - 1) if a.mean() else 0.0
+    return bool(change >= limit and not found.low[0] <= 0 <= found.high[0])
+
+
+def draw(random: np.random.Generator, steps: Floats) -> Floats:
+    return steps[:, random.integers(0, steps.shape[1], STEPS)]
+
+
+@pytest.mark.shared
+def test_repeated_runs_of_the_same_thing_seldom_fail_a_gate(shared_traces: Path) -> None:
+    random, alarms = np.random.default_rng(0), []
+    for name in STEPPED:
+        steps = products_and_rest(name)
+        for row in (steps.sum(axis=0, keepdims=True), steps[:1]):
+            alarms += [fails(draw(random, row), draw(random, row)) for _ in range(RUNS)]
+    assert np.mean(alarms) <= 0.02
+
+
+@pytest.mark.shared
+def test_products_that_are_five_percent_slower_fail_a_gate_of_three(shared_traces: Path) -> None:
+    random, found = np.random.default_rng(0), []
+    for name in STEPPED:
+        row = products_and_rest(name)[:1]
+        if row.mean() == 0:
+            continue
+        found += [fails(draw(random, row), 1.05 * draw(random, row)) for _ in range(RUNS)]
+    assert len(found) >= 3 * RUNS
+    assert 1 - np.mean(found) <= 0.05
+
+
+def test_the_interval_holds_the_true_change_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        a, b = random.normal(100, 3, (1, 5)), random.normal(104, 3, (1, 5))
+        found = Noise(a, b).interval()
+        held += bool(found.low[0] <= 4 <= found.high[0])
+    assert held / 400 >= 0.97
+
+
+def test_one_step_on_either_side_says_nothing_of_chance() -> None:
+    one = np.array([[100.0]])
+    assert not Noise(one, one).is_known
+    assert np.isnan(Noise(one, one).interval().low[0])
+
+
+def test_a_side_of_one_step_spreads_as_the_other() -> None:
+    a, b = np.array([[100.0, 101.0, 99.0, 100.0]]), np.array([[100.5]])
+    found = Noise(a, b).interval()
+    assert found.low[0] < 0 < found.high[0]
