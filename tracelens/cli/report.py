@@ -7,8 +7,13 @@ verdict.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shutil
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +36,9 @@ CONTRADICTION = 6
 class ReportCommand(ReportOptions):
     """What the command takes beside the options of ``tracelens.report``."""
 
-    trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
+    trace: Path = option(
+        "Kineto trace, .json or .json.gz; - reads standard input", MISSING, kind=Path, flags=("trace",)
+    )
     output: Path | None = option(
         "output folder, or FILE.xlsx, .html or .json; default: TRACE.report/",
         kind=Path, metavar="PATH", flags=("-o", "--output"),
@@ -55,6 +62,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from tracelens.trace.reading.memory_limit import hard_limit
+
+    args.output = args.output or args.trace.parent / f"{_stem(args.trace)}.report"
+    with _regular(args.trace) as args.trace, hard_limit(args.max_memory, args.trace.name):
+        return _run(args, args.output)
+
+
+def _run(args: argparse.Namespace, output: Path) -> int:
     import tracelens
     from tracelens.backends.chain import absences
     from tracelens.hardware import HardwareSpec
@@ -62,7 +77,6 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.report.terminal import wants_color
     from tracelens.workload import ModelConfig
 
-    output: Path = args.output or args.trace.parent / f"{_stem(args.trace)}.report"
     _refuse_output(output, args)
     # Names first: a large trace is not read for a wrong one.
     asked = replace(
@@ -89,6 +103,26 @@ def run(args: argparse.Namespace) -> int:
     if args.check and not _holds(report, args.trace):
         return CONTRADICTION
     return EXTENSION_FAILED if report.has_failed_extension else 0
+
+
+@contextmanager
+def _regular(trace: Path) -> Iterator[Path]:
+    """A file that can be read more than once: what comes through a pipe is kept beside other temporary files."""
+    from tracelens.errors import InputError
+
+    if trace != Path("-") and not trace.is_fifo():
+        yield trace
+        return
+    with tempfile.TemporaryDirectory(prefix="tracelens-") as folder:
+        kept = Path(folder) / ("stdin.json" if trace == Path("-") else trace.name)
+        try:
+            with contextlib.ExitStack() as stack, kept.open("wb") as file:
+                shutil.copyfileobj(
+                    sys.stdin.buffer if trace == Path("-") else stack.enter_context(trace.open("rb")), file
+                )
+        except (OSError, AttributeError) as error:
+            raise InputError(f"{trace} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        yield kept
 
 
 def _refuse_output(output: Path, args: argparse.Namespace) -> None:
@@ -141,7 +175,7 @@ def _write(report: Report, output: Path, *, csv: bool) -> None:
 
 
 def _stem(path: Path) -> str:
-    name = path.name
+    name = "stdin" if path == Path("-") else path.name
     for suffix in (".gz", ".json", ".trace", ".pt"):
         name = name.removesuffix(suffix)
     return name or path.name

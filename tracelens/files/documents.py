@@ -38,8 +38,6 @@ def expected(path: Path, what: str) -> Iterator[None]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except RecursionError as error:
         raise InputError(f"{path} is not {what}: it is nested too deep") from error
-    except MemoryError as error:
-        raise InputError(f"{path} is not {what}: it does not fit into memory") from error
     except KeyError as error:
         raise InputError(f"{path} is not {what}: it has no {reason(error)}") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

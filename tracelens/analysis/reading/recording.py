@@ -102,18 +102,24 @@ def recognized(table: TraceTable, device: HardwareSpec | None) -> Recognition:
 
 
 def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
-    """What to say of a trace without GPU work: which of "none recorded" and "not asked for" it is."""
+    """What to say of a trace without GPU work: none recorded, not asked for, or lost to damage, which is said."""
+    lost = f" The file is damaged: {'; '.join(table.losses.notes)}." if table.losses.notes else ""
     ops = _cpu_ops(table)
     if not ops:
         return NothingToAnalyzeError(
-            f"{table.source} has {len(table):,} events, none of them a CPU op or a kernel: nothing to do"
+            f"{table.source} has {len(table):,} events, none of them a CPU op or a kernel: nothing to do.{lost}"
         )
     unread = _unread_device_events(table)
     if unread:
         kinds = ", ".join(f"{count:,} {category}" for category, count in unread.items())
         return NothingToAnalyzeError(
             f"{table.source} has {ops:,} CPU ops and {sum(unread.values()):,} events of an accelerator that "
-            f"tracelens does not read ({kinds}), but no CUDA or HIP kernels; pass --cpu for a CPU-only report."
+            f"tracelens does not read ({kinds}), but no CUDA or HIP kernels; pass --cpu for a CPU-only report.{lost}"
+        )
+    if lost:
+        return NothingToAnalyzeError(
+            f"{table.source} has {ops:,} CPU ops but no GPU kernels.{lost} Copy or record it again, or pass --cpu for "
+            "a CPU-only report of what is left."
         )
     return NothingToAnalyzeError(
         f"{table.source} has {ops:,} CPU ops but no GPU kernels. Was it recorded with activities=[CPU]? "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tracelens.errors import InputError
 #: What the default leaves to the rest of the machine, and to the analysis after reading.
 DEFAULT_SHARE = 0.75
 _GB = 1_000_000_000
+#: Reading says on its own what did not fit; the system says so a little later.
+_HEADROOM = 1.1
 #: A process below this does not look for memory to give back.
 _SMALL_BYTES = 200_000_000
 _STATUS = Path("/proc/self/status")
@@ -39,6 +42,44 @@ class MemoryLimit:
                 f"{source} does not fit: {resident / _GB:.1f} GB of memory are in use after {_size(text_bytes)} of "
                 f"text from {_size(file_bytes)} of file, and --max-memory is {self.most_bytes / _GB:.3g} GB"
             )
+
+
+@contextmanager
+def hard_limit(gb: float | None, source: str) -> Iterator[None]:
+    """Around all work on a trace: the process gets no more memory than ``gb`` (1e9 bytes) and a tenth; None: no limit.
+
+    InputError where it asks for more, e.g. for arrays that analysis makes of many small events. Only where the system
+    counts a process's data (Linux).
+    """
+    resident, taken = resident_bytes(), _data_bytes()
+    if gb is None or resident is None or taken is None:
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    room = max(int(gb * _GB * _HEADROOM) - resident, 0)
+    most = taken + room if before[1] == resource.RLIM_INFINITY else min(taken + room, before[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+    try:
+        yield
+    except MemoryError as error:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+        raise InputError(
+            f"{source} does not fit: its report needs more than the {gb:.3g} GB of --max-memory; "
+            f"{(resident_bytes() or 0) / _GB:.1f} GB were in use when it asked for more"
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _data_bytes() -> int | None:
+    """What counts towards the system's limit on a process's data; None where it has none."""
+    try:
+        found = re.search(rb"VmData:\s+(\d+) kB", _STATUS.read_bytes())
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
 
 
 def give_back_freed() -> None:

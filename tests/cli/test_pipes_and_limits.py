@@ -1,0 +1,67 @@
+"""A trace through a pipe gives the report of its file; memory stays within what was asked; damage is said at exit 3."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tracelens.cli import main
+
+COMMAND = [sys.executable, "-c", "import sys; from tracelens.cli import main; sys.exit(main())"]
+#: The command, then the most that the process ever had.
+MEASURED = [sys.executable, "-c", "import sys; from tracelens.cli import main; code = main(); print(next(line for line in open('/proc/self/status') if 'VmHWM' in line)); sys.exit(code)"]  # fmt: skip
+
+
+def test_a_trace_from_a_pipe_gives_the_report_of_its_file(repository: Path, tmp_path: Path) -> None:
+    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+    done = subprocess.run([*COMMAND, "report", "-"], input=trace.read_bytes(), capture_output=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    os.mkfifo(tmp_path / "pipe.json.gz")
+    feeding = threading.Thread(target=lambda: (tmp_path / "pipe.json.gz").write_bytes(trace.read_bytes()))
+    feeding.start()
+    assert main(["report", str(tmp_path / "pipe.json.gz"), "-o", str(tmp_path / "fifo.json")]) == 0
+    feeding.join()
+    assert main(["report", str(trace), "-o", str(tmp_path / "file.json")]) == 0
+    found = [
+        json.loads((tmp_path / name).read_text()) for name in ("stdin.report/report.json", "fifo.json", "file.json")
+    ]
+    assert found[0]["ops"] == found[1]["ops"] == found[2]["ops"]
+    assert found[0]["input"]["file"] == "stdin.json"
+
+
+def test_an_empty_pipe_is_a_sentence(tmp_path: Path) -> None:
+    done = subprocess.run([*COMMAND, "report", "-"], input=b"", capture_output=True, cwd=tmp_path)
+    assert (done.returncode, b"stdin.json is empty" in done.stderr) == (1, True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.parametrize("limit_gb", [0.3, 0.4])
+def test_memory_stays_within_the_limit_after_reading_too(limit_gb: float, tmp_path: Path) -> None:
+    kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":1,"args":{"stream":7}}'
+    path = tmp_path / "many.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents":[' + b",".join([kernel] * 1_000_000) + b"]}", 1))
+    command = [*MEASURED, "report", str(path), "--max-memory", str(limit_gb), "-o", str(tmp_path / "out.json")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    peak = re.search(r"VmHWM:\s+(\d+) kB", done.stdout)
+    assert peak is not None, done.stderr
+    assert int(peak[1]) * 1024 <= 1.15 * limit_gb * 1e9
+    assert done.returncode == 0 or (done.returncode == 1 and "many.json.gz does not fit" in done.stderr), done.stderr
+
+
+def test_a_cut_file_without_kernels_says_what_was_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    whole = json.dumps({"traceEvents": [op, launch, op, {**op, "cat": "kernel"}]})
+    (tmp_path / "t.json").write_text(whole[: whole.index("kernel") - 3])
+    assert main(["report", str(tmp_path / "t.json")]) == 3
+    said = capsys.readouterr().err
+    assert "The file is damaged: the file ends inside event 4" in said
+    assert "activities=[CPU]" not in said
