@@ -40,6 +40,8 @@ Floats = npt.NDArray[np.float64]
 MIN_GAIN = 0.005
 #: Calls that wait return as soon as this where there is nothing to wait for.
 _NO_WAIT_NS = 20_000
+#: Ends of the names of statistics that no rule asks for.
+_SPREAD = ("_median", "_std", "_min", "_max")
 #: Rows of a sheet that are named as proof.
 _MOST_ROWS = 10
 
@@ -90,10 +92,12 @@ class Observed:
         """The category of each device event."""
         return self._counted.event_category
 
-    @property
+    @cached_property
     def rows(self) -> pd.DataFrame:
-        """Every distinct call beside its work and its estimate, as ``unified_perf_summary`` has them."""
-        return self._counted.rows
+        """Every distinct call beside its work and its estimate: ``unified_perf_summary`` without spreads."""
+        # Rules select of it again and again, which takes as long as it is wide
+        rows = self._counted.rows
+        return rows[[key for key in rows if not str(key).endswith(_SPREAD)]]
 
     @property
     def row_of_event(self) -> Ints:
@@ -196,11 +200,11 @@ class Observed:
 
     def evidence(self, rows: Iterable[Any]) -> tuple[Evidence, ...]:
         """The first of these of ``rows``, as proof."""
-        keys = ("name", "category", "input_dims")
-        frame = self.rows.loc[list(rows)[:_MOST_ROWS], list(keys)]
+        keys, at = ("name", "category", "input_dims"), [int(row) for row in rows][:_MOST_ROWS]
+        columns = (self.rows[key].to_numpy()[at].tolist() for key in keys)
         return tuple(
             Evidence(sheet=unified_perf_summary.TITLE, row=dict(zip(keys, values, strict=True)))
-            for values in frame.itertuples(index=False)
+            for values in zip(*columns, strict=True)
         )
 
     def example_of(self, row: Any) -> int:
