@@ -29,7 +29,7 @@ FIRST_ROW = 2
 #: Longer is no name of anything; the rest is not compared with thousands of names, nor repeated in sentences.
 LONGEST_NAME = 200
 _SHOWN = 40
-_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?\s*", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?", re.ASCII)
 #: What the readers of CSV and Parquet raise on bytes that are neither.
 _UNREADABLE = (
     ArithmeticError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError, RecursionError, TypeError,
@@ -223,7 +223,7 @@ def _fault(kind: Number, cell: object, where: str) -> str:
 def _number(value: object) -> float | None:
     """A finite number, or a text that is one in plain digits; None for others, booleans too."""
     if isinstance(value, str):
-        return float(value) if len(value) < 400 and _NUMBER.fullmatch(value) else None
+        return float(value) if len(value) < 400 and _NUMBER.fullmatch(value.strip()) else None
     if isinstance(value, bool) or type(value).__name__ == "bool":
         return None
     try:
