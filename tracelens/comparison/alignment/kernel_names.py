@@ -6,7 +6,8 @@ import re
 from functools import lru_cache
 
 #: The functor of PyTorch's elementwise and reduction kernels is what tells them apart.
-_FUNCTOR = re.compile(r"(?:at::native::)?(?:\(anonymous namespace\)::)?(\w*(?:[Ff]unctor|_kernel_cuda|Ops?)\w*)")
+_FUNCTOR = re.compile(r"[Ff]unctor|_kernel_cuda|Op")
+_WORD = re.compile(r"\w+")
 #: Characters of a name in a sentence.
 _WIDTH = 48
 _NUMBERED = re.compile(r"_\d+(?:_kd)?$|(?:_\d+)?\.kd$")
@@ -30,12 +31,13 @@ def family(kernel: str) -> str:
     name = name.replace("(anonymous namespace)::", "").rpartition("::")[2] or head
     if name.startswith("triton"):
         return _NUMBERED.sub("", name)
-    functor = _FUNCTOR.search(arguments) if "elementwise" in name or "reduce" in name else None
+    is_generic = "elementwise" in name or "reduce" in name
+    functor = next((word for word in _WORD.findall(arguments) if _FUNCTOR.search(word)), None) if is_generic else None
     words = name.split("_")
     # Sizes such as 128x64 or MT256x32x16 end what names have in common
     size = next((i for i, word in enumerate(words) if i and re.search(r"\d+x\d+", word)), len(words))
     kept = [word for word in words[:size] if not word.isdecimal()] or words[:1]
-    return "_".join(kept) + (f"<{functor[1]}>" if functor else "")
+    return "_".join(kept) + (f"<{functor}>" if functor else "")
 
 
 def different(before: str, after: str) -> tuple[str, str]:
