@@ -9,6 +9,7 @@ import pytest
 
 from tracelens.backends import System, origami
 from tracelens.backends.origami import Origami
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
@@ -172,3 +173,19 @@ def test_an_unrelated_package_of_that_name_is_refused(monkeypatch):
 def test_an_absent_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "origami", None)
     assert origami.absence() == "rocm-origami is not installed (its build needs ROCm)"
+
+
+def test_a_table_of_products_is_asked_too(installed):
+    """One cycle per thousand multiplications at 2.1 GHz; 64 rows and fewer are left to the next backend."""
+    import pandas as pd
+
+    import tracelens as tl
+
+    rows = pd.DataFrame({"m": [4096, 32, 4096], "n": [4096] * 3, "k": [4096] * 3})
+    batch = GEMMColumns.of("bf16", *(rows[name].to_numpy(float) for name in "mnk"))
+    found = Origami().estimate_batch(batch, MI300X)
+    assert found.time_us[0] == pytest.approx(4096**3 / 1000 / 2100)
+    assert found.backend == ("origami", None, "origami")
+    assert len(installed.calls) == 1
+    answered = tl.estimate("gemm", rows, device="mi300x", backend="origami")
+    assert answered["backend"].notna().all()

@@ -20,12 +20,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracelens.backends.base import Estimate, EstimateTable, backend
-from tracelens.backends.column_batch import hbm_peak
+from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.column_batch import ColumnBatch, hbm_peak
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
 from tracelens.backends.tiles.attention_tiles import DQ_READ_MODIFY_WRITE_BYTES, EXP_PER_CLOCK
-from tracelens.dtypes import DType
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns
+from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import SDPA
 from tracelens.perf_models.matrix.gemm import Product
@@ -78,7 +79,23 @@ class Origami:
                 time[row] = _attention_us(module, model, dtype, system.device)
             elif shape is not None and dtype is not None:
                 time[row] = _time_us(module, shape, dtype, system.device)
-        bound = Roofline().estimate_many(columns, system)
+        return self._table(time, Roofline().estimate_many(columns, system))
+
+    def estimate_batch(self, batch: ColumnBatch, system: System) -> EstimateTable:
+        """Plain and evenly grouped products with more than 64 rows; NaN for the rest, and for other families."""
+        module = module_or_none()
+        if module is None or not isinstance(batch, GEMMColumns) or batch.blocks is not None:
+            return EstimateTable.unanswered(len(batch))
+        dtype = Precision.of(batch.precision).dtype
+        shapes = np.ceil(np.stack([batch.m / batch.groups, batch.n, batch.k, batch.b * batch.groups], axis=1))
+        distinct, which = np.unique(shapes, axis=0, return_inverse=True)
+        priced = [
+            _time_us(module, (int(m), int(n), int(k), int(b)), dtype, system.device) if m >= LEAST_ROWS else np.nan
+            for m, n, k, b in distinct.tolist()
+        ]
+        return self._table(np.array(priced)[which.ravel()], Roofline().estimate_batch(batch, system))
+
+    def _table(self, time: Floats, bound: EstimateTable) -> EstimateTable:
         known = np.isfinite(time)
         return EstimateTable(
             time_us=np.where(known, np.fmax(time, bound.peak_us), np.nan),

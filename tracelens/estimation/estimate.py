@@ -185,7 +185,7 @@ def _of_kernels(
     if what not in _TUNED:
         return _kernels(kernels, table, device, chain(backend), gpu_clock_mhz, library)
     tuned = _tuned(table, device)
-    if not tuned.any():
+    if not tuned.any() or "tile" not in backend:
         return None
     found = [_kernels(kernels, table[tuned], device, chain(backend), gpu_clock_mhz, None)]
     if not tuned.all():
