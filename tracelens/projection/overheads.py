@@ -23,8 +23,8 @@ from tracelens.workload.rank_ops import RankOp
 
 #: Side of the square product that stands for those which published sustained rates were measured on.
 LARGE = 16384
-#: The products that a Mamba-2 block's scan is counted as.
-SCAN = frozenset({"mamba.scores", "mamba.within", "mamba.state_in", "mamba.state_out"})
+#: A Mamba-2 block's scan.
+SCAN = frozenset({"mamba.scan"})
 #: From wide to narrow.
 _PRODUCTS = {"bf16": DType.BF16, "fp8": DType.FP8_E4M3FN, "fp4": DType.FP4_E2M1}
 
@@ -34,7 +34,7 @@ class Software:
     """How a framework's kernels and host differ from what backends price: eight constants, the defaults not fitted.
 
     ``products``, ``attention`` and ``memory`` multiply the times of matrix products, of attention, and of everything
-    that streams memory; ``scan`` the products that stand for a state-space scan, ``biased_experts`` grouped products
+    that streams memory; ``scan`` a state-space scan, ``biased_experts`` grouped products
     with a bias, which run outside of the fused path. ``host_us_per_op`` is the host's time per launched operation: a
     kernel takes 3-5 us, and an operation is at least one. ``experts_us``: what it takes longer in a pass over a block
     of experts, whose token counts it reads back. ``graphed``: the share of all this that partial graphs leave, as
@@ -60,12 +60,12 @@ class Software:
 
     def of(self, op: RankOp, *, biased_experts: bool = False) -> float:
         """What the time of ``op`` is multiplied with; 1 for communication. ``biased_experts``: the model's have one."""
+        if op.name in SCAN:
+            return self.scan
         if op.part == "attention":
             return self.attention
         if op.is_communication:
             return 1.0
-        if op.name in SCAN:
-            return self.scan
         if biased_experts and op.part == "experts" and op.model.engine == "matrix":
             return self.products * self.biased_experts
         return self.products if op.model.engine == "matrix" else self.memory
