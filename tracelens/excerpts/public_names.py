@@ -35,7 +35,7 @@ KERNELS = re.compile(
 )  # fmt: skip
 #: A Python frame of PyTorch itself, from its path on; the built-in methods of built-in types.
 FRAMES = re.compile(
-    r"(?:.*/)?(?P<public>torch/[\w/.-]+\.py\(\d+\): [\w.<>]+)"
+    r"(?:[^/]*/){0,40}?(?P<public>torch/[\w/.-]+\.py\(\d+\): [\w.<>]+)"
     r"|(?P<builtin><built-in method \w+ of (?:Tensor|type|str|list|dict|tuple|set|int|float|bytes) object[^<>]*>"
     r"|<built-in (?:method|function) collect\b[^<>]*>)"
 )  # fmt: skip

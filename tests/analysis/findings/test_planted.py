@@ -121,9 +121,17 @@ def test_decoding_few_sequences_is_bound_by_reading_weights(build: Build) -> Non
     assert (finding.id, finding.gain_us, finding.gain_low_us) == ("low_batch_decode", pytest.approx(400), 0)
 
 
-def test_sixteen_bit_gemms_on_a_device_with_fp8(build: Build) -> None:
-    """Near the achievable rate there is nothing left but a narrower type; an A100 has none."""
+def test_sixteen_bit_gemms_of_a_program_that_uses_fp8(build: Build) -> None:
+    """Two healthy GEMMs in BF16: a finding where a third is in FP8, and never on an A100, which has none."""
     b = healthy(healthy(build(), 10), 220, at=20)
+    assert "fp8_candidates" not in {f.id for f in found(b).findings}
+    dims, fp8 = [[4096, 4096], [4096, 4096], [1], [1], [], [], []], "c10::Float8_e4m3fnuz"
+    b.op(
+        "aten::_scaled_mm", 40, 5,
+        **{"Input Dims": dims, "Input type": [fp8, fp8, "float", "float", "", "", "Scalar"],
+           "Input Strides": [[4096, 1], [1, 4096], [1], [1], [], [], []],
+           "Concrete Inputs": ["", "", "", "", "", "", "15"]},
+    ).launch(41, "Cijk_F8", 430, 110)  # fmt: skip
     finding = first(b)
     assert finding.id == "fp8_candidates"
     assert 0.3 * 420 < (finding.gain_us or 0) < 0.6 * 420

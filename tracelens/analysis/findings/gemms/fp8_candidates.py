@@ -1,4 +1,4 @@
-"""GEMMs in 16 bits that would be faster in FP8."""
+"""GEMMs left in 16 bits by a program that computes others in FP8."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _LEAST_SAVED = 0.1
 @finding(
     "fp8_candidates",
     Advice(
-        sees="GEMMs in BF16 or FP16 on a device with FP8 matrix units, of shapes that gain from it.",
+        sees="GEMMs in BF16 or FP16, of shapes that gain from FP8, in a program that computes others in FP8. Whether a "
+        "program without any may use it, a trace cannot say: `tracelens whatif --precision fp8` prices that.",
         costs="FP8 doubles the rate of the matrix units and halves the bytes of the operands.",
         remedy="FP8 for the large linear layers: Transformer Engine, torchao float8, or an engine's quantization",
         wrong_when="Accuracy does not allow it, or quantizing the inputs takes what the GEMM saves.",
@@ -40,7 +41,8 @@ def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
     models = [seen.model_of(row) for row in rows["example_row"].tolist()]
     rows = rows[np.array([isinstance(m, GEMM) and m.dtype in _WIDE for m in models], np.bool_)]
     wide = [m for m in models if isinstance(m, GEMM) and m.dtype in _WIDE]
-    if rows.empty:
+    uses_fp8 = any(isinstance(m, GEMM) and m.dtype.rate == "fp8" for m in models)
+    if rows.empty or not uses_fp8:
         return
     before, _ = seen.expected_us(wide)
     fp8 = DType.FP8_E4M3FN
