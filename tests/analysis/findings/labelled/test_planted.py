@@ -99,6 +99,8 @@ def attention(batch: int, length: int) -> Callable[[Program], float]:
 
 
 def slow_gemm(slowdown: float) -> Callable[[Program], float]:
+    """Slow enough that what the tile model holds to be achievable and the roofline are within the tolerance."""
+
     def plant(program: Program) -> float:
         return sum(program.gemm(8192, 2048, 4096, slowdown=slowdown) * (1 - 0.97 / slowdown) for _ in range(4))
 
@@ -140,7 +142,7 @@ def cases() -> Iterator[Case]:
             yield Case(
                 name=f"attention {length}", device=device, kind="attention_from_parts", plant=attention(batch, length)
             )
-        for slowdown in (1.8, 3.0):
+        for slowdown in (3.0, 5.0):
             yield Case(
                 name=f"gemm x{slowdown:g}", device=device, kind="op_below_roofline: compute", plant=slow_gemm(slowdown)
             )

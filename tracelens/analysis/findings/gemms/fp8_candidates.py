@@ -41,7 +41,7 @@ def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
     models = [seen.model_of(row) for row in rows["example_row"].tolist()]
     rows = rows[np.array([isinstance(m, GEMM) and m.dtype in _WIDE for m in models], np.bool_)]
     wide = [m for m in models if isinstance(m, GEMM) and m.dtype in _WIDE]
-    uses_fp8 = any(isinstance(m, GEMM) and m.dtype.rate == "fp8" for m in models)
+    uses_fp8 = any(isinstance(m, GEMM) and m.dtype is not None and m.dtype.rate == "fp8" for m in models)
     if rows.empty or not uses_fp8:
         return
     before, _ = seen.expected_us(wide)
