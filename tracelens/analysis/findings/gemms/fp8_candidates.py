@@ -39,11 +39,11 @@ def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
         return
     rows = seen.rows[(seen.rows["model"] == "GEMM") & (seen.rows["roofline_us"] > 0)]
     models = [seen.model_of(row) for row in rows["example_row"].tolist()]
-    rows = rows[np.array([isinstance(m, GEMM) and m.dtype in _WIDE for m in models], np.bool_)]
-    wide = [m for m in models if isinstance(m, GEMM) and m.dtype in _WIDE]
-    uses_fp8 = any(isinstance(m, GEMM) and m.dtype is not None and m.dtype.rate == "fp8" for m in models)
-    if rows.empty or not uses_fp8:
+    types = [_type(model) for model in models]
+    rows = rows[np.array([each in _WIDE for each in types], np.bool_)]
+    if rows.empty or not any(each is not None and each.rate == "fp8" for each in types):
         return
+    wide = [model for model in models if isinstance(model, GEMM) and model.dtype in _WIDE]
     before, _ = seen.expected_us(wide)
     fp8 = DType.FP8_E4M3FN
     after, _ = seen.expected_us([replace(m, dtype=fp8, dtype_b=fp8, dtype_out=m.dtype) for m in wide])
@@ -62,3 +62,8 @@ def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
         evidence=seen.evidence(rows.index),
         row=seen.example_of(rows.index[0]),
     )
+
+
+def _type(model: object) -> DType | None:
+    """What a GEMM computes in."""
+    return model.dtype if isinstance(model, GEMM) else None
