@@ -22,11 +22,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "extensions.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-MEGATRON, MEGATRON_TEST, FIRST, CLASS, INNER, SHEET, NOTEBOOK = range(7)
+MEGATRON, MEGATRON_TEST, FIRST, CLASS, INNER, RULE, SHEET, NOTEBOOK = range(8)
 
 
-def test_there_are_seven_examples():
-    assert len(EXAMPLES) == 7
+def test_there_are_eight_examples():
+    assert len(EXAMPLES) == 8
 
 
 def test_a_new_op_is_four_lines_and_its_test_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -71,7 +71,7 @@ def test_the_products_of_a_module_are_taken_apart(tmp_path: Path):
     assert [bindings[op.signature.name].target(op.signature).flops() for op in inner] == [2 * 64 * 48 * 32] * 2
 
 
-@pytest.mark.parametrize("number", [MEGATRON, FIRST, CLASS, INNER, SHEET, NOTEBOOK])
+@pytest.mark.parametrize("number", [MEGATRON, FIRST, CLASS, INNER, RULE, SHEET, NOTEBOOK])
 def test_each_example_is_an_extension(number: int, tmp_path: Path):
     path = tmp_path / f"example_{number}.py"
     path.write_text(EXAMPLES[number], encoding="utf-8")
