@@ -16,7 +16,7 @@ def test_the_bundled_ones_are_listed(capsys: pytest.CaptureFixture[str]):
     assert main(["extensions", "list"]) == 0
     listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     names = (
-        "aiter", "apex", "bitsandbytes", "deep_ep", "deepspeed", "fbgemm", "flash_attn", "liger", "mamba", "megatron",
+        "aiter", "apex", "bitsandbytes", "deep_ep", "deepspeed", "fbgemm", "flash_attn", "flash_linear_attention", "liger", "mamba", "megatron",
         "primus", "quantized_products", "sage_attention", "sgl_kernel", "sglang", "tensorrt_llm", "transformer_engine",
         "vllm",
     )  # fmt: skip

@@ -52,7 +52,7 @@ def test_files_are_written_although_nobody_reads_the_output(tmp_path: Path, monk
     parser = argparse.ArgumentParser()
     verb.configure(parser)
     asked = parser.parse_args([*STEP[1:], "--tp", "8", "-o", str(tmp_path / "ops.csv")])
-    monkeypatch.setattr("builtins.print", closed)
+    monkeypatch.setattr(verb, "say", closed)
     with pytest.raises(BrokenPipeError):
         verb.run(asked)
     assert (tmp_path / "ops.csv").exists()

@@ -10,6 +10,7 @@ import pytest
 
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM, SDPA, Collective, EPComm, GroupedGEMM
+from tracelens.perf_models.attention.selective_attention import SelectiveAttention
 from tracelens.training_options import Attention, PrecisionName
 from tracelens.workload import rank_ops
 from tracelens.workload.memory import activation_bytes
@@ -273,7 +274,7 @@ def test_one_rank_alone_does_the_models_work_with_the_models_weights(name: str) 
     model = replace(ModelConfig.load(name), mtp_layers=0)
     flops = 0.0
     for count, layer in whole(model):
-        again = [op.model for op in layer.ops if type(op.model) is SDPA]
+        again = [op.model for op in layer.ops if type(op.model) in (SDPA, SelectiveAttention)]
         flops += count * (matrix_flops(layer) - sum((m.flops() or 0) * m.d_qk / (m.d_qk + m.d_v) for m in again))
     assert flops == pytest.approx(S * model.flops_per_token(S).training, rel=2e-3)
     held = sum(count * (layer.dense + layer.expert) for count, layer in whole(model))

@@ -143,9 +143,10 @@ def write_trace(trace: RecordedTrace, path: str | os.PathLike[str]) -> Path:
         if target.suffix == ".gz":
             # mtime=0 and an empty name: neither the time nor the place of writing is in the bytes
             sink = stack.enter_context(gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=9, mtime=0, filename=""))
-        text = stack.enter_context(io.TextIOWrapper(sink, encoding="utf-8", newline="\n", write_through=False))
+        text = io.TextIOWrapper(sink, encoding="utf-8", newline="\n", write_through=False)
         for piece in trace_text(trace):
             text.write(piece)
+        text.detach()  # what is written is flushed; the file stays open for whoever opened it
     return target
 
 

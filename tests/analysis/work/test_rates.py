@@ -128,7 +128,7 @@ def test_a_short_kernel_is_at_the_launch_floor(build: Build) -> None:
 def test_a_long_kernel_of_little_work_says_what_a_launch_takes(build: Build) -> None:
     (finding,) = summarize(found(add(build(), [512, 2], 0, 10, 40))).findings
     assert finding.why.endswith("1 call: 40 µs each, 2.8 µs is the launch floor")
-    assert finding.gain_us == pytest.approx(40 - 2.8)
+    assert finding.gain_us == pytest.approx(40 - 2.8, rel=1e-3)
 
 
 def test_a_kernel_faster_than_the_floor_is_at_it(build: Build) -> None:

@@ -8,6 +8,7 @@ from typing import TypeGuard
 from tracelens.analysis.page.icicle import Icicle
 from tracelens.analysis.page.roofs import Roofs
 from tracelens.analysis.page.step_timeline import StepTimeline
+from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import plain_values
@@ -342,9 +343,12 @@ def look_here_first(summary: Summary) -> Markup | None:
     items = []
     for finding in summary.findings:
         gain = "" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"
+        name = finding.op or next(
+            (row.row["name"] for row in finding.evidence if row.sheet == unified_perf_summary.TITLE), None
+        )
         link = None
-        if finding.op is not None:
-            link = tag("a", "show its rows", href="#section-ops", data_filter=shown_text(finding.op), class_="to-ops")
+        if name is not None:
+            link = tag("a", "show its rows", href="#section-ops", data_filter=shown_text(str(name)), class_="to-ops")
         tried = tag("div", "Try: ", shown_text(finding.remedy), class_="remedy") if finding.remedy else None
         why = tag("td", shown_text(finding.why), " ", link, tried)
         most = "" if finding.gain_high_us is None else f"{shown_ms(finding.gain_high_us)} ms"
