@@ -12,10 +12,9 @@ from tracelens.errors import NothingToAnalyzeError, UsageError
 
 #: Bounds of the change of some rows together, in ms; None where nothing is known of it.
 Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
-_GATE = re.compile(
-    r"\s*(?P<subject>[^<>]+?)(?:\.(?P<figure>percent_of_roofline|kernel_ms|calls))?\s*(?P<sign><|>)\s*"
-    r"(?P<limit>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>%|ms|us)?\s*"
-)
+_GATE = re.compile(r"(?P<subject>[^<>]+)(?P<sign>[<>])(?P<limit>[^<>]+)")
+_LIMIT = re.compile(r"([+-]?\d+(?:\.\d+)?) ?(%|ms|us)?")
+_FIGURES = ("percent_of_roofline", "kernel_ms", "calls")
 STEP, BUSY, IDLE, COMM, COVERAGE, MATCHED = "step", "busy", "idle", "comm", "coverage", "matched"
 #: Subjects that are shares, in percentage points.
 _SHARES = (COVERAGE, MATCHED)
@@ -39,18 +38,21 @@ class Gate:
     def parse(cls, text: str) -> Gate:
         """UsageError for what is no gate."""
         found = _GATE.fullmatch(text)
-        if found is None:
+        limit = None if found is None else _LIMIT.fullmatch(found["limit"].strip())
+        if found is None or limit is None or not found["subject"].strip():
             raise UsageError(
                 f"{text!r} is no gate: write SUBJECT<+LIMIT or SUBJECT>-LIMIT, as in 'step<+3%', 'idle<+0.5ms', "
                 "'GEMM.percent_of_roofline>-2' or 'coverage>-1'"
             )
+        subject, _, figure = found["subject"].strip().rpartition(".")
+        has_figure = figure in _FIGURES and bool(subject)
         gate = cls(
             text=text.strip(),
-            subject=found["subject"],
-            figure=found["figure"],
+            subject=subject if has_figure else found["subject"].strip(),
+            figure=figure if has_figure else None,
             below=found["sign"] == "<",
-            limit=float(found["limit"]),
-            unit=found["unit"] or "",
+            limit=float(limit[1]),
+            unit=limit[2] or "",
         )
         gate._refuse_unit()
         return gate
