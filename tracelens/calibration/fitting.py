@@ -9,9 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-# An error below this weighs no less: times are not measured to better.
-_NOISE = 0.05
-_STEP = 0.02
 _LONGEST_STEP = 0.7
 _SIMPLEX = 0.15
 # A logarithm this near a bound sits on it; a mean error that moves by less says nothing.
@@ -32,6 +29,22 @@ class Fit:
     constants: dict[str, float]
     error: float
     undetermined: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descent:
+    """How `gauss_newton` goes: an error below ``noise`` weighs no less, since times are not measured to better.
+
+    ``step``: over which slopes are taken; it ends when a round gains less than ``tolerance`` of the error.
+    """
+
+    rounds: int
+    noise: float
+    step: float
+    tolerance: float = 1e-4
+
+
+_ROUGH = Descent(rounds=25, noise=0.05, step=0.02)
 
 
 def relative(logarithm: Floats) -> Floats:
@@ -74,9 +87,9 @@ def fitted(
     def residual(x: Floats) -> Floats:
         return error_of(logarithm(x))
 
-    x, error = _gauss_newton(logarithm, start, low, high)
+    x, error = gauss_newton(logarithm, start, low, high, _ROUGH)
     x, error = _simplex(lambda z: float(np.abs(residual(np.clip(z, low, high))).mean()), x, evaluations)
-    x, error = _gauss_newton(residual, np.clip(x, low, high), low, high)
+    x, error = gauss_newton(residual, np.clip(x, low, high), low, high, _ROUGH)
     found = constants(x)
 
     def cost(tried: dict[str, float]) -> float:
@@ -121,14 +134,18 @@ def _shifted(x: Floats, i: int, by: float) -> Floats:
     return moved
 
 
-def _gauss_newton(
-    residual: Callable[[Floats], Floats], x: Floats, low: Floats, high: Floats, rounds: int = 25
+def gauss_newton(
+    residual: Callable[[Floats], Floats], x: Floats, low: Floats, high: Floats, descent: Descent
 ) -> tuple[Floats, float]:
+    """The ``x`` between ``low`` and ``high`` with the least mean ``|residual(x)|`` near the given one, and that mean.
+
+    Damped, with weights 1/|residual|.
+    """
     r = residual(x)
     best, damping = float(np.abs(r).mean()), 1e-2
-    for _ in range(rounds):
-        weights = 1 / np.maximum(np.abs(r), _NOISE)
-        steps = np.where(x + _STEP <= high, _STEP, -_STEP)
+    for _ in range(descent.rounds):
+        weights = 1 / np.maximum(np.abs(r), descent.noise)
+        steps = np.where(x + descent.step <= high, descent.step, -descent.step)
         slope = np.stack([(residual(_shifted(x, i, h)) - r) / h for i, h in enumerate(steps.tolist())], axis=1)
         normal, gradient = slope.T @ (weights[:, None] * slope), slope.T @ (weights * r)
         ridge = np.diag(np.diag(normal) + 1e-6 * np.trace(normal) + 1e-12)
@@ -142,7 +159,7 @@ def _gauss_newton(
                 x, r, best, damping = there, r_there, error, max(damping / 4, 1e-5)
                 break
             damping *= 5
-        if before - best < 1e-5:
+        if before - best < descent.tolerance * best:
             break
     return x, best
 

@@ -6,16 +6,16 @@ Damped Gauss-Newton on the logarithms of the constants with weights 1/|error|, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.base import Costs, Rates, combined_us
+from tracelens.calibration.fitting import Descent, gauss_newton
 
-_ROUNDS = 40
-_NOISE, _STEP, _LONGEST_STEP = 0.03, 1e-3, 0.7
+_DESCENT = Descent(rounds=40, noise=0.03, step=1e-3)
 _LEAST = {"launch_us": 0.02, "overlap": 1.0, "hbm": 0.01, "cache": 0.3}
 _MOST = {"launch_us": 5000.0, "overlap": 6.0, "hbm": 50.0, "cache": 1.5}
 _USUAL_LEAST, _USUAL_MOST = 1e-3, 1000.0
@@ -102,8 +102,8 @@ def fitted_norm(calls: Calls, start: Mapping[str, float], inertia: float = 0.0) 
     def with_inertia(off: Floats, x: Floats) -> Floats:
         return np.concatenate([off, held * (x - origin)]) if inertia else off
 
-    x = _descended(lambda z: with_inertia(logarithm(z), z), origin, low, high)
-    x = _descended(lambda z: with_inertia(np.expm1(logarithm(z)), z), x, low, high)
+    x, _ = gauss_newton(lambda z: with_inertia(logarithm(z), z), origin, low, high, _DESCENT)
+    x, _ = gauss_newton(lambda z: with_inertia(np.expm1(logarithm(z)), z), x, low, high, _DESCENT)
     return dict(zip(names, np.exp(x).tolist(), strict=True))
 
 
@@ -111,33 +111,3 @@ def fitted_fresh(calls: Calls, start: Mapping[str, float]) -> dict[str, float]:
     """The better of fits from ``start`` with much and with little overlap."""
     tried = [fitted_norm(calls, {**start, "overlap": overlap}) for overlap in _STARTS]
     return min(tried, key=lambda constants: calls.errors(constants).mean())
-
-
-def _descended(residual: Callable[[Floats], Floats], x: Floats, low: Floats, high: Floats) -> Floats:
-    r = residual(x)
-    best, damping = float(np.abs(r).mean()), 1e-2
-    for _ in range(_ROUNDS):
-        weights = 1 / np.maximum(np.abs(r), _NOISE)
-        steps = np.where(x + _STEP <= high, _STEP, -_STEP)
-        slope = np.stack([(residual(_moved(x, i, h)) - r) / h for i, h in enumerate(steps.tolist())], axis=1)
-        normal, gradient = slope.T @ (weights[:, None] * slope), slope.T @ (weights * r)
-        ridge = np.diag(np.diag(normal) + 1e-6 * np.trace(normal) + 1e-12)
-        before = best
-        for _ in range(5):
-            step = np.clip(-np.linalg.solve(normal + damping * ridge, gradient), -_LONGEST_STEP, _LONGEST_STEP)
-            there = np.clip(x + step, low, high)
-            r_there = residual(there)
-            error = float(np.abs(r_there).mean())
-            if error < best:
-                x, r, best, damping = there, r_there, error, max(damping / 4, 1e-5)
-                break
-            damping *= 5
-        if before - best < 1e-4 * best:
-            break
-    return x
-
-
-def _moved(x: Floats, i: int, by: float) -> Floats:
-    moved = x.copy()
-    moved[i] += by
-    return moved
