@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -17,11 +19,11 @@ def time_us(*models: LinearAttention) -> list[float]:
     return chain("tile").estimate_many(WorkColumns.of(models), SYSTEM).time_us.tolist()
 
 
-def update(**changes: object) -> LinearAttention:
-    base: dict[str, object] = {
+def update(**changes: Any) -> LinearAttention:
+    base: dict[str, Any] = {
         "tokens": 8192, "v_heads": 32, "d_k": 128, "d_v": 128, "qkv_width": 2 * 16 * 128 + 32 * 128, "dtype": DType.BF16,
     }  # fmt: skip
-    return LinearAttention(**(base | changes))  # type: ignore[arg-type]
+    return LinearAttention(**(base | changes))
 
 
 @pytest.mark.parametrize("rule", ["delta", "channel_delta"])

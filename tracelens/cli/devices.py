@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
-from tracelens.files.say import say
+from tracelens.files.say import say, say_table
 from tracelens.hardware import HardwareSpec
 
 _HEADER = ("name", "vendor", "bf16 TFLOPS", "achievable", "HBM TB/s", "GB", "link GB/s", "doubtful")
@@ -37,15 +37,7 @@ def run(args: argparse.Namespace) -> int:
 def _list(devices: Sequence[HardwareSpec]) -> None:
     from tracelens.backends.chain import OPTIONAL
 
-    rows = [_HEADER, *(_row(device) for device in devices)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    for row in rows:
-        # Words to the left, numbers to the right.
-        cells = [
-            cell.ljust(width) if column in (0, 1, 7) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        say("  ".join(cells).rstrip())
+    say_table([_HEADER, *(_row(device) for device in devices)], words=(0, 1, 7))
     say()
     say("Dense rates, without 2:4 sparsity; link: one direction, per GPU; - is unknown.")
     for name, why in OPTIONAL.items():

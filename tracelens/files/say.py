@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TextIO
 
 from tracelens.errors import OutputError
@@ -26,6 +26,14 @@ def say(text: object = "", *, beside: bool = False, styled: bool = False) -> Non
     parts = _STYLE.split(str(text)) if styled else [str(text)]
     clean = [part if index % 2 else "\n".join(map(terminal_text, part.split("\n"))) for index, part in enumerate(parts)]
     _put(f"{''.join(clean)}\n", sys.stderr if beside else sys.stdout)
+
+
+def say_table(rows: Sequence[Sequence[str]], *, words: Collection[int]) -> None:
+    """Rows with their columns side by side: those whose places are in ``words`` to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        say("  ".join(cells).rstrip())
 
 
 def emit(document: str) -> None:

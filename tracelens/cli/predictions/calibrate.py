@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.files.say import say
+from tracelens.files.say import say, say_table
 
 if TYPE_CHECKING:
     from tracelens.calibration.device import Measured, Outcome
@@ -126,10 +126,7 @@ def _print(outcomes: list[Outcome]) -> None:
     for each in outcomes:
         errors = ("-" if error is None else f"{error:.1f} %" for error in (each.before, each.after, each.unseen))
         rows.append((each.family, each.precision, str(each.rows), str(each.groups), *errors))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    for row in rows:
-        cells = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        say("  ".join(cells).rstrip())
+    say_table(rows, words=(0, 1))
     say("mean error: before with the device's constants, after with the fitted ones, unseen: shape groups not fitted")
     for each in outcomes:
         for warning in each.warnings:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tracelens.estimation.model_summary import ModelSummary, model_summary
 from tracelens.files.safe_text import json_safe
-from tracelens.files.say import emit, say
+from tracelens.files.say import emit, say, say_table
 from tracelens.workload import ModelConfig
 
 _HEADER = ("name", "parameters", "active", "blocks", "cache B/token", "dtype", "label")
@@ -50,14 +50,7 @@ def _print_json(value: object) -> None:
 
 
 def _list(summaries: Sequence[ModelSummary]) -> None:
-    rows = [_HEADER, *(_row(summary) for summary in summaries)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column in (0, 5, 6) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        say("  ".join(cells).rstrip())
+    say_table([_HEADER, *(_row(summary) for summary in summaries)], words=(0, 5, 6))
     say()
     say("active: parameters that a token meets. Any Hugging Face config.json: tracelens models show FILE")
 

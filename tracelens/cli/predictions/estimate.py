@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.files.say import emit, say
+from tracelens.files.say import emit, say, say_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,16 +121,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.device:
         raise UsageError("name a device: --device h200, or several: --device h200,b200")
     answers = [answer for name in args.device.split(",") for answer in _answers(args, name.strip())]
-    _print([_HEADER, *(_row(answer) for answer in answers)], words=(0, 1, 4, 9))
+    say_table([_HEADER, *(_row(answer) for answer in answers)], words=(0, 1, 4, 9))
     return 0
-
-
-def _print(rows: list[tuple[str, ...]], *, words: tuple[int, ...]) -> None:
-    """Columns side by side; those of ``words`` to the left, numbers to the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        say("  ".join(cells).rstrip())
 
 
 def _messages(args: argparse.Namespace) -> int:
@@ -152,7 +144,7 @@ def _messages(args: argparse.Namespace) -> int:
         raise UsageError(f"--{missing[0]} is needed")
     answers = [answer for system in _systems(args.cluster, args.device) for answer in _sent(args, system)]
     rows = [(a.system, a.operation, f"{a.time_us:.4g}", f"{a.peak_us:.4g}", f"{a.gb_s:.4g}", a.by) for a in answers]
-    _print([("system", "operation", "time us", "peak us", "GB/s", "by"), *rows], words=(0, 1, 5))
+    say_table([("system", "operation", "time us", "peak us", "GB/s", "by"), *rows], words=(0, 1, 5))
     for note in dict.fromkeys(a.note for a in answers if a.note):
         say(note)
     return 0

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.files.say import emit, say
+from tracelens.files.say import emit, say, say_table
 
 if TYPE_CHECKING:
     from tracelens.calibration.scoring import Score
@@ -38,10 +38,7 @@ def run(args: argparse.Namespace) -> int:
         lines.insert(1, ["---"] * len(_HEADS))
         say("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
         return 0
-    widths = [max(len(cells[at]) for cells in lines) for at in range(len(_HEADS))]
-    for cells in lines:
-        first, *others = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        say("  ".join((first, *(cell.strip().rjust(len(cell)) for cell in others))))
+    say_table(lines, words=(0,))
     return 0
 
 
