@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Row:
     how: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Numbered:
     """The distinct ``calls`` of all recordings of a side; ``call_of``: per recording, of its units."""
 
@@ -41,7 +42,7 @@ class Numbered:
             found.append(codes[one.call])
         return cls(side=side, calls=tuple(number), call_of=tuple(found))
 
-    @property
+    @cached_property
     def sequence(self) -> Ints:
         """The device work of the typical step of the first recording."""
         if not self.side.first.is_ordered:
@@ -67,7 +68,7 @@ def match(one: Numbered, other: Numbered) -> Matching:
     Calls are first told to be the same by what they are (``_identities``). Then the typical steps are laid beside each
     other, and what stands in the same place became one another. Nothing depends on which side is called A.
     """
-    if _order(one) > _order(other):
+    if _comes_after(one, other):
         found = match(other, one)
         mirrored = (Row(a=row.b, b=row.a, how=_MIRRORED.get(row.how, row.how)) for row in found.rows)
         return Matching(rows=tuple(mirrored), a=found.b, b=found.a)
@@ -81,9 +82,15 @@ def match(one: Numbered, other: Numbered) -> Matching:
     return Matching(rows=tuple(rows.rows), a=tuple(a), b=tuple(b))
 
 
-def _order(side: Numbered) -> tuple[int, list[str]]:
+def _comes_after(one: Numbered, other: Numbered) -> bool:
     """Of two sides that differ, the same one always comes first."""
-    return len(side.sequence), [repr(side.calls[call]) for call in side.sequence.tolist()]
+    if len(one.sequence) != len(other.sequence):
+        return len(one.sequence) > len(other.sequence)
+    sequences = []
+    for side in (one, other):
+        texts = [repr(call) for call in side.calls]
+        sequences.append([texts[call] for call in side.sequence.tolist()])
+    return sequences[0] > sequences[1]
 
 
 _MIRRORED = {ONLY_A: ONLY_B, ONLY_B: ONLY_A}
@@ -150,10 +157,10 @@ class _Rows:
     def __init__(self, how: Sequence[str], token_a: Ints, token_b: Ints) -> None:
         self.rows: list[Row] = []
         self._of: dict[Hashable, int] = {}
-        self._token, self._how = (token_a, token_b), how
+        self._token, self._how = (token_a.tolist(), token_b.tolist()), how
         calls: tuple[dict[int, list[int]], ...] = (defaultdict(list), defaultdict(list))
         for side, tokens in enumerate(self._token):
-            for call, token in enumerate(tokens.tolist()):
+            for call, token in enumerate(tokens):
                 calls[side][token].append(call)
         self._calls: Sequence[dict[int, list[int]]] = calls
         self._found: tuple[dict[int, Counter[int]], ...] = (defaultdict(Counter), defaultdict(Counter))
@@ -166,34 +173,37 @@ class _Rows:
 
     def of_call(self, side: int, call: int) -> int:
         """The row of a call that is the same on both sides, or on one alone."""
-        token = int(self._token[side][call])
+        token = self._token[side][call]
+        key: Hashable = token if token >= 0 else (side, call)
+        if (known := self._of.get(key)) is not None:
+            return known
         if token >= 0:
-            return self._number(token, Row(
+            return self._number(key, Row(
                 a=tuple(self._calls[0][token]), b=tuple(self._calls[1][token]), how=self._how[token],
             ))  # fmt: skip
         alone = Row(a=() if side else (call,), b=(call,) if side else (), how=ONLY_B if side else ONLY_A)
-        return self._number((side, call), alone)
+        return self._number(key, alone)
 
     def of_blocks(self, blocks: Iterable[Block], one: Ints, other: Ints) -> tuple[Ints, Ints]:
         """The row of each position of both typical steps."""
-        result = np.full(len(one), -1, np.int64), np.full(len(other), -1, np.int64)
+        sequences = one.tolist(), other.tolist()
+        result = [-1] * len(one), [-1] * len(other)
         for block in blocks:
-            calls = tuple(
-                tuple(dict.fromkeys(sequence[list(part)].tolist()))
-                for sequence, part in ((one, block.a), (other, block.b))
-            )
+            parts = block.a, block.b
             if not block.a or not block.b or block.how == SAME:
-                for side, part in enumerate((block.a, block.b)):
+                for found, sequence, part, side in zip(result, sequences, parts, (0, 1), strict=True):
                     for position in part:
-                        result[side][position] = self.of_call(side, int((one, other)[side][position]))
-            else:
-                number = self._number((block.how, calls), Row(a=calls[0], b=calls[1], how=block.how))
-                result[0][list(block.a)] = number
-                result[1][list(block.b)] = number
-        for side, (rows, sequence) in enumerate(zip(result, (one, other), strict=True)):
-            for row, call in zip(rows.tolist(), sequence.tolist(), strict=True):
-                self._found[side][call][row] += 1
-        return result
+                        found[position] = self.of_call(side, sequence[position])
+                continue
+            calls = [tuple(dict.fromkeys(map(s.__getitem__, part))) for s, part in zip(sequences, parts, strict=True)]
+            number = self._number((block.how, *calls), Row(a=calls[0], b=calls[1], how=block.how))
+            for found, part in zip(result, parts, strict=True):
+                for position in part:
+                    found[position] = number
+        for of_call, rows, sequence in zip(self._found, result, sequences, strict=True):
+            for row, call in zip(rows, sequence, strict=True):
+                of_call[call][row] += 1
+        return np.array(result[0], np.int64), np.array(result[1], np.int64)
 
     def default(self, side: int) -> Callable[[int], int]:
         """The row of a call that the typical step does not have, or not as often."""
