@@ -65,6 +65,14 @@ class Column:
         return self.number_format == TEXT
 
     @property
+    def is_flag(self) -> bool:
+        return self.number_format == GENERAL
+
+    @property
+    def is_integer(self) -> bool:
+        return self.number_format in (COUNT, IDENTIFIER)
+
+    @property
     def note(self) -> str:
         """What the comment on the header says."""
         parts = [self.meaning, _OVER.get(self.statistic, ""), f"Unit: {self.unit}." if self.unit else ""]
@@ -172,3 +180,8 @@ def sheet(
     the views of ``report.json``; None leaves it out of there.
     """
     return mark("sheet", title, columns=columns, order=order, json=json)
+
+
+def table(name: str, *, columns: ColumnSet) -> Callable[[F], F]:
+    """Marks ``function(analysis) -> DataFrame | None`` as the table ``name`` of SQL; its docstring: what a row is."""
+    return mark("table", name, columns=columns)

@@ -13,6 +13,7 @@ FLOORS: dict[str, int] = {
             "errors",
             "registry",
             "schema",
+            "sql",
             "dtypes",
             "units",
             "signature",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels, device_activity
 from tracelens.analysis.attribution.attributed import attribute
 from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline
@@ -13,6 +15,7 @@ from tracelens.analysis.attribution.steps import StepTimes, complete_steps, devi
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.findings.ranking import findings
+from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options
 from tracelens.analysis.page.step_idle import StepIdle
 from tracelens.analysis.reading.catalog import ExtensionFailure
@@ -46,6 +49,7 @@ class Analysis:
     ``step_idle``: when and why the device was idle in the typical step, whose critical path is shown; without steps in
     the window. ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the
     ranks of a file with several. ``per_step``: what figures per step are made of; None without device work.
+    ``step_numbers``: the number of the step of each device event of ``activity``, -1 outside of all.
     """
 
     trace: Trace
@@ -59,6 +63,7 @@ class Analysis:
     activity: DeviceActivity
     event_category: Labels
     step_times: StepTimes
+    step_numbers: Ints
     overlaps: StreamOverlaps | None = None
     step_stem: str = ""
     selected_steps: tuple[int, ...] = ()
@@ -130,6 +135,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         overlaps=window.overlaps,
         step_stem=window.stem,
         step_times=window.times,
+        step_numbers=_step_numbers(window.times, window.step_of),
         selected_steps=window.selected,
         failures=tuple(recording.catalog.failures),
         executed=priced.executed,
@@ -141,6 +147,12 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         step_idle=context.step_idle,
         findings=findings(context, recording.extensions),
     )
+
+
+def _step_numbers(times: StepTimes, step_of: Ints) -> Ints:
+    numbers = np.array([step.number for step in times.steps] + [-1], np.int64)
+    found: Ints = numbers[step_of]
+    return found
 
 
 def _cpu_only(recording: Recording, options: Options) -> Analysis:
@@ -162,6 +174,7 @@ def _cpu_only(recording: Recording, options: Options) -> Analysis:
         event_category=activity.category,
         step_stem=stem,
         step_times=times,
+        step_numbers=np.full(len(activity), -1),
         failures=tuple(recording.catalog.failures),
         merged=recording.merged,
     )

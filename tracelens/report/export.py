@@ -53,14 +53,15 @@ def refuse_unknown(path: Path) -> str:
     return path.suffix
 
 
-def _csv(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
-    """Numbers with all their digits. A text that a spreadsheet would evaluate gets a leading apostrophe."""
+def frame_csv(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
+    """As CSV: numbers with all their digits. A text that a spreadsheet would evaluate gets a leading apostrophe."""
     del about
     guarded = {name: [field(value) for value in plain_values(frame[name])] for name in frame.columns}
     return type(frame)(guarded, columns=frame.columns).to_csv(index=False, lineterminator="\n").encode()
 
 
-def _json(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
+def frame_json(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
+    """A frame as JSON: ``about`` and its ``rows``, an object each."""
     columns = {name: plain_values(frame[name]) for name in frame.columns}
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     return escaped_json(orjson.dumps({**about, "rows": rows}, option=orjson.OPT_INDENT_2)) + b"\n"
@@ -116,4 +117,8 @@ def _write_sheet(sheet: Any, frame: pd.DataFrame, meanings: Mapping[str, str]) -
         sheet.column_dimensions[get_column_letter(number)].width = min(80, max(12, longest + 2, len(str(name)) + 2))
 
 
-_WRITERS: dict[str, Callable[[Any, Mapping[str, Any]], bytes]] = {".csv": _csv, ".json": _json, ".xlsx": _xlsx}
+_WRITERS: dict[str, Callable[[Any, Mapping[str, Any]], bytes]] = {
+    ".csv": frame_csv,
+    ".json": frame_json,
+    ".xlsx": _xlsx,
+}

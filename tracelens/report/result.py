@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,25 @@ class Report(NamedSheets):
         if not isinstance(row, pd.Series):
             row = self.ops.iloc[int(row)]
         return explain(_by_keys(row, unified_perf_summary.COLUMNS), self.summary.device)
+
+    def sql(self, statement: str) -> pd.DataFrame:
+        """What a SELECT over the tables ops, kernels, calls, steps, memory and collectives answers (docs/query.md).
+
+        UsageError for a statement that does not run, and for a report that was not made from a trace.
+        """
+        from tracelens.sql import query
+
+        return query(self.tables, statement)
+
+    @cached_property
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """The tables that ``sql`` sees, by name."""
+        from tracelens.analysis.analyze import Analysis
+        from tracelens.analysis.tables import Tables
+
+        if not isinstance(self.result, Analysis):
+            raise UsageError("only the report of a trace has tables")
+        return Tables(self.result)
 
     def check(self, trace: str | PathLike[str]) -> SelfCheck:
         """Which laws this report breaks, its totals compared with a second, plain and slow reading of its trace file.

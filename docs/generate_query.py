@@ -1,0 +1,55 @@
+"""Writes docs/query.md from the tables and the ready queries: ``python -m docs.generate_query``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tracelens.analysis.tables import built_in_tables
+from tracelens.registry import Claim
+from tracelens.sql import ReadyQuery, ready_queries, sql_type
+
+PAGE = Path(__file__).resolve().parent / "query.md"
+READY = "tracelens.analysis.tables"
+_INTRODUCTION = """# Queries
+
+`tracelens query trace.json.gz "SELECT ..."` asks one trace in SQL; `--ready NAME` runs a query of this page, `--list`
+lists them. In a notebook: `r = tracelens.report("trace.json.gz")`, then `r.sql("SELECT ...")` is a DataFrame.
+Needs DuckDB: `pip install 'tracelens-perf[query]'`.
+
+- A statement is one SELECT (or WITH, DESCRIBE, SUMMARIZE). It sees the tables below and nothing else: no file, no
+  network, no extension of DuckDB, no setting; it may take 2 GB of memory. The same question gets the same answer.
+- What was not determined is NULL. Times are µs since the first event of the trace; MB are 1e6 bytes.
+- `kernels.call` is a `calls.call`, `kernels.step` a `steps.step`. All but `steps`, `calls` and `memory` cover the
+  analyzed steps (`--steps`).
+- `--format json` prints `{"schema": "tracelens.query/1", "query": ..., "rows": [{column: value}]}`
+  (`tracelens/query.schema.json`); `-o FILE.csv`, `.json` or `.xlsx` writes a file.
+
+This page is generated: `python -m docs.generate_query` writes it anew, and a test compares.
+"""
+
+
+def page() -> str:
+    """The text of docs/query.md."""
+    ready = [_ready(query) for query in ready_queries(READY).values()]
+    return "\n".join([_INTRODUCTION, "## Ready queries\n", *ready, *tables(built_in_tables().values())])
+
+
+def _ready(query: ReadyQuery) -> str:
+    return f"**`{query.name}`**: {query.about}\n\n```sql\n{query.statement}\n```\n"
+
+
+def tables(claims: Iterable[Claim]) -> list[str]:
+    """A section per table: what a row is, and its columns."""
+    return [
+        f"## Table `{claim.key}`\n\n{claim.target.__doc__}\n\n| column | type | unit | is |\n|---|---|---|---|\n"
+        + "".join(
+            f"| `{key}` | {sql_type(column)} | {column.unit} | {column.note.replace('|', chr(92) + '|')} |\n"
+            for key, column in claim.options["columns"].items()
+        )
+        for claim in claims
+    ]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,149 @@
+"""Every documented query runs on the example traces; DuckDB's answers are those of another engine and of the DataFrames."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from importlib import resources
+
+import pandas as pd
+import pytest
+
+import tracelens as tl
+from docs.generate_query import PAGE, page
+from tracelens.analysis.tables import built_in_tables
+from tracelens.cli import main
+from tracelens.errors import UsageError
+from tracelens.sql import query, ready_queries, sql_type
+
+pytest.importorskip("duckdb", reason="the query extra is not installed")
+READY = ready_queries("tracelens.analysis.tables")
+#: What SQLite has no word for; these have their own tests below.
+ONLY_DUCKDB = {"slowest_kernel_calls", "memory_peak"}
+
+
+@pytest.fixture(scope="module")
+def job(repository):
+    return tl.report(repository / "example_traces" / "moe_ep8" / "rank0.json.gz")
+
+
+@pytest.fixture(scope="module", params=["job", "cpu"])
+def report(request, job, repository):
+    cpu = "example_traces/transformer_step_cpu.json.gz"
+    return job if request.param == "job" else tl.report(repository / cpu, cpu=True)
+
+
+def rows(frame: pd.DataFrame) -> list[tuple]:
+    """In any order, floats to ten digits."""
+    plain = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
+    return sorted(
+        (tuple(float(f"{v:.10g}") if isinstance(v, float | int) else v for v in row) for row in plain), key=repr
+    )
+
+
+def test_there_are_twenty_ready_queries_and_they_are_on_the_page():
+    assert len(READY) >= 20
+    assert page() == PAGE.read_text(encoding="utf-8")
+    assert all(f"```sql\n{ready.statement}\n```" in page() for ready in READY.values())
+
+
+@pytest.mark.parametrize("name", sorted(set(READY) - ONLY_DUCKDB))
+def test_a_ready_query_answers_as_another_engine_does(report, name):
+    statement = READY[name].statement
+    other = sqlite3.connect(":memory:")
+    for table, frame in report.tables.items():
+        frame.to_sql(table, other, index=False)
+    assert rows(report.sql(statement)) == rows(pd.read_sql_query(statement, other))
+
+
+def test_ready_queries_find_what_the_job_did(job):
+    """An answer without rows would agree with anything."""
+    empty = {name for name, ready in READY.items() if job.sql(ready.statement).empty}
+    assert empty == {"memory_peak"}  # recorded without profile_memory
+
+
+def test_a_kernel_is_compared_with_the_median_of_its_name(job):
+    kernels = job.tables["kernels"]
+    times = kernels.duration_us / kernels.groupby("name").duration_us.transform("median")
+    found = job.sql(READY["slowest_kernel_calls"].statement)
+    assert found.times_median.tolist() == pytest.approx(sorted(times, reverse=True)[:20])
+
+
+def test_the_peak_of_memory_is_that_of_its_moment():
+    memory = pd.DataFrame(
+        {"device": ["cuda:0"] * 3, "time_us": [1.0, 2, 3], "allocated_mb": [10.0, 30, 20], "op": ["a", "b", "c"]}
+    )
+    assert query({"memory": memory}, READY["memory_peak"].statement).values.tolist() == [["cuda:0", 30.0, 2.0, "b"]]
+
+
+@pytest.mark.parametrize("table", sorted(built_in_tables()))
+def test_a_table_is_its_data_frame(report, table):
+    answer, frame = report.sql(f"FROM {table}"), report.tables[table]
+    assert list(answer) == list(frame) == list(built_in_tables()[table].options["columns"])
+    assert rows(answer) == rows(frame)
+    described = dict(report.sql(f"DESCRIBE {table}")[["column_name", "column_type"]].itertuples(index=False))
+    assert described == {key: sql_type(column) for key, column in built_in_tables()[table].options["columns"].items()}
+
+
+def test_tables_add_up_as_the_sheets_do(job):
+    """Kernel time of the table, of its rows by op, and of the sheet of kernels."""
+    total = job.sql("SELECT sum(duration_us) AS us FROM kernels").us[0]
+    assert total == pytest.approx(job.result.frames["kernel_summary"].kernel_us_sum.sum())
+    linked = job.sql("SELECT count(*) AS n FROM kernels JOIN calls USING (call) WHERE kernels.op = calls.name").n[0]
+    assert linked == job.sql("SELECT count(call) AS n FROM kernels").n[0] > 0
+    nested = job.sql("SELECT count(*) AS n FROM calls a JOIN calls b ON a.parent = b.call WHERE a.depth <= b.depth")
+    assert nested.n[0] == 0
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM glob('/*')",
+        "SELECT * FROM repository",
+        "COPY ops TO '/tmp/never.csv'",
+        "ATTACH '/tmp/never.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET memory_limit='100GB'",
+        "CREATE TABLE x AS SELECT 1",
+        "SELECT 1; SELECT 2",
+        "SELECT",
+        "",
+    ],
+)
+def test_a_statement_reads_its_tables_and_nothing_else(statement):
+    repository = pd.DataFrame({"secret": [1]})  # a Python variable, which DuckDB would find by its name
+    with pytest.raises(UsageError):
+        query({"ops": repository}, statement)
+
+
+def test_a_statement_that_needs_more_memory_than_it_may_take_is_refused(monkeypatch):
+    monkeypatch.setattr("tracelens.sql.MEMORY_GB", 0.03)
+    with pytest.raises(UsageError, match="of memory: select fewer"):
+        query({}, "SELECT list(range) FROM range(10000000)")
+
+
+def test_the_command_prints_what_the_report_answers(job, repository, tmp_path, capsys):
+    jsonschema = pytest.importorskip("jsonschema")
+    trace = str(repository / "example_traces" / "moe_ep8" / "rank0.json.gz")
+    statement = "SELECT step, duration_us FROM steps WHERE step IS NOT NULL ORDER BY step"
+    assert main(["query", trace, statement, "--format", "json", "-o", str(tmp_path / "steps.csv")]) == 0
+    said = json.loads(capsys.readouterr().out)
+    jsonschema.validate(said, json.loads(resources.files("tracelens").joinpath("query.schema.json").read_bytes()))
+    assert [row["duration_us"] for row in said["rows"]] == job.sql(statement).duration_us.tolist()
+    assert len((tmp_path / "steps.csv").read_text().splitlines()) == 4
+    assert main(["query", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"\n{name} " in listed for name in READY)
+    assert main(["query", trace, "--ready", "top_opz"]) == 2
+    assert "did you mean top_ops" in capsys.readouterr().err
+    assert main(["query", trace, statement, "--ready", "steps"]) == 2
+
+
+def test_what_was_not_recorded_is_null(report):
+    frame = report.sql("SELECT avg(gflops) AS known, avg(estimated_us) AS unknown FROM ops")
+    assert math.isnan(frame.unknown[0])

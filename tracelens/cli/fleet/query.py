@@ -1,0 +1,88 @@
+"""Ask a trace in SQL: tables ops, kernels, calls, steps, memory and collectives.
+
+The statement is a SELECT; --ready runs one of the ready ones, --list lists them and the tables. Needs DuckDB: pip
+install 'tracelens-perf[query]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens.cli import refuse_input
+from tracelens.errors import UsageError
+from tracelens.files.say import emit, say
+from tracelens.option_fields import add_options, option, options_of
+from tracelens.report.report_options import ReportOptions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.sql import ReadyQuery
+
+SCHEMA = "tracelens.query/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryCommand(ReportOptions):
+    """What the command takes beside the options of ``tracelens.report``."""
+
+    ready: str | None = option("run this ready query instead of a statement", metavar="NAME")
+    list: bool = option("list the ready queries and the tables", False)
+    output: Path | None = option("write FILE.csv, .json or .xlsx", kind=Path, metavar="FILE", flags=("-o", "--output"))
+    format: str = option("what to print", "text", choices=("text", "json", "csv"))
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", nargs="?", help="Kineto trace, .json or .json.gz")
+    parser.add_argument("statement", nargs="?", help='e.g. "SELECT name, kernel_us_sum FROM ops"')
+    add_options(parser, QueryCommand)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tracelens.analysis.tables import built_in_tables
+    from tracelens.report.answers.table_text import table_text
+    from tracelens.report.export import frame_csv, frame_json, refuse_unknown, write_frame
+    from tracelens.sql import ready_queries, ready_query
+
+    queries = ready_queries("tracelens.analysis.tables")
+    if args.list:
+        _list(queries, {name: claim.options["columns"] for name, claim in built_in_tables().items()})
+        return 0
+    if args.trace is None or (args.statement is None) == (args.ready is None):
+        raise UsageError("query needs a trace and a statement, or a trace and --ready NAME (--list shows them)")
+    if args.output is not None:
+        refuse_unknown(args.output)
+        refuse_input(args.output, [Path(args.trace)])
+    statement = ready_query(queries, args.ready).statement if args.ready else args.statement
+    answer = _answer(args, statement)
+    about = {"schema": SCHEMA, "query": statement}
+    if args.output is not None:
+        write_frame(args.output, answer, about)
+    if args.format == "json":
+        emit(frame_json(answer, about).decode())
+    elif args.format == "csv":
+        emit(frame_csv(answer, about).decode())
+    else:
+        for line in table_text(answer):
+            say(line)
+        say(f"\n{len(answer)} row{'s' * (len(answer) != 1)}")
+    return 0
+
+
+def _answer(args: argparse.Namespace, statement: str) -> pd.DataFrame:
+    import tracelens
+
+    trace = tracelens.load(args.trace)
+    options = options_of(ReportOptions, args)
+    return tracelens.report(trace, replace(options, cpu=not trace.table.has_device_events)).sql(statement)
+
+
+def _list(queries: Mapping[str, ReadyQuery], tables: Mapping[str, Mapping[str, object]]) -> None:
+    for name, columns in tables.items():
+        say(f"{name}({', '.join(columns)})\n")
+    for query in queries.values():
+        say(f"{query.name.ljust(22)} {query.about}")
