@@ -14,7 +14,7 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.errors import NothingToAnalyzeError, UsageError
-from tracelens.trace.reading.read import read_events
+from tracelens.trace.reading.chrome.event_list import read_events
 
 Build = Callable[[], Any]
 

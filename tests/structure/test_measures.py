@@ -48,7 +48,7 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
     "package": (
         (
             "circle",
-            "chunks event_columns lookup read table",
+            "chunks event_columns event_list lookup table",
             5,
             "TraceTable.from_events reads, and a reader makes tables",
         ),
@@ -213,7 +213,7 @@ def each_measured() -> Iterator[tuple[str, str, int]]:
             yield "complexity", subject, each.complexity
             if each.name not in FRONT_DOORS:
                 yield "parameters", subject, each.parameters
-        for decorator in ("sheet", "finding", "schedule", "policy", "router", "backend"):
+        for decorator in ("sheet", "finding", "schedule", "policy", "router", "backend", "reader"):
             yield "declared", f"{found.stem} @{decorator}", len(found.marks.get(decorator, ()))
         yield "declared", f"{found.stem} @algorithm", len(algorithms(found))
     folders = Counter(found.path.parent for found in modules() if found.path.stem != "__init__")

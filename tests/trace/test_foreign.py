@@ -23,7 +23,7 @@ PACKETS = b"\x0a\x03\x50\x01\x18" * 3
         (b"\x0a\xc7\xa9\x01\x12\x0e/host:metadata" + b"x" * 90_000, "an XPlane file"),
         (PACKETS, "a Perfetto binary trace"),
         (PACKETS[:5], "a Perfetto binary trace"),
-        (b"SQLite format 3\x00" + bytes(80), "a SQLite database (of Nsight Systems or rocprof)"),
+        (b"SQLite format 3\x00" + bytes(80), "a SQLite database, but not of Nsight Systems or rocprof"),
         (b'{"rocprofiler-sdk-tool":[{"metadata":{}}]}', "the JSON of rocprofv3"),
         (ROCPROF, "the JSON of rocprof (v1 or v2)"),
     ],
@@ -63,7 +63,7 @@ def test_what_may_be_a_trace_is_not_taken_for_another_tools(text: bytes) -> None
 def test_real_files_of_other_tools_are_named(shared_traces: Path) -> None:
     words = {
         "rocprof_v1": "rocprof (v1", "rocprof_v2": "rocprof (v1", "rocprofv3": "rocprofv3", "xplane": "XPlane",
-        "perfetto": "Perfetto", "nsys-ai": "Nsight Systems", "flashinfer-bench_nsys": "Nsight Systems",
+        "perfetto": "Perfetto",
     }  # fmt: skip
     for folder, word in words.items():
         paths = [path for path in (shared_traces / "more" / folder).iterdir() if path.suffix == ".gz"]

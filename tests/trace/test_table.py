@@ -9,7 +9,7 @@ import pytest
 
 from tracelens.device_properties import DeviceProperties
 from tracelens.signature import OpSignature
-from tracelens.trace.reading.read import read_events
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import Kind, TraceTable, kind_of_category
 
 

@@ -108,15 +108,34 @@ class _AddedEvents:
         if file_index < self.first:
             return self.file.event(file_index)
         table, row = self.table, self.first_row + file_index - self.first
-        signature = table.signature_of(row)
-        parts = (signature.shapes, signature.dtypes, signature.strides, signature.scalars)
-        return {
-            "ph": "X",
-            "cat": table.category_of(row),
-            "name": table.name_of(row),
-            "pid": table.pid_of(row),
-            "tid": table.tid_of(row),
-            "ts": int(table.start_ns[row]) / 1000,
-            "dur": int(table.duration_ns[row]) / 1000,
-            "args": {key: part for key, part in zip(ARGUMENT_KEYS, parts, strict=True) if part is not None},
-        }
+        return made_event(table, row)
+
+
+def made_event(table: TraceTable, row: int) -> dict[str, Any]:
+    """An event that no file holds as an object, from its columns, as Kineto would have written it."""
+    signature = table.signature_of(row)
+    parts = (signature.shapes, signature.dtypes, signature.strides, signature.scalars)
+    args: dict[str, Any] = {key: part for key, part in zip(ARGUMENT_KEYS, parts, strict=True) if part is not None}
+    args |= dict(signature.attributes)
+    for key, name in _ARGUMENTS.items():
+        if (value := int(getattr(table, key)[row])) >= 0:
+            args[name] = value
+    return {
+        "ph": "X",
+        "cat": table.category_of(row),
+        "name": table.name_of(row),
+        "pid": table.pid_of(row),
+        "tid": table.tid_of(row),
+        "ts": int(table.start_ns[row]) / 1000,
+        "dur": int(table.duration_ns[row]) / 1000,
+        "args": args,
+    }
+
+
+_ARGUMENTS = {
+    "device": "device",
+    "stream": "stream",
+    "correlation": "correlation",
+    "external_id": "External id",
+    "sequence_number": "Sequence number",
+}

@@ -17,7 +17,7 @@ import orjson
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import whole_file
-from tracelens.trace.reading.event_columns import TIME_LIMIT_NS
+from tracelens.trace.reading.chrome.event_columns import TIME_LIMIT_NS
 from tracelens.trace.table import Identifier, TraceTable
 
 Ints = npt.NDArray[np.int64]

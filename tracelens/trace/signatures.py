@@ -46,6 +46,11 @@ class SignatureStore:
             code = self._code_of_recorded[recorded] = self._intern(recorded)
         return code
 
+    def code_of(self, signature: OpSignature) -> int:
+        """Code of what a signature has beside its name; -1 for a bare name."""
+        text = _recorded(signature)
+        return self.code(text) if text else -1
+
     def signature(self, name: str, code: int) -> OpSignature:
         """The signature ``code`` of an op called ``name``, parsed now; the bare name for -1."""
         if code < 0:

@@ -99,6 +99,23 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recorder:
+    """What made a file. ``file``: how a sentence names it; ``no_shapes``, ``no_stacks``: why it has none.
+
+    ``shapes_option`` records them, ``shapes_advice`` says it in full.
+    """
+
+    file: str = "a trace of torch.profiler"
+    no_shapes: str = "record_shapes was off"
+    no_stacks: str = "with_stack was off"
+    shapes_option: str = "record_shapes=True"
+
+    @property
+    def shapes_advice(self) -> str:
+        return f"use {self.shapes_option}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroup:
     """Ranks that communicate under one name; ``ranks`` is empty where they were not recorded."""
 
@@ -200,6 +217,7 @@ class TraceTable:
     events_total: int = 0
     counts_by_phase: dict[str, int] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
+    recorder: Recorder = field(default_factory=Recorder)
     _op_signatures: dict[tuple[int, int], OpSignature] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -207,7 +225,7 @@ class TraceTable:
         cls, events: Sequence[Mapping[str, Any]], metadata: Mapping[str, Any] | None = None, *, source: str = "events"
     ) -> TraceTable:
         """A table from event dictionaries, through the same decoding as a file."""
-        from tracelens.trace.reading.read import read_events
+        from tracelens.trace.reading.chrome.event_list import read_events
 
         return read_events(events, metadata, source=source)
 

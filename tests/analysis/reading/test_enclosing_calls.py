@@ -15,7 +15,8 @@ from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_rank
 from tracelens.analysis.sheets.ops.coll_analysis import collective_rows
 from tracelens.executors import Serial
 from tracelens.perf_models.kernels import kernel_patterns
-from tracelens.trace.reading.read import read_events, read_trace
+from tracelens.trace.reading.chrome.event_list import read_events
+from tracelens.trace.reading.read import read_trace
 
 FP16_64_MIB = [4096, 8192]
 

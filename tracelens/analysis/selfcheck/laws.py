@@ -19,6 +19,7 @@ from tracelens.analysis.sheets.ops import headroom, kernel_summary, ops_summary_
 from tracelens.analysis.sheets.timeline import critical_path, idle_causes
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.trace.links import LinkedBy
+from tracelens.trace.table import Recorder
 from tracelens.units import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def _not_comparable(analysis: Analysis) -> str:
         return "the file holds several ranks"
     if analysis.overlaps is not None and analysis.overlaps.clipped:
         return "--overlap clip changed the recorded times"
+    if (recorder := analysis.trace.table.recorder) != Recorder():
+        return f"the file is {recorder.file}"
     return ""
 
 

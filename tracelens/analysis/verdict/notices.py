@@ -90,7 +90,7 @@ def input_notices(analysis: Analysis) -> list[Notice]:
     notices = [] if merged is None else [merged]
     notices += [Notice(id="damaged_input", count=max(1, losses.damaged_events), text=note) for note in losses.notes]
     if not table.has_shapes:
-        text = "no shapes were recorded: no FLOPs or bytes (use record_shapes=True)"
+        text = f"no shapes were recorded: no FLOPs or bytes ({table.recorder.shapes_advice})"
         notices.append(Notice(id="no_shapes", count=1, text=text))
     return notices
 

@@ -44,7 +44,7 @@ def _opened_by(analysis: Analysis, names: list[str]) -> tuple[str, str | None]:
     if analysis.graphs is None and 2 * replayed > analysis.activity.duration.sum():
         return "kernels of replayed graphs", f"tracelens report {source} --capture CAPTURE_TRACE"
     if not table.has_shapes:
-        return "no shapes were recorded (record_shapes=True)", None
+        return f"no shapes were recorded ({table.recorder.shapes_option})", None
     ops = [name for name in names if "::" in name]
     if not ops:
         return "no perf model", None

@@ -210,9 +210,9 @@ def _cannot_answer(analysis: Analysis) -> tuple[Unanswered, ...]:
     table = analysis.trace.table
     missing = []
     if not table.has_stacks:
-        missing.append(Unanswered(question="which line of Python launched this", because="with_stack was off"))
+        missing.append(Unanswered(question="which line of Python launched this", because=table.recorder.no_stacks))
     if not table.has_shapes:
-        missing.append(Unanswered(question="FLOPs, bytes and roofline", because="record_shapes was off"))
+        missing.append(Unanswered(question="FLOPs, bytes and roofline", because=table.recorder.no_shapes))
     if not len(analysis.step_times):
         missing.append(Unanswered(question="time per step", because="no ProfilerStep or iteration annotations"))
     if analysis.device is None:

@@ -43,6 +43,14 @@ class MemoryLimit:
                 f"text from {_size(file_bytes)} of file, and --max-memory is {self.most_bytes / _GB:.3g} GB"
             )
 
+    def check_unpacked(self, source: str, unpacked_bytes: int) -> None:
+        """InputError when what a file unpacks to, on disk, is larger than the memory it would be read into."""
+        if unpacked_bytes > self.most_bytes:
+            raise InputError(
+                f"{source} unpacks to more than the {self.most_bytes / _GB:.3g} GB of --max-memory: unpack it first, "
+                "if it is what it should be"
+            )
+
 
 @contextmanager
 def hard_limit(gb: float | None, source: str) -> Iterator[None]:

@@ -11,7 +11,7 @@ _SIGNATURES = (
     (b"\x28\xb5\x2f\xfd", "zstd data: unpack it first (zstd -d)"),
     (b"BZh", "bzip2 data: unpack it first (bunzip2)"),
     (b"\xfd7zXZ\x00", "xz data: unpack it first (unxz)"),
-    (b"SQLite format 3\x00", f"a SQLite database (of Nsight Systems or rocprof): {_RECORD}"),
+    (b"SQLite format 3\x00", "a SQLite database, but not of Nsight Systems or rocprof: export the report again"),
     (b"\xff\xfe", "UTF-16 text: save it as UTF-8"),
     (b"\xfe\xff", "UTF-16 text: save it as UTF-8"),
     (b"<", "HTML or XML: hand over the profiler's JSON instead"),

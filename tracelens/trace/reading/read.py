@@ -1,30 +1,16 @@
-"""Reads a profiler trace, ``.json`` or ``.json.gz``, in pieces that are turned into columns and dropped."""
+"""Reads a trace of any profiler: unpacks the file, and hands it to the reader that recognizes its content."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from tracelens.errors import InputError
-from tracelens.trace.reading import metadata, other_formats
-from tracelens.trace.reading.bytestream import GZIP_MAGIC, ByteStream, GzipFile, MemoryStream, PlainFile
-from tracelens.trace.reading.chunks import Pieces
-from tracelens.trace.reading.event_columns import TableBuilder
-from tracelens.trace.reading.lookup import PieceIndex
+from tracelens.trace.reading import formats, other_formats
+from tracelens.trace.reading.chrome.event_list import PIECE_BYTES, EventList, Progress
 from tracelens.trace.reading.memory_limit import MemoryLimit, give_back_freed
-from tracelens.trace.table import Losses, TraceTable
-
-#: Called with (bytes of the file used, size of the file).
-Progress = Callable[[int, int], None]
-
-PIECE_BYTES = 512 * 1024
-_FIRST_BYTES = 64 * 1024
-_UTF8_MARK = b"\xef\xbb\xbf"
-_BLANK_BYTES = b" \t\r\n\x00"
-_ADVICE = "hand over what torch.profiler's export_chrome_trace wrote"
+from tracelens.trace.reading.source import Source
+from tracelens.trace.table import TraceTable
 
 
 def read_trace(
@@ -37,180 +23,26 @@ def read_trace(
     """The events of the file as columns, its metadata, and what was lost to damage.
 
     ``piece_bytes``: how much text is decoded at a time. ``max_memory_gb``: what the process may take (see
-    ``memory.MemoryLimit``). InputError when the file is missing, unreadable, empty, too large, or no profiler trace; a
-    damaged trace is read as far as it goes (``TraceTable.losses``).
+    ``memory_limit.MemoryLimit``). InputError when the file is missing, unreadable, empty, too large, or of no format
+    that a reader knows; a damaged trace is read as far as it goes (``TraceTable.losses``).
     """
     path = Path(path)
     try:
-        file = path.open("rb")
-    except OSError as error:
-        raise InputError(_cannot_open(path, error)) from error
-    try:
-        with file:
-            stream = _stream(path, file, MemoryLimit.of_gb(max_memory_gb))
-            table = _Reading(stream, path.name, piece_bytes, progress).table()
+        with Source.opened(
+            path, limit=MemoryLimit.of_gb(max_memory_gb), piece_bytes=piece_bytes, progress=progress
+        ) as source:
+            read = formats.reader_of(source)
+            if read is None and (what := other_formats.named(source.start, whole=source.is_whole)) is not None:
+                raise InputError(f"{source.name} is {what}")
+            table = read(source) if read is not None else _events(source)
             give_back_freed()
             return table
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
-def read_events(
-    events: Sequence[Mapping[str, Any]],
-    values: Mapping[str, Any] | None = None,
-    *,
-    source: str = "events",
-    piece_bytes: int = PIECE_BYTES,
-) -> TraceTable:
-    """A table from event dictionaries and the metadata around them, decoded as a file would be."""
-    text = json.dumps({**(values or {}), "traceEvents": list(events)})
-    return _Reading(MemoryStream(text.encode()), source, piece_bytes, None).table()
-
-
-def _cannot_open(path: Path, error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"there is no file {str(path)!r}"
-    if isinstance(error, IsADirectoryError):
-        return f"{str(path)!r} is a folder, not a trace file: name one, or compare its ranks by 'tracelens collectives'"
-    return f"{path.name} cannot be read: {error.strerror or error}"
-
-
-def _stream(path: Path, file: BinaryIO, limit: MemoryLimit) -> ByteStream:
-    start = file.read(2)
-    if not start:
-        raise InputError(f"{path.name} is empty: the profiler wrote nothing, record the trace again")
-    file.seek(0)
-    return GzipFile(path, file, limit) if start == GZIP_MAGIC else PlainFile(path, file, limit)
-
-
-class _Reading:
-    """One pass over one trace."""
-
-    def __init__(self, stream: ByteStream, source: str, piece_bytes: int, progress: Progress | None) -> None:
-        self._stream = stream
-        self._source = source
-        self._piece_bytes = max(piece_bytes, 1)
-        self._progress = progress
-        self._window = b""
-
-    def table(self) -> TraceTable:
-        position, in_object = self._find_list()
-        head = self._window[:position]
-        pieces = Pieces(
-            self._stream,
-            window=self._window[position:],
-            offset=position,
-            piece_bytes=self._piece_bytes,
-            in_object=in_object,
-        )
-        self._window = b""
-        builder = TableBuilder()
-        index = PieceIndex(self._stream, self._source)
-        for piece in pieces:
-            index.add(piece, builder.events_total)
-            builder.add(piece.events, piece.text_times)
-            if self._progress is not None:
-                self._progress(self._stream.consumed, self._stream.size)
-            del piece
-        self._stream.close()
-        if not in_object and builder.events_total and not builder.counts:
-            raise InputError(f"{self._source} is a JSON list without profiler events: {_ADVICE}")
-        around = metadata.Metadata(values={})
-        if in_object:
-            around = metadata.load_metadata(head.removeprefix(_UTF8_MARK), pieces.tail)
-        losses = self._losses(pieces, builder, around)
-        builder.signatures.forget_recorded()
-        columns: dict[str, Any] = builder.columns()
-        return TraceTable(
-            source=self._source,
-            **columns,
-            categories=builder.categories.values(),
-            names=builder.names.values(),
-            lanes=builder.lanes.values(),
-            signatures=builder.signatures,
-            flows=builder.flows(),
-            event_waits=builder.event_waits(),
-            allocations=builder.allocations(),
-            lookup=index,
-            metadata=around.values,
-            process_names=builder.process_names,
-            process_labels=builder.process_labels,
-            thread_names=builder.thread_names,
-            pair_ends=builder.pair_ends,
-            events_total=builder.events_total,
-            counts_by_phase=dict(builder.counts),
-            losses=losses,
-        )
-
-    def _find_list(self) -> tuple[int, bool]:
-        """(position behind the ``[`` of the event list, whether it is the ``traceEvents`` of an object)."""
-        self._grow(_FIRST_BYTES)
-        text = self._window.removeprefix(_UTF8_MARK)
-        start = len(self._window) - len(text.lstrip(_BLANK_BYTES))
-        if (what := other_formats.named(text, whole=len(text) < _FIRST_BYTES)) is not None:
-            raise InputError(f"{self._source} is {what}")
-        first = self._window[start : start + 1]
-        if first == b"[":
-            return start + 1, False
-        if first != b"{":
-            raise InputError(self._no_json(text))
-        while (position := metadata.find_events(self._window[start:])) is None:
-            if not self._grow(2 * len(self._window)):
-                position = metadata.first_events(self._window[start:])
-                if position is None:
-                    raise InputError(self._no_events(self._window[start:]))
-                break
-        return start + position, True
-
-    def _grow(self, size: int) -> bool:
-        """Reads on to ``size`` bytes; False when there was nothing left."""
-        before = len(self._window)
-        parts, length = [self._window], before
-        while length < size and (block := self._stream.read()):
-            parts.append(block)
-            length += len(block)
-        self._window = b"".join(parts)
-        return length > before
-
-    def _no_json(self, text: bytes) -> str:
-        if not text.strip(_BLANK_BYTES):
-            return f"{self._source} holds nothing but white space: record the trace again"
-        what = "is text, but no JSON" if text[:200].isascii() and b"\x00" not in text[:200] else "is no JSON"
-        return f"{self._source} {what}: {_ADVICE}"
-
-    def _no_events(self, text: bytes) -> str:
-        values = metadata.load_object(text)
-        if values is None:
-            return (
-                f"{self._source} starts like JSON but is damaged or cut off before any 'traceEvents': record it again"
-            )
-        if "nodes" in values and "schema" in values:
-            return f"{self._source} is a PyTorch execution trace (it has no 'traceEvents'): {_ADVICE}"
-        keys = ", ".join(repr(key[:40]) for key in list(values)[:4])
-        return f"{self._source} is JSON without a list 'traceEvents' (it has {keys or 'nothing'}): {_ADVICE}"
-
-    def _losses(self, pieces: Pieces, builder: TableBuilder, around: metadata.Metadata) -> Losses:
-        damaged = pieces.damaged_events + builder.no_events + builder.untimed_events
-        repaired = pieces.repairs + builder.repaired_durations + around.repairs
-        truncated = pieces.tail is None or self._stream.truncated
-        notes = [f"{problem}; what was readable before it is used" for problem in self._stream.problems]
-        if truncated:
-            where = (
-                f"inside event {builder.events_total + 1:,}" if pieces.unfinished else "before its list of events does"
-            )
-            notes.append(f"the file ends {where}; {builder.events_total:,} events are used")
-        notes += [
-            f"{count:,} {one if count == 1 else many}"
-            for count, one, many in (
-                (pieces.damaged_events, "event is damaged and left out", "events are damaged and left out"),
-                (builder.no_events, "element of the list is no event", "elements of the list are no events"),
-                (builder.untimed_events, "event has no usable time", "events have no usable time"),
-                (builder.repaired_durations, "impossible duration is now 0", "impossible durations are now 0"),
-                (builder.unmatched_pairs, "begin or end has no counterpart", "begins and ends have no counterpart"),
-                (pieces.repairs, "value was put right", "values were put right"),
-            )
-            if count
-        ]  # fmt: skip
-        if not around.is_whole:
-            notes.append("the metadata around the events is damaged; part of it is lost")
-        return Losses(damaged_events=damaged, truncated=truncated, notes=tuple(notes), repaired=repaired)
+def _events(source: Source) -> TraceTable:
+    """Kineto's JSON, whatever its damage: what no other reader claims is read as such, or refused in its words."""
+    return EventList(
+        source.stream, source.name, start=source.start, piece_bytes=source.piece_bytes, progress=source.progress
+    ).table()

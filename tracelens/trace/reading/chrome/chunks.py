@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tracelens.trace.reading import metadata
 from tracelens.trace.reading.bytestream import ByteStream
-from tracelens.trace.reading.decode import (
+from tracelens.trace.reading.chrome import metadata
+from tracelens.trace.reading.chrome.decode import (
     AnyEvent,
     decode_each,
     decode_events,
@@ -23,9 +23,9 @@ from tracelens.trace.reading.decode import (
     split_elements,
     trailing_position,
 )
-from tracelens.trace.reading.event_columns import needs_text_times
-from tracelens.trace.reading.repair import repaired
-from tracelens.trace.reading.salvage import salvaged
+from tracelens.trace.reading.chrome.event_columns import needs_text_times
+from tracelens.trace.reading.chrome.repair import repaired
+from tracelens.trace.reading.chrome.salvage import salvaged
 
 _BORDER = re.compile(rb'\}\s*+,\s*+(?=\{\s*+"[A-Za-z])')
 _BLANK = re.compile(rb"[\s\x00]*")

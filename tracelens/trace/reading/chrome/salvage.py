@@ -9,8 +9,8 @@ from itertools import islice
 
 import msgspec
 
-from tracelens.trace.reading.decode import is_truncation, trailing_position
-from tracelens.trace.reading.repair import repaired
+from tracelens.trace.reading.chrome.decode import is_truncation, trailing_position
+from tracelens.trace.reading.chrome.repair import repaired
 
 _BETWEEN = re.compile(rb"[\s,\x00]*")
 _SEPARATOR = re.compile(rb"[\s\x00]*+([,\]{]|\Z)")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
-from tracelens.trace.reading.decode import (
+from tracelens.trace.reading.chrome.decode import (
     ABSENT,
     SIGNATURE_FIELDS,
     AnyEvent,
@@ -45,7 +45,8 @@ _PARTS_PER_BLOCK = 64
 _MOST_CATEGORIES = 32_000
 _MORE_CATEGORIES = "(more categories)"
 
-_COLUMNS: dict[str, Any] = {
+#: The columns of a table, and what each is made of.
+COLUMNS: dict[str, Any] = {
     "kind": np.uint8, "category": np.int16, "name": np.int32, "lane": np.int32,
     "start_ns": np.int64, "duration_ns": np.int64, "stream": np.int32, "correlation": np.int64,
     "external_id": np.int64, "sequence_number": np.int64, "signature": np.int32, "device": np.int32,
@@ -151,7 +152,7 @@ class TableBuilder:
         self._pointers: Codes[str] = Codes()
         self._open: dict[tuple[Identifier, Identifier], list[tuple[int, AnyEvent]]] = {}
         self._stray_ends = 0
-        self._parts: dict[str, list[Array]] = {key: [] for key in _COLUMNS}
+        self._parts: dict[str, list[Array]] = {key: [] for key in COLUMNS}
         self._small_parts = 0
         self._flow_parts: dict[str, list[Array]] = {key: [] for key in _FLOW_COLUMNS}
         self._wait_parts: dict[str, list[Array]] = {key: [] for key in _WAIT_COLUMNS}
@@ -198,7 +199,7 @@ class TableBuilder:
 
     def columns(self) -> dict[str, Array]:
         """Every column of ``TraceTable`` but ``flows``; the builder is empty afterwards."""
-        joined = _joined(self._parts, _COLUMNS)
+        joined = _joined(self._parts, COLUMNS)
         if self.pair_ends:
             order = np.argsort(joined["file_index"], kind="stable")
             joined = {key: column[order] for key, column in joined.items()}
@@ -243,7 +244,7 @@ class TableBuilder:
         self._fill_streams(row["stream"], kind, events)
         self._add_waits([events[i] for i in np.flatnonzero(kind == Kind.SYNC).tolist()])
         for key, column in row.items():
-            self._parts[key].append(column.astype(_COLUMNS[key], copy=False))
+            self._parts[key].append(column.astype(COLUMNS[key], copy=False))
         self._small_parts += 1
         if self._small_parts == _PARTS_PER_BLOCK:
             for parts in self._parts.values():

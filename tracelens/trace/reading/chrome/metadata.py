@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tracelens.trace.reading.repair import STRING, repaired
+from tracelens.trace.reading.chrome.repair import STRING, repaired
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
 _OPENING = re.compile(rb"\s*+:\s*+\[")

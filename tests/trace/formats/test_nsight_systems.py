@@ -1,0 +1,143 @@
+"""Databases of Nsight Systems: the same kernels as a plain query finds, ops of emit_nvtx, several processes."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.trace.formats.rewritten import BLOCK, DEVICE, EXAMPLE, GRID, database, kernel_table, nsight_systems, sums
+from tracelens.errors import InputError
+from tracelens.trace.reading.read import read_trace
+from tracelens.trace.table import Kind, TraceTable, kind_of_category
+
+QUERY = """
+SELECT s.value, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds s ON s.id = demangledName
+"""
+COPIES = "SELECT start, end, bytes FROM CUPTI_ACTIVITY_KIND_{}"
+
+
+def device_rows(table: TraceTable, *categories: str) -> list[tuple[str, int, int]]:
+    rows = table.rows_of([kind_of_category(c) for c in categories or DEVICE]).tolist()
+    base = table.base_ns
+    return [
+        (table.name_of(r), base + int(table.start_ns[r]), base + int(table.start_ns[r] + table.duration_ns[r]))
+        for r in rows
+    ]
+
+
+@pytest.fixture(scope="module")
+def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nsight_systems(tmp_path_factory.mktemp("nsys") / "report.bin")
+
+
+def test_the_same_run_gives_the_same_kernel_table(rewritten: Path) -> None:
+    there, here = kernel_table(EXAMPLE).copy(), kernel_table(rewritten).copy()
+    for frame in (there, here):
+        frame["kernel_name"] = frame["kernel_name"].str.replace(r"^(Mem\w+ ?\w*).*", r"\1", regex=True)
+    pd.testing.assert_frame_equal(here, there)
+
+
+def test_ops_have_the_shapes_and_numbers_that_emit_nvtx_wrote(rewritten: Path) -> None:
+    table, there = read_trace(rewritten), read_trace(EXAMPLE)
+
+    def ops(t: TraceTable) -> set[tuple[object, ...]]:
+        rows = t.rows_of([Kind.CPU_OP]).tolist()
+        return {
+            (t.name_of(r), t.signature_of(r).shapes, int(t.sequence_number[r]), int(t.start_ns[r] + t.base_ns))
+            for r in rows
+        }
+
+    found = ops(table)
+    assert len(found) > 100
+    assert {each[:3] for each in found} == {each[:3] for each in ops(there)}
+    assert table.has_shapes
+    assert table.used_device().name == "NVIDIA B200"
+
+
+def test_events_show_grid_and_device(rewritten: Path) -> None:
+    table = read_trace(rewritten)
+    row = int(table.rows_of([Kind.KERNEL])[0])
+    event = table.event(row)
+    assert (event["args"]["grid"], event["args"]["block"]) == ([*GRID], [*BLOCK])
+    assert {"device", "stream", "correlation"} <= set(event["args"])
+
+
+def test_correlations_of_two_processes_do_not_meet(tmp_path: Path) -> None:
+    kernel = "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT, demangledName INT"
+    path = database(
+        tmp_path / "two.sqlite",
+        {
+            "CUPTI_ACTIVITY_KIND_KERNEL": (kernel, [(20, 30, 0, 1, 7, 5, 1 << 24, 1), (25, 40, 0, 1, 7, 5, 2 << 24, 1)]),
+            "CUPTI_ACTIVITY_KIND_RUNTIME": (
+                "start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT",
+                [(10, 12, 0, (1 << 24) + 3, 5, 2), (11, 13, 0, (2 << 24) + 4, 5, 2)],
+            ),
+            "StringIds": ("id INTEGER, value TEXT", [(1, "k"), (2, "cudaLaunchKernel_v7000")]),
+        },
+    )  # fmt: skip
+    table = read_trace(path)
+    calls, kernels = table.rows_of([Kind.RUNTIME]), table.rows_of([Kind.KERNEL])
+    assert table.correlation[calls].tolist() == table.correlation[kernels].tolist()
+    assert len(set(table.correlation[kernels].tolist())) == 2
+    assert len(set(table.stream[kernels].tolist())) == 2, "two contexts of one device have streams of their own"
+    assert table.name_of(int(calls[0])) == "cudaLaunchKernel"
+    assert [table.pid_of(int(row)) for row in calls] == [1, 2]
+
+
+def test_what_would_run_in_the_database_is_not_read(tmp_path: Path) -> None:
+    """A view that never ends in the place of a table, and a column that is computed."""
+    path = tmp_path / "view.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(
+        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS (SELECT 1 UNION ALL SELECT start + 1 FROM n) "
+        "SELECT start, start + 1 AS end, 0 AS deviceId, 1 AS demangledName FROM n"
+    )
+    connection.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT, end INT AS (length(zeroblob(900000000))))")
+    connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start) VALUES (1)")
+    connection.commit()
+    connection.close()
+    table = read_trace(path)
+    assert len(table) == 1
+    assert table.duration_ns.tolist() == [0]
+
+
+def test_a_database_without_events_or_of_another_program_is_refused(tmp_path: Path) -> None:
+    path = database(tmp_path / "empty.sqlite", {"CUPTI_ACTIVITY_KIND_KERNEL": ("start INT, end INT", [])})
+    with pytest.raises(InputError, match=r"empty\.sqlite is a database of Nsight Systems, but no event"):
+        read_trace(path)
+    with pytest.raises(InputError, match=r"other\.sqlite is a SQLite database, but not of"):
+        read_trace(database(tmp_path / "other.sqlite", {"cookies": ("id INT", [(1,)])}))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["nsys-ai/mfu_2gpu_after", "flashinfer-bench_nsys/40_LayerNorm_custom", "flashinfer-bench_nsys/1_Square_matrix_multiplication__reference"])  # fmt: skip
+def test_real_reports_have_the_kernels_of_a_plain_query(name: str, shared_traces: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plain.sqlite"
+    packed = shared_traces / "more" / f"{name}.sqlite.gz"
+    with gzip.open(packed) as source, path.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    connection = sqlite3.connect(path)
+    plain = connection.execute(QUERY).fetchall()
+    others = {
+        kind: connection.execute(COPIES.format(kind)).fetchall()
+        for kind in ("MEMCPY", "MEMSET")
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (f"CUPTI_ACTIVITY_KIND_{kind}",)).fetchall()
+    }
+    connection.close()
+    table = read_trace(packed)
+    assert sums(device_rows(table, "kernel")) == sums(plain)
+    for kind, rows in others.items():
+        found = device_rows(table, f"gpu_{kind.lower()}")
+        assert sorted(each[1:] for each in found) == sorted(each[:2] for each in rows)
+    busy = sums(device_rows(table))[2]
+    assert (
+        busy
+        == sums(
+            [("", *row[:2]) for row in (*[each[1:] for each in plain], *(r for rows in others.values() for r in rows))]
+        )[2]
+    )

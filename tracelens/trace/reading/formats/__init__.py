@@ -1,0 +1,30 @@
+"""The trace formats of profilers, one file each."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+
+from tracelens.registry import Registry
+from tracelens.trace.reading.formats.base import Reader
+from tracelens.trace.reading.source import Source
+
+ENTRY_POINTS = "tracelens.readers"
+
+
+@functools.cache
+def readers() -> Registry:
+    """Every reader by the name of its format, of this package and of installed ones, which come first."""
+    own = Registry.collect_below("reader", __name__)
+    others = [entry.load() for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)]
+    installed = Registry.collect("reader", others)
+    return Registry("reader", {**installed, **{key: own[key] for key in own if key not in installed}})
+
+
+def reader_of(source: Source) -> Reader | None:
+    """The reader that recognizes the content; None where none does."""
+    for claim in readers().values():
+        if claim.options["recognizes"](source):
+            found: Reader = claim.target
+            return found
+    return None

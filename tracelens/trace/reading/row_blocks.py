@@ -1,0 +1,178 @@
+"""A table from columns: for formats that hold their events by kind, not in one list of objects."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.errors import InputError
+from tracelens.trace.extended import made_event
+from tracelens.trace.reading.chrome.event_columns import COLUMNS, TIME_LIMIT_NS, Codes, TableBuilder
+from tracelens.trace.signatures import SignatureStore
+from tracelens.trace.table import Identifier, Losses, Recorder, TraceTable, kind_of_category
+
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+# From here on (52 days) times count from the earliest: as µs, a float keeps less than a ns of them.
+_EPOCH_NS = 2**52
+
+
+class RowBlocks:
+    """Collects blocks of events of one category each; ``table()`` joins them.
+
+    ``details`` of a block are what ``TraceTable.args`` shows beside the columns, by the name that Kineto gives it
+    (``grid``, ``block``): one row of an array per event.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self.names: Codes[str] = Codes()
+        self.lanes: Codes[tuple[Identifier, Identifier]] = Codes()
+        self.signatures = SignatureStore()
+        self.process_names: dict[Identifier, str] = {}
+        self.process_labels: dict[Identifier, str] = {}
+        self.thread_names: dict[tuple[Identifier, Identifier], str] = {}
+        self.notes: list[str] = []
+        self.metadata: dict[str, Any] = {}
+        self._categories: Codes[str] = Codes()
+        self._parts: dict[str, list[Array]] = {key: [] for key in COLUMNS}
+        self._details: list[tuple[int, Mapping[str, Array]]] = []
+        self._rows = 0
+        self._untimed = 0
+        self._repaired = 0
+
+    def add(
+        self,
+        category: str,
+        *,
+        start_ns: Ints,
+        end_ns: Ints,
+        details: Mapping[str, Array] | None = None,
+        **columns: Array | int,
+    ) -> None:
+        """Events of one category: ``name``, ``lane`` (codes) and any other column of ``TraceTable``, -1 by default.
+
+        Events without a usable time are left out, negative durations are 0; both are counted.
+        """
+        usable = (np.abs(start_ns) < TIME_LIMIT_NS) & (np.abs(end_ns) < TIME_LIMIT_NS)
+        self._untimed += int((~usable).sum())
+        duration = np.where(usable, end_ns, 0) - np.where(usable, start_ns, 0)
+        self._repaired += int((duration < 0).sum())
+        (code,) = self._categories.of([category])
+        given: dict[str, Any] = {
+            **columns,
+            "kind": int(kind_of_category(category)),
+            "category": code,
+            "start_ns": start_ns,
+            "duration_ns": np.maximum(duration, 0),
+            "file_index": np.arange(self._rows, self._rows + len(start_ns)),
+        }
+        for key, dtype in COLUMNS.items():
+            values = np.broadcast_to(np.asarray(given.get(key, -1)), start_ns.shape)[usable]
+            self._parts[key].append(_fitting(values, dtype))
+        if details:
+            self._details.append((self._rows, details))
+        self._rows += len(start_ns)
+
+    def name_codes(self, texts: Iterable[str]) -> Ints:
+        """Codes of names, one per event."""
+        return np.array(self.names.of(list(texts)), np.int64)
+
+    def lane_codes(self, pids: Array, tids: Array) -> Ints:
+        """Codes of lanes, by the process and the thread of each event."""
+        return coded_pairs(pids, tids, lambda pid, tid: self.lanes.of([(pid, tid)])[0])
+
+    def table(self, recorder: Recorder, *, truncated: bool = False) -> TraceTable:
+        """All blocks; InputError when they hold no events."""
+        columns: dict[str, Any] = {
+            key: np.concatenate(parts) if parts else np.zeros(0, COLUMNS[key]) for key, parts in self._parts.items()
+        }
+        self._parts.clear()
+        if not len(columns["start_ns"]):
+            raise InputError(f"{self._source} is {recorder.file}, but no event in it has a time: record again")
+        base = int(columns["start_ns"].min())
+        if base >= _EPOCH_NS:
+            columns["start_ns"] -= base
+            self.metadata["baseTimeNanoseconds"] = base
+        notes = list(self.notes)
+        for count, one, many in (
+            (self._untimed, "event has no usable time", "events have no usable time"),
+            (self._repaired, "impossible duration is now 0", "impossible durations are now 0"),
+        ):
+            notes += [f"{count:,} {one if count == 1 else many}"] if count else []
+        self.signatures.forget_recorded()
+        nothing = TableBuilder()
+        lookup = _ColumnEvents(details=self._details)
+        lookup.table = TraceTable(
+            source=self._source,
+            **columns,
+            categories=self._categories.values(),
+            names=self.names.values(),
+            lanes=self.lanes.values(),
+            signatures=self.signatures,
+            flows=nothing.flows(),
+            event_waits=nothing.event_waits(),
+            allocations=nothing.allocations(),
+            lookup=lookup,
+            metadata=self.metadata,
+            process_names=self.process_names,
+            process_labels=self.process_labels,
+            thread_names=self.thread_names,
+            events_total=self._rows,
+            counts_by_phase={"X": self._rows},
+            losses=Losses(
+                damaged_events=self._untimed, truncated=truncated, notes=tuple(notes), repaired=self._repaired
+            ),
+            recorder=recorder,
+        )
+        return lookup.table
+
+
+def coded_pairs(first: Array, second: Array, code: Callable[[int, int], int]) -> Ints:
+    """``code(a, b)`` per event, asked once for each distinct pair."""
+    if not len(first):
+        return np.zeros(0, np.int64)
+    pairs, inverse = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
+    codes = np.array([code(a, b) for a, b in pairs.T.tolist()], np.int64)
+    return codes[inverse.reshape(-1)]
+
+
+def coded(values: Array, code: Callable[[int], int]) -> Ints:
+    """``code(a)`` per event, asked once for each distinct value."""
+    distinct, inverse = np.unique(values, return_inverse=True)
+    return np.array([code(value) for value in distinct.tolist()], np.int64)[inverse.reshape(-1)]
+
+
+def _fitting(values: Array, dtype: Any) -> Array:
+    """As the column's type; -1 where a value is too large for it."""
+    info = np.iinfo(dtype)
+    if values.dtype != dtype and len(values) and (values.max() > info.max or values.min() < info.min):
+        values = np.where((values > info.max) | (values < info.min), -1, values)
+    return values.astype(dtype)
+
+
+@dataclass(slots=True, eq=False)
+class _ColumnEvents:
+    """Events made from the columns of a table, and the details of their blocks."""
+
+    details: list[tuple[int, Mapping[str, Array]]]
+    table: TraceTable | None = None
+
+    def event(self, file_index: int) -> dict[str, Any]:
+        table = self.table
+        row = -1 if table is None else int(np.searchsorted(table.file_index, file_index))
+        if table is None or row == len(table) or table.file_index[row] != file_index:
+            return {}
+        event = made_event(table, row)
+        block = bisect_right(self.details, file_index, key=lambda each: each[0]) - 1
+        if block >= 0:
+            first, details = self.details[block]
+            for key, values in details.items():
+                if file_index - first < len(values):
+                    event["args"][key] = values[file_index - first].tolist()
+        return event

@@ -1,0 +1,130 @@
+"""Tables of a SQLite database that somebody else wrote, as columns: read only, and no more than its file can hold."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.errors import InputError
+from tracelens.trace.reading.source import Source
+
+MAGIC = b"SQLite format 3\x00"
+Ints = npt.NDArray[np.int64]
+#: A missing value of an integer column.
+ABSENT = -1
+# Text and blobs beyond this are not names: SQLite refuses them.
+_LONGEST_TEXT_BYTES = 16 << 20
+_ROWS = 20_000
+# A row takes at least its length, its number, a header and a value.
+_LEAST_ROW_BYTES = 4
+_ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_FUNCTION})
+
+
+class Database:
+    """What readers ask of a database: the integer columns of a table, and texts by their number.
+
+    All SQL is made of names that stand in this package. Only plain tables are read: a view, a virtual table or a
+    generated column would run what the file says.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, source: Source, file_bytes: int) -> None:
+        self._connection = connection
+        self._source = source
+        self._file_bytes = file_bytes
+        self._most_rows = file_bytes // _LEAST_ROW_BYTES
+        tables = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchmany(_ROWS)
+        self.tables = frozenset(name for name, sql in tables if isinstance(sql, str) and sql.startswith("CREATE TABLE"))
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Names of a table's stored columns; none when there is no such table."""
+        if table not in self.tables:
+            return frozenset()
+        found = self._connection.execute(f'PRAGMA table_xinfo("{table}")').fetchmany(_ROWS)
+        return frozenset(name for _, name, _, _, _, _, hidden in found if not hidden)
+
+    def integers(self, table: str, *wanted: str) -> dict[str, Ints]:
+        """Columns of a table, in the order of its rows; all ``ABSENT`` where the table does not have one."""
+        there = self.columns(table)
+        known = [name for name in wanted if name in there]
+        found = {name: np.zeros(0, np.int64) for name in wanted}
+        if known:
+            spelled = ", ".join(f'COALESCE(CAST("{name}" AS INTEGER), {ABSENT})' for name in known)
+            parts = [
+                np.array(rows, np.int64).reshape(len(rows), len(known))
+                for rows in self._rows(f'SELECT {spelled} FROM "{table}"')  # noqa: S608
+            ]
+            if parts:
+                block = np.concatenate(parts)
+                found = {name: np.full(len(block), ABSENT) for name in wanted}
+                found |= {name: np.ascontiguousarray(block[:, i]) for i, name in enumerate(known)}
+        return found
+
+    def texts(self, table: str, *wanted: str) -> list[tuple[str, ...]]:
+        """Columns of a small table as text; empty where the table does not have one."""
+        there = self.columns(table)
+        if not there.intersection(wanted):
+            return []
+        spelled = ", ".join(f"COALESCE(CAST(\"{name}\" AS TEXT), '')" if name in there else "''" for name in wanted)
+        return [row for rows in self._rows(f'SELECT {spelled} FROM "{table}"') for row in rows]  # noqa: S608
+
+    def text_of(self, table: str, key: str, value: str, numbers: Iterable[int]) -> dict[int, str]:
+        """The texts of some numbers: ``value`` of the rows whose ``key`` each is."""
+        if not {key, value} <= self.columns(table):
+            return {}
+        wanted = set(numbers)
+        statement = f'SELECT CAST("{key}" AS INTEGER), CAST("{value}" AS TEXT) FROM "{table}"'  # noqa: S608
+        return {
+            number: text
+            for rows in self._rows(statement)
+            for number, text in rows
+            if number in wanted and text is not None
+        }
+
+    def _rows(self, statement: str) -> Iterator[list[tuple[Any, ...]]]:
+        cursor = self._connection.execute(statement)
+        cursor.arraysize = _ROWS
+        count = 0
+        while rows := cursor.fetchmany():
+            count += len(rows)
+            if count > self._most_rows:
+                raise InputError(f"{self._source.name} is damaged: a table of it has more rows than fit into the file")
+            self._source.limit.check(self._source.name, text_bytes=self._file_bytes, file_bytes=self._file_bytes)
+            yield rows
+
+
+@contextmanager
+def opened(source: Source) -> Iterator[Database]:
+    """The database of a file; InputError where SQLite finds it damaged."""
+    path = source.file()
+    try:
+        with closing(_connection(path)) as connection:
+            yield Database(connection, source, path.stat().st_size)
+    except (sqlite3.Error, OverflowError) as error:
+        raise InputError(f"{source.name} is a SQLite database, but damaged ({error}): export it again") from error
+
+
+def holds(source: Source, *tables: str) -> bool:
+    """Whether the content is a database with one of these tables."""
+    if not source.start.startswith(MAGIC):
+        return False
+    try:
+        with opened(source) as database:
+            return not database.tables.isdisjoint(tables)
+    except InputError:
+        return False
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT_BYTES)
+    for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0", "temp_store=MEMORY"):
+        connection.execute(f"PRAGMA {pragma}")
+    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY)
+    return connection
