@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from tests.report.headless import Browser
 from tracelens.analysis.verdict.summary import (
     Busy,
     CategoryRow,
@@ -25,6 +27,17 @@ from tracelens.analysis.verdict.summary import (
     Unanswered,
     Utilization,
 )
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One tab for all tests that look at pages."""
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    try:
+        yield opened
+    finally:
+        opened.close()
+
 
 HOSTILE = "=cmd|' /C calc'!A1\x1b[2J\x00<b>&"
 STATISTICS = ("mean", "median", "std", "min", "max")

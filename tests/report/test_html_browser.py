@@ -1,132 +1,17 @@
-"""The page in a real browser: headless Chromium, asked over its remote debugging pipe."""
+"""The page in a real browser."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tracelens
+from tests.report.headless import SECONDS, Browser, needs_browser
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path (Debian: apt-get install chromium)"),
-]
-SECONDS = 60
-
-
-class Browser:
-    """One tab. ``heard`` keeps every event, so that a test can say that nothing was requested or complained about."""
-
-    def __init__(self, profile: Path) -> None:
-        to_browser, commands = os.pipe()
-        answers, from_browser = os.pipe()
-
-        def wire() -> None:
-            # The browser reads commands from descriptor 3 and writes to 4
-            os.dup2(os.dup(to_browser), 3)
-            os.dup2(os.dup(from_browser), 4)
-
-        self.process = subprocess.Popen(
-            [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars",
-             "--disable-background-networking", f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"],
-            pass_fds=(3, 4, to_browser, from_browser), preexec_fn=wire, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(to_browser)
-        os.close(from_browser)
-        self.commands, self.answers = commands, answers
-        self.buffer = b""
-        self.number = 0
-        self.session: str | None = None
-        self.heard: list[dict[str, Any]] = []
-        os.set_blocking(answers, False)
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        self.number += 1
-        message = {"id": self.number, "method": method, "params": params}
-        if self.session is not None:
-            message["sessionId"] = self.session
-        os.write(self.commands, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + SECONDS
-        while True:
-            answer = self.message(deadline)
-            if answer.get("id") == self.number:
-                assert "error" not in answer, answer
-                return answer["result"]
-            self.heard.append(answer)
-
-    def message(self, deadline: float) -> dict[str, Any]:
-        while b"\0" not in self.buffer:
-            try:
-                piece = os.read(self.answers, 1 << 16)
-                assert piece, "the browser ended"
-                self.buffer += piece
-            except BlockingIOError:
-                assert time.monotonic() < deadline, "the browser does not answer"
-                time.sleep(0.005)
-        one, _, self.buffer = self.buffer.partition(b"\0")
-        return json.loads(one)
-
-    def evaluate(self, expression: str) -> Any:
-        result = self.call(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True, userGesture=True
-        )
-        assert "exceptionDetails" not in result, result["exceptionDetails"]
-        return result["result"].get("value")
-
-    def open(self, path: Path) -> None:
-        self.call("Page.navigate", url=path.as_uri())
-        deadline = time.monotonic() + SECONDS
-        while not self.evaluate("document.readyState === 'complete' && document.body.dataset.ready === 'yes'"):
-            assert time.monotonic() < deadline, f"the page did not get ready: {self.complaints()}"
-            time.sleep(0.02)
-
-    def click(self, selector: str) -> None:
-        """With the mouse, in the middle of the first element found: what covers it would get the click instead."""
-        box = self.evaluate(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-            "const b = e.getBoundingClientRect(); return {x: b.x + b.width / 2, y: b.y + b.height / 2}; })()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **box)
-
-    def texts(self, selector: str) -> list[str]:
-        return self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)")
-
-    def complaints(self) -> list[str]:
-        wrong = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-        return [json.dumps(event["params"]) for event in self.heard if event.get("method") in wrong]
-
-    def requests(self) -> list[str]:
-        sent = [e["params"]["request"]["url"] for e in self.heard if e.get("method") == "Network.requestWillBeSent"]
-        return [url for url in sent if not url.startswith("data:")]
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait(timeout=20)
-        os.close(self.commands)
-        os.close(self.answers)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    opened = Browser(tmp_path_factory.mktemp("profile"))
-    try:
-        yield opened
-    finally:
-        opened.close()
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +39,13 @@ def column(browser: Browser, table: str, header: str) -> int:
 def test_the_page_makes_no_request_and_has_no_complaint(page, written):
     assert page.requests() == [written.as_uri()]
     assert page.complaints() == []
-    for selector in ("#timeline-drawing button", "#icicle-drawing .hit", "#ops thead button", "#ops .open"):
+    for selector in (
+        "#timeline-drawing button",
+        "#timeline-drawing .top",
+        "#icicle-drawing .hit",
+        "#ops thead button",
+        "#ops .open",
+    ):
         page.click(selector)
     assert page.requests() == [written.as_uri()]
     assert page.complaints() == []
@@ -227,17 +118,71 @@ def test_the_tree_zooms_into_a_box_and_back(page):
     assert page.texts("#icicle-drawing .crumbs") == ["rank0.json.gz"]
 
 
-def test_the_timeline_zooms_and_a_box_of_it_finds_its_kernel(page):
-    whole = len(page.texts("#timeline-drawing .hit"))
-    for _ in range(3):
-        page.click("#timeline-drawing .controls button:first-child")
-    assert 0 < len(page.texts("#timeline-drawing .hit")) < whole
-    page.click("#timeline-drawing .controls button:nth-child(5)")
-    assert len(page.texts("#timeline-drawing .hit")) == whole
-    page.click("#timeline-drawing .hit")
-    wanted = page.evaluate("document.querySelector('#kernels-tools input').value")
-    assert wanted
-    assert set(page.texts("#kernels tbody tr > td:first-child")) == {wanted}
+def shown_stretch(page: Browser) -> tuple[float, float]:
+    """What the timeline shows, in ms."""
+    first, last = page.texts("#timeline-drawing .controls .count")[-1].split(" to ")
+    return tuple(float(text.split()[0]) / (1 if text.endswith("ms") else 1000) for text in (first, last))  # type: ignore[return-value]
+
+
+def timeline_box(page: Browser) -> dict[str, float]:
+    return page.evaluate(
+        "(() => { const c = document.querySelector('#timeline-drawing .top'); c.scrollIntoView({block: 'center'});"
+        "const b = c.getBoundingClientRect(); return {x: b.x, y: b.y, width: b.width, height: b.height}; })()"
+    )
+
+
+def settled(page: Browser) -> None:
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def test_the_wheel_the_keys_and_the_buttons_zoom_the_timeline_and_dragging_moves_it(page):
+    first, last = shown_stretch(page)
+    assert (first, last) == (0, 16.392)
+    box = timeline_box(page)
+    x, y = box["x"] + box["width"] / 2, box["y"] + 60
+    for at in (x - 5, x):
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=at, y=y)
+    page.call("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=-200)
+    settled(page)
+    by_wheel = shown_stretch(page)
+    assert 0 < by_wheel[0] < by_wheel[1] < 16.392
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="w", text="w")
+    settled(page)
+    by_key = shown_stretch(page)
+    assert by_wheel[0] < by_key[0] < by_key[1] < by_wheel[1]
+    for kind, at in (("mousePressed", x), ("mouseMoved", x - 200), ("mouseReleased", x - 200)):
+        page.call("Input.dispatchMouseEvent", type=kind, x=at, y=y, button="left", buttons=1, clickCount=1)
+    settled(page)
+    moved = shown_stretch(page)
+    assert moved[0] > by_key[0]
+    assert moved[1] - moved[0] == pytest.approx(by_key[1] - by_key[0], abs=0.002)
+    page.click("#timeline-drawing .controls button:nth-of-type(5)")
+    settled(page)
+    assert shown_stretch(page) == (0, 16.392)
+
+
+def test_the_search_of_the_timeline_leads_to_a_box_and_that_to_its_row(page):
+    page.click("#timeline-drawing .controls input")
+    page.call("Input.insertText", text="GemmPipeline")
+    assert int(page.texts("#timeline-drawing .controls .count")[0].split(" found, ")[0]) > 5
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter")
+    settled(page)
+    details = page.texts("#timeline-drawing .details")[0]
+    assert "GroupedGemmKernel" in details
+    assert "launched by primus_turbo_cpp_extension::ck_grouped_gemm" in details
+    assert "before it began" in details
+    page.click("#timeline-drawing .details button")
+    assert page.texts("#ops tr.found td")[0].endswith("primus_turbo::grouped_gemm_impl")
+
+
+def test_another_step_of_the_timeline_can_be_chosen(page):
+    steps = page.texts("#timeline-drawing select option")
+    assert len(steps) == 3
+    assert steps[0] == "step 10, 16.392 ms (typical)"
+    page.evaluate("(() => { const s = document.querySelector('#timeline-drawing select'); s.value = '1';"
+                  "s.dispatchEvent(new Event('change')); })()")  # fmt: skip
+    settled(page)
+    assert f"{shown_stretch(page)[1]:.3f} ms" in steps[1]
 
 
 def test_a_table_copies_as_markdown(page):
@@ -303,7 +248,7 @@ def test_names_of_a_trace_stay_text(browser, tmp_path):
     written = tracelens.report(trace).to_html(tmp_path / "hostile.html")
     browser.heard.clear()
     browser.open(written)
-    for selector in ("#ops thead button", "#ops .open", "#icicle-drawing .hit", "#timeline-drawing .hit"):
+    for selector in ("#ops thead button", "#ops .open", "#icicle-drawing .hit", "#timeline-drawing .top"):
         browser.click(selector)
     browser.evaluate("document.querySelectorAll('#ops .open').forEach((opener) => opener.click())")
     assert browser.evaluate("window.hit === undefined")

@@ -139,16 +139,28 @@ def test_the_data_holds_every_row_and_an_explanation_of_each(moe_page, moe):
 
 
 def test_the_timeline_and_the_tree_hold_the_device_time(moe_page, moe):
-    timeline, tree = moe_page.data["timeline"], moe_page.data["icicle"]
+    timeline, tree = moe_page.data["timeline"][0], moe_page.data["icicle"]
     activity = moe.result.activity
     assert tree["time"][0] == int(activity.duration.sum())
     assert sum(timeline["count"]) == len(timeline["busy"])
-    categories = {moe_page.data["texts"][code] for code in timeline["category"]}
+    categories = {moe_page.data["texts"][code] for code in timeline["category"] if code >= 0}
     assert categories <= {row.name for row in moe.summary.categories}
 
 
+def test_arrows_lead_from_the_thread_that_launched_to_the_stream(moe_page, moe):
+    """The box of the host holds the launch, which is before what it launched."""
+    drawn = moe_page.data["timeline"][0]
+    launched = [i for i, box in enumerate(drawn["from"]) if box >= 0]
+    assert len(launched) > 40
+    for i in launched:
+        box = drawn["from"][i]
+        assert drawn["kind"][i] == "device" != drawn["kind"][box]
+        assert drawn["start"][box] <= drawn["launch"][i] <= drawn["start"][box] + drawn["length"][box]
+        assert drawn["launch"][i] <= drawn["start"][i]
+
+
 def test_the_timeline_holds_the_idle_time_of_its_step_by_cause(moe_page, moe):
-    idle, texts = moe_page.data["timeline"]["idle"], moe_page.data["texts"]
+    idle, texts = moe_page.data["timeline"][0]["idle"], moe_page.data["texts"]
     shown: dict[str, int] = {}
     for cause, time in zip(idle["cause"], idle["idle"], strict=True):
         shown[f"idle: {texts[cause]}"] = shown.get(f"idle: {texts[cause]}", 0) + time

@@ -47,7 +47,8 @@ class Analysis:
     ``executed``: None where no model's utilization was asked for. ``graphs``: None without a trace of the capture; with
     one, ``trace`` has the captured ops as rows of its own. ``missing``: what a view was not recorded for.
     ``step_idle``: when and why the device was idle in the typical step, whose critical path is shown; without steps in
-    the window. ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the
+    the window. ``row_of_event``: the row of ``unified_perf_summary`` that each device event is counted in, -1 for none.
+    ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the
     ranks of a file with several. ``per_step``: what figures per step are made of; None without device work.
     ``step_numbers``: the number of the step of each device event of ``activity``, -1 outside of all.
     """
@@ -75,6 +76,7 @@ class Analysis:
     merged: MergedRanks | None = None
     per_step: Counted | None = None
     step_idle: StepIdle | None = None
+    row_of_event: Ints | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -145,6 +147,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         merged=recording.merged,
         per_step=priced.per_step,
         step_idle=context.step_idle,
+        row_of_event=priced.whole.row_of_event,
         findings=findings(context, recording.extensions),
     )
 

@@ -13,6 +13,7 @@ from tracelens.analysis.analyze import analyze
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
+from tracelens.analysis.page.host_lanes import MAX_LEVELS
 from tracelens.analysis.page.step_idle import step_idle
 from tracelens.analysis.page.step_timeline import Lane, step_timeline
 from tracelens.trace.table import TraceTable
@@ -38,6 +39,28 @@ def test_of_chosen_steps_only_those_are_candidates(build):
     for number, at in ((1, 0), (2, 100), (3, 230)):
         builder.op(f"ProfilerStep#{number}", at, 90, cat="user_annotation").launch(at + 1, "kernel", at + 2, 10)
     assert step_timeline(analyze(builder.trace(), Options(steps="2"))).step == 2
+
+
+def test_threads_of_the_host_stand_level_by_level_and_hold_the_launch(build):
+    """The step [0, 100) holds mm [10, 50), which holds the launch [20, 20.5) of the kernel [30, 60)."""
+    builder = build().op("ProfilerStep#1", 0, 100, cat="user_annotation").op("aten::mm", 10, 40)
+    drawn = step_timeline(analyze(builder.launch(20, "kernel", 30, 30).op("other", 0, 5, tid=2).trace(), Options()))
+    host = drawn.host
+    assert (drawn.duration_ns, host.levels, host.left_out) == (100_000, (3, 1), 0)
+    assert host.thread.tolist() == [0, 0, 0, 1]
+    assert host.level.tolist() == [0, 1, 2, 0]
+    assert host.start_ns.tolist() == [0, 10_000, 20_000, 0]
+    assert host.end_ns.tolist() == [100_000, 50_000, 20_500, 5_000]
+    assert (host.launched_in.tolist(), drawn.launch_ns.tolist()) == ([2], [20_000])
+
+
+def test_what_is_too_deep_to_draw_is_counted_and_its_launch_belongs_to_what_is_drawn(build):
+    builder = build().op("ProfilerStep#1", 0, 100, cat="user_annotation")
+    for level in range(MAX_LEVELS + 3):
+        builder.op(f"op {level}", 1 + level, 60 - 2 * level)
+    drawn = step_timeline(analyze(builder.launch(25, "kernel", 30, 30).trace(), Options()))
+    assert drawn.host.left_out == MAX_LEVELS + 4 + 1 - MAX_LEVELS
+    assert drawn.host.level[drawn.host.launched_in[0]] == MAX_LEVELS - 1
 
 
 def test_without_steps_it_is_the_whole_window(build):

@@ -48,12 +48,12 @@ def levels(at: npt.NDArray[np.integer], above: npt.NDArray[np.integer]) -> list[
             seen[place] = True
             place = int(above[place])
     rows: RowColumn = np.flatnonzero(seen).astype(np.int32)
-    depth = _depths(rows, above)
+    depth = depths(rows, above)
     order = np.argsort(depth, kind="stable")
     return np.split(rows[order], np.cumsum(np.bincount(depth))[:-1]) if len(rows) else []
 
 
-def _depths(rows: RowColumn, above: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+def depths(rows: RowColumn, above: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
     """How many of ``rows``, with which all above them come, are above each: steps up, twice as far each time."""
     up = np.append(np.where(above[rows] >= 0, np.searchsorted(rows, above[rows]), len(rows)), len(rows))
     depth = (up < len(rows)).astype(np.int32)

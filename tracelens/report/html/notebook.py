@@ -14,7 +14,7 @@ from tracelens.report.html import page_sections as sections
 from tracelens.report.html.page import asset
 
 #: What the page's style sheet says of the whole document; in a notebook it holds for our part alone.
-_WHOLE_DOCUMENT = re.compile(r"^(\s*)(?::root|body)(?= \{)", re.MULTILINE)
+_WHOLE_DOCUMENT = re.compile(r"^(\s*)(?::root(?::not\(\[data-print\]\))?|body)(?= \{)", re.MULTILINE)
 
 
 def notebook_html(summary: Summary, sheets: Sequence[Sheet]) -> str:

@@ -20,8 +20,8 @@ function draw(name, attributes, text) {
   return element;
 }
 
-function button(text, act) {
-  const made = make("button", { type: "button" }, text);
+function button(text, act, title) {
+  const made = make("button", title ? { type: "button", title, "aria-label": title } : { type: "button" }, text);
   made.addEventListener("click", act);
   return made;
 }
@@ -257,245 +257,6 @@ function drawing(name) {
   return { place, controls, width: () => Math.max(320, place.clientWidth) };
 }
 
-const MARGIN = 84;
-const LANE = 30;
-
-class Timeline {
-  constructor(data, texts, colors, pick) {
-    this.data = data;
-    this.texts = texts;
-    this.colors = colors;
-    this.pick = pick;
-    this.from = 0;
-    this.to = data.duration;
-    const { place, controls, width } = drawing("timeline");
-    this.place = place;
-    this.width = width;
-    this.range = make("span", { class: "count" });
-    controls.append(
-      button("zoom in", () => this.zoom(0.5)), button("zoom out", () => this.zoom(2)),
-      button("◀", () => this.move(-0.5)), button("▶", () => this.move(0.5)),
-      button("whole", () => this.view(0, data.duration)), this.range,
-      make("span", { class: "count" }, "drag across to zoom, select a box to find its kernel"),
-    );
-    this.svg = draw("svg", { role: "img", "aria-label": "Timeline: device events by stream" });
-    place.append(this.svg);
-    this.svg.addEventListener("pointerdown", (event) => this.drag(event));
-    this.render();
-  }
-
-  view(from, to) {
-    const span = Math.min(this.data.duration, Math.max(100, to - from));
-    this.from = Math.min(Math.max(0, from), this.data.duration - span);
-    this.to = this.from + span;
-    this.render();
-  }
-
-  zoom(factor) {
-    const middle = (this.from + this.to) / 2;
-    const half = (this.to - this.from) * factor / 2;
-    this.view(middle - half, middle + half);
-  }
-
-  move(share) {
-    const by = (this.to - this.from) * share;
-    this.view(this.from + by, this.to + by);
-  }
-
-  time(event) {
-    const box = this.svg.getBoundingClientRect();
-    const share = (event.clientX - box.left - MARGIN) / (box.width - MARGIN);
-    return this.from + Math.min(1, Math.max(0, share)) * (this.to - this.from);
-  }
-
-  drag(event) {
-    if (event.button !== 0) return;
-    const start = event.clientX;
-    const from = this.time(event);
-    const box = this.svg.getBoundingClientRect();
-    const shade = draw("rect", { class: "pick", y: 0, height: box.height, x: 0, width: 0 });
-    this.svg.append(shade);
-    const onMove = (moved) => {
-      const low = Math.max(MARGIN, Math.min(start, moved.clientX) - box.left);
-      shade.setAttribute("x", low);
-      shade.setAttribute("width", Math.max(0, Math.max(start, moved.clientX) - box.left - low));
-    };
-    const onUp = (ended) => {
-      window.removeEventListener("pointermove", onMove);
-      window.removeEventListener("pointerup", onUp);
-      shade.remove();
-      if (Math.abs(ended.clientX - start) > 6) {
-        const to = this.time(ended);
-        this.view(Math.min(from, to), Math.max(from, to));
-      }
-    };
-    window.addEventListener("pointermove", onMove);
-    window.addEventListener("pointerup", onUp);
-  }
-
-  render() {
-    const { data } = this;
-    const width = this.width();
-    const inner = width - MARGIN;
-    const lanes = data.idle ? [...data.lanes, "idle"] : data.lanes;
-    const height = lanes.length * LANE + 26;
-    const x = (ns) => MARGIN + (ns - this.from) / (this.to - this.from) * inner;
-    this.svg.setAttribute("viewBox", "0 0 " + width + " " + height);
-    const drawn = lanes.flatMap((label, lane) => [
-      draw("rect", { class: "lane", x: MARGIN, y: lane * LANE + 2, width: inner, height: LANE - 4 }),
-      draw("text", { x: MARGIN - 8, y: lane * LANE + 19, "text-anchor": "end" }, label),
-    ]);
-    drawn.push(...this.ticks(x, height));
-    for (let i = 0; i < data.lane.length; i++) {
-      const end = data.start[i] + data.length[i];
-      if (end < this.from || data.start[i] > this.to) continue;
-      drawn.push(...this.box(i, Math.max(MARGIN, x(data.start[i])), Math.min(width, x(end))));
-    }
-    if (data.idle) drawn.push(...this.idleBoxes(data.idle, x, width));
-    this.svg.replaceChildren(...drawn);
-    this.range.textContent = shownTime(this.from) + " to " + shownTime(this.to);
-  }
-
-  box(i, left, right) {
-    const { data, texts } = this;
-    const color = this.colors.get(data.category[i]) || "rest";
-    const y = data.lane[i] * LANE + 2;
-    const wide = Math.max(0.7, right - left);
-    const box = draw("rect", { class: "hit " + color, x: left, y, width: wide, height: LANE - 4 });
-    if (wide < 2) box.style.strokeWidth = "0";
-    withTip(box, () => this.describe(i));
-    box.addEventListener("click", () => this.pick(texts[data.name[i]]));
-    const label = fitted(texts[data.op[i] < 0 ? data.name[i] : data.op[i]], wide);
-    return label ? [box, draw("text", { class: "on-" + color, x: left + 4, y: y + 17 }, label)] : [box];
-  }
-
-  idleBoxes(idle, x, width) {
-    const y = this.data.lanes.length * LANE + 2;
-    return idle.start.flatMap((start, i) => {
-      const end = start + idle.length[i];
-      if (end < this.from || start > this.to) return [];
-      const left = Math.max(MARGIN, x(start));
-      const wide = Math.max(0.7, Math.min(width, x(end)) - left);
-      const box = draw("rect", { class: "idle", x: left, y, width: wide, height: LANE - 4 });
-      const cause = this.texts[idle.cause[i]];
-      const within = idle.idle[i] === idle.length[i] ? "" : ", in gaps within " + shownTime(idle.length[i]);
-      withTip(box, () => "idle: " + cause + "\n" + shownTime(idle.idle[i]) + within + " from " + shownTime(start));
-      const label = fitted(cause, wide);
-      return label ? [box, draw("text", { class: "on-idle", x: left + 4, y: y + 17 }, label)] : [box];
-    });
-  }
-
-  describe(i) {
-    const { data, texts } = this;
-    const lines = [texts[data.name[i]]];
-    if (data.count[i] > 1) lines[0] = data.count[i] + " short events, the longest: " + lines[0];
-    lines.push(texts[data.category[i]] + (data.op[i] < 0 ? "" : " · launched by " + texts[data.op[i]]));
-    const busy = data.busy[i] === data.length[i] ? "" : " (" + shownTime(data.busy[i]) + " of kernels)";
-    lines.push(shownTime(data.length[i]) + busy + " from " + shownTime(data.start[i]) + " · " + data.lanes[data.lane[i]]);
-    return lines.join("\n");
-  }
-
-  ticks(x, height) {
-    const rough = (this.to - this.from) / 8;
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
-    const unit = step >= 1e5 ? 1e6 : 1e3;
-    const decimals = Math.max(0, -Math.floor(Math.log10(step / unit)));
-    const made = [];
-    for (let at = Math.ceil(this.from / step) * step; at <= this.to; at += step) {
-      if (x(at) > this.width() - 50) break;
-      made.push(draw("line", { class: "grid", x1: x(at), x2: x(at), y1: 0, y2: height - 20 }));
-      const label = (at / unit).toFixed(decimals) + (unit === 1e6 ? " ms" : " µs");
-      made.push(draw("text", { class: "tick", x: x(at) + 3, y: height - 6 }, label));
-    }
-    return made;
-  }
-}
-
-const ROW = 22;
-const ENGINE = "autograd::engine::evaluate_function: ";
-
-class Tree {
-  constructor(data, texts, colors) {
-    this.data = data;
-    this.texts = texts;
-    this.colors = colors;
-    this.children = data.parent.map(() => []);
-    data.parent.forEach((parent, i) => { if (parent >= 0) this.children[parent].push(i); });
-    this.focus = 0;
-    const { place, controls, width } = drawing("icicle");
-    this.width = width;
-    this.crumbs = make("span", { class: "crumbs" });
-    controls.append(button("up", () => this.zoom(data.parent[this.focus])), button("whole", () => this.zoom(0)), this.crumbs);
-    this.svg = draw("svg", { role: "group", "aria-label": "Tree: time by module, op and kernel" });
-    place.append(this.svg);
-    this.render();
-  }
-
-  zoom(i) {
-    this.focus = Math.max(0, i);
-    tip.hidden = true;
-    this.render();
-  }
-
-  path(i) {
-    const names = [];
-    for (let at = i; at >= 0; at = this.data.parent[at]) names.unshift(this.texts[this.data.name[at]]);
-    return names;
-  }
-
-  render() {
-    const { data } = this;
-    const width = this.width();
-    const drawn = [];
-    let deepest = 0;
-    const place = (i, left, right, level) => {
-      deepest = Math.max(deepest, level);
-      drawn.push(...this.box(i, left, right, level));
-      const scale = (right - left) / data.time[i];
-      let at = left;
-      for (const child of this.children[i]) {
-        const wide = data.time[child] * scale;
-        if (wide >= 0.8) place(child, at, at + wide, level + 1);
-        at += wide;
-      }
-    };
-    place(this.focus, 0, width, 0);
-    this.svg.setAttribute("viewBox", "0 0 " + width + " " + (deepest + 1) * ROW);
-    this.svg.replaceChildren(...drawn);
-    this.crumbs.textContent = this.path(this.focus).join(" › ");
-  }
-
-  box(i, left, right, level) {
-    const { data, texts } = this;
-    const isGroup = data.kind[i] === "all" || data.kind[i] === "module" || data.kind[i] === "annotation";
-    const color = isGroup ? data.kind[i] : this.colors.get(data.category[i]) || "rest";
-    const y = level * ROW;
-    const box = draw("rect", { class: "hit " + color, x: left, y, width: right - left, height: ROW - 1 });
-    if (right - left < 3) box.style.strokeWidth = "0";
-    withTip(box, () => this.describe(i));
-    box.addEventListener("click", () => this.zoom(i === this.focus ? data.parent[i] : i));
-    const label = fitted(texts[data.name[i]].replace(ENGINE, "").replace(/^void /, ""), right - left);
-    if (label) {
-      box.setAttribute("tabindex", "0");
-      box.setAttribute("role", "button");
-      box.setAttribute("aria-label", this.describe(i));
-      box.addEventListener("keydown", (event) => { if (event.key === "Enter") this.zoom(i === this.focus ? data.parent[i] : i); });
-    }
-    return label ? [box, draw("text", { class: "on-" + color, x: left + 4, y: y + 15 }, label)] : [box];
-  }
-
-  describe(i) {
-    const { data, texts } = this;
-    const lines = [texts[data.name[i]]];
-    const kind = { all: "", module: "nn.Module, ", annotation: "", op: "op, ", kernel: "kernel, " }[data.kind[i]];
-    const calls = data.calls[i].toLocaleString("en-US") + (data.calls[i] === 1 ? " call" : " calls");
-    lines.push(kind + calls + " · " + shownTime(data.time[i]) + " · " + shownShare(data.time[i] / data.time[0]) + " of all");
-    if (data.category[i] >= 0) lines.push("mostly " + texts[data.category[i]]);
-    return lines.join("\n");
-  }
-}
-
 function connect(tables) {
   document.addEventListener("click", (event) => {
     const point = event.target.closest("a.point");
@@ -517,15 +278,22 @@ function start(data) {
   const tables = {};
   for (const [key, table] of Object.entries(data.tables)) tables[key] = new Table(key, table, key === "ops" ? explain : null);
   connect(tables);
+  // On paper colors are those of a light screen
+  window.addEventListener("beforeprint", () => { document.documentElement.dataset.print = "yes"; });
+  window.addEventListener("afterprint", () => { delete document.documentElement.dataset.print; });
   const drawings = [];
   if (data.timeline) {
-    drawings.push(new Timeline(data.timeline, texts, colors, (name) => {
-      if (!tables.kernels) return;
-      tables.kernels.filter(name);
-      document.getElementById("section-kernels").scrollIntoView();
-    }));
+    const pick = (row, name) => {
+      if (row >= 0) tables.ops.show(row);
+      else if (tables.kernels) {
+        tables.kernels.filter(name);
+        document.getElementById("section-kernels").scrollIntoView();
+      }
+    };
+    pick.hasKernels = Boolean(tables.kernels);
+    drawings.push(new Timeline(data.timeline, texts, data.short, colors, pick));
   }
-  if (data.icicle) drawings.push(new Tree(data.icicle, texts, colors));
+  if (data.icicle) drawings.push(new Tree(data.icicle, texts, data.short, colors));
   let pending = 0;
   window.addEventListener("resize", () => {
     clearTimeout(pending);

@@ -40,6 +40,8 @@ from tracelens.report.html.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS
 
 #: Largest page, in bytes; one that would be larger is written with fewer rows, rectangles and nodes.
 MAX_BYTES = 1_500_000
+#: What runs in the page, in this order.
+SCRIPTS = ("page.js", "timeline.js", "tree.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: L
     colors = color_classes([row.name for row in summary.categories])
     body = _sections(summary, sheets, tables, pictures, colors)
     body[-1:-1] = _added_sections(added, tables)
-    script, style = asset("page.js"), asset("page.css")
+    script, style = "\n".join(map(asset, SCRIPTS)), asset("page.css")
     page = Template(asset("page.html")).substitute(
         policy=_policy(script, style),
         title=joined(f"{summary.input.file} · trace report"),
@@ -125,7 +127,7 @@ def _sections(
         ("first", "Look here first", sections.look_here_first(summary)),
         ("time", "Where time goes", sections.where_time_goes(summary, colors, by_title(sheets, critical_path.TITLE))),
         ("roofline", "Roofline", sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
-        ("timeline", "Timeline", sections.timeline(pictures.timeline)),
+        ("timeline", "Timeline", sections.timeline(pictures.steps)),
         ("tree", "Tree", sections.tree(pictures.icicle)),
         ("section-ops", "Ops", sections.table("Ops", tables.get("ops"), sections.OPS_TEXT)),
         ("section-kernels", "Kernels", sections.table("Kernels", tables.get("kernels"), sections.KERNELS_TEXT)),
@@ -166,10 +168,15 @@ def _data(
     }
     if ops is not None and "ops" in tables:
         data["explanations"] = explanations(ops, len(tables["ops"].rows), summary.device, pool)
-    if pictures.timeline is not None and pictures.analysis is not None:
-        data["timeline"] = timeline_data(pictures.timeline, pictures.analysis, pool)
+    named: set[int] = set()
+    if pictures.steps and pictures.analysis is not None:
+        rows = len(tables["ops"].rows) if "ops" in tables else 0
+        steps = data["timeline"] = timeline_data(pictures.steps, pictures.analysis, rows, pool)
+        named.update(at for step in steps for key in ("name", "op") for at in step[key])
     if pictures.icicle is not None:
-        data["icicle"] = icicle_data(pictures.icicle, pool)
+        tree = data["icicle"] = icicle_data(pictures.icicle, pool)
+        named.update(tree["name"])
+    data["short"] = pool.short(named)
     data["texts"] = pool.texts
     return data
 

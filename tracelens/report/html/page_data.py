@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.attribution.activity import Labels
 from tracelens.analysis.idle.idle_time import CAUSES
+from tracelens.analysis.page.host_lanes import HostLanes
 from tracelens.analysis.page.icicle import Icicle, icicle
 from tracelens.analysis.page.roofs import Roofs, roofs
 from tracelens.analysis.page.step_idle import StepIdle
-from tracelens.analysis.page.step_timeline import Lane, StepTimeline, step_timeline
+from tracelens.analysis.page.step_timeline import Lane, StepTimeline, step_timelines
+from tracelens.analysis.sheets.program.call_stacks import lines_of_events
 from tracelens.analysis.verdict.summary import DeviceSummary
 from tracelens.report.assembly import Analyzed, Sheet
 from tracelens.report.cells import plain_values
 from tracelens.report.explanation import explain
 from tracelens.report.html.page_tables import shown_text
+from tracelens.report.readable_names import short_kernel_name
+from tracelens.trace.table import Kind, TraceTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +33,7 @@ class Pictures:
 
     analysis: Analysis | None = None
     roofs: Roofs | None = None
-    timeline: StepTimeline | None = None
+    steps: tuple[StepTimeline, ...] = ()
     icicle: Icicle | None = None
 
     @classmethod
@@ -36,7 +44,7 @@ class Pictures:
         return cls(
             analysis=result,
             roofs=roofs(result),
-            timeline=step_timeline(result, max_rects=max_rects),
+            steps=tuple(step_timelines(result, max_rects=max_rects)),
             icicle=icicle(result, max_nodes=max_nodes),
         )
 
@@ -56,24 +64,79 @@ class Pool:
             self.texts.append(shown)
         return self._index[shown]
 
+    def names(self, texts: Sequence[str], codes: npt.NDArray[np.integer]) -> list[int]:
+        """The indices of texts by code."""
+        known = {code: self.add(texts[code]) for code in np.unique(codes).tolist()}
+        return [known[code] for code in codes.tolist()]
 
-def timeline_data(drawn: StepTimeline, analysis: Analysis, pool: Pool) -> dict[str, Any]:
-    """Columns over the rectangles; times in ns from the window's start."""
-    table, activity, events = analysis.trace.table, analysis.activity, drawn.event
-    ops = activity.op[events].tolist()
-    return {
-        "duration": drawn.duration_ns,
-        "lanes": lane_labels(drawn.lanes),
-        "lane": drawn.lane.tolist(),
+    def short(self, texts: Iterable[int]) -> dict[str, str]:
+        """Readable forms of those of these texts that are long for a box."""
+        forms = ((at, short_kernel_name(self.texts[at])) for at in sorted(set(texts)) if at >= 0)
+        return {str(at): form for at, form in forms if form != self.texts[at]}
+
+
+def timeline_data(steps: Sequence[StepTimeline], analysis: Analysis, rows: int, pool: Pool) -> list[dict[str, Any]]:
+    """Of each step columns over the boxes, the threads' before the streams'; times in ns from the step's start.
+
+    ``row``: of the table of ops, which has so many; ``from``: the box that a device event was launched in.
+    """
+    lines = lines_of_events(analysis.trace.table, analysis.trace.tree, analysis.activity)
+    return [_step_data(drawn, analysis, rows, lines, pool) for drawn in steps]
+
+
+def _step_data(drawn: StepTimeline, analysis: Analysis, rows: int, lines: Labels | None, pool: Pool) -> dict[str, Any]:
+    table, activity, events, host = analysis.trace.table, analysis.activity, drawn.event, drawn.host
+    row = analysis.row_of_event
+    counted_in = np.full(len(events), -1) if row is None else np.where(row[events] < rows, row[events], -1)
+    threads = 0 if host is None else len(host.threads)
+    columns: dict[str, list[Any]] = {
+        "lane": (drawn.lane + threads).tolist(),
+        "level": [0] * len(events),
         "start": drawn.start_ns.tolist(),
         "length": (drawn.end_ns - drawn.start_ns).tolist(),
         "busy": drawn.kernel_ns.tolist(),
         "count": drawn.count.tolist(),
-        "name": [pool.add(table.names[code]) for code in activity.name[events].tolist()],
-        "category": [pool.add(str(text)) for text in analysis.event_category[events].tolist()],
-        "op": [pool.add(table.name_of(row)) if row >= 0 else -1 for row in ops],
-        "idle": None if drawn.idle is None else idle_data(drawn.idle, pool),
+        "kind": ["device"] * len(events),
+        "name": pool.names(table.names, activity.name[events]),
+        "category": pool.names(analysis.event_category.texts, analysis.event_category.code[events]),
+        "op": [pool.add(table.name_of(at)) if at >= 0 else -1 for at in activity.op[events].tolist()],
+        "line": [-1] * len(events) if lines is None else pool.names(lines.texts, lines.code[events]),
+        "row": counted_in.tolist(),
+        "launch": drawn.launch_ns.tolist(),
+        "from": [-1] * len(events) if host is None else host.launched_in.tolist(),
     }
+    labels = [{"label": label, "levels": 1} for label in lane_labels(drawn.lanes)]
+    if host is not None:
+        columns = {key: [*values, *columns[key]] for key, values in _host_columns(host, table, pool).items()}
+        labels = [*_thread_labels(host, table), *labels]
+    idle = None if drawn.idle is None else idle_data(drawn.idle, pool)
+    return {"step": drawn.step, "duration": drawn.duration_ns, "lanes": labels, "idle": idle, **columns}
+
+
+def _host_columns(host: HostLanes, table: TraceTable, pool: Pool) -> dict[str, list[Any]]:
+    length, none = (host.end_ns - host.start_ns).tolist(), [-1] * len(host.row)
+    kinds = [
+        "module" if kind == Kind.PYTHON_FUNCTION else _HOST_KINDS.get(Kind(kind), "call")
+        for kind in table.kind[host.row].tolist()
+    ]
+    return {
+        "lane": host.thread.tolist(), "level": host.level.tolist(), "start": host.start_ns.tolist(), "length": length,
+        "busy": length, "count": host.count.tolist(), "kind": kinds,
+        "name": pool.names(table.names, table.name[host.row]),
+        "category": none, "op": none, "line": none, "row": none, "launch": none, "from": none,
+    }  # fmt: skip
+
+
+_HOST_KINDS = {Kind.CPU_OP: "op", Kind.USER_ANNOTATION: "annotation"}
+
+
+def _thread_labels(host: HostLanes, table: TraceTable) -> list[dict[str, Any]]:
+    """Names of threads; those without one by number."""
+    made: list[dict[str, Any]] = []
+    for number, lane in enumerate(host.threads):
+        name = (table.thread_names.get(table.lanes[lane]) or f"thread {table.lanes[lane][1]}").partition(" (")[0]
+        made.append({"label": shown_text(name), "levels": host.levels[number], "host": True})
+    return made
 
 
 def idle_data(drawn: StepIdle, pool: Pool) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
+from tracelens.analysis.page.host_lanes import MAX_LEVELS
 from tracelens.analysis.page.icicle import Icicle
 from tracelens.analysis.page.roofs import Roofs
 from tracelens.analysis.page.step_timeline import StepTimeline
@@ -429,10 +430,11 @@ def _points(ops: Sheet | None, table: PageTable | None) -> tuple[list[Point], in
     return points, known
 
 
-def timeline(drawn: StepTimeline | None) -> Markup | None:
-    """Room for the timeline of one step; the script draws it."""
-    if drawn is None:
+def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
+    """Room for the timelines of the steps, the typical one first; the script draws them."""
+    if not steps:
         return None
+    drawn, host = steps[0], steps[0].host
     what = "everything analyzed" if drawn.step is None else f"step {drawn.step}"
     merged = ""
     if drawn.merged_below_ns:
@@ -440,21 +442,32 @@ def timeline(drawn: StepTimeline | None) -> Markup | None:
             f" Events shorter than {drawn.merged_below_ns / NS_PER_US:,.1f} µs are drawn together with their "
             f"neighbors: {len(drawn.lane):,} rectangles for {drawn.events:,} events."
         )
-    lanes = f"{len(drawn.lanes)} stream{'s' if len(drawn.lanes) != 1 else ''}"
+    streams = f"{len(drawn.lanes)} stream{'s' if len(drawn.lanes) != 1 else ''}"
+    threads = (
+        "" if host is None else f"{len(host.threads)} thread{'s' if len(host.threads) != 1 else ''} of the host and "
+    )
+    unseen = (
+        ""
+        if host is None or not host.left_out
+        else (f"{host.left_out:,} host events of the step are deeper than {MAX_LEVELS} levels or on further threads.")
+    )
     return joined(
         tag("h2", "Timeline"),
         tag(
             "p",
-            f"The device during {what}: {drawn.events:,} events on {lanes} in "
-            f"{drawn.duration_ns / NS_PER_MS:,.3f} ms.{merged}",
+            f"{threads[:1].upper()}{threads[1:]}{'the' if threads else 'The'} device during {what}: {drawn.events:,} "
+            f"events on {streams} in {drawn.duration_ns / NS_PER_MS:,.3f} ms.{merged}",
         ),
         _drawing("timeline"),
         _how(
             None
             if drawn.step is None
             else f"Of the complete steps, the one whose time is nearest the median, {_STEP_TEXT}.",
-            "Colors are those of the categories above; a rectangle of several short events has that of the longest.",
+            "Above: ops, annotations, modules and calls of the runtime, by thread; Python frames are not drawn, the "
+            "details of a box name the line. Below: colors are those of the categories above; a rectangle of several "
+            "short events has that of the longest. Arrows lead from a launch to what it launched.",
             None if drawn.idle is None else "The lane below the streams: when none of them was busy, by cause.",
+            unseen,
         ),
     )
 

@@ -1,0 +1,102 @@
+"""What the threads of the host did during one step: rectangles to draw above those of the streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analysis.attribution.host_paths import Scopes, depths
+from tracelens.analysis.factorize import Codes
+from tracelens.analysis.intervals import Ints
+from tracelens.analysis.page.rectangles import rectangles
+from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.tree import MODULE_PREFIX, OpTree
+
+#: Threads that are drawn, those with most time first, and levels of each.
+MAX_THREADS, MAX_LEVELS = 6, 14
+_SHOWN = (Kind.CPU_OP, Kind.USER_ANNOTATION, Kind.RUNTIME, Kind.DRIVER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostLanes:
+    """One rectangle per host event, or per run of short ones, thread by thread and level by level in order of start.
+
+    ``threads`` are lanes of the table. Of each rectangle: ``thread`` (index into ``threads``), ``level`` (0 is the
+    outermost), ``start_ns`` and ``end_ns`` within the window and from its start, ``count`` of events, and ``row`` of
+    the table: the longest of them. ``left_out``: how many events of the window are deeper or on other threads.
+    ``launched_in``: the rectangle in which each asked launch stands, -1 where none does.
+    """
+
+    threads: tuple[int, ...]
+    levels: tuple[int, ...]
+    thread: Codes
+    level: Codes
+    start_ns: Ints
+    end_ns: Ints
+    count: Ints
+    row: RowColumn
+    left_out: int
+    launched_in: Ints
+
+
+def host_lanes(
+    table: TraceTable, tree: OpTree, window: tuple[int, int], launches: RowColumn, *, max_rects: int
+) -> HostLanes | None:
+    """Ops, annotations, modules and calls of the runtime between the ends of ``window``; None where there are none.
+
+    Python frames are left out: there are very many, and what they launched names its line. ``launches``: host rows.
+    """
+    first, last = window
+    scopes = Scopes(tree, _in_window(table, tree, window))
+    if not len(scopes):
+        return None
+    level = depths(np.arange(len(scopes), dtype=np.int32), scopes.above)
+    start = np.maximum(table.start_ns[scopes.rows], first) - first
+    end = np.minimum(table.ends_ns(scopes.rows), last) - first
+    lanes = table.lane[scopes.rows]
+    time = np.bincount(lanes, np.where(level == 0, end - start, 0), minlength=len(table.lanes))
+    threads = [lane for lane in np.lexsort((np.arange(len(time)), -time)).tolist() if time[lane]][:MAX_THREADS]
+    thread_of = np.full(len(table.lanes), -1, np.int32)
+    thread_of[threads] = np.arange(len(threads))
+    thread = thread_of[lanes]
+    kept = np.flatnonzero((thread >= 0) & (level < MAX_LEVELS))
+    if not len(kept):
+        return None
+    kept = kept[np.lexsort((start[kept], level[kept], thread[kept]))]
+    group, _ = rectangles(start[kept], end[kept], thread[kept] * MAX_LEVELS + level[kept], last - first, max_rects)
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    longest = kept[np.lexsort((start[kept] - end[kept], group))[starts]]
+    of_scope = np.full(len(scopes) + 1, -1, np.int64)
+    of_scope[kept] = group
+    return HostLanes(
+        threads=tuple(threads),
+        levels=tuple(int(level[kept][thread[kept] == i].max(initial=0)) + 1 for i in range(len(threads))),
+        thread=thread[longest],
+        level=level[longest],
+        start_ns=start[kept][starts],
+        end_ns=np.maximum.reduceat(end[kept], starts),
+        count=np.bincount(group).astype(np.int64),
+        row=scopes.rows[longest],
+        left_out=len(scopes) - len(kept),
+        launched_in=_drawn_around(scopes, of_scope, launches),
+    )
+
+
+def _in_window(table: TraceTable, tree: OpTree, window: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """By position in preorder."""
+    order = tree.order
+    start = table.start_ns[order]
+    is_module = np.array([name.startswith(MODULE_PREFIX) for name in table.names] or [False], bool)
+    shown = table.is_of(_SHOWN)[order] | ((table.kind[order] == Kind.PYTHON_FUNCTION) & is_module[table.name[order]])
+    inside: npt.NDArray[np.bool_] = shown & (start < window[1]) & (start + table.duration_ns[order] > window[0])
+    return inside
+
+
+def _drawn_around(scopes: Scopes, rectangle_of: Ints, launches: RowColumn) -> Ints:
+    """The rectangle of the innermost drawn event at or above each launch."""
+    found = scopes.around(launches)
+    while (hidden := np.flatnonzero((found >= 0) & (rectangle_of[found] < 0))).size:
+        found[hidden] = scopes.above[found[hidden]]
+    return rectangle_of[found]
