@@ -279,5 +279,9 @@ def _shared(help: str, **spelling: Any) -> Callable[..., Any]:  # noqa: A002
 gpu_clock_mhz = _shared("GPU clock to estimate for; default: the data sheet's", kind=float, metavar="MHZ")
 skew_of_experts = _shared("distribution of tokens over experts, as in route", metavar="zipf:1.1")
 cost_model = _shared("cost model of operations, e.g. tile, or gemm=tile,sdpa=roofline", metavar="NAME|FAMILY=NAME,...")
+framework = _shared(
+    "whose fitted constants apply: megatron, llm-foundry, torchtitan ..., ideal: none; default: pooled ones",
+    metavar="NAME",
+)
 price_per_gpu_hour = _shared("price of one GPU hour", kind=above_zero, metavar="USD")
 output_format = _shared("what to print", choices=("text", "json"))

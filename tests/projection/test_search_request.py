@@ -49,10 +49,32 @@ def test_an_explanation_adds_up_to_its_row(request_: Request) -> None:
 def test_a_step_takes_as_long_whatever_other_precisions_are_searched() -> None:
     """GB200 holds products down by precision, 1.66 times in BF16 and 1.11 times in FP4."""
     fixed = Constraints(fixed={"tp": 4, "pp": 1, "mbs": 1, "zero": 1, "recompute": "none"})
-    asked = replace(SMALL, model="llama3.1-8b", cluster="gb200-nvl72", gpus=(16,), wanted=fixed)
+    asked = replace(SMALL, model="llama3.1-8b", cluster="gb200-nvl72", gpus=(16,), wanted=fixed, framework="ideal")
     (alone,) = answer(replace(asked, precisions=("bf16",))).table["t"]
     among = answer(replace(asked, precisions=("bf16", "nvfp4"))).table.set_index("precision")["t"]
     assert among["bf16"] == alone > 1.5 * among["nvfp4"]
+
+
+@pytest.mark.parametrize("framework", [None, "megatron", "ideal"])
+def test_the_winner_is_the_step_that_project_projects_with_the_same_constants(framework: str | None) -> None:
+    found = answer(replace(SMALL, model="llama3.1-8b", cluster="dgx-h100", gpus=(16,), framework=framework))
+    best = found.best.iloc[0]
+    degrees = {name: int(best[name]) for name in ("tp", "pp", "vpp", "zero")}
+    asked = {"gpus": 16, "micro_batch": int(best["mbs"]), "global_batch": 128, "framework": framework}
+    projected = tl.project(
+        "llama3.1-8b", "dgx-h100", sequence=found.rule_sets[0].tokens_per_sample, recompute=best["recompute"],
+        **degrees, **asked,
+    )  # fmt: skip
+    assert projected.projection.step_us / 1e6 == pytest.approx(best["t"], rel=0.01)
+    assert found.expected == projected.expected
+
+
+def test_a_split_is_one_candidate_whatever_the_strategy_that_comes_to_it() -> None:
+    found = answer(replace(SMALL, strategies=("1d", "2d", "2d-seqp"), top=20)).table
+    assert found.loc[found["strategy"] == "2d-seqp", "tp2"].min() > 1
+    assert found.loc[found["strategy"] == "2d", "tp"].min() > 1
+    alone = answer(replace(SMALL, strategies=("2d-seqp",), top=20)).table
+    assert alone["tp2"].min() == 1
 
 
 def test_an_explanation_by_the_papers_rules_adds_up_to_work_and_memory() -> None:

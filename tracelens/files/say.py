@@ -29,11 +29,18 @@ def say(text: object = "", *, beside: bool = False, styled: bool = False) -> Non
 
 
 def say_table(rows: Sequence[Sequence[str]], *, words: Collection[int]) -> None:
+    """Shows ``aligned`` rows."""
+    say(aligned(rows, words=words))
+
+
+def aligned(rows: Sequence[Sequence[str]], *, words: Collection[int]) -> str:
     """Rows with their columns side by side: those whose places are in ``words`` to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        say("  ".join(cells).rstrip())
+    lines = (
+        (c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    )
+    return "\n".join("  ".join(cells).rstrip() for cells in lines)
 
 
 def emit(document: str) -> None:

@@ -44,10 +44,7 @@ class ProjectOptions(TrainingOptions):
     power_w: float | None = option(
         "power limit of a GPU, which lowers its clock", kind=float, metavar="W", flags=("--power",), also=("power",)
     )
-    framework: str | None = option(
-        "whose fitted constants apply: megatron, llm-foundry, torchtitan ..., ideal: none; default: pooled ones",
-        metavar="NAME",
-    )
+    framework: str | None = option_fields.framework()
     host_us: float | None = option(
         "host time per launched operation; default: the framework's", kind=float, metavar="US"
     )
@@ -87,6 +84,7 @@ class SearchOptions:
     )
     rules: RuleSet = option("cost model of a configuration", "corrected", choices=get_args(RuleSet))
     backend: str = option_fields.cost_model(BACKENDS)
+    framework: str | None = option_fields.framework()
     top: int = option("results per device count and strategy", 10, kind=positive, metavar="N")
     fix: Mapping[str, Any] | Sequence[str] = option(
         "e.g. tp=8, zero=1, recompute=none; repeatable", (), repeat=True, metavar="NAME=VALUE"

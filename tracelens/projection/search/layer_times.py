@@ -56,10 +56,12 @@ class _Row(NamedTuple):
 
 def layer_times(
     built: Sequence[Mapping[str, list[RankLayer]]], key: npt.NDArray[np.intp], precisions: Sequence[int],
-    strides: Mapping[str, Ints], priced: Callable[[Iterable[PerfModel]], dict[PerfModel, float]], software: Software,
+    strides: Mapping[str, Ints], priced: Callable[[Iterable[PerfModel]], dict[PerfModel, float]],
+    software: Sequence[Software],
 ) -> LayerTimes:  # fmt: skip
     """Times of the layers of ``built``, one per distinct key; ``key`` is each candidate's, ``strides`` its groups'.
 
+    ``precisions`` has a number per distinct key, ``software`` the constants of each.
     Every distinct operation is priced once, those of steps in one of ``precisions`` in one call: together they say at
     which clock a step runs.
     """
@@ -75,7 +77,11 @@ def layer_times(
         for each in range(max(precisions, default=-1) + 1)
     ]
     compute, streamed, products = (
-        _summed(mine, [prices[precisions[row.key]][row.op.model] for row in mine], software, shape)
+        _summed(
+            mine,
+            [prices[precisions[row.key]][row.op.model] * software[precisions[row.key]].of(row.op) for row in mine],
+            shape,
+        )
         for mine in (by_part["compute"], by_part["memory"], [row for row in local if row.op.part == "gemm"])
     )
     moved = {part: _moved(by_part[part], key, stride) for part, stride in strides.items()}
@@ -83,7 +89,7 @@ def layer_times(
     exchanged = {}
     for part, (inverse, found) in moved.items():
         places = (int(inverse.max(initial=-1)) + 1, *shape[1:])
-        exchanged[part] = (inverse, _summed(found, [sent[row.op.model] for row in found], software, places))
+        exchanged[part] = (inverse, _summed(found, [sent[row.op.model] for row in found], places))
     return LayerTimes(
         key=key, compute=compute, memory=streamed, products=products, launched=launched, exchanged=exchanged
     )
@@ -96,11 +102,11 @@ def _rows(built: Sequence[Mapping[str, list[RankLayer]]]) -> Iterator[_Row]:
                 yield _Row(i, k, int(op.phase != "forward"), op)
 
 
-def _summed(rows: Sequence[_Row], times_us: Sequence[float], software: Software, shape: tuple[int, ...]) -> Floats:
-    """[key, kind, forward or backward]: operations that take ``times_us`` before the software's factors."""
+def _summed(rows: Sequence[_Row], times_us: Sequence[float], shape: tuple[int, ...]) -> Floats:
+    """[key, kind, forward or backward]: operations that take ``times_us`` each."""
     table = np.zeros(shape)
     for row, time_us in zip(rows, times_us, strict=True):
-        table[row[:3]] += row.op.count * time_us * software.of(row.op)
+        table[row[:3]] += row.op.count * time_us
     return table
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tracelens.errors import UsageError
 from tracelens.option_fields import BACKENDS, made, takes
+from tracelens.projection.frameworks import Residuals, named
 from tracelens.projection.projection_options import STRATEGIES, Objective, RuleSet, SearchOptions, Strategy
 from tracelens.projection.search import evaluate, fastest, pareto
 from tracelens.projection.search.paper import REPAIRS, PaperRules
@@ -46,7 +47,8 @@ PARTS = (
 class Request:
     """What to search. ``model`` and ``cluster`` are names as in ``systems``; ``gpus`` device counts.
 
-    ``sequence`` None: the model's own. ``figures`` replace the system's. ``price_per_gpu_hour`` in dollars. UsageError
+    ``sequence`` None: the model's own. ``figures`` replace the system's. ``framework``: whose fitted constants apply,
+    None: pooled ones. ``price_per_gpu_hour`` in dollars. UsageError
     for an unknown word, a count below 1, or a cost without a price.
     """
 
@@ -60,6 +62,7 @@ class Request:
     sequence: int | None = None
     precisions: tuple[PrecisionName, ...] = ("bf16",)
     backends: str = BACKENDS
+    framework: str | None = None
     wanted: Constraints = ANYTHING
     figures: Figures = AS_THEY_ARE
     objective: Objective = "time"
@@ -75,8 +78,11 @@ class Request:
                 raise UsageError.unknown(what, given, known)
         if not self.gpus or min(*self.gpus, self.global_batch, self.top) < 1:
             raise UsageError("device counts, global batch and number of results must all be at least 1")
-        if self.rules != "corrected" and (self.precisions != ("bf16",) or self.backends != BACKENDS):
-            raise UsageError(f"rules {self.rules} use their own 16-bit GEMM model: omit --precision and --backend")
+        own = (self.precisions, self.backends, self.framework) == (("bf16",), BACKENDS, None)
+        if self.rules != "corrected" and not own:
+            raise UsageError(
+                f"rules {self.rules} use their own 16-bit GEMM model: omit --precision, --backend and --framework"
+            )
         if self.price_per_gpu_hour is not None and not 0 < self.price_per_gpu_hour < np.inf:
             raise UsageError(f"--price-per-gpu-hour must be above 0 and finite, not {self.price_per_gpu_hour}")
         if self.objective == "cost" and self.price_per_gpu_hour is None:
@@ -96,6 +102,7 @@ class Request:
             sequence=asked.sequence,
             precisions=tuple(asked.precision),
             backends=asked.backend,
+            framework=asked.framework,
             wanted=Constraints(fixed=asked.fixed(), forbidden=frozenset(asked.forbid), headroom=asked.memory_headroom),
             objective=asked.objective,
             price_per_gpu_hour=asked.price_per_gpu_hour,
@@ -105,12 +112,21 @@ class Request:
         """One per strategy."""
         if self.rules == "corrected":
             model, sequence = load_model(self.model, self.sequence)
-            system = load_system(self.cluster, self.figures)
+            system, framework = load_system(self.cluster, self.figures), named(self.framework)
+            kernel = framework.runs("flash")
+            software = tuple(framework.software(system, each, kernel) for each in self.precisions)
             return [
                 CorrectedRules(
-                    space=Space(model=model, strategy=strategy, sequence=sequence, precisions=self.precisions),
+                    space=Space(
+                        model=model,
+                        strategy=strategy,
+                        sequence=sequence,
+                        precisions=self.precisions,
+                        is_beside_1d="1d" in self.strategies,
+                    ),
                     system=system,
                     backends=self.backends,
+                    software=software,
                 )
                 for strategy in self.strategies
             ]
@@ -155,6 +171,12 @@ class Answer:
         """``table`` by the objective, best first; what does not fit comes last."""
         order = np.lexsort((self.table[OBJECTIVES[self.request.objective]], self.table["mem"] > self._capacity()))
         return self.table.iloc[order]
+
+    @property
+    def expected(self) -> Residuals | None:
+        """How far measured steps of such models were from their projections; None for rules with nothing fitted."""
+        rules = self.rule_sets[0]
+        return named(self.request.framework).expected(rules.model) if isinstance(rules, CorrectedRules) else None
 
     def front(self) -> pd.DataFrame:
         """Configurations that none of the same strategy beats in time, devices and memory at once."""
@@ -219,7 +241,10 @@ class Answer:
         if not isinstance(rules, CorrectedRules) or not isinstance(one, Splits):
             return None
         parallel = rules.parallel(one, 0, global_batch=self.request.global_batch)
-        return project(rules.model, parallel, rules.system, sequence=rules.tokens_per_sample, backends=rules.backends)
+        return project(
+            rules.model, parallel, rules.system, sequence=rules.tokens_per_sample, backends=rules.backends,
+            software=rules.software_in(int(one.precision[0])),
+        )  # fmt: skip
 
     def _capacity(self) -> float:
         return self.rule_sets[0].capacity_gb * (1 - self.request.wanted.headroom)

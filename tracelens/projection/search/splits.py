@@ -71,7 +71,10 @@ _WITHOUT_PLACE = NAMES[:-4]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What may vary. ``sequence`` tokens; ``strategy`` as in ``space``; the rest are the choices on offer."""
+    """What may vary. ``sequence`` tokens; ``strategy`` as in ``space``; the rest are the choices on offer.
+
+    ``is_beside_1d``: grids that come to tensor parallelism alone are left to ``1d``.
+    """
 
     model: ModelConfig
     strategy: Strategy
@@ -79,6 +82,7 @@ class Space:
     zero: tuple[int, ...] = ZERO
     recompute: tuple[Recompute, ...] = RECOMPUTE
     precisions: tuple[PrecisionName, ...] = ("bf16",)
+    is_beside_1d: bool = False
 
     def splits(self, gpu_counts: Iterable[int], *, global_batch: int) -> Splits:
         """All configurations, not placed yet."""
@@ -108,7 +112,7 @@ class Space:
         replicas = dp if self.strategy == "2d" else dp * m2
         choices = (
             batches,
-            summa_blocks(self.model.hidden, m1, m2) if self.strategy == "2d" else (1,),
+            summa_blocks(self.model.hidden, m1, m2) if self.strategy == "2d" and m1 * m2 > 1 else (1,),
             (ep,),
             self.zero if replicas > 1 else (min(self.zero),),
             [RECOMPUTE.index(word) for word in self.recompute],
@@ -130,10 +134,13 @@ class Space:
                 yield m1, 1
                 continue
             for m2 in divisors(n // m1):
-                if self.sequence % m2 or self.sequence // m2 < MIN_SHARD:
+                if self.sequence % m2 or self.sequence // m2 < MIN_SHARD or self._is_left_to_1d(m1, m2):
                     continue
                 if self.strategy == "2d-seqp" or self.model.hidden % m2 == 0:
                     yield m1, m2
+
+    def _is_left_to_1d(self, m1: int, m2: int) -> bool:
+        return self.is_beside_1d and (m2 if self.strategy == "2d-seqp" else m1 * m2) == 1
 
     def _divides(self, m1: int) -> bool:
         """Whether everything that tensor parallelism divides comes out even."""

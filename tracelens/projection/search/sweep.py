@@ -62,6 +62,7 @@ def asked(request: Request) -> str:
         "sequence": request.sequence,
         "precisions": "/".join(request.precisions),
         "backends": request.backends,
+        "framework": request.framework,
         "fixed": "/".join(f"{name}={value}" for name, value in sorted(wanted.fixed.items())),
         "forbidden": "/".join(sorted(wanted.forbidden)),
         "headroom": wanted.headroom,

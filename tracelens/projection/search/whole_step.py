@@ -77,12 +77,14 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectedRules:
-    """Prices candidates of ``space`` on ``system``."""
+    """Prices candidates of ``space`` on ``system``; ``software``: the constants in each of the space's precisions, or
+    those of all.
+    """
 
     space: Space
     system: System
     backends: str = BACKENDS
-    software: Software = PLAIN
+    software: tuple[Software, ...] = (PLAIN,)
     _built: dict[Any, dict[str, list[RankLayer]]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -116,6 +118,10 @@ class CorrectedRules:
     def kinds(self) -> tuple[str, ...]:
         """Distinct layers, and the ends."""
         return (*dict.fromkeys(self.model.layers), *ENDS)
+
+    def software_in(self, precision: int) -> Software:
+        """The constants of steps in the space's precision of that number."""
+        return self.software[min(precision, len(self.software) - 1)]
 
     @property
     def tokens_per_sample(self) -> int:
@@ -178,7 +184,7 @@ class CorrectedRules:
             parallel=parallel,
             sequence=self.space.sequence,
             node=self.node,
-            software=self.software,
+            software=self.software_in(int(one.precision[0])),
             prices=self.priced(op.model for blocks in layers.values() for block in blocks for op in block.ops),
         )
         rows: list[dict[str, Any]] = []
@@ -388,7 +394,8 @@ class CorrectedRules:
         ranks = self._ranks(s)
         strides = {"tp": ranks.tp_stride, "cp": ranks.cp_stride, "ep": ranks.ep_stride, "grid": ranks.cp_stride}
         precisions = [one["precision"] for one in keys]
-        return layer_times(built, key, precisions, strides, self.priced, self.software)
+        software = [self.software_in(each) for each in range(len(self.space.precisions))]
+        return layer_times(built, key, precisions, strides, self.priced, software)
 
     def _shared_us(self, s: Splits) -> tuple[Floats, Floats]:
         """[candidate, kind]: gathering one layer's weights, and scattering or reducing its gradients."""
@@ -512,7 +519,13 @@ class CorrectedRules:
         launched = layers.launched[layers.key[at]].transpose(2, 1, 0).copy()
         launched[1] += launched[0] * (part.recompute == RECOMPUTE.index("full"))
         waits = [0 if kind in ENDS else sum(block_types()[x].waits_for_host for x in kind) for kind in self.kinds]
-        return launched * self.software.host_us_per_op + np.array(waits)[:, None] * self.software.experts_us
+        software = [self.software_in(each) for each in range(len(self.space.precisions))]
+        per_op, per_wait = (
+            np.array([getattr(each, name) for each in software])[part.precision]
+            for name in ("host_us_per_op", "experts_us")
+        )
+        found: Floats = launched * per_op + np.array(waits)[:, None] * per_wait
+        return found
 
     def _hop_us(self, s: Splits) -> Floats:
         """Between neighboring stages, the mean of hops inside and between nodes."""
@@ -537,7 +550,7 @@ class CorrectedRules:
         first, inverse = distinct([elements, s.gpus])
         ops = [rank_ops.optimizer(float(elements[i]), ParallelConfig(dp=int(s.gpus[i]))) for i in first]
         priced = self.priced(op.model for each in ops for op in each)
-        times = np.array([sum(priced[op.model] * self.software.of(op) for op in each) for each in ops])
+        times = np.array([sum(priced[op.model] * self.software[0].of(op) for op in each) for each in ops])
         return times[inverse]
 
 

@@ -2,99 +2,203 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from tracelens.files.say import aligned
+from tracelens.projection.frameworks import POOLED
+from tracelens.projection.search.systems import AS_THEY_ARE
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.projection.search.request import Answer
 
-_SHOWN = (
-    "strategy", "n_gpus", "throughput", "t", "mem", "tp1", "tp2", "pp", "vpp", "dp", "ep", "mbs", "zero", "recompute",
-    "precision", "nb", "nv_tp1", "nv_tp2", "nv_dp", "nv_pp", "usd_per_mtoken", "j_per_token",
-)  # fmt: skip
-#: Shown only where some row differs from this.
-_USUAL: dict[str, Any] = {"tp2": 1, "vpp": 1, "ep": 1, "precision": "bf16", "nv_tp2": 1, "recompute": "none"}
+_BEST = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
+#: Rows shown of each device count where there are several.
+_OF_SEVERAL = 3
+#: Share of a device's memory above which fragmentation alone may not fit.
+_NEARLY_ALL = 0.95
 _PARTS = {
     "t_comp": "computing", "t_mem": "memory-bound operations", "t_tp_comm": "tensor and context communication",
     "t_ep_comm": "expert exchanges", "t_recompute": "recomputation", "t_host": "the host",
     "t_pp_comm": "transfers between stages", "t_bubble": "the pipeline bubble", "t_dp_comm": "weights and gradients",
     "t_optimizer": "the optimizer",
 }  # fmt: skip
+#: Shown only where some row differs from this.
+_USUAL = {"cp": "1", "vpp": "1", "ep": "1", "recompute": "none", "precision": "bf16"}
+_WORDS = frozenset({"recompute", "precision", "SUMMA", "in a node"})
+_NAMES = {
+    "tp1": "tp", "tp2": "second tensor or context degree", "mbs": "micro-batch", "zero": "ZeRO", "nb": "SUMMA blocks",
+    "nv_tp1": "tp in a node", "nv_dp": "dp in a node",
+}  # fmt: skip
+_NEAR = {"nv_tp1": "tp", "nv_tp2": "cp", "nv_dp": "dp", "nv_pp": "pp"}
 
 
 def search_text(found: Answer, *, pareto: bool = False, explain: int | None = None) -> str:
-    """The best per device count, why the winner wins, and on request the front and every operation of one row."""
-    lines = [*_asked(found), ""]
-    if len(found.table):
-        lines += [_table(found.best.sort_values("n_gpus", kind="stable")), ""]
-        lines += _spread(found.fits)
+    """The best and why, the best few per device count, and on request the front and every operation of one row."""
+    lines = [_asked(found)]
+    if len(found.fits):
+        lines += [*_winner(found), "", _best_few(found)]
+    elif len(found.table):
+        need, have = found.best["mem"].iloc[0], found.rule_sets[0].capacity_gb
+        lines += [f"does not fit: needs {need:.1f} GB per device, the device has {have:.1f}", ""]
+        lines.append(_table(found, found.best))
     absent = [str(n) for n in sorted(set(found.request.gpus)) if n not in set(found.fits["n_gpus"])]
     if absent:
         lines.append(f"no feasible configuration on {', '.join(absent)} devices")
-    if len(found.fits):
-        lines += ["", *_winner(found)]
-    elif len(found.table):
-        need, have = found.best["mem"].iloc[0], found.rule_sets[0].capacity_gb
-        lines.append(f"does not fit: needs {need:.1f} GB per device, the device has {have:.1f}")
     if pareto and len(found.fits):
-        lines += ["", "Pareto front of time, devices and memory", _table(found.front())]
+        lines += ["", "Pareto front of time, devices and memory", _table(found, found.front())]
     if explain is not None:
-        rows = found.explained(explain)
-        lines += [
-            "",
-            f"operations of row {explain}, seconds per step",
-            rows.to_string(index=False, float_format=_short),
-        ]
-    return "\n".join(lines)
+        rows = found.explained(explain).to_string(index=False, float_format=_short)
+        lines += ["", f"operations of row {explain}, seconds per step", rows]
+    return "\n".join([*lines, *_notes(found)])
 
 
-def _asked(found: Answer) -> list[str]:
-    """What was searched, and what was taken for granted."""
+def _asked(found: Answer) -> str:
+    request = found.request
+    rules = "" if request.rules == "corrected" else f", rules {request.rules}"
+    batch = f"{request.global_batch:,} sequences of {found.rule_sets[0].tokens_per_sample:,} tokens"
+    return f"{request.model} on {request.cluster}, {batch} per step{rules}"
+
+
+def _notes(found: Answer) -> list[str]:
+    """What was taken for granted."""
     from tracelens.projection.search.whole_step import CorrectedRules
 
-    request, rules = found.request, found.rule_sets[0]
-    batch = f"{request.global_batch} sequences of {rules.tokens_per_sample} tokens"
-    lines = [f"{request.model} on {request.cluster}, {batch} per step, rules {request.rules}"]
-    if isinstance(rules, CorrectedRules):
-        lines += [f"note: {rules.system.note}"] if rules.system.note else []
-        if not rules.model.vocab:
-            lines.append("note: the model's vocabulary is unknown; embedding and logits are left out")
-    return lines
-
-
-def _table(rows: pd.DataFrame) -> str:
-    shown = [name for name in _SHOWN if name in rows and not rows[name].isna().all()]
-    shown = [name for name in shown if name not in _USUAL or (rows[name] != _USUAL[name]).any()]
-    units = {"throughput": "samples/s", "t": "t_s", "mem": "mem_gb"}
-    return (
-        rows[shown].rename(columns=units).to_string(index=False, float_format=lambda value: f"{value:.3f}", na_rep="")
-    )
-
-
-def _short(value: float) -> str:
-    return "" if value == 0 else f"{value:.4g}"
-
-
-def _spread(rows: pd.DataFrame) -> list[str]:
-    lines = ["throughput of all, samples/s    highest     lowest"]
-    for n, each in rows.groupby("n_gpus")["throughput"]:
-        lines.append(f"  {n:>8} devices          {each.max():10.3f} {each.min():10.3f}")
+    rules = found.rule_sets[0]
+    if not isinstance(rules, CorrectedRules):
+        return []
+    lines = [f"note: {rules.system.note}"] if rules.system.note else []
+    if len(found.fits) and found.best["mem"].iloc[0] > _NEARLY_ALL * rules.capacity_gb:
+        lines.append("note: that leaves little memory for fragmentation; --memory-headroom 0.05 keeps 5 % free")
+    if not rules.model.vocab:
+        lines.append("note: the model's vocabulary is unknown; embedding and logits are left out")
     return lines
 
 
 def _winner(found: Answer) -> list[str]:
-    best = found.best.iloc[0]
-    t = float(best["t"])
-    lines = [f"why the winner wins: {t:.3f} s per step on {best['n_gpus']} devices, {best['mem']:.1f} GB per device"]
-    parts = sorted(((float(best[name]), word) for name, word in _PARTS.items() if name in best), reverse=True)
-    lines.append("  " + ", ".join(f"{value / t:.1%} {word}" for value, word in parts if value / t >= 0.005))
-    for reason in found.reasons():
-        most = f", {_PARTS[reason.part]} +{reason.part_s:.3f} s" if reason.part_s > 0 else ""
-        change = f"{reason.dimension}={reason.other} would be at least {reason.slower:.1%} slower"
-        lines.append(f"  {change} than {reason.value}{most}")
-    again = found.rechecked()
+    """The best step, how sure it is, what it consists of, and what the best alternatives cost."""
+    best, capacity = found.best.iloc[0], found.rule_sets[0].capacity_gb
+    t, again = float(best["t"]), found.rechecked()
+    mfu = "" if again is None or again.mfu is None else f", MFU {again.mfu * again.step_us / 1e6 / t:.1%}"
+    rate = f"{_tokens_per_s(found, best):,.0f} tokens/s/GPU{mfu}, {best['mem']:.1f} of {capacity:.1f} GB"
+    lines = [
+        f"{_BEST[found.request.objective]}: {t:.3f} s per step on {best['n_gpus']} GPUs, {rate}",
+        f"  {_configuration(best, found.request.global_batch)}",
+    ]
+    expected = found.expected
+    if expected is not None:
+        low, high = (share * t for share in expected.most)
+        whose = "pooled" if found.request.framework in (None, POOLED) else found.request.framework
+        lines.append(f"  9 of 10 such steps took {low:.3f} to {high:.3f} s ({whose} constants; docs/accuracy.md)")
     if again is not None:
         step_s = again.step_us / 1e6
-        lines.append(f"re-checked by the event graph (tracelens project): {step_s:.3f} s, {step_s / t - 1:+.1%}")
+        lines.append(f"  re-checked by the event graph (tracelens project): {step_s:.3f} s, {step_s / t - 1:+.1%}")
+        lines += _command(found, best)
+    parts = sorted(((float(best[name]), word) for name, word in _PARTS.items() if name in best), reverse=True)
+    lines.append("  " + ", ".join(f"{value / t:.1%} {word}" for value, word in parts if value / t >= 0.005))
+    reasons = found.reasons()
+    if reasons:
+        lines += ["", "what the best alternatives would cost, on as many GPUs"]
+    for reason in reasons:
+        most = f", most of it {_PARTS[reason.part]} (+{reason.part_s:.3f} s)" if reason.part_s > 0 else ""
+        change = f"{_NAMES.get(reason.dimension, reason.dimension)} {reason.other} instead of {reason.value}"
+        lines.append(f"  {change:<32} {reason.slower:+.1%}{most}")
     return lines
+
+
+def _command(found: Answer, row: pd.Series) -> list[str]:
+    """The projection of ``row`` as a command, where it has options for all of it."""
+    request, node = found.request, int(row["nvs"])
+    free, usual = node, []
+    for degree in ("tp1", "tp2", "dp", "pp"):
+        usual.append(min(int(row[degree]), free))
+        free //= usual[-1]
+    has_options = row["strategy"] != "2d" and "=" not in request.model and "-nvs" not in request.cluster
+    if not has_options or request.figures != AS_THEY_ARE or usual != [int(row[name]) for name in _NEAR]:
+        return []
+    given = {"model": request.model, "cluster": request.cluster, "gpus": row["n_gpus"], "tp": row["tp1"]}
+    given |= {"cp": row["tp2"]} | {name: row[name] for name in ("pp", "vpp", "ep") if row[name] > 1}
+    given |= {"zero": row["zero"], "micro-batch": row["mbs"], "global-batch": request.global_batch}
+    given |= {"sequence": found.rule_sets[0].tokens_per_sample, "precision": row["precision"]}
+    given |= {"recompute": row["recompute"], "framework": request.framework or POOLED}
+    words = (word for name, value in given.items() if value != 1 for word in (f"--{name}", shlex.quote(str(value))))
+    return [f"  tracelens project {' '.join(words)}"]
+
+
+def _configuration(row: pd.Series, global_batch: int) -> str:
+    shown = _cells(row)
+    degrees = " ".join(f"{name} {shown[name]}" for name in ("tp", "cp", "pp", "vpp", "dp", "ep") if name in shown)
+    count = global_batch // (int(row["dp"]) * int(row["mbs"]))
+    words = [degrees, *([f"SUMMA {shown['SUMMA']}"] if shown["SUMMA"] else [])]
+    words += [f"ZeRO {shown['ZeRO']}"] if "ZeRO" in shown else []
+    words.append(f"{count} micro-batches of {row['mbs']}")
+    words += [shown["precision"]] if "precision" in shown else []
+    words += [f"recompute {shown['recompute']}"] if "recompute" in shown else []
+    return ", ".join(words + ([f"in a node: {shown['in a node']}"] if shown["in a node"] else []))
+
+
+def _best_few(found: Answer) -> str:
+    """The best of each device count, placements and strategies that come to the same split once."""
+    counts = found.fits["n_gpus"].nunique()
+    most = min(found.request.top, _OF_SEVERAL) if counts > 1 else found.request.top
+    rows = found.best[found.best["mem"] <= found.fits["mem"].max()]
+    split = [tuple(cell for name, cell in _cells(row).items() if name != "in a node") for _, row in rows.iterrows()]
+    rows = rows.assign(split=split).drop_duplicates(["n_gpus", "split"]).groupby("n_gpus", sort=True).head(most)
+    steps = [step for each in found.ranking().values() for step in each]
+    slowest = max(steps) / min(steps)
+    times = f"the slowest takes {slowest:.1f} times as long as the fastest"
+    title = f"best {most} of each" if counts > 1 else f"best {len(rows)}"
+    return "\n".join([
+        f"{title} of {len(steps):,} configurations that fit; {times}",
+        _table(found, rows.sort_values("n_gpus", kind="stable")),
+    ])  # fmt: skip
+
+
+def _table(found: Answer, rows: pd.DataFrame) -> str:
+    cells = [{**_figures(found, row), **_cells(row), **_costs(row)} for _, row in rows.iterrows()]
+    names = [name for name in dict.fromkeys(name for row in cells for name in row) if _differs(name, cells)]
+    table = [names, *([row.get(name, "") for name in names] for row in cells)]
+    return aligned(table, words=[place for place, name in enumerate(names) if name in _WORDS])
+
+
+def _differs(name: str, cells: Iterable[Mapping[str, str]]) -> bool:
+    return any(row.get(name, "") not in ("", _USUAL.get(name, "")) for row in cells)
+
+
+def _figures(found: Answer, row: pd.Series) -> dict[str, str]:
+    return {
+        "GPUs": str(row["n_gpus"]),
+        "step s": f"{row['t']:.3f}",
+        "tokens/s/GPU": f"{_tokens_per_s(found, row):,.0f}",
+        "TFLOPS/GPU": f"{row['flops_per_gpu'] / row['t']:.0f}",
+        "GB": f"{row['mem']:.1f}",
+    }
+
+
+def _cells(row: pd.Series) -> dict[str, str]:
+    """How the step is split: what a table shows of a row."""
+    second, is_grid = int(row["tp2"]), row["strategy"] == "2d"
+    shown = {"tp": str(row["tp"]) if is_grid else str(row["tp1"]), "cp": "1" if is_grid else str(second)}
+    shown |= {name: str(row[name]) for name in ("pp", "vpp", "dp", "ep") if name in row}
+    shown["micro-batch"] = str(row["mbs"])
+    titles = {"zero": "ZeRO", "recompute": "recompute", "precision": "precision"}
+    shown |= {title: str(row[name]) for name, title in titles.items() if name in row}
+    shown["SUMMA"] = f"{row['tp1']}x{second} in {row['nb']:.0f} blocks" if is_grid and int(row["tp"]) > 1 else ""
+    near = {("tp2" if is_grid and name == "nv_tp2" else word): int(row[name]) for name, word in _NEAR.items()}
+    return {**shown, "in a node": " ".join(f"{word} {count}" for word, count in near.items() if count > 1)}
+
+
+def _costs(row: pd.Series) -> dict[str, str]:
+    titles: dict[str, Any] = {"usd_per_mtoken": "USD/M tokens", "j_per_token": "J/token"}
+    return {title: f"{row[name]:.3f}" for name, title in titles.items() if name in row and row[name] == row[name]}
+
+
+def _tokens_per_s(found: Answer, row: pd.Series) -> float:
+    return float(row["throughput"]) * found.rule_sets[0].tokens_per_sample / int(row["n_gpus"])
+
+
+def _short(value: float) -> str:
+    return "" if value == 0 else f"{value:.4g}"
