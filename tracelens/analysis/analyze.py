@@ -15,6 +15,7 @@ from tracelens.analysis.attribution.steps import StepTimes, complete_steps, devi
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.findings.ranking import findings
+from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options
 from tracelens.analysis.page.step_idle import StepIdle
@@ -78,6 +79,7 @@ class Analysis:
     step_idle: StepIdle | None = None
     row_of_event: Ints | None = None
     findings: tuple[Finding, ...] = ()
+    rule_failures: tuple[RuleFailure, ...] = ()
 
     @property
     def headline(self) -> Analysis:
@@ -123,6 +125,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         priced=priced,
     )
     frames = dict(context.frames)
+    found, failed = findings(context, recording.extensions)
     return Analysis(
         trace=recording.trace,
         options=options,
@@ -148,7 +151,8 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         per_step=priced.per_step,
         step_idle=context.step_idle,
         row_of_event=priced.whole.row_of_event,
-        findings=findings(context, recording.extensions),
+        findings=found,
+        rule_failures=failed,
     )
 
 

@@ -45,8 +45,9 @@ class Report(NamedSheets):
 
     @property
     def has_failed_extension(self) -> bool:
-        """Whether an extension cost an op its model or the report a sheet."""
-        return bool(self.failures or getattr(self.result, "failures", ()))
+        """Whether an extension cost an op its model or the report a sheet, or a rule its findings."""
+        failed = (self.failures, *(getattr(self.result, key, ()) for key in ("failures", "rule_failures")))
+        return any(failed)
 
     @property
     def ops(self) -> pd.DataFrame:

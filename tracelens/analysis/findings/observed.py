@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from tracelens.analysis.findings.candidate import Claimed
 from tracelens.analysis.findings.window_time import HostLead, WindowTime
-from tracelens.analysis.findings.wording import counted
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.summary import Evidence, Said
@@ -19,6 +18,7 @@ from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.perf_models.base import PerfModel
+from tracelens.perf_models.matrix.gemm import GEMM
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.trace.table import Kind
 from tracelens.units import NS_PER_US
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tracelens.analysis.attribution.activity import DeviceActivity, Labels
     from tracelens.analysis.sheets.context import SheetContext
     from tracelens.hardware import HardwareSpec
+    from tracelens.signature import OpSignature
     from tracelens.trace.table import TraceTable
     from tracelens.trace.tree import OpTree
 
@@ -152,7 +153,7 @@ class Observed:
         at = np.flatnonzero(events) if events.dtype == np.bool_ else events.astype(np.int64)
         took, own = self.activity.duration[at].astype(np.float64), self.own_ns[at]
         least, most = share if low is None else low, share if high is None else high
-        low_ns, gain_ns, high_ns = (np.clip(took * part, 0, own) for part in (least, share, most))
+        low_ns, gain_ns, high_ns = (np.clip(took * np.nan_to_num(part), 0, own) for part in (least, share, most))
         return Claimed(part=at, low_ns=low_ns, gain_ns=gain_ns, high_ns=high_ns, spares_launches=spares_launches)
 
     def calls(
@@ -163,17 +164,11 @@ class Observed:
 
         def of_event(shares: Any) -> Floats:
             of_row = np.zeros(len(self.rows))
-            of_row[rows.index] = np.nan_to_num(np.clip(shares, 0, 1))
+            of_row[rows.index] = np.clip(shares, 0, 1)
             return of_row[self.row_of_event[events]]
 
         least, most = (None if shares is None else of_event(shares) for shares in (low, high))
         return self.kernels(events, of_event(share), low=least, high=most, spares_launches=spares_launches)
-
-    def said_of(self, rows: pd.DataFrame, what: str) -> tuple[str, tuple[Said, ...]]:
-        """("12 casts, 5 % of GPU time", its numbers) of all calls of these of ``rows``."""
-        calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
-        figures = (Said(what=what, value=calls, unit="count"), self.gpu_share(time_us))
-        return f"{counted(calls, what)}, {self.share_text(time_us)}", figures
 
     def idle_time(self, parts: Bools, share: float = 1.0, *, low: float | None = None) -> Claimed:
         """Claims parts of ``idle`` (a mask): ``share`` of each can go, at least ``low`` of it."""
@@ -211,11 +206,19 @@ class Observed:
         """Table row of one of the calls of a row of ``rows``."""
         return int(self.rows["example_row"].iloc[int(row)])
 
-    def model_of(self, row: int) -> PerfModel | None:
-        """The perf model of the call at a table row."""
+    def signatures(self, rows: pd.DataFrame) -> list[OpSignature]:
+        """The recorded arguments of one call of each of these of ``rows``: sizes are integers, or were not recorded."""
+        return [self.table.signature_of(row) for row in rows["example_row"].tolist()]
+
+    @cached_property
+    def gemms(self) -> tuple[pd.DataFrame, npt.NDArray[np.object_]]:
+        """Those of ``rows`` that are one matrix product and ran, and the perf model of each."""
+        rows = self.rows[(self.rows["model"] == GEMM.__name__) & (self.rows["kernel_us_sum"] > 0)]
         readings = self.context.attribution.readings
-        code = int(readings.code_of(np.array([row]))[0])
-        return readings.readings[code].model if code >= 0 else None
+        codes = readings.code_of(rows["example_row"].to_numpy(np.int64)).tolist()
+        models = np.array([readings.readings[code].model if code >= 0 else None for code in codes], object)
+        is_gemm = np.array([isinstance(model, GEMM) for model in models], np.bool_)
+        return rows[is_gemm], models[is_gemm]
 
     def shapes(self, row: int, most: int = 40) -> str:
         """The shapes of the tensors of the call at a table row, as far as they fit."""

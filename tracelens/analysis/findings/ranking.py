@@ -15,10 +15,10 @@ from tracelens.analysis.attribution.op_places import places_around
 from tracelens.analysis.findings import built_in_rules
 from tracelens.analysis.findings.candidate import Candidate, Claimed
 from tracelens.analysis.findings.observed import MIN_GAIN, Observed
-from tracelens.analysis.findings.rule import Rule
+from tracelens.analysis.findings.rule import Rule, RuleFailure
 from tracelens.analysis.findings.wording import percent
 from tracelens.analysis.verdict.summary import Finding, Place, Said
-from tracelens.extensions import Extension, overlay
+from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ Bools = npt.NDArray[np.bool_]
 
 #: How many lines there are.
 MOST = 10
+#: How long a rule may take.
+_RULE_LIMIT_S = 60.0
 #: Share of what a finding claims that those above it must have taken for its sentence to say so.
 _MUCH_TAKEN = 0.1
 
@@ -61,18 +63,45 @@ class _Ranked:
         return -self.gain.rank, self.rule.kind, self.candidate.why
 
 
-def findings(context: SheetContext, extensions: Sequence[Extension] = ()) -> tuple[Finding, ...]:
-    """At most ten. Each keeps what those before it leave: together they gain at most the window."""
+def findings(
+    context: SheetContext, extensions: Sequence[Extension] = ()
+) -> tuple[tuple[Finding, ...], tuple[RuleFailure, ...]]:
+    """(at most ten, the rules that failed). Each keeps what those before it leave: together they gain at most the
+    window.
+    """
     seen = Observed(context)
-    rules = [Rule.of(claim) for claim in overlay(built_in_rules(), extensions).values()]
-    found = [(rule, candidate) for rule in rules for candidate in rule.candidates(seen)]
+    found: list[tuple[Rule, Candidate]] = []
+    failures: list[RuleFailure] = []
+    for claim in overlay(built_in_rules(), extensions).values():
+        try:
+            with time_limit(_RULE_LIMIT_S):
+                rule = Rule.of(claim)
+                found += [(rule, _checked(candidate, seen.time.own_ns)) for candidate in rule.candidates(seen)]
+        except (Exception, TimeLimitError) as error:  # noqa: BLE001 - a rule may cost its findings, never the report
+            text = f"{type(error).__name__}: {error}"
+            failures.append(RuleFailure(kind=claim.key, origin=claim.origin, error=text))
     free = np.ones(len(seen.time.own_ns), bool)
     ranked = [
         each
         for general in (False, True)
         for each in _ranked(seen, [pair for pair in found if pair[0].advice.is_general == general], free)
     ]
-    return tuple(_finding(seen, each) for each in sorted(ranked, key=lambda each: each.order)[:MOST])
+    return tuple(_finding(seen, each) for each in sorted(ranked, key=lambda each: each.order)[:MOST]), tuple(failures)
+
+
+def _checked(candidate: Candidate, own_ns: npt.NDArray[np.int64]) -> Candidate:
+    """A candidate; TypeError or ValueError where it is none, or claims what the window does not have."""
+    if not isinstance(candidate, Candidate):
+        raise TypeError(f"gave {type(candidate).__name__}, which is no Candidate")
+    part, amounts = (
+        candidate.claimed.part,
+        (candidate.claimed.low_ns, candidate.claimed.gain_ns, candidate.claimed.high_ns),
+    )
+    if part.dtype.kind != "i" or not ((part >= 0) & (part < len(own_ns))).all() or len(np.unique(part)) < len(part):
+        raise ValueError("claims parts that the window does not have, or one of them twice")
+    if not all(len(ns) == len(part) and ((ns >= 0) & (ns <= own_ns[part] + 1)).all() for ns in amounts):
+        raise ValueError("claims more of a part of the window than it has")
+    return candidate
 
 
 def _ranked(seen: Observed, found: Sequence[tuple[Rule, Candidate]], free: Bools) -> Iterator[_Ranked]:

@@ -52,6 +52,15 @@ class Rule:
         return self.kind.partition(":")[0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleFailure:
+    """A rule that raised, ran too long or claimed what is not there: it has no findings, the report goes on."""
+
+    kind: str
+    origin: str
+    error: str
+
+
 def finding(kind: str, advice: Advice) -> Callable[[F], F]:
     """Marks ``function(seen) -> candidates`` as the rule ``kind``; ``seen`` is what a trace shows (``Observed``)."""
     return mark("finding", kind, advice=advice)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, what: str, plural: str = "") -> str:
     """A number of things, in words.
 
-    >>> counted(1, "gap"), counted(1200, "gap")
-    ('1 gap', '1,200 gaps')
+    >>> counted(1, "gap"), counted(1200, "gap"), counted(2, "copy", "copies")
+    ('1 gap', '1,200 gaps', '2 copies')
     """
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
+    return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
 
 
 def duration(us: float) -> str:

@@ -241,7 +241,10 @@ class Catalog:
 
 def _check_work(model: PerfModel) -> None:
     """Raises here, where it costs one op, what a model's own methods would raise later for the whole report."""
-    for amount in (model.flops(), model.hbm_bytes(), model.wire_bytes()):
-        if not 0 <= (amount or 0) < _MOST_WORK:
-            raise SignatureError("the recorded dimensions are negative, or too large to be true")
+    try:
+        is_possible = all(0 <= (n or 0) < _MOST_WORK for n in (model.flops(), model.hbm_bytes(), model.wire_bytes()))
+    except OverflowError:
+        is_possible = False
+    if not is_possible:
+        raise SignatureError("the recorded dimensions are negative, or too large to be true")
     _ = model.engine, model.compute_dtype, model.parameters()

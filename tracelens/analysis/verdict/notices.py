@@ -68,7 +68,7 @@ def _device(analysis: Analysis) -> Iterator[Notice]:
 
 
 def _extensions(analysis: Analysis) -> Iterator[Notice]:
-    """Extensions whose bindings failed, by reason, and those that were not used."""
+    """Extensions whose bindings failed, by reason, rules that failed, and extensions that were not used."""
     failed: dict[str, list[str]] = {}
     for failure in analysis.failures:
         failed.setdefault(f"{failure.origin}: {failure.error}", []).append(failure.name)
@@ -78,6 +78,9 @@ def _extensions(analysis: Analysis) -> Iterator[Notice]:
             count=len(names),
             text=f"extension failed on {names[0]}, which has no model now: {what}",
         )
+    for rule in analysis.rule_failures:
+        text = f"rule {rule.kind!r} left out of what to do next: {rule.origin} raised {rule.error}"
+        yield Notice(id="rule_failed", count=1, text=text)
     for extension in analysis.extensions:
         if extension.note:
             yield Notice(id="extension_unused", count=1, text=extension.note)

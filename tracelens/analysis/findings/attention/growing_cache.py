@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Iterator
 
 import numpy as np
 
+from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
+from tracelens.signature import OpSignature
 
 #: Shortest cache that is taken for one.
 _LEAST_LENGTH = 16
@@ -29,25 +30,20 @@ _LEAST_LENGTH = 16
 def growing_cache(seen: Observed) -> Iterator[Candidate]:
     """Gain: all of their time."""
     rows = seen.rows[(seen.rows["name"] == "aten::cat") & (seen.rows["kernel_us_sum"] > 0)]
-    rows = rows[np.array([_grows(text) for text in rows["input_dims"]], np.bool_)]
-    if rows.empty:
-        return
-    text, figures = seen.said_of(rows, "copy")
-    yield Candidate(
-        why=f"{text.replace('copys', 'copies')}: the key-value cache grows by a token at a time",
+    rows = rows[np.array([_grows(op) for op in seen.signatures(rows)], np.bool_)]
+    rest = Candidate(
+        why=": the key-value cache grows by a token at a time",
         claimed=seen.calls(rows, spares_launches=True),
         computed="their time: a cache of fixed pages is written in place",
-        figures=figures,
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
     )
+    yield from candidate_of_calls(seen, rows, "copy", rest, plural="copies")
 
 
-def _grows(dims: str | None) -> bool:
+def _grows(op: OpSignature) -> bool:
     """Whether the first of two tensors is long where the second has one row, and alike elsewhere."""
-    tensors = [shape for shape in (literal_eval(dims) if dims else ())[:1] if shape]
-    if not tensors or len(tensors[0]) != 2 or any(not isinstance(shape, tuple) for shape in tensors[0]):
+    tensors = op.shapes[0] if op.shapes else ()
+    if len(tensors) != 2 or not all(isinstance(shape, tuple) for shape in tensors):
         return False
-    first, second = tensors[0]
+    first, second = tensors
     apart = [(a, b) for a, b in zip(first, second, strict=False) if a != b]
     return len(first) == len(second) >= 3 and len(apart) == 1 and apart[0][0] >= _LEAST_LENGTH and apart[0][1] == 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Iterator
 
 import numpy as np
 
+from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
@@ -29,18 +29,15 @@ _FEW_ROWS, _MOST_OF_IT = 16, 0.3
 )
 def low_batch_decode(seen: Observed) -> Iterator[Candidate]:
     """Gain, for the same number of tokens: twice the batch reads the weights half as often; at least none."""
-    rows = seen.rows[(seen.rows["model"] == "GEMM") & (seen.rows["roofline_bound"].isin(("memory", "launch")))]
-    few = [min(literal_eval(text)[key] for key in ("M", "N")) <= _FEW_ROWS for text in rows["perf_params"]]
-    rows = rows[np.array(few, np.bool_)]
-    if rows["kernel_us_sum"].sum() <= _MOST_OF_IT * seen.device_us or rows.empty:
+    rows, models = seen.gemms
+    few = np.array([min(model.m, model.n) <= _FEW_ROWS for model in models], np.bool_)
+    rows = rows[few & rows["roofline_bound"].isin(("memory", "launch"))]
+    if rows["kernel_us_sum"].sum() <= _MOST_OF_IT * seen.device_us:
         return
-    text, figures = seen.said_of(rows, "GEMM")
-    yield Candidate(
-        why=f"{text}, of a few rows each: they only read weights, twice the batch would take hardly longer",
+    rest = Candidate(
+        why=", of a few rows each: they only read weights, twice the batch would take hardly longer",
         claimed=seen.calls(rows, 0.5, low=0.0),
         computed="for the same tokens: half of their time, as twice the batch reads the weights half as often",
         certainty="low",
-        figures=figures,
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
     )
+    yield from candidate_of_calls(seen, rows, "GEMM", rest)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Iterator
 
 import numpy as np
 
 from tracelens.analysis.attribution.event_category import COPY
+from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
+from tracelens.signature import OpSignature
 
 
 @finding(
@@ -27,27 +28,20 @@ from tracelens.analysis.findings.rule import Advice, finding
 def layout_copies(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of their time."""
     rows = seen.rows[(seen.rows["name"] == "aten::copy_") & (seen.rows["category"] != COPY)]
-    recorded = zip(rows["input_dims"], rows["input_types"], rows["input_strides"], strict=True)
-    rows = rows[np.array([_rearranges(*texts) for texts in recorded], np.bool_)]
-    if rows.empty:
-        return
-    text, figures = seen.said_of(rows, "copy")
-    yield Candidate(
-        why=f"{text.replace('copys', 'copies')}: they only change a tensor's memory layout",
+    rows = rows[np.array([_rearranges(op) for op in seen.signatures(rows)], np.bool_)]
+    rest = Candidate(
+        why=": they only change a tensor's memory layout",
         claimed=seen.calls(rows, low=0.0, spares_launches=True),
         computed="their time; at least none of it",
         certainty="low",
-        figures=figures,
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
     )
+    yield from candidate_of_calls(seen, rows, "copy", rest, plural="copies")
 
 
-def _rearranges(dims: str | None, types: str | None, strides: str | None) -> bool:
-    """Whether two tensors of one shape and type lie differently in memory, one of them without gaps."""
-    if not dims or not types or not strides:
+def _rearranges(op: OpSignature) -> bool:
+    """Whether two tensors of one shape and type lie differently in memory, the second of them without gaps."""
+    to, of = op.stride(0), op.stride(1)
+    if not (op.has(0) and op.has(1) and to and of) or op.dtype_text(0) != op.dtype_text(1):
         return False
-    shapes, kinds, steps = (literal_eval(text)[:2] for text in (dims, types, strides))
-    if len(shapes) < 2 or shapes[0] != shapes[1] or kinds[0] != kinds[1] or len(steps) < 2:
-        return False
-    return bool(len(shapes[0]) > 1 and steps[0] != steps[1] and steps[1] and 0 not in steps[1])
+    shape = op.shape_or_scalar(0)
+    return len(shape) > 1 and shape == op.shape_or_scalar(1) and to != of and 0 not in of

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Iterator
 
 import numpy as np
 
 from tracelens.analysis.attribution.event_category import COPY
+from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
+from tracelens.signature import OpSignature
 
 _FLOATS = {"float", "double", "c10::Half", "c10::BFloat16"}
 
@@ -28,21 +29,16 @@ _FLOATS = {"float", "double", "c10::Half", "c10::BFloat16"}
 def type_casts(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of their time."""
     rows = seen.rows[seen.rows["name"].isin(("aten::copy_", "aten::_to_copy")) & (seen.rows["category"] != COPY)]
-    rows = rows[np.array([_casts(text) for text in rows["input_types"]], np.bool_)]
-    if rows.empty:
-        return
-    text, figures = seen.said_of(rows, "cast")
-    yield Candidate(
-        why=f"{text}: kernels that only change a tensor's type",
+    rows = rows[np.array([_casts(op) for op in seen.signatures(rows)], np.bool_)]
+    rest = Candidate(
+        why=": kernels that only change a tensor's type",
         claimed=seen.calls(rows, low=0.0, spares_launches=True),
         computed="their time; at least none of it",
         certainty="low",
-        figures=figures,
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
     )
+    yield from candidate_of_calls(seen, rows, "cast", rest)
 
 
-def _casts(types: str | None) -> bool:
-    first, second = (*(literal_eval(types) if types else ()), "", "")[:2]
-    return first != second and {first, second} <= _FLOATS
+def _casts(op: OpSignature) -> bool:
+    types = {op.dtype_text(0), op.dtype_text(1)}
+    return len(types) == 2 and types <= _FLOATS

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Iterator
 
 import numpy as np
 
+from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
+from tracelens.signature import OpSignature
 
 #: Classes from which the loss is that of a language model.
 _LARGE = 8192
@@ -30,7 +31,7 @@ _PARTS = ("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::nll_l
 def unfused_loss(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time, less that of reading the logits and writing their gradient once."""
     rows, device = seen.rows[seen.rows["name"].isin(_PARTS)], seen.device
-    rows = rows[np.array([_vocabulary(text) >= _LARGE for text in rows["input_dims"]], np.bool_)]
+    rows = rows[np.array([_vocabulary(op) >= _LARGE for op in seen.signatures(rows)], np.bool_)]
     if device is None or device.hbm is None or device.hbm.tb_s is None or rows.empty:
         return
     # One read and one write of the logits: what the forward softmax alone moves
@@ -38,17 +39,14 @@ def unfused_loss(seen: Observed) -> Iterator[Candidate]:
     total_us = float(rows["kernel_us_sum"].sum())
     if not once_us > 0:
         return
-    text, figures = seen.said_of(rows, "call")
-    yield Candidate(
-        why=f"{text}: cross-entropy over a large vocabulary, not fused",
+    rest = Candidate(
+        why=": cross-entropy over a large vocabulary, not fused",
         claimed=seen.calls(rows, 1 - min(once_us, total_us) / total_us, spares_launches=True),
         computed="their time, less that of the bytes of the largest of them at the rate of HBM",
-        figures=figures,
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
     )
+    yield from candidate_of_calls(seen, rows, "call", rest)
 
 
-def _vocabulary(dims: str | None) -> int:
-    shapes = [shape for shape in (literal_eval(dims) if dims else ()) if shape and len(shape) >= 2]
-    return int(max((shape[-1] for shape in shapes if isinstance(shape[-1], int)), default=0))
+def _vocabulary(op: OpSignature) -> int:
+    shapes = (op.shape_or_scalar(i) for i in range(len(op.shapes or ())))
+    return max((shape[-1] for shape in shapes if len(shape) >= 2), default=0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
+from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
@@ -32,28 +32,23 @@ _SHORT_US = 50.0
 )
 def expert_loop(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above that of their FLOPs and bytes at the device's rates."""
-    device, rows = seen.device, seen.rows
-    rows = rows[(rows["model"] == "GEMM") & (rows["kernel_us_mean"] < _SHORT_US) & (rows["gflops"] > 0)]
+    device, (rows, models) = seen.device, seen.gemms
+    short = ((rows["kernel_us_mean"] < _SHORT_US) & (rows["gflops"] > 0)).to_numpy(bool)
+    rows, models = rows[short], models[short]
     if device is None or device.hbm is None or device.hbm.tb_s is None or rows.empty:
         return
-    dims = [literal_eval(text) for text in rows["perf_params"]]
-    weights = pd.Series([(d["N"], d["K"]) for d in dims], index=rows.index)
-    height = pd.Series([d["M"] for d in dims], index=rows.index)
+    weights = pd.Series([(model.n, model.k) for model in models], index=rows.index)
+    height = pd.Series([model.m for model in models], index=rows.index)
     calls, heights = rows["operation_count"].groupby(weights).sum(), height.groupby(weights).nunique()
     rows = rows[weights.isin(calls.index[(calls >= _MANY * seen.steps) & (heights >= _DIFFERENT)])]
-    if rows.empty:
-        return
     rates = [rate_of(device, str(spec)) for spec in rows["compute_spec"]]
     tflops = np.array([np.nan if rate is None else rate.tflops_s for rate in rates], np.float64)
     least_us = np.fmax(
         rows["gflops"] * FLOPS_PER_GFLOP / tflops / TERA_PER_S_IN_PER_US, rows["hbm_mb"] / device.hbm.tb_s
     )
-    text, figures = seen.said_of(rows, "short GEMM")
-    yield Candidate(
-        why=f"{text}: experts one after the other",
+    rest = Candidate(
+        why=": experts one after the other",
         claimed=seen.calls(rows, 1 - least_us / rows["kernel_us_mean"], spares_launches=True),
         computed="their time, less that of their FLOPs and bytes at the device's rates in one grouped GEMM",
-        figures=figures,
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
     )
+    yield from candidate_of_calls(seen, rows, "short GEMM", rest)

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import percent
 from tracelens.analysis.verdict.summary import Said
 from tracelens.dtypes import DType
-from tracelens.perf_models.matrix.gemm import GEMM
 
 _WIDE = (DType.BF16, DType.FP16)
 #: Share of its time that FP8 must save of a GEMM.
@@ -37,33 +37,25 @@ def fp8_candidates(seen: Observed) -> Iterator[Candidate]:
     device = seen.device
     if device is None or device.rate("matrix", DType.FP8_E4M3FN) is None:
         return
-    rows = seen.rows[(seen.rows["model"] == "GEMM") & (seen.rows["roofline_us"] > 0)]
-    models = [seen.model_of(row) for row in rows["example_row"].tolist()]
-    types = [_type(model) for model in models]
-    rows = rows[np.array([each in _WIDE for each in types], np.bool_)]
-    if rows.empty or not any(each is not None and each.rate == "fp8" for each in types):
+    rows, models = seen.gemms
+    types = [model.dtype for model in models]
+    if not any(each is not None and each.rate == "fp8" for each in types):
         return
-    wide = [model for model in models if isinstance(model, GEMM) and model.dtype in _WIDE]
-    before, _ = seen.expected_us(wide)
+    wide = np.array([each in _WIDE for each in types], np.bool_)
+    rows, models = rows[wide], models[wide].tolist()
+    before, _ = seen.expected_us(models)
     fp8 = DType.FP8_E4M3FN
-    after, _ = seen.expected_us([replace(m, dtype=fp8, dtype_b=fp8, dtype_out=m.dtype) for m in wide])
+    after, _ = seen.expected_us([replace(m, dtype=fp8, dtype_b=fp8, dtype_out=m.dtype) for m in models])
     saved = np.nan_to_num(1 - after / before)
     rows, saved = rows[saved > _LEAST_SAVED], saved[saved > _LEAST_SAVED]
     if rows.empty:
         return
-    text, figures = seen.said_of(rows, "GEMM")
     share = float((saved * rows["kernel_us_sum"]).sum() / rows["kernel_us_sum"].sum())
-    yield Candidate(
-        why=f"{text}, in BF16 or FP16: FP8 would take {percent(share)} less, by estimate",
+    rest = Candidate(
+        why=f", in BF16 or FP16: FP8 would take {percent(share)} less, by estimate",
         claimed=seen.calls(rows, saved, low=0.0),
         computed="each GEMM's time, times 1 - FP8 / 16 bits by the tile model; at least none of it",
         certainty="low",
-        figures=(*figures, Said(what="saved", value=share, unit="share")),
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
+        figures=(Said(what="saved", value=share, unit="share"),),
     )
-
-
-def _type(model: object) -> DType | None:
-    """What a GEMM computes in."""
-    return model.dtype if isinstance(model, GEMM) else None
+    yield from candidate_of_calls(seen, rows, "GEMM", rest)

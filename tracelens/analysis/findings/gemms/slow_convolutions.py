@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
@@ -32,10 +33,9 @@ def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
     rows = rows[rows["roofline_us"] < _FINE * rows["kernel_us_mean"]]
     if rows.empty:
         return
-    text, figures = seen.said_of(rows, "convolution call")
     roofline = float((rows["roofline_us"] * rows["operation_count"]).sum() / rows["kernel_us_sum"].sum())
-    yield Candidate(
-        why=f"{text}: {percent(roofline)} of their roofline",
+    rest = Candidate(
+        why=f": {percent(roofline)} of their roofline",
         claimed=seen.calls(
             rows,
             1 - rows["_achievable_us"] / rows["kernel_us_mean"],
@@ -44,7 +44,6 @@ def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
         ),
         computed="their time above what the tile model expects, at most that above the roofline",
         certainty="low",
-        figures=(*figures, Said(what="of the roofline", value=roofline, unit="share")),
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
+        figures=(Said(what="of the roofline", value=roofline, unit="share"),),
     )
+    yield from candidate_of_calls(seen, rows, "convolution call", rest)

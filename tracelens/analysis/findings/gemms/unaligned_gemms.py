@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +12,6 @@ from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import counted
 from tracelens.analysis.verdict.summary import Said
-from tracelens.dtypes import DType
 from tracelens.perf_models.matrix.gemm import GEMM
 
 #: Bytes that one load instruction fetches; GEMM kernels fall back to narrower ones where rows start in between.
@@ -40,17 +37,17 @@ _LEAST_COLUMNS = 8
 )
 def unaligned_gemms(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above the roofline."""
-    rows = seen.rows[(seen.rows["model"] == "GEMM") & (seen.rows["kernel_us_sum"] > 0)]
-    odd = [unaligned_dims(literal_eval(text)) for text in rows["perf_params"]]
-    rows = rows[np.array([bool(dims) for dims in odd], bool)]
+    rows, models = seen.gemms
+    odd = [unaligned_dims(model) for model in models]
+    unaligned = np.array([bool(dims) for dims in odd], bool)
+    rows, models = rows[unaligned], models[unaligned]
     if rows.empty:
         return
     by_dim: dict[int, float] = {}
     for us, dims in zip(rows["kernel_us_sum"], filter(None, odd), strict=True):
         by_dim |= {dim: by_dim.get(dim, 0.0) + us for dim in dims}
     most = sorted(by_dim, key=lambda dim: (-by_dim[dim], dim))[:2]
-    models = [seen.model_of(row) for row in rows["example_row"].tolist()]
-    padded_us, _ = seen.expected_us([_padded(model) for model in models if isinstance(model, GEMM)])
+    padded_us, _ = seen.expected_us([_padded(model) for model in models])
     calls, time_us = int(rows["operation_count"].sum()), float(rows["kernel_us_sum"].sum())
     yield Candidate(
         why=f"{counted(calls, 'GEMM')} with rows of {', '.join(map(str, most))} elements, {seen.share_text(time_us)}: "
@@ -79,15 +76,13 @@ def _padded(model: GEMM) -> GEMM:
     return replace(model, n=n, k=k, stride_a=None, stride_b=None)
 
 
-def unaligned_dims(parameters: dict[str, Any]) -> list[int]:
+def unaligned_dims(gemm: GEMM) -> list[int]:
     """Lengths of rows, as they lie in memory, that are no multiple of 16 bytes."""
-    dtype = DType.parse(parameters["dtype_A_B"][0])
-    if dtype is None or min(parameters["M"], parameters["N"], parameters["K"]) < _LEAST_COLUMNS:
+    if gemm.dtype is None or min(gemm.m, gemm.n, gemm.k) < _LEAST_COLUMNS:
         return []
-    elements = max(1, int(ALIGNMENT_BYTES / dtype.width_bytes))
-    row_a = _row_length(parameters["stride_A"], parameters["K"])
-    row_b = _row_length(parameters["stride_B"], parameters["N"])
-    return sorted({dim for dim in (row_a, row_b, parameters["N"]) if dim % elements})
+    elements = max(1, int(ALIGNMENT_BYTES / gemm.dtype.width_bytes))
+    row_a, row_b = _row_length(gemm.stride_a, gemm.k), _row_length(gemm.stride_b, gemm.n)
+    return sorted({dim for dim in (row_a, row_b, gemm.n) if dim % elements})
 
 
 def _row_length(stride: tuple[int, ...] | None, columns: int) -> int:

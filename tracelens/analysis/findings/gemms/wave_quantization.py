@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from ast import literal_eval
 from collections.abc import Iterator
 
 import numpy as np
 
+from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import percent
 from tracelens.analysis.verdict.summary import Said
+from tracelens.perf_models.matrix.gemm import GEMM
 
 #: Tiles of hipBLASLt (MT128x128x64) and of cutlass, cuBLAS and nvjet (tilesize128x64x32, _128x64_, _128x64x32_).
 _TILE = re.compile(r"(?:MT|tilesize|_)(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?=_)")
@@ -37,36 +38,31 @@ _MUCH_IDLE = 0.15
 )
 def wave_quantization(seen: Observed) -> Iterator[Candidate]:
     """Gain: the share of their waves in which units are idle, at most their time above the roofline."""
-    units = None if seen.device is None else seen.device.compute_units
-    gemms = seen.rows[(seen.rows["model"] == "GEMM") & (seen.rows["roofline_us"] > 0)]
+    units, (gemms, models) = None if seen.device is None else seen.device.compute_units, seen.gemms
     if units is None or gemms.empty:
         return
-    recorded = zip(gemms["perf_params"], gemms["kernel_details"], strict=True)
-    idle = np.array([_idle_share(*texts, units) for texts in recorded])
+    idle = np.array([_idle_share(*each, units) for each in zip(models, gemms["kernel_details"], strict=True)])
     above = 1 - gemms["roofline_us"] / gemms["kernel_us_mean"]
     share = np.minimum(np.nan_to_num(idle), above.fillna(0.0))
     rows, share = gemms[share > _MUCH_IDLE], share[share > _MUCH_IDLE]
     if rows.empty:
         return
-    text, figures = seen.said_of(rows, "GEMM")
     lost = float((share * rows["kernel_us_sum"]).sum() / rows["kernel_us_sum"].sum())
-    yield Candidate(
-        why=f"{text}: their tiles leave {percent(lost)} of the compute units' time unused (wave quantization)",
+    rest = Candidate(
+        why=f": their tiles leave {percent(lost)} of the compute units' time unused (wave quantization)",
         claimed=seen.calls(rows, share, low=0.0),
         computed="1 - waves / whole waves, with the tile of the kernel's name, at most the time above the roofline",
         certainty="low",
-        figures=(*figures, Said(what="unused", value=lost, unit="share")),
-        evidence=seen.evidence(rows.index),
-        row=seen.example_of(rows.index[0]),
+        figures=(Said(what="unused", value=lost, unit="share"),),
     )
+    yield from candidate_of_calls(seen, rows, "GEMM", rest)
 
 
-def _idle_share(parameters: str, kernels: object, units: int) -> float:
+def _idle_share(gemm: GEMM, kernels: object, units: int) -> float:
     """What part of the waves is idle; NaN where the kernel does not say how it tiles. The better of both directions."""
     found = _TILE.search(str(kernels))
     if found is None or _SPLITS.search(str(kernels)):
         return np.nan
-    dims, (a, b) = literal_eval(parameters), (int(text) for text in found.groups())
-    tiles = min(-(-dims["M"] // m) * -(-dims["N"] // n) for m, n in ((a, b), (b, a))) * dims["B"]
-    waves = tiles / units
-    return float(1 - waves / np.ceil(waves))
+    a, b = (int(text) for text in found.groups())
+    tiles = min(-(-gemm.m // m) * -(-gemm.n // n) for m, n in ((a, b), (b, a))) * gemm.b
+    return 1 - tiles / (units * -(-tiles // units)) if tiles > 0 else np.nan
