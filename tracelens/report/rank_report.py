@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -18,12 +19,11 @@ from tracelens.analysis.ranks.sheets.job import step_cost, straggler_summary
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
 from tracelens.files.atomic_write import whole_file, whole_folder
 from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal_text
+from tracelens.files.say import aligned
 from tracelens.report.assembly import Sheet, sheets_of
 from tracelens.report.cells import plain_values
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
-
-if TYPE_CHECKING:
-    pass
+from tracelens.units import US_PER_MS
 
 SCHEMA = "tracelens.collectives/1"
 XLSX, JSON, CSV = "collectives.xlsx", "collectives.json", "csv"
@@ -112,44 +112,34 @@ class RankReport(NamedSheets):
         residual = result.clocks.residual_us
         hosts = len(result.clocks.hosts)
         if hosts == 1:
-            yield " clocks    one host, untouched"
+            yield " clocks    of one host, as recorded"
         else:
             known = "not placed" if residual is None else f"residual ±{residual:.1f} µs"
             yield f" clocks    {hosts} hosts by {result.clocks.how}; {known}"
+        late = [*self._steps(), *self._stragglers(residual)]
+        yield from ["", *late] if late else []
         yield from self._collectives()
         yield from self._exchanges()
-        yield from self._stragglers(residual)
-        yield from self._steps()
         for notice in result.notices:
-            yield f" ! {notice.text}"
+            yield from textwrap.wrap(notice.text, _WIDTH, initial_indent=" ! ", subsequent_indent="   ")
 
-    def _collectives(self) -> Iterator[str]:
-        frame = self.result.frames[nccl_summary_implicit_sync.TITLE]
+    def _steps(self) -> Iterator[str]:
+        frame = self.result.frames[step_cost.TITLE]
         if frame.empty:
             return
-        yield ""
-        yield f" {'collective (group)':<25}{'MB':>9}{'bus GB/s':>10}{'waiting':>9}  verdict"
-        for row in frame.head(6).to_dict("records"):
-            name = clipped(f"{row['collective']} ({row['group_name']})", 24)
-            bus = _shown(row["bus_gb_s_median"], ".1f")
-            full = _shown(row["full_mb"], ",.2f")
-            yield f" {name:<25}{full:>9}{bus:>10}{row['waiting_share']:>7.1f} %  {row['verdict']}"
-
-    def _exchanges(self) -> Iterator[str]:
-        frame = self.result.frames[ep_summary.TITLE]
-        if frame.empty:
-            return
-        yield ""
-        yield f" {'token exchange':<34}{'effective':>11}{'true TB/s':>18}{'waiting':>9}"
-        for row in frame.head(8).to_dict("records"):
-            effective, true = _shown(row["effective_tb_s"], ".3f"), _shown(row["true_tb_s"], ".3f")
-            yield f" {clipped(str(row['name']), 33):<34}{effective:>11}{true:>18}{row['waiting_share']:>7.1f} %"
+        worst = frame.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
+        if len(frame) > 1:
+            cost, steps = frame["cost_us"].sum() / US_PER_MS, frame["step_us"].sum() / US_PER_MS
+            yield f" {len(frame)} steps: {cost:.3f} of {steps:.3f} ms spent waiting for the slowest rank of each"
+        yield (
+            f" step {int(worst['step'])}: {worst['cost_us'] / US_PER_MS:.3f} of {worst['step_us'] / US_PER_MS:.3f} ms "
+            f"spent waiting for rank {int(worst['slowest_rank'])}"
+        )
 
     def _stragglers(self, residual: float | None) -> Iterator[str]:
         frame = self.result.frames[straggler_summary.TITLE]
         if frame.empty:
             return
-        yield ""
         typical = self.result.typical_skew_us
         if residual is None or (residual > 0 and residual >= typical):
             why = "a clock could not be placed" if residual is None else f"residual {residual:.1f} µs"
@@ -157,18 +147,30 @@ class RankReport(NamedSheets):
             return
         for row in frame[frame["cost_us"] > 0].head(3).to_dict("records"):
             yield (
-                f" rank {row['rank']} was last in {row['percent_arrived_last']:.0f} % of "
-                f"{row['num_collectives']} collectives, {row['cost_us'] / 1e3:.3f} ms after the others"
+                f" rank {row['rank']} came last to {row['percent_arrived_last']:.0f} % of "
+                f"{row['num_collectives']} collectives, {row['cost_us'] / US_PER_MS:.3f} ms after the others in all"
             )
 
-    def _steps(self) -> Iterator[str]:
-        frame = self.result.frames[step_cost.TITLE]
-        if len(frame):
-            worst = frame.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
-            yield (
-                f" step {int(worst['step'])}: the others wait {worst['cost_us'] / 1e3:.3f} ms more than rank "
-                f"{int(worst['slowest_rank'])}, of {worst['step_us'] / 1e3:.3f} ms"
-            )
+    def _collectives(self) -> Iterator[str]:
+        frame = self.result.frames[nccl_summary_implicit_sync.TITLE]
+        if frame.empty:
+            return
+        rows = [("collective", "group", "MB", "bus GB/s", "waiting", "verdict")]
+        for row in frame.head(6).to_dict("records"):
+            bus, full = _shown(row["bus_gb_s_median"], ".1f"), _shown(row["full_mb"], ",.2f")
+            name, group = clipped(row["collective"], 14), clipped(str(row["group_name"]), 18)
+            rows.append((name, group, full, bus, f"{row['waiting_share']:.1f} %", row["verdict"]))
+        yield from ["", *(f" {line}" for line in aligned(rows, words=(0, 1, 5)).splitlines())]
+
+    def _exchanges(self) -> Iterator[str]:
+        frame = self.result.frames[ep_summary.TITLE]
+        if frame.empty:
+            return
+        rows = [("token exchange", "effective TB/s", "without waiting TB/s", "waiting")]
+        for row in frame.head(8).to_dict("records"):
+            effective, true = _shown(row["effective_tb_s"], ".3f"), _shown(row["true_tb_s"], ".3f")
+            rows.append((clipped(str(row["name"]), 33), effective, true, f"{row['waiting_share']:.1f} %"))
+        yield from ["", *(f" {line}" for line in aligned(rows, words=(0,)).splitlines())]
 
 
 def refuse_foreign(folder: Path) -> None:

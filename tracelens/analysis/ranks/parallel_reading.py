@@ -58,7 +58,7 @@ def read_ranks(
         if outcome.value is not None:
             summaries += [(outcome.item, summary) for summary in outcome.value]
         else:
-            failed.append((outcome.item.name, outcome.error))
+            failed.append((outcome.item.name, outcome.error.removeprefix(outcome.item.name).lstrip(": ")))
         if progress is not None:
             progress(done, len(paths))
     failed.sort()
