@@ -102,7 +102,7 @@ class Losses:
 class Recorder:
     """What made a file. ``file``: how a sentence names it; ``no_shapes``, ``no_stacks``: why it has none.
 
-    ``shapes_option`` records them, ``shapes_advice`` says it in full.
+    ``shapes_option``: what records them, in brackets of a sentence.
     """
 
     file: str = "a trace of torch.profiler"
@@ -112,7 +112,11 @@ class Recorder:
 
     @property
     def shapes_advice(self) -> str:
-        return f"use {self.shapes_option}"
+        return (
+            f"use {self.shapes_option}"
+            if "(" in self.shapes_option or "=" in self.shapes_option
+            else self.shapes_option
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

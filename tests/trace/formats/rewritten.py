@@ -16,6 +16,7 @@ import pandas as pd
 
 from tracelens.analysis.analyze import Options, analyze
 from tracelens.analysis.loaded_trace import load
+from tracelens.trace.table import TraceTable, kind_of_category
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "example_traces" / "moe_ep8" / "rank0.json.gz"
 GRID, BLOCK = (64, 2, 1), (256, 1, 1)
@@ -136,3 +137,122 @@ def _nvtx(e: dict[str, Any]) -> str:
     sequence = f", seq = {args['Sequence number']}" if "Sequence number" in args else ""
     shapes = f", sizes = {json.dumps(args['Input Dims'])}, input_op_ids = [(7,0)]" if "Input Dims" in args else ""
     return f"{e['name']}{sequence}, op_id = {args.get('External id', 0)}{shapes}"
+
+
+def kernels_alone(path: Path) -> pd.DataFrame:
+    """The kernel table without the ops: of formats that have none, and spell copies in their way."""
+    frame = kernel_table(path)
+    frame = frame[~frame["kernel_name"].str.startswith(("Mem", "Copy"))]
+    found = frame.groupby(["kernel_name", "stream"])[["kernel_us_count", "kernel_us_sum"]].sum().round(6)
+    return found.sort_index()
+
+
+def launching_ops() -> dict[int, str]:
+    """The innermost op round each launch, by correlation."""
+    found, ops = {}, [e for e in events() if e["cat"] == "cpu_op"]
+    for e in events():
+        if e["cat"] == "cuda_runtime" or e["cat"].endswith("_runtime"):
+            around = [o for o in ops if o["tid"] == e["tid"] and o["start"] <= e["start"] and e["end"] <= o["end"]]
+            if around:
+                found[e["args"]["correlation"]] = max(around, key=lambda o: (o["start"], -o["end"]))["name"]
+    return found
+
+
+def rocprofv3(path: Path) -> Path:
+    """As ``rocprofv3 --output-format json`` writes it."""
+    symbols: dict[str, int] = {}
+    calls: dict[str, int] = {}
+    dispatches, copies, api = [], [], []
+    for e in events():
+        args, record = e.get("args", {}), {"start_timestamp": e["start"], "end_timestamp": e["end"]}
+        if e["cat"] in (*DEVICE, "hip_runtime", "cuda_runtime"):
+            record["correlation_id"] = {"internal": args["correlation"], "external": 0}
+        if e["cat"] in ("kernel", "gpu_memset"):
+            info = {"agent_id": {"handle": 77}, "kernel_id": symbols.setdefault(e["name"], len(symbols) + 1),
+                    "workgroup_size": dict(zip("xyz", BLOCK, strict=True)), "grid_size": {"x": 64 * 256, "y": 2, "z": 1}}  # fmt: skip
+            dispatches.append(
+                record | {"kind": 2, "thread_id": 9, "dispatch_info": info, "stream_id": {"handle": args["stream"]}}
+            )
+        elif e["cat"] == "gpu_memcpy":
+            copies.append(
+                record | {"bytes": args["bytes"], "src_agent_id": {"handle": 1}, "dst_agent_id": {"handle": 77}}
+            )
+        elif e["cat"].endswith("_runtime"):
+            api.append(
+                record | {"kind": 1, "operation": calls.setdefault(e["name"], len(calls)), "thread_id": e["tid"]}
+            )
+    process = {
+        "metadata": {"pid": 12, "command": ["/usr/bin/python"]},
+        "agents": [{"id": {"handle": 1}, "type": 1}, {"id": {"handle": 77}, "type": 2, "product_name": "AMD Instinct MI300X", "cu_count": 304, "wave_front_size": 64}],
+        "strings": {"buffer_records": [{"kind": "NONE", "operations": []}, {"kind": "HIP", "operations": list(calls)}]},
+        "kernel_symbols": [{"kernel_id": number, "formatted_kernel_name": name} for name, number in symbols.items()],
+        "buffer_records": {"kernel_dispatch": dispatches, "hip_api": api, "memory_copy": copies},
+    }  # fmt: skip
+    path.write_text(json.dumps({"rocprofiler-sdk-tool": [process]}))
+    return path
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+def message(*fields: tuple[int, int | str | bytes]) -> bytes:
+    """Protobuf: numbers as varints, texts and messages with their length."""
+    out = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            out += varint(number << 3 | 2) + varint(len(data)) + data
+    return out
+
+
+def xplane(path: Path) -> Path:
+    """As JAX writes it: a plane of the device, one of the host, with the launching op as HLO op."""
+    ops, device, host = launching_ops(), {}, {}
+    names: dict[str, int] = {}
+    for e in events():
+        args = e.get("args", {})
+        if e["cat"] not in DEVICE and not e["cat"].endswith("_runtime"):
+            continue
+        stats = [message((1, 1), (3, args["correlation"]))]
+        if (op := ops.get(args["correlation"])) is not None:
+            stats.append(message((1, 2), (5, op)))
+        if e["cat"] == "kernel":
+            stats.append(message((1, 3), (5, "grid:64,2,1 block:256,1,1 occ_pct:0")))
+        number = names.setdefault(e["name"], len(names) + 1)
+        event = message(
+            (1, number), (2, e["start"] * 1000), (3, (e["end"] - e["start"]) * 1000), *((4, s) for s in stats)
+        )
+        where, key = (device, args["stream"]) if e["cat"] in DEVICE else (host, e["tid"])
+        where.setdefault(key, []).append(event)
+    tables = [(4, message((1, number), (2, message((1, number), (2, name))))) for name, number in names.items()]
+    tables += [
+        (5, message((1, i), (2, message((1, i), (2, name)))))
+        for i, name in ((1, "correlation_id"), (2, "hlo_op"), (3, "kernel_details"), (4, "core_count"))
+    ]
+    planes = []
+    for number, (name, lines, label) in enumerate(
+        (("/device:GPU:0", device, "Stream #{}(Kernel)"), ("/host:CPU", host, "Host Threads/{}"))
+    ):
+        texts = [
+            (3, message((1, key), (2, label.format(key)), *((4, e) for e in found))) for key, found in lines.items()
+        ]
+        planes.append(message((1, number), (2, name), *texts, *tables, (6, message((1, 4), (3, 304)))))
+    path.write_bytes(message(*((1, plane) for plane in planes)))
+    return path
+
+
+def device_rows(table: TraceTable, *categories: str) -> list[tuple[str, int, int]]:
+    """(name, start, end) of what ran on a device."""
+    base = table.base_ns
+    rows = table.rows_of([kind_of_category(c) for c in categories or DEVICE]).tolist()
+    return [
+        (table.name_of(r), base + int(table.start_ns[r]), base + int(table.start_ns[r] + table.duration_ns[r]))
+        for r in rows
+    ]

@@ -10,24 +10,24 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.trace.formats.rewritten import BLOCK, DEVICE, EXAMPLE, GRID, database, kernel_table, nsight_systems, sums
+from tests.trace.formats.rewritten import (
+    BLOCK,
+    EXAMPLE,
+    GRID,
+    database,
+    device_rows,
+    kernel_table,
+    nsight_systems,
+    sums,
+)
 from tracelens.errors import InputError
 from tracelens.trace.reading.read import read_trace
-from tracelens.trace.table import Kind, TraceTable, kind_of_category
+from tracelens.trace.table import Kind, TraceTable
 
 QUERY = """
 SELECT s.value, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds s ON s.id = demangledName
 """
 COPIES = "SELECT start, end, bytes FROM CUPTI_ACTIVITY_KIND_{}"
-
-
-def device_rows(table: TraceTable, *categories: str) -> list[tuple[str, int, int]]:
-    rows = table.rows_of([kind_of_category(c) for c in categories or DEVICE]).tolist()
-    base = table.base_ns
-    return [
-        (table.name_of(r), base + int(table.start_ns[r]), base + int(table.start_ns[r] + table.duration_ns[r]))
-        for r in rows
-    ]
 
 
 @pytest.fixture(scope="module")

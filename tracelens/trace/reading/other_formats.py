@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 _RECORD = "record with torch.profiler instead"
 # Other contents people hand over, by their first bytes.
 _SIGNATURES = (
@@ -16,20 +14,6 @@ _SIGNATURES = (
     (b"\xfe\xff", "UTF-16 text: save it as UTF-8"),
     (b"<", "HTML or XML: hand over the profiler's JSON instead"),
 )
-_PATTERNS = (
-    (re.compile(rb'\s*+\{\s*+"rocprofiler-sdk-tool"\s*+:'), f"the JSON of rocprofv3 (rocprofiler-sdk): {_RECORD}"),
-    # XSpace of tsl/profiler/protobuf/xplane.proto: a plane, its id, its name
-    (
-        re.compile(
-            rb"\n[\x80-\xff]{0,9}+[\x00-\x7f](?:\x08[\x80-\xff]{0,9}+[\x00-\x7f])?\x12[\x00-\x7f]/(?:host|device):"
-        ),
-        f"an XPlane file (JAX, TensorFlow or PyTorch/XLA): {_RECORD}",
-    ),
-)
-#: What rocprof v1 and v2 write into every event, and torch.profiler into none.
-_ROCPROF_KEYS = (b'"BeginNs"', b'"EndNs"', b'"DurationNs"')
-# Its arrows alone have a category.
-_OTHER_CATEGORY = re.compile(rb'"cat"\s*+:\s*+"(?!DataFlow")')
 _PACKET = 0x0A
 # A TracePacket of Perfetto is small: so many, each starting where the one before says that it ends, are no chance.
 _PACKETS = 3
@@ -43,13 +27,8 @@ def named(text: bytes, *, whole: bool) -> str | None:
     for start, what in _SIGNATURES:
         if text.startswith(start):
             return what
-    for pattern, what in _PATTERNS:
-        if pattern.match(text):
-            return what
     if _is_perfetto(text, whole=whole):
         return f"a Perfetto binary trace: {_RECORD}, or export it as JSON where it was made from one"
-    if all(key in text for key in _ROCPROF_KEYS) and not _OTHER_CATEGORY.search(text):
-        return f"the JSON of rocprof (v1 or v2), which holds no ops: {_RECORD}"
     return None
 
 

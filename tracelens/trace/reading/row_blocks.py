@@ -46,6 +46,9 @@ class RowBlocks:
         self._untimed = 0
         self._repaired = 0
 
+    def __len__(self) -> int:
+        return self._rows
+
     def add(
         self,
         category: str,

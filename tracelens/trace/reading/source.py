@@ -82,6 +82,11 @@ class Source:
             self._file = self.path if isinstance(self.stream, PlainFile) else self._unpacked_file()
         return self._file
 
+    def damage(self, what: str, position: int | None = None) -> InputError:
+        """The sentence on content that is damaged."""
+        place = "" if position is None else f" at byte {position:,}"
+        return InputError(f"{self.name} is {what}, but damaged{place}: record or export it again")
+
     def _unpacked_file(self) -> Path:
         path = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="tracelens-"))) / "content"
         written = 0

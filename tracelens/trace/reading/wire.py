@@ -1,0 +1,166 @@
+"""Protobuf's encoding without its definitions: one message field by field, or thousands of one type as columns.
+
+Reading all messages at once, their first fields, then their second ..., takes a few passes over arrays where a
+generated parser makes an object each; and no trace needs a package that it could do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_MOST_SHIFT = 63
+# Fields of one message beyond these are no trace's.
+_MOST_FIELDS = 4096
+# What may be read behind the end of the data by the vectors: zeros.
+_PADDING = bytes(16)
+
+
+class WireError(ValueError):
+    """The data is no message; ``position``: where that shows."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"no protobuf at byte {position:,}")
+        self.position = position
+
+
+@dataclass(slots=True, eq=False)
+class Spans:
+    """Messages inside others: ``owner`` indexes the outer ones."""
+
+    owner: Ints
+    start: Ints
+    end: Ints
+
+
+@dataclass(slots=True, eq=False)
+class Columns:
+    """``integers`` by field number: 0 where not ``there``, the last of several; ``spans`` of those with a length."""
+
+    integers: dict[int, Ints]
+    there: dict[int, npt.NDArray[np.bool_]]
+    spans: dict[int, Spans] = field(default_factory=dict)
+
+
+class Wire:
+    """Protobuf data. Positions are those in ``data``."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._bytes = np.frombuffer(data + _PADDING, np.uint8)
+
+    def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """(field number, value or start, end or -1) of one message; WireError where it is none."""
+        data = self.data
+        position = start
+        while position < end:
+            key, position = self._varint(position, end)
+            kind = key & 7
+            if kind == VARINT:
+                value, position = self._varint(position, end)
+                yield key >> 3, value, -1
+                continue
+            if kind == BYTES:
+                length, position = self._varint(position, end)
+            else:
+                length = {FIXED64: 8, FIXED32: 4}.get(kind, len(data))
+            if position + length > end:
+                raise WireError(position)
+            if kind == BYTES:
+                yield key >> 3, position, position + length
+            else:
+                yield key >> 3, int.from_bytes(data[position : position + length], "little", signed=True), -1
+            position += length
+
+    def message(self, start: int, end: int) -> dict[int, Any]:
+        """The last value of every field: integers, or bytes of what has a length."""
+        return {number: value if stop < 0 else self.data[value:stop] for number, value, stop in self.fields(start, end)}
+
+    def text(self, start: int, end: int) -> str:
+        return self.data[start:end].decode("utf-8", "replace")
+
+    def columns(self, start: Ints, end: Ints, integers: tuple[int, ...], spans: tuple[int, ...] = ()) -> Columns:
+        """Some fields of many messages; WireError where one is none."""
+        found = Columns(
+            integers={number: np.zeros(len(start), np.int64) for number in integers},
+            there={number: np.zeros(len(start), np.bool_) for number in integers},
+        )
+        inner: dict[int, list[tuple[Ints, Ints, Ints]]] = {number: [] for number in spans}
+        position, stop, at = start.copy(), end, np.arange(len(start))
+        for _ in range(_MOST_FIELDS):
+            active = position < stop
+            if not active.all():
+                position, stop, at = position[active], stop[active], at[active]
+            if not len(at):
+                break
+            number, value, length, position = self._next_fields(position, stop)
+            for wanted in integers:
+                here = (number == wanted) & (length < 0)
+                found.integers[wanted][at[here]] = value[here]
+                found.there[wanted][at[here]] = True
+            for wanted in spans:
+                here = (number == wanted) & (length >= 0)
+                if here.any():
+                    inner[wanted].append((at[here], value[here], value[here] + length[here]))
+        else:
+            raise WireError(int(position[0]))
+        for field_number, parts in inner.items():
+            joined = [np.concatenate(each) if each else np.zeros(0, np.int64) for each in zip(*parts, strict=True)]
+            found.spans[field_number] = Spans(*(joined or [np.zeros(0, np.int64)] * 3))
+        return found
+
+    def _next_fields(self, position: Ints, stop: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """(field number, value or start, length or -1, next position) of one field per message."""
+        key, position = self._varints(position)
+        kind = key & 7
+        value, after = self._varints(position)
+        has_length, is_varint = kind == BYTES, kind == VARINT
+        length = np.where(has_length, value, -1)
+        value = np.where(is_varint, value, np.where(has_length, after, position))
+        fixed = (kind == FIXED64) | (kind == FIXED32)
+        wrong = ~(has_length | is_varint | fixed) | (has_length & ((length < 0) | (length > len(self.data))))
+        following = np.where(
+            has_length, after + length, np.where(is_varint, after, position + np.where(kind == 1, 8, 4))
+        )
+        wrong |= following > stop
+        if wrong.any():
+            raise WireError(int(position[wrong][0]))
+        if fixed.any():
+            raw = self._bytes[position[fixed][:, None] + np.arange(8)].astype(np.uint64)
+            raw[kind[fixed] == FIXED32, 4:] = 0
+            value[fixed] = (raw << (8 * np.arange(8, dtype=np.uint64))).sum(axis=1, dtype=np.uint64).view(np.int64)
+        return key >> 3, value, length, following
+
+    def _varints(self, position: Ints) -> tuple[Ints, Ints]:
+        last = len(self._bytes) - 1
+        byte = self._bytes[np.minimum(position, last)]
+        value = (byte & 0x7F).astype(np.uint64)
+        position = position + 1
+        more = np.flatnonzero(byte >= 0x80)
+        shift = 7
+        while len(more) and shift <= _MOST_SHIFT:
+            byte = self._bytes[np.minimum(position[more], last)]
+            value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            position[more] += 1
+            more = more[byte >= 0x80]
+            shift += 7
+        if len(more):
+            raise WireError(int(position[more[0]]))
+        return value.view(np.int64), position
+
+    def _varint(self, position: int, end: int) -> tuple[int, int]:
+        data, value, shift = self.data, 0, 0
+        while position < end and shift <= _MOST_SHIFT:
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value - (1 << 64) if value >= 1 << 63 else value, position
+            shift += 7
+        raise WireError(position)
