@@ -25,6 +25,7 @@ FLAGS: dict[str, str] = {
     "fuse": (
         "TRACE --category --executor --jobs --no-clocks --no-counters --output --ranks --ranks-per-node --window -o"
     ),
+    "mcp": ("--root"),
     "models": ("list list:--format show show:NAME show:--format show:--sequence"),
     "ops": ("PATTERN --extension"),
     "project": (
@@ -32,7 +33,7 @@ FLAGS: dict[str, str] = {
     ),
     "replay": ("TRACE --op --output --top -o"),
     "report": (
-        "TRACE --backend --batch --capture --check --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --model --open --output --overlap --rank --ranks --sequence --steps --tokens-per-step -o"
+        "TRACE --backend --batch --brief --capture --check --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --model --open --output --overlap --rank --ranks --sequence --steps --tokens-per-step -o"
     ),
     "route": (
         "--base-delay-ms --best-groups --capacity --cluster --combine-dtype --compare --config --dispatch --dispatch-dtype --drift --experts --format --groups --hidden --hot-ratio --hot-weight --id-bytes --initial-delay-ms --inter-gb-s --intra-bytes-per-ms --layers --link-gb-s --links --log --nic-bytes-per-round --output --overlap --packet-bytes --packet-delay-ms --packets-per-turn --placement --ranks --ranks-per-node --routing --routing-bytes --rules --save-routing --seed --skew --slots --steps --tokens --topk --unit-bytes --way --weight-bytes -o"

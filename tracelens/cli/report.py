@@ -55,6 +55,7 @@ class ReportCommand(ReportOptions):
         "contradictions go to stderr (exit code 6)",
     )  # fmt: skip
     format: str = option_fields.output_format("text", "what to print: the verdict, or report.json")
+    brief: bool = option("with --format json: a compact document on one line, for agents", False)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +94,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
     )
     _write(report, output, csv=args.csv)
     if args.format == "json":
-        emit(report.to_json() + "\n")
+        emit(report.to_json(brief=args.brief) + "\n")
     else:
         written = f"{output}{'' if _is_file(output) else '/'}"
         seconds = time.monotonic() - started

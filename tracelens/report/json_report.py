@@ -37,7 +37,9 @@ from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = "tracelens.report/1"
+SCHEMA, BRIEF_SCHEMA = "tracelens.report/1", "tracelens.report.brief/1"
+#: What the brief form says of a finding.
+_BRIEF_FINDING = ("id", "op", "gain_us", "gain_low_us", "gain_high_us", "certainty", "why", "remedy", "command")
 #: Rows that the document keeps of a view; the workbook has all.
 MAX_VIEW_ROWS = 50
 NO_VIEWS: Mapping[str, pd.DataFrame] = MappingProxyType({})
@@ -85,6 +87,23 @@ def document(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.
     """``ops``: the frame of ``unified_perf_summary``, by keys; None without device work. ``views``: by sheet name."""
     cleaned: Json = json_safe(_content(summary, ops, views))
     return cleaned
+
+
+def brief_document(whole: Json) -> Json:
+    """The same in a twentieth of the space: without ops, views and sources; numbers to five digits."""
+    kept = {key: whole[key] for key in whole if key not in ("ops", "views", "extensions")}
+    device = {key: value for key, value in whole["device"].items() if key != "figures"}
+    findings = [{key: found[key] for key in _BRIEF_FINDING if key in found} for found in whole["findings"]]
+    shortened: Json = _rounded({**kept, "schema": BRIEF_SCHEMA, "device": device, "findings": findings})
+    return shortened
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    return [_rounded(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame]) -> Json:

@@ -13,8 +13,9 @@ from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, unified
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
+from tracelens.files.safe_text import escaped_json
 from tracelens.report.assembly import Analyzed, assemble, json_views
-from tracelens.report.json_report import is_report, json_bytes, write_json
+from tracelens.report.json_report import brief_document, is_report, json_bytes, write_json
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.report.terminal import verdict
 from tracelens.schema import ColumnSet
@@ -126,9 +127,17 @@ class Report(NamedSheets):
         write_html(path, self.sheets, self.summary, self.result)
         return Path(path)
 
-    def to_json(self, path: str | PathLike[str] | None = None) -> str:
-        """The ``tracelens.report/1`` document as text; also written to ``path``, whole or not at all, when given."""
+    def to_json(self, path: str | PathLike[str] | None = None, *, brief: bool = False) -> str:
+        """The ``tracelens.report/1`` document as text; also written to ``path``, whole or not at all, when given.
+
+        ``brief``: the text is ``tracelens.report.brief/1`` instead, on one line.
+        """
         ops = self._ops_frame()
+        if brief:
+            import orjson
+
+            whole = orjson.loads(json_bytes(self.summary, None))
+            return escaped_json(orjson.dumps(brief_document(whole))).decode()
         if path is not None:
             write_json(path, self.summary, ops, json_views(self.result, self.sheets))
         return json_bytes(self.summary, ops, json_views(self.result, self.sheets)).decode()

@@ -1,0 +1,1 @@
+"""What agents ask: the verbs as tools that read below some folders only, and answer in pages of a few tokens."""
