@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from tracelens.perf_models.kernels import KernelPattern as KernelPattern
     from tracelens.projection.project import project as project
     from tracelens.projection.search.request import search as search
+    from tracelens.recording.recorder import handler as handler
+    from tracelens.recording.recorder import profile as profile
     from tracelens.report import report as report
     from tracelens.routing.route import route as route
     from tracelens.schema import sheet as sheet
@@ -80,7 +82,9 @@ _MODULE_OF = {
     "compare": "tracelens.comparison.compare",
     "estimate": "tracelens.estimation.estimate",
     "finding": "tracelens.analysis.findings.rule",
+    "handler": "tracelens.recording.recorder",
     "load": "tracelens.analysis.loaded_trace",
+    "profile": "tracelens.recording.recorder",
     "project": "tracelens.projection.project",
     "recorded_as": "tracelens.perf_models.base",
     "report": "tracelens.report",

@@ -31,6 +31,7 @@ FLAGS: dict[str, str] = {
     "project": (
         "--against --anchor --attention --attention-factor --backend --batch --bf16-layers --cluster --cp --dispatcher --document --ep --ep-overlap --etp --framework --from-report --fsdp-overlap --fused-loss --gemm-factor --global-batch --gpu-clock-mhz --gpus --gradients --graphs --host-us --launch --memory-factor --micro-batch --model --no-sequence-parallel --nodes --offload-layers --output --power --pp --precision --products-factor --recompute --recompute-layers --recompute-modules --schedule --sequence --sequential-experts --shard --skew --straggler --sweep --tp --tp-overlap --trace --trace-ranks --traced --vpp --zero -o"
     ),
+    "record": ("--for --list"),
     "replay": ("TRACE --op --output --top -o"),
     "report": (
         "TRACE --backend --batch --brief --capture --check --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --model --open --output --overlap --rank --ranks --sequence --steps --tokens-per-step -o"
