@@ -92,7 +92,8 @@ def test_each_question_of_the_readme_is_answered_by_its_command(
     command: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(repository / "example_traces" / "moe_ep8", tmp_path / "traces")
-    shutil.copy(repository / "example_traces" / "moe_ep8" / "rank0.json.gz", tmp_path / "trace.json")
+    for name in ("trace.json", "before.json", "after.json"):
+        shutil.copy(repository / "example_traces" / "moe_ep8" / "rank0.json.gz", tmp_path / name)
     monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 0
 
