@@ -2,11 +2,13 @@
 
     python benchmarks/fit_engines.py FOLDER [--write] [--predictions FILE.csv]
 
-FOLDER holds serving_points.csv and tables/serving_inferencex.csv. Three constants per engine and vendor: a factor on
-the device's work, and the host's and launches' time per layer and per sequence of a step. Every family is scored with
-constants fitted without it: a family is a model in one precision on a device; where an engine has one only, all engines
-of that vendor together stand in. Errors are |projected / measured - 1| of the time per output token in percent.
-``--predictions`` writes the left-out projections for ``tracelens score``, with intervals of other families' residuals.
+FOLDER holds serving_points.csv and tables/serving_inferencex.csv. Constants per engine and vendor: a factor on the
+device's work, the host's and launches' time per layer of a step (replayed from a graph, or with prompts in it) and per
+sequence, and by how much releases got faster. Every group is scored with constants fitted without it: a whole model
+on NVIDIA's devices; on AMD's, where there is one model, that model in one precision on one device. Where an engine has
+one group only, all engines of that vendor together stand in. Errors are |projected / measured - 1| of the time per
+output token in percent. ``--predictions`` writes the left-out projections for ``tracelens score``, with intervals of
+other groups' residuals.
 """
 
 from __future__ import annotations
@@ -23,26 +25,33 @@ import numpy as np
 import pandas as pd
 
 import tracelens.serving.engines as engines_room
-from tracelens.serving.configuration_rows import LIMITS, PointSimulator, point_of
+from tracelens.serving.configuration_rows import LIMITS, Point, PointSimulator, point_of
+from tracelens.serving.costs import StepCost
 
 #: (before anything is known, one standard deviation in ln).
-PULL = {"device_scale": (1.05, 0.15), "layer_us": (4.0, 0.8), "sequence_us": (5.0, 0.8)}
+PULL = {
+    "device_scale": (1.05, 0.15), "layer_us": (4.0, 0.8), "prompt_layer_us": (60.0, 0.8), "sequence_us": (5.0, 0.8),
+    "layer_gain_per_year": (1.0, 1.0),
+}  # fmt: skip
+LAYER = list(PULL).index("layer_us")
+#: Engines that compute waiting prompts before any answer goes on; others decode in the same step.
+PROMPTS_FIRST = ("sglang",)
 USUAL = 0.08
 BANDS = ((8, "at most 8"), (32, "9 to 32"), (128, "33 to 128"), (10**9, "more"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """A published point: the device's work per step, and how often the other terms count in a token's time."""
+    """A published point: how often each constant counts in a token's time, in ms, and what is none's."""
 
     row: Mapping[str, Any]
     engine: str
     family: str
-    compute_ms: float
+    group: str
+    counts: tuple[float, float, float, float]
     exchange_ms: float
-    steps: float
-    layers: int
     batch: int
+    years: float
 
     @property
     def measured_ms(self) -> float:
@@ -55,42 +64,73 @@ class Served:
 
 def read(folder: Path) -> list[Served]:
     """Aggregated serving with a measured time per token; disaggregated points have two pools, which differ."""
-    simulator, found = PointSimulator(LIMITS, engine_named="ideal"), []
-    for name in ("serving_points.csv", "tables/serving_inferencex.csv"):
-        for row in pd.read_csv(folder / name).to_dict("records"):
-            if row.get("disagg") is True or row.get("quality") == "C" or not row["tpot_ms"] > 0:
-                continue
-            found.append(served(row, simulator))
-    return found
+    rows = [
+        row
+        for name in ("serving_points.csv", "tables/serving_inferencex.csv")
+        for row in pd.read_csv(folder / name).to_dict("records")
+        if row.get("disagg") is not True and row.get("quality") != "C" and row["tpot_ms"] > 0
+    ]
+    simulator, points = PointSimulator(LIMITS, engine_named="ideal"), [point_of(row) for row in rows]
+    newest = max(point.date for point in points if point.date is not None)
+    return [
+        served(row, point, simulator.cost(point), 0.0 if point.date is None else (newest - point.date).days / 365)
+        for row, point in zip(rows, points, strict=True)
+    ]
 
 
-def served(row: Mapping[str, Any], simulator: PointSimulator) -> Served:
-    """One decode step at mid-answer, and the prompts of the others in between."""
-    point = point_of(row)
-    cost = simulator.cost(point)
-    length = point.input_tokens + point.output_tokens
-    active = max(1, min(point.concurrency, cost.pool_tokens() // length))
-    context = active * (point.input_tokens + point.output_tokens // 2)
-    line = cost.decode_line(active, context)
-    prompt, exchange = cost.mixed_time(point.input_tokens, [(point.input_tokens, 0)], 1, 1, 0, 0)
+def served(row: Mapping[str, Any], point: Point, cost: StepCost, years: float) -> Served:
+    """One decode step at mid-answer, and the steps with prompts of the others in between.
+
+    Prompts come one by one, except where equal answers that are computed after all prompts stay in phase: there the
+    first of a wave waits for all its prompts, the last for none.
+    """
+    given, answer = point.input_tokens, point.output_tokens
+    active = max(1, min(point.concurrency, cost.pool_tokens() // (given + answer)))
+    middle = given + answer // 2
+    line = cost.decode_line(active, active * middle)
     speculation = cost.deployment.speculation
     made = 1.0 if speculation is None else speculation.tokens_per_step
-    others = (active - 1) / point.output_tokens
-    engine = point.engine + ("-rocm" if cost.system.device.vendor == "amd" else "")
+    budget, queries, layers = LIMITS.max_batched_tokens, cost.queries, len(cost.layers)
+    if point.engine in PROMPTS_FIRST:
+        in_phase = not point.spread
+        together = min(active, max(1, budget // given)) if in_phase else 1
+        steps = [cost.mixed_time(together * given, [(given, 0)] * together, together, together, 0, 0)]
+        times = (active - together) / together / (2 if in_phase else 1) / answer
+        decoding = 1 / made
+    else:
+        others, room = active - 1, budget - (active - 1) * queries
+        chunks = [(min(room, given - start), start) for start in range(0, given, room)]
+        steps = [
+            cost.mixed_time(new + others * queries, [(new, past)], 1 + others * queries, 0, others, others * middle)
+            for new, past in chunks
+        ]
+        times = others / answer
+        decoding = max(1 / made - times * len(steps), 0.0)
+    prompt_ms, prompt_exchange_ms = (times * sum(step[i] for step in steps) / 1e12 for i in (0, 1))
+    decode_ms = decoding * (line.fixed - line.exchange + line.slope * active * middle) / 1e12
+    sequences = active * (decoding + (0.0 if point.engine in PROMPTS_FIRST else times * len(steps)))
+    is_rocm = cost.system.device.vendor == "amd"
+    family = f"{point.model} on {point.system} in {point.precision or 'its own type'}"
     return Served(
-        row=row, engine=engine, family=f"{point.model} on {point.system} in {point.precision or 'its own type'}",
-        compute_ms=((line.fixed - line.exchange + line.slope * context) / made + others * prompt) / 1e12,
-        exchange_ms=(line.exchange / made + others * exchange) / 1e12,
-        steps=1 / made + others, layers=len(cost.layers), batch=active,
+        row=row, engine=point.engine + ("-rocm" if is_rocm else ""), family=family,
+        group=family if is_rocm else point.model,
+        counts=(
+            decode_ms + prompt_ms, decoding * layers / 1e3, times * len(steps) * layers / 1e3, sequences / 1e3
+        ),
+        exchange_ms=decoding * line.exchange / 1e12 + prompt_exchange_ms, batch=active, years=years,
     )  # fmt: skip
 
 
+def terms_ms(logs: np.ndarray, some: Sequence[Served]) -> np.ndarray:
+    """What each constant contributes to a token's time; the last column is the exchanges'."""
+    terms = np.array([(*o.counts, o.exchange_ms) for o in some])
+    terms[:, :-1] *= np.exp(logs[:-1])
+    terms[:, LAYER] *= np.exp(np.exp(logs[-1]) * np.array([o.years for o in some]))
+    return terms
+
+
 def projected_ms(logs: np.ndarray, some: Sequence[Served]) -> np.ndarray:
-    scale, layer_us, sequence_us = np.exp(logs)
-    compute, exchange, steps, layers, batch = np.array(
-        [(o.compute_ms, o.exchange_ms, o.steps, o.layers, o.batch) for o in some]
-    ).T
-    return scale * compute + exchange + steps * (layer_us * layers + sequence_us * batch) / 1e3
+    return terms_ms(logs, some).sum(axis=1)
 
 
 def fitted(some: Sequence[Served]) -> np.ndarray:
@@ -100,12 +140,14 @@ def fitted(some: Sequence[Served]) -> np.ndarray:
     weight = np.array([many[o.family] ** -0.5 for o in some])
     weight *= len(some) / weight.sum()
     measured = np.log([o.measured_ms for o in some])
+    years = np.array([o.years for o in some])
     at = center.copy()
-    for _ in range(40):
-        now = np.log(projected_ms(at, some)) - measured
-        slopes = np.stack(
-            [(np.log(projected_ms(at + 1e-3 * u, some)) - measured - now) / 1e-3 for u in np.eye(3)], axis=1
-        )
+    for _ in range(60):
+        terms = terms_ms(at, some)
+        whole = terms.sum(axis=1)
+        now = np.log(whole) - measured
+        slopes = terms / whole[:, None]
+        slopes[:, -1] = slopes[:, LAYER] * years * np.exp(at[-1])
         pull = weight / (USUAL * np.maximum(np.abs(now), USUAL / 2))
         step = np.linalg.solve(
             slopes.T @ (pull[:, None] * slopes) + np.diag(spread**-2.0),
@@ -120,12 +162,12 @@ def left_out(points: Sequence[Served]) -> list[tuple[Served, float]]:
     scored: list[tuple[Served, float]] = []
     for engine in sorted({o.engine for o in points}):
         mine = [o for o in points if o.engine == engine]
-        for family in sorted({o.family for o in mine}):
-            rest = [o for o in mine if o.family != family]
+        for group in sorted({o.group for o in mine}):
+            rest = [o for o in mine if o.group != group]
             if not rest:
                 vendor = engine.endswith("-rocm")
-                rest = [o for o in points if o.family != family and o.engine.endswith("-rocm") == vendor]
-            some = [o for o in mine if o.family == family]
+                rest = [o for o in points if o.group != group and o.engine.endswith("-rocm") == vendor]
+            some = [o for o in mine if o.group == group]
             ratios = projected_ms(fitted(rest), some) / np.array([o.measured_ms for o in some])
             scored += zip(some, ratios.tolist(), strict=True)
     return scored
@@ -141,11 +183,12 @@ def line(title: str, ratios: Sequence[float]) -> str:
 
 def spans(scored: Sequence[tuple[Served, float]], engine: str, without: Served | None = None) -> list[float]:
     """Between which multiples of an estimate nine tenths and half of measured points were, of all engines on that
-    vendor's devices: an engine's own families are too few. Every family counts alike; that of ``without`` not at all.
+    vendor's devices: an engine's own families are too few. Every family counts alike; those of the group of ``without``
+    not at all.
     """
     is_rocm = engine.endswith("-rocm")
-    hidden = None if without is None else (without.engine, without.family)
-    some = [(o, r) for o, r in scored if o.engine.endswith("-rocm") == is_rocm and (o.engine, o.family) != hidden]
+    hidden = None if without is None else (without.engine, without.group)
+    some = [(o, r) for o, r in scored if o.engine.endswith("-rocm") == is_rocm and (o.engine, o.group) != hidden]
     many = Counter((o.engine, o.family) for o, _ in some)
     measured = np.array([1 / r for _, r in some])
     weight = np.array([1 / many[o.engine, o.family] for o, _ in some])
@@ -163,11 +206,18 @@ def write(points: Sequence[Served], scored: Sequence[tuple[Served, float]], toda
             o for o in points if o.engine == name or (name.startswith("pooled") and o.engine.endswith("-rocm") == rocm)
         ]
         constants = dict(zip(PULL, np.exp(fitted(mine)).tolist(), strict=True))
+        days = sorted(str(o.row["date"]) for o in mine if isinstance(o.row.get("date"), str))
+        if not days:
+            del constants["layer_gain_per_year"]
+        texts = {"oldest": days[0], "newest": days[-1]} if days else {}
+        if name.removesuffix("-rocm") in PROMPTS_FIRST:
+            texts["policy"] = "prefill-first"
         families = ", ".join(sorted({o.family for o in mine}))
         lines = [
             f'name = "{name}"',
             f'source = "{len(mine)} published points: {families}; fit_engines.py, {today}"',
             *(f"{key} = {value:.4g}" for key, value in constants.items()),
+            *(f'{key} = "{value}"' for key, value in texts.items()),
             "",
             "[residuals]",
             *(f"{key} = {value:.4g}" for key, value in
@@ -188,7 +238,14 @@ def main() -> None:
     groups: dict[str, list[float]] = defaultdict(list)
     for one, ratio in scored:
         further = " with MTP" if one.row.get("spec_decoding") == "mtp" else ""
-        for title in ("all", one.engine + further, f"{one.engine}{further}, {one.band} at once", one.family):
+        for title in (
+            "all",
+            f"all, {one.band} at once",
+            one.engine,
+            one.engine + further,
+            f"{one.engine}{further}, {one.band} at once",
+            one.family,
+        ):
             groups[title].append(ratio)
     print("| left out | points | median | p90 | signed |\n|---|---|---|---|---|")
     for title in sorted(groups):
@@ -203,7 +260,7 @@ def main() -> None:
             out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
             known: dict[tuple[str, str], list[float]] = {}
             for one, ratio in scored:
-                key = one.engine, one.family
+                key = one.engine, one.group
                 low, _, _, high = known[key] if key in known else known.setdefault(key, spans(scored, one.engine, one))
                 family, found = f"{one.engine} {one.family}", one.measured_ms * ratio
                 out.writerow((one.row["id"], "serving TPOT", family, one.measured_ms, found, low * found, high * found))

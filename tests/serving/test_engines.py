@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.projection.projection_options import ProjectOptions, SearchOptions
 from tracelens.serving import engines
 from tracelens.serving.configuration_rows import LIMITS, PointSimulator, point_of
-from tracelens.serving.deployment import MTP_ACCEPTANCE, Speculation
+from tracelens.serving.deployment import MTP_ACCEPTANCE, Engine, Speculation
 from tracelens.serving.engines import engine_name, fitted_engine, named
 from tracelens.serving.serving_options import EngineOptions
 from tracelens.workload import ModelConfig
@@ -55,7 +57,7 @@ def test_a_file_says_what_it_was_fitted_on_and_how_far_points_were(name: str) ->
 
 def test_the_column_chooses_the_engine_and_an_estimate_has_bounds() -> None:
     fitted, bare = PointSimulator(LIMITS), PointSimulator(LIMITS, engine_named="ideal")
-    point = point_of({**ROW, "osl": 64})
+    point = point_of({**ROW, "osl": 64, "backend": "atom"})
     ours, plain = fitted.estimate(point), bare.estimate(point)
     assert ours.tpot_ms is not None
     assert plain.tpot_ms is not None
@@ -64,6 +66,51 @@ def test_the_column_chooses_the_engine_and_an_estimate_has_bounds() -> None:
     assert ours.tpot_ms_high is not None
     assert ours.tpot_ms_low < ours.tpot_ms < ours.tpot_ms_high
     assert plain.tpot_ms_low is None
+
+
+def test_an_engine_was_slower_before_as_far_back_as_its_points_reach() -> None:
+    engine = Engine(layer_us=10.0, layer_gain_per_year=2.0, oldest="2025-06-11", newest="2026-06-11")
+    assert engine.released(None) == engine
+    days = ("2027-01-01", "2025-12-11", "2020-01-01")
+    now, half, first = (engine.released(datetime.date.fromisoformat(day)).layer_us for day in days)
+    assert (now, first) == (10.0, pytest.approx(10 * math.exp(2)))
+    assert half == pytest.approx(10 * math.exp(2 * 182 / 365))
+    simulator = PointSimulator(LIMITS)
+    old, new = (simulator.estimate(point_of({**ROW, "date": day})) for day in ("2025-12-01", "2026-06-11"))
+    assert old.tpot_ms > new.tpot_ms
+    assert simulator.estimate(point_of(ROW)) == new
+
+
+def test_prompts_of_a_closed_loop_come_one_by_one_where_answers_go_on_meanwhile() -> None:
+    """Each token takes a decode step; one prompt per finished answer of the 15 others makes a longer one of it."""
+    given, made, n = 1000, 100, 16
+    row = {"model_path": "meta-llama/Llama-3.1-8B", "system": "h100_sxm", "isl": given, "osl": made, "concurrency": n}
+    simulator = PointSimulator(LIMITS)
+    cost = simulator.cost(point_of(row))
+    others, middle = n - 1, given + made // 2
+    line = cost.decode_line(n, n * middle)
+    decode = line.fixed + line.slope * n * middle
+    mixed = sum(cost.mixed_time(given + others, [(given, 0)], n, 0, others, others * middle))
+    share = others / made
+    expected = ((1 - share) * decode + share * mixed) / 1e12
+    assert simulator.estimate(point_of(row)).tpot_ms == pytest.approx(expected, rel=0.03)
+
+
+def test_equal_answers_after_all_prompts_wait_for_half_of_them() -> None:
+    """SGLang computes waiting prompts first: 16 prompts of a budget's length; the first waits for 15, the last for 0."""
+    given, made, n = 8192, 100, 16
+    row = {
+        "model_path": "Qwen/Qwen3-32B", "system": "h100_sxm", "isl": given, "osl": made, "concurrency": n,
+        "backend": "sglang", "tp_size": 4,
+    }  # fmt: skip
+    simulator = PointSimulator(LIMITS)
+    cost = simulator.cost(point_of(row))
+    assert cost.deployment.engine.policy == "prefill-first"
+    line = cost.decode_line(n, n * (given + made // 2))
+    decode = line.fixed + line.slope * n * (given + made // 2)
+    prompt = sum(cost.mixed_time(given, [(given, 0)], 1, 1, 0, 0))
+    expected = (decode + prompt * (n - 1) / 2 / made) / 1e12
+    assert simulator.estimate(point_of(row)).tpot_ms == pytest.approx(expected, rel=0.03)
 
 
 def test_lengths_that_were_drawn_count_with_their_mean() -> None:

@@ -41,7 +41,7 @@ class Errors:
     e2e_median: float
 
 
-def calibrate(deployment: Deployment, path: Path, *, run: str | None = None, policy: str = "chunked-prefill") -> Engine:
+def calibrate(deployment: Deployment, path: Path, *, run: str | None = None, policy: str | None = None) -> Engine:
     """The deployment's engine with constants fitted on a measurement.
 
     A request file with times: host time per step and sequence, and efficiencies, by simulating the whole run and
@@ -57,7 +57,7 @@ def calibrate(deployment: Deployment, path: Path, *, run: str | None = None, pol
     return fit(deployment, measured, slice(0, max(half, 1)), policy=policy)
 
 
-def fit(deployment: Deployment, measured: Measured, part: slice, *, policy: str = "chunked-prefill") -> Engine:
+def fit(deployment: Deployment, measured: Measured, part: slice, *, policy: str | None = None) -> Engine:
     """Constants that make the requests of ``part`` right, by coordinate search over a loss of mean relative errors."""
     if measured.first_s is None or measured.last_s is None:
         raise InputError(f"{measured.requests.source}: it has no times of first and last tokens to fit")
@@ -107,7 +107,7 @@ def fit(deployment: Deployment, measured: Measured, part: slice, *, policy: str 
     return dataclasses.replace(engine, **rounded)  # type: ignore[arg-type]
 
 
-def compare(deployment: Deployment, measured: Measured, part: slice, *, policy: str = "chunked-prefill") -> Errors:
+def compare(deployment: Deployment, measured: Measured, part: slice, *, policy: str | None = None) -> Errors:
     """The whole run simulated, the requests of ``part`` compared."""
     if measured.first_s is None or measured.last_s is None:
         raise InputError(f"{measured.requests.source}: it has no times of first and last tokens to compare with")

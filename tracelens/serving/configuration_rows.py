@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,9 @@ class Point:
     parallelism: Parallelism
     engine: str = ""
     further_tokens: bool = False
+    #: Lengths are drawn evenly from so far below and above their means, as a share of them.
+    spread: float = 0.0
+    date: datetime.date | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,8 @@ def point_of(row: Mapping[str, Any], where: str = "") -> Point:
         ),
         engine=_name(row, "backend"),
         further_tokens=_name(row, "spec_decoding").lower() in ("mtp", "eagle"),
+        spread=_spread(row, whole),
+        date=_day(_name(row, "date")),
     )
 
 
@@ -93,6 +99,19 @@ def _length(row: Mapping[str, Any], whole: Callable[[str], int], name: str) -> i
     """The mean of lengths that were drawn, where a row says it, else the length itself."""
     mean = row.get(f"{name}_actual_mean")
     return whole(name) if is_blank(mean) else max(1, round(_MEAN.of(mean, f"{name}_actual_mean")))
+
+
+def _spread(row: Mapping[str, Any], whole: Callable[[str], int]) -> float:
+    """``isl`` and ``osl`` are the upper ends of lengths whose mean a row says."""
+    most, mean = whole("osl"), _length(row, whole, "osl")
+    return min(max(most / mean - 1, 0.0), 1.0)
+
+
+def _day(said: str) -> datetime.date | None:
+    try:
+        return datetime.date.fromisoformat(said[:10])
+    except ValueError:
+        return None
 
 
 def engine_name(point: Point) -> str:
@@ -137,15 +156,8 @@ class PointSimulator:
             return PointEstimate(reason=str(error))
 
     def _simulated(self, point: Point) -> PointEstimate:
-        cost = self.cost(point)
-        rounds = 3 if point.concurrency >= 32 else 5
-        count = max(point.concurrency * rounds, 8)
-        requests = Requests(
-            arrival_fs=None,
-            input_tokens=[point.input_tokens] * count,
-            output_tokens=[point.output_tokens] * count,
-            concurrency=point.concurrency,
-        )
+        cost = self.cost(point).released(point.date)
+        requests = closed_loop(point, in_waves=cost.deployment.engine.policy == "prefill-first")
         outcome = simulate(cost.deployment, requests, Options(levels=("low",)), cost=cost)
         if outcome.log.rejected:
             return PointEstimate(reason=next(iter(outcome.log.rejected.values())))
@@ -180,8 +192,29 @@ class PointSimulator:
         if self._engine_named == engines.IDEAL:
             return self._engine
         fitted = engines.fitted_engine(self._engine_named or point.engine, system.device)
-        names = ("name", "source", "device_scale", "layer_us", "sequence_us", "residuals")
+        names = (
+            "name", "source", "device_scale", "layer_us", "prompt_layer_us", "sequence_us", "layer_gain_per_year",
+            "oldest", "newest", "policy", "residuals",
+        )  # fmt: skip
         return dataclasses.replace(self._engine, **{name: getattr(fitted, name) for name in names})
+
+
+def closed_loop(point: Point, *, in_waves: bool) -> Requests:
+    """Enough requests for a steady state. Equal answers stay in phase for ever: with ``in_waves``, as when all prompts
+    come before any answer goes on, they all begin at once; else the first ones are as far along as chance has it.
+    """
+    at_once = point.concurrency
+    count = max(at_once * (3 if at_once >= 32 else 5), 8)
+    draw = np.random.default_rng(0)
+    given, made = (
+        np.maximum(np.rint(mean * draw.uniform(1 - point.spread, 1 + point.spread, count)), 1).astype(int)
+        for mean in (point.input_tokens, point.output_tokens)
+    )
+    if not in_waves:
+        made[:at_once] = np.maximum(made[:at_once] * (np.arange(at_once) + 1) // at_once, 1)
+    return Requests(
+        arrival_fs=None, input_tokens=given.tolist(), output_tokens=made.tolist(), concurrency=at_once
+    )  # fmt: skip
 
 
 def steady(outcome: Outcome, concurrency: int) -> PointEstimate:

@@ -7,7 +7,9 @@ whole femtoseconds, so a step's parts add up exactly whatever the level of detai
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import datetime
 import functools
 import itertools
 import math
@@ -19,7 +21,7 @@ from tracelens.backends.chain import chain
 from tracelens.errors import UsageError
 from tracelens.perf_models import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
-from tracelens.serving.deployment import Deployment
+from tracelens.serving.deployment import Deployment, Engine
 from tracelens.serving.step_time.attention_times import (
     LARGEST_TABULATED,
     AttentionTimes,
@@ -102,9 +104,7 @@ class StepCost:
         self.stages = _split(self.layers, parallel.pp)
         self._runs = tuple(_runs(stage) for stage in self.stages)
         self._letters = sorted(set(model.blocks))
-        self._step_fs = round((engine.step_us + engine.layer_us * len(model.layers)) * FS_PER_US)
-        self._sequence_fs = round(engine.sequence_us * FS_PER_US)
-        self._prompt_fs = round(engine.prompt_us * FS_PER_US)
+        self._set_host(engine)
         speculation = deployment.speculation
         self.queries = 1 if speculation is None else speculation.draft_tokens + 1
         prices = Prices(self.estimates, self._priced, FS_PER_US * engine.device_scale)
@@ -126,9 +126,28 @@ class StepCost:
                     model=speculation.draft,
                     speculation=None,
                     parallelism=dataclasses.replace(parallel, pp=1, ep=1),
-                    engine=dataclasses.replace(engine, step_us=0.0, sequence_us=0.0, prompt_us=0.0, layer_us=0.0),
+                    engine=dataclasses.replace(
+                        engine, step_us=0.0, sequence_us=0.0, prompt_us=0.0, layer_us=0.0, prompt_layer_us=None
+                    ),
                 )
             )
+
+    def _set_host(self, engine: Engine) -> None:
+        layers, eager = len(self.layers), engine.prompt_layer_us
+        self._step_fs = round((engine.step_us + engine.layer_us * layers) * FS_PER_US)
+        self._mixed_fs = self._step_fs if eager is None else round((engine.step_us + eager * layers) * FS_PER_US)
+        self._sequence_fs = round(engine.sequence_us * FS_PER_US)
+        self._prompt_fs = round(engine.prompt_us * FS_PER_US)
+
+    def released(self, day: datetime.date | None) -> StepCost:
+        """With the host's times of the engine as it was on ``day``."""
+        engine = self.deployment.engine.released(day)
+        if engine is self.deployment.engine:
+            return self
+        found = copy.copy(self)
+        found.deployment, found._lines = dataclasses.replace(self.deployment, engine=engine), {}
+        found._set_host(engine)
+        return found
 
     def _device(self) -> InferenceRank:
         model, parallel, precision = self.deployment.model, self.deployment.parallelism, self.deployment.precision
@@ -160,7 +179,7 @@ class StepCost:
             attention[letter] = sum(times.chunk(*chunk) for chunk in chunks)
             if batch:
                 attention[letter] += times.decoding(batch, context).at(context)
-        return self._stages(tokens, rows, attention, self._host(started, batch, context))
+        return self._stages(tokens, rows, attention, self._host(self._mixed_fs, started, batch, context))
 
     def mixed_time(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
@@ -177,7 +196,7 @@ class StepCost:
             if batch:
                 one += times.decoding(batch, context).at(context)
             compute += blocks * one
-        return compute + self._host(started, batch, context), exchange
+        return compute + self._host(self._mixed_fs, started, batch, context), exchange
 
     def _summed(self, tokens: int) -> tuple[int, int]:
         works = self._stages(tokens, 0, {}, 0)
@@ -400,9 +419,9 @@ class StepCost:
         for word, nbytes, ranks in inference_ops.logits_messages(self._rank, rows):
             yield self._links.exchange(word, nbytes, ranks=ranks)
 
-    def _host(self, started: int, batch: int, context: int) -> int:
-        """The host's time of a step, and the draft model's."""
-        host = self._step_fs + batch * self._sequence_fs + started * self._prompt_fs
+    def _host(self, step_fs: int, started: int, batch: int, context: int) -> int:
+        """The host's time of a step, of which ``step_fs`` whatever the batch, and the draft model's."""
+        host = step_fs + batch * self._sequence_fs + started * self._prompt_fs
         if batch and self._draft is not None:
             host += self._draft_fs(batch, context)
         return host

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,8 +104,10 @@ class Engine:
     prompt that it starts; in them nothing overlaps with the device. ``compute_efficiency`` and ``hbm_efficiency`` are
     shares of the data sheet's peaks that replace the device file's achievable rates, ``link_efficiency`` is the share
     of the links' rates that collectives reach; None keeps those. ``device_scale`` multiplies whatever the backend says
-    of an operation; ``layer_us`` is what launches and the host add to each layer of a step. ``residuals``: where
-    measured points were beside estimates. ``kv_tokens`` overrides the pool that is computed from
+    of an operation; ``layer_us`` is what launches and the host add to each layer of a step, ``prompt_layer_us`` in a
+    step with prompts, which no captured graph replays (None: as much). Releases before ``newest`` were slower: by
+    ``layer_gain_per_year`` in ln ``layer_us``, as far back as ``oldest``. ``policy``: how it forms batches.
+    ``residuals``: where measured points were beside estimates. ``kv_tokens`` overrides the pool that is computed from
     ``memory_share`` of the device's memory less weights, activations and ``runtime_gib``. ``watermark`` is the share of
     the pool that admission leaves free. ``source`` says where the constants come from.
     """
@@ -128,6 +132,11 @@ class Engine:
     link_efficiency: float | None = None
     device_scale: float = 1.0
     layer_us: float = 0.0
+    prompt_layer_us: float | None = None
+    layer_gain_per_year: float = 0.0
+    oldest: str = ""
+    newest: str = ""
+    policy: str = "chunked-prefill"
     residuals: Residuals | None = None
 
     def __post_init__(self) -> None:
@@ -156,7 +165,8 @@ class Engine:
             given[name] = table.whole(name)
         for name in _NUMBERS:
             given[name] = table.number(name)
-        given["preemption"] = table.text("preemption")
+        for name in ("preemption", "policy", "oldest", "newest"):
+            given[name] = table.text(name)
         spans = table.numbers("residuals", frozenset(Residuals._fields))
         given["residuals"] = Residuals(**spans) if spans else None
         table.finish()
@@ -173,6 +183,14 @@ class Engine:
             if value and item.name != "residuals":
                 lines.append(f"{item.name} = {_toml(value)}")
         return "\n".join(lines) + "\n"
+
+    def released(self, day: datetime.date | None) -> Engine:
+        """The engine as it was on ``day``; as it is now where that is not known."""
+        if day is None or not self.layer_gain_per_year:
+            return self
+        newest, oldest = (datetime.date.fromisoformat(text) for text in (self.newest, self.oldest))
+        years = (newest - min(max(day, oldest), newest)).days / 365
+        return dataclasses.replace(self, layer_us=self.layer_us * math.exp(self.layer_gain_per_year * years))
 
     def tuned(self, system: System) -> System:
         """The system whose device reaches these efficiencies instead of its file's achievable rates."""
@@ -194,7 +212,7 @@ class Engine:
 
 _NUMBERS = (
     "memory_share", "runtime_gib", "watermark", "step_us", "sequence_us", "prompt_us", "compute_efficiency",
-    "hbm_efficiency", "link_efficiency", "device_scale", "layer_us",
+    "hbm_efficiency", "link_efficiency", "device_scale", "layer_us", "prompt_layer_us", "layer_gain_per_year",
 )  # fmt: skip
 
 

@@ -137,7 +137,9 @@ class ProfileCost(StepCost):
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
     ) -> tuple[StageWork, ...]:
         """As ``StepCost.mixed``: a prefill and a decode phase, one after the other, spread evenly over layers."""
-        return self._spread(tokens, rows, self._phases(chunks, batch, context) + self._host(started, batch, context))
+        return self._spread(
+            tokens, rows, self._phases(chunks, batch, context) + self._host(self._mixed_fs, started, batch, context)
+        )
 
     def mixed_time(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
@@ -150,7 +152,7 @@ class ProfileCost(StepCost):
         at_low, at_high = (self._phases((), batch, at) for at in (low, high))
         slope = (at_high - at_low) // (high - low)
         tokens = batch * self.queries
-        works = self._spread(tokens, tokens, at_low - slope * low + self._host(0, batch, low))
+        works = self._spread(tokens, tokens, at_low - slope * low + self._host(self._step_fs, 0, batch, low))
         layers = [(work, [0] * len(work.layers)) for work in works]
         layers[0][1][0] = slope
         return DecodeLine(low, high, layers)

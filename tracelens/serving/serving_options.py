@@ -62,7 +62,9 @@ class DeploymentOptions(EngineOptions):
 class ServingConfig(DeploymentOptions):
     """What ``tracelens.serve`` takes beside a model and a cluster."""
 
-    policy: str = option("static, continuous, chunked-prefill, prefill-first", "chunked-prefill", group=_HOW)
+    policy: str | None = option(
+        "static, continuous, chunked-prefill, prefill-first; default: the engine's, else chunked-prefill", group=_HOW
+    )
     replicas: int = option("servers behind the router", 1, kind=int, group=_HOW)
     prefill_replicas: int = option("replicas for prefill only; --replicas then only decode", 0, kind=int, group=_HOW)
     kv_link: float | None = option(

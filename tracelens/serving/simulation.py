@@ -26,7 +26,7 @@ class Options:
     comes from the prompt's replica; the cache then travels over ``kv_link_gb_s``, or over the network.
     """
 
-    policy: str = "chunked-prefill"
+    policy: str | None = None
     router: str = "round-robin"
     replicas: int = 1
     prefill_replicas: int = 0
@@ -91,8 +91,9 @@ class Simulation:
         self.cost = cost or StepCost(deployment)
         self.queue = queue or EventQueue()
         self.log = RequestLog.of(len(requests))
+        policy = options.policy or deployment.engine.policy
         for known, name, what in (
-            (policies(), options.policy, "policy"),
+            (policies(), policy, "policy"),
             (routers(), options.router, "router"),
         ):
             if name not in known:
@@ -110,7 +111,7 @@ class Simulation:
                 requests,
                 self.log,
                 Conduct(
-                    plan=policies()[options.policy].target,
+                    plan=policies()[policy].target,
                     level=options.level(index),
                     contention=options.contention,
                     order=options.order,
