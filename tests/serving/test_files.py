@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -11,11 +12,12 @@ from tracelens.calibration.engine_calibration import calibrate, compare
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.serving.configuration_rows import batch
+from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism
 from tracelens.serving.experiment import read_settings
 from tracelens.serving.profile import Profile, ProfileCost, export
 from tracelens.serving.replay import read_requests
-from tracelens.serving.requests import Arrivals, Lengths, Workload
+from tracelens.serving.requests import FS_PER_S, Arrivals, Lengths, Workload
 from tracelens.serving.simulation import Options, Simulation, simulate
 from tracelens.serving.timeline import Timeline
 from tracelens.trace.reading.read import read_trace
@@ -127,6 +129,45 @@ def test_a_profile_of_the_three_keys_alone_is_taken_at_its_word(tmp_path, cost_o
     }
     path.write_text(json.dumps(layers))
     assert Profile.load(path).prefill.flops == 1.5e9
+
+
+def test_a_profile_s_work_is_shared_by_tensor_parallel_devices(tmp_path, cost_of):
+    """A file that says nothing has the whole model's work; an export says whose it is."""
+    ops = {
+        "prefill": {"total_flops_per_prompt_token": 1.5e9, "total_memory_bytes_per_prompt_token": 1e6},
+        "decode": {"total_flops_per_token_in_batch": 2e9, "total_memory_bytes_per_token_in_batch": 1.2e6},
+    }
+    path = tmp_path / "db.json"
+    path.write_text(json.dumps({"first": {}, "Llama3.1_8B": {"aggregated_ops": ops}}))
+    profile = Profile.load(path, "llama3.1-8b")
+    one, four = (
+        ProfileCost(dataclasses.replace(cost_of().deployment, parallelism=Parallelism(tp=tp)), profile).mixed_time(
+            4000, [(4000, 0)], 1, 1, 0, 0
+        )[0]
+        for tp in (1, 4)
+    )
+    assert one == pytest.approx(4 * four, rel=1e-6)
+    with pytest.raises(InputError, match=r"it has profiles of first, .*, none of mixtral"):
+        Profile.load(path, "mixtral")
+    cost = StepCost(dataclasses.replace(cost_of().deployment, parallelism=Parallelism(tp=4)))
+    export(cost, path, prompt=700, batch=16, context=900)
+    assert Profile.load(path).tp == 4
+    again = ProfileCost(cost.deployment, Profile.load(path)).mixed_time(700, [(700, 0)], 1, 1, 0, 0)[0]
+    assert again == pytest.approx(cost.mixed_time(700, [(700, 0)], 1, 1, 0, 0)[0], rel=1e-6)
+
+
+def test_when_requests_arrive_is_read_or_refused(tmp_path):
+    path = tmp_path / "requests.jsonl"
+    for key, times in (("arrival_time", (3.0, 3.5)), ("arrival_time_ns", (3e9, 3.5e9)), ("arrival_s", (3.0, 3.5))):
+        path.write_text("".join(json.dumps({"input_toks": 8, "output_toks": 4, key: at}) + "\n" for at in times))
+        assert read_requests(path).requests.arrival_fs == [0, FS_PER_S // 2]
+    path.write_text(json.dumps({"input_toks": 8, "output_toks": 4, "arrived": 1.0}) + "\n")
+    with pytest.raises(InputError, match=r"requests\.jsonl, line 1: no arrival_time_ns, arrival_time, arrival_s"):
+        read_requests(path)
+    path = tmp_path / "requests.json"
+    path.write_text(json.dumps([{"input_tokens": 8, "output_tokens": 4, "arrival": 1.0}]))
+    with pytest.raises(InputError, match="when it arrives is unknown"):
+        read_requests(path)
 
 
 def test_levels_agree_on_a_profile_too(tmp_path, cost_of):

@@ -186,3 +186,94 @@ def test_experts_are_divided_as_the_tensor_ranks_unless_it_says_otherwise(writte
     assert read_launch(written("args.sh", arguments)).options["etp"] == 2
     assert read_launch(written("args.sh", arguments + " --expert-tensor-parallel-size 1")).options["etp"] == 1
     assert "etp" not in read_launch(written("args.sh", LLAMA)).options
+
+
+EXAMPLE = """
+framework: megatron
+config: pre_trainer.yaml
+model: llama3.1_8B.yaml
+overrides: {pipeline_model_parallel_size: 2}
+"""
+
+
+def test_base_files_count_below_the_file_that_extends_them(written, tmp_path: Path) -> None:
+    (tmp_path / "bases").mkdir()
+    written("bases/first.yaml", "seq_length: 1024\nmicro_batch_size: 4\nsave: here\n")
+    written("bases/second.yaml", "extends: first.yaml\nmicro_batch_size: 2\n")
+    found = read_launch(written("own.yaml", "extends:\n  - bases/second.yaml\nmodel: llama3.1-8b\nseq_length: 8192\n"))
+    assert (found.options["sequence"], found.options["micro_batch"]) == (8192, 2)
+    with pytest.raises(InputError, match=r"extends gone\.yaml: there is no such file beside it"):
+        read_launch(written("own.yaml", "extends: gone.yaml\n"))
+    written("one.yaml", "extends: other.yaml\n")
+    with pytest.raises(InputError, match="does not extend it"):
+        read_launch(written("other.yaml", "extends: one.yaml\n"))
+
+
+def test_primus_files_that_a_launch_names_are_found_above_it(written, tmp_path: Path) -> None:
+    for folder in ("primus/configs/modules/megatron", "primus/configs/models/megatron", "examples"):
+        (tmp_path / folder).mkdir(parents=True)
+    written(
+        "primus/configs/modules/megatron/pre_trainer.yaml", "use_distributed_optimizer: false\nmicro_batch_size: 8\n"
+    )
+    written(
+        "primus/configs/models/megatron/mine.yaml",
+        "num_layers: 4\nhidden_size: 64\nnum_attention_heads: 4\nvocab_size: 100\n",
+    )
+    found = read_launch(written("examples/mine.yaml", EXAMPLE.replace("llama3.1_8B", "mine") + "num_layers: 6\n"))
+    assert found.model is not None
+    assert (found.model.hidden, len(found.model.layers)) == (64, 6)
+    assert (found.options["zero"], found.options["micro_batch"], found.options["pp"]) == (0, 8, 2)
+
+
+def test_what_primus_base_file_says_is_known_where_it_is_not_at_hand(written) -> None:
+    found = read_launch(written("example.yaml", EXAMPLE))
+    assert (found.options["zero"], found.options["global_batch"], found.options["sequence"]) == (1, 16, 1024)
+    assert "zero" in read_launch(written("bare.yaml", "model: llama3.1-8b\n")).options
+    assert read_launch(written("bare.yaml", "model: llama3.1-8b\n")).options["zero"] == 0
+
+
+def test_what_changes_a_named_model_is_applied(written) -> None:
+    whole = ModelConfig.load("llama3.1-8b")
+    found = read_launch(written("small.yaml", "model: llama3.1_8B.yaml\nnum_layers: 4\nvocab_size: 1000\n"))
+    assert found.model is not None
+    assert (len(found.model.layers), found.model.vocab, found.model.hidden) == (4, 1000, whole.hidden)
+    assert found.ignored == ()
+    text = "model: deepseek-v3\nnum_layers: 5\nnum_experts: 64\nmoe_layer_freq: ([0]*1+[1]*4)\nkv_lora_rank: 256\n"
+    found = read_launch(written("experts.yaml", text))
+    assert found.model is not None
+    assert found.model.experts is not None
+    assert found.model.latent_attention is not None
+    assert (found.model.blocks, found.model.experts.count) == ("*-*E*E*E*E", 64)
+    assert found.model.latent_attention.kv_rank == 256
+    text = "model: llama3.1-8b\nmulti_latent_attention: false\nmtp_num_layers: null\n"
+    found = read_launch(written("same.yaml", text))
+    assert (found.model, found.ignored) == (whole, ())
+
+
+@pytest.mark.parametrize(
+    "line", ["num_experts: 8", "multi_latent_attention: true", "swiglu: false", "kv_lora_rank: 512"]
+)
+def test_what_makes_another_model_of_the_named_one_is_refused(written, line: str) -> None:
+    with pytest.raises(InputError, match="give its whole shape"):
+        read_launch(written("other.yaml", f"model: llama3.1-8b\n{line}\n"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "layers"),
+    [
+        ("recompute_method: block\nrecompute_num_layers: 5", 10),
+        ("recompute_method: block\nrecompute_num_layers: 16", None),
+        ("recompute_method: uniform\nrecompute_num_layers: 5", None),
+    ],
+)
+def test_a_part_of_the_layers_is_recomputed(written, lines: str, layers: int | None) -> None:
+    """``block`` counts layers of each of the two stages; all 32, and pieces of any size, are full recomputation."""
+    text = f"model: llama3.1-8b\npipeline_model_parallel_size: 2\nrecompute_granularity: full\n{lines}\n"
+    options = read_launch(written("some.yaml", text)).options
+    assert (options["recompute"], options.get("recompute_layers")) == ("full", layers)
+
+
+@pytest.mark.parametrize("key", ["use_turbo_grouped_mlp", "use_turbo_grouped_gemm"])
+def test_both_names_of_primus_grouped_kernel_count(written, key: str) -> None:
+    text = PRIMUS.replace("use_turbo_grouped_mlp: false", f"{key}: true")
+    assert read_launch(written("turbo.yaml", text)).options["sequential_experts"] is False

@@ -213,7 +213,7 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
             shared_groups=asked.shared_groups,
         ),
         replay=replay,
-        profile=Profile.load(asked.profile) if asked.profile is not None else None,
+        profile=None if asked.profile is None else Profile.load(asked.profile, deployment.model.name),
         objectives=Objectives.parse(asked.slo) if asked.slo else None,
         price_per_gpu_hour=asked.price_per_gpu_hour,
     )

@@ -14,18 +14,22 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.files.atomic_write import whole_file
+from tracelens.files.data_table import Number
 from tracelens.files.documents import expected, json_of
+from tracelens.files.toml_figures import normalized
 from tracelens.perf_models import PerfModel
 from tracelens.serving.costs import DecodeLine, StageWork, StepCost
 from tracelens.serving.deployment import Deployment
 from tracelens.serving.step_time.attention_times import Chunk
+
+_RANKS = Number(least=1, most=1 << 20, whole=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +61,32 @@ class Phase:
     context_bytes: float = 0.0
     context_flops: float = 0.0
 
+    def times(self, share: float) -> Phase:
+        """A share of the work, as well done."""
+        names = ("flops", "memory_bytes", "constant_bytes", "context_bytes", "context_flops")
+        return replace(self, **{name: share * getattr(self, name) for name in names})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """``layers`` is how many layers the work is spread over at high level of detail."""
+    """``layers`` is how many layers the work is spread over at high level of detail. ``tp``: the work is that of one
+    of so many tensor-parallel devices; of a file that does not say, the whole model's.
+    """
 
     prefill: Phase
     decode: Phase
     layers: int | None = None
+    tp: int = 1
+
+    def on_one_of(self, tp: int) -> Profile:
+        """The work of one of ``tp`` devices."""
+        share = self.tp / tp
+        return self if share == 1 else replace(self, prefill=self.prefill.times(share), decode=self.decode.times(share))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """InputError for what is no such profile."""
-        text = _read(Path(path))
+    def load(cls, path: str | os.PathLike[str], model: str | None = None) -> Profile:
+        """InputError for what is no such profile; ``model``: which one of a file of several."""
+        text = _read(Path(path), model)
         layers = text.get("layers")
         phases = text.get("aggregated_ops")
         if phases is None and isinstance(layers, list) and layers:
@@ -84,17 +101,22 @@ class Profile:
             prefill=_phase(phases.get("prefill"), "prompt_token", f"{path}: aggregated_ops.prefill"),
             decode=_phase(phases.get("decode"), "token_in_batch", f"{path}: aggregated_ops.decode"),
             layers=len(layers) if isinstance(layers, list) and layers else None,
+            tp=_RANKS.count(text.get("tensor_parallel", 1), f"{path}: tensor_parallel"),
         )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, model: str | None) -> dict[str, Any]:
     text = json_of(path, "a profile")
     if not isinstance(text, dict):
         raise InputError(f"{path}: a profile must be a JSON object")
-    if "aggregated_ops" not in text and "layers" not in text and len(text) == 1:
-        # A database of models with a single one in it
-        text = next(iter(text.values()))
-    return text if isinstance(text, dict) else {}
+    if "aggregated_ops" in text or "layers" in text or not text:
+        return text
+    # A database of models by name
+    named = [name for name in text if model is not None and normalized(name) == normalized(Path(model).name)]
+    if len(text) > 1 and not named:
+        raise InputError(f"{path}: it has profiles of {', '.join(text)}, none of {model}")
+    found = text[named[0] if named else next(iter(text))]
+    return found if isinstance(found, dict) else {}
 
 
 def _summed(parts: Sequence[Any], where: str) -> dict[str, float]:
@@ -131,7 +153,7 @@ class ProfileCost(StepCost):
 
     def __init__(self, deployment: Deployment, profile: Profile) -> None:
         super().__init__(deployment)
-        self._profile = profile
+        self._profile = profile.on_one_of(deployment.parallelism.tp)
 
     def mixed(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
@@ -210,6 +232,7 @@ def exported(cost: StepCost, *, prompt: int, batch: int, context: int) -> dict[s
         "model": cost.deployment.model.name,
         "device": cost.system.device.name,
         "layer_count": len(cost.layers),
+        "tensor_parallel": cost.deployment.parallelism.tp,
     }
 
 

@@ -25,6 +25,8 @@ CHARACTERS_PER_TOKEN = 4
 _WHAT = "a request file"
 #: Up to 300 years after 1970; durations too.
 _ARRIVAL_S, _ARRIVAL_NS = Number(least=-1e10, most=1e13), Number(least=-1e19, most=1e19)
+#: Keys of arrivals in JSON, and how many of their units a second has.
+_ARRIVALS = (("arrival_time_ns", _ARRIVAL_NS, 1e9), ("arrival_time", _ARRIVAL_S, 1.0), ("arrival_s", _ARRIVAL_S, 1.0))
 #: Rows of cancelled requests have none.
 _TOKENS = Number(least=0, most=LONGEST)
 #: Columns of public traces in CSV: arrival, prompt, answer.
@@ -60,9 +62,10 @@ def read_requests(path: str | os.PathLike[str], *, run: str | None = None) -> Me
     CSV: vLLM request logs (``arrival_s, input_toks, output_toks`` and times; ``run`` picks a ``gpu`` of several), Azure
     (``TIMESTAMP, ContextTokens, GeneratedTokens``, or ``arrived_at, num_prefill_tokens, num_decode_tokens``), BurstGPT
     (``Timestamp, Request tokens, Response tokens``). JSONL: Mooncake (``timestamp`` in ms, ``input_length``,
-    ``output_length``, ``hash_ids``), LLMServingSim (``arrival_time_ns``, ``input_toks``, ``output_toks``). JSON: vLLM's
-    benchmark result (``input_lens``, ``output_lens``, ``ttfts``, ``itls``), ShareGPT conversations (lengths only,
-    everything arrives at once). InputError for anything else. Rows without tokens (cancelled requests) are left out.
+    ``output_length``, ``hash_ids``), LLMServingSim (``arrival_time_ns``, or ``arrival_time`` in s, ``input_toks``,
+    ``output_toks``). JSON: vLLM's benchmark result (``input_lens``, ``output_lens``, ``ttfts``, ``itls``), ShareGPT
+    conversations (lengths only, everything arrives at once). InputError for anything else, and for requests that do
+    not say when they arrive. Rows without tokens (cancelled requests) are left out.
     """
     file = Path(path)
     if file.suffix == ".jsonl":
@@ -148,8 +151,15 @@ def _json_lines(file: Path) -> Iterator[_Row]:
                 arrival, pieces = _ARRIVAL_S.of(item["timestamp"], where) / 1e3, item.get("hash_ids", ())
                 yield _row(arrival, item["input_length"], item["output_length"], where, pieces)
             else:
-                arrival = _ARRIVAL_NS.of(item.get("arrival_time_ns", 0), where) / 1e9
-                yield _row(arrival, item["input_toks"], item["output_toks"], where)
+                yield _row(_arrival_s(item, where), item["input_toks"], item["output_toks"], where)
+
+
+def _arrival_s(item: Mapping[str, Any], where: str) -> float:
+    """InputError where no key says it: requests that all come at once are another load."""
+    for key, number, per_s in _ARRIVALS:
+        if key in item:
+            return number.of(item[key], f"{where}: {key}") / per_s
+    raise InputError(f"{where}: no {', '.join(key for key, _, _ in _ARRIVALS)}, so when it arrives is unknown")
 
 
 def _json(text: Any, file: Path) -> Measured:
@@ -168,7 +178,8 @@ def _conversation(item: Mapping[str, Any], where: str) -> _Row | None:
             item.get("input_tokens", item.get("prompt_len")),
             item.get("output_tokens", item.get("output_len")),
         )
-        return _row(item.get("arrival_s", 0.0), given, made, where)
+        timed = any("arriv" in key or "timestamp" in key for key in item)
+        return _row(_arrival_s(item, where) if timed else 0.0, given, made, where)
     turns = item.get("conversations") or item.get("conversation") or []
     if len(turns) < 2:
         return None

@@ -1,18 +1,21 @@
 """Launch configurations of Megatron-LM (a list of arguments) and Primus (YAML) as a model and options of a projection.
 
-Keys of YAML count at any depth; those that are not read are named.
+Keys of YAML count at any depth, over those of the files that it ``extends`` and of Primus' files that ``config`` and
+``model`` name; keys of its own that are not read are named. What changes a named model is applied, or refused.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tracelens.dtypes import DType
-from tracelens.errors import InputError, TracelensError
+from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.documents import expected, refuse_deep, text_of
 from tracelens.workload.blocks import DENSE_LAYER, SPARSE_LAYER
 from tracelens.workload.model_config import ModelConfig
@@ -25,6 +28,27 @@ _DEGREES = {
     "global_batch_size": "global_batch", "seq_length": "sequence", "virtual_pipeline_model_parallel_size": "vpp",
     "num_virtual_stages_per_pipeline_rank": "vpp", "nnodes": "nodes", "world_size": "gpus",
 }  # fmt: skip
+#: A key's name in Megatron -> the size of a model, of its experts, of its latent attention.
+_SIZES = {
+    "hidden_size": "hidden", "ffn_hidden_size": "ffn", "num_attention_heads": "q_heads", "num_query_groups": "kv_heads",
+    "kv_channels": "head_dim", "vocab_size": "vocab", "padded_vocab_size": "vocab", "mtp_num_layers": "mtp_layers",
+}  # fmt: skip
+_EXPERT_SIZES = {
+    "num_experts": "count", "moe_router_topk": "top_k", "moe_ffn_hidden_size": "ffn",
+    "moe_shared_expert_intermediate_size": "shared_ffn",
+}  # fmt: skip
+_LATENT_SIZES = {
+    "q_lora_rank": "q_rank", "kv_lora_rank": "kv_rank", "qk_head_dim": "d_nope", "qk_pos_emb_head_dim": "d_rope",
+    "v_head_dim": "d_v",
+}  # fmt: skip
+#: What Primus' pre_trainer.yaml, which its examples name as ``config``, says of a step (AMD-AGI/Primus at 44a21d1,
+#: primus/configs/modules/megatron); for a launch file that lies outside its folders.
+_PRE_TRAINER = {
+    "global_batch_size": "16", "micro_batch_size": "2", "seq_length": "1024", "use_flash_attn": "true", "bf16": "true",
+    "use_distributed_optimizer": "true",
+}  # fmt: skip
+#: Files that extend each other.
+_DEEPEST = 20
 _FROM_ENVIRONMENT = re.compile(r"\$\{[^:}$]++:([^}$]*+)\}")
 _TRUE, _FALSE = frozenset(("true", "yes", "on", "1")), frozenset(("false", "no", "off", "0", "null", "none", ""))
 
@@ -80,10 +104,13 @@ def read_launch(path: Path) -> Launch:
     what = "a launch configuration"
     text, is_list = text_of(path, what), path.suffix not in (".yaml", ".yml")
     with expected(path, what):
-        values = _of_arguments(text) if is_list else _of_yaml(text)
-    keys = _Keys(file=path.name, values=values, is_list=is_list)
+        values = _of_arguments(text) if is_list else _with_bases(path, text)
+    keys = _Keys(file=path.name, values=values if is_list else {**_presets(path, values), **values}, is_list=is_list)
     options = {**_degrees(keys), **_switches(keys)}
     model = _model(keys)
+    layers = _recomputed_layers(keys, options)
+    if layers is not None and (model is None or layers < len(model.layers)):
+        options["recompute_layers"] = layers
     if model is not None and model.experts is not None and "tp" in options:
         # Megatron-LM's default of --expert-tensor-parallel-size
         options.setdefault("etp", options["tp"])
@@ -134,6 +161,42 @@ def _of_yaml(text: str) -> dict[str, str]:
     return found
 
 
+def _with_bases(path: Path, text: str, seen: tuple[Path, ...] = ()) -> dict[str, str]:
+    """A file's keys over those of the files that it ``extends`` or ``includes``. InputError where one is missing."""
+    own, found = _of_yaml(text), dict[str, str]()
+    seen = (*seen, path.resolve())
+    for key in ("extends", "includes"):
+        for name in re.findall(r"[^\s,\[\]]+", own.pop(key, "")):
+            base = path.parent / name
+            if Path(name).is_absolute() or base.resolve() in seen or len(seen) > _DEEPEST:
+                raise InputError(f"{path}: {key} {name}: a base file stands beside the file, and does not extend it")
+            if not base.is_file():
+                raise InputError(f"{path}: {key} {name}: there is no such file beside it")
+            found |= _with_bases(base, text_of(base, "a launch configuration"), seen)
+    return found | own
+
+
+def _presets(path: Path, values: Mapping[str, str]) -> dict[str, str]:
+    """The keys of Primus' files that ``config`` and, where no bundled model has its name, ``model`` name."""
+    found = dict(_PRE_TRAINER) if values.get("config") == "pre_trainer.yaml" else {}
+    for key, kind in (("config", "modules"), ("model", "models")):
+        name = values.get(key, "")
+        if not re.fullmatch(r"[\w.-]{1,200}\.ya?ml", name) or (key == "model" and _is_bundled(name)):
+            continue
+        places = [folder / "primus" / "configs" / kind / "megatron" / name for folder in path.resolve().parents]
+        file = next((place for place in (*places, path.parent / name) if place.is_file()), None)
+        if file is not None and file.resolve() != path.resolve():
+            found |= _with_bases(file, text_of(file, "a launch configuration"))
+    return found
+
+
+def _is_bundled(name: str) -> bool:
+    try:
+        return bool(ModelConfig.load(Path(name).stem).name)
+    except TracelensError:
+        return False
+
+
 def _degrees(keys: _Keys) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, option in _DEGREES.items():
@@ -150,16 +213,18 @@ def _degrees(keys: _Keys) -> dict[str, object]:
 def _switches(keys: _Keys) -> dict[str, object]:
     names = (
         "enable_primus_turbo", "moe_enable_deepep", "use_turbo_deepep", "use_turbo_grouped_mlp",
-        "moe_use_legacy_grouped_gemm", "sequence_parallel", "tp_comm_overlap", "overlap_moe_expert_parallel_comm",
-        "use_flash_attn",
+        "use_turbo_grouped_gemm", "moe_use_legacy_grouped_gemm", "sequence_parallel", "tp_comm_overlap",
+        "overlap_moe_expert_parallel_comm", "use_flash_attn",
     )  # fmt: skip
     on = {name: keys.flag(name) for name in names}
     turbo, kind = on["enable_primus_turbo"], keys.text("moe_token_dispatcher_type")
     flexible = keys.text("moe_flex_dispatcher_backend") in ("deepep", "hybridep") and kind == "flex"
     deepep = any((on["moe_enable_deepep"], flexible, turbo and on["use_turbo_deepep"]))
     # Primus' legacy grouped GEMM is a loop over experts; its turbo kernel, and Megatron's, take all at once.
-    legacy = on["moe_use_legacy_grouped_gemm"] and not (turbo and on["use_turbo_grouped_mlp"])
-    together = (keys.text("moe_grouped_gemm") or "true").lower() not in _FALSE
+    legacy = on["moe_use_legacy_grouped_gemm"] and not (
+        turbo and (on["use_turbo_grouped_mlp"] or on["use_turbo_grouped_gemm"])
+    )
+    grouped = (keys.text("moe_grouped_gemm") or "true").lower() not in _FALSE
     return {
         "precision": _precision(keys),
         "bf16_layers": _bf16_layers(keys),
@@ -167,7 +232,7 @@ def _switches(keys: _Keys) -> dict[str, object]:
         **_recompute(keys),
         **_zero(keys),
         "dispatcher": "deepep" if deepep else "alltoall",
-        "sequential_experts": legacy or not together,
+        "sequential_experts": legacy or not grouped,
         # A YAML file of Primus overrides a default that divides sequences.
         "no_sequence_parallel": not on["sequence_parallel"] and (keys.is_list or "sequence_parallel" in keys.values),
         "tp_overlap": "all" if on["tp_comm_overlap"] else "backward",
@@ -198,7 +263,7 @@ def _precision(keys: _Keys) -> str:
 
 
 def _recompute(keys: _Keys) -> dict[str, object]:
-    """The recomputation of all layers, where some are: how many is not a projection's option."""
+    """The recomputation of all layers, where some are; ``_recomputed_layers`` says of how many."""
     how, activations = keys.text("recompute_granularity"), keys.flag("recompute_activations")
     layers = keys.whole("recompute_num_layers")
     keys.text("recompute_method")
@@ -208,6 +273,15 @@ def _recompute(keys: _Keys) -> dict[str, object]:
     if how == "selective" or activations:
         return {"recompute": "selective", "recompute_modules": ",".join(modules) or "core_attn"}
     return {"recompute": "none"}
+
+
+def _recomputed_layers(keys: _Keys, options: Mapping[str, object]) -> int | None:
+    """``block`` recomputes so many layers of each stage, and of each virtual one; ``uniform`` all, in such pieces."""
+    count = keys.whole("recompute_num_layers")
+    if options["recompute"] != "full" or count is None or keys.text("recompute_method") == "uniform":
+        return None
+    pp, vpp = (options.get(name) for name in ("pp", "vpp"))
+    return count * (pp if isinstance(pp, int) else 1) * (vpp if isinstance(vpp, int) else 1)
 
 
 def _zero(keys: _Keys) -> dict[str, object]:
@@ -272,9 +346,46 @@ def _bundled(keys: _Keys) -> ModelConfig | None:
     if not named:
         return None
     try:
-        return ModelConfig.load(Path(named).stem if named.endswith(".yaml") else named)
+        return _changed(keys, ModelConfig.load(Path(named).stem if named.endswith(".yaml") else named))
     except TracelensError as error:
         raise InputError(f"{keys.file}: model: {error}") from error
+
+
+def _changed(keys: _Keys, model: ModelConfig) -> ModelConfig:
+    """The named model with the sizes that the file gives. UsageError for what cannot be changed in it."""
+    changes = _sizes(keys, _SIZES)
+    if model.latent_attention is not None:
+        # Every head has its own keys once the latent is expanded
+        changes["kv_heads"] = changes.get("q_heads", model.q_heads)
+    for field_name, names in (("experts", _EXPERT_SIZES), ("latent_attention", _LATENT_SIZES)):
+        part, given = getattr(model, field_name), _sizes(keys, names)
+        if given and part is None:
+            raise UsageError(f"{model.name} has no {field_name} to change {', '.join(given)} of: give its whole shape")
+        if given:
+            changes[field_name] = dataclasses.replace(part, **given)
+    _refuse_another(keys, model)
+    count, frequency = len(model.layers), keys.text("moe_layer_freq")
+    layers = keys.whole("num_layers") or count
+    if frequency is not None and model.experts is not None:
+        changes["blocks"] = _blocks(keys, layers, model.experts.count)
+    elif layers != count:
+        changes["blocks"] = "".join((*model.layers[:layers], *[model.layers[-1]] * (layers - count)))
+    return dataclasses.replace(model, **changes)
+
+
+def _refuse_another(keys: _Keys, model: ModelConfig) -> None:
+    for switch, is_so in (
+        ("multi_latent_attention", model.latent_attention is not None), ("swiglu", model.gated),
+        ("untie_embeddings_and_output_weights", not model.tied_embeddings),
+    ):  # fmt: skip
+        if keys.flag(switch) != is_so and switch in keys.values:
+            said = f"{switch} {keys.values[switch]}"
+            raise UsageError(f"{said} makes another model of {model.name}: give its whole shape")
+
+
+def _sizes(keys: _Keys, names: Mapping[str, str]) -> dict[str, Any]:
+    """Those that are given, by the names of their fields."""
+    return {name: value for key, name in names.items() if (value := keys.whole(key)) is not None}
 
 
 def _positions(keys: _Keys) -> int:
