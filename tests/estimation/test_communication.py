@@ -64,8 +64,27 @@ def test_exchanges_take_the_kernels_of_their_row_and_the_node_of_their_device():
     answers = exchange_answers(System.load("h100-sxm"), exchange, kernels="low_latency")
     one = {answer.operation: answer.time_us for answer in answers}
     assert (found.loc[1, "dispatch_us_est"], found.loc[1, "combine_us_est"]) == (one["dispatch"], one["combine"])
-    assert found["dispatch_us_est"].notna().tolist() == [True, True, False, False]
-    assert found.loc[2, "reason"] == "no DeepEP measurement applies to mi300x"
+    assert found["dispatch_us_est"].notna().tolist() == [True, True, True, False]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("table", ["deepep_published.csv", "tables/ep_uccl_mori.csv"])
+def test_every_published_exchange_has_a_time(shared_data, table):
+    devices = {"H200": "h200-sxm", "H800": "h800-sxm", "SM90": "h100-sxm", "SM100": "b200", "MI300X": "mi300x"}
+    for row in pd.read_csv(shared_data / table).itertuples():
+        exchange = TokenExchange(tokens=row.tokens, hidden=row.hidden, topk=row.topk, experts=256, ranks=row.ep)
+        kernels = "low_latency" if row.kernel == "low_latency" else "normal"
+        sms = 20 if pd.isna(row.num_sms) else int(row.num_sms)
+        answers = exchange_answers(System.load(devices[row.arch]), exchange, kernels=kernels, sms=sms)
+        (time_us,) = (answer.time_us for answer in answers if answer.operation == row.op)
+        assert time_us > 0
+        if row.version == "UCCL-EP" and row.arch == "MI300X" and kernels == "low_latency":
+            assert time_us == pytest.approx(row.latency_us, rel=0.05)
+
+
+def test_ranks_within_a_larger_node_are_one_node():
+    exchange = TokenExchange(tokens=128, hidden=7168, topk=8, experts=256, ranks=8)
+    assert [answer.operation for answer in exchange_answers(System.load("gb200"), exchange)] == ["dispatch", "combine"]
 
 
 def test_a_column_that_is_missing_or_no_cluster_is_an_error():

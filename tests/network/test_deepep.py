@@ -119,6 +119,12 @@ def test_the_constants_say_what_they_were_fitted_on():
         )
 
 
+def test_other_libraries_say_where_their_constants_come_from():
+    constants = DeepEP.load("uccl")
+    for phases in (constants.normal, constants.low_latency):
+        assert all("uccl-project/uccl" in each.source and each.nic_share <= 1 for each in phases.values())
+
+
 def test_a_file_without_a_phase_is_an_error(tmp_path):
     path = tmp_path / "deepep.toml"
     path.write_text("")

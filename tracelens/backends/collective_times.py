@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -31,6 +31,7 @@ from tracelens.perf_models import Collective, EPComm, PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
+DEEPEP = "deepep"
 Kernels: TypeAlias = Literal["normal", "low_latency"]
 
 
@@ -118,17 +119,18 @@ def message_us(columns: MessageColumns, system: System, algorithm: str | None = 
     return time_us, tuple(names)
 
 
-def exchange_us(exchanges: Exchanges, kernels: Kernels, system: System) -> Floats:
-    """Time of every dispatch or combine by DeepEP's kernels, in microseconds; ``notification_us`` comes before normal
-    ones. UsageError for a system whose cluster is not known to run DeepEP.
+def exchange_us(exchanges: Exchanges, kernels: Kernels, system: System, links: Fabric | None = None) -> Floats:
+    """Time of every dispatch or combine by DeepEP's kernels, or those of ``links``, in microseconds.
+
+    ``notification_us`` comes before normal ones. UsageError for a system whose cluster is not known to run DeepEP.
     """
     priced = low_latency_us if kernels == "low_latency" else normal_us
-    return np.atleast_1d(np.asarray(priced(exchanges, fabric(system)), dtype=np.float64))
+    return np.atleast_1d(np.asarray(priced(exchanges, links or fabric(system)), dtype=np.float64))
 
 
-def notification_us(exchanges: Exchanges, system: System) -> Floats:
+def notification_us(exchanges: Exchanges, system: System, links: Fabric | None = None) -> Floats:
     """What DeepEP's normal kernels need between nodes to agree on counts, in microseconds. UsageError as there."""
-    return np.atleast_1d(np.asarray(notify_us(exchanges, fabric(system)), dtype=np.float64))
+    return np.atleast_1d(np.asarray(notify_us(exchanges, links or fabric(system)), dtype=np.float64))
 
 
 def _topology(system: System) -> Topology:
@@ -137,10 +139,24 @@ def _topology(system: System) -> Topology:
     return system.topology
 
 
-def fabric(system: System) -> Fabric:
-    """The links that DeepEP's kernels use. UsageError where no measurement carries over."""
+def exchange_links(system: System, ranks: float) -> Fabric:
+    """The links of a group of ``ranks``, and whose kernels were measured there; a group within a node is one node.
+
+    UsageError where no measurement carries over, or the ranks do not fill nodes.
+    """
+    library = system.cluster.ep_library if system.cluster is not None else None
+    links = fabric(system, library or DEEPEP)
+    if ranks < links.ranks_per_node:
+        return replace(links, ranks_per_node=int(ranks))
+    if ranks % links.ranks_per_node:
+        raise UsageError(f"{ranks:g} ranks do not fill nodes of {links.ranks_per_node}")
+    return links
+
+
+def fabric(system: System, library: str = DEEPEP) -> Fabric:
+    """The links that a library's kernels use, DeepEP's unless named. UsageError where no measurement carries over."""
     topology, units = _topology(system), system.device.compute_units
-    if not _runs_deepep(system) or units is None or topology.ranks_per_node is None:
+    if not _runs(system, library) or units is None or topology.ranks_per_node is None:
         raise UsageError(f"no DeepEP measurement applies to {system.cluster.name if system.cluster else 'this system'}")
     node, network = topology.tiers[:2]
     return Fabric(
@@ -148,12 +164,13 @@ def fabric(system: System) -> Fabric:
         nic_gb_s=network.link.rates.peak_gb_s * network.cards / topology.ranks_per_node,
         ranks_per_node=topology.ranks_per_node,
         compute_units=units,
+        library=library,
     )
 
 
-def _runs_deepep(system: System) -> bool:
+def _runs(system: System, library: str = DEEPEP) -> bool:
     """Whether it is known to, and has the count of units that its kernels are priced by."""
-    known = system.cluster is not None and system.cluster.ep_library == "deepep"
+    known = system.cluster is not None and system.cluster.ep_library == library
     return known and system.device.compute_units is not None
 
 
@@ -165,13 +182,7 @@ def _exchange(model: EPComm, system: System) -> Exchanges | None:
         return None
     tokens = model.tokens if model.own_tokens is None else model.own_tokens
     per_node = topology.ranks_per_node
-    if (
-        model.hidden is None
-        or not _runs_deepep(system)
-        or per_node is None
-        or model.stride != 1
-        or model.ranks % per_node
-    ):
+    if model.hidden is None or not _runs(system) or per_node is None or model.stride != 1 or model.ranks % per_node:
         return None
     return Exchanges(
         phase=phase, tokens=float(tokens), hidden=float(model.hidden), topk=float(model.topk),

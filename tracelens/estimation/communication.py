@@ -12,8 +12,8 @@ from tracelens.backends.collective_times import (
     Collectives,
     Kernels,
     MessageColumns,
+    exchange_links,
     exchange_us,
-    fabric,
     message_us,
     notification_us,
 )
@@ -94,27 +94,26 @@ def exchange_answers(
 ) -> list[Message]:
     """Dispatch and combine, normal kernels' notification between nodes before each.
 
-    UsageError without DeepEP figures, or for half nodes.
+    UsageError without figures for the library, or for half nodes.
     """
-    ranks = of.ranks
-    per_node = _topology(system).ranks_per_node or ranks
-    if ranks % per_node:
-        raise UsageError(f"{ranks} ranks do not fill nodes of {per_node}")
+    ranks, links = of.ranks, exchange_links(system, of.ranks)
+    per_node = links.ranks_per_node
     answers = []
     for phase in _PHASES:
         shape = Exchanges(
             phase=phase, tokens=float(of.tokens), hidden=float(of.hidden), topk=float(of.topk),
             experts=float(of.experts), nodes=ranks / per_node, sms=float(sms),
         )  # fmt: skip
-        time = float(exchange_us(shape, kernels, system)[0])
+        time = float(exchange_us(shape, kernels, system, links)[0])
         copies = float(shape.copies(per_node)) if kernels == "normal" else of.topk
         sent = Message(
-            system=system_name(system), operation=phase, time_us=time, by=f"deepep {kernels}", note=system.note,
-            peak_us=float(exchange_bound_us(shape, fabric(system))),
+            system=system_name(system), operation=phase, time_us=time, note=system.note,
+            by=f"{links.library} {kernels}",
+            peak_us=float(exchange_bound_us(shape, links)),
             gb_s=of.tokens * copies * float(shape.token_bytes) / time / GB_PER_S_IN_BYTES_PER_US,
         )  # fmt: skip
         if kernels == "normal" and ranks > per_node:
-            agreed = float(notification_us(shape, system)[0])
+            agreed = float(notification_us(shape, system, links)[0])
             answers.append(replace(sent, operation=f"{phase} notify", time_us=agreed, peak_us=0.0, gb_s=0.0))
         answers.append(sent)
     return answers
@@ -166,9 +165,10 @@ def estimate_exchanges(
     found = table.assign(**times, bound="", backend="", reason="")
 
     def answer(rows: pd.DataFrame, system: System) -> Mapping[str, Any]:
-        nodes = rows["node_num"].to_numpy(np.float64) * EP_RANKS_PER_NODE / (_topology(system).ranks_per_node or 1)
-        if (nodes % 1 != 0).any():
-            raise UsageError(f"8 ranks do not fill nodes of {_topology(system).ranks_per_node}")
+        ranks = rows["node_num"].to_numpy(np.float64) * EP_RANKS_PER_NODE
+        # Rows of one answer have the same number of nodes.
+        links = exchange_links(system, ranks[0])
+        nodes = ranks / links.ranks_per_node
         result: dict[str, Any] = {"bound": "wire", "backend": Collectives.name}
         for phase in _PHASES:
             hidden, tokens, topk, experts = (rows[name].to_numpy(np.float64) for name in _EXCHANGE[1:])
@@ -179,9 +179,9 @@ def estimate_exchanges(
             )  # fmt: skip
             low = _is_low_latency(rows, kernels)
             result[f"{phase}_us_est"] = np.where(
-                low, exchange_us(shapes, "low_latency", system), exchange_us(shapes, "normal", system)
+                low, exchange_us(shapes, "low_latency", system, links), exchange_us(shapes, "normal", system, links)
             )
-            result[f"{phase}_notify_us_est"] = np.where(low, 0.0, notification_us(shapes, system))
+            result[f"{phase}_notify_us_est"] = np.where(low, 0.0, notification_us(shapes, system, links))
         return result
 
     return _answered(found, _EXCHANGE, answer, cluster, device)

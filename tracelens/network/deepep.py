@@ -42,10 +42,10 @@ class NormalConstants:
 
     floor_us: float
     floor_us_per_khidden: float
-    token_ns: float
-    copy_ns: float
-    copy_ns_per_byte: float
-    token_ns_per_byte: float
+    token_ns: float = 0.0
+    copy_ns: float = 0.0
+    copy_ns_per_byte: float = 0.0
+    token_ns_per_byte: float = 0.0
     link_share: float
     peer_us: float
     fill_us: float
@@ -68,10 +68,10 @@ class LowLatencyConstants:
     """
 
     floor_us: float
-    expert_ns: float
+    expert_ns: float = 0.0
     link_share: float
     unit_gb_s: float
-    nodes_us: float
+    nodes_us: float = 0.0
     step_us: float
     nic_share: float
     source: str
@@ -80,12 +80,16 @@ class LowLatencyConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """The rates that an exchange runs over, GB/s, one direction: a rank's link within its node, its network card."""
+    """The rates that an exchange runs over, GB/s, one direction: a rank's link within its node, its network card.
+
+    ``library``: whose kernels (``deepep.toml``, ``uccl.toml``).
+    """
 
     link_gb_s: float
     nic_gb_s: float
     ranks_per_node: int
     compute_units: int
+    library: str = "deepep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -142,9 +146,9 @@ class DeepEP:
     low_latency: Mapping[Phase, LowLatencyConstants]
 
     @classmethod
-    def load(cls) -> DeepEP:
+    def load(cls, library: str = "deepep") -> DeepEP:
         """The constants of this package, ``deepep.toml``."""
-        return _read(Path(__file__).with_name("deepep.toml"))
+        return _read(Path(__file__).with_name(f"{library}.toml"))
 
 
 def distinct(places: Values, experts: Values, topk: Values) -> Values:
@@ -171,7 +175,7 @@ def normal_us(given: Exchanges, fabric: Fabric, constants: NormalConstants | Non
     U) y) / sms, U y / link). N nodes: t1 = p8(Un (N-1)/N y / nic, U y / link, (Un (N-1)/N + U) y / (sms * SM rate)): a
     token crosses the network once per node and is forwarded there over NVLink.
     """
-    c = constants or DeepEP.load().normal[given.phase]
+    c = constants or DeepEP.load(fabric.library).normal[given.phase]
     y, copies = given.token_bytes, given.copies(fabric.ranks_per_node)
     remote = given.remote_nodes
     over_link = copies * y / (c.link_share * fabric.link_gb_s * GB_PER_S_IN_BYTES_PER_US)
@@ -192,7 +196,7 @@ def notify_us(given: Exchanges, fabric: Fabric, constants: NormalConstants | Non
 
     t = notify + peer (N-1) + fill T / (T + 256) + copy T (Un (N-1)/N + U) / sms.
     """
-    c = constants or DeepEP.load().normal[given.phase]
+    c = constants or DeepEP.load(fabric.library).normal[given.phase]
     each = (given.remote_nodes + given.copies(fabric.ranks_per_node)) / given.sms
     filled = c.notify_fill_us * given.tokens / (given.tokens + FILL_TOKENS)
     counted = c.notify_us + c.notify_peer_us * (given.nodes - 1) + filled
@@ -208,7 +212,7 @@ def low_latency_us(given: Exchanges, fabric: Fabric, constants: LowLatencyConsta
     step log2 N) + p6(X / link, (token * tokens + X / unit rate) / min(E, units), X (N-1)/N / nic), p6(a, b) = (a^6 +
     b^6)^(1/6). Never below ``bound_us``, which it can touch where there are fewer experts than ranks.
     """
-    c = constants or DeepEP.load().low_latency[given.phase]
+    c = constants or DeepEP.load(fabric.library).low_latency[given.phase]
     # a dispatched copy carries 16 bytes of source position beside the token
     sent = given.tokens * given.topk * (given.token_bytes + (16 if given.phase == "dispatch" else 0))
     over_link = sent / (c.link_share * fabric.link_gb_s * GB_PER_S_IN_BYTES_PER_US)
