@@ -48,9 +48,12 @@ BOUNDS: Mapping[str, Mapping[str, Bounds]] = {
     "decode": {**_DECODE, "l2_efficiency": (0.5, 0.05, 1), "wide_head": (0.5, 0.05, 3)},
     "latent": {**_DECODE, "matrix_efficiency": (0.6, 0.1, 1)},
     "moe": {
-        "matrix_efficiency": (0.5, 0.05, 1), "hbm_efficiency": (0.85, 0.05, 1), "launch_us": (20, 2, 80),
-        "sort_us": (9, 0.1, 80), "permute_passes": (1, 0.05, 20), "combine_passes": (8, 0.1, 100),
-        "k_overhead": (0.7, 1e-2, 40), "wide_ffn": (0.3, 1e-3, 5), "l2_ratio": (1.5, 0.3, 20),
+        "matrix_efficiency": (0.7, 0.03, 1), "hbm_efficiency": (0.85, 0.05, 1), "l2_efficiency": (0.6, 0.02, 1),
+        "overlap": (3, 1, 8), "cache": (0.6, 0.2, 1.5), "spill": (0.3, 0.01, 5), "spill_cache": (0.8, 0.3, 3),
+        "launch_us": (10, 0.5, 80), "k_overhead": (5, 1e-2, 60), "least_ffn": (64, 1, 256), "unaligned": (1, 0.05, 4),
+        "copies_us": (10, 0.05, 100), "depth_us": (1, 0.02, 20),
+        "experts_us": (0.5, 0.02, 10), "active_us": (3, 0.05, 300), "permute_passes": (0.7, 0.05, 20),
+        "activate_passes": (1.5, 0.05, 40), "combine_passes": (5, 0.05, 100),
     },
     "memory_bound": {"hbm_efficiency": (0.7, 0.01, 1), "launch_us": (3, 0.3, 40)},
 }  # fmt: skip
@@ -59,8 +62,7 @@ BOUNDS: Mapping[str, Mapping[str, Bounds]] = {
 _ATTENTION_KERNELS = {(9, 0): "flash-attention-3", (8, 9): "ada"}
 #: Hopper's per-tensor kernel streams weights at a sixth of the peak: start there.
 _HOPPER_FP8_EXPERTS = {
-    "matrix_efficiency": 0.17, "hbm_efficiency": 0.15, "k_overhead": 8.0, "launch_us": 29.0, "combine_passes": 6.0,
-    "permute_passes": 0.4,
+    "matrix_efficiency": 0.17, "hbm_efficiency": 0.15, "k_overhead": 8.0, "launch_us": 16.0, "active_us": 100.0,
 }  # fmt: skip
 
 
@@ -152,13 +154,11 @@ def kernel(family: str, precision: str, device: HardwareSpec) -> str | None:
     if family in ("prefill", "decode", "backward"):
         name = _ATTENTION_KERNELS.get(version, "trtllm-gen" if version[0] == 10 else "flash-attention-2")
         return f"{name}-fp8" if precision == "fp8" and name != "flash-attention-2" else name
-    is_padded = version[0] == 10 or (version[0] == 9 and precision != "bf16")
     gemm = "cutlass-sm90" if (version[0], precision) == (9, "fp8") else "cutlass"
-    experts = "padded" if is_padded else "plain"
     return {
         "gemm": "cublas" if precision == "bf16" else gemm,
         "latent": "trtllm-gen-mla" if version[0] == 10 else "flash-mla",
-        "moe": "replayed" if version == (8, 0) else experts,
+        "moe": "replayed" if version == (8, 0) else "plain",
     }.get(family)
 
 
@@ -172,9 +172,6 @@ def bounds(family: str, precision: str, device: HardwareSpec) -> dict[str, Bound
     absent: set[str] = set()
     if family == "decode":
         absent = {"l2_efficiency" if hopper else "wide_head"}
-    elif family == "moe":
-        absent = {"k_overhead" if blackwell else "wide_ffn"}
-        absent |= set() if (major, is_nvidia) == (8, True) else {"l2_ratio"}
     found = {name: of for name, of in every.items() if name not in absent}
     starts = _HOPPER_FP8_EXPERTS if (family, precision, hopper) == ("moe", "fp8", True) else {}
     return found | {name: (start, *found[name][1:]) for name, start in starts.items()}

@@ -314,6 +314,7 @@ def moe_columns(table: pd.DataFrame, precision: str) -> MoEColumns:
         rows=loads[:, 0],
         active=loads[:, 1],
         blocks={rows: loads[:, 2 + i] for i, rows in enumerate(BLOCKS)},
+        as_layer=True,
     )
 
 

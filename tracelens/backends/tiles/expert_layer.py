@@ -21,6 +21,7 @@ from tracelens.backends.column_batch import (
     Priced,
     pricer,
 )
+from tracelens.backends.kernels.base import Rates
 from tracelens.backends.tiles import gemm_tiles
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
@@ -31,9 +32,11 @@ TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
 #: Rows of the blocks that ``MoEColumns.blocks`` must hold.
 BLOCKS = tuple(sorted({rows for rows, _ in TILES}))
 _FEW_WAVES = 8
-_UNALIGNED_FFN = 1.8
-_WIDE_FFN = 5000.0
-_LEAST_FFN = 128
+_UNALIGNED_FFN = 0.8
+#: As in ``kernels``: misses rise from none to all while the weights grow from ``cache`` of L2 by half of that.
+_MISS_SLOPE = 2.0
+#: Shares of a rank below this, times the ranks, are even loads.
+_EVEN = 1.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +60,8 @@ class MoEColumns(ColumnBatch):
     rows: Floats
     active: Floats
     blocks: Mapping[int, Floats]
+    #: As engines' layers are measured: weights that fit into L2 are found there.
+    as_layer: bool = False
 
     def flops(self) -> Floats:
         """Both products."""
@@ -110,57 +115,69 @@ def _batch(which: str, models: Sequence[Any]) -> MoEColumns:
 
 def price(c: MoEColumns, device: HardwareSpec, constants: Calibration) -> Priced | None:
     """Time of every layer; None without the device's rates."""
-    chip = Chip.of(device, c.precision)
-    if chip is None:
+    chip, rates = Chip.of(device, c.precision), Rates.of(device)
+    if chip is None or rates is None:
         return None
     if constants.kernel == "replayed":
         c = _replayed(c)
     w = c.width_bytes
-    # Tiles of 128 columns; narrow shares of an expert are padded by the block-scaled kernels.
-    ffn = np.maximum(c.ffn, _LEAST_FFN) if constants.kernel == "padded" else c.ffn
+    ffn = np.maximum(c.ffn, constants.get("least_ffn", 1.0))
     both, compute, memory = np.zeros(len(c)), np.zeros(len(c)), np.zeros(len(c))
     for n, k in (((1 + c.gated) * ffn, c.hidden), (c.hidden, ffn)):
-        time, computing, loading = _grouped(c, n, k, w, chip, constants)
+        time, computing, loading = _grouped(c, n, k, chip, rates, constants)
         both, compute, memory = both + time, compute + computing, memory + loading
-    slow = 1 + constants.get("wide_ffn", 0.0) * c.ffn**4 / (c.ffn**4 + _WIDE_FFN**4)
-    slow = slow * np.where(c.ffn % 16 != 0, _UNALIGNED_FFN, 1.0)
     scales = 0.0 if c.precision == "bf16" else w
-    permuted = c.rows * (c.hidden * (w + scales + 4) + c.ffn * (2 * (1 + c.gated) + 2 + scales))
-    summed = 2 * c.tokens * c.hidden * (1 - 1 / c.ranks)
-    sorting = constants.get("sort_us", 0.0) * np.clip(np.log2(c.tokens) / 3 - 1, 0, 1)
-    time = (
-        constants["launch_us"]
-        + sorting
-        + both * slow
-        + permuted * constants.get("permute_passes", 0.0) / chip.hbm
-        + summed * constants.get("combine_passes", 0.0) / chip.hbm
-    )
-    least = np.maximum(c.flops() / chip.peak, c.hbm_bytes() / chip.hbm)
+    costs = {
+        "permute_passes": c.rows * c.hidden * (w + scales + 4) / chip.hbm,
+        "activate_passes": c.rows * c.ffn * (2 * (1 + c.gated) + 2 + scales) / chip.hbm,
+        "combine_passes": 2 * c.tokens * c.hidden * (1 - 1 / c.ranks) / chip.hbm,
+        "copies_us": np.log2(1 + c.tokens * c.topk) / 10,
+        "depth_us": (c.hidden + c.ffn) / 1000,
+        "experts_us": c.local_experts * c.ranks / 100,
+        "active_us": c.active / 100,
+    }
+    time = constants["launch_us"] + both + sum(us * constants.get(name, 0.0) for name, us in costs.items())
+    kept = rates.l2_bytes if c.as_layer else 0.0
+    least = np.maximum(c.flops() / chip.peak, np.maximum(c.hbm_bytes() - kept, 0) / chip.hbm)
     return Priced(time_us=np.maximum(time, least), compute_us=compute, memory_us=memory, peak_us=least)
 
 
 def _replayed(c: MoEColumns) -> MoEColumns:
-    """Each token with a local expert runs min(top k, local experts) of them: a guess at how A100's was measured."""
-    reached = np.minimum(c.rows, c.tokens * (1 - (1 - 1 / c.ranks) ** c.topk))
-    more = np.maximum(np.minimum(c.topk, c.local_experts) * reached / np.maximum(c.rows, 1), 1)
+    """Each token with a local expert runs top k of them: a guess at how A100's was measured."""
+    share = c.rows / (c.tokens * c.topk)
+    reached = np.where(share * c.ranks < _EVEN, c.tokens, c.tokens * (1 - (1 - np.minimum(share, 1)) ** c.topk))
+    more = np.maximum(c.topk * np.minimum(c.rows, reached) / np.maximum(c.rows, 1), 1)
     rows = c.rows * more
     return replace(c, rows=rows, blocks={size: np.maximum(of, np.ceil(rows / size)) for size, of in c.blocks.items()})
 
 
 def _grouped(
-    c: MoEColumns, n: Floats, k: Floats, w: float, chip: Chip, constants: Calibration
+    c: MoEColumns, n: Floats, k: Floats, chip: Chip, rates: Rates, constants: Calibration
 ) -> tuple[Floats, Floats, Floats]:
-    """(time, computing, reading the weights), in us."""
-    l2 = constants.get("l2_ratio", 2.3) * chip.hbm * chip.clock
+    """(time, computing, reading weights and rows), in us.
+
+    Timed again and again, weights that fit into L2 stay there. An expert's weights that exceed it are read once per
+    wave.
+    """
+    w, overlap = c.width_bytes, constants.get("overlap", 8.0)
+    l2_bytes, on_chip = rates.l2_bytes, constants.get("l2_efficiency", 1.0) * rates.l2
     flops = constants["matrix_efficiency"] * chip.peak / chip.units
-    loading = (c.active * n * k * w + c.rows * (k * w + 2 * n)) / (constants["hbm_efficiency"] * chip.hbm)
+    every = c.active * c.hidden * c.ffn * (2 + c.gated) * w
+    filled = every / (constants.get("cache", 1.0) * l2_bytes) if c.as_layer else np.inf
+    missed = np.clip((filled - 1) * _MISS_SLOPE, 0, 1)
+    loading = missed * (c.active * n * k * w + c.rows * (k * w + 2 * n)) / (constants["hbm_efficiency"] * chip.hbm)
+    expert = (n * k * w / (constants.get("spill_cache", 1.0) * l2_bytes)) ** 3
+    slow = (1 + constants.get("spill", 0.0) * expert / (1 + expert)) * np.where(
+        c.ffn % 16 != 0, 1 + constants.get("unaligned", _UNALIGNED_FFN), 1.0
+    )
     best, fastest = np.full(len(c), np.inf), np.full(len(c), np.inf)
     for tm, tn in TILES:
         tiles = c.blocks[tm] * np.ceil(n / tn)
         waves = np.maximum(1.0, tiles / chip.units)
         # Few waves end together; of many, units start the next at different times.
         waves = np.where(waves < _FEW_WAVES, np.ceil(waves), np.maximum(waves + 0.5, _FEW_WAVES))
-        computing = waves * 2 * tm * tn * (k + 64 * constants.get("k_overhead", 0.0)) / flops
-        best = np.minimum(best, np.maximum(computing, np.maximum(w * tiles * (tm + tn) * k / l2, loading)))
+        computing = slow * waves * 2 * tm * tn * (k + 64 * constants.get("k_overhead", 0.0)) / flops
+        busy = np.maximum(computing, slow * w * tiles * (tm + tn) * k / on_chip)
+        best = np.minimum(best, (busy**overlap + loading**overlap) ** (1 / overlap))
         fastest = np.minimum(fastest, computing)
     return np.where(c.rows > 0, best, 0.0), fastest, loading
