@@ -126,3 +126,8 @@ def freeze(value: Any) -> Any:
     if isinstance(value, int | str | bytes) or not isinstance(value, Sequence):
         return str(value) if isinstance(value, dict) else value
     return tuple([freeze(v) for v in value])
+
+
+def recorded_text(value: tuple[Any, ...] | None) -> str | None:
+    """What was recorded, as reports print it; None where nothing was."""
+    return None if value is None else repr(value)

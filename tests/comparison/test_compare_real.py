@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import TRACES, device_traces
+from tests.conftest import REPOSITORY, TRACES, device_traces
 from tracelens.analysis.options import Options
-from tracelens.comparison.compare import compare_sides
+from tracelens.comparison.compare import compare_sides, told_apart
 from tracelens.comparison.compared import Comparison
 from tracelens.comparison.sides import Side
 from tracelens.comparison.sources.inputs import side_of
@@ -32,6 +33,18 @@ PAIRS = {
         "more/ao/quantize_vit/2025-01-10_5024ea90_aef3ea/bfloat16.json.gz",
         "more/ao/quantize_vit/2025-01-10_5024ea90_8ea658/quant.json.gz",
     ),
+    "ViT, int8, second recording": (
+        "more/ao/quantize_vit/2025-01-10_eb21c325_4b77a6/bfloat16.json.gz",
+        "more/ao/quantize_vit/2025-01-10_eb21c325_ed7231/quant.json.gz",
+    ),
+    "ViT, int8 in 2024": (
+        "more/ao/quantize_vit/2024-03-18_a71c10ac_0aa04e/bfloat16.json.gz",
+        "more/ao/quantize_vit/2024-03-18_a71c10ac_66d49f/quant.json.gz",
+    ),
+    "ViT, quantized and pruned": (
+        "more/ao/static_quantize_prune_vit/2024-06-06_7b258e93_124f1f/bfloat16.json.gz",
+        "more/ao/static_quantize_prune_vit/2024-06-06_7b258e93_d7a5a8/quant.json.gz",
+    ),
     "mixture of experts, fused": (
         "more/tracelens_handmade_pairs/test01_moe_fused_vs_unfused/trace1.json.gz",
         "more/tracelens_handmade_pairs/test01_moe_fused_vs_unfused/trace2.json.gz",
@@ -40,7 +53,15 @@ PAIRS = {
         "more/tracelens_handmade_pairs/test03_attention_fused_vs_unfused/trace1.json.gz",
         "more/tracelens_handmade_pairs/test03_attention_fused_vs_unfused/trace2.json.gz",
     ),
+    "GEMM": (
+        "more/tracelens_handmade_pairs/test05_gemm_identical_runtime_roofline/trace1.json.gz",
+        "more/tracelens_handmade_pairs/test05_gemm_identical_runtime_roofline/trace2.json.gz",
+    ),
 }
+
+
+#: Pairs of which B does what A does not do at all: it quantizes what it sends.
+MORE_WORK = ("torchrec, quantized communication",)
 
 
 @lru_cache(maxsize=4)
@@ -80,3 +101,37 @@ def test_the_other_way_round_is_the_mirror_image(names: tuple[str, str], shared_
     assert sorted(
         ((row.a and row.a.ops) or (), (row.b and row.b.ops) or (), row.change_ms) for row in there.rows
     ) == sorted(((row.b and row.b.ops) or (), (row.a and row.a.ops) or (), -row.change_ms) for row in back.rows)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", PAIRS)
+def test_kernel_time_is_matched(name: str, shared_traces: Path) -> None:
+    """95 % on each side; where one does more, of what runs kernels that the other has."""
+    found = compared(PAIRS[name])
+    if name not in MORE_WORK:
+        assert min(found.matched_share) >= 0.95
+    rows = (*found.rows, *found.unchanged)
+    for own, others in (([r.a for r in rows], [r.b for r in rows]), ([r.b for r in rows], [r.a for r in rows])):
+        known = {kernel.name for one in others if one for kernel in one.kernels}
+        total = sum(one.kernel_ms for one in own if one)
+        missed = [k.ms for one, other in zip(own, others, strict=True) if one and not other for k in one.kernels
+                  if k.name in known]  # fmt: skip
+        assert sum(missed) <= 0.05 * total
+
+
+@pytest.mark.shared
+def test_the_page_quotes_what_compare_says(shared_traces: Path) -> None:
+    page = (REPOSITORY / "docs" / "compare.md").read_text(encoding="utf-8").partition("## Checked by hand")[2]
+    quoted = re.findall(r"^\| [^|]*\| `([^`]+)` \|", page, re.MULTILINE)
+    said = [change.text for names in PAIRS.values() for change in compared(names).changes]
+    assert len(quoted) >= 9
+    for sentence in quoted:
+        head, *rest = sentence.split("…")
+        fits = [text for text in said if text.startswith(head) and all(part in text for part in rest)]
+        assert fits, sentence
+
+
+def test_sides_of_one_name_are_told_apart_by_the_shortest_path() -> None:
+    assert told_apart("runs/old/rank0.json", "runs/new/rank0.json") == ["old/rank0.json", "new/rank0.json"]
+    assert told_apart("x/a/t.json", "y/a/t.json") == ["x/a/t.json", "y/a/t.json"]
+    assert told_apart("a/t.json", "a/t.json") == ["t.json", "t.json"]

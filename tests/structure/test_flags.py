@@ -51,7 +51,7 @@ FLAGS: dict[str, str] = {
     ),
     "slim": ("TRACE --category --output --rank --steps -o"),
     "whatif": (
-        "TRACE --batch --clock --device --format --fuse --graphs --output --overlap --pad --precision --ranks --remove --scale --sdpa -o"
+        "TRACE --apply --batch --clock --device --format --fuse --graphs --output --overlap --pad --precision --ranks --remove --scale --sdpa --steps -o"
     ),
 }
 

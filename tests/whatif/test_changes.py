@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tracelens
 from tests.analysis.conftest import Builder
 from tests.conftest import RealTrace
 from tracelens.backends.chain import chain
@@ -160,3 +161,53 @@ def test_mi300x_to_h100_covers_the_measured_families(real_trace: RealTrace) -> N
     inside = [low <= time <= high for low, high, time in by_family.values()]
     assert len(inside) >= 5
     assert sum(inside) / len(inside) >= 0.8
+
+
+#: Compiled ViT, recorded in bf16 and in int8, on an A100.
+INT8 = {
+    "2024-03": ("quantize_vit/2024-03-18_a71c10ac_0aa04e", "quantize_vit/2024-03-18_a71c10ac_66d49f"),
+    "2024-06": ("static_quantize_prune_vit/2024-06-06_7b258e93_124f1f", "static_quantize_prune_vit/2024-06-06_7b258e93_d7a5a8"),
+    "2025-01": ("quantize_vit/2025-01-10_5024ea90_aef3ea", "quantize_vit/2025-01-10_5024ea90_8ea658"),
+    "2025-01, second": ("quantize_vit/2025-01-10_eb21c325_4b77a6", "quantize_vit/2025-01-10_eb21c325_ed7231"),
+}  # fmt: skip
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", INT8)
+def test_bf16_to_int8_covers_the_products(real_trace: RealTrace, name: str) -> None:
+    """Products, and what Inductor compiled around them; the step too, but where attention became 6 times as slow."""
+    before, after = (f"more/ao/{folder}" for folder in INT8[name])
+    predicted = what_if(real_trace(f"{before}/bfloat16"), precision="int8")
+    measured = what_if(real_trace(f"{after}/quant"))
+    families = ("GEMM", "triton")
+    low, high = (
+        sum(getattr(r, key) for r in predicted.rows if r.category in families) for key in ("low_us", "high_us")
+    )
+    assert low <= sum(row.before_us for row in measured.rows if row.category in families) <= high
+    assert (predicted.low_us <= measured.before.step_us <= predicted.high_us) == (name != "2025-01, second")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["mi300/gaunernst_bert-small-uncased__1016001", "b200/eager_trace"])
+def test_a_finding_applied_gains_what_the_report_says(real_trace: RealTrace, name: str) -> None:
+    found = tracelens.report(real_trace(name)).summary.findings[0]
+    assert found.kind is not None
+    assert found.gain_low_us is not None
+    assert found.gain_high_us is not None
+    applied = what_if(real_trace(name), apply=(found.kind,))
+    gained = applied.before.step_us - applied.after.step_us
+    assert found.gain_low_us <= gained <= 1.05 * found.gain_high_us
+    assert gained == pytest.approx(found.gain_us, rel=0.1)
+    with pytest.raises(UsageError, match="finding in the report of this trace named"):
+        what_if(real_trace(name), apply=("no such finding",))
+
+
+def test_figures_are_those_of_the_steps_asked_for() -> None:
+    built = Builder()
+    for i, length in enumerate((100, 300)):
+        built.op(f"ProfilerStep#{i}", 1000 * i, 1000, cat="user_annotation")
+        built.op("aten::relu", 1000 * i + 10, 50).launch(1000 * i + 20, "relu", 1000 * i + 30, length)
+    trace = built.trace()
+    for steps, us in (("0", 100), ("1", 300), (None, 200)):
+        (row,) = what_if(trace, steps=steps, scale=("aten::relu=0.5",)).rows
+        assert (row.before_us, row.after_us) == (us, us / 2)

@@ -11,6 +11,8 @@ from tracelens.comparison.compared import UNCHANGED, ComparedRow, KernelShare, R
 CLOCK = "clock"
 #: So did all others.
 EVERYTHING = "everything"
+#: The ranks wait for one of them.
+LATE = "late"
 REMOVED, ADDED, FUSED, SPLIT, REPLACED = "removed", "added", "fused", "split", "replaced"
 CALLS, WORK, TYPE, KERNEL, SPEED, OVERLAP, WAITING = "calls", "work", "type", "kernel", "speed", "overlap", "waiting"
 #: Relative difference from which two counts or amounts of work are not the same.
@@ -74,7 +76,7 @@ def other_kernels(a: RowSide, b: RowSide) -> tuple[str, str] | None:
         return None
     if gone and new:
         return different(gone[0].name, new[0].name)
-    return (gone[0].name if gone else "none"), (new[0].name if new else "none")
+    return (family(gone[0].name) if gone else "none"), (family(new[0].name) if new else "none")
 
 
 def _of_one_alone(side: RowSide, other: RowSide) -> list[KernelShare]:

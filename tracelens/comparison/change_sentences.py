@@ -14,6 +14,7 @@ from tracelens.comparison.causes import (
     EVERYTHING,
     FUSED,
     KERNEL,
+    LATE,
     OVERLAP,
     REMOVED,
     REPLACED,
@@ -28,16 +29,21 @@ from tracelens.comparison.causes import (
 )  # fmt: skip
 from tracelens.comparison.compared import NOISE, UNCHANGED, Change, ComparedRow, Comparison, RowSide
 from tracelens.comparison.drift import with_clock
+from tracelens.comparison.late_ranks import with_latecomers
+from tracelens.comparison.sides import Side
+from tracelens.files.safe_text import clipped
 
 #: What a sentence speaks of where calls of all categories changed alike.
 ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all ops"}
-#: Ops that a sentence names.
-_MOST_OPS = 3
+#: Ops that a sentence names, and how many characters of each.
+_MOST_OPS, _WIDEST_OP = 3, 48
 
 
-def explained(rows: Iterable[ComparedRow], *, same_device: bool) -> list[ComparedRow]:
+def explained(rows: Iterable[ComparedRow], one: Side, other: Side) -> list[ComparedRow]:
     """The rows with their causes."""
+    same_device = one.first.device_label == other.first.device_label
     found = with_clock([replace(row, cause=cause_of(row)) for row in rows], same_device=same_device)
+    found = with_latecomers(found, one, other)
     return [replace(row, why=_SAYS[row.cause].text(_Group((row,)))) for row in found]
 
 
@@ -93,7 +99,13 @@ class _Group:
     def ops(self, sides: Sequence[RowSide]) -> str:
         """``aten::add, aten::mul``."""
         ops = tuple(dict.fromkeys(op for side in sides for op in side.ops))
-        return ", ".join(ops[:_MOST_OPS]) + (f" and {len(ops) - _MOST_OPS} more" if len(ops) > _MOST_OPS else "")
+        more = f" and {len(ops) - _MOST_OPS} more" if len(ops) > _MOST_OPS else ""
+        return ", ".join(clipped(op, _WIDEST_OP) for op in ops[:_MOST_OPS]) + more
+
+    def alone(self, sides: Sequence[RowSide], what: str) -> str:
+        """``aten::add is new``."""
+        several = len({op for side in sides for op in side.ops}) > 1
+        return f"{self.ops(sides)} {'are' if several else 'is'} {what}, {self.calls}"
 
     def amount(self, sides: Sequence[RowSide]) -> str:
         """``2.2 ms of aten::add, aten::mul (48 calls)``."""
@@ -223,8 +235,8 @@ def _own_ops(row: ComparedRow) -> Hashable:
 
 _SAYS = {
     WAITING: _Says(lambda row: row.name, lambda group: group.rows[0].name),
-    REMOVED: _Says(_own_ops, lambda group: f"{group.ops(group.a)} is gone, {group.calls}"),
-    ADDED: _Says(_own_ops, lambda group: f"{group.ops(group.b)} is new, {group.calls}"),
+    REMOVED: _Says(lambda row: row.module, lambda group: group.alone(group.a, "gone")),
+    ADDED: _Says(lambda row: row.module, lambda group: group.alone(group.b, "new")),
     FUSED: _Says(
         lambda row: row.b and row.b.ops, lambda group: f"{group.amount(group.a)} fused into {group.amount(group.b)}"
     ),
@@ -242,6 +254,7 @@ _SAYS = {
     CLOCK: _Says(lambda row: None, _clock),
     EVERYTHING: _Says(lambda row: None, _everything),
     SPEED: _Says(lambda row: row.change_ms > 0, _speed),
+    LATE: _Says(lambda row: None, lambda group: group.rows[0].why),
     OVERLAP: _Says(lambda row: row.change_ms > 0, _overlap),
     UNCHANGED: _Says(lambda row: None, lambda group: ""),
 }

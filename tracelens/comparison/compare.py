@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from tracelens.analysis.options import Options
@@ -37,7 +38,21 @@ def compare(
     asked = made(CompareOptions, given, options)
     gates = asked.gates
     one, other = (side_of(str(side), analysis_options(asked), asked.baselines) for side in (a, b))
+    if one.name == other.name:
+        one, other = (replace(side, name=name) for side, name in zip((one, other), told_apart(a, b), strict=True))
     return compare_sides(one, other, gates)
+
+
+def told_apart(a: str | PathLike[str], b: str | PathLike[str]) -> list[str]:
+    """The shortest ends of two paths that differ.
+
+    >>> told_apart("old/rank0.json", "new/rank0.json")
+    ['old/rank0.json', 'new/rank0.json']
+    """
+    parts = [Path(side).parts for side in (a, b)]
+    most = max(map(len, parts))
+    length = next((n for n in range(1, most + 1) if parts[0][-n:] != parts[1][-n:]), 1)
+    return [str(Path(*own[-length:])) for own in parts]
 
 
 def analysis_options(asked: CompareOptions) -> Options:
@@ -60,7 +75,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     b = MeasuredSide(numbered[1], matching.b, len(matching.rows))
     noise = Noise(a.steps, b.steps)
     numbers, rows = _rows(matching, a, b, noise)
-    rows = explained(rows, same_device=one.first.device_label == other.first.device_label)
+    rows = explained(rows, one, other)
     changed = [at for at, row in enumerate(rows) if row.is_changed]
     step = _bounds(noise, numbers, range(len(numbers)))
     found = Comparison(

@@ -58,6 +58,8 @@ def is_formula_like(text: str) -> bool:
 
 def display_width(text: str) -> int:
     """Columns that ``text`` takes in a terminal."""
+    if text.isascii() and text.isprintable():
+        return len(text)
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
 

@@ -25,7 +25,8 @@ class Plan:
     factor's logarithm. ``models``, ``computed_in``: of each reading of the trace, as they are to be; ``amount``: how
     many times the work of its model a reading does; ``more_us``: what a call of it takes beside. ``recorded_on`` and
     ``system``: what the trace ran on, and what it is to run on. ``host``: what host time is multiplied with. ``gone``:
-    rows of host events that fall away. ``notes``: what was assumed, for people.
+    rows of host events that fall away; ``saved``: spans of threads (lane, start, end in ns) that do. ``notes``: what
+    was assumed, for people.
     """
 
     subject: Subject
@@ -42,6 +43,7 @@ class Plan:
     more_us: Floats
     host: float = 1.0
     together: bool = False
+    saved: list[tuple[int, int, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -96,8 +98,10 @@ class Plan:
         return [events for events in found if events.any()]
 
     def _spans(self) -> tuple[Ints, Ints, Ints] | None:
-        rows = np.flatnonzero(self.gone)
-        if not len(rows):
+        rows, table = np.flatnonzero(self.gone), self.subject.table
+        saved = np.array(self.saved, np.int64).reshape(-1, 3)
+        if not len(rows) and not len(saved):
             return None
-        table = self.subject.table
-        return table.lane[rows].astype(np.int64), table.start_ns[rows], table.ends_ns(rows)
+        spans = table.lane[rows].astype(np.int64), table.start_ns[rows], table.ends_ns(rows)
+        lane, start, end = (np.concatenate((own, more)) for own, more in zip(spans, saved.T, strict=True))
+        return lane, start, end

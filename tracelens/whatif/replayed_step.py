@@ -18,7 +18,7 @@ from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.idle.longest_path import critical_path
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.units import NS_PER_US
-from tracelens.whatif.subject import Subject
+from tracelens.whatif.subject import Subject, of_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def step_figures(subject: Subject, trace: Trace) -> StepFigures:
 
 
 def _window(subject: Subject, trace: Trace) -> tuple[Window, Timeline]:
-    window = Window.of(replace(subject.recording, trace=trace), subject.options)
+    window = of_steps(Window.of(replace(subject.recording, trace=trace), subject.options), subject.window.selected)
     activity = _activity(subject, window)
     chosen = window.complete_steps
     if not chosen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import numpy as np
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.attributed import Attribution, attribute
 from tracelens.analysis.attribution.host_calls import HostCalls, host_calls
+from tracelens.analysis.attribution.per_step import counted_events
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.options import Options
@@ -26,9 +27,19 @@ if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
 
 
+def of_steps(window: Window, selected: tuple[int, ...]) -> Window:
+    """All events of the file, those of these steps counted (none: of all)."""
+    window = replace(window, selected=selected)
+    counted = counted_events(window.step_of, window.complete_steps)
+    return replace(window, activity=replace(window.activity, counted=counted))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """``window.activity`` are all device events of the file, in file order; columns per event are in that order."""
+    """``window.activity`` are all device events of the file, in file order; columns per event are in that order.
+
+    What is different is so in all steps; figures are of those that the window has selected.
+    """
 
     recording: Recording
     options: Options
@@ -42,7 +53,9 @@ class Subject:
         recording = Recording.of(trace, options)
         if not recording.trace.table.has_device_events:
             raise no_device_events(recording.trace.table)
-        window = Window.of(recording, options)
+        selected = () if options.steps is None else Window.of(recording, options).selected
+        options = replace(options, steps=None)
+        window = of_steps(Window.of(recording, options), selected)
         return cls(
             recording=recording,
             options=options,

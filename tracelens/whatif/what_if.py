@@ -25,7 +25,7 @@ def what_if(trace: Trace | str | PathLike[str], options: WhatIfOptions | None = 
     without GPU work, UsageError for a name that fits nothing.
     """
     asked = made(WhatIfOptions, given, options)
-    subject = Subject.of(trace if isinstance(trace, Trace) else load(trace), Options())
+    subject = Subject.of(trace if isinstance(trace, Trace) else load(trace), Options(steps=asked.steps))
     plan = Plan.of(subject)
     values = {each.name: getattr(asked, each.name) for each in fields(asked)}
     wanted = {name: value for name, value in values.items() if value not in (None, (), False)}

@@ -48,6 +48,14 @@ class WhatIfOptions:
     )  # fmt: skip
     pad: int | None = option("round dimensions of matrix products up", kind=positive, metavar="MULTIPLE")
     ranks: float | None = option("multiply the ranks of every group", kind=times, read=times, metavar="2x")
+    apply: tuple[str, ...] = option(
+        "do what a finding of the report says", (), repeat=True, metavar="FINDING-ID",
+        note="do what a finding of `report` says (its id, kind or key): what it claims falls away; repeatable",
+    )  # fmt: skip
+    steps: str | None = option(
+        "figures of these steps alone: 3, 3-5 or steady; default: all complete ones", metavar="N|N-M|steady",
+        note="figures of these steps alone: `3`, `3-5`, or `steady` (without the first); default: all complete ones",
+    )  # fmt: skip
     sdpa: str | None = option(
         "attention by another kernel", choices=("flash",),
         note="calls of memory-efficient, cuDNN's or unfused attention take what a flash kernel should",

@@ -69,7 +69,14 @@ def findings(
     """(at most ten, the rules that failed). Each keeps what those before it leave: together they gain at most the
     window.
     """
-    seen = Observed(context)
+    found, failures = findings_and_claims(Observed(context), extensions)
+    return tuple(finding for finding, _ in found), failures
+
+
+def findings_and_claims(
+    seen: Observed, extensions: Sequence[Extension] = ()
+) -> tuple[list[tuple[Finding, Claimed]], tuple[RuleFailure, ...]]:
+    """The findings, each with the parts of the window that it says can go."""
     found: list[tuple[Rule, Candidate]] = []
     failures: list[RuleFailure] = []
     for claim in overlay(built_in_rules(), extensions).values():
@@ -86,7 +93,8 @@ def findings(
         for general in (False, True)
         for each in _ranked(seen, [pair for pair in found if pair[0].advice.is_general == general], free)
     ]
-    return tuple(_finding(seen, each) for each in sorted(ranked, key=lambda each: each.order)[:MOST]), tuple(failures)
+    ranked.sort(key=lambda each: each.order)
+    return [(_finding(seen, each), each.claimed) for each in ranked[:MOST]], tuple(failures)
 
 
 def _checked(candidate: Candidate, own_ns: npt.NDArray[np.int64]) -> Candidate:

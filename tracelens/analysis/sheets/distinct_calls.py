@@ -15,6 +15,7 @@ import pandas as pd
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.calls import Calls, Launchers
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.signature import recorded_text
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.units import NS_PER_US
 
@@ -97,10 +98,6 @@ def identity(
         },
         dtype=object,
     )
-
-
-def recorded_text(value: tuple[Any, ...] | None) -> str | None:
-    return None if value is None else repr(value)
 
 
 class Grouping:

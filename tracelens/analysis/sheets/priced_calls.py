@@ -21,7 +21,6 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.distinct_calls import Grouping, launching_calls
 from tracelens.analysis.sheets.modelled_calls import (
-    Work,
     call_groups,
     modelled_table,
     rows_of_events,
@@ -31,6 +30,7 @@ from tracelens.analysis.sheets.modelled_calls import (
 from tracelens.analysis.sheets.ops.families import families
 from tracelens.analysis.verdict.coverage import coverage
 from tracelens.analysis.work.executed_work import ExecutedWork, executed_work
+from tracelens.analysis.work.known_work import Work
 from tracelens.analysis.work.limits import Limits
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System

@@ -44,12 +44,20 @@ class Numbered:
 
     @cached_property
     def sequence(self) -> Ints:
-        """The device work of the typical step of the first recording."""
+        """The device work of the step that has the calls of most steps: the one nearest to the median count of each.
+
+        Of equally near ones it is the typical step of the first recording, else the first.
+        """
         if not self.side.first.is_ordered:
             return np.zeros(0, np.int64)
         busy = np.array([not call.is_idle for call in self.calls] or [False], bool)
-        units = self.call_of[0]
-        found: Ints = units[(self.side.first.step == self.side.first.typical) & busy[units]]
+        steps = [
+            own[(one.step == step) & busy[own]]
+            for one, own in zip(self.side.recordings, self.call_of, strict=True)
+            for step in (one.typical, *np.delete(np.arange(len(one.durations_ns)), one.typical))
+        ]
+        counts = np.stack([np.bincount(step, minlength=len(self.calls)) for step in steps])
+        found: Ints = steps[int(np.abs(counts - np.median(counts, axis=0)).sum(axis=1).argmin())]
         return found
 
 

@@ -23,12 +23,14 @@ def family(kernel: str) -> str:
     'vectorized_elementwise_kernel<CUDAFunctor_add>'
     >>> family("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn")
     'ampere_bf16_s16816gemm_bf16'
+    >>> family("void (anonymous namespace)::softmax_warp_forward<float, float>(float*)")
+    'softmax_warp_forward'
     """
-    head, _, arguments = kernel.partition("<")
+    head, _, arguments = kernel.replace("(anonymous namespace)::", "").partition("<")
     name = head.partition("(")[0].strip()
     for prefix in ("void ", "int ", "float "):
         name = name.removeprefix(prefix)
-    name = name.replace("(anonymous namespace)::", "").rpartition("::")[2] or head
+    name = name.rpartition("::")[2] or head
     if name.startswith("triton"):
         return _NUMBERED.sub("", name)
     is_generic = "elementwise" in name or "reduce" in name

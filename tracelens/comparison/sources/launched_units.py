@@ -12,14 +12,14 @@ from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.reading.recording import Recording
-from tracelens.analysis.sheets.distinct_calls import recorded_text
-from tracelens.analysis.sheets.modelled_calls import Work
 from tracelens.analysis.sheets.program.modules import module_paths
+from tracelens.analysis.work.known_work import Work
 from tracelens.analysis.work.limits import Limits
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.comparison.sides import Call, Floats, Rates
 from tracelens.perf_models.base import PerfModel
+from tracelens.signature import recorded_text
 from tracelens.trace.table import TraceTable
 
 #: Parameters of a perf model that say how its numbers are stored, not how many there are.

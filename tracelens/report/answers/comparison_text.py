@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from tracelens.comparison.change_sentences import change_title, signed_ms
-from tracelens.files.safe_text import clipped, terminal_text
+from tracelens.files.safe_text import terminal_text
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import Comparison, SideSummary
 
-_WIDTH = 140
+_WIDTH = 120
 #: Sentences that are printed; files have all of them.
 _MOST = 15
 
 
 def comparison_text(found: Comparison) -> str:
     """Both sides, the change of the step, and what it is made of."""
-    return "\n".join(clipped(terminal_text(line), _WIDTH) for line in _lines(found))
+    return "\n".join(line for text in _lines(found) for line in _wrapped(terminal_text(text)))
+
+
+def _wrapped(line: str) -> list[str]:
+    """As lines of the terminal, what does not fit further in below."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return wrap(line, _WIDTH, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False) or [""]
 
 
 def _lines(found: Comparison) -> Iterator[str]:

@@ -11,7 +11,6 @@ from tracelens.report.comparing.comparison_documents import comparison_json, com
 from tracelens.report.comparing.comparison_page import comparison_html
 from tracelens.report.comparing.comparison_tables import comparison_xlsx
 from tracelens.report.comparing.gate_files import junit_xml, sarif
-from tracelens.report.named_sheets import refuse_folder
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import Comparison
@@ -30,6 +29,9 @@ _OF_GATES = (".xml", ".sarif")
 
 def refuse_foreign(folder: Path) -> None:
     """Raises, see ``refuse_folder``, before any work is done when a comparison could not go to ``folder``."""
+    # Which imports pandas: most comparisons are printed alone
+    from tracelens.report.named_sheets import refuse_folder
+
     refuse_folder(folder, lambda: is_comparison(folder / "compare.json"), "a comparison")
 
 

@@ -8,10 +8,11 @@ import pandas as pd
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.factorize import first_of_each, numbered
 from tracelens.analysis.sheets.context import SheetContext
-from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME, recorded_text, sorted_by
+from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME, sorted_by
 from tracelens.analysis.sheets.ops.short_kernel_histogram import short_kernels
 from tracelens.analysis.sheets.shared_columns import DIMS, KERNEL, OF_TOTAL, PARENT, SCALARS, STRIDES
 from tracelens.schema import column_set, count, sheet, statistics, us
+from tracelens.signature import recorded_text
 from tracelens.trace.table import TraceTable
 from tracelens.units import NS_PER_US
 

@@ -1,0 +1,72 @@
+"""What a finding of the report says is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.errors import UsageError
+from tracelens.trace.table import DEVICE_KINDS
+from tracelens.whatif.changes import TIME, change
+from tracelens.whatif.plan import Plan
+from tracelens.whatif.subject import Subject
+
+if TYPE_CHECKING:
+    from tracelens.analysis.findings.candidate import Claimed
+    from tracelens.analysis.findings.observed import Observed
+    from tracelens.analysis.verdict.summary import Finding
+
+
+@change("apply", TIME)
+def finding_applied(plan: Plan, wanted: tuple[str, ...]) -> None:
+    """Findings by id, kind or key: their device events become shorter by what is claimed of each, and the host spends
+    that much less in idle time that waits for it.
+
+    UsageError for a finding that the report of the trace does not have.
+    """
+    # The sheets of a report take long to import, and no other change needs them
+    from tracelens.analysis.findings.ranking import findings_and_claims
+
+    seen = _observed(plan.subject)
+    found, _ = findings_and_claims(seen, plan.subject.recording.extensions)
+    for name in wanted:
+        chosen = [pair for pair in found if name in (pair[0].id, pair[0].kind, pair[0].key)]
+        if not chosen:
+            known = sorted({finding.kind or finding.id for finding, _ in found})
+            raise UsageError.unknown("finding in the report of this trace", name, known)
+        for finding, claimed in chosen:
+            _apply(plan, seen, claimed)
+            plan.note(_said(finding))
+
+
+def _observed(subject: Subject) -> Observed:
+    from tracelens.analysis.findings.observed import Observed
+    from tracelens.analysis.sheets.context import SheetContext
+    from tracelens.analysis.sheets.priced_calls import PricedCalls
+
+    priced = PricedCalls.of(subject.recording, subject.window, subject.attribution, subject.options)
+    return Observed(SheetContext(
+        recording=subject.recording, options=subject.options, step_times=subject.window.times, window=subject.window,
+        attribution=subject.attribution, priced=priced,
+    ))  # fmt: skip
+
+
+def _apply(plan: Plan, seen: Observed, claimed: Claimed) -> None:
+    is_event = claimed.part < seen.time.events
+    rows, gain = seen.activity.rows[claimed.part[is_event]], claimed.gain_ns[is_event]
+    at = np.searchsorted(plan.subject.activity.rows, rows)
+    plan.factor[at] *= 1 - gain / np.maximum(plan.subject.activity.duration[at], 1)
+    table, parts = plan.subject.table, claimed.part[~is_event] - seen.time.events
+    late = seen.idle.row[parts]
+    launch = np.where(late >= 0, plan.subject.tree.launch[late], -1)
+    is_device = (late >= 0) & table.is_of(DEVICE_KINDS)[late]
+    row = np.where(is_device, launch, late)
+    start, end = seen.idle.start[parts], seen.idle.start[parts] + np.rint(claimed.gain_ns[~is_event]).astype(np.int64)
+    known = (row >= 0) & (end > start)
+    plan.saved += zip(table.lane[row[known]].tolist(), start[known].tolist(), end[known].tolist(), strict=True)
+
+
+def _said(finding: Finding) -> str:
+    low, gain, high = (f"{(us or 0) / 1e3:.3g}" for us in (finding.gain_low_us, finding.gain_us, finding.gain_high_us))
+    return f"{finding.kind or finding.id}: the report says {gain} ms ({low} to {high}) of a step: {finding.why}"
