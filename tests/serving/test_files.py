@@ -9,6 +9,7 @@ import pytest
 
 import tracelens
 from tracelens.calibration.engine_calibration import calibrate, compare
+from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.serving.configuration_rows import batch
@@ -154,6 +155,26 @@ def test_a_profile_s_work_is_shared_by_tensor_parallel_devices(tmp_path, cost_of
     assert Profile.load(path).tp == 4
     again = ProfileCost(cost.deployment, Profile.load(path)).mixed_time(700, [(700, 0)], 1, 1, 0, 0)[0]
     assert again == pytest.approx(cost.mixed_time(700, [(700, 0)], 1, 1, 0, 0)[0], rel=1e-6)
+
+
+def test_layers_of_a_profile_add_up_per_stage(tmp_path, cost_of):
+    """The first sixteen of 32 layers do three times the work of the others: so does the first of two stages."""
+    light = {
+        "prefill": {"total_flops_per_prompt_token": 1e8, "total_memory_bytes_per_prompt_token": 1e4},
+        "decode": {"total_flops_per_token_in_batch": 1e8, "total_memory_bytes_per_token_in_batch": 1e4},
+    }
+    heavy = {phase: {key: 3 * value for key, value in values.items()} for phase, values in light.items()}
+    path = tmp_path / "layers.json"
+    path.write_text(json.dumps({"layers": [heavy] * 16 + [light] * 16}))
+    deployment = dataclasses.replace(cost_of().deployment, parallelism=Parallelism(pp=2))
+    cost = ProfileCost(deployment, Profile.load(path))
+    for works in (cost.mixed(900, [(900, 0)], 1, 1, 0, 0), cost.decode_work(64, 64 * 100)):
+        first, second = (work.compute_fs for work in works)
+        assert first == pytest.approx(3 * second, rel=1e-9)
+    whole = ProfileCost(cost_of().deployment, Profile.load(path))
+    assert whole.mixed_time(900, [(900, 0)], 1, 1, 0, 0)[0] == pytest.approx(
+        cost.mixed_time(900, [(900, 0)], 1, 1, 0, 0)[0], rel=1e-9
+    )
 
 
 def test_when_requests_arrive_is_read_or_refused(tmp_path):
@@ -311,11 +332,37 @@ def test_an_experiment_file_says_options_by_section(tmp_path):
         '[simulation]\nduration = "1h"\nseed = 3\n[hardware]\ncluster = "dgx-h100"\n[model]\nname = "llama3.1-8b"\n'
         '[[frameworks]]\nname = "mine"\nlod = "high"\n[frameworks.parallelism]\nstrategy = "TP"\ntp_degree = 4\n'
     )
-    assert read_settings(path) == {
+    assert read_settings(path) == [{
         "duration": "1h", "seed": 3, "cluster": "dgx-h100", "model": "llama3.1-8b", "lod": "high", "tp": 4,
-    }  # fmt: skip
+    }]  # fmt: skip
     path.write_text("x = [")
     with pytest.raises(InputError, match="is not an experiment file"):
         read_settings(path)
     with pytest.raises((InputError, UsageError)):
         read_settings(tmp_path / "none.toml")
+
+
+def test_the_example_of_several_frameworks_is_a_run_each(repository, tmp_path, capsys):
+    path = repository / "docs" / "experiment_config.yaml"
+    first, second = read_settings(path)
+    assert (first["engine"], first["tp"], first["rate"]) == ("vllm", 4, 2)
+    assert (second.get("engine"), second["tp"], second["pp"]) == (None, 2, 2)
+    assert main(["serve", "--config", str(path), "-o", str(tmp_path / "out")]) == 0
+    assert "framework 2 of 2: no fitted engine" in capsys.readouterr().out
+    times = [json.loads((tmp_path / "out" / each / "summary.json").read_text()) for each in "12"]
+    assert times[0] != times[1]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "message"),
+    [
+        ("strategy: TP,", "strategy: PP,", "framework vllm: tp_degree 4 does not go with strategy PP"),
+        ("strategy: TP,", "strategy: DP,", "strategy must be None, TP, PP or TP_PP, not 'DP'"),
+        ("workload:", "frameworks:", "frameworks must be a list of tables"),
+    ],
+)
+def test_a_strategy_that_contradicts_its_degrees_is_refused(repository, tmp_path, was, now, message):
+    path = tmp_path / "experiment_config.yaml"
+    path.write_text((repository / "docs" / path.name).read_text().replace(was, now))
+    with pytest.raises(InputError, match=message):
+        read_settings(path)

@@ -13,6 +13,7 @@ from tracelens.backends import System
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.documents import settings_of
+from tracelens.files.toml_figures import normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.option_fields import made, takes
 from tracelens.serving import engines
@@ -257,35 +258,56 @@ def find_max_goodput(
     return found
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """An experiment file (TOML, JSON, or YAML where PyYAML is installed) as command-line options by name.
+def read_settings(path: Path) -> list[dict[str, Any]]:
+    """An experiment file (TOML, JSON or YAML) as command-line options by name, for each of its frameworks.
 
     Sections: ``simulation`` (``duration``, ``requests``, ``seed``, ``lod``), ``hardware`` (``cluster``), ``model`` (a
-    name, or a table with ``name`` and ``profile``), ``framework`` or the one entry of ``frameworks`` (``policy``,
-    ``lod``, ``replicas``, ``parallelism`` with ``strategy``, ``tp_degree``, ``pp_stages``), ``workload``. Any option of
-    the command may stand in any section under its own name. InputError for what is none of them.
+    name, or a table with ``name`` and ``profile``), ``framework`` or a list of ``frameworks`` (``name``: that of an
+    engine has its constants; ``policy``, ``lod``, ``replicas``, ``parallelism`` with ``strategy``, ``tp_degree``,
+    ``pp_stages``), ``workload``. Any option of the command may stand in any section under its own name. InputError for
+    what is none of them.
     """
     document = settings_of(path, "an experiment file")
-    found: dict[str, Any] = {}
-    renamed = {"tp_degree": "tp", "pp_stages": "pp", "ep_degree": "ep", "num_replicas": "replicas", "device": "cluster"}
-    ignored = {"strategy", "name", "type"}
-
-    def take(section: Mapping[str, Any], where: str) -> None:
-        for key, value in section.items():
-            if isinstance(value, Mapping):
-                if key == "model":
-                    found["model"] = value.get("name")
-                    take({k: v for k, v in value.items() if k != "name"}, f"{where}{key}.")
-                else:
-                    take(value, f"{where}{key}.")
-            elif key == "frameworks" and isinstance(value, list):
-                if len(value) != 1:
-                    raise InputError(f"{path}: an experiment takes one framework, not {len(value)}")
-                if not isinstance(value[0], Mapping):
-                    raise InputError(f"{path}: {where}{key} must be a list of a table")
-                take(value[0], f"{where}{key}.")
-            elif key not in ignored:
-                found[renamed.get(key, key).replace("-", "_")] = value
-
-    take(document, "")
+    frameworks = document.get("frameworks", [{}])
+    if not isinstance(frameworks, list) or not frameworks or not all(isinstance(one, Mapping) for one in frameworks):
+        raise InputError(f"{path}: frameworks must be a list of tables")
+    shared = {key: value for key, value in document.items() if key != "frameworks"}
+    known = {*engines.names(), engines.IDEAL}
+    found = []
+    for number, one in enumerate(frameworks, 1):
+        given: dict[str, Any] = {}
+        name = one.get("name")
+        if isinstance(name, str) and normalized(name) in known:
+            given["engine"] = normalized(name)
+        _take(shared, given)
+        _take(one, given)
+        _check_strategy(one.get("parallelism", document.get("parallelism")), f"{path}: framework {name or number}")
+        found.append(given)
     return found
+
+
+#: Which degrees may be above 1 under a strategy.
+_STRATEGIES = {"none": (), "tp": ("tp_degree",), "pp": ("pp_stages",), "tp_pp": ("tp_degree", "pp_stages")}
+_RENAMED = {"tp_degree": "tp", "pp_stages": "pp", "ep_degree": "ep", "num_replicas": "replicas", "device": "cluster"}
+
+
+def _take(section: Mapping[str, Any], found: dict[str, Any]) -> None:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            if key == "model":
+                found["model"] = value.get("name")
+            _take({k: v for k, v in value.items() if k != "name"}, found)
+        elif key not in ("strategy", "name", "type"):
+            found[_RENAMED.get(key, key).replace("-", "_")] = value
+
+
+def _check_strategy(section: object, where: str) -> None:
+    """InputError for degrees that the strategy does not divide the model by."""
+    if not isinstance(section, Mapping) or "strategy" not in section:
+        return
+    strategy = str(section["strategy"]).lower()
+    if strategy not in _STRATEGIES:
+        raise InputError(f"{where}: strategy must be None, TP, PP or TP_PP, not {section['strategy']!r}")
+    for degree in ("tp_degree", "pp_stages"):
+        if section.get(degree, 1) != 1 and degree not in _STRATEGIES[strategy]:
+            raise InputError(f"{where}: {degree} {section[degree]!r} does not go with strategy {section['strategy']}")

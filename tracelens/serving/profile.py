@@ -10,6 +10,7 @@ at which it is exact; an import of the three keys alone is taken at its word.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import Counter
@@ -77,11 +78,24 @@ class Profile:
     decode: Phase
     layers: int | None = None
     tp: int = 1
+    #: (prefill, decode) of each layer, where the file has them and no sums of its own.
+    parts: tuple[tuple[Phase, Phase], ...] = ()
 
     def on_one_of(self, tp: int) -> Profile:
         """The work of one of ``tp`` devices."""
         share = self.tp / tp
-        return self if share == 1 else replace(self, prefill=self.prefill.times(share), decode=self.decode.times(share))
+        if share == 1:
+            return self
+        parts = tuple((prefill.times(share), decode.times(share)) for prefill, decode in self.parts)
+        return replace(self, prefill=self.prefill.times(share), decode=self.decode.times(share), parts=parts)
+
+    def of_layers(self, first: int, end: int) -> Profile:
+        """The sum of some of ``parts``."""
+        prefill, decode = (
+            Phase(flops=sum(one.flops for one in some), memory_bytes=sum(one.memory_bytes for one in some))
+            for some in zip(*self.parts[first:end], strict=True)
+        )
+        return replace(self, prefill=prefill, decode=decode)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: str | None = None) -> Profile:
@@ -89,18 +103,26 @@ class Profile:
         text = _read(Path(path), model)
         layers = text.get("layers")
         phases = text.get("aggregated_ops")
+        parts: tuple[tuple[Phase, Phase], ...] = ()
         if phases is None and isinstance(layers, list) and layers:
             with expected(Path(path), "a profile"):
                 phases = {
                     name: _summed([layer.get(name, {}) for layer in layers], f"{path}: layers")
                     for name in ("prefill", "decode")
                 }
+            where = f"{path}: layers"
+            parts = tuple(
+                (_phase(one["prefill"], "prompt_token", where), _phase(one["decode"], "token_in_batch", where))
+                for one in layers
+                if one.get("prefill") and one.get("decode")
+            )
         if not isinstance(phases, dict):
             raise InputError(f"{path}: it has neither aggregated_ops nor layers")
         return cls(
             prefill=_phase(phases.get("prefill"), "prompt_token", f"{path}: aggregated_ops.prefill"),
             decode=_phase(phases.get("decode"), "token_in_batch", f"{path}: aggregated_ops.decode"),
             layers=len(layers) if isinstance(layers, list) and layers else None,
+            parts=parts,
             tp=_RANKS.count(text.get("tensor_parallel", 1), f"{path}: tensor_parallel"),
         )
 
@@ -153,15 +175,18 @@ class ProfileCost(StepCost):
 
     def __init__(self, deployment: Deployment, profile: Profile) -> None:
         super().__init__(deployment)
-        self._profile = profile.on_one_of(deployment.parallelism.tp)
+        whole = profile.on_one_of(deployment.parallelism.tp)
+        ends = list(itertools.accumulate((len(stage) for stage in self.stages), initial=0))
+        apart = len(self.stages) > 1 and len(whole.parts) == len(self.layers)
+        #: Of each stage, where the file says what each layer does; else of all.
+        self._profiles = [whole.of_layers(*span) for span in itertools.pairwise(ends)] if apart else [whole]
 
     def mixed(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
     ) -> tuple[StageWork, ...]:
-        """As ``StepCost.mixed``: a prefill and a decode phase, one after the other, spread evenly over layers."""
-        return self._spread(
-            tokens, rows, self._phases(chunks, batch, context) + self._host(self._mixed_fs, started, batch, context)
-        )
+        """As ``StepCost.mixed``: a prefill and a decode phase, one after the other, spread evenly over a stage."""
+        host = self._host(self._mixed_fs, started, batch, context)
+        return self._spread(tokens, rows, self._phases(chunks, batch, context), host)
 
     def mixed_time(
         self, tokens: int, chunks: Sequence[Chunk], rows: int, started: int, batch: int, context: int
@@ -172,29 +197,44 @@ class ProfileCost(StepCost):
 
     def _line(self, batch: int, context: int, low: int, high: int) -> DecodeLine:
         at_low, at_high = (self._phases((), batch, at) for at in (low, high))
-        slope = (at_high - at_low) // (high - low)
+        slopes = [(far - near) // (high - low) for near, far in zip(at_low, at_high, strict=True)]
         tokens = batch * self.queries
-        works = self._spread(tokens, tokens, at_low - slope * low + self._host(self._step_fs, 0, batch, low))
+        fixed = [near - slope * low for near, slope in zip(at_low, slopes, strict=True)]
+        works = self._spread(tokens, tokens, fixed, self._host(self._step_fs, 0, batch, low))
         layers = [(work, [0] * len(work.layers)) for work in works]
-        layers[0][1][0] = slope
+        for (_, of_layers), slope in zip(layers, slopes, strict=False):
+            of_layers[0] = slope
         return DecodeLine(low, high, layers)
 
-    def _phases(self, chunks: Sequence[Chunk], batch: int, context: int) -> int:
-        total = 0
-        prompt = sum(new for new, _ in chunks)
-        for phase, tokens, keys in ((self._profile.prefill, prompt, 0), (self._profile.decode, batch, context)):
-            if tokens:
-                work = AggregatedWork(
-                    total_flops=tokens * phase.flops + keys * phase.context_flops,
-                    total_bytes=phase.constant_bytes + tokens * phase.memory_bytes + keys * phase.context_bytes,
-                    dtype=self.deployment.model.dtype,
-                )
-                total += round(self._priced([work])[0] * phase.critical_path_factor)
-        return total
+    def _phases(self, chunks: Sequence[Chunk], batch: int, context: int) -> list[int]:
+        """The time of each of the profiles."""
+        prompt, totals = sum(new for new, _ in chunks), []
+        for profile in self._profiles:
+            total = 0
+            for phase, tokens, keys in ((profile.prefill, prompt, 0), (profile.decode, batch, context)):
+                if tokens:
+                    work = AggregatedWork(
+                        total_flops=tokens * phase.flops + keys * phase.context_flops,
+                        total_bytes=phase.constant_bytes + tokens * phase.memory_bytes + keys * phase.context_bytes,
+                        dtype=self.deployment.model.dtype,
+                    )
+                    total += round(self._priced([work])[0] * phase.critical_path_factor)
+            totals.append(total)
+        return totals
 
-    def _spread(self, tokens: int, rows: int, total: int) -> tuple[StageWork, ...]:
-        each, rest = divmod(total, len(self.layers))
-        return self._laid_out(tokens, rows, dict.fromkeys(self.layers, each), first=rest, last=0)
+    def _spread(self, tokens: int, rows: int, totals: Sequence[int], host: int) -> tuple[StageWork, ...]:
+        if len(totals) == 1:
+            each, rest = divmod(totals[0] + host, len(self.layers))
+            return self._laid_out(tokens, rows, dict.fromkeys(self.layers, each), first=rest, last=0)
+        works = self._laid_out(tokens, rows, dict.fromkeys(self.layers, 0), first=host, last=0)
+        return tuple(_adding(work, total) for work, total in zip(works, totals, strict=True))
+
+
+def _adding(work: StageWork, total: int) -> StageWork:
+    """A stage that computes ``total`` longer, its layers alike."""
+    each, rest = divmod(total, sum(run.count for run in work.layers))
+    first, *others = (replace(run, compute_fs=run.compute_fs + each) for run in work.layers)
+    return replace(work, layers=(replace(first, compute_fs=first.compute_fs + rest), *others))
 
 
 def exported(cost: StepCost, *, prompt: int, batch: int, context: int) -> dict[str, Any]:

@@ -87,9 +87,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    given = args
-    if args.config is not None:
-        args = _with_config(args, args.config)
+    if args.config is None:
+        return _one(args, args)
+    from tracelens.serving.experiment import read_settings
+
+    every = read_settings(args.config)
+    if len(every) > 1 and (args.format != "text" or args.trace is not None):
+        raise UsageError(
+            f"{args.config}: {len(every)} frameworks have a text each, and folders under -o; no other form"
+        )
+    code = 0
+    for number, settings in enumerate(every, 1):
+        one = _with_config(args, args.config, settings)
+        if len(every) > 1:
+            say(f"framework {number} of {len(every)}: {settings.get('engine', 'no fitted engine')}")
+            if one.output is not None:
+                one.output = Path(one.output) / str(number)
+        code = max(code, _one(one, args))
+    return code
+
+
+def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
+    """A run; ``given``: what the command line itself says."""
     if args.batch is not None and args.output is None:
         raise UsageError("--batch needs -o FILE.csv")
     mode = next((name for name in READ if getattr(args, name)), None)
@@ -117,12 +136,11 @@ def run(args: argparse.Namespace) -> int:
     return _once(args, deployment, asked)
 
 
-def _with_config(args: argparse.Namespace, path: Path) -> argparse.Namespace:
+def _with_config(args: argparse.Namespace, path: Path, settings: dict[str, Any]) -> argparse.Namespace:
     """With the options of an experiment file, where the command line does not give them."""
-    from tracelens.serving.experiment import read_settings
-
-    settings = {name: value for name, value in read_settings(path).items() if name != "config"}
-    for name in _FILES & settings.keys():
+    settings = {name: value for name, value in settings.items() if name != "config"}
+    is_named = not str(settings.get("engine")).endswith(".toml")
+    for name in (_FILES - {"engine"} if is_named else _FILES) & settings.keys():
         if name != "output" or not re.fullmatch(TOKENS, str(settings[name])):
             settings[name] = path.parent / str(settings[name])
     return filled_in(args, configure, settings, path.name)
