@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,15 @@ import orjson
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_file
-from tracelens.files.safe_text import escaped_json, is_formula_like
+from tracelens.files.safe_text import escaped_json
 from tracelens.report.cells import plain_values
 from tracelens.report.csv_report import field
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from tracelens.report.xlsx.cell_styles import Styles
+    from tracelens.report.xlsx.worksheet import Worksheet
 
 
 def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> None:
@@ -74,47 +78,35 @@ def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
 
 def tables_xlsx(frames: Mapping[str, pd.DataFrame], meanings: Mapping[str, str]) -> bytes:
     """A workbook of one sheet per frame, ``meanings`` as notes on headers. No date inside: same frames, same bytes."""
-    from openpyxl import Workbook
-    from openpyxl.writer.excel import ExcelWriter
+    from tracelens.report.xlsx.cell_styles import Styles
+    from tracelens.report.xlsx.xlsx_file import write_xlsx
 
-    from tracelens.report.xlsx.workbook import EPOCH, DatelessZip
-
-    workbook = Workbook()
-    workbook.remove(workbook.worksheets[0])
-    workbook.properties.creator = "tracelens"
-    workbook.properties.created = workbook.properties.modified = EPOCH
-    for title, frame in frames.items():
-        _write_sheet(workbook.create_sheet(title), frame, meanings)
+    styles = Styles()
     content = io.BytesIO()
-    with DatelessZip(content) as archive:
-        ExcelWriter(workbook, archive).write_data()
+    write_xlsx(content, [_worksheet(title, frame, meanings, styles) for title, frame in frames.items()], styles)
     return content.getvalue()
 
 
-def _write_sheet(sheet: Any, frame: pd.DataFrame, meanings: Mapping[str, str]) -> None:
-    from openpyxl.comments import Comment
-    from openpyxl.styles import Font, PatternFill
-    from openpyxl.utils import get_column_letter
+def _worksheet(title: str, frame: pd.DataFrame, meanings: Mapping[str, str], styles: Styles) -> Worksheet:
+    from tracelens.report.xlsx.cell_styles import Style, font, solid
+    from tracelens.report.xlsx.worksheet import Note, Worksheet
+    from tracelens.report.xlsx.worksheet_rows import ColumnStyles, row_xml, rows_xml
 
-    from tracelens.report.xlsx.worksheet_rows import excel_value
-
-    sheet.freeze_panes = "B2"
-    font, fill = Font(bold=True, color="FFFFFF"), PatternFill("solid", fgColor="1F3A5F")
-    for number, name in enumerate(frame.columns, 1):
-        values = [excel_value(value) for value in plain_values(frame[name])]
-        header = sheet.cell(1, number, str(name))
-        header.font, header.fill = font, fill
-        if meaning := meanings.get(str(name)):
-            header.comment = Comment(meaning, "tracelens", height=80, width=300)
-        for row, value in enumerate(values, 2):
-            cell = sheet.cell(row, number)
-            cell.value = value
-            if isinstance(value, str):
-                cell.data_type, cell.quotePrefix = "s", is_formula_like(value)
-            else:
-                cell.number_format = "#,##0.###" if isinstance(value, float) else "#,##0"
-        longest = max((len(value) for value in values if isinstance(value, str)), default=0)
-        sheet.column_dimensions[get_column_letter(number)].width = min(80, max(12, longest + 2, len(str(name)) + 2))
+    names = [str(name) for name in frame.columns]
+    columns = [plain_values(frame[name]) for name in frame.columns]
+    header = styles.index(Style(font=font(11, bold=True, color="FFFFFF"), fill=solid("1F3A5F")))
+    kinds = ["#,##0.###" if any(isinstance(value, float) for value in values) else "#,##0" for values in columns]
+    text, quoted = styles.index(Style(font=font(11))), styles.index(Style(font=font(11), quoted=True))
+    numbers = [styles.index(Style(font=font(11), number_format=kind)) for kind in kinds]
+    body = rows_xml(columns, [ColumnStyles(number=n, text=text, quoted=quoted) for n in numbers], first_row=2)
+    longest = (max((len(value) for value in values if isinstance(value, str)), default=0) for values in columns)
+    notes = [Note(column=at, text=meanings[name], height=80) for at, name in enumerate(names, 1) if name in meanings]
+    return Worksheet(
+        title=title,
+        rows=chain([row_xml(1, 15, names, [header] * len(names)).encode()], body),
+        widths=[min(80, max(12, widest + 2, len(name) + 2)) for widest, name in zip(longest, names, strict=True)],
+        notes=notes,
+    )
 
 
 _WRITERS: dict[str, Callable[[Any, Mapping[str, Any]], bytes]] = {

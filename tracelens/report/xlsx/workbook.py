@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
 import textwrap
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, BinaryIO
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
-
-from openpyxl import Workbook
-from openpyxl.cell import WriteOnlyCell
-from openpyxl.comments import Comment
-from openpyxl.formatting import rule
-from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
-from openpyxl.utils import get_column_letter
-from openpyxl.worksheet.hyperlink import Hyperlink
-from openpyxl.writer.excel import ExcelWriter
+from typing import BinaryIO
 
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import whole_file
@@ -30,32 +18,27 @@ from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.report.about import Line, about_lines
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_values
+from tracelens.report.xlsx.cell_styles import Style, Styles, edge, font, solid
 from tracelens.report.xlsx.workbook_charts import charted_columns, share_chart
-from tracelens.report.xlsx.worksheet_rows import ColumnStyles, fitting, rows_xml
+from tracelens.report.xlsx.worksheet import Note, Worksheet
+from tracelens.report.xlsx.worksheet_rows import ColumnStyles, column_letter, row_xml, rows_xml
+from tracelens.report.xlsx.xlsx_file import write_xlsx
 from tracelens.schema import Column
-
-#: The stubs leave its functions untyped.
-_rules: Any = rule
 
 #: Limits of the format.
 MAX_ROWS = 1_048_576
 MAX_TITLE = 31
 
 ABOUT = "about"
-#: openpyxl writes the time of day into the document and every zip member; a report has no date.
-EPOCH = datetime.datetime(1980, 1, 1)
-_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
-_END_OF_ROWS = b"</sheetData>"
-
 _INK, _PALE, _LINE = "1F3A5F", "EEF2F7", "C9D3E0"
-_HEADER_FONT = Font(name="Calibri", size=10, bold=True, color="FFFFFF")
-_HEADER_FILL = PatternFill("solid", fgColor=_INK)
-_HEADER_ALIGNMENT = Alignment(wrap_text=True, vertical="center", horizontal="left")
-_HEADER_BORDER = Border(right=Side(style="thin", color="5B7391"))
-_TEXT_ALIGNMENT = Alignment(horizontal="left", indent=1)
-_BODY_FONT = Font(name="Calibri", size=10)
-_NAME_FONT = Font(name="Calibri", size=10, bold=True)
-_LINK_FONT = Font(name="Calibri", size=10, color="1155CC", underline="single")
+_HEADER = Style(
+    font=font(bold=True, color="FFFFFF"),
+    fill=solid(_INK),
+    border=edge("right", "thin", "5B7391"),
+    alignment='horizontal="left" vertical="center" wrapText="1"',
+)
+_INDENTED = 'horizontal="left" indent="1"'
+_BODY_FONT, _NAME_FONT, _LINK_FONT = font(), font(bold=True), font(color="1155CC", underlined=True)
 _TAB_FIXED, _TAB_FAMILY = _INK, "2E8B7A"
 _WIDEST_NUMBER, _NARROWEST, _PAGE_WIDTH = 24, 8, 200
 #: Cells of a sheet that are kept from the column widths to the rows; beyond, memory is worth more than time.
@@ -76,21 +59,11 @@ def write_workbook(
 def write_workbook_to(file: BinaryIO, sheets: Sequence[Sheet], summary: Summary, *, max_rows: int = MAX_ROWS) -> None:
     """The bytes of the workbook."""
     parts = list(_parts(sheets, max_rows))
-    workbook = Workbook(write_only=True)
-    workbook.properties.creator = "tracelens"
-    workbook.properties.title = xml_text(f"Trace report of {summary.input.file}")
-    workbook.properties.created = workbook.properties.modified = EPOCH
-    styles = _Styles()
-    rows: dict[str, Iterator[bytes]] = {}
-    try:
-        _write_about(workbook, about_lines(summary, [(part.title, part.sheet) for part in parts]), styles)
-        for number, part in enumerate(parts, 2):
-            rows[f"xl/worksheets/sheet{number}.xml"] = _write_sheet(workbook, part, styles)
-        with DatelessZip(file, rows) as archive:
-            ExcelWriter(workbook, archive).write_data()
-    except BaseException:
-        _discard(workbook)
-        raise
+    styles = Styles()
+    about = _about(about_lines(summary, [(part.title, part.sheet) for part in parts]), styles)
+    tables = [_worksheet(part, styles) for part in parts]
+    title = f"Trace report of {summary.input.file}"
+    write_xlsx(file, [about, *tables], styles, title=title, differences=_RED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,45 +88,6 @@ class _Part:
         return cells
 
 
-class DatelessZip(ZipFile):
-    """A zip whose members all have one date and one mode, so that the same content gives the same bytes.
-
-    ``rows``: by worksheet, what follows the header row that openpyxl wrote.
-    """
-
-    def __init__(self, file: BinaryIO, rows: Mapping[str, Iterator[bytes]] = MappingProxyType({})) -> None:
-        super().__init__(file, "w", ZIP_DEFLATED, allowZip64=True)
-        self._rows = rows
-
-    def writestr(self, zinfo_or_arcname: str | ZipInfo, data: Any, *_: Any, **__: Any) -> None:
-        """As ``ZipFile.writestr``, without the current date."""
-        name = zinfo_or_arcname.filename if isinstance(zinfo_or_arcname, ZipInfo) else zinfo_or_arcname
-        super().writestr(self._member(name), data, ZIP_DEFLATED)
-
-    def write(
-        self, filename: str | PathLike[str], arcname: str | PathLike[str] | None = None, *_: Any, **__: Any
-    ) -> None:
-        """As ``ZipFile.write``, without the file's date; a worksheet gets its rows."""
-        name = str(arcname or filename)
-        content = Path(filename).read_bytes()
-        with self.open(self._member(name), "w") as target:
-            if name in self._rows:
-                head, end, tail = content.rpartition(_END_OF_ROWS)
-                target.write(head)
-                for rows in self._rows[name]:
-                    target.write(rows)
-                content = end + tail
-            target.write(content)
-
-    @staticmethod
-    def _member(name: str) -> ZipInfo:
-        member = ZipInfo(name.lstrip("/"), _ZIP_EPOCH)
-        member.compress_type = ZIP_DEFLATED
-        member.create_system = 3
-        member.external_attr = 0o644 << 16
-        return member
-
-
 def _parts(sheets: Sequence[Sheet], max_rows: int) -> Iterator[_Part]:
     taken = {ABOUT, "history"}
     body = max_rows - 1
@@ -175,64 +109,40 @@ def _free_title(title: str, suffix: str, taken: set[str]) -> str:
     return candidate
 
 
-class _Styles:
-    """Styles of cells, each made once: openpyxl compares every font and border with all that there are."""
-
-    def __init__(self) -> None:
-        self._made: dict[Hashable, Any] = {}
-
-    def dress(self, cell: Any, key: Hashable, apply: Callable[[Any], None]) -> Any:
-        """``cell`` in the style of that key; ``apply`` sets it on the first cell that asks for it."""
-        if key in self._made:
-            cell._style = self._made[key]
-        else:
-            apply(cell)
-            self._made[key] = cell._style
-        return cell
-
-    def of_column(self, ws: Any, column: Column, *, is_first: bool) -> ColumnStyles:
-        """For the cells below a header."""
-        number_format = "General" if column.is_text else column.number_format
-
-        def index(kind: str) -> int:
-            def apply(cell: Any) -> None:
-                cell.font = _NAME_FONT if is_first else _BODY_FONT
-                if kind == "number":
-                    cell.number_format = number_format
-                elif not is_first:  # a text right of a number would touch it
-                    cell.alignment = _TEXT_ALIGNMENT
-                cell.quotePrefix = kind == "quoted"
-
-            key = (kind, is_first, number_format if kind == "number" else None)
-            return int(self.dress(WriteOnlyCell(ws), key, apply).style_id)
-
-        return ColumnStyles(number=index("number"), text=index("text"), quoted=index("quoted"))
-
-
-def _write_sheet(workbook: Workbook, part: _Part, styles: _Styles) -> Iterator[bytes]:
-    """Adds the sheet with its header; returns the rows that follow."""
+def _worksheet(part: _Part, styles: Styles) -> Worksheet:
     sheet = part.sheet
     columns = sheet.columns
-    widths = [_width(column, part.values(column), is_first=i == 0) for i, column in enumerate(columns)]
-    ws = workbook.create_sheet(part.title)
     rows = part.stop - part.start
-    ws.sheet_properties.tabColor = _TAB_FAMILY if sheet.is_family else _TAB_FIXED
-    ws.freeze_panes = "B2"
-    ws.sheet_view.zoomScale = 90
-    for index, width in enumerate(widths, 1):
-        ws.column_dimensions[get_column_letter(index)].width = width
+    widths = [_width(column, part.values(column), is_first=i == 0) for i, column in enumerate(columns)]
     lines = max(_header_lines(column.header, width) for column, width in zip(columns, widths, strict=True))
-    ws.row_dimensions[1].height = 8 + 14 * lines
-    last = get_column_letter(len(columns))
-    ws.auto_filter.ref = f"A1:{last}{rows + 1}"
-    _set_up_print(ws, sum(widths))
-    for index, column in enumerate(columns, 1):
-        _mark_up(ws, column, f"{get_column_letter(index)}2:{get_column_letter(index)}{rows + 1}")
-    if bars := charted_columns(columns):
-        ws.add_chart(share_chart(ws, part.title, bars, rows), f"{get_column_letter(len(columns) + 2)}2")
-    ws.append([_header_cell(ws, column, styles) for column in columns])
-    column_styles = [styles.of_column(ws, column, is_first=i == 0) for i, column in enumerate(columns)]
-    return _rows(part, column_styles)
+    headers = [column.header for column in columns]
+    header = row_xml(1, 8 + 14 * lines, headers, [styles.index(_HEADER)] * len(columns)).encode()
+    body = _rows(part, [_column_styles(column, styles, is_first=i == 0) for i, column in enumerate(columns)])
+    bars = charted_columns(columns)
+    return Worksheet(
+        title=part.title,
+        rows=chain([header], body),
+        widths=widths,
+        tab=_TAB_FAMILY if sheet.is_family else _TAB_FIXED,
+        zoom=90,
+        pages=_pages(widths),
+        filtered=f"A1:{column_letter(len(columns))}{rows + 1}",
+        rules=list(_rules(columns, rows + 1)),
+        notes=[_note(number, column.note) for number, column in enumerate(columns, 1) if column.note],
+        chart=share_chart(part.title, bars, rows, len(columns) + 2) if bars else None,
+    )
+
+
+def _column_styles(column: Column, styles: Styles, *, is_first: bool) -> ColumnStyles:
+    """For the cells below a header; a text right of a number would touch it."""
+    fonted = _NAME_FONT if is_first else _BODY_FONT
+    text = Style(font=fonted, alignment="" if is_first else _INDENTED)
+    number_format = "General" if column.is_text else column.number_format
+    return ColumnStyles(
+        number=styles.index(Style(font=fonted, number_format=number_format)),
+        text=styles.index(text),
+        quoted=styles.index(text._replace(quoted=True)),
+    )
 
 
 def _rows(part: _Part, styles: Sequence[ColumnStyles]) -> Iterator[bytes]:
@@ -240,57 +150,41 @@ def _rows(part: _Part, styles: Sequence[ColumnStyles]) -> Iterator[bytes]:
     yield from rows_xml([part.values(column) for column in part.sheet.columns], styles, first_row=2)
 
 
-def _set_up_print(ws: Any, width: float) -> None:
-    """Landscape; a sheet ``width`` characters wide goes on as many pages side by side as stay readable."""
-    ws.page_setup.orientation = "landscape"
-    ws.page_setup.fitToWidth = math.ceil(width / _PAGE_WIDTH)
-    ws.page_setup.fitToHeight = 0
-    ws.sheet_properties.pageSetUpPr.fitToPage = True
-    ws.print_title_rows = "1:1"
-    ws.print_title_cols = "A:A"
+def _pages(widths: Sequence[float]) -> int:
+    """A sheet goes on as many pages side by side as stay readable."""
+    return math.ceil(sum(widths) / _PAGE_WIDTH)
 
 
-def _mark_up(ws: Any, column: Column, cells: str) -> None:
-    if column.look == "share":
-        bar = _rules.DataBarRule(start_type="num", start_value=0, end_type="num", end_value=100, color="7FA8D9")
-        ws.conditional_formatting.add(cells, bar)
-    elif column.look == "of_limit" and column.statistic != "std":
-        red = _rules.CellIsRule(
-            operator="greaterThan",
-            formula=["100"],
-            stopIfTrue=True,
-            font=Font(color="FFFFFF", bold=True),
-            fill=PatternFill("solid", bgColor="C00000"),
-        )
-        ws.conditional_formatting.add(cells, red)
-        scale = _rules.ColorScaleRule(
-            start_type="num", start_value=0, start_color="F8B4A6",
-            mid_type="num", mid_value=50, mid_color="FFF0B3",
-            end_type="num", end_value=100, end_color="A9D8A4",
-        )  # fmt: skip
-        ws.conditional_formatting.add(cells, scale)
+#: How a share above its limit looks.
+_RED = (
+    '<dxf><font><b/><color rgb="FFFFFFFF"/></font><fill><patternFill patternType="solid"><bgColor rgb="FFC00000"/>'
+    "</patternFill></fill></dxf>"
+)
+_BAR = (
+    '<cfRule type="dataBar" priority="{}"><dataBar><cfvo type="num" val="0"/><cfvo type="num" val="100"/>'
+    '<color rgb="FF7FA8D9"/></dataBar></cfRule>'
+)
+_OF_LIMIT = (
+    '<cfRule type="cellIs" dxfId="0" priority="{}" stopIfTrue="1" operator="greaterThan"><formula>100</formula>'
+    "</cfRule>"
+    '<cfRule type="colorScale" priority="{}"><colorScale><cfvo type="num" val="0"/><cfvo type="num" val="50"/>'
+    '<cfvo type="num" val="100"/><color rgb="FFF8B4A6"/><color rgb="FFFFF0B3"/><color rgb="FFA9D8A4"/></colorScale>'
+    "</cfRule>"
+)
 
 
-def _header_cell(ws: Any, column: Column, styles: _Styles) -> Any:
-    cell = styles.dress(_text_cell(ws, column.header), "header", _dress_header)
-    note = column.note
-    if note:
-        cell.comment = Comment(note, "tracelens", height=28 + 18 * math.ceil(len(note) / 42), width=300)
-    return cell
+def _rules(columns: Sequence[Column], last: int) -> Iterator[tuple[str, str]]:
+    """Bars in columns of shares; what reaches its limit in green, what exceeds it in red."""
+    for number, column in enumerate(columns, 1):
+        cells = f"{column_letter(number)}2:{column_letter(number)}{last}"
+        if column.look == "share":
+            yield cells, _BAR.format(2 * number)
+        elif column.look == "of_limit" and column.statistic != "std":
+            yield cells, _OF_LIMIT.format(2 * number, 2 * number + 1)
 
 
-def _dress_header(cell: Any) -> None:
-    cell.font = _HEADER_FONT
-    cell.fill = _HEADER_FILL
-    cell.alignment = _HEADER_ALIGNMENT
-    cell.border = _HEADER_BORDER
-
-
-def _text_cell(ws: Any, text: str) -> Any:
-    cell = WriteOnlyCell(ws)
-    cell.value = fitting(text)
-    cell.data_type = "s"  # openpyxl takes a leading "=" for a formula and "#N/A" for an error
-    return cell
+def _note(number: int, text: str) -> Note:
+    return Note(column=number, text=text, height=28 + 18 * math.ceil(len(text) / 42))
 
 
 def _width(column: Column, values: Sequence[Value], *, is_first: bool) -> float:
@@ -337,26 +231,33 @@ def _printed_length(value: bool | int | float, column: Column) -> int:
 
 
 _ABOUT_WIDTHS = (34, 40, 30, 92)
+_ABOUT_HEIGHTS = {"title": 30, "section": 24}
 
 
-def _write_about(workbook: Workbook, lines: Iterable[Line], styles: _Styles) -> None:
-    ws = workbook.create_sheet(ABOUT)
-    ws.sheet_properties.tabColor = "D9822B"
-    ws.sheet_view.showGridLines = False
-    ws.freeze_panes = "A2"
-    for letter, width in zip("ABCD", _ABOUT_WIDTHS, strict=True):
-        ws.column_dimensions[letter].width = width
-    _set_up_print(ws, sum(_ABOUT_WIDTHS))
+def _about(lines: Iterable[Line], styles: Styles) -> Worksheet:
+    rows, links = [], {}
     for number, line in enumerate(lines, 1):
-        if line.kind == "title":
-            ws.row_dimensions[number].height = 30
-        elif line.kind == "section":
-            ws.row_dimensions[number].height = 24
-        else:
-            tall = max(len(textwrap.wrap(text, int(width * 1.2))) for text, width in _wrapped(line))
-            ws.row_dimensions[number].height = 14.5 * max(1, tall)
         cells = (*line.cells, *(None,) * (4 - len(line.cells)))
-        ws.append([_about_cell(ws, line, index, value, styles) for index, value in enumerate(cells)])
+        numbers = [styles.index(_about_style(line, index, value)) for index, value in enumerate(cells)]
+        rows.append(row_xml(number, _about_height(line), cells, numbers))
+        if line.link:
+            links[f"A{number}"] = line.link
+    return Worksheet(
+        title=ABOUT,
+        rows=["".join(rows).encode()],
+        widths=_ABOUT_WIDTHS,
+        frozen=(0, 1),
+        tab="D9822B",
+        grid=False,
+        pages=_pages(_ABOUT_WIDTHS),
+        links=links,
+    )
+
+
+def _about_height(line: Line) -> float:
+    if line.kind in _ABOUT_HEIGHTS:
+        return _ABOUT_HEIGHTS[line.kind]
+    return 14.5 * max(1, *(len(textwrap.wrap(text, int(width * 1.2))) for text, width in _wrapped(line)))
 
 
 def _wrapped(line: Line) -> list[tuple[str, int]]:
@@ -364,57 +265,21 @@ def _wrapped(line: Line) -> list[tuple[str, int]]:
     return list(zip(texts[:4], _ABOUT_WIDTHS, strict=True))
 
 
-def _about_cell(ws: Any, line: Line, index: int, value: Value, styles: _Styles) -> Any:
+def _about_style(line: Line, index: int, value: Value) -> Style:
+    style = _ABOUT_STYLES.get(line.kind) or (_FIRST if index == 0 and value is not None else _OTHER)
+    if index == 0 and line.link:
+        style = style._replace(font=_LINK_FONT)
     if isinstance(value, str):
-        cell = _text_cell(ws, value)
-    else:
-        cell = WriteOnlyCell(ws)
-        cell.value = value
-    is_number = value is not None and not isinstance(value, str)
-    is_quoted = isinstance(value, str) and is_formula_like(value)
-    is_link = index == 0 and bool(line.link)
-
-    def apply(cell: Any) -> None:
-        _dress(cell, line, index if value is not None else 1)
-        cell.quotePrefix = is_quoted
-        if is_number:
-            cell.number_format = line.number_format
-        if is_link:
-            cell.font = _LINK_FONT
-
-    key = (line.kind, index == 0 and value is not None, is_quoted, line.number_format if is_number else None, is_link)
-    styles.dress(cell, ("about", *key), apply)
-    if is_link:
-        target = line.link.replace("'", "''")
-        cell.hyperlink = Hyperlink(ref="", location=f"'{target}'!A1", display=line.link)
-    return cell
+        return style._replace(quoted=is_formula_like(value))
+    return style if value is None else style._replace(number_format=line.number_format)
 
 
-def _dress(cell: Any, line: Line, index: int) -> None:
-    if line.kind == "title":
-        cell.font = Font(name="Calibri", size=16, bold=True, color=_INK)
-        cell.alignment = Alignment(vertical="center")
-    elif line.kind == "section":
-        cell.font = Font(name="Calibri", size=12, bold=True, color=_INK)
-        cell.alignment = Alignment(vertical="bottom")
-        cell.border = Border(bottom=Side(style="medium", color=_INK))
-    elif line.kind == "head":
-        cell.font = Font(name="Calibri", size=10, bold=True, color=_INK)
-        cell.fill = PatternFill("solid", fgColor=_PALE)
-    else:
-        cell.font = _NAME_FONT if index == 0 else _BODY_FONT
-        cell.alignment = Alignment(wrap_text=True, vertical="top", horizontal="left")
-        cell.border = Border(bottom=Side(style="hair", color=_LINE))
-
-
-def _discard(workbook: Workbook) -> None:
-    """Ends the sheets that were begun and removes openpyxl's temporary files of them."""
-    for ws in workbook.worksheets:
-        writer = getattr(ws, "_writer", None)
-        if writer is None:
-            continue
-        if not ws.closed:
-            with suppress(Exception):
-                ws.close()
-        with suppress(OSError, ValueError):
-            writer.cleanup()
+_ABOUT_STYLES = {
+    "title": Style(font=font(16, bold=True, color=_INK), alignment='vertical="center"'),
+    "section": Style(
+        font=font(12, bold=True, color=_INK), border=edge("bottom", "medium", _INK), alignment='vertical="bottom"'
+    ),
+    "head": Style(font=font(bold=True, color=_INK), fill=solid(_PALE)),
+}
+_OTHER = Style(border=edge("bottom", "hair", _LINE), alignment='horizontal="left" vertical="top" wrapText="1"')
+_FIRST = _OTHER._replace(font=_NAME_FONT)

@@ -1,7 +1,7 @@
 """Rows of a worksheet as the text that stands in its XML.
 
-openpyxl makes an element tree of every cell and writes that; nine tenths of a workbook's cells are plain numbers and
-texts under a style of their column, and writing those as text takes a sixth of the time.
+Libraries make an object of every cell; nearly all cells are plain numbers and texts under a style of their column, and
+writing those as text takes a sixth of the time.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from openpyxl.utils import get_column_letter
 
 from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.report.cells import LARGEST_EXACT, Value
@@ -31,8 +29,7 @@ class ColumnStyles:
 
 def rows_xml(columns: Sequence[Sequence[Value]], styles: Sequence[ColumnStyles], *, first_row: int) -> Iterator[bytes]:
     """The ``<row>`` elements of the columns' values, some rows at a time; a missing or empty value has no cell."""
-    letters = [get_column_letter(index) for index in range(1, len(columns) + 1)]
-    makers = [_CellText(letter, style) for letter, style in zip(letters, styles, strict=True)]
+    makers = [_CellText(column_letter(number), style) for number, style in enumerate(styles, 1)]
     rows: list[str] = []
     for number, values in enumerate(zip(*columns, strict=True), first_row):
         cells = [maker.of(value, number) for maker, value in zip(makers, values, strict=True) if value is not None]
@@ -52,11 +49,47 @@ def fitting(text: str) -> str:
     return text[: MAX_TEXT - len(ending)] + ending
 
 
-def excel_value(value: Value) -> Value:
-    """``value`` as a cell can hold it: texts that fit, numbers that Excel has no form for as texts."""
-    if isinstance(value, str):
-        return fitting(value)
-    return str(value) if value is not None and _is_beyond_excel(value) else value
+def column_letter(number: int) -> str:
+    """From 1.
+
+    >>> column_letter(1), column_letter(26), column_letter(27), column_letter(703)
+    ('A', 'Z', 'AA', 'AAA')
+    """
+    letters = ""
+    while number:
+        number, letter = divmod(number - 1, 26)
+        letters = chr(65 + letter) + letters
+    return letters
+
+
+def markup(text: str) -> str:
+    """``text`` as it stands in an element or an attribute."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def row_xml(number: int, height: float, values: Sequence[Value], styles: Sequence[int]) -> str:
+    """A row of its own height, each cell in a style of its own; a missing value's cell has its style."""
+    cells = (
+        f'<c r="{column_letter(column)}{number}" s="{style}"{_content(value)}'
+        for column, (value, style) in enumerate(zip(values, styles, strict=True), 1)
+    )
+    return f'<row r="{number}" ht="{height:g}" customHeight="1">{"".join(cells)}</row>'
+
+
+def _content(value: Value) -> str:
+    """What follows the style in a ``<c>`` element."""
+    if value is None or value == "":
+        return "/>"
+    if isinstance(value, bool):
+        return f' t="b"><v>{value:d}</v></c>'
+    if isinstance(value, str) or _is_beyond_excel(value):
+        return _text(fitting(str(value)))
+    return f"><v>{value!r}</v></c>"
+
+
+def _text(text: str) -> str:
+    space = ' xml:space="preserve"' if text != text.strip() or "\n" in text else ""
+    return f' t="inlineStr"><is><t{space}>{markup(text)}</t></is></c>'
 
 
 class _CellText:
@@ -72,22 +105,18 @@ class _CellText:
         """The ``<c>`` element; empty for an empty text."""
         if value is None or value == "":
             return ""
-        if isinstance(value, bool):
-            return f'<c r="{self._letter}{row}" s="{self._styles.number}" t="b"><v>{value:d}</v></c>'
         if not isinstance(value, str):
+            if isinstance(value, bool):
+                return f'<c r="{self._letter}{row}" s="{self._styles.number}"{_content(value)}'
             if not _is_beyond_excel(value):
                 return f'<c r="{self._letter}{row}" s="{self._styles.number}"><v>{value!r}</v></c>'
             value = str(value)
         rest = self._texts.get(value)
         if rest is None:
-            rest = self._texts[value] = self._text(fitting(value))
+            text = fitting(value)
+            style = self._styles.quoted if is_formula_like(text) else self._styles.text
+            rest = self._texts[value] = f' s="{style}"{_text(text)}'
         return f'<c r="{self._letter}{row}"{rest}'
-
-    def _text(self, text: str) -> str:
-        style = self._styles.quoted if is_formula_like(text) else self._styles.text
-        space = ' xml:space="preserve"' if text != text.strip() or "\n" in text else ""
-        escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        return f' s="{style}" t="inlineStr"><is><t{space}>{escaped}</t></is></c>'
 
 
 def _is_beyond_excel(value: int | float) -> bool:
