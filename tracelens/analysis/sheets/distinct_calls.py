@@ -5,7 +5,7 @@ Rows are sorted by time descending, ties broken on the text columns, so the same
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pandas as pd
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.calls import Calls, Launchers
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.group_figures import Spread
 from tracelens.signature import recorded_text
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.units import NS_PER_US
@@ -64,40 +65,54 @@ def with_percent(frame: pd.DataFrame, key: str) -> pd.DataFrame:
 def statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()) -> pd.DataFrame:
     """Mean, median, std (n - 1), min and max of each column per group as ``<column>_mean``, and so on.
 
-    ``totals``: the columns with a sum as well. All columns in one pass per figure: a pass costs far more than a column.
+    ``group`` as ``numbered`` gives it. Missing values count nowhere. ``totals``: the columns with a sum as well.
     """
-    # By a column's name: of an array pandas first asks whether it is a name, and prints it for an error nobody reads.
-    grouped = pd.DataFrame({**columns, "group": group}).groupby("group")
-    figures = {name: getattr(grouped, name)() for name in STATISTICS}
-    sums = grouped[list(totals)].sum() if totals else None
+    return pd.DataFrame(statistics_of(columns, group, totals=totals))
+
+
+def statistics_of(
+    columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()
+) -> dict[str, npt.NDArray[np.float64]]:
+    """As ``statistics``, by column: of small tables a frame costs more than its figures."""
     found = {}
-    for key in columns:
-        found.update({f"{key}_{name}": figure[key] for name, figure in figures.items()})
-        if sums is not None and key in totals:
-            found[f"{key}_sum"] = sums[key]
-    return pd.DataFrame(found).rename_axis(index=None)
+    for key, values in columns.items():
+        figures = Spread.of(values, group)
+        found |= {f"{key}_{name}": getattr(figures, name) for name in STATISTICS}
+        if key in totals:
+            found[f"{key}_sum"] = figures.sum
+    return found
 
 
 def identity(
     table: TraceTable, rows: Sequence[int], categories: Sequence[str], names: Sequence[str] | None = None
 ) -> pd.DataFrame:
     """The nine columns that say which call a row is; text as tuples, ``None`` where the trace recorded nothing."""
+    return pd.DataFrame(identity_columns(table, rows, categories, names), dtype=object)
+
+
+def identity_columns(
+    table: TraceTable, rows: Sequence[int], categories: Sequence[str], names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """As ``identity``, by column."""
     signatures = [table.signature_of(row) for row in rows]
     lanes = [(table.pid_of(row), table.tid_of(row)) for row in rows]
-    return pd.DataFrame(
-        {
-            "name": list(names) if names is not None else [s.name for s in signatures],
-            "category": list(categories),
-            "process_name": [table.process_names.get(pid) for pid, _ in lanes],
-            "process_label": [table.process_labels.get(pid) for pid, _ in lanes],
-            "thread_name": [table.thread_names.get(lane) for lane in lanes],
-            "input_dims": [recorded_text(s.shapes) for s in signatures],
-            "input_types": [recorded_text(s.dtypes) for s in signatures],
-            "input_strides": [recorded_text(s.strides) for s in signatures],
-            "concrete_inputs": [recorded_text(s.scalars) for s in signatures],
-        },
-        dtype=object,
-    )
+    columns: dict[str, Iterable[Any]] = {
+        "name": names if names is not None else (s.name for s in signatures),
+        "category": categories,
+        "process_name": (table.process_names.get(pid) for pid, _ in lanes),
+        "process_label": (table.process_labels.get(pid) for pid, _ in lanes),
+        "thread_name": (table.thread_names.get(lane) for lane in lanes),
+        "input_dims": (recorded_text(s.shapes) for s in signatures),
+        "input_types": (recorded_text(s.dtypes) for s in signatures),
+        "input_strides": (recorded_text(s.strides) for s in signatures),
+        "concrete_inputs": (recorded_text(s.scalars) for s in signatures),
+    }
+    return {key: objects(values) for key, values in columns.items()}
+
+
+def objects(values: Iterable[Any]) -> Any:
+    """A column of anything, which pandas leaves as it is."""
+    return pd.Series(list(values), dtype=object)
 
 
 class Grouping:
@@ -124,19 +139,23 @@ def _lane_rank(table: TraceTable) -> Codes:
     return np.array(ranks or [0], np.int32)
 
 
-def kernel_details(table: TraceTable, activity: DeviceActivity, events: Codes, group: Codes) -> pd.DataFrame:
+def kernel_details(
+    table: TraceTable, activity: DeviceActivity, events: Codes, group: Codes, groups: int
+) -> dict[str, Any]:
     """``kernel_details`` and ``kernel_details_short`` per group: name, stream, count, total and mean of each kernel."""
     part = numbered(group, activity.name[events], activity.stream[events])
-    us = pd.Series(activity.duration_us(events))
-    parts = us.groupby(part).agg(["count", "sum", "mean"])
     first = first_of_each(part)
-    parts["group"], parts["stream"] = group[first], activity.stream[events[first]]
-    parts["text"] = [table.names[code] for code in activity.name[events[first]].tolist()]
-    parts = parts.sort_values(["group", "sum", "text", "stream"], ascending=[True, False, True, True])
+    spread = Spread.of(activity.duration[events].astype(np.float64), part)
+    texts = [table.names[code] for code in activity.name[events[first]].tolist()]
+    parts = zip(
+        group[first].tolist(), (-spread.sum).tolist(), texts, activity.stream[events[first]].tolist(),
+        spread.count.tolist(), strict=True,
+    )  # fmt: skip
     long: dict[int, list[str]] = {}
     short: dict[int, list[str]] = {}
-    columns = (parts[c].tolist() for c in ("group", "text", "stream", "count", "sum", "mean"))
-    for key, text, stream, count, total, mean in zip(*columns, strict=True):
+    for key, minus_ns, text, stream, count in sorted(parts):
+        total = -minus_ns / NS_PER_US
+        mean = total / count
         detail = {
             "name": text, "stream": stream, "count": count,
             "total_duration_us": round(total, 3), "mean_duration_us": round(mean, 3),
@@ -144,14 +163,12 @@ def kernel_details(table: TraceTable, activity: DeviceActivity, events: Codes, g
         long.setdefault(key, []).append(repr(detail))
         if len(short.setdefault(key, [])) < 3:
             short[key].append(f"{_shorten(text)} x{count} {mean:.2f} µs")
-    keys = sorted(long)
-    return pd.DataFrame(
-        {
-            "kernel_details": ["[" + ", ".join(long[k]) + "]" for k in keys],
-            "kernel_details_short": ["; ".join(short[k]) + (" ..." if len(long[k]) > 3 else "") for k in keys],
-        },
-        index=keys,
-    )
+    return {
+        "kernel_details": ["[" + ", ".join(long[k]) + "]" if k in long else None for k in range(groups)],
+        "kernel_details_short": [
+            "; ".join(short[k]) + (" ..." if len(long[k]) > 3 else "") if k in long else None for k in range(groups)
+        ],
+    }
 
 
 def _shorten(name: str, width: int = 48) -> str:
@@ -168,22 +185,19 @@ def launching_calls(
     row of the one that took most; ``calls`` counts it there only. Calls with another ``apart`` are in other rows.
     """
     group = Grouping(table, direct.row, direct.kernel_name, direct.category.code, apart)
-    frame = identity(table, group.example, direct.category[group.first].tolist())
     main, place = _main_parts(direct), np.searchsorted(launchers.row, direct.row)
     subtree = np.where(main, launchers.subtree_ns[place] / NS_PER_US, np.nan)
-    parts = [
-        frame,
-        pd.Series(np.bincount(group.of_call), name="operation_count"),
-        pd.Series(np.bincount(group.of_call, weights=main).astype(np.int64), name="calls"),
-        statistics(
-            {"direct_us": direct.kernel_ns / NS_PER_US, "subtree_us": subtree},
-            group.of_call,
-            totals=("direct_us", "subtree_us"),
-        ),
-    ]
-    frame = pd.concat(parts, axis=1)
-    frame["example_row"] = group.example
-    frame = frame.join(kernel_details(table, activity, direct.events, group.of_call[direct.call_of_event]))
+    times = {"direct_us": direct.kernel_ns / NS_PER_US, "subtree_us": subtree}
+    frame = pd.DataFrame(
+        {
+            **identity_columns(table, group.example, direct.category[group.first].tolist()),
+            "operation_count": np.bincount(group.of_call),
+            "calls": np.bincount(group.of_call, weights=main).astype(np.int64),
+            **statistics_of(times, group.of_call, totals=tuple(times)),
+            "example_row": group.example,
+            **kernel_details(table, activity, direct.events, group.of_call[direct.call_of_event], len(group.first)),
+        }
+    )
     return with_percent(sorted_by(frame, "direct_us_sum"), "direct_us_sum")
 
 

@@ -13,16 +13,18 @@ from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.attribution.event_category import COPY
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
+from tracelens.analysis.group_figures import Spread
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.sheets.distinct_calls import (
     STATISTICS,
     UNLINKED_NAME,
     Grouping,
-    identity,
+    identity_columns,
     kernel_details,
+    objects,
     sorted_by,
-    statistics,
+    statistics_of,
     with_percent,
 )
 from tracelens.analysis.work.expert_exchange import Exchange
@@ -35,6 +37,8 @@ from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+#: A frame while it is made: adding a column to a dictionary costs nothing.
+Columns = dict[str, Any]
 
 
 def modelled_table(
@@ -57,36 +61,37 @@ def modelled_table(
         _call_name(table.name_of(row), None if kernel < 0 else table.names[kernel], category)
         for row, kernel, category in zip(group.example, kernel_name, categories, strict=True)
     ]
-    frame = identity(table, group.example, categories, names)
+    frame = identity_columns(table, group.example, categories, names)
+    rows = len(group.first)
     code = readings.code_of(calls.row[group.first])
     code = np.where(calls.kernel_name[group.first] >= 0, -1, code)
     position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
     of_call = group.of_call
     kernel_us = calls.kernel_ns / NS_PER_US
-    frame["example_row"], frame["_group"] = group.example, np.arange(len(frame))
-    frame["operation_count"] = np.bincount(of_call, minlength=len(frame))
+    frame["example_row"], frame["_group"] = group.example, np.arange(rows)
+    frame["operation_count"] = np.bincount(of_call, minlength=rows)
     duration_us = np.where(has_host_time(table, calls.row), table.duration_ns[calls.row] / NS_PER_US, np.nan)
     exchange = [exchanges.get(c) for c in code.tolist()]
     done = _add_work(frame, work, position, exchange)
     amounts = {key: amount / TERA_PER_S_IN_PER_US for key, amount in done.items()}
     rates = {key: _rate(amount, kernel_us, of_call) for key, amount in amounts.items()}
     columns = {"duration_us": duration_us, "kernel_us": kernel_us, **rates}
-    measured = statistics(columns, of_call, totals=("duration_us", "kernel_us"))
-    measured["duration_us_sum"] = measured["duration_us_sum"].where(measured["duration_us_mean"].notna())
+    measured = statistics_of(columns, of_call, totals=("duration_us", "kernel_us"))
+    measured["duration_us_sum"][np.isnan(measured["duration_us_mean"])] = np.nan
     for key, amount in amounts.items():
         measured[f"{key}_mean"] = _mean_rate(amount, kernel_us, of_call)
     _add_models(frame, [readings.readings[c] if c >= 0 else None for c in code.tolist()])
     frame["note"] = [_note(readings, c, kernel) for c, kernel in zip(code.tolist(), kernel_name, strict=True)]
     _add_exchanges(frame, exchange, done["effective_interconnect_tb_s"])
     gap = activity.gap_before[calls.first_event].astype(float)
-    kernels = np.bincount(of_call[calls.call_of_event], minlength=len(frame))
+    kernels = np.bincount(of_call[calls.call_of_event], minlength=rows)
     frame["kernels_per_call"] = kernels / frame["operation_count"]
-    frame["launch_gap_us"] = pd.Series(np.where(gap < 0, np.nan, gap) / NS_PER_US).groupby(of_call).median()
-    _add_steps(frame, of_call, kernel_us, _counted_calls(activity, calls))
-    frame = pd.concat([frame, measured], axis=1)
-    frame = _with_estimate(frame, work, position, kernel_us, of_call)
-    frame = frame.join(kernel_details(table, activity, calls.events, of_call[calls.call_of_event]))
-    return with_percent(sorted_by(frame, "kernel_us_sum"), "kernel_us_sum")
+    frame["launch_gap_us"] = Spread.of(np.where(gap < 0, np.nan, gap) / NS_PER_US, of_call).median
+    _add_steps(frame, rows, of_call, kernel_us, _counted_calls(activity, calls))
+    frame |= measured
+    _add_estimate(frame, work, position, kernel_us, of_call)
+    frame |= kernel_details(table, activity, calls.events, of_call[calls.call_of_event], rows)
+    return with_percent(sorted_by(pd.DataFrame(frame), "kernel_us_sum"), "kernel_us_sum")
 
 
 def call_groups(table: TraceTable, readings: OpReadings, calls: Calls, apart: Codes) -> Grouping:
@@ -107,9 +112,7 @@ def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: i
     return result
 
 
-def _add_work(
-    frame: pd.DataFrame, work: Work, position: Ints, exchange: Sequence[Exchange | None]
-) -> dict[str, Floats]:
+def _add_work(frame: Columns, work: Work, position: Ints, exchange: Sequence[Exchange | None]) -> dict[str, Floats]:
     """Adds FLOPs and bytes of a call; returns what its rates are of: FLOPs, HBM bytes, bytes on the wire."""
     flops, hbm, wire = (
         work.take(v, position) for v in (work.columns.flops, work.columns.hbm_bytes, work.columns.wire_bytes)
@@ -126,13 +129,13 @@ def _add_work(
     return {"tflops_s": flops, "hbm_tb_s": hbm, "effective_interconnect_tb_s": wire}
 
 
-def _add_models(frame: pd.DataFrame, spoken: Sequence[Reading | None]) -> None:
+def _add_models(frame: Columns, spoken: Sequence[Reading | None]) -> None:
     models = [None if reading is None else reading.model for reading in spoken]
     frame["model"] = [None if m is None else type(m).__name__ for m in models]
     frame["has_perf_model"] = [m is not None for m in models]
     frame["compute_spec"] = [None if r is None else r.compute_spec for r in spoken]
     precision = [None if r is None or r.computed_in is None else r.computed_in.label for r in spoken]
-    frame["computed_in"] = np.array(precision, object)
+    frame["computed_in"] = precision
     frame["perf_params"] = [None if m is None else repr(m.parameters()) for m in models]
 
 
@@ -142,10 +145,10 @@ def _counted_calls(activity: DeviceActivity, calls: Calls) -> npt.NDArray[np.boo
     return found
 
 
-def _add_steps(frame: pd.DataFrame, group: Codes, us: Floats, in_steps: npt.NDArray[np.bool_]) -> None:
+def _add_steps(frame: Columns, rows: int, group: Codes, us: Floats, in_steps: npt.NDArray[np.bool_]) -> None:
     """How many of each row's calls figures per step are made of, and their time: for ``report.json``, in no sheet."""
-    frame["_step_count"] = np.bincount(group[in_steps], minlength=len(frame))
-    frame["_step_us"] = np.bincount(group[in_steps], us[in_steps], minlength=len(frame))
+    frame["_step_count"] = np.bincount(group[in_steps], minlength=rows)
+    frame["_step_us"] = np.bincount(group[in_steps], us[in_steps], minlength=rows)
 
 
 def _call_name(op: str, kernel: str | None, category: str) -> str:
@@ -154,13 +157,13 @@ def _call_name(op: str, kernel: str | None, category: str) -> str:
     return f"{op}->{kernel}" if category == COPY else f"{op}->{kernel} (Synthetic Op)"
 
 
-def _add_exchanges(frame: pd.DataFrame, exchange: Sequence[Exchange | None], wire: Floats) -> None:
+def _add_exchanges(frame: Columns, exchange: Sequence[Exchange | None], wire: Floats) -> None:
     """What is known of token exchanges only."""
     known = [np.nan if e is None or e.copies is None else e.copies for e in exchange]
     frame["copies_per_token"] = np.array(known, np.float64)
-    frame["rows_from"] = np.array([None if e is None else e.rows_from for e in exchange], object)
+    frame["rows_from"] = [None if e is None else e.rows_from for e in exchange]
     frame["expected_remote_mb"] = np.where([e is not None for e in exchange], wire, np.nan) / BYTES_PER_MB
-    frame["remote_from"] = np.array([None if e is None else e.share.source for e in exchange], object)
+    frame["remote_from"] = [None if e is None else e.share.source for e in exchange]
     deepep = [np.nan if e is None or e.deepep_us is None else e.deepep_us for e in exchange]
     frame["deepep_us"] = np.array(deepep, np.float64)
 
@@ -177,16 +180,17 @@ def _mean_rate(amount: Floats, kernel_us: Floats, of_call: Codes) -> Floats:
     return amount * timed / np.where(total > 0, total, np.nan)
 
 
-def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: Floats, of_call: Codes) -> pd.DataFrame:
+def _add_estimate(frame: Columns, work: Work, position: Ints, kernel_us: Floats, of_call: Codes) -> None:
     estimates, limits = work.estimates, work.limits
     if estimates is None or limits is None:
-        frame["roofline_us"] = np.nan
-        frame["roofline_bound"] = frame["backend"] = frame["served_from"] = None
-        frame["percent_of_peak"] = np.nan
-        unknown = {f"percent_of_roofline_{name}": np.nan for name in STATISTICS}
-        share = pd.DataFrame(unknown, index=frame.index)
+        unknown = np.full(len(position), np.nan)
+        nothing = objects([None] * len(position))
+        frame["roofline_us"] = unknown
+        frame["roofline_bound"] = frame["backend"] = frame["served_from"] = nothing
+        frame["percent_of_peak"] = unknown
+        frame |= {f"percent_of_roofline_{name}": unknown for name in STATISTICS}
     else:
-        mean, kernels = frame["kernel_us_mean"].to_numpy(), frame["kernels_per_call"].to_numpy()
+        mean, kernels = frame["kernel_us_mean"], frame["kernels_per_call"]
         time_us, peak_us = work.take(estimates.time_us, position), work.take(estimates.peak_us, position)
         floor_us = limits.floor_us(kernels, mean)
         bound = [estimates.bound[p] if p >= 0 else None for p in position.tolist()]
@@ -197,41 +201,41 @@ def _with_estimate(frame: pd.DataFrame, work: Work, position: Ints, kernel_us: F
         who = zip(np.isfinite(time_us).tolist(), position.tolist(), strict=True)
         frame["backend"] = [estimates.backend[p] if known else None for known, p in who]
         frame["percent_of_peak"] = 100 * np.divide(peak_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
-        served = limits.served_from(frame["hbm_mb"].to_numpy() * BYTES_PER_MB, peak_us, mean, kernels)
-        frame["served_from"] = np.array(served, object)
-        share = _percent_of_roofline(frame, limits, time_us, kernel_us, of_call)
-    frame = pd.concat([frame, share], axis=1)
+        served = limits.served_from(frame["hbm_mb"] * BYTES_PER_MB, peak_us, mean, kernels)
+        frame["served_from"] = served
+        frame |= _percent_of_roofline(frame, limits, time_us, kernel_us, of_call)
     frame["_achievable_us"] = _achievable_us(frame, work, position)
-    return frame if work.achievable is None else _with_achievable(frame, work, work.achievable, position)
+    if work.achievable is not None:
+        _add_achievable(frame, work, work.achievable, position)
 
 
 def _percent_of_roofline(
-    frame: pd.DataFrame, limits: Limits, time_us: Floats, kernel_us: Floats, of_call: Codes
-) -> pd.DataFrame:
+    frame: Columns, limits: Limits, time_us: Floats, kernel_us: Floats, of_call: Codes
+) -> dict[str, Floats]:
     """Statistics over each call's own roofline, which its launches are part of; the mean is the group's."""
-    own = np.fmax(time_us[of_call], limits.floor_us(frame["kernels_per_call"].to_numpy()[of_call], kernel_us))
+    own = np.fmax(time_us[of_call], limits.floor_us(frame["kernels_per_call"][of_call], kernel_us))
     own[np.isnan(time_us[of_call])] = np.nan
     share = 100 * own / np.where(kernel_us > 0, kernel_us, np.nan)
-    mean = frame["kernel_us_mean"].where(frame["kernel_us_mean"] > 0)
-    found = statistics({"percent_of_roofline": share}, of_call)
-    return found.assign(percent_of_roofline_mean=100 * frame["roofline_us"] / mean)
+    mean = np.where(frame["kernel_us_mean"] > 0, frame["kernel_us_mean"], np.nan)
+    found = statistics_of({"percent_of_roofline": share}, of_call)
+    return {**found, "percent_of_roofline_mean": 100 * frame["roofline_us"] / mean}
 
 
-def _achievable_us(frame: pd.DataFrame, work: Work, position: Ints) -> Floats:
+def _achievable_us(frame: Columns, work: Work, position: Ints) -> Floats:
     """What a call should take: the expected time, at least the roofline, and no more than was achieved."""
-    roofline_us, mean = frame["roofline_us"].to_numpy(np.float64), frame["kernel_us_mean"].to_numpy(np.float64)
+    roofline_us, mean = frame["roofline_us"], frame["kernel_us_mean"]
     expected = roofline_us if work.expected is None else work.take(work.expected.time_us, position)
     least: Floats = np.where(np.isnan(roofline_us), np.nan, np.fmin(np.fmax(expected, roofline_us), mean))
     return least
 
 
-def _with_achievable(frame: pd.DataFrame, work: Work, achievable: EstimateTable, position: Ints) -> pd.DataFrame:
-    time_us, mean = work.take(achievable.time_us, position), frame["kernel_us_mean"].to_numpy()
+def _add_achievable(frame: Columns, work: Work, achievable: EstimateTable, position: Ints) -> None:
+    time_us, mean = work.take(achievable.time_us, position), frame["kernel_us_mean"]
     share = 100 * np.divide(time_us, mean, out=np.full(len(mean), np.nan), where=mean > 0)
     who: list[str | None] = [
         achievable.backend[p] if p >= 0 and np.isfinite(time_us[i]) else None for i, p in enumerate(position.tolist())
     ]
-    return frame.assign(estimated_us=time_us, percent_of_achievable=share, estimated_by=np.array(who, object))
+    frame |= {"estimated_us": time_us, "percent_of_achievable": share, "estimated_by": who}
 
 
 def _note(readings: OpReadings, code: int, kernel: int) -> str | None:
@@ -248,15 +252,15 @@ def unlinked_rows(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame:
     category = activity.category[index]
     group = numbered(category.code)
     first = first_of_each(group)
-    us = activity.duration_us(index)
-    frame = pd.DataFrame({"name": UNLINKED_NAME, "category": category[first].tolist()}, dtype=object)
+    us, rows = activity.duration_us(index), len(first)
+    frame: Columns = {"name": objects([UNLINKED_NAME] * rows), "category": objects(category[first].tolist())}
     frame["operation_count"] = np.bincount(group)
-    _add_steps(frame, group, us, activity.counted[index])
-    frame["has_perf_model"] = False
-    frame["note"] = "launched before the recorded window, or its launch was not recorded"
+    _add_steps(frame, rows, group, us, activity.counted[index])
+    frame["has_perf_model"] = [False] * rows
+    frame["note"] = ["launched before the recorded window, or its launch was not recorded"] * rows
     frame["example_row"] = activity.rows[index[first]].tolist()
-    frame = pd.concat([frame, statistics({"kernel_us": us}, group, totals=("kernel_us",))], axis=1)
-    return frame.join(kernel_details(table, activity, index, group))
+    frame |= statistics_of({"kernel_us": us}, group, totals=("kernel_us",))
+    return pd.DataFrame(frame | kernel_details(table, activity, index, group, rows))
 
 
 def with_estimated_totals(frame: pd.DataFrame, unified: pd.DataFrame, key: str) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.factorize import first_of_each, numbered
+from tracelens.analysis.group_figures import Spread
 from tracelens.analysis.sheets.context import SheetContext
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME, sorted_by
 from tracelens.analysis.sheets.shared_columns import KERNEL, OF_TOTAL, PARENT, STREAM
@@ -38,15 +39,14 @@ def kernel_summary(table: TraceTable, activity: DeviceActivity, category: Labels
     parent = np.where(activity.op >= 0, table.name[activity.op], np.int32(-1))
     group = numbered(category.code, parent, activity.name, activity.stream)
     first = first_of_each(group)
-    us = pd.Series(activity.duration_us()).groupby(group).agg(["sum", "count", "mean", "min", "max"])
-    keys = {
+    us = Spread.of(activity.duration_us(), group)
+    columns = {
         "parent_category": category[first].tolist(),
         "parent_op": [UNLINKED_NAME if c < 0 else table.names[c] for c in parent[first].tolist()],
         "kernel_name": [table.names[c] for c in activity.name[first].tolist()],
         "stream": activity.stream[first].astype(np.int64),
+        **{f"kernel_us_{name}": getattr(us, name) for name in ("sum", "count", "mean", "min", "max")},
+        "percent_of_kernels": 100 * us.sum / (us.sum.sum() or 1),
+        "percent_of_total": 100 * us.sum * NS_PER_US / (total_ns or 1),
     }
-    frame = pd.concat([pd.DataFrame(keys), us.add_prefix("kernel_us_")], axis=1)
-    total = frame["kernel_us_sum"].sum()
-    frame["percent_of_kernels"] = 100 * frame["kernel_us_sum"] / total if total else 0.0
-    frame["percent_of_total"] = 100 * frame["kernel_us_sum"] * NS_PER_US / total_ns if total_ns else 0.0
-    return sorted_by(frame, "kernel_us_sum")
+    return sorted_by(pd.DataFrame(columns), "kernel_us_sum")

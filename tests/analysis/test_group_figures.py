@@ -1,0 +1,46 @@
+"""Figures of groups equal those of pandas, whichever way the medians are found."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelens.analysis import group_figures
+from tracelens.analysis.group_figures import Spread
+from tracelens.analysis.sheets.distinct_calls import STATISTICS
+
+VALUES = st.one_of(st.floats(-1e9, 1e9), st.just(math.nan))
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 4), VALUES), min_size=1, max_size=30), st.booleans())
+def test_figures_are_those_of_pandas(rows: list[tuple[int, float]], many: bool) -> None:
+    groups = sorted({group for group, _ in rows})
+    group = np.array([groups.index(group) for group, _ in rows], np.int32)
+    values = np.array([value for _, value in rows])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_figures, "_FEW", 0 if many else 1000)
+        found = Spread.of(values, group)
+    plain = pd.Series(values).groupby(group)
+    for name in (*STATISTICS, "sum", "count"):
+        scale = np.abs(values[~np.isnan(values)]).max(initial=0.0)
+        assert getattr(found, name) == pytest.approx(
+            getattr(plain, name)().to_numpy(), nan_ok=True, abs=1e-9 * scale + 1e-300
+        )
+
+
+@given(st.floats(1e-6, 1e9), st.integers(1, 50))
+def test_equal_values_have_no_spread(value: float, count: int) -> None:
+    found = Spread.of(np.full(count, value), np.zeros(count, np.int32))
+    assert (found.mean[0], found.median[0], found.min[0], found.max[0]) == (value,) * 4
+    assert found.std[0] == 0 or (count == 1 and math.isnan(found.std[0]))
+
+
+def test_no_values_are_no_groups() -> None:
+    assert Spread.of(np.empty(0), np.empty(0, np.int32)).mean.tolist() == []
+    assert Spread.of(np.array([math.nan]), np.zeros(1, np.int32)).sum.tolist() == [0.0]
