@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -84,6 +85,36 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def small_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps of two products on an MI300X: for tests of what becomes of a report, whatever it says."""
+    sizes = {"Input Dims": [[512, 512], [512, 512]], "Input type": ["c10::BFloat16"] * 2}
+    host, device = {"ph": "X", "pid": 1, "tid": 1}, {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel"}
+    events: list[dict[str, Any]] = []
+    for step in range(2):
+        events.append({**host, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": 200 * step, "dur": 190})
+        for at in (200 * step + 10, 200 * step + 60):
+            launched = {"correlation": at}
+            events += [
+                {**host, "cat": "cpu_op", "name": "aten::mm", "ts": at, "dur": 20, "args": sizes},
+                {**host, "cat": "cuda_runtime", "name": "hipLaunchKernel", "ts": at + 5, "dur": 5, "args": launched},
+                {**device, "name": "Cijk", "ts": at + 20, "dur": 30, "args": {"stream": 7, "device": 0, **launched}},
+            ]
+    path = tmp_path_factory.mktemp("small") / "small.json"
+    properties = [
+        {"id": 0, "name": "AMD Instinct MI300X", "totalGlobalMem": 206141652992, "numSms": 304, "warpSize": 64}
+    ]
+    path.write_text(json.dumps({"deviceProperties": properties, "traceEvents": events}))
+    return path
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """The whole suite runs on every core unless ``-n`` says otherwise; parts of it as pytest does."""
+    if config.args_source is config.ArgsSource.TESTPATHS and getattr(config.option, "numprocesses", 0) is None:
+        config.option.numprocesses = "auto"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -82,7 +82,8 @@ def holds(
         assert not len(faster), (name, {key: value[faster[0]] for key, value in shape.items()}, grown[faster[0]])
 
 
-few = settings(max_examples=4, deadline=None)
+#: Of each device; each example draws 200 rows.
+few = settings(max_examples=2, deadline=None)
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -225,7 +226,7 @@ def operations(scale: int) -> list[PerfModel]:
 @pytest.mark.parametrize("spec", ["roofline", "tile", "tile,collectives"])
 def test_operations_of_a_trace(name, spec):
     system, asked = System.load(name), chain(spec)
-    scales = [1, 2, 3, 5, 8, 13, 21, 64, 100, 512, 1000]
+    scales = [1, 2, 5, 13, 100, 1000]
     tables = [asked.estimate_many(WorkColumns.of(operations(scale)), system) for scale in scales]
     times, peaks = (np.array([getattr(table, field) for table in tables]) for field in ("time_us", "peak_us"))
     known = np.isfinite(times) & np.isfinite(peaks)

@@ -10,7 +10,7 @@ import pytest
 
 from tracelens.backends.collective_times import MessageColumns, message_us
 from tracelens.backends.system import System
-from tracelens.calibration.cluster_calibration import _constants, _with, calibrate_cluster, cluster_file
+from tracelens.calibration.cluster_calibration import ClusterOutcome, _constants, _with, calibrate_cluster, cluster_file
 from tracelens.cli import main
 from tracelens.errors import InputError
 from tracelens.estimation.communication import estimate_collectives
@@ -41,8 +41,12 @@ def table() -> pd.DataFrame:
     return measured((1, 2, 4, 8), "all_gather", "all_to_all")
 
 
-def test_figures_that_made_the_times_are_found_again(table):
-    found = calibrate_cluster(table, DGX, "x.csv")
+@pytest.fixture(scope="module")
+def found(table: pd.DataFrame) -> ClusterOutcome:
+    return calibrate_cluster(table, DGX, "x.csv")
+
+
+def test_figures_that_made_the_times_are_found_again(found):
     assert found.rows == 72
     assert found.before > 15
     assert found.after < 2
@@ -53,8 +57,7 @@ def test_figures_that_made_the_times_are_found_again(table):
     assert "node.rates.in_switch_gb_s" in found.open
 
 
-def test_the_file_says_what_was_fitted_and_keeps_the_rest(table, tmp_path):
-    found = calibrate_cluster(table, DGX, "x.csv")
+def test_the_file_says_what_was_fitted_and_keeps_the_rest(table, found, tmp_path):
     text = cluster_file(Cluster.file_text("dgx-h100"), DGX.topology, found, 'of "x.csv"')
     (tmp_path / "mine.toml").write_text(text)
     mine = System.of_cluster(Cluster.load(tmp_path / "mine.toml"))

@@ -97,7 +97,7 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, argument, message):
 
 @pytest.mark.shared
 def test_real_traces_of_an_mi300x_run_through(shared_traces, tmp_path, capsys):
-    files = sorted(str(path) for path in (shared_traces / "mi300").glob("[QF]*.json.gz"))
+    files = sorted(str(path) for path in (shared_traces / "mi300").glob("F*.json.gz"))
     assert main(["calibrate", *files, "--device", "mi300x", "-o", str(tmp_path / "mine.toml")]) == 0
     found = HardwareSpec.load(tmp_path / "mine.toml").calibration("gemm", "bf16")
     assert found.fitted_on.startswith("tracelens calibrate")

@@ -20,16 +20,16 @@ COMMAND = [sys.executable, "-c", "import sys; from tracelens.cli import main; sy
 MEASURED = [sys.executable, "-c", "import sys; from tracelens.cli import main; code = main(); print(next(line for line in open('/proc/self/status') if 'VmHWM' in line)); sys.exit(code)"]  # fmt: skip
 
 
-def test_a_trace_from_a_pipe_gives_the_report_of_its_file(repository: Path, tmp_path: Path) -> None:
-    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
-    done = subprocess.run([*COMMAND, "report", "-"], input=trace.read_bytes(), capture_output=True, cwd=tmp_path)
+def test_a_trace_from_a_pipe_gives_the_report_of_its_file(small_trace: Path, tmp_path: Path) -> None:
+    content = gzip.compress(small_trace.read_bytes())
+    done = subprocess.run([*COMMAND, "report", "-"], input=content, capture_output=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     os.mkfifo(tmp_path / "pipe.json.gz")
-    feeding = threading.Thread(target=lambda: (tmp_path / "pipe.json.gz").write_bytes(trace.read_bytes()))
+    feeding = threading.Thread(target=lambda: (tmp_path / "pipe.json.gz").write_bytes(content))
     feeding.start()
     assert main(["report", str(tmp_path / "pipe.json.gz"), "-o", str(tmp_path / "fifo.json")]) == 0
     feeding.join()
-    assert main(["report", str(trace), "-o", str(tmp_path / "file.json")]) == 0
+    assert main(["report", str(small_trace), "-o", str(tmp_path / "file.json")]) == 0
     found = [
         json.loads((tmp_path / name).read_text()) for name in ("stdin.report/report.json", "fifo.json", "file.json")
     ]
@@ -43,11 +43,11 @@ def test_an_empty_pipe_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-@pytest.mark.parametrize("limit_gb", [0.3, 0.4])
-def test_memory_stays_within_the_limit_after_reading_too(limit_gb: float, tmp_path: Path) -> None:
+def test_memory_stays_within_the_limit_after_reading_too(tmp_path: Path) -> None:
+    limit_gb = 0.3
     kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":1,"args":{"stream":7}}'
     path = tmp_path / "many.json.gz"
-    path.write_bytes(gzip.compress(b'{"traceEvents":[' + b",".join([kernel] * 1_000_000) + b"]}", 1))
+    path.write_bytes(gzip.compress(b'{"traceEvents":[' + b",".join([kernel] * 500_000) + b"]}", 1))
     command = [*MEASURED, "report", str(path), "--max-memory", str(limit_gb), "-o", str(tmp_path / "out.json")]
     done = subprocess.run(command, capture_output=True, text=True)
     peak = re.search(r"VmHWM:\s+(\d+) kB", done.stdout)

@@ -87,9 +87,9 @@ def test_a_folder_of_ranks_is_no_trace_also_where_its_comparison_stands_beside_i
     assert "is a folder, not a trace file: name one, or compare its ranks" in capsys.readouterr().err
 
 
-def test_the_same_input_gives_the_same_bytes(moe: Path, tmp_path: Path) -> None:
-    assert report(moe, "-o", tmp_path / "a") == 0
-    assert report(moe, "-o", tmp_path / "b") == 0
+def test_the_same_input_gives_the_same_bytes(small_trace: Path, tmp_path: Path) -> None:
+    assert report(small_trace, "-o", tmp_path / "a") == 0
+    assert report(small_trace, "-o", tmp_path / "b") == 0
     for name in ("report.xlsx", "report.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -137,9 +137,9 @@ def test_a_missing_file_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[
     [["--device", "mi30x"], ["--steps", "90-99"], ["--extension", "megatronn"], ["--extension", "missing.py"]],
 )
 def test_what_does_not_exist_is_exit_2_and_leaves_nothing(
-    options: list[str], moe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], small_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert report(moe, "-o", tmp_path / "out", *options) == 2
+    assert report(small_trace, "-o", tmp_path / "out", *options) == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert not (tmp_path / "out").exists()
 
@@ -165,26 +165,28 @@ def test_a_binding_that_raises_costs_its_op_and_exits_5(
     assert all(op["model"] is None for op in ops if op["signature"]["name"] == "aten::mm")
 
 
-def test_a_foreign_folder_is_never_overwritten(moe: Path, tmp_path: Path) -> None:
+def test_a_foreign_folder_is_never_overwritten(small_trace: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    assert report(moe, "-o", tmp_path) == 2
+    assert report(small_trace, "-o", tmp_path) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_full_disk_leaves_the_old_report_whole(moe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert report(moe, "-o", tmp_path / "out") == 0
+def test_a_full_disk_leaves_the_old_report_whole(
+    small_trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert report(small_trace, "-o", tmp_path / "out") == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("tracelens.report.result.write_json", full)
-    assert report(moe, "-o", tmp_path / "out", "--device", "mi325x") == 1
+    assert report(small_trace, "-o", tmp_path / "out", "--device", "mi325x") == 1
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
-def test_a_single_file_can_be_asked_for(moe: Path, tmp_path: Path) -> None:
-    assert report(moe, "-o", tmp_path / "only.xlsx") == 0
+def test_a_single_file_can_be_asked_for(small_trace: Path, tmp_path: Path) -> None:
+    assert report(small_trace, "-o", tmp_path / "only.xlsx") == 0
     assert [path.name for path in tmp_path.iterdir()] == ["only.xlsx"]
 
 
@@ -266,9 +268,9 @@ def test_a_model_that_does_not_fit_the_trace_is_a_note(moe: Path, tmp_path: Path
     ],
 )
 def test_model_options_that_do_not_fit_are_one_sentence(
-    options: list[str], code: int, sentence: str, moe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], code: int, sentence: str, small_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert report(moe, "-o", tmp_path / "out", *options) == code
+    assert report(small_trace, "-o", tmp_path / "out", *options) == code
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -327,7 +329,7 @@ def test_no_file_of_a_report_shows_objects_of_the_program(moe: Path, tmp_path: P
 
 
 def test_open_shows_the_page_and_says_where_it_is_without_a_browser(
-    moe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small_trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown: list[str] = []
 
@@ -336,9 +338,9 @@ def test_open_shows_the_page_and_says_where_it_is_without_a_browser(
         return len(shown) == 1
 
     monkeypatch.setattr(webbrowser, "open", browser)
-    assert report(moe, "-o", tmp_path / "a.report", "--open") == 0
+    assert report(small_trace, "-o", tmp_path / "a.report", "--open") == 0
     assert shown == [(tmp_path / "a.report" / "report.html").as_uri()]
     assert "no browser" not in capsys.readouterr().err
-    assert report(moe, "-o", tmp_path / "one.html", "--open") == 0
+    assert report(small_trace, "-o", tmp_path / "one.html", "--open") == 0
     assert f"no browser found; open {tmp_path / 'one.html'}" in capsys.readouterr().err
-    assert report(moe, "-o", tmp_path / "one.json", "--open") == 2
+    assert report(small_trace, "-o", tmp_path / "one.json", "--open") == 2

@@ -70,11 +70,9 @@ def statistics(columns: Mapping[str, Floats], group: Codes, *, totals: Collectio
     return pd.DataFrame(statistics_of(columns, group, totals=totals))
 
 
-def statistics_of(
-    columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()
-) -> dict[str, npt.NDArray[np.float64]]:
+def statistics_of(columns: Mapping[str, Floats], group: Codes, *, totals: Collection[str] = ()) -> dict[str, Floats]:
     """As ``statistics``, by column: of small tables a frame costs more than its figures."""
-    found = {}
+    found: dict[str, Floats] = {}
     for key, values in columns.items():
         figures = Spread.of(values, group)
         found |= {f"{key}_{name}": getattr(figures, name) for name in STATISTICS}
