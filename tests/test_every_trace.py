@@ -31,9 +31,13 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.device_time import gpu_timeline
 from tracelens.analysis.attribution.training_phases import phases
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.options import Options
 from tracelens.analysis.sheets.program.call_stacks import call_stacks
 from tracelens.analysis.sheets.program.modules import modules
 from tracelens.cli import main
+from tracelens.comparison.compare import compare_sides
+from tracelens.comparison.sides import Side
+from tracelens.comparison.sources.traced_side import recorded as compared
 from tracelens.report.result import Report
 
 pytestmark = pytest.mark.shared
@@ -227,6 +231,16 @@ def assert_fits_the_schema(shown: str, document: Any) -> None:
     busy = document["busy"]
     # conserved up to the digits of the document
     assert sum(busy[part] for part in ("compute", "exposed_comm", "memcpy", "idle")) == pytest.approx(1, abs=1e-9)
+
+
+@of_device_traces
+def test_it_has_not_changed_against_itself(recorded: Recorded) -> None:
+    side = Side(name=recorded.name, parts=((compared(recorded.trace, Options()),),))
+    found = compare_sides(side, side)
+    assert found.change_ms == 0
+    assert found.rows == ()
+    assert found.changes == ()
+    assert found.matched_share == (1.0, 1.0)
 
 
 @of_device_traces

@@ -1,4 +1,4 @@
-"""Laws of comparisons, on real traces."""
+"""Laws of comparisons, on real traces; of each trace with itself in ``tests/test_every_trace.py``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, TRACES, device_traces
+from tests.conftest import REPOSITORY, TRACES
 from tracelens.analysis.options import Options
 from tracelens.comparison.compare import compare_sides, told_apart
 from tracelens.comparison.compared import Comparison
@@ -71,16 +71,6 @@ def side(path: str) -> Side:
 
 def compared(names: tuple[str, str]) -> Comparison:
     return compare_sides(side(names[0]), side(names[1]))
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", device_traces())
-def test_a_trace_has_not_changed_against_itself(name: str, shared_traces: Path) -> None:
-    found = compare_sides(side(name), side(name))
-    assert found.change_ms == 0
-    assert found.rows == ()
-    assert found.changes == ()
-    assert found.matched_share == (1.0, 1.0)
 
 
 @pytest.mark.shared
