@@ -110,13 +110,6 @@ def small_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """The whole suite runs on every core unless ``-n`` says otherwise; parts of it as pytest does."""
-    if config.args_source is config.ArgsSource.TESTPATHS and getattr(config.option, "numprocesses", 0) is None:
-        config.option.numprocesses = "auto"
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """The tests of a file run in one worker (``-n``), as they share what is slow to make; mutated traces share nothing."""
