@@ -32,8 +32,8 @@ TIMES = {"latency_ms": 1e3, "latency": 1e3, "time_us": 1.0}
 #: A cost stays out if leaving it out costs less than so many points of the mean error; more where rows are few.
 _WORTH_PERCENT, _WORTH_PERCENT_ROWS = 0.1, 12.0
 _LEAST_ROWS = 4
-#: Shape groups are divided in two; in four where a device has few rows.
-_FEW_ROWS = 60
+#: Shape groups are divided in two; in four where rows or groups are few.
+_FEW_ROWS, _FEW_GROUPS = 60, 12
 _INERTIA = 0.3
 _OWN_ROWS = 70
 
@@ -72,7 +72,8 @@ class KernelFit:
     def unseen(self) -> list[Floats]:
         """Error of each row, by device, by constants fitted on the other shape groups."""
         names = sorted({name for each in self.on for name in each.groups.tolist()}, key=_shuffled)
-        count = min(4 if min(len(each.groups) for each in self.on) < _FEW_ROWS else 2, len(names))
+        few = min(len(each.groups) for each in self.on) < _FEW_ROWS or len(names) <= _FEW_GROUPS
+        count = min(4 if few else 2, len(names))
         part_of = {name: number % count for number, name in enumerate(names)}
         parts = [np.array([part_of[name] for name in each.groups.tolist()]) for each in self.on]
         found = [np.full(len(each.groups), np.nan) for each in self.on]

@@ -12,6 +12,7 @@ from tracelens.dtypes import Precision
 
 #: Rows of blocks that the kernels pad an expert's rows to.
 BLOCK_ROWS = (16, 64, 128)
+_TUNED_TOKENS = 16.0
 #: Names of a table's types: bytes per weight with its scales, and the rate that products run at.
 TYPES = {
     "w4a16_mxfp4": (0.53125, "bf16"), "w4a8_mxfp4_mxfp8": (0.53125, "fp8"), "w4a8_mxfp4": (0.53125, "fp8"),
@@ -56,8 +57,16 @@ def _costs(s: Sizes, rates: Rates, case: Case) -> Costs:
     return Costs(us, weights)
 
 
+def _tuned_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
+    """AMD's kernels, whose times leave out sorting. Some are tuned at 16 tokens at least, for fewer as well."""
+    hidden, ffn = _shape(s)
+    found, experts = _costs(s, rates, case), s["num_experts"]
+    touched = experts * (1 - (1 - s["topk"] / experts) ** np.maximum(s["num_tokens"], _TUNED_TOKENS))
+    weights = np.minimum(touched, experts) * hidden * ffn * 3 * _typed(case)[0]
+    return found._replace(us={**found.us, "tuned": weights / rates.hbm})
+
+
 _SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
-#: AMD's kernels, whose times leave out sorting; on an engine's rank ``inter_size`` is its share.
 LOADS = ("rows", "active", *(f"blocks_{rows}" for rows in BLOCK_ROWS))
 MOE_MXFP4 = KernelTable(
     name="moe-mxfp4", sizes=_SIZES, cases=("moe_dtype",), loads=LOADS,
@@ -70,5 +79,5 @@ WIDEEP_MOE = KernelTable(
 MOE_AITER = KernelTable(
     name="moe-aiter", sizes=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
     optional={"moe_tp_size": 1.0, "moe_ep_size": 1.0}, cases=("moe_dtype",), loads=LOADS,
-    groups=("hidden_size", "inter_size", "num_experts", "topk"), work=_work, costs=_costs,
+    groups=("hidden_size", "inter_size", "num_experts", "topk"), work=_work, costs=_tuned_costs,
 )  # fmt: skip

@@ -44,9 +44,9 @@ def _reduced(s: Sizes, rates: Rates, _: Case) -> Costs:
 
 
 def _exchanged(s: Sizes, rates: Rates, _: Case) -> Costs:
-    """``reached``: ranks that a token's experts lie on, of which one share is its own."""
+    """``reached``: ranks that a token's experts lie on, as evenly as can be; of which one share is its own."""
     tokens, ranks, hidden = s["num_tokens"], s["moe_ep_size"], s["hidden_size"]
-    reached = ranks * (1 - (1 - 1 / ranks) ** s["topk"])
+    reached = np.minimum(ranks, s["topk"])
     remote = reached * (ranks - 1) / ranks
     us = {
         "sent": tokens * remote * hidden * s["width"] / rates.link,
@@ -55,7 +55,7 @@ def _exchanged(s: Sizes, rates: Rates, _: Case) -> Costs:
         "scales": s["scaled"] * tokens * reached * hidden / rates.hbm,
         "tokens": tokens / 1000,
         "steps": np.log2(ranks),
-        "few": np.sqrt(np.minimum(tokens, 1024) * reached),
+        "pairs": tokens * ranks / 1000,
     }
     return Costs(us)
 
