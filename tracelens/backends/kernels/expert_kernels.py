@@ -61,8 +61,9 @@ def _tuned_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
     """AMD's kernels, whose times leave out sorting. Some are tuned at 16 tokens at least, for fewer as well."""
     hidden, ffn = _shape(s)
     found, experts = _costs(s, rates, case), s["num_experts"]
-    touched = experts * (1 - (1 - s["topk"] / experts) ** np.maximum(s["num_tokens"], _TUNED_TOKENS))
-    weights = np.minimum(touched, experts) * hidden * ffn * 3 * _typed(case)[0]
+    spared = np.maximum(1 - s["topk"] / experts, 0)
+    touched = experts * (1 - spared ** np.maximum(s["num_tokens"], _TUNED_TOKENS))
+    weights = touched * hidden * ffn * 3 * _typed(case)[0]
     return found._replace(us={**found.us, "tuned": weights / rates.hbm})
 
 
