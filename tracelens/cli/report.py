@@ -37,7 +37,7 @@ class ReportCommand(ReportOptions):
     """What the command takes beside the options of ``tracelens.report``."""
 
     trace: Path = option(
-        "Kineto trace, .json or .json.gz; - reads standard input", MISSING, kind=Path, flags=("trace",)
+        "trace of any profiler (docs/formats.md); - reads standard input", MISSING, kind=Path, flags=("trace",)
     )
     output: Path | None = option(
         "output folder, or FILE.xlsx, .html or .json; default: TRACE.report/",

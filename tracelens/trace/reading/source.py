@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +13,7 @@ from tracelens.errors import InputError
 from tracelens.trace.reading.bytestream import ByteStream, PlainFile
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
 from tracelens.trace.reading.memory_limit import MemoryLimit
-from tracelens.trace.reading.unpacking import unpacked
+from tracelens.trace.reading.unpacking import TRACE_ENDINGS, unpacked
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Source:
         cls, path: Path, *, limit: MemoryLimit, piece_bytes: int = PIECE_BYTES, progress: Progress | None = None
     ) -> Iterator[Source]:
         """The file, unpacked; InputError when it is not there, is a folder, or is empty."""
+        path = _in_folder(path)
         try:
             file = path.open("rb")
         except FileNotFoundError as error:
@@ -96,3 +98,12 @@ class Source:
                 self.limit.check_unpacked(self.name, written)
                 target.write(block)
         return path
+
+
+def _in_folder(path: Path) -> Path:
+    """The one trace below a folder, as TensorBoard's profilers leave it; the folder itself where there is a choice."""
+    if not path.is_dir():
+        return path
+    found = itertools.islice((p for p in sorted(path.rglob("*")) if p.name.endswith(TRACE_ENDINGS)), 2)
+    traces = list(found)
+    return traces[0] if len(traces) == 1 else path
