@@ -82,7 +82,7 @@ def load(
     progress: Callable[[int, int], None] | None = None,
     max_memory_gb: float | None = None,
 ) -> Trace:
-    """Reads a trace of any profiler (docs/formats.md). InputError, in one sentence, when the file is none, or too large.
+    """Reads a trace of any profiler (docs/formats.md). InputError, in one sentence, when it is none, or too large.
 
     ``progress`` is called with (compressed bytes read, bytes in all). ``max_memory_gb`` (1e9 bytes) is what the process
     may take while it reads; None: three quarters of the machine's memory.

@@ -105,7 +105,7 @@ def opened(source: Source) -> Iterator[Database]:
     try:
         with closing(_connection(path)) as connection:
             yield Database(connection, source, path.stat().st_size)
-    except (sqlite3.Error, OverflowError) as error:
+    except (sqlite3.Error, OverflowError, UnicodeError) as error:
         raise InputError(f"{source.name} is a SQLite database, but damaged ({error}): export it again") from error
 
 
