@@ -105,3 +105,12 @@ def test_a_build_from_end_to_end(shared_traces: Path, tmp_path: Path) -> None:
         ["/bin/sh", str(script), *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_workbook_stands_for_the_document_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "report.xlsx").write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"without a report\.json beside it"):
+        side_of(tmp_path / "report.xlsx", Options())
+    (tmp_path / "report.json").write_text('{"schema": "tracelens.report/0"}')
+    with pytest.raises(InputError, match="write the report again"):
+        side_of(tmp_path / "report.xlsx", Options())

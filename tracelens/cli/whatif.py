@@ -81,8 +81,11 @@ def _lines(found: WhatIf) -> Iterator[str]:
         old, new = found.before.bound_by.get(kind, 0.0), found.after.bound_by.get(kind, 0.0)
         yield f" {kind:<44}{shown_ms(old):>12}{shown_ms(new):>12}"
     yield ""
-    yield f" {'op, kernel time':<32}{'calls':>8}{'before ms':>12}{'after ms':>12}{'change ms':>12}"
-    rows = found.rows
+    rows = [row for row in found.rows if row.change_us]
+    if rows:
+        yield f" {'op, kernel time':<32}{'calls':>8}{'before ms':>12}{'after ms':>12}{'change ms':>12}"
+    else:
+        yield " every op's kernels take as long as recorded"
     for row in rows[:_ROWS]:
         times = f"{shown_ms(row.before_us):>12}{shown_ms(row.after_us):>12}{shown_ms(row.change_us):>12}"
         yield f" {clipped(row.name, 31):<32}{row.calls:>8.6g}{times}"

@@ -13,6 +13,7 @@ from tracelens.comparison.sides import Recorded, Side
 from tracelens.comparison.sources.reported_side import is_report, read_report
 from tracelens.comparison.sources.stored_side import PREFIX, baseline_path, is_stored, read_side
 from tracelens.comparison.sources.traced_side import recorded
+from tracelens.errors import InputError
 
 
 def side_of(given: str | Path, options: Options, baselines: Path | None = None) -> Side:
@@ -20,6 +21,8 @@ def side_of(given: str | Path, options: Options, baselines: Path | None = None) 
     if str(given).startswith(PREFIX):
         return read_side(baseline_path(str(given).removeprefix(PREFIX), baselines or Path()))
     path = Path(given)
+    if path.suffix == ".xlsx" and path.is_file():
+        path = _document_beside(path)
     report = path / "report.json" if (path / "report.json").is_file() else path
     if is_report(report):
         return read_report(report, path.name or str(path))
@@ -27,6 +30,16 @@ def side_of(given: str | Path, options: Options, baselines: Path | None = None) 
         return read_side(path)
     found = [recorded(load(file), options) for file in find_traces([str(path)])]
     return Side(name=path.name or str(path), parts=_runs(found))
+
+
+def _document_beside(workbook: Path) -> Path:
+    """The report.json of a report's folder or of ``NAME.xlsx``. InputError where there is none."""
+    for document in (workbook.with_name("report.json"), workbook.with_suffix(".json")):
+        if is_report(document):
+            return document
+    raise InputError(
+        f"{workbook} is a workbook without a report.json beside it: give the report's folder, or its trace"
+    )
 
 
 def _runs(found: Sequence[Recorded]) -> tuple[tuple[Recorded, ...], ...]:

@@ -33,7 +33,7 @@ def finding_applied(plan: Plan, wanted: tuple[str, ...]) -> None:
     for name in wanted:
         chosen = [pair for pair in found if name in (pair[0].id, pair[0].kind, pair[0].key)]
         if not chosen:
-            known = sorted({finding.kind or finding.id for finding, _ in found})
+            known = sorted({finding.key or finding.id for finding, _ in found})
             raise UsageError.unknown("finding in the report of this trace", name, known)
         for finding, claimed in chosen:
             _apply(plan, seen, claimed)
@@ -69,4 +69,4 @@ def _apply(plan: Plan, seen: Observed, claimed: Claimed) -> None:
 
 def _said(finding: Finding) -> str:
     low, gain, high = (f"{(us or 0) / 1e3:.3g}" for us in (finding.gain_low_us, finding.gain_us, finding.gain_high_us))
-    return f"{finding.kind or finding.id}: the report says {gain} ms ({low} to {high}) of a step: {finding.why}"
+    return f"{finding.key or finding.id}: the report says {gain} ms ({low} to {high}) of a step: {finding.why}"
