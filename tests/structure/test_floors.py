@@ -32,7 +32,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("analysis", "estimation", "projection", "serving"), 3),
     **dict.fromkeys(("calibration", "comparison", "routing", "excerpts", "whatif"), 4),
     "report": 5,
-    **dict.fromkeys(("agents", "recording", "cli", "__init__", "__main__"), 6),
+    **dict.fromkeys(("agents", "recording", "testing", "cli", "__init__", "__main__"), 6),
 }
 #: (importing room, imported room): why it is allowed.
 EXCEPTIONS: dict[tuple[str, str], str] = {}

@@ -18,7 +18,6 @@ from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens import option_fields
 from tracelens.cli import refuse_input
 from tracelens.files.say import emit, say, show_progress
 from tracelens.option_fields import above_zero, add_options, option, options_of
@@ -54,7 +53,10 @@ class ReportCommand(ReportOptions):
         note="reads the file a second time by a simple, slow path and checks the report's totals and laws against it; "
         "contradictions go to stderr (exit code 6)",
     )  # fmt: skip
-    format: str = option_fields.output_format("text", "what to print: the verdict, or report.json")
+    format: str = option(
+        "what to print: the verdict, report.json, or its main figures as metrics", "text",
+        choices=("text", "json", "prometheus", "otlp"),
+    )  # fmt: skip
     brief: bool = option("with --format json: a compact document on one line, for agents", False)
 
 
@@ -95,6 +97,10 @@ def _run(args: argparse.Namespace, output: Path) -> int:
     _write(report, output, csv=args.csv)
     if args.format == "json":
         emit(report.to_json(brief=args.brief) + "\n")
+    elif args.format in ("prometheus", "otlp"):
+        from tracelens.report.answers.metric_text import otlp_json, prometheus_text
+
+        emit((prometheus_text if args.format == "prometheus" else otlp_json)(report.summary))
     else:
         written = f"{output}{'' if _is_file(output) else '/'}"
         seconds = time.monotonic() - started
