@@ -47,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, SystemExit | GeneratorExit):
             raise
         return _said(error, arguments)
+    finally:
+        if argv is None:
+            gc.freeze()  # a process that ends would otherwise walk all that it made once more
 
 
 def _said(error: BaseException, arguments: Sequence[str]) -> int:

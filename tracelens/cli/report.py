@@ -25,6 +25,7 @@ from tracelens.report.report_options import ReportOptions
 
 if TYPE_CHECKING:
     from tracelens.report.result import Report
+    from tracelens.workload import ModelConfig
 
 
 EXTENSION_FAILED = 5
@@ -78,14 +79,13 @@ def _run(args: argparse.Namespace, output: Path) -> int:
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import HTML
     from tracelens.report.terminal import wants_color
-    from tracelens.workload import ModelConfig
 
     _refuse_output(output, args)
     # Names first: a large trace is not read for a wrong one.
     asked = replace(
         options_of(ReportOptions, args),
         device=HardwareSpec.load(args.device) if args.device else None,
-        model=ModelConfig.load(args.model) if args.model else None,
+        model=_model(args.model) if args.model else None,
     )
     for absence in absences(args.backend):
         say(f"note: {absence}", beside=True)
@@ -110,6 +110,12 @@ def _run(args: argparse.Namespace, output: Path) -> int:
     if args.check and not _holds(report, args.trace):
         return CONTRADICTION
     return EXTENSION_FAILED if report.has_failed_extension else 0
+
+
+def _model(name: str) -> ModelConfig:
+    from tracelens.workload import ModelConfig  # 40 modules, and most reports name none
+
+    return ModelConfig.load(name)
 
 
 @contextmanager
