@@ -238,14 +238,14 @@ def main() -> None:
     groups: dict[str, list[float]] = defaultdict(list)
     for one, ratio in scored:
         further = " with MTP" if one.row.get("spec_decoding") == "mtp" else ""
-        for title in (
+        for title in {
             "all",
             f"all, {one.band} at once",
             one.engine,
             one.engine + further,
             f"{one.engine}{further}, {one.band} at once",
             one.family,
-        ):
+        }:
             groups[title].append(ratio)
     print("| left out | points | median | p90 | signed |\n|---|---|---|---|---|")
     for title in sorted(groups):

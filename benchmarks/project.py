@@ -1,9 +1,10 @@
 """Measures the step projection against published training steps, and prints the tables of docs/projection.md.
 
-    python benchmarks/project.py FOLDER [--rows FILE.md] [--fit] [--vtrain]
+    python benchmarks/project.py FOLDER [--rows FILE.md --left-out P.csv] [--fit] [--vtrain]
 
 FOLDER holds training_points.csv and vtrain.csv. Errors are |projected / measured - 1| of the step time in percent:
-median, 90th percentile, median with its sign. ``--rows`` writes docs/projection_rows.md. ``--fit`` scores fitted
+median, 90th percentile, median with its sign. ``--rows`` writes docs/projection_rows.md from the projections that
+``fit_profiles.py --predictions`` made with constants fitted without the row's family. ``--fit`` scores fitted
 constants: every model is projected with those that are best on all other models of its framework (vTrain: on the other
 hidden size), and with one measured step of the same model and device as a factor on the unfitted projection. Fits run
 on the breakdowns of unfitted projections; scores are full projections.
@@ -276,12 +277,23 @@ def amd(rows: Sequence[Mapping[str, str]]) -> None:
                 break
 
 
+def with_left_out(said: Mapping[str, str], path: Path) -> dict[str, str]:
+    """What is said of each row, with the errors of ``tracelens score``'s file where it has the row."""
+    scored = {
+        row["id"]: float(row["predicted"]) / float(row["measured"]) - 1
+        for row in csv.DictReader(path.open(newline="", encoding="utf-8"))
+        if row["predicted"]
+    }
+    return {name: f"{scored[name]:+.1%}" if name in scored else text for name, text in said.items()}
+
+
 def write_rows(path: Path, rows: Sequence[Mapping[str, str]], said: Mapping[str, str]) -> None:
     stated = [row for row in rows if row["recompute"] != "recipe"]
     text = [
         "# Every published step, projected", "",
-        "Written by `python benchmarks/project.py FOLDER --rows docs/projection_rows.md`, nothing fitted",
-        "([projection.md](projection.md)). Projected / measured - 1 of the step time, or why there is no projection.",
+        "Written by `python benchmarks/project.py FOLDER --rows docs/projection_rows.md --left-out P.csv`, P.csv by",
+        "`fit_profiles.py --predictions`. Projected / measured - 1 of the step time with default options and constants",
+        "fitted without the model's rows of that release, or why there is no projection.",
     ]  # fmt: skip
     recipes = [row for row in rows if row["recompute"] == "recipe"]
     titles = (
@@ -324,6 +336,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=Path, metavar="FILE.md")
+    parser.add_argument("--left-out", type=Path, metavar="P.csv")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--vtrain", action="store_true")
     args = parser.parse_args()
@@ -337,7 +350,7 @@ def main() -> None:
     print(f"\n{len(rows) - len(made)} of {len(rows)} rows without an error, each with a reason")
     print(f"{sum(m.found.infeasible is not None for m in made)} measured rows are called infeasible")
     if args.rows:
-        write_rows(args.rows, rows, said)
+        write_rows(args.rows, rows, with_left_out(said, args.left_out) if args.left_out else said)
     if args.fit:
         scored: dict[str, list[float]] = {}
         for name in ("llm-foundry", "Megatron-Bridge"):

@@ -148,7 +148,7 @@ def test_recomputation_schedules_and_sharding_are_read_as_published() -> None:
     assert (some.kind, some.layers) == ("full", 72)
     assert recomputation_of("whatever") is None
     assert schedule_of("Interleaved1F1B") == schedule_of("1F1B-interleaved") == "interleaved"
-    assert schedule_of("ZBV") == "zb-v"
+    assert schedule_of("ZBV") == schedule_of("zbv-formatted") == "zb-v"
     assert sharding_of("FULL_SHARD", 1) == (3, None)
     assert sharding_of("HSDP 8", 1) == (3, 8)
     assert sharding_of("", 1) == (1, None)

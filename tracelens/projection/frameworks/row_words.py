@@ -18,7 +18,7 @@ PER_OP = ("attention_out", "layernorm", "mlp_act", "mlp_down")
 _FP8 = re.compile(r"fp8-(cs|ds|sc|(tensor|row|block)-?wise|delayed|current|hybrid|block|e4m3|.*scaling)")
 _SCHEDULES = {
     "1f1b": "1f1b", "interleaved": "interleaved", "1f1binterleaved": "interleaved", "interleaved1f1b": "interleaved",
-    "vpp": "interleaved", "gpipe": "gpipe",
+    "vpp": "interleaved", "gpipe": "gpipe", "zbvformatted": "zb-v",
 }  # fmt: skip
 _SHARDED = {
     "fullshard": 3, "yes": 3, "true": 3, "fsdp": 3, "fsdp2": 3, "zero3": 3, "hsdp": 3, "hybridshard": 3,
