@@ -37,9 +37,9 @@ def events(
     return made
 
 
-def write(path: Path, *, rank: int | None = None, **given: Any) -> Path:
-    """A trace of ``events(**given)``: the same bytes each time."""
-    document: dict[str, Any] = {"deviceProperties": [PROPERTIES], "traceEvents": events(**given)}
+def write(path: Path, *, rank: int | None = None, about: dict[str, Any] | None = None, **given: Any) -> Path:
+    """A trace of ``events(**given)`` with further metadata ``about``: the same bytes each time."""
+    document: dict[str, Any] = {"deviceProperties": [PROPERTIES], "traceEvents": events(**given), **(about or {})}
     if rank is not None:
         document["distributedInfo"] = {"rank": rank, "world_size": 2}
     path.parent.mkdir(parents=True, exist_ok=True)

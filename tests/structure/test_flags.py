@@ -25,6 +25,7 @@ FLAGS: dict[str, str] = {
     "fuse": (
         "TRACE --category --executor --jobs --no-clocks --no-counters --output --ranks --ranks-per-node --window -o"
     ),
+    "ingest": ("FOLDER --executor --jobs --to"),
     "mcp": ("--root"),
     "models": ("list list:--format show show:NAME show:--format show:--sequence"),
     "ops": ("PATTERN --extension"),

@@ -30,7 +30,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("trace", "perf_models", "hardware", "network"), 1),
     **dict.fromkeys(("backends", "workload"), 2),
     **dict.fromkeys(("analysis", "estimation", "projection", "serving"), 3),
-    **dict.fromkeys(("calibration", "comparison", "routing", "excerpts", "whatif"), 4),
+    **dict.fromkeys(("calibration", "comparison", "routing", "excerpts", "lake", "whatif"), 4),
     "report": 5,
     **dict.fromkeys(("agents", "recording", "testing", "cli", "__init__", "__main__"), 6),
 }

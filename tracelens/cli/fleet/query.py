@@ -1,4 +1,4 @@
-"""Ask a trace in SQL: tables ops, kernels, calls, steps, memory and collectives.
+"""Ask a trace, or a lake of many, in SQL: tables ops, kernels, calls, steps, memory and collectives.
 
 The statement is a SELECT; --ready runs one of the ready ones, --list lists them and the tables. Needs DuckDB: pip
 install 'tracelens-perf[query]'.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tracelens.cli import refuse_input
 from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
-from tracelens.option_fields import add_options, option, options_of
+from tracelens.option_fields import add_options, option, options_of, refuse_unread
 from tracelens.report.report_options import ReportOptions
 
 if TYPE_CHECKING:
@@ -37,18 +37,20 @@ class QueryCommand(ReportOptions):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", nargs="?", help="Kineto trace, .json or .json.gz")
+    parser.add_argument("trace", nargs="?", help="Kineto trace, .json or .json.gz, or a lake (tracelens ingest)")
     parser.add_argument("statement", nargs="?", help='e.g. "SELECT name, kernel_us_sum FROM ops"')
     add_options(parser, QueryCommand)
 
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.tables import built_in_tables
+    from tracelens.lake.ingest import is_lake
     from tracelens.report.answers.table_text import table_text
     from tracelens.report.export import frame_csv, frame_json, refuse_unknown, write_frame
     from tracelens.sql import ready_queries, ready_query
 
-    queries = ready_queries("tracelens.analysis.tables")
+    of_lake = args.trace is not None and is_lake(Path(args.trace))
+    queries = ready_queries("tracelens.lake" if of_lake else "tracelens.analysis.tables")
     if args.list:
         _list(queries, {name: claim.options["columns"] for name, claim in built_in_tables().items()})
         return 0
@@ -58,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         refuse_unknown(args.output)
         refuse_input(args.output, [Path(args.trace)])
     statement = ready_query(queries, args.ready).statement if args.ready else args.statement
-    answer = _answer(args, statement)
+    answer = _of_lake(args, statement) if of_lake else _answer(args, statement)
     about = {"schema": SCHEMA, "query": statement}
     if args.output is not None:
         write_frame(args.output, answer, about)
@@ -79,6 +81,14 @@ def _answer(args: argparse.Namespace, statement: str) -> pd.DataFrame:
     trace = tracelens.load(args.trace)
     options = options_of(ReportOptions, args)
     return tracelens.report(trace, replace(options, cpu=not trace.table.has_device_events)).sql(statement)
+
+
+def _of_lake(args: argparse.Namespace, statement: str) -> pd.DataFrame:
+    from tracelens.lake.ingest import patterns
+    from tracelens.sql import query_files
+
+    refuse_unread(args, configure, "a lake", lambda name: name not in ("ready", "list", "output", "format"))
+    return query_files(patterns(), Path(args.trace).resolve(), statement)
 
 
 def _list(queries: Mapping[str, ReadyQuery], tables: Mapping[str, Mapping[str, object]]) -> None:

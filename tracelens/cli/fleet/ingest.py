@@ -1,0 +1,35 @@
+"""Put the tables of many traces into a lake that tracelens query asks in SQL.
+
+Traces that the lake has are left alone: a run that was killed is resumed by running it again. A trace that cannot be
+read is named and left out. Needs pyarrow: pip install 'tracelens-perf[lake]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tracelens.cli.collectives import add_executor
+from tracelens.files.say import say, show_progress
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="searched for Kineto traces, to any depth")
+    parser.add_argument("--to", type=Path, required=True, metavar="LAKE", help="folder of the lake, made when missing")
+    add_executor(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tracelens.executors import open_executor
+    from tracelens.lake.ingest import ingest
+
+    with open_executor(args.executor, jobs=args.jobs) as executor:
+        found = ingest(args.folder, args.to, executor, progress=_progress)
+    for name, why in found.failed:
+        say(f"left out: {name}: {why}", beside=True)
+    say(f"{args.to}: {found.added} traces added, {found.known} were there, {len(found.failed)} left out")
+    return 0
+
+
+def _progress(done: int, total: int) -> None:
+    show_progress(f" {done} of {total} traces", is_last=done == total)
