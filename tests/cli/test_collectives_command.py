@@ -30,7 +30,7 @@ def test_the_result_is_written_where_o_says_and_printed(
     said = capsys.readouterr().out
     assert "2 ranks of 8: 0-1" in said
     assert said.rstrip().endswith(f"wrote {out}/")
-    assert {path.name for path in out.iterdir()} == {"collectives.xlsx", "collectives.json", "csv"}
+    assert {path.name for path in out.iterdir()} == {"collectives.xlsx", "collectives.html", "collectives.json", "csv"}
     assert list((out / "csv").glob("*.csv"))
 
 

@@ -86,7 +86,8 @@ class Browser:
     def open(self, path: Path) -> None:
         self.call("Page.navigate", url=path.as_uri())
         deadline = time.monotonic() + SECONDS
-        while not self.evaluate("document.readyState === 'complete' && document.body.dataset.ready === 'yes'"):
+        ready = "(!document.getElementById('data') || document.body.dataset.ready === 'yes')"
+        while not self.evaluate(f"document.readyState === 'complete' && {ready}"):
             assert time.monotonic() < deadline, f"the page did not get ready: {self.complaints()}"
             time.sleep(0.02)
 

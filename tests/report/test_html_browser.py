@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 import tracelens
 from tests.report.headless import SECONDS, Browser, needs_browser
+from tracelens.analysis.loaded_trace import Trace
+from tracelens.trace.table import TraceTable
 
 pytestmark = needs_browser
 
@@ -185,6 +188,154 @@ def test_another_step_of_the_timeline_can_be_chosen(page):
     assert f"{shown_stretch(page)[1]:.3f} ms" in steps[1]
 
 
+def frame(name: str, at: float, duration: float) -> dict[str, Any]:
+    return {"ph": "X", "cat": "python_function", "name": name, "pid": 1, "tid": 1, "ts": at, "dur": duration}
+
+
+def test_the_way_down_leads_from_a_category_to_op_kernel_and_line_and_back(browser, tmp_path):
+    events = [
+        frame("train.py(7): step", 0, 90), frame("torch/nn/functional.py(1): linear", 1, 80),
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 2, "dur": 20,
+         "args": {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 5, "dur": 1, "args": {"correlation": 1}},
+        {"ph": "X", "cat": "kernel", "name": "sgemm_128x64", "pid": 0, "tid": 7, "ts": 9, "dur": 40, "args": {"correlation": 1, "stream": 7, "device": 0}},
+    ]  # fmt: skip
+    report = tracelens.report(Trace.of(TraceTable.from_events(events, source="stacks.json")))
+    browser.open(report.to_html(tmp_path / "stacks.html"))
+    for wanted in ("GEMM", "aten::mm (64, 64), (64, 64)", "sgemm_128x64"):
+        assert browser.texts("#drill-drawing tbody th button:first-child") == [wanted]
+        browser.click("#drill-drawing tbody th button")
+    assert browser.texts("#drill-drawing tbody th") == ["train.py(7): step"]
+    assert browser.texts("#drill-drawing .crumbs button") == ["all categories", "GEMM", "aten::mm (64, 64), (64, 64)"]
+    browser.click("#drill-drawing .crumbs button:nth-of-type(2)")
+    browser.click("#drill-drawing tbody th button:nth-of-type(2)")
+    assert browser.evaluate("document.querySelector('#ops tr.found').id") == "ops-0"
+
+
+def test_the_tree_is_searched_and_turned_round(page):
+    page.click("#icicle-drawing input[type=search]")
+    page.call("Input.insertText", text="Cijk")
+    assert page.texts("#icicle-drawing .count[aria-live]")[0].endswith("% of all")
+    share = page.texts("#icicle-drawing .count[aria-live]")
+    page.click("#icicle-drawing input[type=checkbox]")
+    assert page.texts("#icicle-drawing .count[aria-live]") == share
+
+
+def test_columns_are_chosen_and_the_name_stays_in_sight(page):
+    header = "document.querySelector('#ops thead th:last-child')"
+    assert page.evaluate(f"{header}.hidden")
+    page.click("#ops-tools summary")
+    page.click("#ops-tools .chooser label:last-child input")
+    assert not page.evaluate(f"{header}.hidden")
+    left = page.evaluate(
+        "(() => { const box = document.querySelector('#ops').parentNode; box.scrollLeft = 400;"
+        "return document.querySelector('#ops tbody td').getBoundingClientRect().left - box.getBoundingClientRect().left; })()"
+    )
+    assert 0 <= left <= 2
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_no_width_overflows_and_nothing_complains(browser, written, mode):
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
+    try:
+        for width in (420, 1024, 1920):
+            browser.heard.clear()
+            browser.call(
+                "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+            )
+            browser.open(written)
+            assert browser.evaluate(wide) <= 0, width
+            assert browser.complaints() == []
+        assert len(browser.call("Page.printToPDF")["data"]) > 50_000
+    finally:
+        browser.call("Emulation.clearDeviceMetricsOverride")
+        browser.call("Emulation.setEmulatedMedia", features=[])
+
+
+def test_what_can_be_used_has_a_name_and_marks_are_not_told_by_color_alone(page):
+    """What axe-core's rules on names, ids and roles ask, in one pass over the page."""
+    wrong = page.evaluate(
+        """[...document.querySelectorAll('button, a[href], input, select, summary, [tabindex], [role=img], [role=application]')]
+        .filter((e) => !(e.textContent.trim() || e.getAttribute('aria-label') || e.title || (e.labels && e.labels.length)))
+        .map((e) => e.outerHTML.slice(0, 120))"""
+    )
+    assert wrong == []
+    twice = page.evaluate(
+        "(() => { const ids = [...document.querySelectorAll('[id]')].map((e) => e.id);"
+        "return ids.filter((id, i) => ids.indexOf(id) !== i); })()"
+    )
+    assert twice == []
+    assert page.evaluate("document.documentElement.lang") == "en"
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map((e) => Number(e.tagName[1]))")
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser, written, mode):
+    """Needs axe-core, which comes with the package axe-core-python."""
+    package = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed (pip install axe-core-python)")
+    script = Path(package.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
+    browser.call("Page.setBypassCSP", enabled=True)
+    try:
+        browser.open(written)
+        browser.evaluate(f"{script}; 0")
+        # Rows and boxes of one kind are alike: some of each, or a slow machine needs minutes
+        found = browser.evaluate(
+            """(() => {
+              for (const body of document.querySelectorAll('tbody')) [...body.rows].slice(4).forEach((row) => row.remove());
+              document.querySelectorAll('a.point').forEach((mark, i) => { if (i > 3) mark.remove(); });
+              document.querySelectorAll('#icicle-drawing .hit').forEach((box, i) => { if (i > 6) box.remove(); });
+              return axe.run({resultTypes: ['violations'], preload: false}).then((run) => run.violations
+                .filter((each) => ['serious', 'critical'].includes(each.impact))
+                .map((each) => each.id + ': ' + each.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(' ; ')));
+            })()"""
+        )
+    finally:
+        browser.call("Page.setBypassCSP", enabled=False)
+        browser.call("Emulation.setEmulatedMedia", features=[])
+    assert found == []
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_texts_stand_out_from_what_is_behind_them(browser, written, mode):
+    """WCAG 2 AA: 4.5 to 1 for the texts of the page on its panels."""
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
+    try:
+        browser.open(written)
+        colors = browser.evaluate(
+            "(() => { const s = getComputedStyle(document.documentElement);"
+            "return Object.fromEntries(['ink', 'dim', 'accent', 'warn', 'panel', 'soft', 'warn-soft']"
+            ".map((n) => [n, s.getPropertyValue('--' + n).trim()])); })()"
+        )
+    finally:
+        browser.call("Emulation.setEmulatedMedia", features=[])
+    pairs = [
+        ("ink", "panel"),
+        ("ink", "soft"),
+        ("dim", "panel"),
+        ("dim", "soft"),
+        ("accent", "panel"),
+        ("warn", "warn-soft"),
+    ]
+    for front, behind in pairs:
+        assert contrast(colors[front], colors[behind]) >= 4.5, (front, behind)
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it, of two colors ``#rrggbb``."""
+
+    def luminance(color: str) -> float:
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
 def test_a_table_copies_as_markdown(page):
     text = page.evaluate(
         "new Promise((done) => { navigator.clipboard.writeText = async (t) => done(t);"
@@ -241,9 +392,6 @@ def test_names_of_a_trace_stay_text(browser, tmp_path):
             {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": at + 1, "dur": 1, "args": {"correlation": i + 1}},
             {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": at + 5, "dur": 40, "args": {"correlation": i + 1, "stream": 7, "device": 0}},
         ]  # fmt: skip
-    from tracelens.analysis.loaded_trace import Trace
-    from tracelens.trace.table import TraceTable
-
     trace = Trace.of(TraceTable.from_events(events, source='<img src=x onerror="window.hit = 1">.json'))
     written = tracelens.report(trace).to_html(tmp_path / "hostile.html")
     browser.heard.clear()

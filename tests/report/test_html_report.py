@@ -18,6 +18,7 @@ import pytest
 
 import tracelens
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.report.figures import shown_ms
 from tracelens.report.html.page import MAX_BYTES, html_bytes
 from tracelens.report.result import Report
 from tracelens.trace.table import TraceTable
@@ -84,7 +85,7 @@ def moe_page(moe: Report, tmp_path_factory: pytest.TempPathFactory) -> Page:
 def test_sections_stand_in_order(moe_page):
     sections = [attributes["id"] for attributes in moe_page.named("section")]
     assert sections == [
-        "verdict", "first", "time", "roofline", "timeline", "tree", "section-ops", "section-kernels",
+        "verdict", "first", "time", "drill", "roofline", "timeline", "tree", "section-ops", "section-kernels",
         "section-collectives", "health",
     ]  # fmt: skip
     links = [a["href"] for a in moe_page.named("a") if a["href"].removeprefix("#") in sections]
@@ -157,6 +158,27 @@ def test_arrows_lead_from_the_thread_that_launched_to_the_stream(moe_page, moe):
         assert drawn["kind"][i] == "device" != drawn["kind"][box]
         assert drawn["start"][box] <= drawn["launch"][i] <= drawn["start"][box] + drawn["length"][box]
         assert drawn["launch"][i] <= drawn["start"][i]
+
+
+def test_the_leaves_of_the_drill_down_hold_all_device_time(moe_page, moe):
+    """Added up by row they are the device time of the rows of ops, but for collectives, which have none."""
+    leaves, activity = moe_page.data["drilldown"], moe.result.activity
+    assert sum(leaves["time"]) + leaves["rest"] == int(activity.duration.sum())
+    assert sum(leaves["count"]) == len(activity)
+    by_row: dict[int, int] = {}
+    for row, time in zip(leaves["op"], leaves["time"], strict=True):
+        by_row[row] = by_row.get(row, 0) + time
+    category = moe.result.frames["unified_perf_summary"]["category"]
+    for row, code in zip(leaves["op"], leaves["category"], strict=True):
+        assert row < 0 or category[row] == moe_page.data["texts"][code]
+
+
+def test_the_waterfall_leads_from_the_measured_step_to_the_sum_of_the_sheet(moe_page, moe):
+    headroom = moe.result.frames["headroom"]
+    gains = (headroom["own_ms"] - headroom["achievable_ms"]).clip(lower=0)
+    text = moe_page.text
+    assert f"measured step{shown_ms(1000 * headroom['own_ms'].sum())} ms" in text
+    assert f"achievable{shown_ms(1000 * (headroom['own_ms'].sum() - gains.sum()))} ms" in text
 
 
 def test_the_timeline_holds_the_idle_time_of_its_step_by_cause(moe_page, moe):

@@ -85,7 +85,7 @@ def test_command_writes_and_prints(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["collectives", str(folder), "-o", str(out), "--csv", "--executor", "serial"]) == 0
     assert "rank 2 came last" in capsys.readouterr().out
-    assert sorted(p.name for p in out.iterdir()) == ["collectives.json", "collectives.xlsx", "csv"]
+    assert sorted(p.name for p in out.iterdir()) == ["collectives.html", "collectives.json", "collectives.xlsx", "csv"]
     assert main(["collectives", str(folder), "-o", str(out), "--format", "json", "--executor", "serial"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "tracelens.collectives/1"
 

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="PATH",
-        help="output folder, or FILE.xlsx or .json; default: beside the traces",
+        help="output folder, or FILE.xlsx, .html or .json; default: beside the traces",
     )
     add("--extension", action="append", default=[], metavar="NAME|FILE.py|none", help="as for report; repeatable")
     add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, if the traces do not record it")
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     source = source_of(args.trace, paths)
     output: Path = args.output or source.parent / f"{source.name}.report"
     refuse_input(output, paths)
-    is_file = output.suffix in (".xlsx", ".json")
+    is_file = output.suffix in (".xlsx", ".html", ".json")
     if not is_file:
         refuse_foreign(output)
     elif args.csv:
@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     report = RankReport(result)
     if output.suffix == ".xlsx":
         report.to_excel(output)
+    elif output.suffix == ".html":
+        report.to_html(output)
     elif output.suffix == ".json":
         report.to_json(output)
     else:

@@ -36,8 +36,13 @@ def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> No
 
 def write_text(path: Path, text: str) -> None:
     """Writes ``path`` whole or not at all."""
+    write_page(path, text.encode())
+
+
+def write_page(path: Path, content: bytes) -> None:
+    """Writes ``path`` whole or not at all."""
     with whole_file(path) as file:
-        file.write(text.encode())
+        file.write(content)
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
@@ -50,10 +55,10 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, o
     write_text(path, text.getvalue())
 
 
-def refuse_unknown(path: Path) -> str:
-    """The ending of ``path``; UsageError for one that nothing writes."""
-    if path.suffix not in _WRITERS:
-        raise UsageError(f"{path}: the name of a table must end in {', '.join(_WRITERS)}")
+def refuse_unknown(path: Path, *others: str) -> str:
+    """The ending of ``path``; UsageError for one that nothing writes. ``others``: what the caller writes itself."""
+    if path.suffix not in (*_WRITERS, *others):
+        raise UsageError(f"{path}: the name of a table must end in {', '.join((*_WRITERS, *others))}")
     return path.suffix
 
 

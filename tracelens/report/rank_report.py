@@ -26,7 +26,7 @@ from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.units import US_PER_MS
 
 SCHEMA = "tracelens.collectives/1"
-XLSX, JSON, CSV = "collectives.xlsx", "collectives.json", "csv"
+XLSX, HTML, JSON, CSV = "collectives.xlsx", "collectives.html", "collectives.json", "csv"
 #: Rows of a sheet that lists single calls: a workbook of a thousand ranks would take hours. CSV files hold all of them.
 LONG_ROWS = 50_000
 _WIDTH = 80
@@ -87,12 +87,25 @@ class RankReport(NamedSheets):
                 file.write(content)
         return content.decode()
 
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Writes the page, whole or not at all."""
+        from tracelens.report.pages.ranks_page import ranks_page
+
+        result = self.result
+        of = f" of {result.world_size}" if result.world_size is not None else ""
+        facts = [f"{len(result.ranks)} ranks{of}: {ranks_text(result.ranks)}"]
+        notes = [notice.text for notice in result.notices]
+        with whole_file(Path(path)) as file:
+            file.write(ranks_page(result.name, facts, result.frames, notes))
+        return Path(path)
+
     def write(self, folder: str | PathLike[str], *, csv: bool = False) -> Path:
-        """Fills ``folder`` with collectives.xlsx and collectives.json (and csv/): all of them or none."""
+        """Fills ``folder`` with collectives.xlsx, .html and .json (and csv/): all of them or none."""
         folder = Path(folder)
         refuse_foreign(folder)
         with whole_folder(folder) as staging:
             self.to_excel(staging / XLSX)
+            self.to_html(staging / HTML)
             if csv:
                 self.to_csv(staging / CSV)
             self.to_json(staging / JSON)

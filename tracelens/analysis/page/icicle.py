@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.attribution.host_paths import Scopes, levels
+from tracelens.analysis.attribution.host_paths import Scopes, levels, module_class
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.factorize import Codes, distinct_rows, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
@@ -28,6 +28,7 @@ Bools = npt.NDArray[np.bool_]
 class Node:
     """``time_ns`` includes what is below. ``parent`` is an index into the nodes, -1 for the first, which is everything.
 
+    Modules of one class below the same node are one node: ``DecoderLayer x24``, so many in each node above.
     ``calls``: host calls of this path, for a kernel how often it ran. ``category``: the one with most of the time, None
     where there is none. ``kind``: all, module, annotation, op or kernel.
     """
@@ -132,10 +133,16 @@ class _Builder:
         self._kind: list[str] = [ALL]
         self._calls: list[int] = [1]
         self._time: list[tuple[Codes, Ints, npt.NDArray[np.integer]]] = []
+        self._instances: dict[int, int] = {}
         self.node_of: Codes = np.full(len(rows), -1, np.int32)
+        merged = _merged_modules(table.names)
         for places in levels(at, above):
             parent = np.where(above[places] >= 0, self.node_of[above[places]], np.int32(0))
-            self.node_of[places] = self.add_children(parent, table.name[rows[places]], table.kind[rows[places]])
+            name = table.name[rows[places]]
+            self.node_of[places] = self.add_children(parent, merged[name], table.kind[rows[places]])
+            distinct = self.node_of[places][first_of_each(numbered(self.node_of[places], name))]
+            nodes, count = np.unique(distinct, return_counts=True)
+            self._instances.update(zip(nodes.tolist(), count.tolist(), strict=True))
 
     def add_children(self, parent: Codes, name: Codes, kind: str | npt.NDArray[np.uint8]) -> Codes:
         """The node of each (parent node, name code), made where it is new."""
@@ -161,6 +168,16 @@ class _Builder:
         """Time (ns) at nodes, by index into ``categories``."""
         self._time.append((node, time_ns, category))
 
+    def _label(self, node: int) -> str:
+        if self._kind[node] != MODULE:
+            return self._name[node]
+        count, above = self._instances.get(node, 1), self._instances.get(self._parent[node], 1)
+        if self._kind[self._parent[node]] != MODULE:
+            above = 1
+        each = count // above if count % above == 0 else count
+        name = self._name[node].removeprefix(MODULE_PREFIX) if count == 1 else module_class(self._name[node])
+        return name if each == 1 else f"{name} x{each}"
+
     def result(self, max_nodes: int, *, is_cpu: bool) -> Icicle | None:
         """The nodes with time, at most ``max_nodes``: the largest, and so always with what is above them."""
         count = len(self._parent)
@@ -181,7 +198,7 @@ class _Builder:
         nodes = tuple(
             Node(
                 parent=int(place[parent[i]]) if i else -1,
-                name=self._name[i].removeprefix(MODULE_PREFIX) if self._kind[i] == MODULE else self._name[i],
+                name=self._label(i),
                 kind=self._kind[i],
                 time_ns=int(total[i]),
                 calls=self._calls[i],
@@ -193,3 +210,13 @@ class _Builder:
 
 
 _KINDS = {Kind.CPU_OP: OP, Kind.PYTHON_FUNCTION: MODULE, Kind.USER_ANNOTATION: ANNOTATION}
+
+
+def _merged_modules(names: list[str]) -> npt.NDArray[np.int32]:
+    """By code of a name, the code of the first module of its class; other names keep theirs."""
+    first: dict[str, int] = {}
+    codes = [
+        first.setdefault(module_class(name), code) if name.startswith(MODULE_PREFIX) else code
+        for code, name in enumerate(names)
+    ]
+    return np.array(codes or [0], np.int32)

@@ -64,8 +64,8 @@ class ProjectCommand(ProjectOptions):
         "project every value; repeat for every combination", (), repeat=True, metavar="tp=1,2,4"
     )
     output: Path | None = option(
-        "one step: FILE.json, or its operations as .csv or .xlsx; --sweep: the table, and beside it its plot as "
-        ".svg; --batch: FILE.csv",
+        "one step: FILE.json, the page FILE.html, or its operations as .csv or .xlsx; --sweep: the table, and "
+        "beside it its plot as .svg; --batch: FILE.csv",
         kind=Path, metavar="FILE", flags=("-o", "--output"),
     )  # fmt: skip
 
@@ -98,13 +98,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_one(args: argparse.Namespace) -> int:
     from tracelens.report.answers.step_text import step_text
-    from tracelens.report.export import refuse_unknown, write_frame, write_text
+    from tracelens.report.export import refuse_unknown, write_frame, write_page, write_text
 
     found = _measured(args, _project(args))
     beside = _beside(args.against, found) if args.against else ""
     # Files first: a reader that closes standard output must not cost them
     files = found.write_traces(args.trace, _ranks(args.trace_ranks)) if args.trace else ()
-    if args.output and refuse_unknown(args.output) == ".json":
+    if args.output and refuse_unknown(args.output, ".html") == ".html":
+        from tracelens.report.pages.step_page import step_page
+
+        write_page(args.output, step_page(found))
+    elif args.output and args.output.suffix == ".json":
         write_text(args.output, found.to_json())
     elif args.output:
         write_frame(args.output, found.ops(found.run.busiest), {})

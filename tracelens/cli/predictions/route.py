@@ -81,7 +81,7 @@ class RouteCommand(RouteOptions):
         (),
         kind=Path,
         repeat=True,
-        metavar="FILE.xlsx|.json|.svg",
+        metavar="FILE.xlsx|.html|.json|.svg",
         flags=("-o", "--output"),
     )
     format: str = option_fields.output_format("text")

@@ -42,8 +42,11 @@ class SearchCommand(SearchOptions):
         "write plots of scaling, components, degrees, landscape, heat maps as SVG", kind=Path, metavar="FOLDER"
     )
     output: Path | None = option(
-        "write all columns to .csv, .json or .xlsx", kind=Path, metavar="FILE", flags=("-o", "--output")
-    )
+        "write all columns to .csv, .json or .xlsx, or the page FILE.html",
+        kind=Path,
+        metavar="FILE",
+        flags=("-o", "--output"),
+    )  # fmt: skip
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,15 +57,19 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.projection.search.request import Request, answer
     from tracelens.report.answers.search_text import search_text
     from tracelens.report.charts.search_plots import write_plots
-    from tracelens.report.export import refuse_unknown, write_frame
+    from tracelens.report.export import refuse_unknown, write_frame, write_page
 
     if args.output is not None:
-        refuse_unknown(args.output)
+        refuse_unknown(args.output, ".html")
     request = Request.of(args.model, args.cluster, options_of(SearchOptions, args))
     if args.sweep:
         return _run_sweep(request, args)
     found = answer(request)
-    if args.output is not None:
+    if args.output is not None and args.output.suffix == ".html":
+        from tracelens.report.pages.search_page import search_page
+
+        write_page(args.output, search_page(found))
+    elif args.output is not None:
         about = {"model": request.model, "cluster": request.cluster, "rules": request.rules}
         fitting = found.front() if args.pareto else found.fits
         write_frame(args.output, fitting if len(found.fits) else found.table, about)

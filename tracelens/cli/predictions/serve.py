@@ -61,7 +61,7 @@ class ServeCommand(ServingConfig):
         "write the timeline of the first steps as a trace", kind=Path, metavar="out.json.gz", group=_ASKED
     )
     output: Path | None = option(
-        "folder for summary.json and CSVs; with --batch, --calibrate: the output file",
+        "folder for summary.json and CSVs, or a page: FILE.html; with --batch, --calibrate: the output file",
         metavar="PATH", flags=("-o", "--output", "--out"), action=_Output,
     )  # fmt: skip
     format: str = option_fields.output_format("text")
@@ -164,7 +164,13 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
         written.append(str(timeline.write(args.trace)))
         if timeline.is_full:
             say("note: the trace has only the first steps", beside=True)
-    if args.output is not None:
+    if args.output is not None and args.output.suffix == ".html":
+        from tracelens.report.export import write_page
+        from tracelens.report.pages.serving_page import served_page
+
+        write_page(args.output, served_page(result))
+        written.append(str(args.output))
+    elif args.output is not None:
         write_folder(result, args.output)
         written.append(f"{args.output}/")
     if args.format == "json":
@@ -180,13 +186,22 @@ def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfi
     from tracelens.report.answers.serving_text import sweep_text
     from tracelens.serving.experiment import experiment_of, find_max_goodput
 
-    if args.output is not None or args.trace is not None or args.format != "text":
-        raise UsageError("--sweep cannot be combined with -o, --trace or --format")
+    is_page = args.output is None or args.output.suffix == ".html"
+    if not is_page or args.trace is not None or args.format != "text":
+        raise UsageError("--sweep cannot be combined with --trace or --format, and its -o must be FILE.html")
     if args.find_max_goodput and not asked.slo:
         raise UsageError("--find-max-goodput needs --slo")
     rates = _rates(args.sweep)
     experiment = experiment_of(deployment, dataclasses.replace(asked, rate=rates[0]))
-    say(sweep_text(find_max_goodput(experiment, rates), best=args.find_max_goodput))
+    rows = find_max_goodput(experiment, rates)
+    if args.output is not None:
+        from tracelens.report.export import write_page
+        from tracelens.report.pages.serving_page import sweep_page
+
+        write_page(args.output, sweep_page(rows))
+    say(sweep_text(rows, best=args.find_max_goodput))
+    if args.output is not None:
+        say(f"wrote {args.output}")
     return 0
 
 

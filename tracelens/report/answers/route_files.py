@@ -61,6 +61,12 @@ def _traffic_frame(result: RouteResult) -> pd.DataFrame:
     return pd.DataFrame({"from": source, "to": target, "bytes": matrix[source, target]})
 
 
+def _html(result: RouteResult) -> bytes:
+    from tracelens.report.pages.route_page import route_page
+
+    return route_page(result)
+
+
 def _svg(result: RouteResult) -> bytes:
     return picture(result).encode()
 
@@ -119,4 +125,4 @@ MEANINGS = {
     "predicted_us": "The phase's time, scaled by the op's bytes over those of a rank in the phase.",
 }
 
-_WRITERS: dict[str, Callable[[RouteResult], bytes]] = {".json": _json, ".xlsx": _xlsx, ".svg": _svg}
+_WRITERS: dict[str, Callable[[RouteResult], bytes]] = {".json": _json, ".xlsx": _xlsx, ".svg": _svg, ".html": _html}

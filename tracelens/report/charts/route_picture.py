@@ -26,7 +26,7 @@ def picture(result: RouteResult) -> str:
     ranks = result.frames["ranks"]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white" class="paper"/>',
         _text(_LEFT, 28, _title(result), size=16, fill=_INK),
         _text(_LEFT, 48, "dispatch, bytes from rank (down) to rank (right)"),
         *_heat_map(blocks, step),

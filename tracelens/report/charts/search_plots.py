@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 900.0, 520.0, 80.0, 190.0, 50.0, 60.0
 _COLORS = ("#3b6ea5", "#c0692b", "#4c9a5b", "#a5488f", "#8a8a2a", "#5b5b5b", "#2aa198", "#c0392b", "#7d6bb3", "#b58900")
-_TIMES = {
+TIMES = {
     "t_comp": "computing", "t_mem": "memory-bound", "t_tp_comm": "tensor, context", "t_ep_comm": "experts",
     "t_recompute": "recomputation", "t_host": "host", "t_pp_comm": "stage to stage", "t_bubble": "bubble",
     "t_dp_comm": "weights, gradients", "t_optimizer": "optimizer",
 }  # fmt: skip
-_MEMORY = {
+MEMORY = {
     "wts_mem": "weights", "wts_grad_mem": "gradients", "wts_optimizer_states_mem": "optimizer",
     "acts_mem": "activations", "logits_mem": "logits", "other_mem": "other",
 }  # fmt: skip
@@ -44,8 +44,8 @@ def write_plots(folder: Path, table: pd.DataFrame, ranking: Mapping[str, Sequenc
     if best["n_gpus"].nunique() > 1:
         pictures["scaling"] = lambda: scaling(table)
         pictures["degrees"] = lambda: degrees(table)
-    pictures["time"] = lambda: components(table, _TIMES, "seconds per step")
-    pictures["memory"] = lambda: components(table, _MEMORY, "GB per device")
+    pictures["time"] = lambda: components(table, TIMES, "seconds per step")
+    pictures["memory"] = lambda: components(table, MEMORY, "GB per device")
     swept = [str(name) for name in table if str(name).startswith(_SWEPT) and table[name].nunique() > 1]
     for y, x in itertools.combinations(swept, 2):
         pictures[f"{y.removeprefix(_SWEPT)}_{x.removeprefix(_SWEPT)}"] = functools.partial(heat_map, table, x, y)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tracelens.analysis.sheets.timeline import critical_path
 from tracelens.analysis.verdict.summary import Summary
-from tracelens.report.assembly import Sheet, by_title
+from tracelens.report.assembly import Sheet
 from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.charts.page_charts import color_classes
 from tracelens.report.html import page_sections as sections
-from tracelens.report.html.page import asset
+from tracelens.report.html.frame import asset
 
 #: What the page's style sheet says of the whole document; in a notebook it holds for our part alone.
 _WHOLE_DOCUMENT = re.compile(r"^(\s*)(?::root(?::not\(\[data-print\]\))?|body)(?= \{)", re.MULTILINE)
@@ -23,7 +22,7 @@ def notebook_html(summary: Summary, sheets: Sequence[Sheet]) -> str:
     made = (
         sections.verdict(summary),
         sections.look_here_first(summary),
-        sections.where_time_goes(summary, colors, by_title(sheets, critical_path.TITLE)),
+        sections.where_time_goes(summary, colors, sheets),
     )
     own = _WHOLE_DOCUMENT.sub(r"\1&", asset("page.css"))
     style = Markup(f".tracelens {{ {own} .to-ops {{ display: none; }} }}")

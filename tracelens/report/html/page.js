@@ -94,10 +94,22 @@ class Table {
     this.input.addEventListener("input", () => { this.limit = FIRST_ROWS; this.update(); });
     this.copy = button("copy as Markdown", () => this.copied());
     place.prepend(this.input);
-    place.append(this.copy);
+    const boxes = this.columns.map((column, i) => this.chooser(column, i));
+    place.append(this.copy, make("details", { class: "chooser" }, make("summary", {}, "columns"), make("div", {}, ...boxes)));
     this.more = button("", () => { this.limit += MORE_ROWS; this.update(); });
     this.more.className = "more";
     this.element.parentNode.after(this.more);
+  }
+
+  chooser(column, i) {
+    const box = make("input", { type: "checkbox" });
+    box.checked = !column.hidden;
+    box.addEventListener("change", () => {
+      column.hidden = !box.checked;
+      this.heads[i].hidden = column.hidden;
+      this.update();
+    });
+    return make("label", {}, box, column.header);
   }
 
   filter(text) {
@@ -119,9 +131,10 @@ class Table {
     const rows = [];
     for (let i = 0; i < this.total; i++) if (this.haystack[i].includes(wanted)) rows.push(i);
     if (this.sorted !== null) {
-      const values = this.columns[this.sorted.column].values;
+      const { values, shown } = this.columns[this.sorted.column];
       const sign = this.sorted.ascending ? 1 : -1;
-      rows.sort((a, b) => compared(values[a], values[b], sign) || a - b);
+      const keys = shown || values;
+      rows.sort((a, b) => compared(keys[a], keys[b], sign) || a - b);
     }
     return rows;
   }
@@ -153,7 +166,10 @@ class Table {
     const isNumber = typeof value === "number" && column.decimals !== null;
     const text = value === null ? "" : isNumber ? shownNumber(value, column.decimals) : String(value);
     const cell = make("td", column.decimals === null ? {} : { class: "n" });
-    const content = text.length > LONG_TEXT ? make("div", { class: "clip", title: text }, text) : make("span", {}, text);
+    cell.hidden = column.hidden;
+    const shown = column.shown ? column.shown[i] : text;
+    const isCut = shown !== text || text.length > LONG_TEXT;
+    const content = isCut ? make("div", { class: "clip", title: text }, shown) : make("span", {}, text);
     if (at === 0 && this.explain) {
       const opener = button("▸", () => this.toggle(i));
       opener.className = "open";
@@ -207,10 +223,11 @@ class Table {
   markdown() {
     const cell = (text) => text.replace(/\\/g, "\\\\").replace(/\|/g, "\\|").replace(/</g, "&lt;").replace(/`/g, "\\`");
     const line = (cells) => "| " + cells.join(" | ") + " |";
-    const lines = [line(this.columns.map((column) => cell(column.header)))];
-    lines.push(line(this.columns.map((column) => (column.decimals === null ? "---" : "---:"))));
+    const columns = this.columns.filter((column) => !column.hidden);
+    const lines = [line(columns.map((column) => cell(column.header)))];
+    lines.push(line(columns.map((column) => (column.decimals === null ? "---" : "---:"))));
     for (const i of this.rows) {
-      lines.push(line(this.columns.map((column) => {
+      lines.push(line(columns.map((column) => {
         const value = column.values[i];
         if (value === null) return "";
         return typeof value === "number" && column.decimals !== null ? shownNumber(value, column.decimals) : cell(String(value));
@@ -293,6 +310,7 @@ function start(data) {
     pick.hasKernels = Boolean(tables.kernels);
     drawings.push(new Timeline(data.timeline, texts, data.short, colors, pick));
   }
+  if (data.drilldown) new Drill(data.drilldown, texts, data.short, colors, tables.ops);
   if (data.icicle) drawings.push(new Tree(data.icicle, texts, data.short, colors));
   let pending = 0;
   window.addEventListener("resize", () => {

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from os import PathLike
 from pathlib import Path
-from string import Template
 
 import orjson
 
@@ -28,20 +25,27 @@ from tracelens.analysis.sheets.ops import (
     op_overview,
     unified_perf_summary,
 )
-from tracelens.analysis.sheets.timeline import critical_path
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import whole_file
 from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
-from tracelens.report.charts.markup import Markup, joined, tag
+from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.charts.page_charts import color_classes
 from tracelens.report.html import page_sections as sections
-from tracelens.report.html.page_data import Pictures, Pool, explanations, icicle_data, timeline_data
+from tracelens.report.html.frame import asset, framed
+from tracelens.report.html.page_data import (
+    Pictures,
+    Pool,
+    drilldown_data,
+    explanations,
+    icicle_data,
+    timeline_data,
+)
 from tracelens.report.html.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
 
 #: Largest page, in bytes; one that would be larger is written with fewer rows, rectangles and nodes.
 MAX_BYTES = 1_500_000
 #: What runs in the page, in this order.
-SCRIPTS = ("page.js", "timeline.js", "tree.js")
+SCRIPTS = ("page.js", "timeline.js", "tree.js", "drill.js")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +97,9 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: L
     colors = color_classes([row.name for row in summary.categories])
     body = _sections(summary, sheets, tables, pictures, colors)
     body[-1:-1] = _added_sections(added, tables)
-    script, style = "\n".join(map(asset, SCRIPTS)), asset("page.css")
-    page = Template(asset("page.html")).substitute(
-        policy=_policy(script, style),
-        title=joined(f"{summary.input.file} · trace report"),
-        style=style,
-        contents=tag("nav", [tag("a", title, href=f"#{key}") for key, title, _ in body], aria_label="Sections"),
-        sections=joined(section for _, _, section in body),
-        data=_packed(_data(summary, tables, pictures, ops, colors)),
-        script=script,
-    )
-    return page.encode()
+    script = "\n".join(map(asset, SCRIPTS))
+    data = _packed(_data(summary, tables, pictures, ops, colors))
+    return framed(f"{summary.input.file} · trace report", body, script=script, data=data)
 
 
 def _overview(ops: Sheet | None) -> Sheet | None:
@@ -125,10 +121,16 @@ def _sections(
     made = (
         ("verdict", "Verdict", sections.verdict(summary)),
         ("first", "Look here first", sections.look_here_first(summary)),
-        ("time", "Where time goes", sections.where_time_goes(summary, colors, by_title(sheets, critical_path.TITLE))),
+        ("time", "Where time goes", sections.where_time_goes(summary, colors, sheets)),
+        ("drill", "Drill down", sections.drill(pictures.drilldown)),
         ("roofline", "Roofline", sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
         ("timeline", "Timeline", sections.timeline(pictures.steps)),
         ("tree", "Tree", sections.tree(pictures.icicle)),
+        (
+            "memory",
+            "Memory",
+            sections.memory_over_time(sheets),
+        ),
         ("section-ops", "Ops", sections.table("Ops", tables.get("ops"), sections.OPS_TEXT)),
         ("section-kernels", "Kernels", sections.table("Kernels", tables.get("kernels"), sections.KERNELS_TEXT)),
         (
@@ -169,9 +171,13 @@ def _data(
     if ops is not None and "ops" in tables:
         data["explanations"] = explanations(ops, len(tables["ops"].rows), summary.device, pool)
     named: set[int] = set()
+    rows = len(tables["ops"].rows) if "ops" in tables else 0
+    if pictures.drilldown is not None and pictures.analysis is not None:
+        leaves = drilldown_data(pictures.drilldown, pictures.analysis.trace.table.names, rows, pool)
+        data["drilldown"] = leaves
+        named.update(leaves["kernel"])
     if pictures.steps and pictures.analysis is not None:
-        rows = len(tables["ops"].rows) if "ops" in tables else 0
-        steps = data["timeline"] = timeline_data(pictures.steps, pictures.analysis, rows, pool)
+        steps = data["timeline"] = timeline_data(pictures.steps, pictures.analysis, rows, pictures.lines, pool)
         named.update(at for step in steps for key in ("name", "op") for at in step[key])
     if pictures.icicle is not None:
         tree = data["icicle"] = icicle_data(pictures.icicle, pool)
@@ -184,20 +190,3 @@ def _data(
 def _packed(data: dict[str, object]) -> str:
     """As gzip in base64; without a date, so the same data gives the same text."""
     return base64.b64encode(gzip.compress(orjson.dumps(data), 9, mtime=0)).decode()
-
-
-def _policy(script: str, style: str) -> str:
-    """The Content-Security-Policy: nothing is loaded, and of what stands in the page only ours runs."""
-    return (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def asset(name: str) -> str:
-    """A file that stands beside this module."""
-    return resources.files("tracelens.report").joinpath("html", name).read_text(encoding="utf-8")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import Labels
 from tracelens.analysis.idle.idle_time import CAUSES
+from tracelens.analysis.page.drilldown import Drilldown, drilldown
 from tracelens.analysis.page.host_lanes import HostLanes
 from tracelens.analysis.page.icicle import Icicle, icicle
 from tracelens.analysis.page.roofs import Roofs, roofs
@@ -35,18 +36,29 @@ class Pictures:
     roofs: Roofs | None = None
     steps: tuple[StepTimeline, ...] = ()
     icicle: Icicle | None = None
+    lines: Labels | None = None
+    drilldown: Drilldown | None = None
 
     @classmethod
     def of(cls, result: Analyzed, *, max_rects: int, max_nodes: int) -> Pictures:
         """The pictures of an analyzed trace; none for frames without a trace."""
         if not isinstance(result, Analysis):
             return cls()
+        lines = (
+            lines_of_events(result.trace.table, result.trace.tree, result.activity) if len(result.activity) else None
+        )
         return cls(
             analysis=result,
+            lines=lines,
+            drilldown=drilldown(result, lines, max_leaves=max_nodes),
             roofs=roofs(result),
             steps=tuple(step_timelines(result, max_rects=max_rects)),
             icicle=icicle(result, max_nodes=max_nodes),
         )
+
+
+#: What stands for the line of work without recorded frames of its own.
+NO_LINE = "(no Python frames of the program)"
 
 
 class Pool:
@@ -75,12 +87,13 @@ class Pool:
         return {str(at): form for at, form in forms if form != self.texts[at]}
 
 
-def timeline_data(steps: Sequence[StepTimeline], analysis: Analysis, rows: int, pool: Pool) -> list[dict[str, Any]]:
+def timeline_data(
+    steps: Sequence[StepTimeline], analysis: Analysis, rows: int, lines: Labels | None, pool: Pool
+) -> list[dict[str, Any]]:
     """Of each step columns over the boxes, the threads' before the streams'; times in ns from the step's start.
 
     ``row``: of the table of ops, which has so many; ``from``: the box that a device event was launched in.
     """
-    lines = lines_of_events(analysis.trace.table, analysis.trace.tree, analysis.activity)
     return [_step_data(drawn, analysis, rows, lines, pool) for drawn in steps]
 
 
@@ -153,6 +166,20 @@ def lane_labels(lanes: Sequence[Lane]) -> list[str]:
     """What a lane is called; the device is named only where there are several."""
     several = len({lane.device for lane in lanes}) > 1
     return [f"{f'device {lane.device} ' if several else ''}stream {lane.stream}" for lane in lanes]
+
+
+def drilldown_data(drawn: Drilldown, names: Sequence[str], rows: int, pool: Pool) -> dict[str, Any]:
+    """Columns over the leaves; ``op`` is a row of the table of ops, which has so many, -1 for others."""
+    line = drawn.line
+    return {
+        "category": pool.names(drawn.category.texts, drawn.category.code),
+        "op": np.where(drawn.row < rows, drawn.row, -1).tolist(),
+        "kernel": pool.names(names, drawn.kernel),
+        "line": None if line is None else pool.names([text or NO_LINE for text in line.texts], line.code),
+        "time": drawn.time_ns.tolist(),
+        "count": drawn.count.tolist(),
+        "rest": drawn.left_out_ns,
+    }
 
 
 def icicle_data(tree: Icicle, pool: Pool) -> dict[str, Any]:

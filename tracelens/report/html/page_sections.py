@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
+from tracelens.analysis.page.drilldown import Drilldown
 from tracelens.analysis.page.host_lanes import MAX_LEVELS
 from tracelens.analysis.page.icicle import Icicle
 from tracelens.analysis.page.roofs import Roofs
 from tracelens.analysis.page.step_timeline import StepTimeline
-from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.sheets.ops import headroom, unified_perf_summary
+from tracelens.analysis.sheets.timeline import critical_path
 from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
-from tracelens.report.assembly import Sheet
+from tracelens.report.assembly import Sheet, by_title
 from tracelens.report.cells import plain_values
+from tracelens.report.charts.headroom_chart import headroom_chart
 from tracelens.report.charts.markup import Content, Markup, joined, tag
+from tracelens.report.charts.memory_chart import memory_chart
 from tracelens.report.charts.page_charts import REST, Part, Point, legend, marker_shapes, roofline_chart, stacked_bar
 from tracelens.report.figures import (
     bound_text,
@@ -55,6 +59,10 @@ _PATH_TEXT = (
     "The critical path: the longest chain of host work, launches and kernels that led to the end of the typical step, "
     "or of the window without steps. Time in which the device was idle is on it, by the causes above; where the chain "
     "only waited while the device was busy is not."
+)
+_HEADROOM_TEXT = (
+    "Headroom: what each category would take less if its calls of known work ran at what can be achieved on such a "
+    "device, and if the device were never idle; the sheet headroom has the figures."
 )
 CPU_TEXT = "CPU ops by distinct call. Self time leaves out the ops called on the same thread."
 
@@ -184,25 +192,28 @@ def _notice_line(summary: Summary) -> Markup | None:
     return tag("ul", items, class_="notices")
 
 
-def where_time_goes(summary: Summary, colors: Mapping[str, str], path: Sheet | None = None) -> Markup | None:
-    """The window and the categories as bars, the categories, idle causes and the critical ``path`` as tables."""
+def where_time_goes(summary: Summary, colors: Mapping[str, str], sheets: Sequence[Sheet] = ()) -> Markup | None:
+    """The window and the categories as bars, the categories, headroom, idle causes and the critical path as tables."""
     if not summary.categories and summary.busy is None:
         return None
     per = "per step" if summary.steps else "in the window"
     unit = "device" if summary.busy is not None else "CPU"
+    path, whole = by_title(sheets, critical_path.TITLE), "step" if summary.steps else "window"
     return joined(
         tag("h2", "Where time goes"),
         _window_bar(summary),
         _category_bar(summary.categories, colors, unit) if summary.categories else None,
         _category_table(summary, colors, per, unit) if summary.categories else None,
+        _waterfall(by_title(sheets, headroom.TITLE), whole),
         _idle_table(summary),
-        _path_table(path, "step" if summary.steps else "window"),
+        _path_table(path, whole),
         _how(
             _WINDOW_TEXT if summary.busy is not None else None,
             f"The bar: {unit} time of each category over that of all. The table: the time in which something of the "
             "category ran; with what several did at the same time, and idle time, it adds up.",
             "Rates are over the time of the category's kernels: TB/s of device memory, counted once per operand, GB/s "
             "of links and PCIe, waiting included. Of roofline: estimated over measured time.",
+            _HEADROOM_TEXT if by_title(sheets, headroom.TITLE) is not None else None,
             _IDLE_TEXT if summary.busy is not None and summary.busy.idle_causes else None,
             _PATH_TEXT if path is not None else None,
         ),
@@ -254,6 +265,17 @@ def _idle_table(summary: Summary) -> Markup | None:
     return _small_table("Why the GPU was idle", ("cause", per, "% of the window"), rows)
 
 
+def _waterfall(sheet: Sheet | None, whole: str) -> Markup | None:
+    if sheet is None:
+        return None
+    columns = [plain_values(sheet.frame[key]) for key in ("category", "own_ms", "achievable_ms", "roofline_ms")]
+    rows = [
+        (str(name), float(own or 0), float(best or 0), float(least or 0))
+        for name, own, best, least in zip(*columns, strict=True)
+    ]
+    return headroom_chart(rows, whole)
+
+
 def _path_table(path: Sheet | None, whole: str) -> Markup | None:
     if path is None:
         return None
@@ -273,7 +295,7 @@ def _small_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, .
     ]
     head = [tag("th", text, scope="col", class_="n" if i else None) for i, text in enumerate(heads)]
     table = tag("table", tag("thead", tag("tr", head)), tag("tbody", cells), class_="categories")
-    return joined(tag("h3", title), tag("div", table, class_="scroll"))
+    return joined(tag("h3", title), tag("div", table, class_="scroll", tabindex="0"))
 
 
 def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit: str) -> Markup:
@@ -286,7 +308,10 @@ def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit:
     ]
     heads = [tag("th", text, scope="col", class_=None if text in ("category", "bound by") else "n") for text in head]
     return tag(
-        "div", tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="categories"), class_="scroll"
+        "div",
+        tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="categories"),
+        class_="scroll",
+        tabindex="0",
     )
 
 
@@ -365,7 +390,7 @@ def look_here_first(summary: Summary) -> Markup | None:
     return joined(
         tag("h2", f"Look here first{counts_of(summary)}"),
         _unseen(summary.unseen),
-        tag("div", table, class_="scroll") if items else None,
+        tag("div", table, class_="scroll", tabindex="0") if items else None,
         _how(
             "No moment of the step is in two findings, so their gains add up to at most the step. A gain is what comes "
             "out in the end if the host launches no sooner than it did; at most: if it keeps up, or an op reaches its "
@@ -392,7 +417,7 @@ def roofline(
             f"{count} with both FLOPs and bytes known; the area of a mark is its share of device time. Select a mark "
             f"to go to its row below.{no_roofs}",
         ),
-        tag("div", roofline_chart(points, roofs, colors), class_="wide"),
+        tag("div", roofline_chart(points, roofs, colors), class_="wide", tabindex="0"),
         legend([(name, colors[name]) for name in used[:_LEGEND]], shapes),
         _how(
             "Across: FLOPs over HBM bytes of one call, both from the recorded shapes and types. Up: FLOPs over the "
@@ -472,6 +497,37 @@ def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
     )
 
 
+def drill(drawn: Drilldown | None) -> Markup | None:
+    """Room for the way from a category down to a line of Python; the script draws it."""
+    if drawn is None:
+        return None
+    last = (
+        "line of Python" if drawn.line is not None else "and no further: Python frames were not recorded (with_stack)"
+    )
+    return joined(
+        tag("h2", "Drill down"),
+        tag("p", f"Device time by category, then op, kernel, {last}. Select a name to open it."),
+        _drawing("drill"),
+        _how("Summed durations of the device events of the window; the row of an op has its rates and its roofline."),
+    )
+
+
+def memory_over_time(sheets: Sequence[Sheet]) -> Markup | None:
+    """A chart per device of what its allocator handed out."""
+    summary, timeline = by_title(sheets, "memory"), by_title(sheets, "memory_timeline")
+    if summary is None or timeline is None:
+        return None
+    charts: list[Content] = []
+    for device, op in zip(*(plain_values(summary.frame[key]) for key in ("device", "peak_op")), strict=True):
+        part = timeline.frame[timeline.frame["device"] == device]
+        if not len(part):
+            continue
+        chart = memory_chart(part["time_us"].tolist(), part["allocated_mb"].tolist(), None if op is None else str(op))
+        charts.append(tag("figure", tag("figcaption", str(device)), tag("div", chart, class_="wide", tabindex="0")))
+    text = "What the allocators handed out over the recording; named is the op that was open at the peak."
+    return joined(tag("h2", "Memory"), tag("p", text), *charts) if charts else None
+
+
 def tree(drawn: Icicle | None) -> Markup | None:
     """Room for the tree; the script draws it."""
     if drawn is None:
@@ -488,6 +544,7 @@ def tree(drawn: Icicle | None) -> Markup | None:
         _how(
             f"The width of a box is its share {of}; equal paths are added up over the window.",
             "Backward ops run on a thread without module frames: they are below the module of their forward op.",
+            "Modules of one class in the same place are one box: DecoderLayer x24 stands for 24 of them.",
         ),
     )
 
@@ -551,7 +608,9 @@ def health(summary: Summary) -> Markup:
             tag("th", text, scope="col", class_="n" if text == "value" else None)
             for text in ("figure", "value", "unit", "source")
         ]
-        pieces.append(tag("div", tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows)), class_="scroll"))
+        pieces.append(
+            tag("div", tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows)), class_="scroll", tabindex="0")
+        )
     return joined(*pieces)
 
 

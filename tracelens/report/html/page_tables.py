@@ -10,6 +10,7 @@ from tracelens.files.safe_text import terminal_text
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_value, plain_values
 from tracelens.report.charts.markup import Markup, joined, tag
+from tracelens.report.readable_names import short_kernel_name
 from tracelens.schema import Column
 
 #: Rows that stand in the page itself, readable without the script.
@@ -20,11 +21,16 @@ MAX_TEXT = 500
 LONG_TEXT = 40
 #: Digits that numbers keep in the data; shown are fewer.
 _DIGITS = 6
+#: The column whose texts are shown in a readable form.
+_NAMES = "kernel_name"
 
 OPS = (
     "name", "category", "shapes", "operation_count", "kernel_ms", "percent", "tflops_s_mean", "hbm_tb_s_mean",
-    "effective_interconnect_tb_s_mean", "bound", "percent_of_roofline_mean", "above_roofline_ms",
+    "effective_interconnect_tb_s_mean", "bound", "percent_of_roofline_mean", "above_roofline_ms", "kernel_us_mean",
+    "module", "line",
 )  # fmt: skip
+#: Columns that a reader has to ask for.
+HIDDEN = {"ops": ("kernel_us_mean", "module", "line"), "kernels": ("kernel_us_min", "kernel_us_max")}
 KERNELS = (
     "kernel_name", "parent_category", "parent_op", "stream", "kernel_us_count", "kernel_us_sum", "percent_of_kernels",
     "kernel_us_mean", "kernel_us_min", "kernel_us_max",
@@ -59,6 +65,8 @@ class PageTable:
                     "decimals": None if column.is_text else _decimals(column),
                     "share": column.look == "share",
                     "limit": column.look == "of_limit",
+                    "hidden": self._is_hidden(column),
+                    "shown": [short_kernel_name(str(value)) for value in cells] if column.key == _NAMES else None,
                     "values": [_compact(value) for value in cells],
                 }
                 for column, cells in zip(self.columns, values, strict=True)
@@ -69,19 +77,22 @@ class PageTable:
         """The table with its first rows."""
         head = [
             tag("th", tag("button", _breakable(column.header), type="button"), title=column.note or None, scope="col",
-                class_=None if column.is_text else "n")
+                class_=None if column.is_text else "n", hidden="" if self._is_hidden(column) else None)
             for column in self.columns
         ]  # fmt: skip
         rows = [
             tag(
                 "tr",
-                [_cell(column, value) for column, value in zip(self.columns, row, strict=True)],
+                [_cell(c, value, is_hidden=self._is_hidden(c)) for c, value in zip(self.columns, row, strict=True)],
                 id=f"{self.key}-{i}",
             )
             for i, row in enumerate(self.rows[:STATIC_ROWS])
         ]
         table = tag("table", tag("thead", tag("tr", head)), tag("tbody", rows), id=self.key)
-        return tag("div", table, class_="scroll", tabindex="0")
+        return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=f"Table {self.sheet}")
+
+    def _is_hidden(self, column: Column) -> bool:
+        return column.key in HIDDEN.get(self.key, ())
 
 
 def page_table(key: str, sheet: Sheet | None, keys: Iterable[str], max_rows: int) -> PageTable | None:
@@ -120,11 +131,14 @@ def _shown_values(column: Column, values: Any) -> list[Value]:
     return [shown_text(value) if isinstance(value, str) else value for value in plain]
 
 
-def _cell(column: Column, value: Value) -> Markup:
+def _cell(column: Column, value: Value, *, is_hidden: bool = False) -> Markup:
+    hidden = "" if is_hidden else None
     if column.is_text or isinstance(value, str):
         text = "" if value is None else str(value)
-        return tag("td", tag("div", text, class_="clip", title=text) if len(text) > LONG_TEXT else text)
-    return tag("td", "" if value is None else shown_number(value, _decimals(column)), class_="n")
+        shown = short_kernel_name(text) if column.key == _NAMES else text
+        is_cut = shown != text or len(text) > LONG_TEXT
+        return tag("td", tag("div", shown, class_="clip", title=text) if is_cut else text, hidden=hidden)
+    return tag("td", "" if value is None else shown_number(value, _decimals(column)), class_="n", hidden=hidden)
 
 
 def _breakable(header: str) -> Markup:

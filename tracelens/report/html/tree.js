@@ -4,20 +4,52 @@ const ROW = 22;
 
 class Tree {
   constructor(data, texts, short, colors) {
-    this.data = data;
+    this.upright = this.data = data;
+    this.wanted = "";
     this.texts = texts;
     this.short = short;
     this.colors = colors;
-    this.children = data.parent.map(() => []);
-    data.parent.forEach((parent, i) => { if (parent >= 0) this.children[parent].push(i); });
+    this.children = children(data);
     this.focus = 0;
     const { place, controls, width } = drawing("icicle");
     this.width = width;
     this.crumbs = make("span", { class: "crumbs" });
-    controls.append(button("up", () => this.zoom(data.parent[this.focus])), button("whole", () => this.zoom(0)), this.crumbs);
+    controls.append(button("up", () => this.zoom(this.data.parent[this.focus])), button("whole", () => this.zoom(0)), this.turner(), this.searcher(), this.found = make("span", { class: "count", "aria-live": "polite" }), this.crumbs);
     this.svg = draw("svg", { role: "group", "aria-label": "Tree: time by module, op and kernel" });
     place.append(this.svg);
     this.render();
+  }
+
+  // The other way round: what ran on top, below it who asked for it.
+  turner() {
+    const box = make("input", { type: "checkbox" });
+    box.addEventListener("change", () => {
+      this.data = box.checked ? inverted(this.upright) : this.upright;
+      this.children = children(this.data);
+      this.zoom(0);
+    });
+    return make("label", { class: "count" }, box, " inverted");
+  }
+
+  searcher() {
+    const input = make("input", { type: "search", placeholder: "search the tree …", "aria-label": "Search the tree" });
+    input.addEventListener("input", () => { this.wanted = input.value.trim().toLowerCase(); this.render(); });
+    return input;
+  }
+
+  matches(i) { return this.texts[this.data.name[i]].toLowerCase().includes(this.wanted); }
+
+  // Time at or below boxes that match, each counted once.
+  timeFound() {
+    const { data } = this;
+    const covered = data.parent.map((parent, i) => this.matches(i));
+    let time = 0;
+    data.parent.forEach((parent, i) => {
+      const above = parent >= 0 && covered[parent];
+      if (covered[i] && !above) time += data.time[i];
+      covered[i] = covered[i] || above;
+    });
+    return time;
   }
 
   zoom(i) {
@@ -51,6 +83,7 @@ class Tree {
     place(this.focus, 0, width, 0);
     this.svg.setAttribute("viewBox", "0 0 " + width + " " + (deepest + 1) * ROW);
     this.svg.replaceChildren(...drawn);
+    this.found.textContent = this.wanted ? shownShare(this.timeFound() / data.time[0]) + " of all" : "";
     this.crumbs.textContent = this.path(this.focus).join(" › ");
   }
 
@@ -61,6 +94,7 @@ class Tree {
     const y = level * ROW;
     const box = draw("rect", { class: "hit " + color, x: left, y, width: right - left, height: ROW - 1 });
     if (right - left < 3) box.style.strokeWidth = "0";
+    if (this.wanted && !this.matches(i)) box.style.opacity = "0.25";
     withTip(box, () => this.describe(i));
     box.addEventListener("click", () => this.zoom(i === this.focus ? data.parent[i] : i));
     const label = fitted((this.short[data.name[i]] || texts[data.name[i]]).replace(PREFIX, ""), right - left);
@@ -84,3 +118,40 @@ class Tree {
   }
 }
 
+function children(data) {
+  const found = data.parent.map(() => []);
+  data.parent.forEach((parent, i) => { if (parent >= 0) found[parent].push(i); });
+  return found;
+}
+
+// Nodes by what has time of its own, with the paths to it turned round; parents before children.
+function inverted(data) {
+  const own = data.time.slice();
+  data.parent.forEach((parent, i) => { if (parent >= 0) own[parent] -= data.time[i]; });
+  const made = { parent: [-1], name: [data.name[0]], kind: ["all"], time: [0], calls: [1], category: [-1] };
+  const known = new Map();
+  own.forEach((time, leaf) => {
+    if (time <= 0 || leaf === 0) return;
+    made.time[0] += time;
+    let at = 0;
+    for (let i = leaf; i > 0; i = data.parent[i]) {
+      const key = at + ":" + data.name[i];
+      if (!known.has(key)) {
+        known.set(key, made.parent.length);
+        made.parent.push(at);
+        for (const column of ["name", "kind", "category"]) made[column].push(data[column][i]);
+        made.time.push(0);
+        made.calls.push(0);
+      }
+      at = known.get(key);
+      made.time[at] += time;
+      made.calls[at] += data.calls[leaf];
+    }
+  });
+  const order = made.time.map((_, i) => i).sort((a, b) => made.time[b] - made.time[a] || a - b);
+  const place = new Map(order.map((old, i) => [old, i]));
+  const sorted = {};
+  for (const [key, values] of Object.entries(made)) sorted[key] = order.map((old) => values[old]);
+  sorted.parent = sorted.parent.map((parent) => (parent < 0 ? -1 : place.get(parent)));
+  return sorted;
+}

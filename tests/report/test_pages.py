@@ -1,0 +1,89 @@
+"""Pages of other answers than a report."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+import pytest
+
+import tracelens
+from tracelens.report.charts.headroom_chart import headroom_chart
+from tracelens.report.charts.line_chart import line_chart
+from tracelens.report.charts.memory_chart import memory_chart
+from tracelens.report.html.frame import framed
+from tracelens.report.pages.parts import head, heat_map, section, table
+from tracelens.report.pages.ranks_page import ranks_page
+from tracelens.report.pages.serving_page import served_page
+from tracelens.report.pages.step_page import step_page
+
+
+def test_a_page_without_data_runs_no_script_and_loads_nothing():
+    content = framed("<b>", [head("<i>", ["x"], [("What", "1 ms", "below")])]).decode()
+    assert "<script" not in content
+    assert "script-src" not in content
+    assert "default-src 'none'" in content
+    assert "&lt;b&gt;" in content
+    assert "<i>" not in content
+
+
+def test_a_table_says_how_many_rows_it_left_out_and_shows_unknown_as_empty():
+    text = table(pd.DataFrame({"name": ["a"] * 300, "ms": [1.5, None] * 150}), "rows")
+    assert "The first 200 of 300 rows." in text
+    assert '<td class="n">1.5</td>' in text
+    assert '<td class="n"></td>' in text
+
+
+def test_cells_of_a_heat_map_have_their_figures():
+    text = heat_map(["rank 0"], ["allreduce", "dispatch"], [[10.0, None]], "µs")
+    assert '<td class="n heat5">10</td>' in text
+    assert '<td class="n heat0"></td>' in text
+
+
+def test_the_waterfall_ends_at_what_the_bars_leave():
+    """10 ms less 3 of GEMM and 1 of idle are 6."""
+    text = headroom_chart([("GEMM", 7.0, 4.0, 3.5), ("idle", 1.0, 0.0, 0.0), ("other", 2.0, 2.0, 2.0)], "step")
+    figures = [float(each) for each in re.findall(r"([\d.]+) ms", re.sub("<[^>]*>", " ", text).replace("−", "-"))]
+    assert figures == [10, 3, 1, 6, 5.5]
+
+
+def test_the_peak_of_memory_is_named():
+    assert "peak 40.0 MB in aten::mm" in memory_chart([0.0, 1000.0, 2000.0], [10.0, 40.0, 5.0], "aten::mm")
+
+
+def test_every_point_of_a_short_line_says_its_figures():
+    text = line_chart({"p99": [(1.0, 20.0), (2.0, 30.0)]}, "rate", "ms")
+    assert "p99: 30 at 2" in text
+
+
+def test_the_page_of_ranks_names_who_is_late():
+    late = pd.DataFrame({"rank": [3, 0], "cost_us": [2500.0, 10.0]})
+    calls = pd.DataFrame(
+        {"rank": [0, 3], "collective": ["allreduce"] * 2, "duration_us": [5.0, 6.0], "wait_us": [4.0, 0.0]}
+    )
+    text = ranks_page("job", [], {"straggler_summary": late, "nccl_long": calls}, ["a note"]).decode()
+    assert "2.500 ms" in text
+    assert "waiting for others" in text
+    assert "a note" in text
+
+
+def test_a_projected_step_has_a_page_with_its_figures():
+    found = tracelens.project("llama3-8b", "dgx-h100", gpus=8, tp=8)
+    text = step_page(found).decode()
+    assert f"{found.projection.step_us / 1e6:,.3f} s" in text
+    for name in found.projection.breakdown_us:
+        assert name in text
+
+
+def test_a_served_load_has_a_page_with_its_latencies():
+    found = tracelens.serve("llama3-8b", "h100", rate=2, requests=8)
+    text = served_page(found).decode()
+    assert f"{found.summary['ttft_p99_ms']:,.4g} ms" in text
+    assert text.count("<section") == text.count("</section>") >= 3
+
+
+@pytest.mark.parametrize("key", ["a", "b"])
+def test_sections_are_linked(key):
+    content = framed("t", [section(key, "Title", "text")]).decode()
+    assert f'href="#{key}"' in content
+    assert f'<section id="{key}">' in content

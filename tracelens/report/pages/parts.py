@@ -1,0 +1,94 @@
+"""What the pages are put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tracelens.report.cells import plain_values
+from tracelens.report.charts.markup import Content, Markup, joined, tag
+from tracelens.report.html.frame import Section
+from tracelens.report.html.page_tables import shown_text
+from tracelens.report.readable_names import short_kernel_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Rows of a table; the files of the answer have them all.
+MAX_ROWS = 200
+
+
+def head(title: str, facts: Iterable[str], tiles: Iterable[tuple[str, str, str]], notes: Iterable[str] = ()) -> Section:
+    """What was asked and the figures that answer: ``tiles`` are (what, figure, below it)."""
+    made = [
+        tag("div", tag("span", what, class_="what"), tag("strong", figure), tag("span", below), class_="tile plain")
+        for what, figure, below in tiles
+    ]
+    said = [tag("li", shown_text(note)) for note in notes]
+    content = joined(
+        tag("h1", shown_text(title)),
+        tag("ul", [tag("li", shown_text(fact)) for fact in facts], class_="facts"),
+        tag("div", made, class_="tiles"),
+        tag("ul", said, class_="notices") if said else None,
+    )
+    return "verdict", "Verdict", tag("section", content, id="verdict")
+
+
+def section(key: str, title: str, *content: Content) -> Section:
+    """A section with its heading."""
+    return key, title, tag("section", tag("h2", title), *content, id=key)
+
+
+def picture(svg: Markup) -> Markup:
+    """A chart that scrolls where the window is narrow."""
+    return tag("div", svg, class_="wide picture", tabindex="0")
+
+
+def table(frame: pd.DataFrame, label: str) -> Markup:
+    """The first rows of a frame under its column names."""
+    shown = frame.head(MAX_ROWS)
+    columns = [plain_values(shown[name]) for name in shown.columns]
+    is_number = [all(isinstance(value, int | float | None) for value in values) for values in columns]
+    heads = [
+        tag("th", str(name), scope="col", class_="n" if right else None)
+        for name, right in zip(shown.columns, is_number, strict=True)
+    ]
+    rows = [
+        tag("tr", [_cell(value, right) for value, right in zip(row, is_number, strict=True)])
+        for row in zip(*columns, strict=True)
+    ]
+    more = f"The first {MAX_ROWS} of {len(frame):,} rows." if len(frame) > MAX_ROWS else None
+    made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="figures")
+    box = tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=label)
+    return joined(box, tag("p", more) if more else None)
+
+
+def _cell(value: object, right: bool) -> Markup:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return tag("td", "" if value is None else shown_text(str(value)), class_="n" if right else None)
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return tag("td", text, class_="n")
+
+
+def _column_head(name: str) -> Markup:
+    return tag("th", short_kernel_name(name), scope="col", class_="n", title=name)
+
+
+def heat_map(
+    rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]], unit: str
+) -> Markup:
+    """A table whose cells are the darker the larger their figures, which stand in them."""
+    top = max((value for row in values for value in row if value is not None), default=0.0) or 1.0
+    heads = [tag("th", "", scope="col"), *(_column_head(name) for name in columns)]
+    lines = []
+    for name, row in zip(rows, values, strict=True):
+        cells = [tag("th", name, scope="row")]
+        for value in row:
+            level = 0 if value is None else round(5 * max(value, 0.0) / top)
+            cells.append(tag("td", "" if value is None else f"{value:,.3g}", class_=f"n heat{level}"))
+        lines.append(tag("tr", cells))
+    made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", lines), class_="heat")
+    return joined(
+        tag("p", f"{unit}; the darkest cell is {top:,.4g}."),
+        tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=unit),
+    )
