@@ -6,7 +6,7 @@ import contextlib
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -24,12 +24,17 @@ Edit: TypeAlias = Callable[[int, dict[str, Any]], dict[str, Any] | None]
 
 
 def rewrite(
-    table: TraceTable, path: str | os.PathLike[str], edit: Edit, metadata: Mapping[str, Any] | None = None
+    table: TraceTable,
+    path: str | os.PathLike[str],
+    edit: Edit,
+    metadata: Mapping[str, Any] | None = None,
+    added: Iterable[Mapping[str, Any]] = (),
 ) -> int:
     """Writes the events to ``path`` (gzip when it ends in ``.gz``), whole or not at all; returns how many.
 
     In file order, a matched ``B``/``E`` pair as the complete event it stands for. ``metadata``: what stands round the
-    events, by default as recorded. OutputError when the file cannot be written.
+    events, by default as recorded; ``added``: events after those of the file. OutputError when the
+    file cannot be written.
     """
     target, written = Path(path), 0
     around = table.metadata if metadata is None else metadata
@@ -44,6 +49,9 @@ def rewrite(
             if made is not None:
                 sink.write((b",\n" if written else b"\n") + _json(made))
                 written += 1
+        for each in added:
+            sink.write((b",\n" if written else b"\n") + _json(each))
+            written += 1
         sink.write(b"\n]}\n")
     return written
 

@@ -1,0 +1,42 @@
+"""Write a trace for Perfetto with achieved rates, bounds and findings as tracks.
+
+Each kernel gets its category, its rates and its share of the roofline as arguments; rates are counters, findings
+a track each. Open the file at https://ui.perfetto.dev ("Open trace file"): it stays on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+
+from tracelens.cli import refuse_input
+from tracelens.files.say import say
+from tracelens.option_fields import add_options, option, options_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfettoCommand:
+    """What is read, and where the result goes."""
+
+    trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
+    output: Path = option(
+        "file to write, .json or .json.gz", MISSING, kind=Path, metavar="FILE", flags=("-o", "--output")
+    )
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, PerfettoCommand)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tracelens.analysis.analyze import analyze
+    from tracelens.analysis.loaded_trace import load
+    from tracelens.analysis.options import Options
+    from tracelens.excerpts.perfetto import write_perfetto
+
+    asked = options_of(PerfettoCommand, args)
+    refuse_input(asked.output, [asked.trace])
+    say(f" {write_perfetto(analyze(load(asked.trace), Options()), asked.output):,} events")
+    say(f" wrote {asked.output}: open it at https://ui.perfetto.dev, from where nothing is sent")
+    return 0
