@@ -14,7 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 TRACE = ROOT / "example_traces" / "moe_ep8" / "rank0.json.gz"
 #: Name -> (first section shown, width, height), in CSS pixels.
-SHOTS = {"report_page": ("verdict", 1200, 1130), "report_ops": ("section-ops", 1200, 620)}
+SHOTS = {
+    "report_page": ("verdict", 1200, 1130), "report_ops": ("section-ops", 1200, 620),
+    "report_timeline": ("timeline", 1200, 640), "report_drill": ("drill", 1200, 560),
+}  # fmt: skip
 
 
 def main() -> int:
@@ -34,7 +37,8 @@ def main() -> int:
             target = PICTURES / f"{name}.png"
             subprocess.run(
                 [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                 "--force-device-scale-factor=1", f"--window-size={width},{height}", f"--screenshot={target}",
+                 "--force-device-scale-factor=1", "--virtual-time-budget=4000",
+                 f"--window-size={width},{height}", f"--screenshot={target}",
                  shown.as_uri()],
                 check=True, capture_output=True,
             )  # fmt: skip

@@ -275,7 +275,9 @@ def test_what_can_be_used_has_a_name_and_marks_are_not_told_by_color_alone(page)
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser, written, mode):
     """Needs axe-core, which comes with the package axe-core-python."""
-    package = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed (pip install axe-core-python)")
+    package = pytest.importorskip(
+        "axe_core_python", reason="axe-core-python is not installed (pip install axe-core-python)"
+    )
     script = Path(package.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
     browser.call("Page.setBypassCSP", enabled=True)
