@@ -203,7 +203,7 @@ def plain_periods(windows: list[tuple[int, int]], events: Any) -> list[tuple[int
 
 
 @given(STEPS, EVENTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_periods_and_owners_equal_those_of_a_plain_loop(steps, events):
     windows, trace = built(steps, events, [])
     times, owner = times_of(trace), owners(windows, events)
@@ -223,7 +223,7 @@ def test_periods_and_owners_equal_those_of_a_plain_loop(steps, events):
 
 
 @given(STEPS, EVENTS, WAITS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_step_is_busy_for_longer_than_it_lasts(steps, events, waits):
     """And what is left out is idle time between the bounds of the first step."""
     windows, trace = built(steps, events, waits)
