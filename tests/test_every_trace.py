@@ -8,10 +8,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,15 @@ UNLINKED = {
     "more/torchrec_pr1460/sst_long_a2a_optimizer_5_qcomm_runA/rank2.pt.trace.json.gz": 72,
     "more/torchrec_pr1460/sst_long_a2a_optimizer_5_qcomm_runA/rank3.pt.trace.json.gz": 97,
 }
+
+READINGS = tomllib.loads((Path(__file__).parent / "expert_readings.toml").read_text(encoding="utf-8"))["reading"]
+#: What tells the rows apart that prove a finding.
+PROOF = ("name", "category", "input_dims")
+#: Findings that speak of all calls of the rows that they name.
+ALL_ROWS_PROVE = {
+    "layout_copies", "type_casts", "growing_cache", "unfused_loss", "expert_loop", "low_batch_decode", "wave_quantization",
+    "unaligned_gemms", "slow_convolutions", "fp32_without_tf32", "fp8_candidates",
+}  # fmt: skip
 
 DEVICE = device_traces()
 #: Those without device events last: both lists then number the others alike, and each trace has its tests in a row.
@@ -280,6 +291,55 @@ def test_time_has_a_category_and_where_shapes_were_recorded_work(recorded: Recor
     if with_work is not None and not name.startswith(HAND_MADE):
         assert with_work >= WITH_WORK
         assert without_shapes <= 1 - WITH_WORK or name.startswith(tuple(WITHOUT_SHAPES))
+
+
+def reading_of(name: str) -> dict[str, Any]:
+    """What an expert said of a trace."""
+    (found,) = [each for each in READINGS if any(fnmatch(name, pattern) for pattern in each["traces"])]
+    return found
+
+
+@of_device_traces
+def test_the_first_finding_is_the_experts(recorded: Recorded) -> None:
+    reading, summary = reading_of(recorded.name), recorded.report.summary if recorded.report else None
+    assert summary is not None
+    assert (summary.findings[0].kind if summary.findings else "") == reading["first"], reading["why"]
+    if reading.get("unseen"):
+        assert summary.unseen is not None
+        assert " cannot see " in recorded.shown[: recorded.shown.index("try:")] if summary.findings else recorded.shown
+
+
+@of_device_traces
+def test_no_finding_contradicts_a_sheet(recorded: Recorded) -> None:
+    analysis = recorded.analysis.headline
+    steps = max(1, len(recorded.analysis.complete_steps)) if recorded.analysis.per_step else 1
+    step_us, gpu_us = analysis.timeline.total_ns / 1e3 / steps, float(analysis.activity.duration.sum()) / 1e3
+    rows = analysis.frames["unified_perf_summary"]
+    keys = [str(list(key)) for key in zip(*(rows[key].to_numpy().tolist() for key in PROOF), strict=True)]
+    idle_us = analysis.timeline.idle_ns / 1e3 / steps
+    found = recorded.analysis.findings
+    assert sum(each.gain_us or 0 for each in found) <= step_us * (1 + 1e-9)
+    for each in found:
+        low, gain, high = each.gain_low_us or 0.0, each.gain_us or 0.0, each.gain_high_us or 0.0
+        assert 0 <= low <= gain + 1e-3 <= high + 2e-3 <= (each.time_us or 0.0) + 1, each
+        assert each.where is not None
+        assert each.where.share == pytest.approx((each.time_us or 0.0) / step_us, abs=1e-6)
+        said = {figure.what: figure.value for figure in each.figures}
+        assert all(0 <= figure.value <= 1 + 1e-9 for figure in each.figures if figure.unit == "share"), each
+        if each.id == "idle":
+            assert (each.time_us or 0.0) <= idle_us * (1 + 1e-9)
+        proof = [row.row for row in each.evidence if row.sheet == "unified_perf_summary"]
+        mine = rows[np.array([key in {str(list(one.values())) for one in proof} for key in keys], bool)]
+        assert len(mine) >= len(proof)
+        if each.id == "op_below_roofline" and len(mine) == 1:
+            row = mine.iloc[0]
+            assert said["calls"] == row["operation_count"]
+            assert (each.time_us or 0.0) <= row["kernel_us_sum"] / steps + 1
+            if "of the roofline" in said:
+                assert said["of the roofline"] == pytest.approx(row["roofline_us"] / row["kernel_us_mean"])
+        elif proof and len(proof) < 10 and len(mine) == len(proof) and each.id in ALL_ROWS_PROVE:
+            assert said["share of GPU time"] == pytest.approx(mine["kernel_us_sum"].sum() / gpu_us)
+            assert gain <= mine["kernel_us_sum"].sum() / steps + 1
 
 
 @pytest.mark.parametrize("name", CAPTURES)

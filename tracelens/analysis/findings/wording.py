@@ -31,3 +31,15 @@ def percent(share: float, decimals: int = 0) -> str:
     ('12 %', '12.3 %')
     """
     return f"{100 * share:.{decimals}f} %"
+
+
+def size(mb: float) -> str:
+    """A number of bytes, given in MB, in kB, MB or GB with up to three digits.
+
+    >>> size(0.0246), size(799), size(16_985)
+    ('24.6 kB', '799 MB', '17 GB')
+    """
+    for unit, name in ((1e-3, "kB"), (1.0, "MB")):
+        if mb < 999.5 * unit:
+            return f"{mb / unit:.3g} {name}"
+    return f"{mb / 1e3:,.0f} GB" if mb >= 10_000 else f"{mb / 1e3:.3g} GB"

@@ -10,7 +10,7 @@ from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.elementwise.optimizer_events import within_optimizer
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.findings.wording import counted
+from tracelens.analysis.findings.wording import counted, size
 from tracelens.analysis.verdict.summary import Said
 from tracelens.units import NS_PER_US
 
@@ -52,15 +52,16 @@ def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
     ranked = np.argsort(-np.bincount(rows[rows >= 0], duration[members][rows >= 0]), kind="stable")[:5]
     mb = np.append((seen.rows["hbm_mb"] / seen.rows["kernels_per_call"]).fillna(0.0).to_numpy(np.float64), 0.0)[rows]
     saved_mb = float((mb * (1 - kept)).sum()) / seen.steps
+    # Of kernels without recorded shapes the bytes are not known
+    saved = f": fused, some {size(saved_mb)} less through HBM" if saved_mb > 0 else ""
     yield Candidate(
-        why=f"{counted(int(members.sum()), 'elementwise kernel')} run back to back, {seen.share_text(time_us)}: fused, "
-        f"some {saved_mb:,.0f} MB less through HBM",
+        why=f"{counted(int(members.sum()), 'elementwise kernel')} run back to back, {seen.share_text(time_us)}{saved}",
         claimed=seen.kernels(events, 1 - kept, spares_launches=True),
         computed="per chain, the time of its kernels less that of the longest",
         figures=(
             Said(what="kernels in chains", value=int(members.sum()), unit="count"),
             seen.gpu_share(time_us),
-            Said(what="saved", value=saved_mb, unit="MB"),
+            *((Said(what="saved", value=saved_mb, unit="MB"),) if saved else ()),
         ),
         evidence=seen.evidence(ranked),
         row=seen.example_of(ranked[0]) if len(ranked) else None,
