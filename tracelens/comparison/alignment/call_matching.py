@@ -87,7 +87,26 @@ def match(one: Numbered, other: Numbered) -> Matching:
     typical_a, typical_b = rows.of_blocks(blocks, one.sequence, other.sequence)
     a = [_spread(one, number, typical_a, rows.default(0)) for number in range(len(one.call_of))]
     b = [_spread(other, number, typical_b, rows.default(1)) for number in range(len(other.call_of))]
-    return Matching(rows=tuple(rows.rows), a=tuple(a), b=tuple(b))
+    joined, target = _joined(rows.rows, one.calls, other.calls)
+    return Matching(rows=tuple(joined), a=tuple(target[own] for own in a), b=tuple(target[own] for own in b))
+
+
+def _joined(rows: Sequence[Row], one: Sequence[Call], other: Sequence[Call]) -> tuple[list[Row], Ints]:
+    """The rows, and the new number of each: an op of a module that has other arguments on each side is one row."""
+    alone: dict[str, dict[Hashable, list[int]]] = {ONLY_A: defaultdict(list), ONLY_B: defaultdict(list)}
+    for number, row in enumerate(rows):
+        if row.how in alone:
+            call = one[row.a[0]] if row.a else other[row.b[0]]
+            if not call.kernel:
+                alone[row.how][call.name, call.category, call.module].append(number)
+    found, target = list(rows), np.arange(len(rows))
+    for key in alone[ONLY_A].keys() & alone[ONLY_B].keys():
+        own = [rows[number].a[0] for number in alone[ONLY_A][key]]
+        others = [rows[number].b[0] for number in alone[ONLY_B][key]]
+        numbers = alone[ONLY_A][key] + alone[ONLY_B][key]
+        found[numbers[0]] = Row(a=tuple(own), b=tuple(others), how=SAME_OP)
+        target[numbers] = numbers[0]
+    return found, target
 
 
 def _comes_after(one: Numbered, other: Numbered) -> bool:
