@@ -229,7 +229,7 @@ def _legend(labels: Sequence[str]) -> Iterator[Markup]:
 def _page(title: str, below: str, drawn: Iterable[Markup]) -> Markup:
     return tag(
         "svg",
-        tag("rect", width=_WIDTH, height=_HEIGHT, fill="white"),
+        tag("rect", width=_WIDTH, height=_HEIGHT, fill="white", class_="paper"),
         tag("text", title, x=_LEFT, y=26, font_size=15),
         tag("text", below, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 12, text_anchor="middle"),
         list(drawn),
