@@ -74,7 +74,7 @@ def _counters(analysis: Analysis, said: list[dict[str, Any]]) -> Iterator[dict[s
 
 
 def _findings(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    """Each finding that says when, as a stretch of a track; the others stand at the window's start."""
+    """A track for each finding, over the whole window: findings speak of many places of it."""
     first = int(analysis.activity.start.min()) if len(analysis.activity) else 0
     last = int(analysis.activity.end.max()) if len(analysis.activity) else 0
     yield {"ph": "M", "pid": _PID, "name": "process_name", "args": {"name": "tracelens: rates and findings"}}
