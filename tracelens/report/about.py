@@ -185,7 +185,13 @@ def _findings(summary: Summary) -> Iterator[Line]:
     yield _head("Finding", f"Gain per {per} (ms)", "Certainty", "Why")
     for finding in summary.findings:
         gain = None if finding.gain_us is None else finding.gain_us / 1e3
-        yield _row(finding.id, _known(gain), finding.certainty, finding.why, number_format="#,##0.000")
+        yield _row(
+            (finding.kind or finding.id).replace("_", " "),
+            _known(gain),
+            finding.certainty,
+            finding.why,
+            number_format="#,##0.000",
+        )
         if finding.remedy:
             yield _row("    try", None, None, finding.remedy)
         for said in finding.figures:
