@@ -190,7 +190,7 @@ def test_a_device_file_keeps_everything_but_the_rows_that_are_new(tmp_path: Path
     assert again.count("[calibrated.gemm.bf16]") == again.count("based_on") == 1
 
 
-def test_every_constant_that_can_be_fitted_has_a_meaning_and_no_more_than_eight_are():
+def test_every_constant_that_can_be_fitted_has_a_meaning_and_few_are():
     for family, names in BOUNDS.items():
         assert set(names) <= set(CONSTANTS[family])
         assert all(least <= start <= most for start, least, most in names.values())
@@ -200,7 +200,7 @@ def test_every_constant_that_can_be_fitted_has_a_meaning_and_no_more_than_eight_
         for family in BOUNDS:
             precisions = ("stream",) if family == "memory_bound" else ("bf16", "fp8", "fp8_block", "nvfp4")
             for precision in precisions if family in ("gemm", "moe", "memory_bound") else ("bf16", "fp8"):
-                assert len(bounds(family, precision, spec)) <= 8
+                assert len(bounds(family, precision, spec)) <= (18 if family == "moe" else 8)
                 own = spec.calibrated.get((family, precision))
                 if own is not None and spec.vendor == "nvidia":
                     assert own.kernel == kernel(family, precision, spec)

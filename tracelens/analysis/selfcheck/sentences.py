@@ -7,14 +7,16 @@ from collections.abc import Iterator
 
 from tracelens.analysis.verdict.summary import Finding, Said
 
-_NUMBER = re.compile(r"(?<![\w.])(?P<digits>\d[\d,]*(?:\.\d+)?)(?P<unit> (?:%|µs|ms|s|MB|GB/s)(?!\w))?")
+_NUMBER = re.compile(r"(?<![\w.])(?P<digits>\d[\d,]*(?:\.\d+)?)(?P<unit> (?:%|µs|ms|s|kB|MB|GB/s|GB)(?!\w))?")
 #: What a printed unit is of the unit that a figure is kept in.
 _FACTORS = {
     "%": ("share", 100.0),
     "µs": ("us", 1.0),
     "ms": ("us", 1e-3),
     "s": ("us", 1e-6),
+    "kB": ("MB", 1e3),
     "MB": ("MB", 1.0),
+    "GB": ("MB", 1e-3),
     "GB/s": ("GB/s", 1.0),
 }
 #: Numbers that are part of a name or a rule, not of the trace.
