@@ -212,3 +212,19 @@ def test_qwen_is_told_of_its_unfused_elementwise_kernels(real_analysis: RealAnal
     assert "elementwise kernels run back to back" in verdict(summary)
     # two host events that end after their caller did are no warning
     assert "host_overlaps" not in {notice.id for notice in summary.notices}
+
+
+@pytest.mark.parametrize(("used_gb", "is_said"), [(40, True), (180, False)])
+def test_recomputation_is_a_finding_where_memory_is_left(build: Build, used_gb: int, is_said: bool) -> None:
+    """192 GiB are 206 GB: with 40 GB in use 166 GB are free. A product of 100 µs runs again in the backward pass."""
+    b = build().mm(4096, 4096, 4096, 0, 10, 100)
+    b.op("CheckpointFunctionBackward", 50, 40).mm(4096, 4096, 4096, 60, 110, 100)
+    args = {"Bytes": 512, "Addr": 1, "Device Id": 0, "Device Type": 1, "Total Allocated": used_gb * 10**9}
+    event = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 5}
+    b.events.append({**event, "args": args})
+    said = findings(b).get("recomputation")
+    assert (said is not None) is is_said
+    if said is not None:
+        assert said.gain_us == pytest.approx(100)
+        assert said.gain_low_us == 0
+        assert "50 % of GPU time runs forward ops again, while 166 GB of 206 GB are free at the peak" in said.why
