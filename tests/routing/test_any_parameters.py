@@ -88,6 +88,13 @@ def test_a_mesh_answers_or_says_why_not(routing, rules, seed_rules):
         assert math.isfinite(found["time_ms"])
 
 
+@pytest.mark.parametrize("seed_rules", [False, True])
+def test_an_exchange_of_no_tokens_is_refused(seed_rules: bool) -> None:
+    scenario = MeshScenario(routing=Routing(tokens=0, experts=8, topk=1, ranks=1), rules=MeshRules())
+    with pytest.raises(UsageError, match="must be at least 1, got 0"):
+        route_mesh(scenario, seed_rules=seed_rules)
+
+
 @given(
     routing=ROUTINGS,
     ports=st.fixed_dictionaries(

@@ -86,6 +86,8 @@ def seed_routing(*, tokens: int, experts: int, topk: int, hot: HotExperts, ranks
             f"--rules original supports at most {_MOST_EXPERTS} experts and {_MOST_TOKENS:,} tokens, "
             f"got {experts} and {tokens:,}; the default rules have no such limit"
         )
+    if tokens < 1:
+        raise UsageError(f"tokens, experts and top-k must be at least 1, got {tokens}, {experts} and {topk}")
     if not 1 <= topk <= experts:
         raise UsageError(f"top-k {topk} needs at least as many experts, there are {experts}")
     if experts % ranks:
