@@ -128,7 +128,63 @@ def copies(ms: float) -> Callable[[Program], float]:
     return plant
 
 
+def retries(count: int, each: float, prefix: str) -> Callable[[Program], float]:
+    """Two calls that free and one that allocates while the device is idle for ``each`` µs, ``count`` times."""
+
+    def plant(program: Program) -> float:
+        for _ in range(count):
+            begin, took = program.free, (each - LATENCY - 1) / 3
+            for i, call in enumerate(("Free", "Free", "Malloc")):
+                program.built.op(f"{prefix}{call}", begin + i * took, took, 1, "cuda_runtime")
+            program.host = begin + 3 * took
+            program.gemm()
+        return count * (each - LATENCY)
+
+    return plant
+
+
+def fragmented(count: int, each: float) -> Callable[[Program], float]:
+    """The driver is asked again and again, while 40 of 60 GB that the allocator holds are free."""
+
+    def plant(program: Program) -> float:
+        for _ in range(count):
+            program.busy("hipMalloc", each, "cuda_runtime")
+            program.built.events.append({
+                "ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1,
+                "ts": program.host, "args": {"Bytes": 10**9, "Device Type": 1, "Device Id": 0, "Addr": 1,
+                                             "Total Allocated": 20 * 10**9, "Total Reserved": 60 * 10**9},
+            })  # fmt: skip
+            program.gemm()
+        return count * (each - LATENCY)
+
+    return plant
+
+
+def uneven_exchange(splits: list[int], ms: float) -> Callable[[Program], float]:
+    """The rank that is sent most decides: with even splits the exchange takes mean over largest of its time."""
+
+    def plant(program: Program) -> float:
+        args = {"Collective name": "all_to_allv", "In msg nelems": sum(splits), "Out msg nelems": sum(splits),
+                "Group size": len(splits), "dtype": "BFloat16", "In split size": str(splits),
+                "Out split size": str(splits), "Process Group Ranks": str(list(range(len(splits))))}  # fmt: skip
+        kernel = "ncclDevKernel_SendRecv"
+        program.op("nccl:all_to_all", kernel, 1e3 * ms, [[sum(splits)]], kernel_args=args)
+        return 1e3 * ms * (1 - sum(splits) / len(splits) / max(splits))
+
+    return plant
+
+
 def cases() -> Iterator[Case]:
+    for prefix, device in (("cuda", "h100-sxm"), ("hip", "mi300x")):
+        for count, each in ((3, 1_500.0), (20, 300.0)):
+            plant = retries(count, each, prefix)
+            yield Case(name=f"{count} retries", device=device, kind="allocator_retries", plant=plant)
+            yield Case(
+                name=f"{count} fragmented", device=device, kind="memory_fragmentation", plant=fragmented(count, each)
+            )
+        for splits in ([40_000, 5_000, 5_000, 6_000], [1_000] * 7 + [9_000]):
+            plant = uneven_exchange(splits, 4.0)
+            yield Case(name=f"experts {len(splits)}", device=device, kind="expert_imbalance", plant=plant)
     for device in DEVICES:
         for kind, events in HOST_EVENTS.items():
             for cat, name in events:

@@ -18,6 +18,7 @@ from tracelens.analysis.idle.host_time import ALLOCATOR
         costs="Calls of cudaMalloc and cudaFree wait for the device, and each takes longer than many launches.",
         remedy="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in the loop, steady shapes",
         wrong_when="It is the first step, in which the allocator's pool grows.",
+        is_general=True,
     ),
 )
 def allocator_calls(seen: Observed) -> Iterator[Candidate]:
