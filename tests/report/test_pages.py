@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 
 import tracelens
+from tracelens.report.assembly import make_sheet
 from tracelens.report.charts.headroom_chart import headroom_chart
 from tracelens.report.charts.line_chart import line_chart
 from tracelens.report.charts.memory_chart import memory_chart
+from tracelens.report.charts.pipeline_chart import pipeline_chart
 from tracelens.report.html.frame import framed
 from tracelens.report.pages.parts import head, heat_map, section, table
 from tracelens.report.pages.ranks_page import ranks_page
@@ -61,10 +63,16 @@ def test_the_page_of_ranks_names_who_is_late():
     calls = pd.DataFrame(
         {"rank": [0, 3], "collective": ["allreduce"] * 2, "duration_us": [5.0, 6.0], "wait_us": [4.0, 0.0]}
     )
-    text = ranks_page("job", [], {"straggler_summary": late, "nccl_long": calls}, ["a note"]).decode()
+    sheets = [
+        make_sheet(title, frame, {}, "What a row is.")
+        for title, frame in (("straggler_summary", late), ("nccl_long", calls))
+    ]
+    text = ranks_page("job", [], sheets, ["see `tracelens report`"]).decode()
     assert "2.500 ms" in text
     assert "waiting for others" in text
-    assert "a note" in text
+    assert "What a row is." in text
+    assert "cost, µs" in text
+    assert "<code>tracelens report</code>" in text
 
 
 def test_a_projected_step_has_a_page_with_its_figures():
@@ -80,6 +88,20 @@ def test_a_served_load_has_a_page_with_its_latencies():
     text = served_page(found).decode()
     assert f"{found.summary['ttft_p99_ms']:,.4g} ms" in text
     assert text.count("<section") == text.count("</section>") >= 3
+
+
+def test_a_pipeline_is_drawn_box_by_box():
+    """4 ranks x 8 micro-batches, forward and backward, and what each rank does after them."""
+    found = tracelens.project("llama3-8b", "dgx-h100", gpus=8, tp=2, pp=4, global_batch=8)
+    text = pipeline_chart(found.run)
+    assert text.count("<rect") == 4 * (2 * 8 + 1)
+    last = max(float(end.replace(",", "")) for end in re.findall(r"to ([\d.,]+) ms", text))
+    assert last == pytest.approx(found.projection.step_us / 1000, abs=0.001)
+
+
+def test_a_step_that_does_not_fit_says_so_first():
+    text = step_page(tracelens.project("llama3.1-405b", "dgx-h100", gpus=8, tp=8)).decode()
+    assert text.index("Does not fit") < text.index("tokens/s per GPU")
 
 
 @pytest.mark.parametrize("key", ["a", "b"])

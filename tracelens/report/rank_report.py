@@ -96,7 +96,7 @@ class RankReport(NamedSheets):
         facts = [f"{len(result.ranks)} ranks{of}: {ranks_text(result.ranks)}"]
         notes = [notice.text for notice in result.notices]
         with whole_file(Path(path)) as file:
-            file.write(ranks_page(result.name, facts, result.frames, notes))
+            file.write(ranks_page(result.name, facts, self.sheets, notes))
         return Path(path)
 
     def write(self, folder: str | PathLike[str], *, csv: bool = False) -> Path:

@@ -13,6 +13,23 @@ _LAMBDA = re.compile(r"(?:::)?\{lambda[^{}]*+\}")
 _TENSILE = re.compile(r"_MT\d++x\d++x\d++")
 
 
+#: How keys of columns end, the longest ending first, and the unit that a reader knows it as.
+_UNITS = {
+    "_tb_s": "TB/s", "_gb_s": "GB/s", "_per_s": "per s", "_percent": "%", "_bytes": "bytes", "_us": "µs", "_ms": "ms",
+    "_mb": "MB", "_gb": "GB", "_s": "s",
+}  # fmt: skip
+
+
+def column_title(key: str) -> str:
+    """
+    >>> column_title("logical_effective_gb_s"), column_title("time_us"), column_title("context_tokens")
+    ('logical effective, GB/s', 'time, µs', 'context tokens')
+    """
+    ending = next((each for each in _UNITS if key.endswith(each) and key != each), "")
+    words = key.removesuffix(ending).replace("_", " ")
+    return f"{words}, {_UNITS[ending]}" if ending else words
+
+
 def short_kernel_name(name: str) -> str:
     """
     >>> short_kernel_name("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>, "

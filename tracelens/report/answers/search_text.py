@@ -13,7 +13,7 @@ from tracelens.projection.search.systems import AS_THEY_ARE
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.projection.search.request import Answer
+    from tracelens.projection.search.request import Answer, Reason
 
 _BEST = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
 #: Rows shown of each device count where there are several.
@@ -83,7 +83,7 @@ def _winner(found: Answer) -> list[str]:
     best, capacity = found.best.iloc[0], found.rule_sets[0].capacity_gb
     t, again = float(best["t"]), found.rechecked()
     mfu = "" if again is None or again.mfu is None else f", MFU {again.mfu * again.step_us / 1e6 / t:.1%}"
-    rate = f"{_tokens_per_s(found, best):,.0f} tokens/s/GPU{mfu}, {best['mem']:.1f} of {capacity:.1f} GB"
+    rate = f"{tokens_per_s(found, best):,.0f} tokens/s/GPU{mfu}, {best['mem']:.1f} of {capacity:.1f} GB"
     lines = [
         f"{_BEST[found.request.objective]}: {t:.3f} s per step on {best['n_gpus']} GPUs, {rate}",
         f"  {_configuration(best, found.request.global_batch)}",
@@ -104,9 +104,13 @@ def _winner(found: Answer) -> list[str]:
         lines += ["", "what the best alternatives would cost, on as many GPUs"]
     for reason in reasons:
         most = f", most of it {_PARTS[reason.part]} (+{reason.part_s:.3f} s)" if reason.part_s > 0 else ""
-        change = f"{_NAMES.get(reason.dimension, reason.dimension)} {reason.other} instead of {reason.value}"
-        lines.append(f"  {change:<32} {reason.slower:+.1%}{most}")
+        lines.append(f"  {change_of(reason):<32} {reason.slower:+.1%}{most}")
     return lines
+
+
+def change_of(reason: Reason) -> str:
+    """What differs in an alternative."""
+    return f"{_NAMES.get(reason.dimension, reason.dimension)} {reason.other} instead of {reason.value}"
 
 
 def _command(found: Answer, row: pd.Series) -> list[str]:
@@ -140,28 +144,38 @@ def _configuration(row: pd.Series, global_batch: int) -> str:
     return ", ".join(words + ([f"in a node: {shown['in a node']}"] if shown["in a node"] else []))
 
 
-def _best_few(found: Answer) -> str:
-    """The best of each device count, placements and strategies that come to the same split once."""
-    counts = found.fits["n_gpus"].nunique()
-    most = min(found.request.top, _OF_SEVERAL) if counts > 1 else found.request.top
+def best_of_each(found: Answer) -> tuple[pd.DataFrame, int]:
+    """The best of each device count, placements and strategies that come to the same split once; how many at most."""
+    most = min(found.request.top, _OF_SEVERAL) if found.fits["n_gpus"].nunique() > 1 else found.request.top
     rows = found.best[found.best["mem"] <= found.fits["mem"].max()]
     split = [tuple(cell for name, cell in _cells(row).items() if name != "in a node") for _, row in rows.iterrows()]
     rows = rows.assign(split=split).drop_duplicates(["n_gpus", "split"]).groupby("n_gpus", sort=True).head(most)
+    return rows.sort_values("n_gpus", kind="stable"), most
+
+
+def _best_few(found: Answer) -> str:
+    counts = found.fits["n_gpus"].nunique()
+    rows, most = best_of_each(found)
     steps = [step for each in found.ranking().values() for step in each]
     slowest = max(steps) / min(steps)
     times = f"the slowest takes {slowest:.1f} times as long as the fastest"
     title = f"best {most} of each" if counts > 1 else f"best {len(rows)}"
     return "\n".join([
         f"{title} of {len(steps):,} configurations that fit; {times}",
-        _table(found, rows.sort_values("n_gpus", kind="stable")),
+        _table(found, rows),
     ])  # fmt: skip
 
 
-def _table(found: Answer, rows: pd.DataFrame) -> str:
+def shown_rows(found: Answer, rows: pd.DataFrame) -> list[list[str]]:
+    """Rows of a table of the search as people read them, below their titles; without columns that say the usual."""
     cells = [{**_figures(found, row), **_cells(row), **_costs(row)} for _, row in rows.iterrows()]
     names = [name for name in dict.fromkeys(name for row in cells for name in row) if _differs(name, cells)]
-    table = [names, *([row.get(name, "") for name in names] for row in cells)]
-    return aligned(table, words=[place for place, name in enumerate(names) if name in _WORDS])
+    return [names, *([row.get(name, "") for name in names] for row in cells)]
+
+
+def _table(found: Answer, rows: pd.DataFrame) -> str:
+    table = shown_rows(found, rows)
+    return aligned(table, words=[place for place, name in enumerate(table[0]) if name in _WORDS])
 
 
 def _differs(name: str, cells: Iterable[Mapping[str, str]]) -> bool:
@@ -172,7 +186,7 @@ def _figures(found: Answer, row: pd.Series) -> dict[str, str]:
     return {
         "GPUs": str(row["n_gpus"]),
         "step s": f"{row['t']:.3f}",
-        "tokens/s/GPU": f"{_tokens_per_s(found, row):,.0f}",
+        "tokens/s/GPU": f"{tokens_per_s(found, row):,.0f}",
         "TFLOPS/GPU": f"{row['flops_per_gpu'] / row['t']:.0f}",
         "GB": f"{row['mem']:.1f}",
     }
@@ -196,7 +210,7 @@ def _costs(row: pd.Series) -> dict[str, str]:
     return {title: f"{row[name]:.3f}" for name, title in titles.items() if name in row and row[name] == row[name]}
 
 
-def _tokens_per_s(found: Answer, row: pd.Series) -> float:
+def tokens_per_s(found: Answer, row: pd.Series) -> float:
     return float(row["throughput"]) * found.rule_sets[0].tokens_per_sample / int(row["n_gpus"])
 
 

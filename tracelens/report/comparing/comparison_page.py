@@ -1,118 +1,126 @@
-"""A comparison as a page of its own: both sides beside each other, every sentence linked to its rows."""
+"""A comparison as a page: both sides beside each other, every sentence linked to its rows."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tracelens.comparison.change_sentences import change_title
-from tracelens.report.charts.markup import Markup, tag
+from tracelens.report.charts.markup import Content, Markup, joined, tag
 from tracelens.report.comparing.comparison_tables import cell
+from tracelens.report.html.frame import Section, framed
+from tracelens.report.html.page_tables import prose
+from tracelens.report.pages.parts import head, section
+from tracelens.report.readable_names import short_kernel_name
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
 
-_STYLE = (
-    "body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:90em;padding:0 1em;color-scheme:light dark}"
-    "table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .7em;border-bottom:1px solid #8884;"
-    "text-align:left;vertical-align:top}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}"
-    "tr:target{background:#fd84}td.s{border-left:2px solid #8886}small{color:#888}.slower{color:#b3261e}"
-    ".faster{color:#1b7a3d}@media print{body{max-width:none}}"
-)
+#: Rows of the page; the other files have all of them.
+MAX_ROWS = 500
+#: Links that a sentence has to its rows.
+_LINKS = 8
 #: Figures of a row on each side: (title, key, format).
 _FIGURES = (
     ("calls", "calls", "{:,.4g}"), ("ms", "ms", "{:,.4f}"), ("kernel ms", "kernel_ms", "{:,.4f}"),
-    ("TFLOP/s", "tflops_s", "{:,.1f}"), ("TB/s", "hbm_tb_s", "{:,.2f}"),
+    ("TFLOPS/s", "tflops_s", "{:,.1f}"), ("TB/s", "hbm_tb_s", "{:,.2f}"),
     ("% of roofline", "percent_of_roofline", "{:,.0f}"),
 )  # fmt: skip
 
 
+#: Of these, zero is work without FLOPs or bytes, not a slow one.
+_RATES = ("tflops_s", "hbm_tb_s", "percent_of_roofline")
+
+
 def comparison_html(found: Comparison) -> bytes:
     """One file, readable offline and without scripts. Text of a trace is never markup."""
-    digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'"
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("title", f"{found.a.name} and {found.b.name}"),
-        tag("style", Markup(_STYLE)),
-    )
-    body = tag("body", _header(found), _gates(found), _changes(found), _rows(found))
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n".encode()
+    sections = [_verdict(found), _changes(found), _rows(found)]
+    return framed(f"{found.a.name} and {found.b.name} · comparison", sections)
 
 
-def _header(found: Comparison) -> Markup:
-    matched = f"matched {found.matched_share[0]:.1%} of A's and {found.matched_share[1]:.1%} of B's kernel time"
-    least = (
-        "" if found.detectable_ms is None else f"; changes from {found.detectable_ms:.3g} ms on are more than chance"
-    )
-    both = (("A", found.a), ("B", found.b))
-    sides = tag("table", *(tag("tr", tag("th", name), *_side(side)) for name, side in both))
-    notes = tag("ul", *(tag("li", note) for note in found.notes)) if found.notes else None
-    return Markup(tag("h1", change_title(found)) + sides + tag("p", matched + least) + (notes or ""))
+def _verdict(found: Comparison) -> Section:
+    a, b = found.matched_share
+    least = "" if found.detectable_ms is None else f"changes from {found.detectable_ms:.3g} ms on are more than chance"
+    tiles = [
+        ("A", f"{found.a.step_ms:,.3f} ms", _side(found.a)),
+        ("B", f"{found.b.step_ms:,.3f} ms", _side(found.b)),
+        ("Change", f"{_signed(found.change_ms, 3)} ms", least),
+        ("Matched", f"{a:.1%} of A", f"{b:.1%} of B's kernel time"),
+    ]
+    key, title, made = head(change_title(found), (), tiles, found.notes)
+    gates = [tag("li", prose(gate.text), class_="faster" if gate.passed else "slower") for gate in found.gates]
+    return key, title, joined(made, section("gates", "Gates", tag("ul", gates))[2] if gates else None)
 
 
-def _side(side: SideSummary) -> list[Markup]:
-    torch = f"torch {side.torch}" if side.torch else ""
-    texts = (side.name, side.device, torch, f"{side.ranks} ranks", f"{side.runs} runs", f"{side.steps} steps")
-    return [tag("td", text) for text in texts]
+def _side(side: SideSummary) -> str:
+    def counted(count: int, what: str) -> str:
+        return f"{count} {what}{'s' if count != 1 else ''}"
+
+    torch = [f"torch {side.torch}"] if side.torch else []
+    several = [counted(count, what) for count, what in ((side.ranks, "rank"), (side.runs, "run")) if count > 1]
+    return " · ".join([side.name, side.device, *torch, *several, counted(side.steps, "step")])
 
 
-def _gates(found: Comparison) -> Markup | None:
-    if not found.gates:
-        return None
-    return tag("ul", *(tag("li", gate.text, class_="faster" if gate.passed else "slower") for gate in found.gates))
-
-
-def _changes(found: Comparison) -> Markup:
-    if not found.changes:
-        return tag("p", "Nothing changed.")
-    rows = []
+def _changes(found: Comparison) -> Section:
+    top = max((abs(change.change_ms) for change in found.changes), default=0.0) or 1.0
+    lines = []
     for change in found.changes:
-        links = [tag("a", str(at + 1), href=f"#row-{at + 1}") for at in change.rows[:8]]
-        more = f" and {len(change.rows) - 8} more" if len(change.rows) > 8 else None
-        rows.append(tag("tr", _number(change.change_ms), tag("td", change.text), tag("td", _spaced(links), more)))
-    return Markup(
-        tag("h2", "What changed")
-        + tag("table", tag("tr", tag("th", "ms"), tag("th", "what"), tag("th", "rows")), *rows)
-    )
+        links = [tag("a", str(at + 1), href=f"#row-{at + 1}") for at in change.rows[:_LINKS] if at < MAX_ROWS]
+        more = f" and {len(change.rows) - len(links)} more" if len(change.rows) > len(links) else None
+        width = f"{100 * abs(change.change_ms) / top:.2f}%"
+        bar = tag("rect", width=width, height=12, class_="c3" if change.change_ms > 0 else "c2")
+        drawn = tag("svg", bar, width="100%", height=12, aria_hidden="true")
+        said = (tag("td", drawn, class_="bar-cell"), tag("td", prose(change.text)), tag("td", *_spaced(links), more))
+        lines.append(tag("tr", _number(change.change_ms), *said))
+    titles = (("ms", "n"), ("", None), ("what", None), ("rows", None))
+    heads = [tag("th", title, scope="col", class_=shape) for title, shape in titles]
+    made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", lines))
+    text = "The changes add up to that of the step. Orange is slower, green is faster."
+    return section("changes", "What changed", *(
+        (tag("p", text), tag("div", made, class_="scroll", tabindex="0")) if lines else (tag("p", "Nothing changed."),)
+    ))  # fmt: skip
 
 
-def _spaced(links: list[Markup]) -> Markup:
-    return Markup(" ".join(links))
+def _spaced(links: list[Markup]) -> Iterator[Content]:
+    for number, link in enumerate(links):
+        yield " " if number else ""
+        yield link
 
 
-def _rows(found: Comparison) -> Markup:
-    titles = [tag("th", title) for title in ("row", "change, ms", "what")]
-    sides = [tag("th", f"{name} {title}") for title, _, _ in _FIGURES for name in "AB"]
-    rows = [_row(number, row) for number, row in enumerate(found.rows, 1)]
-    return Markup(tag("h2", "Row by row") + tag("table", tag("tr", *titles, *sides), *rows))
+def _rows(found: Comparison) -> Section:
+    titles = [tag("th", title, scope="col") for title in ("row", "change, ms", "what")]
+    sides = [tag("th", f"{name} {title}", scope="col", class_="n") for title, _, _ in _FIGURES for name in "AB"]
+    rows = [_row(number, row) for number, row in enumerate(found.rows[:MAX_ROWS], 1)]
+    made = tag("table", tag("thead", tag("tr", *titles, *sides)), tag("tbody", rows), class_="compared")
+    more = f"The first {MAX_ROWS} of {len(found.rows):,} rows." if len(found.rows) > MAX_ROWS else None
+    box = tag("div", made, class_="scroll", tabindex="0", role="region", aria_label="Row by row")
+    return section("rows", "Row by row", tag("p", more) if more else None, box)
 
 
 def _row(number: int, row: ComparedRow) -> Markup:
     ops = " → ".join(dict.fromkeys(str(cell(side, "ops")) for side in (row.a, row.b) if side))
     kernels = [
-        f"{name}: {cell(side, 'kernels')}" for name, side in (("A", row.a), ("B", row.b)) if side and side.kernels
-    ]
-    what = tag(
-        "td", tag("b", row.category), f" {ops}", tag("br"), row.why, tag("br"),
-        tag("small", row.match, f", {row.module}" if row.module else None,
-            *(Markup(tag("br") + tag("span", text)) for text in kernels)),
-    )  # fmt: skip
+        tag("li", f"{name}: {short_kernel_name(kernel.name)} x{kernel.count:.3g}, {1e3 * kernel.ms:,.4g} µs",
+            title=kernel.name)
+        for name, side in (("A", row.a), ("B", row.b)) if side for kernel in side.kernels
+    ]  # fmt: skip
+    where = f"{row.match}, {row.module}" if row.module else row.match
+    listed = tag("details", tag("summary", f"{where}; kernels"), tag("ul", kernels)) if kernels else tag("div", where)
+    what = tag("td", tag("strong", row.category), f" {ops}", tag("div", prose(row.why)), listed)
     figures = []
     for _, key, shape in _FIGURES:
-        for name, side in (("n s", row.a), ("n", row.b)):
+        for side in (row.a, row.b):
             value = cell(side, key)
-            figures.append(tag("td", "" if value is None else shape.format(value), class_=name))
+            figures.append(
+                tag("td", shape.format(value) if value or (value == 0 and key not in _RATES) else "", class_="n")
+            )
     return tag("tr", tag("td", str(number), class_="n"), _number(row.change_ms), what, *figures, id=f"row-{number}")
 
 
 def _number(change_ms: float) -> Markup:
-    colour = "slower" if change_ms > 0 else "faster" if change_ms < 0 else ""
-    return tag("td", _signed(change_ms), class_=f"n {colour}".strip())
+    color = "slower" if change_ms > 0 else "faster" if change_ms < 0 else ""
+    return tag("td", _signed(change_ms), class_=f"n {color}".strip())
 
 
-def _signed(ms: float) -> str:
-    return f"{round(ms, 4) + 0.0:+,.4f}"
+def _signed(ms: float, digits: int = 4) -> str:
+    return f"{round(ms, digits) + 0.0:+,.{digits}f}"

@@ -29,7 +29,7 @@ from tracelens.report.figures import (
     trace_name,
     unseen_text,
 )
-from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, shown_text
+from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
 from tracelens.report.step_figures import counts_of, lines_of_window, step_notes, step_range
 from tracelens.units import NS_PER_MS, NS_PER_US
 
@@ -185,7 +185,7 @@ def _notice_line(summary: Summary) -> Markup | None:
     """The first two notices: a reader must know them before trusting a figure."""
     if not summary.notices:
         return None
-    items = [tag("li", shown_text(notice.text)) for notice in summary.notices[:2]]
+    items = [tag("li", prose(notice.text)) for notice in summary.notices[:2]]
     more = len(summary.notices) - len(items)
     if more:
         items.append(tag("li", tag("a", f"{more} more note{'s' if more > 1 else ''}", href="#health")))
@@ -375,8 +375,8 @@ def look_here_first(summary: Summary) -> Markup | None:
         link = None
         if name is not None:
             link = tag("a", "show its rows", href="#section-ops", data_filter=shown_text(str(name)), class_="to-ops")
-        tried = tag("div", "Try: ", shown_text(finding.remedy), class_="remedy") if finding.remedy else None
-        why = tag("td", shown_text(finding.why), " ", link, tried)
+        tried = tag("div", "Try: ", prose(finding.remedy), class_="remedy") if finding.remedy else None
+        why = tag("td", prose(finding.why), " ", link, tried)
         most = "" if finding.gain_high_us is None else f"{shown_ms(finding.gain_high_us)} ms"
         cells = (tag("td", gain, class_="n"), tag("td", most, class_="n"), tag("td", finding.certainty))
         items.append(tag("tr", why, *cells))
@@ -582,14 +582,14 @@ def health(summary: Summary) -> Markup:
     pieces: list[Content] = [tag("h2", "Notes and sources")]
     if summary.notices:
         notices = [
-            tag("li", f"{shown_text(notice.text)} ", tag("code", notice.id)) for notice in summary.notices[:MAX_NOTICES]
+            tag("li", prose(notice.text), " ", tag("code", notice.id)) for notice in summary.notices[:MAX_NOTICES]
         ]
         more = len(summary.notices) - len(notices)
         if more:
             notices.append(tag("li", f"{more:,} more in report.json"))
         pieces += [tag("h3", "Notes"), tag("ul", notices)]
     if summary.cannot_answer:
-        unanswered = [tag("li", f"{m.question}: {m.because}") for m in summary.cannot_answer]
+        unanswered = [tag("li", prose(f"{m.question}: {m.because}")) for m in summary.cannot_answer]
         pieces += [tag("h3", "What this trace cannot answer"), tag("ul", unanswered)]
     matched = "no spec" if device.id is None else f"{device.id}, matched by {device.matched_by}"
     pieces += [tag("h3", "The device"), tag("p", shown_text(f"{device.label} ({matched}). {device.note}".rstrip()))]

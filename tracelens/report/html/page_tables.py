@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,15 @@ def shown_text(text: str) -> str:
     """Trace text on one line, without control characters, cut where it is very long."""
     text = terminal_text(text)
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 30]}… ({len(text):,} characters)"
+
+
+_QUOTED = re.compile(r"`([^`]+)`")
+
+
+def prose(text: str) -> Markup:
+    """A sentence as the page shows it: what stands between backticks is code."""
+    pieces = _QUOTED.split(shown_text(text))
+    return joined(tag("code", piece) if i % 2 else piece for i, piece in enumerate(pieces))
 
 
 def shown_number(value: float, decimals: int) -> str:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tracelens.report.cells import plain_values
 from tracelens.report.charts.markup import Content, Markup, joined, tag
 from tracelens.report.html.frame import Section
-from tracelens.report.html.page_tables import shown_text
-from tracelens.report.readable_names import short_kernel_name
+from tracelens.report.html.page_tables import prose, shown_text
+from tracelens.report.readable_names import column_title, short_kernel_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: Rows of a table; the files of the answer have them all.
 MAX_ROWS = 200
+_FIGURE = re.compile(r"[-+−]?[\d.,]*")
 
 
 def head(title: str, facts: Iterable[str], tiles: Iterable[tuple[str, str, str]], notes: Iterable[str] = ()) -> Section:
@@ -24,11 +27,11 @@ def head(title: str, facts: Iterable[str], tiles: Iterable[tuple[str, str, str]]
         tag("div", tag("span", what, class_="what"), tag("strong", figure), tag("span", below), class_="tile plain")
         for what, figure, below in tiles
     ]
-    said = [tag("li", shown_text(note)) for note in notes]
+    said = [tag("li", prose(note)) for note in notes]
     content = joined(
         tag("h1", shown_text(title)),
         tag("ul", [tag("li", shown_text(fact)) for fact in facts], class_="facts"),
-        tag("div", made, class_="tiles"),
+        tag("div", made, class_="tiles") if made else None,
         tag("ul", said, class_="notices") if said else None,
     )
     return "verdict", "Verdict", tag("section", content, id="verdict")
@@ -44,13 +47,13 @@ def picture(svg: Markup) -> Markup:
     return tag("div", svg, class_="wide picture", tabindex="0")
 
 
-def table(frame: pd.DataFrame, label: str) -> Markup:
-    """The first rows of a frame under its column names."""
+def table(frame: pd.DataFrame, label: str, titles: Mapping[str, str] = MappingProxyType({})) -> Markup:
+    """The first rows of a frame; a column's key says its title where ``titles`` has none."""
     shown = frame.head(MAX_ROWS)
     columns = [plain_values(shown[name]) for name in shown.columns]
-    is_number = [all(isinstance(value, int | float | None) for value in values) for values in columns]
+    is_number = [all(map(_is_figure, values)) for values in columns]
     heads = [
-        tag("th", str(name), scope="col", class_="n" if right else None)
+        tag("th", titles.get(str(name), column_title(str(name))), scope="col", class_="n" if right else None)
         for name, right in zip(shown.columns, is_number, strict=True)
     ]
     rows = [
@@ -61,6 +64,10 @@ def table(frame: pd.DataFrame, label: str) -> Markup:
     made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="figures")
     box = tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=label)
     return joined(box, tag("p", more) if more else None)
+
+
+def _is_figure(value: object) -> bool:
+    return not isinstance(value, str) or _FIGURE.fullmatch(value) is not None
 
 
 def _cell(value: object, right: bool) -> Markup:

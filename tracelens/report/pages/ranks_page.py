@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tracelens.report.charts.line_chart import bars
+from tracelens.report.charts.markup import tag
 from tracelens.report.html.frame import Section, framed
 from tracelens.report.pages.parts import head, heat_map, section, table
+from tracelens.report.readable_names import column_title
+from tracelens.units import US_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.report.assembly import Sheet
+    from tracelens.schema import Column
+
 #: Ranks of a heat map, and collectives: those with most time.
 MAX_RANKS, MAX_COLLECTIVES = 128, 12
-_TABLES = ("straggler_summary", "overlap", "nccl_summary_implicit_sync", "ep_summary", "ranks")
+#: The sheets that the page shows as tables.
+_TABLES = {
+    "straggler_summary": "Who is late", "overlap": "What is hidden", "nccl_summary_implicit_sync": "Collectives",
+    "ep_summary": "Token exchanges", "ranks": "Ranks",
+}  # fmt: skip
 
 
-def ranks_page(name: str, facts: list[str], frames: Mapping[str, pd.DataFrame], notes: list[str]) -> bytes:
-    """``frames``: the sheets of the ranks under their keys, and those that a reader sees by their names."""
-    charts = (*_heat_maps(frames.get("nccl_long")), *_stragglers(frames.get("straggler_summary")))
+def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list[str]) -> bytes:
+    """Of the sheets of the comparison of the ranks."""
+    made = {sheet.title: sheet for sheet in sheets}
+    frames = {title: sheet.frame for title, sheet in made.items()}
+    late = frames.get("straggler_summary")
+    charts = (*_heat_maps(frames.get("nccl_long")), *_stragglers(late), *_overlap(frames.get("overlap")))
     tables = [
-        section(f"table-{title}", f"Table {title}", table(frame, title))
-        for title in _TABLES
-        if (frame := frames.get(title)) is not None and len(frame)
-    ]
-    sections = [head(name or "ranks", facts, (), notes), *charts, *_overlap(frames.get("overlap")), *tables]
-    return framed(f"{name or 'ranks'} · collectives", sections)
+        section(f"table-{title}", words, tag("p", sheet.text) if sheet.text else None,
+                table(sheet.frame, words, {column.key: _title(column) for column in sheet.columns}))
+        for title, words in _TABLES.items()
+        if (sheet := made.get(title)) is not None
+    ]  # fmt: skip
+    first = head(name or "ranks", facts, _tiles(frames.get("step_cost"), late), notes)
+    return framed(f"{name or 'ranks'} · collectives", [first, *charts, *tables])
+
+
+def _title(column: Column) -> str:
+    return column.header if " " in column.header else column_title(column.header)
+
+
+def _tiles(steps: pd.DataFrame | None, late: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:
+    if steps is not None and len(steps):
+        cost, whole = steps["cost_us"].sum() / US_PER_MS, steps["step_us"].sum() / US_PER_MS
+        yield "Waiting for the slowest rank", f"{cost:,.3f} ms", f"of {whole:,.3f} ms in {len(steps)} steps"
+    if late is not None and len(late):
+        worst = late.sort_values("cost_us", ascending=False, kind="stable").iloc[0]
+        yield "Costs the others most", f"rank {int(worst['rank'])}", f"{worst['cost_us'] / US_PER_MS:,.3f} ms in all"
 
 
 def _heat_maps(calls: pd.DataFrame | None) -> Iterator[Section]:
@@ -39,7 +66,7 @@ def _heat_maps(calls: pd.DataFrame | None) -> Iterator[Section]:
 def _stragglers(late: pd.DataFrame | None) -> Iterator[Section]:
     if late is not None and len(late):
         costs = zip(late["rank"], late["cost_us"], strict=True)
-        rows = [(f"rank {rank}", float(us), f"{us / 1000:,.3f} ms") for rank, us in costs]
+        rows = [(f"rank {rank}", float(us), f"{us / US_PER_MS:,.3f} ms") for rank, us in costs]
         yield section("stragglers", "Stragglers", bars(rows, "Time saved if this rank alone were on time"))
 
 
@@ -47,7 +74,9 @@ def _overlap(overlap: pd.DataFrame | None) -> Iterator[Section]:
     if overlap is not None and len(overlap):
         shown = overlap.head(MAX_COLLECTIVES)
         names = zip(shown["collective"], shown["exposed_us"], shown["exposed_percent"], strict=True)
-        rows = [(str(each), float(us), f"{us / 1000:,.3f} ms · {share:.0f} % exposed") for each, us, share in names]
+        rows = [
+            (str(each), float(us), f"{us / US_PER_MS:,.3f} ms · {share:.0f} % exposed") for each, us, share in names
+        ]
         yield section("overlap", "Overlap", bars(rows, "Exposed time of all ranks by collective"))
 
 

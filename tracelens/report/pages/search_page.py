@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from tracelens.report.answers.search_text import best_of_each, change_of, shown_rows, tokens_per_s
 from tracelens.report.charts import search_plots as plots
+from tracelens.report.charts.line_chart import bars
+from tracelens.report.charts.markup import Markup
 from tracelens.report.html.frame import framed
 from tracelens.report.pages.parts import head, picture, section, table
 
@@ -14,21 +19,31 @@ if TYPE_CHECKING:
 
 def search_page(found: Answer) -> bytes:
     """The best split, what its time and memory go to, how much a bad choice costs, and the front."""
-    request = found.request
+    request, rules = found.request, found.rule_sets[0]
     title = f"{request.model} on {request.cluster}"
-    facts = [f"global batch {request.global_batch}", f"rules {request.rules}", f"{len(found.fits):,} splits fit"]
+    batch = f"{request.global_batch:,} sequences of {rules.tokens_per_sample:,} tokens per step"
+    facts = [batch, f"rules {request.rules}", f"{sum(map(len, found.ranking().values())):,} splits fit"]
     if not len(found.fits):
         return framed(f"{title} · search", [head(title, facts, (), ["no split that was tried fits"])])
-    fits, best = found.fits, found.best.sort_values("n_gpus")
+    fits, front = found.fits, found.front()
     fastest = fits.sort_values("t").iloc[0]
-    per_gpu = fastest["throughput"] / fastest["n_gpus"]
     tiles = [
         ("Fastest step", f"{fastest['t']:,.4g} s", f"on {fastest['n_gpus']:,} GPUs"),
-        ("Throughput", f"{fastest['throughput']:,.4g} samples/s", f"{per_gpu:,.3g} per GPU"),
-        ("Memory", f"{fastest['mem']:,.4g} GB", "per GPU"),
+        ("Throughput", f"{tokens_per_s(found, fastest):,.0f} tokens/s", "per GPU"),
+        ("Memory", f"{fastest['mem']:,.1f} GB", f"of {rules.capacity_gb:,.1f} GB per GPU"),
     ]  # fmt: skip
-    sections = [head(title, facts, tiles), section("best", "The best by number of GPUs", table(best, "Best splits"))]
-    if best["n_gpus"].nunique() > 1:
+    asked = sorted(set(request.gpus) - set(fits["n_gpus"]))
+    notes = [f"nothing fits on {', '.join(map(str, asked))} GPUs"] if asked else []
+    sections = [
+        head(title, facts, tiles, notes),
+        section("best", "The best by number of GPUs", _shown(found, best_of_each(found)[0], "Best splits")),
+    ]
+    if reasons := found.reasons():
+        rows = [(change_of(each), each.slower, f"{each.slower:+.1%}") for each in reasons]
+        sections.append(
+            section("reasons", "Why not otherwise", bars(rows, "Time of the step that each other choice adds"))
+        )
+    if fits["n_gpus"].nunique() > 1:
         sections.append(section("scaling", "Scaling", picture(plots.scaling(fits)), picture(plots.degrees(fits))))
     sections.append(
         section("time", "Where the time goes", picture(plots.components(fits, plots.TIMES, "seconds per step")))
@@ -36,5 +51,10 @@ def search_page(found: Answer) -> bytes:
     sections.append(section("memory", "Memory", picture(plots.components(fits, plots.MEMORY, "GB per device"))))
     if ranking := found.ranking():
         sections.append(section("landscape", "What a bad choice costs", picture(plots.landscape(ranking))))
-    sections.append(section("front", "Pareto front of time, devices and memory", table(found.front(), "Pareto front")))
+    sections.append(section("front", "Pareto front of time, devices and memory", _shown(found, front, "Pareto front")))
     return framed(f"{title} · search", sections)
+
+
+def _shown(found: Answer, rows: pd.DataFrame, label: str) -> Markup:
+    titles, *cells = shown_rows(found, rows)
+    return table(pd.DataFrame(cells, columns=titles), label)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tracelens.report.charts.line_chart import bars, line_chart
+from tracelens.report.charts.markup import Markup
 from tracelens.report.html.frame import framed
 from tracelens.report.pages.parts import head, section, table
+from tracelens.units import MS_PER_S
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracelens.serving.experiment import Result
 
 _LATENCIES = (("ttft", "to the first token"), ("tpot", "per token"), ("itl", "between tokens"), ("e2e", "end to end"))
+_POINTS = 300
 _PERCENTILES = ("mean", "p50", "p90", "p99")
 
 
@@ -37,8 +42,27 @@ def served_page(result: Result) -> bytes:
     made = [head(repr(result), (), tiles, result.notes), section("latency", "Latency", charts)]
     steps = result.steps
     if len(steps):
-        made.append(section("replica", "Steps of the replicas", table(steps, "Steps")))
+        made.append(section("replica", "A replica over time", *_replica(steps), table(steps, "Steps")))
     return framed("Served load", [*made, section("requests", "Requests", table(result.requests, "Requests"))])
+
+
+def _replica(steps: pd.DataFrame) -> Iterator[Markup]:
+    """What the first replica has to do and keeps in its cache, at most ``_POINTS`` points a line, each the most."""
+    own = steps[steps["replica"] == steps["replica"].iloc[0]]
+    width = max(float(own["time_ms"].max() - own["time_ms"].min()) / _POINTS, 1e-9)
+    part = ((own["time_ms"] - own["time_ms"].min()) // width).astype(int)
+    most = own.groupby(part.rename("part")).max()
+    for names, words in (
+        (("decoding", "prefilling", "waiting"), "requests"),
+        (("blocks_in_use",), "blocks of the cache"),
+    ):
+        lines = {
+            name.replace("_", " "): [
+                (ms / MS_PER_S, float(n)) for ms, n in zip(most["time_ms"], most[name], strict=True)
+            ]
+            for name in names
+        }
+        yield line_chart(lines, "seconds", words)
 
 
 def sweep_page(rows: Sequence[tuple[float, Result]]) -> bytes:
