@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.errors import InputError, UsageError
-from tracelens.executors import DIED, IsolatedProcesses, Serial, open_executor, outcomes
+from tracelens.executors import DEFECT, DIED, IsolatedProcesses, Serial, open_executor, outcomes
 
 # Spawned workers import this module by name: its folder is on their path because it is on ours
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranks"))
@@ -35,10 +35,12 @@ def test_processes_and_serial_agree():
         )
 
 
-def test_an_error_on_purpose_costs_its_input_and_a_defect_is_raised():
+def test_an_error_on_purpose_and_a_defect_cost_their_input_only():
     assert results(Serial(), work.refuses_three, range(4)) == {0: 0, 1: 1, 2: 2, 3: "three"}
-    with pytest.raises(ZeroDivisionError):
-        results(Serial(), work.inverse, [0])
+    found = results(Serial(), work.inverse, [0, 1])
+    assert found[1] == 1
+    assert found[0].startswith(DEFECT)
+    assert "ZeroDivisionError: division by zero" in found[0]
 
 
 def test_a_worker_that_always_dies_costs_its_input_only():

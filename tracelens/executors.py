@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 
 PROCESSES, SERIAL, MPI, DASK = "processes", "serial", "mpi", "dask://"
 DIED = "the worker process that read it died (killed, or out of memory)"
+DEFECT = "a defect of tracelens, which a report on it alone shows with -vv"
 #: How often an input is given to a new worker after its worker died: once may be bad luck, twice is the input.
 _RETRIES = 1
 _SAFE_PATH = "PYTHONSAFEPATH"
@@ -73,8 +74,8 @@ def outcomes(
 ) -> Iterator[Outcome[Item, Result]]:
     """``function`` of every item, in the order in which they finish; exactly one outcome per item.
 
-    A TracelensError of the function, or a worker that dies, becomes the ``error`` of that item. Any other exception is
-    a defect and is raised.
+    Whatever the function raises, or a worker that dies, becomes the ``error`` of that item: among thousands, one that
+    meets a defect costs itself only.
     """
     waiting: dict[Future[Result], tuple[Item, int]] = {executor.submit(function, item): (item, 0) for item in items}
     try:
@@ -86,10 +87,10 @@ def outcomes(
                     value = future.result()
                 except TracelensError as error:
                     yield Outcome(item=item, error=str(error))
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - of thousands, it costs one
                     if not _is_dead_worker(error):
-                        raise
-                    if tries < _RETRIES and isinstance(error, BrokenProcessPool):
+                        yield Outcome(item=item, error=f"{DEFECT} ({type(error).__name__}: {str(error)[:200]})")
+                    elif tries < _RETRIES and isinstance(error, BrokenProcessPool):
                         again[executor.submit(function, item)] = (item, tries + 1)
                     else:
                         yield Outcome(item=item, error=DIED)
@@ -167,7 +168,8 @@ class IsolatedProcesses(Executor):
             try:
                 with _safe_path():
                     # Forking a process that has threads, as this one does, can deadlock
-                    pool = pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+                    spawn = multiprocessing.get_context("spawn")
+                    pool = pool or ProcessPoolExecutor(1, mp_context=spawn, initializer=_end_with_parent)
                     running = pool.submit(fn, *args, **kwargs)
                 result = running.result()
             except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the result
@@ -179,6 +181,18 @@ class IsolatedProcesses(Executor):
                 future.set_result(result)
         if pool is not None:
             pool.shutdown()
+
+
+def _end_with_parent() -> None:
+    """In a worker: it ends when its parent is killed; otherwise it would wait for calls for ever."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -98,19 +98,24 @@ def query(tables: Mapping[str, pd.DataFrame], statement: str) -> pd.DataFrame:
         return _answer(connection, statement, tables)
 
 
-def query_files(patterns: Mapping[str, str], folder: Path, statement: str) -> pd.DataFrame:
+def query_files(patterns: Mapping[str, str], folder: Path, statement: str, partitions: ColumnSet) -> pd.DataFrame:
     """What one SELECT answers over tables that are Parquet files below ``folder``, see ``query``.
 
-    ``patterns``: of each table, what its files are called.
+    ``patterns``: of each table, what its files are called; ``partitions``: the columns that their folders stand for.
     """
     words = {word.lower() for word in _WORD.findall(statement)}
+    keys = ", ".join(partitions)
+    types = ", ".join(f"{key}: {sql_type(column)}" for key, column in partitions.items())
     with _locked(folder) as connection:
         for name, pattern in patterns.items():
             if name in words:
                 if next(folder.glob(pattern), None) is None:
                     raise InputError(f"{folder} holds no table {name} yet")
                 files = str(folder / pattern).replace("'", "''")
-                connection.execute(f"CREATE VIEW {name} AS FROM read_parquet('{files}')")
+                connection.execute(
+                    f"CREATE VIEW {name} AS SELECT {keys}, * EXCLUDE ({keys}) "  # noqa: S608 - our names, quoted files
+                    f"FROM read_parquet('{files}', hive_partitioning = true, hive_types = {{{types}}})"
+                )
         return _answer(connection, statement, patterns)
 
 

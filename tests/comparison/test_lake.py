@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +19,8 @@ import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
 from tracelens.executors import IsolatedProcesses, Serial
-from tracelens.lake.ingest import ORIGIN, ingest, patterns
-from tracelens.sql import query_files, ready_queries
+from tracelens.lake.ingest import ORIGIN, ask, ingest
+from tracelens.sql import ready_queries
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "agents"))
 import small_traces
@@ -37,7 +38,11 @@ def folder(tmp_path_factory) -> Path:
         for rank in range(RANKS):
             slow = 20 * (rank == 1)
             small_traces.write(
-                base / f"run{run}" / f"rank{rank}.json.gz", rank=rank, kernel_us=100 + 5 * run + slow, about=about
+                base / f"run{run}" / f"rank{rank}.json.gz",
+                rank=rank,
+                steps=2,
+                kernel_us=100 + 5 * run + slow,
+                about=about,
             )
     (base / "run0" / "broken.json").write_text('{"traceEvents": 7')
     return base
@@ -51,8 +56,18 @@ def lake(folder, tmp_path_factory) -> Path:
     return to
 
 
+def parts_of(lake: Path) -> list[Path]:
+    return list((lake / "parts").glob("run=*/rank=*/date=*/git_revision=*/trace_device=*/*"))
+
+
 def content(lake: Path) -> dict[str, bytes]:
     return {path.relative_to(lake).as_posix(): path.read_bytes() for path in lake.rglob("*") if path.is_file()}
+
+
+def tables(lake: Path, run: str) -> dict[str, bytes]:
+    """Of each file of a run, its bytes by partition and name; parts are also named after where the trace stands."""
+    found = (lake / "parts" / f"run={run}").rglob("*.parquet")
+    return {f"{path.parents[1].relative_to(lake)}/{path.name}": path.read_bytes() for path in found}
 
 
 def test_killed_twice_and_resumed_is_byte_for_byte_the_same(folder, lake, tmp_path):
@@ -60,12 +75,12 @@ def test_killed_twice_and_resumed_is_byte_for_byte_the_same(folder, lake, tmp_pa
     command = [sys.executable, "-m", "tracelens", "ingest", str(folder), "--to", str(to), "--executor", "serial"]
     for parts in (1, 3):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while len(list((to / "parts").glob("*"))) < parts:
+        while len(parts_of(to)) < parts:
             assert process.poll() is None
-            time.sleep(0.01)
+            time.sleep(0.005)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        assert parts <= len(list((to / "parts").glob("*"))) < RUNS * RANKS
+        assert parts <= len(parts_of(to)) < RUNS * RANKS
     (to / "making" / "half").mkdir(parents=True, exist_ok=True)
     found = ingest(folder, to, Serial())
     assert found.known >= 3
@@ -74,23 +89,52 @@ def test_killed_twice_and_resumed_is_byte_for_byte_the_same(folder, lake, tmp_pa
 
 
 def test_processes_and_dask_make_the_same_lake(folder, lake, tmp_path):
+    some = tmp_path / "some"
+    shutil.copytree(folder / "run1", some / "run1", copy_function=shutil.copy2)
+    expected = tables(lake, "run1")
     with IsolatedProcesses(1) as processes:
-        ingest(folder, tmp_path / "processes", processes)
-    assert content(tmp_path / "processes") == content(lake)
+        ingest(some, tmp_path / "processes", processes)
+    assert tables(tmp_path / "processes", "run1") == expected
     distributed = pytest.importorskip("distributed", reason="the dask extra is not installed")
     with (
         distributed.LocalCluster(1, processes=False, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
         client.get_executor(pure=False) as executor,
     ):
-        ingest(folder, tmp_path / "dask", executor)
-    assert content(tmp_path / "dask") == content(lake)
+        ingest(some, tmp_path / "dask", executor)
+    assert tables(tmp_path / "dask", "run1") == expected
+
+
+def test_a_trace_that_changed_stands_in_place_of_what_it_was(folder, tmp_path):
+    trace, to = tmp_path / "some" / "nightly.json", tmp_path / "lake"
+    for kernel_us in (100, 200):
+        small_traces.write(trace, steps=1, kernel_us=kernel_us)
+        assert ingest(trace.parent, to, Serial()).added == 1
+        assert ask(to, "SELECT round(min(duration_us)) AS us FROM kernels")["us"].tolist() == [kernel_us]
+    assert ingest(trace.parent, to, Serial()).known == 1
+
+
+def test_what_a_trace_says_of_itself_is_a_folder_of_that_name_and_no_other(tmp_path):
+    said = "../../x/'=%\n\u202e" + "long" * 40
+    small_traces.write(tmp_path / "some" / "a=b %2F'c" / "t.json", steps=1, about={"git_revision": said})
+    ingest(tmp_path / "some", tmp_path / "lake", Serial())
+    (row,) = ask(tmp_path / "lake", "SELECT DISTINCT run, git_revision FROM ops").itertuples(index=False)
+    assert row.run == "a=b %2F'c"
+    assert row.git_revision.partition("~")[0] == said[: len(row.git_revision) - 9]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "some"]
+
+
+def test_a_defect_costs_its_trace_only(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("tracelens.lake.ingest.origin_of", lambda analysis, name: {}[name])
+    found = ingest(folder / "run1", tmp_path / "lake", Serial())
+    assert found.added == 0
+    assert [name for name, why in found.failed if "KeyError" in why] == ["rank0.json.gz", "rank1.json.gz"]
 
 
 def test_the_rows_of_a_lake_are_those_of_its_traces(folder, lake):
     report = tl.report(folder / "run2" / "rank1.json.gz")
     for name in ("ops", "kernels", "steps"):
-        rows = query_files(patterns(), lake, f"FROM {name} WHERE trace = 'run2/rank1.json.gz'")
+        rows = ask(lake, f"FROM {name} WHERE trace = 'run2/rank1.json.gz'")
         own = report.tables[name]
         pd.testing.assert_frame_equal(
             rows[list(own.columns)].astype(object).where(rows[list(own.columns)].notna(), None),
@@ -104,7 +148,7 @@ def test_the_rows_of_a_lake_are_those_of_its_traces(folder, lake):
 
 def test_ready_queries_find_what_was_planted(lake, capsys):
     ready = ready_queries("tracelens.lake")
-    answers = {name: query_files(patterns(), lake, each.statement) for name, each in ready.items()}
+    answers = {name: ask(lake, each.statement) for name, each in ready.items()}
     assert not [name for name, frame in answers.items() if frame.empty]
     assert answers["outlier_ranks"]["rank"].tolist()[:RUNS] == [1] * RUNS
     assert answers["runs"]["git_revision"].tolist() == [f"rev{run}" for run in range(RUNS)]
@@ -122,7 +166,14 @@ def test_a_query_reaches_the_lake_only(lake, tmp_path):
     (tmp_path / "x.csv").write_text("a\n1\n")
     for statement in (f"FROM '{tmp_path}/x.csv'", "FROM read_text('/etc/passwd')", f"COPY ops TO '{lake}/x.csv'"):
         with pytest.raises((UsageError, InputError)):
-            query_files(patterns(), lake, statement)
+            ask(lake, statement)
+
+
+def test_the_command_prints_the_answer_and_nothing_else(lake):
+    command = [sys.executable, "-m", "tracelens", "query", str(lake), "SELECT 7 AS x", "--format", "csv"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert done.stdout.splitlines()[-1] == b"7"
+    assert done.stderr == b""
 
 
 def test_what_is_no_lake_is_not_written_to(folder, tmp_path):

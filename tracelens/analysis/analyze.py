@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ class Analysis:
     options: Options
     recognition: Recognition
     extensions: tuple[Extension, ...]
-    frames: dict[str, pd.DataFrame]
+    frames: Mapping[str, pd.DataFrame]
     families: dict[str, pd.DataFrame]
     coverage: Coverage
     timeline: Timeline
@@ -107,8 +108,11 @@ class Analysis:
         return self.recognition.device or self.recognition.agreed
 
 
-def analyze(trace: Trace, options: Options) -> Analysis:
-    """All frames of one trace, or of one rank of it. NothingToAnalyzeError when it has no device events."""
+def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analysis:
+    """All frames of one trace, or of one rank of it. NothingToAnalyzeError when it has no device events.
+
+    ``on_demand``: a frame is made when first asked for, and nothing is looked for: no findings, nothing missing.
+    """
     recording = Recording.of(trace, options)
     if not recording.trace.table.has_device_events:
         return _cpu_only(recording, options)
@@ -124,8 +128,8 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         attribution=attribution,
         priced=priced,
     )
-    frames = dict(context.frames)
-    found, failed = findings(context, recording.extensions)
+    frames = context.frames if on_demand else dict(context.frames)
+    found, failed = ((), ()) if on_demand else findings(context, recording.extensions)
     return Analysis(
         trace=recording.trace,
         options=options,
@@ -145,7 +149,7 @@ def analyze(trace: Trace, options: Options) -> Analysis:
         failures=tuple(recording.catalog.failures),
         executed=priced.executed,
         graphs=recording.graphs,
-        missing=not_shown(recording.recorded.table, frames),
+        missing=() if on_demand else not_shown(recording.recorded.table, frames),
         whole_calls=recording.whole_calls,
         merged=recording.merged,
         per_step=priced.per_step,

@@ -48,8 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _said(error, arguments)
     finally:
-        if argv is None:
-            gc.freeze()  # a process that ends would otherwise walk all that it made once more
+        # A process that ends would otherwise walk all that it made once more; DuckDB prints what it then misses
+        if argv is None and "duckdb" not in sys.modules:
+            gc.freeze()
 
 
 def _said(error: BaseException, arguments: Sequence[str]) -> int:

@@ -1,7 +1,8 @@
 """Many traces into a lake: one task per trace through any executor, each trace's tables written whole or not at all.
 
-A trace's part is a folder ``parts/NAME-DIGEST`` of one Parquet file per table. It is made under another name and moved
-into place, so that a run that is killed leaves whole parts only, and the next one goes on with the others.
+A trace's part is a folder of one Parquet file per table, below folders that say where it comes from as Hive names them:
+``parts/run=.../rank=.../date=.../git_revision=.../trace_device=.../NAME-DIGEST``. It is made under another name and
+moved into place, so that a run that is killed leaves whole parts only, and the next one goes on with the others.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from tracelens.analysis.tables import Tables, built_in_tables
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.executors import outcomes
 from tracelens.files.atomic_write import whole_file
 from tracelens.schema import column_set, identifier, text
+from tracelens.sql import query_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from tracelens.analysis.analyze import Analysis
 
 MARK, PARTS, _MAKING = "lake.json", "parts", "making"
-SCHEMA = "tracelens.lake/1"
+SCHEMA = "tracelens.lake/2"
 #: What every row of a lake begins with: where it comes from.
 ORIGIN = column_set(
     text("run", "run", "Folder of the trace below the ingested one; the trace's name where it has none."),
@@ -42,15 +45,23 @@ ORIGIN = column_set(
     text("trace", "trace", "Path of the trace below the ingested folder."),
 )
 _REVISIONS = ("git_revision", "git_commit", "git_sha")
+#: The columns that folders stand for, as Hive, Spark, pandas and DuckDB read them; the others stand in the files.
+PARTITIONS = {key: column for key, column in ORIGIN.items() if key != "trace"}
+#: What Hive calls a value that is not there.
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+#: Characters of a partition's value, each of which takes up to 3 in a folder's name, of at most 255.
+_LONGEST = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One trace, and where its part goes."""
+    """One trace, the name of its part, and the parts that it stands in place of: of the same file as it was."""
 
     trace: str
     name: str
+    part: str
     lake: str
+    outdated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +82,7 @@ def ingest(
     """
     _parquet()
     _open_lake(lake)
-    tasks, known = [], 0
-    for path in _traces(folder, lake):
-        task = Task(trace=str(path), name=path.relative_to(folder).as_posix(), lake=str(lake.absolute()))
-        if _has(task):
-            known += 1
-        else:
-            tasks.append(task)
+    tasks, known = _tasks(folder, lake)
     if not tasks and not known:
         raise InputError(f"no trace found in {folder} (looked for *.json and *.json.gz)")
     failed: list[tuple[str, str]] = []
@@ -90,6 +95,23 @@ def ingest(
     return Ingested(known=known, added=len(tasks) - len(failed), failed=tuple(sorted(failed)))
 
 
+def _tasks(folder: Path, lake: Path) -> tuple[list[Task], int]:
+    """(what is to be read, how many traces the lake has)."""
+    parts = {path.name: path for path in (lake / PARTS).glob("*/" * len(PARTITIONS) + "*")}
+    of_file: dict[str, list[str]] = {}
+    for name, path in parts.items():
+        of_file.setdefault(name.rpartition("-")[0], []).append(str(path))
+    tasks, known = [], 0
+    for path in _traces(folder, lake):
+        part = _part(path)
+        if part in parts:
+            known += 1
+            continue
+        name, outdated = path.relative_to(folder).as_posix(), tuple(of_file.get(part.rpartition("-")[0], ()))
+        tasks.append(Task(trace=str(path), name=name, part=part, lake=str(lake.absolute()), outdated=outdated))
+    return tasks, known
+
+
 def ingest_one(task: Task) -> str:
     """Writes the part of one trace; its name. In a worker."""
     from tracelens.analysis.analyze import analyze
@@ -97,34 +119,35 @@ def ingest_one(task: Task) -> str:
     from tracelens.analysis.options import Options
 
     trace = load(task.trace)
-    analysis = analyze(trace, Options(cpu=not trace.table.has_device_events))
-    part = _part(task)
-    staging = Path(task.lake) / _MAKING / f"{part.name}.{os.getpid()}"
+    analysis = analyze(trace, Options(cpu=not trace.table.has_device_events), on_demand=True)
+    staging = Path(task.lake) / _MAKING / f"{task.part}.{os.getpid()}"
     staging.mkdir(parents=True)
     try:
-        for name, frame in with_origin(analysis, task.name).items():
-            _write(staging / f"{name}.parquet", frame)
+        for name, frame in Tables(analysis).items():
+            _write(staging / f"{name}.parquet", frame.drop(columns=[*ORIGIN], errors="ignore"), task.name)
+        folder = Path(task.lake, PARTS, *_folders(origin_of(analysis, task.name)))
+        folder.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # another process was first with the same
-            staging.rename(part)
+            staging.rename(folder / task.part)
+        for outdated in task.outdated:
+            shutil.rmtree(outdated, ignore_errors=True)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return part.name
+    return task.part
 
 
-def with_origin(analysis: Analysis, name: str) -> dict[str, pd.DataFrame]:
-    """The tables of a trace, each row with where it comes from."""
+def origin_of(analysis: Analysis, name: str) -> dict[str, Any]:
+    """Where a trace comes from, by column of ``PARTITIONS``; ``name``: its path below the ingested folder."""
     table, device = analysis.trace.table, analysis.device
     first_ns = table.base_ns + int(table.start_ns.min()) if len(table) and table.base_ns else None
     revision = next((table.metadata[key] for key in _REVISIONS if isinstance(table.metadata.get(key), str)), None)
-    origin = {
+    return {
         "run": run_of(name),
         "rank": table.rank,
         "date": None if first_ns is None else datetime.fromtimestamp(first_ns / 1e9, UTC).strftime("%Y-%m-%d"),
-        "git_revision": revision,
+        "git_revision": revision or None,
         "trace_device": None if device is None else device.name,
-        "trace": name,
     }
-    return {table_name: _joined(frame, origin) for table_name, frame in Tables(analysis).items()}
 
 
 def run_of(name: str) -> str:
@@ -133,22 +156,23 @@ def run_of(name: str) -> str:
     return folder or file.partition(".")[0]
 
 
-def _joined(frame: pd.DataFrame, origin: Mapping[str, Any]) -> pd.DataFrame:
-    import pandas as pd
-
-    from tracelens.sql import typed
-
-    rows = pd.DataFrame({key: [value] * len(frame) for key, value in origin.items()}, dtype=object)
-    # A column of the same name of a table (rank of collectives) says the same
-    own = frame.drop(columns=[key for key in origin if key in frame.columns])
-    return pd.concat([typed(rows, ORIGIN), own.reset_index(drop=True)], axis=1)
+def _folders(origin: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={_NULL if origin[key] is None else _folder_text(str(origin[key]))}" for key in PARTITIONS]
 
 
-def _write(path: Path, frame: pd.DataFrame) -> None:
+def _folder_text(value: str) -> str:
+    """``value`` as one folder's name; the end of a long one is a digest of all of it."""
+    if len(value.encode()) > _LONGEST:
+        head = value.encode()[: _LONGEST - 9].decode(errors="ignore")
+        value = f"{head}~{hashlib.sha256(value.encode()).hexdigest()[:8]}"
+    return quote(value, safe="")
+
+
+def _write(path: Path, frame: pd.DataFrame, trace: str) -> None:
     pa, pq = importlib.import_module("pyarrow"), _parquet()
     kinds = {"Int64": pa.int64(), "boolean": pa.bool_(), "float64": pa.float64()}
-    fields = [pa.field(key, kinds.get(str(frame.dtypes[key]), pa.string())) for key in frame.columns]
-    rows = pa.Table.from_pandas(frame, pa.schema(fields), preserve_index=False).replace_schema_metadata()
+    columns = [pa.array(frame[key], kinds.get(str(frame.dtypes[key]), pa.string())) for key in frame.columns]
+    rows = pa.table([pa.array([trace] * len(frame), pa.string()), *columns], ["trace", *frame.columns])
     pq.write_table(rows, path, compression="zstd")
 
 
@@ -171,9 +195,10 @@ def is_lake(folder: Path) -> bool:
         return False
 
 
-def patterns() -> dict[str, str]:
-    """Of each table, what its files are called below a lake."""
-    return {name: f"{PARTS}/*/{name}.parquet" for name in built_in_tables()}
+def ask(lake: Path, statement: str) -> pd.DataFrame:
+    """What one SELECT over the tables of a lake answers, see ``tracelens.sql``."""
+    files = {name: f"{PARTS}/{'*/' * (len(PARTITIONS) + 1)}{name}.parquet" for name in built_in_tables()}
+    return query_files(files, lake.resolve(), statement, PARTITIONS)
 
 
 def _traces(folder: Path, lake: Path) -> Iterable[Path]:
@@ -183,16 +208,16 @@ def _traces(folder: Path, lake: Path) -> Iterable[Path]:
     return [path for path in find_traces([str(folder)]) if not path.resolve().is_relative_to(inside)]
 
 
-def _part(task: Task) -> Path:
-    """A folder that no other trace has: its path, size and time of change say which trace it is."""
-    stat = Path(task.trace).stat()
-    digest = hashlib.sha256(f"{task.name}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()[:16]
-    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in task.name)[:80]
-    return Path(task.lake) / PARTS / f"{safe}-{digest}"
+def _part(trace: Path) -> str:
+    """Which file it is, then which state of it: its size and time of change."""
+    stat = trace.stat()
+    place = _digest(os.path.abspath(trace))  # noqa: PTH100 - a link is a trace of its own
+    safe = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in trace.name)[:60]
+    return f"{safe}-{place}-{_digest(f'{stat.st_size} {stat.st_mtime_ns}')}"
 
 
-def _has(task: Task) -> bool:
-    return _part(task).is_dir()
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _parquet() -> Any:

@@ -84,11 +84,10 @@ def _answer(args: argparse.Namespace, statement: str) -> pd.DataFrame:
 
 
 def _of_lake(args: argparse.Namespace, statement: str) -> pd.DataFrame:
-    from tracelens.lake.ingest import patterns
-    from tracelens.sql import query_files
+    from tracelens.lake.ingest import ask
 
     refuse_unread(args, configure, "a lake", lambda name: name not in ("ready", "list", "output", "format"))
-    return query_files(patterns(), Path(args.trace).resolve(), statement)
+    return ask(Path(args.trace), statement)
 
 
 def _list(queries: Mapping[str, ReadyQuery], tables: Mapping[str, Mapping[str, object]]) -> None:
