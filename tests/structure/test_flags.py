@@ -51,6 +51,7 @@ FLAGS: dict[str, str] = {
     "serve": (
         "--arrivals --backend --batch --block-tokens --calibrate --cluster --collective --concurrency --config --contention --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --input-tokens --kv --kv-link --kv-tokens --lod --max-batched-tokens --max-num-seqs --model --order --out --output --output-tokens --policy --pp --preemption --prefill-replicas --price-per-gpu-hour --profile --rate --replay --replicas --requests --router --run --scenarios --seed --shared-groups --shared-prefix --skew --slo --speculate --sweep --tp --trace --variation --weights -o"
     ),
+    "convert": ("TRACE --max-memory --output -o"),
     "slim": ("TRACE --category --output --rank --steps -o"),
     "whatif": (
         "TRACE --apply --batch --clock --device --format --fuse --graphs --output --overlap --pad --precision --ranks --remove --scale --sdpa --steps -o"

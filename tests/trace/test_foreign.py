@@ -19,8 +19,8 @@ PACKETS = b"\x0a\x03\x50\x01\x18" * 3
     ("start", "what"),
     [
         (b"\x0a\xc7\xa9\x01\x12\x0e/host:metadata" + b"x" * 90_000, "an XPlane profile"),
-        (PACKETS, "a Perfetto binary trace"),
-        (PACKETS[:5], "a Perfetto binary trace"),
+        (PACKETS, "a Perfetto trace, but damaged at byte"),
+        (PACKETS[:5], "a Perfetto trace, but damaged at byte"),
         (b"SQLite format 3\x00" + bytes(80), "a SQLite database, but not of Nsight Systems or rocprof"),
         (b'{"rocprofiler-sdk-tool":[{"metadata":{}}]}', "a trace of rocprofv3"),
         (ROCPROF.replace(b'"BeginNs":"1"', b'"BeginNs":"x"'), "a trace of rocprof (v1 or v2)"),
@@ -54,4 +54,4 @@ def test_the_rest_of_a_foreign_file_is_not_read(tmp_path: Path) -> None:
     ],
 )
 def test_what_may_be_a_trace_is_not_taken_for_another_tools(text: bytes) -> None:
-    assert named(text, whole=True) is None
+    assert named(text) is None

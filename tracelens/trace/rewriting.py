@@ -44,7 +44,7 @@ def rewrite(
             sink = stack.enter_context(gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=0, filename=""))
         sink.write(b"{" + b"".join(_json(str(key)) + b":" + _json(value) + b"," for key, value in around.items()))
         sink.write(b'"traceEvents":[')
-        for row, event in _events(table):
+        for row, event in events(table):
             made = edit(row, event)
             if made is not None:
                 sink.write((b",\n" if written else b"\n") + _json(made))
@@ -56,7 +56,7 @@ def rewrite(
     return written
 
 
-def _events(table: TraceTable) -> Iterator[tuple[int, dict[str, Any]]]:
+def events(table: TraceTable) -> Iterator[tuple[int, dict[str, Any]]]:
     """(row or -1, event) of every event that can be read."""
     row_of = np.full(table.events_total, -1, np.int64)
     known = table.file_index < table.events_total

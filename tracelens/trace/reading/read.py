@@ -42,7 +42,7 @@ def read_trace(
 
 
 def _other_format(source: Source) -> str | None:
-    return other_formats.named(source.start, whole=source.is_whole, name=source.name)
+    return other_formats.named(source.start, source.name)
 
 
 def _events(source: Source) -> TraceTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,11 @@ from tracelens.errors import InputError
 from tracelens.trace.extended import made_event
 from tracelens.trace.reading.chrome.event_columns import COLUMNS, TIME_LIMIT_NS, Codes, TableBuilder
 from tracelens.trace.signatures import SignatureStore
-from tracelens.trace.table import Identifier, Losses, Recorder, TraceTable, kind_of_category
+from tracelens.trace.table import Allocations, EventWaits, Identifier, Losses, Recorder, TraceTable, kind_of_category
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
+Details: TypeAlias = Mapping[str, Array] | Callable[[int], Mapping[str, Any]]
 # From here on (52 days) times count from the earliest: as µs, a float keeps less than a ns of them.
 _EPOCH_NS = 2**52
 
@@ -26,7 +27,7 @@ class RowBlocks:
     """Collects blocks of events of one category each; ``table()`` joins them.
 
     ``details`` of a block are what ``TraceTable.args`` shows beside the columns, by the name that Kineto gives it
-    (``grid``, ``block``): one row of an array per event.
+    (``grid``, ``block``): one row of an array per event, or a function of the event's number in the block.
     """
 
     def __init__(self, source: str) -> None:
@@ -39,9 +40,11 @@ class RowBlocks:
         self.thread_names: dict[tuple[Identifier, Identifier], str] = {}
         self.notes: list[str] = []
         self.metadata: dict[str, Any] = {}
+        self.event_waits: EventWaits | None = None
+        self.allocations: Allocations | None = None
         self._categories: Codes[str] = Codes()
         self._parts: dict[str, list[Array]] = {key: [] for key in COLUMNS}
-        self._details: list[tuple[int, Mapping[str, Array]]] = []
+        self._details: list[tuple[int, Details]] = []
         self._rows = 0
         self._untimed = 0
         self._repaired = 0
@@ -55,7 +58,7 @@ class RowBlocks:
         *,
         start_ns: Ints,
         end_ns: Ints,
-        details: Mapping[str, Array] | None = None,
+        details: Details | None = None,
         **columns: Array | int,
     ) -> None:
         """Events of one category: ``name``, ``lane`` (codes) and any other column of ``TraceTable``, -1 by default.
@@ -78,8 +81,7 @@ class RowBlocks:
         for key, dtype in COLUMNS.items():
             values = np.broadcast_to(np.asarray(given.get(key, -1)), start_ns.shape)[usable]
             self._parts[key].append(_fitting(values, dtype))
-        if details:
-            self._details.append((self._rows, details))
+        self._details.append((self._rows, details or {}))
         self._rows += len(start_ns)
 
     def name_codes(self, texts: Iterable[str]) -> Ints:
@@ -119,8 +121,8 @@ class RowBlocks:
             lanes=self.lanes.values(),
             signatures=self.signatures,
             flows=nothing.flows(),
-            event_waits=nothing.event_waits(),
-            allocations=nothing.allocations(),
+            event_waits=self.event_waits or nothing.event_waits(),
+            allocations=self.allocations or nothing.allocations(),
             lookup=lookup,
             metadata=self.metadata,
             process_names=self.process_names,
@@ -138,11 +140,17 @@ class RowBlocks:
 
 def coded_pairs(first: Array, second: Array, code: Callable[[int, int], int]) -> Ints:
     """``code(a, b)`` per event, asked once for each distinct pair."""
-    if not len(first):
-        return np.zeros(0, np.int64)
-    pairs, inverse = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
-    codes = np.array([code(a, b) for a, b in pairs.T.tolist()], np.int64)
-    return codes[inverse.reshape(-1)]
+    of_first, place = np.unique(first, return_inverse=True)
+    of_second, place_2 = np.unique(second, return_inverse=True)
+    pairs, inverse = np.unique(place * max(len(of_second), 1) + place_2, return_inverse=True)
+    codes = [
+        code(a, b)
+        for a, b in zip(
+            of_first[pairs // max(len(of_second), 1)].tolist(), of_second[pairs % max(len(of_second), 1)].tolist(),
+            strict=True,
+        )
+    ]  # fmt: skip
+    return np.array(codes, np.int64)[inverse]
 
 
 def coded(values: Array, code: Callable[[int], int]) -> Ints:
@@ -163,7 +171,7 @@ def _fitting(values: Array, dtype: Any) -> Array:
 class _ColumnEvents:
     """Events made from the columns of a table, and the details of their blocks."""
 
-    details: list[tuple[int, Mapping[str, Array]]]
+    details: list[tuple[int, Details]]
     table: TraceTable | None = None
 
     def event(self, file_index: int) -> dict[str, Any]:
@@ -175,6 +183,9 @@ class _ColumnEvents:
         block = bisect_right(self.details, file_index, key=lambda each: each[0]) - 1
         if block >= 0:
             first, details = self.details[block]
+            if callable(details):
+                event["args"].update(details(file_index - first))
+                return event
             for key, values in details.items():
                 if file_index - first < len(values):
                     event["args"][key] = values[file_index - first].tolist()

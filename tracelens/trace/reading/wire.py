@@ -16,6 +16,8 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _MOST_SHIFT = 63
+# A byte below this is a varint of its own.
+_ONE_BYTE = 0x80
 # Fields of one message beyond these are no trace's.
 _MOST_FIELDS = 4096
 # What may be read behind the end of the data by the vectors: zeros.
@@ -57,26 +59,41 @@ class Wire:
 
     def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         """(field number, value or start, end or -1) of one message; WireError where it is none."""
-        data = self.data
         position = start
         while position < end:
-            key, position = self._varint(position, end)
-            kind = key & 7
-            if kind == VARINT:
-                value, position = self._varint(position, end)
-                yield key >> 3, value, -1
-                continue
-            if kind == BYTES:
-                length, position = self._varint(position, end)
-            else:
-                length = {FIXED64: 8, FIXED32: 4}.get(kind, len(data))
-            if position + length > end:
-                raise WireError(position)
-            if kind == BYTES:
-                yield key >> 3, position, position + length
-            else:
-                yield key >> 3, int.from_bytes(data[position : position + length], "little", signed=True), -1
-            position += length
+            number, value, stop, position = self._field(position, end)
+            yield number, value, stop
+
+    def repeated(self, start: int, end: int, number: int) -> tuple[Ints, Ints, int]:
+        """(starts, ends) of every message with the field number in another, and where that stops being one (-1: not).
+
+        A field of a low number and a short length is most of what long messages hold: those are stepped over without
+        a call, four times as fast.
+        """
+        data, position, starts, ends = self.data, start, [], []
+        tag = number << 3 | BYTES
+        limit = min(end, len(data)) - 1
+        try:
+            while position < end:
+                if (
+                    position < limit
+                    and data[position] == tag < _ONE_BYTE
+                    and (length := data[position + 1]) < _ONE_BYTE
+                ):
+                    first = position + 2
+                    position = first + length
+                    if position > end:
+                        raise WireError(first)
+                    starts.append(first)
+                    ends.append(position)
+                    continue
+                field_number, value, stop, position = self._field(position, end)
+                if field_number == number and stop >= 0:
+                    starts.append(value)
+                    ends.append(stop)
+        except WireError as error:
+            return np.array(starts, np.int64), np.array(ends, np.int64), error.position
+        return np.array(starts, np.int64), np.array(ends, np.int64), -1
 
     def message(self, start: int, end: int) -> dict[int, Any]:
         """The last value of every field: integers, or bytes of what has a length."""
@@ -153,6 +170,27 @@ class Wire:
         if len(more):
             raise WireError(int(position[more[0]]))
         return value.view(np.int64), position
+
+    def _field(self, position: int, end: int) -> tuple[int, int, int, int]:
+        """(field number, value or start, end or -1, next position) of the field at a position."""
+        data = self.data
+        key, position = self._varint(position, end)
+        kind = key & 7
+        if kind == VARINT:
+            value, position = self._varint(position, end)
+            return key >> 3, value, -1, position
+        if kind == BYTES:
+            length, position = self._varint(position, end)
+            if length < 0:
+                raise WireError(position)
+        else:
+            length = {FIXED64: 8, FIXED32: 4}.get(kind, len(data))
+        after = position + length
+        if after > end:
+            raise WireError(position)
+        if kind == BYTES:
+            return key >> 3, position, after, after
+        return key >> 3, int.from_bytes(data[position:after], "little", signed=True), -1, after
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
         data, value, shift = self.data, 0, 0

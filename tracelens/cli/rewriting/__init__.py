@@ -1,0 +1,1 @@
+"""Verbs that write traces again: cut, without names, in other formats."""

@@ -1,0 +1,42 @@
+"""Write a trace of any profiler in another format.
+
+The ending of the file to write says which: .json (Kineto), .pftrace (Perfetto protobuf); .gz behind it packs it. What
+the recording does not have, the result does not have either.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+
+from tracelens.cli import refuse_input
+from tracelens.files.say import say
+from tracelens.option_fields import above_zero, add_options, option, options_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertCommand:
+    """What is read, and where the result goes."""
+
+    trace: Path = option("trace of any profiler (docs/formats.md)", MISSING, kind=Path, flags=("trace",))
+    output: Path = option("file to write", MISSING, kind=Path, metavar="FILE", flags=("-o", "--output"))
+    max_memory: float | None = option("the memory that reading may take", kind=above_zero, metavar="GB")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, ConvertCommand)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tracelens.excerpts.converting import convert
+    from tracelens.trace.reading.read import read_trace
+
+    asked = options_of(ConvertCommand, args)
+    refuse_input(asked.output, [asked.trace])
+    table = read_trace(asked.trace, max_memory_gb=asked.max_memory)
+    for note in table.losses.notes:
+        say(f" {note}")
+    say(f" {convert(table, asked.output):,} records of {table.source}, {table.recorder.file}")
+    say(f" wrote {asked.output}")
+    return 0
