@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 
 import tracelens.projection.frameworks as frameworks_room
+from tracelens.backends.system_names import system_of
 from tracelens.projection.batch_rows import RowOptions, configuration, project_row
-from tracelens.projection.frameworks.row_words import system_of
 from tracelens.projection.step import Projection
 
 #: Constant -> (its value before anything is known, how far from it in ln one standard deviation is).

@@ -93,6 +93,10 @@ class TrainingOptions:
         "with --recompute full: how many of the model's layers; default: all",
         kind=positive, metavar="LAYERS", group=_COMPUTING,
     )  # fmt: skip
+    lora: int = option(
+        "train adapters of this rank beside attention's products (LoRA), all else frozen; 0: train everything",
+        0, kind=int, metavar="RANK", group=_COMPUTING,
+    )  # fmt: skip
     fused_loss: bool = option(
         "cross entropy on 16-bit logits, which its gradient replaces in memory", False, group=_COMPUTING
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.backends.system import System
+from tracelens.backends.system_names import system_of
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 from tracelens.projection.batch_rows import RowOptions, project_row
@@ -18,7 +19,6 @@ from tracelens.projection.frameworks.row_words import (
     recomputation_of,
     schedule_of,
     sharding_of,
-    system_of,
 )
 from tracelens.projection.overheads import PLAIN
 
@@ -132,8 +132,10 @@ def test_where_recomputation_is_not_stated_a_step_that_does_not_fit_recomputes()
 @pytest.mark.parametrize(
     ("said", "precision"),
     [
-        ("amp_fp8", "fp8"), ("FP8-rowwise", "fp8"), ("FP8-tensorwise", "fp8"), ("FP8 (delayed)", None), ("FP8-CS", "fp8"),
+        ("amp_fp8", "fp8"), ("FP8-rowwise", "fp8"), ("FP8-tensorwise", "fp8"), ("FP8 (delayed)", "fp8"), ("FP8-CS", "fp8"),
         ("FP8-MX", "mxfp8"), ("amp_bf16", "bf16"), ("bf16-mixed", "bf16"), ("float8_rowwise", "fp8"), ("int8", None),
+        ("FP8 (delayed scaling)", "fp8"), ("fp8 per-tensor current scaling", "fp8"), ("MXFP8 (E4M3)", "mxfp8"),
+        ("nvfp4 recipe", "nvfp4"), ("bfloat16", "bf16"), ("mxfp4", None), ("see doc", None),
     ],
 )  # fmt: skip
 def test_precisions_are_read_as_published(said: str, precision: str | None) -> None:

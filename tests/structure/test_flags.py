@@ -31,7 +31,7 @@ FLAGS: dict[str, str] = {
     "ops": ("PATTERN --extension"),
     "perfetto": ("TRACE --output -o"),
     "project": (
-        "--against --anchor --attention --attention-factor --backend --batch --bf16-layers --cluster --cp --dispatcher --document --ep --ep-overlap --etp --framework --from-report --fsdp-overlap --fused-loss --gemm-factor --global-batch --gpu-clock-mhz --gpus --gradients --graphs --host-us --launch --memory-factor --micro-batch --model --no-sequence-parallel --nodes --offload-layers --output --power --pp --precision --products-factor --recompute --recompute-layers --recompute-modules --schedule --sequence --sequential-experts --shard --skew --straggler --sweep --tp --tp-overlap --trace --trace-ranks --traced --vpp --zero -o"
+        "--against --anchor --attention --attention-factor --backend --batch --bf16-layers --cluster --cp --dispatcher --document --ep --ep-overlap --etp --framework --from-report --fsdp-overlap --fused-loss --gemm-factor --global-batch --gpu-clock-mhz --gpus --gradients --graphs --host-us --launch --lora --memory-factor --micro-batch --model --no-sequence-parallel --nodes --offload-layers --output --power --pp --precision --products-factor --recompute --recompute-layers --recompute-modules --schedule --sequence --sequential-experts --shard --skew --straggler --sweep --tp --tp-overlap --trace --trace-ranks --traced --vpp --zero -o"
     ),
     "record": ("--for --list"),
     "replay": ("TRACE --op --output --top -o"),

@@ -9,12 +9,15 @@ from pathlib import Path
 
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import Table
+from tracelens.hardware.device_figures import Link
 from tracelens.hardware.spec import HardwareSpec
 from tracelens.network.cluster import Cluster
 from tracelens.network.topology import Rates, Topology
 
 # A100, whose switch cannot add: 222 of all-reduce against 205 GB/s of all-gather; H100, whose switch can: 445 and 336.
 _RING_SPREAD = 1.15
+#: What a device without a node of its own is taken to stand in: eight, with a 200 Gb/s card each.
+_COMMON_NODE = "dgx-a100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,20 @@ class System:
             return cls(device=device, note=f"no cluster given, and {device.name} has no standard node: no topology")
         note = f"no cluster given: {device.name} in its standard node, {cluster.name}"
         return dataclasses.replace(cls.of_cluster(cluster, device), note=note)
+
+    def in_a_node(self) -> System:
+        """Itself where its links are known; else the device in nodes like ``_COMMON_NODE``, by its own link, or else by
+        PCIe. ``note`` says so.
+        """
+        device = self.device
+        if self.topology is not None or (device.link is None and device.pcie_gb_s is None):
+            return self
+        common = Cluster.load(_COMMON_NODE)
+        link = device.link or Link(gb_s=device.pcie_gb_s or 0.0, source="its PCIe rate")
+        joined = dataclasses.replace(device, link=link, busbw=device.busbw if device.link else None)
+        named = "its own link" if device.link else f"PCIe at {device.pcie_gb_s:g} GB/s"
+        note = f"no cluster of {device.name} is known: nodes of {common.ranks_per_node} by {named}, else {common.name}"
+        return dataclasses.replace(self.of_cluster(common, joined), device=device, cluster=None, note=note)
 
     def at_clock(self, mhz: float | None) -> System:
         """The same with the device at another clock, as ``HardwareSpec.at_clock``; itself where that is None."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracelens.backends.system import System
+from tracelens.backends.system_names import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Number, is_file_name, shown
 from tracelens.option_fields import BACKENDS
@@ -25,7 +26,6 @@ from tracelens.projection.frameworks.row_words import (
     recomputation_of,
     schedule_of,
     sharding_of,
-    system_of,
 )
 from tracelens.projection.step import Projection, project
 from tracelens.units import US_PER_S
@@ -44,6 +44,8 @@ MICRO_BATCHES = 32
 SEQUENCE = 4096
 #: What is taken where a table says "recipe": the setting is in a launch script, not in the table.
 ASSUMED = "recipe: no recomputation"
+#: Of MLPerf's fine-tuning benchmark, and of Megatron-Bridge's recipe for Llama 3 70B.
+LORA_RANK = 16
 #: Megatron-Bridge fine-tunes on packed SQuAD examples, which have some 100 to 400 tokens; between those a step of these
 #: tables differs by less than 1 %.
 SFT_DOCUMENT = 256
@@ -127,10 +129,17 @@ def _step(
         replace(parallel, skew=options.skew),
         system,
         sequence=_whole(row, "seq_len", SEQUENCE),
-        schedule=schedule_of(named) if named and parallel.pp > 1 else None,
+        schedule=_schedule(schedule_of(named) if named else None, parallel),
         backends=options.backends,
         software=replace(software, **options.constants),
     )
+
+
+def _schedule(named: str | None, parallel: ParallelConfig) -> str | None:
+    """The schedule that a row names; of several chunks per rank, ``1F1B`` is the interleaved one."""
+    if parallel.pp == 1 or (named == "1f1b" and parallel.vpp > 1):
+        return None
+    return named
 
 
 #: Columns that ``project_rows`` adds.
@@ -232,6 +241,8 @@ def configuration(row: Mapping[str, str]) -> Configured:
     if precision is None:
         raise UsageError(f"precision {row.get('precision')!r} is not modeled")
     assumptions += _open_figures(row, framework, micro_batch, replicas)
+    if _is_lora(row):
+        assumptions.append(f"LoRA: adapters of rank {LORA_RANK} beside attention's products")
     zero, shard = sharding_of(row.get("fsdp_shard", ""), framework.zero)
     parallel = ParallelConfig.of(
         ranks=ranks,
@@ -250,9 +261,10 @@ def configuration(row: Mapping[str, str]) -> Configured:
         precision=precision,
         gradients=framework.gradients,
         fused_loss=framework.has_fused_loss,
+        lora=LORA_RANK if _is_lora(row) else 0,
         attention="unfused" if framework.attention == "unfused" else "flash",
         tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,
-        **_recomputing(said),
+        **_recomputing(said, row["model"]),
     )
     return Configured(
         parallel=recipe.of(parallel) if recipe is not None else parallel,
@@ -279,7 +291,7 @@ def _open_figures(row: Mapping[str, str], framework: Framework, micro_batch: int
 
 def _recomputation(row: Mapping[str, str], framework: Framework) -> tuple[Recomputation, Recipe | None, list[str]]:
     text = row.get("recompute", "").strip()
-    if text.lower() != "recipe":
+    if text.lower() not in ("recipe", "custom"):
         return recomputation_of(text or "none") or Recomputation(kind="none"), None, []
     recipe = recipe_of(row)
     if recipe is None and framework.recompute_modules:
@@ -288,8 +300,11 @@ def _recomputation(row: Mapping[str, str], framework: Framework) -> tuple[Recomp
     return Recomputation(kind="none"), recipe, [f"recipe: {recipe}" if recipe is not None else ASSUMED]
 
 
-def _recomputing(said: Recomputation) -> dict[str, Any]:
-    made: dict[str, Any] = {"recompute": said.kind, "recompute_layers": said.layers}
+def _recomputing(said: Recomputation, model: str) -> dict[str, Any]:
+    layers = said.layers
+    if said.every > 1:
+        layers = max(len(ModelConfig.load(model).layers) // said.every, 1)
+    made: dict[str, Any] = {"recompute": said.kind, "recompute_layers": layers}
     return made | ({"recompute_modules": said.modules} if said.modules else {})
 
 
@@ -304,14 +319,18 @@ def _not_modeled(row: Mapping[str, str]) -> str | None:
         said = row.get(name, "").strip()
         if said and read(said) is None:
             return f"{what} {said!r} is not modeled"
-    is_lora = row.get("kind") == "lora" or "lora" in row.get("notes", "").lower()
-    return "LoRA: most weights have no gradient, which is not modeled" if is_lora else None
+    return None
+
+
+def _is_lora(row: Mapping[str, str]) -> bool:
+    """Whether adapters are trained, which tables say in one column or another."""
+    return any("lora" in (row.get(name) or "").lower() for name in ("kind", "model", "notes"))
 
 
 #: Columns whose words are spelled in many ways: what they say, and what reads them.
 _WORDS: tuple[tuple[str, str, Callable[[str], object]], ...] = (
     ("precision", "precision", precision_of),
-    ("recompute", "recomputation", recomputation_of),
+    ("recompute", "recomputation", lambda text: text.lower() == "custom" or recomputation_of(text)),
     ("schedule", "schedule", schedule_of),
 )
 

@@ -383,6 +383,8 @@ class Job:
         """Collectives of one layer's weights or gradients, the dense ones and then the experts'."""
         p, layers = self.parallel, self.built[name]
         dense, expert = (float(sum(getattr(layer, kind) for layer in layers)) for kind in ("dense", "expert"))
+        if p.zero == 3 and what == "gather":
+            dense += float(sum(layer.frozen for layer in layers))
         copies = len(self.routes)
         shards = Group(ranks=min(p.expert_dp_group.ranks, p.shard_group.ranks), stride=p.expert_dp_group.stride)
         if p.zero == 3 and what != "reduce":

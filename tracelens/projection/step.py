@@ -24,6 +24,8 @@ from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
 _chain = functools.cache(chain)
+#: Share of a step's work without the gradients of weights: forward, and gradients of activations.
+_WITHOUT_WGRAD = 2 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,8 @@ def project(
     ran = job.run()
     step_us, breakdown = ran.step_us, ran.breakdown(ran.busiest)
     tokens = job.parallel.global_batch * sequence
-    tflops = model.flops_per_token(sequence).training * tokens / parallel.ranks / step_us / TERA_PER_S_IN_PER_US
+    flops = model.flops_per_token(sequence).training * (_WITHOUT_WGRAD if parallel.lora else 1)
+    tflops = flops * tokens / parallel.ranks / step_us / TERA_PER_S_IN_PER_US
     return Projection(
         model=model,
         parallel=parallel,

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens.backends import System
+from tracelens.backends.system_names import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.data_table import FIRST_ROW, Number, csv_of, is_blank, is_file_name, read_table, shown
@@ -33,6 +34,8 @@ _MEAN = Number(least=1, most=LONGEST)
 LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
 #: Columns that ``batch`` adds; nine of ten measured times per token lie between the last two.
 ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high")
+#: Modes in which one replica computes prompts and answers.
+_TOGETHER = ("", "agg", "aggregated", "ifb", "inflight", "colocated", "co-located", "monolithic", "none")
 NEEDED = ("model_path", "system", "isl", "osl")
 
 
@@ -72,7 +75,7 @@ def point_of(row: Mapping[str, Any], where: str = "") -> Point:
             raise UsageError(f"{where}{column} is empty")
     if is_file_name(_name(row, "system")):
         raise UsageError(f"{where}system names a device or a cluster, not a file: {shown(row['system'])}")
-    if _name(row, "mode") not in ("", "agg"):
+    if _name(row, "mode").lower() not in _TOGETHER:
         raise UsageError(f"--batch does not simulate mode {shown(row['mode'])}; use --prefill-replicas")
     whole = functools.partial(_whole, row, where)
     return Point(
@@ -116,7 +119,7 @@ def _day(said: str) -> datetime.date | None:
 
 def engine_name(point: Point) -> str:
     """The file of the point's engine."""
-    return engines.engine_name(point.engine, System.load(point.system).device)
+    return engines.engine_name(point.engine, system_of(point.system)[0].device)
 
 
 def _whole(row: Mapping[str, Any], where: str, name: str, default: int | None = None) -> int:
@@ -172,7 +175,7 @@ class PointSimulator:
         key = (point.model, point.system, point.precision, point.parallelism, point.engine, point.further_tokens)
         found = self._costs.get(key)
         if found is None:
-            model, system = ModelConfig.load(point.model), System.load(point.system)
+            model, system = ModelConfig.load(point.model), system_of(point.system)[0]
             found = self._costs[key] = StepCost(
                 Deployment(
                     model=model,

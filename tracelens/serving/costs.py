@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from tracelens.backends import EstimateTable
 from tracelens.backends.chain import chain
+from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.perf_models import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
@@ -164,7 +165,11 @@ class StepCost:
             linear=precision.linear,
             experts=precision.experts,
             kv=precision.kv,
-            multiplied=frozenset(each for each in narrow if self.system.device.rate("matrix", each) is not None),
+            multiplied=frozenset(
+                each
+                for each in narrow
+                if each is not DType.INT4 and self.system.device.rate("matrix", each) is not None
+            ),
         )
 
     def mixed(

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import math
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,11 @@ from tracelens.workload.token_routing import UNIFORM, Skew
 
 _ALL_REDUCE = "all_reduce/"
 MTP_ACCEPTANCE = 0.85
+#: Types of weights by the words of published tables.
+_WEIGHTS = (
+    (r"fp4|w4a4", "fp4"), (r"int4|w4a16|w4a8|awq|gptq", "int4"), (r"w8a8.?int|int8|w8a16", "int8"),
+    (r"fp8|float8|e4m3|w8a8", "fp8"), (r"bf16|bfloat16", "bf16"), (r"fp16|float16|half", "fp16"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +80,16 @@ class Precision:
 
     @classmethod
     def named(cls, name: str | None, model: ModelConfig) -> Precision:
-        """``fp8``, ``fp4`` or None. Four bits are for the routed experts alone where a model has them, as gpt-oss."""
+        """``fp8``, ``int4`` ... as tables spell them, or None. Four bits are for the routed experts alone where a model
+        has them, as gpt-oss.
+        """
         if name is None:
             return cls()
-        dtype = DType.parse(name)
-        if dtype is None or dtype.rate not in ("fp8", "fp4", "bf16", "fp16"):
-            raise UsageError(f"weights must be bf16, fp16, fp8 or fp4, not {name!r}")
-        if dtype.rate == "fp4" and model.experts is not None:
+        said = next((known for pattern, known in _WEIGHTS if re.search(pattern, name.lower())), name)
+        dtype = DType.parse(said)
+        if dtype is None or dtype.rate not in ("fp8", "fp4", "bf16", "fp16", "int8", "int4"):
+            raise UsageError(f"weights must be bf16, fp16, fp8, fp4, int8 or int4, not {name!r}")
+        if dtype.width_bytes < 1 and model.experts is not None:
             return cls(experts=dtype)
         return cls(linear=dtype, experts=dtype)
 

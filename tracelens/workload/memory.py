@@ -160,11 +160,14 @@ def stage_memory(
     held = states(sum(layer.dense for layer in layers), sum(layer.expert for layer in layers), parallel)
     gathered = 0.0
     if parallel.zero == 3:
-        largest = max((layer.dense + layer.expert for layer in layers), default=0)
+        largest = max((layer.dense + layer.expert + layer.frozen for layer in layers), default=0)
         gathered = float(GATHERED_LAYERS * WEIGHT_BYTES * largest)
+    kept_as_they_are = WEIGHT_BYTES * sum(layer.frozen for layer in layers)
+    if parallel.zero == 3:
+        kept_as_they_are /= parallel.shard_group.ranks
     return StageMemory(
         stage=stage,
-        weights=held.weights + gathered,
+        weights=held.weights + kept_as_they_are + gathered,
         gradients=held.gradients,
         optimizer=held.optimizer,
         activations=kept_bytes,

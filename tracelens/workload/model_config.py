@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import string
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table, normalized
 from tracelens.workload import layers
 from tracelens.workload.blocks import block_types, is_attention, layers_of
+from tracelens.workload.model_names import spelling_key, without_point, without_sizes
 from tracelens.workload.model_shape import (
     CompressedAttention,
     Experts,
@@ -32,6 +34,8 @@ from tracelens.workload.model_shape import (
 FOLDER = Path(__file__).resolve().parent / "models"
 # More than any model has: a larger number is a slip, and would be spelled out block by block.
 _MOST_REPEATS = 10_000
+#: How far a size in a name may be from the parameters that are counted: names round, and count other layers.
+_SAME_SIZE = 0.05
 #: Tables of a model file, by field of the shape.
 _TABLES: dict[str, type[Any]] = {
     "latent_attention": LatentAttention, "experts": Experts, "mamba": Mamba, "indexer": Indexer,
@@ -97,8 +101,8 @@ class ModelConfig(ModelShape):
     def load(cls, name: str | os.PathLike[str]) -> ModelConfig:
         """A model of this package by name or alias; a model file (``.toml``), ``config.json`` or its folder by path.
 
-        Case, ``-``, ``_``, ``/`` and blanks do not matter in names. UsageError for an unknown name, InputError for a
-        file that is missing or wrong.
+        Case, ``-``, ``_``, ``/`` and blanks do not matter, nor does what ``model_names`` leaves out. UsageError
+        for an unknown name, InputError for a file that is missing or wrong.
         """
         path = Path(name)
         if isinstance(name, os.PathLike) or path.suffix in (".toml", ".json") or path.is_dir():
@@ -106,11 +110,19 @@ class ModelConfig(ModelShape):
         wanted = normalized(name)
         if wanted in cls.names():
             return _bundled(wanted)
-        by_alias = {normalized(alias): model for model in cls.all() for alias in model.aliases}
-        try:
-            return by_alias[wanted]
-        except KeyError:
-            raise UsageError.unknown("model", name, [*cls.names(), *by_alias]) from None
+        spelled = _spellings()
+        stem = spelled.get(spelling_key(name)) or cls._sized(name, spelled)
+        if stem is None:
+            raise UsageError.unknown("model", name, [*cls.names(), *_aliases()])
+        return _bundled(stem)
+
+    @classmethod
+    def _sized(cls, name: str, spelled: Mapping[str, str]) -> str | None:
+        """The model of a name that beside it has its size."""
+        bare, sizes = without_sizes(name)
+        stem = spelled.get(bare) if sizes else None
+        counted = 0 if stem is None else _bundled(stem).parameters().total
+        return stem if any(abs(counted / size - 1) < _SAME_SIZE for size in sizes) else None
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -185,6 +197,24 @@ def expanded(runs: str, own: Sequence[str] = ()) -> str:
 @functools.cache
 def _names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+@functools.cache
+def _aliases() -> dict[str, str]:
+    """Each alias, and its model; no file is parsed as a whole."""
+    found = {}
+    for name in _names():
+        line = re.search(r"^aliases = .*", (FOLDER / f"{name}.toml").read_text(encoding="utf-8"), re.MULTILINE)
+        found |= dict.fromkeys(tomllib.loads(line[0])["aliases"] if line else (), name)
+    return found
+
+
+@functools.cache
+def _spellings() -> dict[str, str]:
+    """What names are compared by, and the models that it stands for."""
+    named = _aliases() | {name: name for name in _names()}
+    short = {spelling_key(without_point(name)): stem for name, stem in named.items()}
+    return short | {spelling_key(name): stem for name, stem in named.items()}
 
 
 @functools.cache

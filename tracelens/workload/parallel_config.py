@@ -98,6 +98,8 @@ class ParallelConfig(TrainingOptions):
     def _check_words(self) -> None:
         if self.offload_layers < 0:
             raise UsageError(f"offload_layers must not be negative, not {self.offload_layers}")
+        if self.lora < 0:
+            raise UsageError(f"lora must be the rank of adapters, at least 1, or 0; not {self.lora}")
         if self.zero not in (0, 1, 2, 3):
             raise UsageError(f"zero must be 0, 1, 2 or 3, not {self.zero}")
         for module in self.recompute_modules:

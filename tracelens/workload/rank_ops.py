@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tracelens.dtypes import DType
@@ -12,6 +12,7 @@ from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.layers import further_token_ops
 from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.parallel_config import ParallelConfig
+from tracelens.workload.ranks.adapters import adapters, frozen
 from tracelens.workload.ranks.training_rank import COLUMNS, Part, Pass, RankOp, TrainingRank
 
 __all__ = [
@@ -29,14 +30,15 @@ _SINGLE = {"attention_out": "attention.out", "mlp_act": "mlp.activation", "mlp_d
 class RankLayer:
     """One block, or an end of the model, on one rank: operations of one micro-batch, and the weights held.
 
-    ``dense`` and ``expert`` count parameters before any division by data parallelism. ``letter`` as in
-    ``ModelConfig.blocks``, else the end's name.
+    ``dense`` and ``expert`` count trained parameters before any division by data parallelism, ``frozen`` those that
+    adapters leave as they are. ``letter`` as in ``ModelConfig.blocks``, else the end's name.
     """
 
     letter: str
     ops: tuple[RankOp, ...]
     dense: int
     expert: int = 0
+    frozen: int = 0
 
     @property
     def waits_for_host(self) -> bool:
@@ -54,12 +56,12 @@ def block(config: ModelShape, parallel: ParallelConfig, letter: str, sequence: i
         made += rank.stream("residual", rank.rows * config.hidden, reads=(2, 2), writes=(1, 1))
     if parallel.summa_blocks is not None:
         made = [*rank.on_grid(made)]
-    return RankLayer(
-        letter=letter,
-        ops=tuple(made),
-        dense=sum(rank.weights(op) for op in ops if op.split != "experts"),
-        expert=sum(rank.weights(op) for op in ops if op.split == "experts"),
-    )
+    dense = sum(rank.weights(op) for op in ops if op.split != "experts")
+    expert = sum(rank.weights(op) for op in ops if op.split == "experts")
+    if parallel.lora:
+        added, trained = adapters(rank, ops)
+        return RankLayer(letter=letter, ops=(*frozen(made), *added), dense=trained, frozen=dense + expert)
+    return RankLayer(letter=letter, ops=tuple(made), dense=dense, expert=expert)
 
 
 def weights(config: ModelShape, parallel: ParallelConfig, letter: str, sequence: int) -> dict[str, int]:
@@ -119,7 +121,7 @@ def embedding(config: ModelShape, parallel: ParallelConfig, sequence: int) -> Ra
     ]
     ops += rank.scatter("embedding", width)
     held = config.vocab * config.hidden // rank.weight_share + config.positions * config.hidden
-    return RankLayer(letter="embedding", ops=tuple(ops), dense=held)
+    return _end("embedding", ops, held, 0, parallel)
 
 
 def head(config: ModelShape, parallel: ParallelConfig, sequence: int) -> RankLayer:
@@ -142,8 +144,15 @@ def head(config: ModelShape, parallel: ParallelConfig, sequence: int) -> RankLay
         for letter in config.mtp_blocks:
             extra = block(config, parallel, letter, sequence)
             made += extra.ops
-            dense, expert = dense + extra.dense, expert + extra.expert
-    return RankLayer(letter="head", ops=tuple(made), dense=dense, expert=expert)
+            dense, expert = dense + extra.dense + extra.frozen, expert + extra.expert
+    return _end("head", made, dense, expert, parallel)
+
+
+def _end(name: str, ops: Sequence[RankOp], dense: int, expert: int, parallel: ParallelConfig) -> RankLayer:
+    """An end of the model, which adapters leave as it is."""
+    if parallel.lora:
+        return RankLayer(letter=name, ops=tuple(frozen(ops)), dense=0, frozen=dense + expert)
+    return RankLayer(letter=name, ops=tuple(ops), dense=dense, expert=expert)
 
 
 def _logits(rank: TrainingRank, name: str) -> Iterator[RankOp]:

@@ -1,21 +1,42 @@
-"""How published tables spell what a projection asks for: precisions, recomputation, schedules, sharding, devices."""
+"""How published tables spell what a projection asks for: precisions, recomputation, schedules, sharding."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from tracelens.backends.system import System
 from tracelens.dtypes import TRAINED, Precision
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import normalized
 from tracelens.projection.schedules import schedules
-from tracelens.training_options import Recompute
+from tracelens.training_options import MODULES, Recompute
 
 #: torchtitan's selective checkpointing per operation saves attention and every other matrix product.
 PER_OP = ("attention_out", "layernorm", "mlp_act", "mlp_down")
-#: Scaling recipes of FP8: per tensor with the current or a delayed scale, per row, per block.
-_FP8 = re.compile(r"fp8-(cs|ds|sc|(tensor|row|block)-?wise|delayed|current|hybrid|block|e4m3|.*scaling)")
+#: Precisions by the first word of a text that names one, the narrower before those that their names contain.
+_PRECISIONS = (
+    (r"nvfp4|fp4", "nvfp4"), (r"mxfp8|fp8.?mx|fp8.?ue8m0", "mxfp8"), (r"fp8|float8|e4m3|e5m2|w8a8", "fp8"),
+    (r"bf16|bfloat16|brain", "bf16"), (r"fp16|float16|half|16.?bit", "fp16"),
+)  # fmt: skip
+#: MaxText's policies by what they do not save.
+_POLICIES = {
+    "minimal": ("layernorm", "mlp_act"),
+    "save dot except mlp": ("layernorm", "mlp"),
+    "save dot except mlpwi": ("layernorm", "mlp_act"),
+    "save qkv proj": ("core_attn", "attention_out", "layernorm", "mlp"),
+    "save out proj": ("core_attn", "layernorm", "mlp"),
+}
+_NOTHING = frozenset({
+    "none", "no", "off", "false", "0", "na", "n/a", "-", "disabled", "without", "w/o", "recipe", "no ac",
+    "no recompute", "no recomputation", "not used", "no activation checkpointing",
+})  # fmt: skip
+#: Megatron-LM's modules, the longer names before those that they begin with.
+_MODULES = re.compile(rf"\b({'|'.join(sorted(MODULES, key=len, reverse=True)).replace('_', ' ')})\b")
+#: Words for recomputing every layer.
+_WHOLE = re.compile(
+    r"(full|yes|true|on|1|enabled|all|every|block|uniform|ac|activation (checkpointing|recomputation)"
+    r"|gradient checkpointing|checkpointing)\b"
+)
 _SCHEDULES = {
     "1f1b": "1f1b", "interleaved": "interleaved", "1f1binterleaved": "interleaved", "interleaved1f1b": "interleaved",
     "vpp": "interleaved", "gpipe": "gpipe", "zbvformatted": "zb-v",
@@ -24,29 +45,30 @@ _SHARDED = {
     "fullshard": 3, "yes": 3, "true": 3, "fsdp": 3, "fsdp2": 3, "zero3": 3, "hsdp": 3, "hybridshard": 3,
     "shardgradop": 2, "zero2": 2, "zero1": 1, "distributedoptimizer": 1, "noshard": 0, "zero0": 0, "ddp": 0,
 }  # fmt: skip
-#: Words of a device's name that no file's name or alias needs.
-_PLAIN_WORDS = frozenset({"nvidia", "amd", "instinct", "gpu", "tensor", "core", "google", "hbm3", "hbm3e", "oam"})
 
 
 def precision_of(text: str) -> Precision | None:
     """The precision of GEMMs with weights. None for a word that names none.
 
-    >>> precision_of("amp_fp8"), precision_of("FP8-rowwise"), precision_of("bf16-mixed"), precision_of("see doc")
+    >>> precision_of("amp_fp8"), precision_of("FP8 (delayed)"), precision_of("bf16-mixed"), precision_of("see doc")
     ('fp8', 'fp8', 'bf16', None)
     """
-    word = normalized(text).removeprefix("amp-").removesuffix("-mixed").replace("float8", "fp8")
-    word = {"fp4": "nvfp4", "fp8-mxfp8": "mxfp8"}.get(word, word)
-    found = Precision.parse(word) or (Precision.FP8 if _FP8.fullmatch(word) else None)
+    word = normalized(text)
+    named = next((name for pattern, name in _PRECISIONS if re.search(pattern, word)), None)
+    found = Precision.parse(named) if named and "mxfp4" not in word else None
     return found if found in TRAINED else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputation:
-    """``modules`` empty: those of ``kind``. ``layers``: of how many, full recomputation; None: of all."""
+    """``modules`` empty: those of ``kind``. ``layers``: of how many, full recomputation; None: of all, or of one in
+    ``every`` so many.
+    """
 
     kind: Recompute
     modules: tuple[str, ...] = ()
     layers: int | None = None
+    every: int = 1
 
 
 def recomputation_of(text: str) -> Recomputation | None:
@@ -55,15 +77,21 @@ def recomputation_of(text: str) -> Recomputation | None:
     >>> recomputation_of("per-op SAC").modules, recomputation_of("full, 72 of 80 layers").layers
     (('attention_out', 'layernorm', 'mlp_act', 'mlp_down'), 72)
     """
-    word = re.sub(r"[\s_\-]+", " ", text.strip().lower())
-    if word in ("none", "no", "off", "no ac", "no recompute", "recipe"):
+    word = re.sub(r"[\s_\-]+", " ", text.strip().lower()).strip()
+    if text.strip().lower() in _NOTHING or word in _NOTHING:
         return Recomputation(kind="none")
     if re.search(r"\b(per op|op sac|op selective|selective op|op)\b", word):
         return Recomputation(kind="selective", modules=PER_OP)
-    counted = re.search(r"(\d+)( of \d+)? (layers|blocks)|layers? (\d+)", word)
-    if word.startswith(("full", "yes", "all", "block", "uniform")):
+    if word in _POLICIES:
+        return Recomputation(kind="selective", modules=_POLICIES[word])
+    modules = tuple(found.replace(" ", "_") for found in _MODULES.findall(word))
+    if modules:
+        return Recomputation(kind="selective", modules=modules)
+    every = re.search(r"every (\d+)", word)
+    counted = re.search(r"(\d+)( of \d+)? (layers?|blocks?)|layers? (\d+)", word)
+    if _WHOLE.match(word) or every:
         number = counted and (counted[1] or counted[4])
-        return Recomputation(kind="full", layers=int(number) if number else None)
+        return Recomputation(kind="full", layers=int(number) if number else None, every=int(every[1]) if every else 1)
     return Recomputation(kind="selective") if "selective" in word or word == "sac" else None
 
 
@@ -87,26 +115,3 @@ def sharding_of(text: str, default: int) -> tuple[int, int | None]:
     if named is None or named[0] not in _SHARDED:
         raise UsageError(f"fsdp_shard {text!r} is not known; known: {', '.join(_SHARDED)}, or a number of ranks")
     return _SHARDED[named[0]], int(ranks[0]) if ranks else None
-
-
-def system_of(text: str) -> tuple[System, str | None]:
-    """The device, limited to the power that its name states (``H100-96GB-HBM2e-500W``), and what was read as what."""
-    try:
-        return System.load(text), None
-    except UsageError as error:
-        unknown = error
-    word = normalized(re.sub(r"[(),]", " ", text)).strip("-")
-    watts = re.search(r"(?:^|-)(\d{3,4})-?w(?:atts?)?(?:-|$)", word)
-    if watts:
-        word = word.replace(watts[0], "-", 1).strip("-")
-    parts = [part for part in word.split("-") if part not in _PLAIN_WORDS]
-    sizes = [part for part in parts if re.fullmatch(r"\d+gi?b", part)]
-    others = [part for part in parts if part not in sizes]
-    for tried in (parts, [*others, *sizes], [*others[:1], *sizes, *others[1:]], [p for p in parts if "sxm" not in p]):
-        try:
-            found = System.load("-".join(tried))
-        except UsageError:
-            continue
-        note = f"{text} read as {found.device.name}"
-        return found.at_power(float(watts[1]) if watts else None), note + (f" at {watts[1]} W" if watts else "")
-    raise unknown

@@ -47,9 +47,9 @@ class Kept:
     @property
     def stored(self) -> float:
         """Bytes per element of a product's input as the gradient of its weights reads it: in the products' precision,
-        to which Transformer Engine quantizes before it saves.
+        to which Transformer Engine quantizes before it saves. Frozen weights have none.
         """
-        return min(2.0, Precision.of(self.parallel.precision).width_bytes)
+        return 0.0 if self.parallel.lora else min(2.0, Precision.of(self.parallel.precision).width_bytes)
 
     def repeats(self, module: str | None) -> bool:
         """Whether the backward makes this module's tensors again."""

@@ -1,0 +1,69 @@
+"""Adapters beside frozen weights: no gradients and no optimizer state of what is frozen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tracelens.backends import System
+from tracelens.errors import UsageError
+from tracelens.projection.batch_rows import project_row
+from tracelens.projection.step import project
+from tracelens.workload import memory, rank_ops
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+
+MODEL = ModelConfig.load("llama2-70b")
+WHOLE = ParallelConfig(dp=8, micro_batches=1)
+ADAPTED = replace(WHOLE, lora=16)
+
+
+def test_a_layer_trains_its_adapters_alone() -> None:
+    whole, adapted = (rank_ops.block(MODEL, each, "*", 4096) for each in (WHOLE, ADAPTED))
+    assert adapted.frozen == whole.dense
+    # query, key and value together are 8,192 x 10,240, the output 8,192 x 8,192: two products of rank 16 beside each
+    assert adapted.dense == 16 * (8192 + 10240) + 16 * (8192 + 8192)
+    gradients = [op.name for op in adapted.ops if op.phase == "wgrad"]
+    assert gradients
+    assert all(".adapter_" in name for name in gradients)
+    assert {op.name for op in whole.ops if op.phase == "dgrad"} <= {
+        op.name for op in adapted.ops if op.phase == "dgrad"
+    }
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_frozen_weights_have_no_gradients_and_no_optimizer_state(zero: int) -> None:
+    layers = [rank_ops.block(MODEL, replace(ADAPTED, zero=zero), "-", 4096)]
+    held = memory.stage_memory(
+        stage=0, layers=layers, parallel=replace(ADAPTED, zero=zero), kept_bytes=0.0, logits=0.0, capacity=None
+    )
+    assert (held.gradients, held.optimizer) == (0, 0)
+    # up and gate 8,192 x 57,344, down 28,672 x 8,192, the norm
+    frozen = 8192 * 57344 + 28672 * 8192 + 8192
+    assert held.weights == pytest.approx(2 * frozen / (8 if zero == 3 else 1) + (2 * 2 * frozen if zero == 3 else 0))
+
+
+def test_a_step_is_shorter_and_smaller_by_what_is_frozen() -> None:
+    system = System.load("h100-sxm")
+    whole, adapted = (
+        project(MODEL, replace(each, tp=4, sequence_parallel=True, dp=2), system, sequence=4096)
+        for each in (WHOLE, ADAPTED)
+    )
+    assert 0.55 < adapted.step_us / whole.step_us < 0.85
+    assert adapted.peak_memory.optimizer < whole.peak_memory.optimizer / 100
+    assert adapted.peak_memory.activations < whole.peak_memory.activations
+
+
+@pytest.mark.parametrize("said", [{"kind": "lora"}, {"notes": "LoRA Performance"}, {"model": "Llama 2 70B LoRA"}])
+def test_a_row_says_lora_in_one_column_or_another(said: dict[str, str]) -> None:
+    row = {"model": "llama2-70b", "gpu": "H100 80GB", "n_gpus": "8", "tp": "4", "gbs": "8", "seq_len": "4096"} | said
+    point = project_row(row)
+    assert point.projection is not None, point.reason
+    assert point.projection.parallel.lora == 16
+    assert any(text.startswith("LoRA: adapters of rank 16") for text in point.assumptions)
+
+
+def test_a_rank_below_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="lora"):
+        ParallelConfig(lora=-1)
