@@ -381,25 +381,13 @@ class Job:
 
     def _weights(self, what: str, name: str) -> list[tuple[Collective, float]]:
         """Collectives of one layer's weights or gradients, the dense ones and then the experts'."""
-        p, layers = self.parallel, self.built[name]
-        dense, expert = (float(sum(getattr(layer, kind) for layer in layers)) for kind in ("dense", "expert"))
-        if p.zero == 3 and what == "gather":
-            dense += float(sum(layer.frozen for layer in layers))
-        copies = len(self.routes)
-        shards = Group(ranks=min(p.expert_dp_group.ranks, p.shard_group.ranks), stride=p.expert_dp_group.stride)
-        if p.zero == 3 and what != "reduce":
-            groups = ((dense, p.shard_group), (expert, shards))
-        elif p.zero == 3:
-            # Replicas of shards, the dense ones and the experts' alike
-            groups = (((dense + expert) / p.shard_group.ranks, p.replica_group), (0.0, p.replica_group))
-        else:
-            groups = ((dense, _copied(p.dp_group, copies)), (expert, _copied(p.expert_dp_group, copies)))
+        p = self.parallel
         kind = {"gather": "all_gather", "scatter": "reduce_scatter"}.get(what)
         if kind is None:
             kind = "all_reduce" if p.zero in (0, 3) else "reduce_scatter"
         width = memory.WEIGHT_BYTES if what == "gather" else min(REDUCED_BYTES[p.zero], p.gradient_width.width_bytes)
         made = []
-        for count, group in groups:
+        for count, group in self._sharing(what, name):
             if count and group.ranks > 1:
                 whole, part = round(count), round(count / group.ranks)
                 model = Collective(
@@ -413,6 +401,21 @@ class Job:
                 time_us = float(collective_us(kind, width * count, group, self.topology(group.ranks))[0][0])
                 made.append((model, _whole_ns(time_us)))
         return made
+
+    def _sharing(self, what: str, name: str) -> tuple[tuple[float, Group], ...]:
+        """Dense and expert parameters of one layer, and the ranks among which they travel."""
+        p, layers = self.parallel, self.built[name]
+        dense, expert = (float(sum(getattr(layer, kind) for layer in layers)) for kind in ("dense", "expert"))
+        if p.zero == 3 and what == "gather":
+            dense += float(sum(layer.frozen for layer in layers))
+        copies = len(self.routes)
+        shards = Group(ranks=min(p.expert_dp_group.ranks, p.shard_group.ranks), stride=p.expert_dp_group.stride)
+        if p.zero == 3 and what != "reduce":
+            return (dense, p.shard_group), (expert, shards)
+        if p.zero == 3:
+            # Replicas of shards, the dense ones and the experts' alike
+            return ((dense + expert) / p.shard_group.ranks, p.replica_group), (0.0, p.replica_group)
+        return (dense, _copied(p.dp_group, copies)), (expert, _copied(p.expert_dp_group, copies))
 
     def topology(self, ranks: int) -> Topology:
         """UsageError for a system without links."""

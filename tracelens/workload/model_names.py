@@ -10,9 +10,9 @@ from tracelens.files.toml_figures import normalized
 _FILLER = re.compile(
     r"instruct|it|base|chat|hf|pt|sft|lora|qlora|peft|dpo|thinking|preview|model|meta|nvidia|amd|pretrain(ing|ed)?"
     r"|fine-?tun(e|ing|ed)|dropless|tokendrop|dynamic|static|block|kv|quantized|ocp"
-    r"|(nv|mx)?fp(4|8|16)|bf16|int[48]|awq|gptq|w\d+a\d+|per-?tensor|v[01](\.\d+)?|2[456](0[1-9]|1[0-2])|0[1-9]\d\d|\d+k"
+    r"|(nv|mx)?fp(4|8|16)|bf16|int[48]|awq|gptq|w\d{1,2}a\d{1,2}|per-?tensor|v[01](\.\d{1,2})?|2[456](0[1-9]|1[0-2])|0[1-9]\d\d|\d{1,4}k"
 )
-_SIZE = re.compile(r"a?(\d+(?:\.\d+)?)([bt])")
+_SIZE = re.compile(r"a?(\d{1,5}(?:\.\d{1,4})?)([bt])")
 
 
 def spelling_key(name: str) -> str:
@@ -47,7 +47,7 @@ def without_sizes(name: str) -> tuple[str, list[float]]:
 
 def _words(name: str) -> list[str]:
     last = re.sub(r"[()\[\],:]", " ", name.strip().rstrip("/").rpartition("/")[2])
-    last = re.sub(r"(fp\d+|awq|gptq)-v\d+$", r"\1", normalized(last).strip("-"))
+    last = re.sub(r"(fp\d{1,2}|awq|gptq)-v\d$", r"\1", normalized(last).strip("-"))
     return [word for word in last.split("-") if word and not _FILLER.fullmatch(word)]
 
 
