@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +113,51 @@ class Browser:
         sent = [e["params"]["request"]["url"] for e in self.heard if e.get("method") == "Network.requestWillBeSent"]
         return [url for url in sent if not url.startswith("data:")]
 
+    @contextmanager
+    def showing(self, **features: str) -> Iterator[None]:
+        """With media features, ``prefers_color_scheme="dark"``; afterwards as before, of its own width too."""
+        shown = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        self.call("Emulation.setEmulatedMedia", features=shown)
+        try:
+            yield
+        finally:
+            self.call("Emulation.clearDeviceMetricsOverride")
+            self.call("Emulation.setEmulatedMedia", features=[])
+
+    def widen(self, width: int) -> None:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+
+    def overflow(self) -> int:
+        """Pixels that the page is wider than the window."""
+        return int(self.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+    def serious(self, path: Path) -> list[str]:
+        """What axe-core (package axe-core-python) calls serious or critical on a page, of rows and boxes that are
+        alike some of each: all of them take minutes."""
+        package = pytest.importorskip("axe_core_python", reason="not installed (pip install axe-core-python)")
+        script = Path(package.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+        self.call("Page.setBypassCSP", enabled=True)
+        try:
+            self.open(path)
+            self.evaluate(f"{script}; 0")
+            found: list[str] = self.evaluate(_AXE)
+        finally:
+            self.call("Page.setBypassCSP", enabled=False)
+        return found
+
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(timeout=20)
         os.close(self.commands)
         os.close(self.answers)
+
+
+_AXE = """(() => {
+  const few = (all, most) => [...all].slice(most).forEach((each) => each.remove());
+  for (const body of document.querySelectorAll('tbody')) few(body.rows, 4);
+  for (const selector of ['a.point', '#icicle-drawing .hit', 'svg.roofline rect', '.picture rect', '.picture text'])
+    few(document.querySelectorAll(selector), 6);
+  return axe.run({resultTypes: ['violations'], preload: false}).then((run) => run.violations
+    .filter((each) => ['serious', 'critical'].includes(each.impact))
+    .map((each) => each.id + ': ' + each.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(' ; ')));
+})()"""

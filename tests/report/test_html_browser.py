@@ -234,25 +234,6 @@ def test_columns_are_chosen_and_the_name_stays_in_sight(page):
     assert 0 <= left <= 2
 
 
-@pytest.mark.parametrize("mode", ["light", "dark"])
-def test_no_width_overflows_and_nothing_complains(browser, written, mode):
-    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
-    try:
-        for width in (420, 1024, 1920):
-            browser.heard.clear()
-            browser.call(
-                "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
-            )
-            browser.open(written)
-            assert browser.evaluate(wide) <= 0, width
-            assert browser.complaints() == []
-        assert len(browser.call("Page.printToPDF")["data"]) > 50_000
-    finally:
-        browser.call("Emulation.clearDeviceMetricsOverride")
-        browser.call("Emulation.setEmulatedMedia", features=[])
-
-
 def test_what_can_be_used_has_a_name_and_marks_are_not_told_by_color_alone(page):
     """What axe-core's rules on names, ids and roles ask, in one pass over the page."""
     wrong = page.evaluate(
@@ -270,35 +251,6 @@ def test_what_can_be_used_has_a_name_and_marks_are_not_told_by_color_alone(page)
     levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map((e) => Number(e.tagName[1]))")
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-
-
-@pytest.mark.parametrize("mode", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser, written, mode):
-    """Needs axe-core, which comes with the package axe-core-python."""
-    package = pytest.importorskip(
-        "axe_core_python", reason="axe-core-python is not installed (pip install axe-core-python)"
-    )
-    script = Path(package.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
-    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
-    browser.call("Page.setBypassCSP", enabled=True)
-    try:
-        browser.open(written)
-        browser.evaluate(f"{script}; 0")
-        # Rows and boxes of one kind are alike: some of each, or a slow machine needs minutes
-        found = browser.evaluate(
-            """(() => {
-              for (const body of document.querySelectorAll('tbody')) [...body.rows].slice(4).forEach((row) => row.remove());
-              document.querySelectorAll('a.point').forEach((mark, i) => { if (i > 3) mark.remove(); });
-              document.querySelectorAll('#icicle-drawing .hit').forEach((box, i) => { if (i > 6) box.remove(); });
-              return axe.run({resultTypes: ['violations'], preload: false}).then((run) => run.violations
-                .filter((each) => ['serious', 'critical'].includes(each.impact))
-                .map((each) => each.id + ': ' + each.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(' ; ')));
-            })()"""
-        )
-    finally:
-        browser.call("Page.setBypassCSP", enabled=False)
-        browser.call("Emulation.setEmulatedMedia", features=[])
-    assert found == []
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
