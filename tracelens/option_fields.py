@@ -18,7 +18,7 @@ import contextlib
 import inspect
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -246,10 +246,45 @@ def positive(text: str) -> int:
 
 
 def whole(text: str, *, least: int = 0) -> int:
-    """A whole number from the command line."""
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
-    return int(text)
+    """A count from the command line that may be none."""
+    return integer(text, least=least)
+
+
+def integer(text: str, *, least: int | None = None) -> int:
+    """A whole number from the command line, ``8k`` and ``1e6`` too; what it is for says which ones fit."""
+    from tracelens.files.quantities import count
+
+    with _refused():
+        return count(text, least=least)
+
+
+def byte_count(text: str) -> int:
+    """A size from the command line, ``64MB`` or in bytes."""
+    from tracelens.files.quantities import size_bytes
+
+    with _refused():
+        return size_bytes(text)
+
+
+def duration_in(unit: str) -> Callable[[str], float]:
+    """Reads a duration from the command line, in ``unit`` where it names none."""
+
+    def read(text: str) -> float:
+        from tracelens.files.quantities import SECONDS, duration_s
+
+        with _refused():
+            return duration_s(text, unit=unit) / float(SECONDS[unit])
+
+    return read
+
+
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    """What cannot be read is refused with the name of the option."""
+    try:
+        yield
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def above_zero(text: str) -> float:

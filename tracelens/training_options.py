@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tracelens.dtypes import TRAINED, Precision
 from tracelens.errors import UsageError
-from tracelens.option_fields import comma_list, option, positive
+from tracelens.option_fields import comma_list, integer, option, positive
 
 #: Those of ``dtypes.TRAINED``.
 PrecisionName: TypeAlias = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
@@ -16,7 +16,7 @@ Recompute: TypeAlias = Literal["none", "selective", "full"]
 Gradients: TypeAlias = Literal["fp32", "bf16"]
 #: ``flash``: the framework's own kernel on that device; else a generation of it, or scores that go through memory.
 Attention: TypeAlias = Literal["flash", "unfused", "fa1", "fa2", "fa3", "fa4", "cudnn"]
-#: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the whole step.
+#: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the integer step.
 Graphs: TypeAlias = Literal["none", "partial", "full"]
 TPOverlap: TypeAlias = Literal["none", "backward", "all"]
 #: How tokens reach experts: a copy per chosen expert, or one per rank, and over the network one per node.
@@ -102,7 +102,7 @@ class TrainingOptions:
     )
     offload_layers: int = option(
         "layers whose activations wait in the CPU's memory; their transfers are taken to be hidden",
-        0, kind=int, metavar="LAYERS", group=_COMPUTING,
+        0, kind=integer, metavar="LAYERS", group=_COMPUTING,
     )  # fmt: skip
     graphs: Graphs = option(
         "kernel launches that CUDA graphs replay", "none", choices=get_args(Graphs), group=_COMPUTING

@@ -89,7 +89,7 @@ def test_the_command_line_wins_over_an_experiment_file_also_with_a_default_and_b
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ('requests = "many"', "experiment.toml: argument --requests: invalid int value: 'many'"),
+        ('requests = "many"', "experiment.toml: argument --requests: must be a whole number"),
         ('contention = "yes"', "experiment.toml: contention must be true or false, not 'yes'"),
         ('preemption = "drop"', "experiment.toml: argument --preemption: invalid choice: 'drop'"),
     ],

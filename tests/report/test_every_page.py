@@ -65,6 +65,17 @@ def test_no_page_complains_asks_or_overflows(kind, browser, pages, repository):
     look(browser, written(kind, pages, repository))
 
 
+def test_a_very_long_word_breaks(browser, pages, repository):
+    browser.open(written("report", pages, repository))
+    browser.evaluate(
+        "for (const e of document.querySelectorAll('section p, section li, h1, td, th'))"
+        "e.append(' torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True)'.repeat(2).replaceAll(' ', ''))"
+    )
+    with browser.showing():
+        browser.widen(WIDTHS[0])
+        assert browser.overflow() <= 0
+
+
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_axe_finds_nothing_serious(kind, browser, pages, repository):
     for mode in ("light", "dark"):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
-from tracelens.option_fields import BACKENDS, comma_list, option, positive
+from tracelens.files.quantities import count
+from tracelens.option_fields import BACKENDS, comma_list, duration_in, option, positive
 from tracelens.training_options import PrecisionName, TrainingOptions
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class ProjectOptions(TrainingOptions):
     )
     framework: str | None = option_fields.framework()
     host_us: float | None = option(
-        "host time per launched operation; default: the framework's", kind=float, metavar="US"
+        "host time per launched operation; default: the framework's", kind=duration_in("us"), metavar="US"
     )
     gemm_factor: float | None = option(
         "factor on the time of GEMMs; default: the framework's",
@@ -126,8 +127,8 @@ def _counted(text: str) -> list[int]:
     first, dots, last = text.partition("..")
     try:
         if not dots:
-            return [int(n) for n in text.split(",")]
-        n, most = int(first), int(last)
-    except ValueError:
+            return [count(n) for n in text.split(",")]
+        n, most = count(first), count(last)
+    except UsageError:
         return []
     return [n << step for step in range(max(most, 1).bit_length()) if n << step <= most] if n > 0 else []

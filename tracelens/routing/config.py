@@ -11,7 +11,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.files.data_table import shown
 from tracelens.files.documents import toml_of
-from tracelens.option_fields import option
+from tracelens.option_fields import integer, option
 from tracelens.units import BYTES_PER_GB
 
 #: Copies of a token: one per node, forwarded there; one per rank; one per expert.
@@ -95,13 +95,13 @@ class RouteOptions:
     """How tokens choose experts and travel, beside the figures of ``PARAMETERS``."""
 
     skew: str | None = option("distribution of tokens over experts; default: uniform", metavar="zipf:1.1")
-    groups: int | None = option("group-limited gating: expert groups (DeepSeek-V3: 8)", kind=int, metavar="N")
-    best_groups: int | None = option("groups a token may choose from (DeepSeek-V3: 4)", kind=int, metavar="N")
+    groups: int | None = option("group-limited gating: expert groups (DeepSeek-V3: 8)", kind=integer, metavar="N")
+    best_groups: int | None = option("groups a token may choose from (DeepSeek-V3: 4)", kind=integer, metavar="N")
     capacity: float | None = option(
         "experts drop tokens above FACTOR times the mean load", kind=float, metavar="FACTOR"
     )
-    slots: int | None = option("physical experts for EPLB; default: one spare per rank", kind=int, metavar="N")
-    steps: int | None = option("number of steps, for --drift", kind=int, metavar="N")
+    slots: int | None = option("physical experts for EPLB; default: one spare per rank", kind=integer, metavar="N")
+    steps: int | None = option("number of steps, for --drift", kind=integer, metavar="N")
     drift: float | None = option("share of the experts' log weight that changes each step", kind=float, metavar="0..1")
     dispatch: Dispatch | None = option(
         "copies of a token: one per node, forwarded there (default), one per rank, or one per expert (low latency)",
@@ -160,7 +160,7 @@ def settled(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
             if not parameter.least <= value < float("inf"):
                 raise UsageError(f"{name} must be a number of at least {parameter.least:g}, got {value:g}")
             if parameter.kind is int and value != int(value):
-                raise UsageError(f"{name} must be a whole number, got {value:g}")
+                raise UsageError(f"{name} must be a integer number, got {value:g}")
             value = parameter.kind(value)
         values[name] = value
     if values["unit_bytes"] is None:

@@ -13,13 +13,14 @@ from tracelens.backends import System
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.documents import settings_of
+from tracelens.files.quantities import duration_s
 from tracelens.files.toml_figures import normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.option_fields import made, takes
 from tracelens.serving import engines
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
-from tracelens.serving.metrics import Objectives, duration_s, per_request, per_step, summary
+from tracelens.serving.metrics import Objectives, per_request, per_step, summary
 from tracelens.serving.profile import Profile, step_cost
 from tracelens.serving.replay import read_requests
 from tracelens.serving.replicas.replica_state import Step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.errors import UsageError
+from tracelens.files.quantities import duration_s
 from tracelens.serving.simulation import Outcome
+from tracelens.units import MS_PER_S
 
 FS_PER_MS = 10**12
 FS_PER_S = 10**15
@@ -30,29 +31,14 @@ class Objectives:
 
     @classmethod
     def parse(cls, text: str) -> Objectives:
-        """``ttft=500ms,tpot=50ms``; also ``s`` and ``us``. UsageError for anything else."""
+        """``ttft=500ms,tpot=50ms``. UsageError for anything else, a limit without its unit too."""
         found: dict[str, float] = {}
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
             if name not in ("ttft", "tpot", "e2e"):
                 raise UsageError.unknown("objective", name, ("ttft", "tpot", "e2e"))
-            found[f"{name}_ms"] = duration_s(value) * 1e3
+            found[f"{name}_ms"] = duration_s(value) * MS_PER_S
         return cls(**found)
-
-
-def duration_s(text: str) -> float:
-    """``500ms``, ``1h``, ``2.5`` (seconds) in seconds. UsageError for anything else."""
-    units = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-    stripped = text.strip().lower()
-    number = stripped.rstrip("abcdefghijklmnopqrstuvwxyz")
-    unit = stripped[len(number) :] or "s"
-    try:
-        value = float(number) * units[unit]
-    except (ValueError, KeyError):
-        raise UsageError(f"a duration looks like 500ms, 2.5s or 1h, not {text!r}") from None
-    if not 0 <= value < math.inf:
-        raise UsageError(f"a duration must not be negative: {text!r}")
-    return value
 
 
 def per_request(outcome: Outcome) -> pd.DataFrame:

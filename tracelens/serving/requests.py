@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
+from tracelens.files import quantities
 
 FS_PER_S = 10**15
 #: Tokens of a prompt or answer: far above every model's context.
@@ -48,6 +49,13 @@ class Requests:
         return len(self.input_tokens)
 
 
+def _mean(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float(quantities.count(text))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
     """A distribution of token counts: ``fixed``, ``uniform``, ``lognormal``, ``zipf`` or ``empirical``.
@@ -67,9 +75,10 @@ class Lengths:
         kind, _, rest = text.partition(":")
         try:
             if not rest:
-                return cls(mean=float(int(text)))
-            numbers = [float(part) for part in rest.split(":")]
-        except ValueError:
+                return cls(mean=float(quantities.count(text)))
+            mean, *more = rest.split(":")
+            numbers = [_mean(mean), *map(float, more)]
+        except (ValueError, UsageError):
             raise UsageError(f"a length takes N or KIND:MEAN:SPREAD, not {text!r}") from None
         if kind not in ("fixed", "uniform", "lognormal", "zipf") or len(numbers) > 2:
             raise UsageError.unknown("length distribution", kind, ("fixed", "uniform", "lognormal", "zipf"))

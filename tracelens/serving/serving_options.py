@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens import option_fields
-from tracelens.option_fields import BACKENDS, option
+from tracelens.option_fields import BACKENDS, integer, option
 
 if TYPE_CHECKING:
     from tracelens.serving.deployment import Engine
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SERVED, _HOW, _LOAD, _ASKED = "model and engine", "replicas and simulation", "requests", "results"
 #: A number of tokens, or a distribution of them.
-TOKENS = r"\d+|[a-z]+:\d[\d.:e+-]*"
+TOKENS = r"\d+[kKMi]*|[a-z]+:\d[\d.:ekKMi+-]*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +27,10 @@ class EngineOptions:
         metavar="NAME|engine.toml",
         group=_SERVED,
     )
-    max_num_seqs: int | None = option("maximum number of sequences that decode at once", kind=int, group=_SERVED)
-    max_batched_tokens: int | None = option("maximum number of new tokens per step", kind=int, group=_SERVED)
-    kv_tokens: int | None = option("KV cache size in tokens; default: from free memory", kind=int, group=_SERVED)
-    block_tokens: int | None = option("tokens per KV cache block", kind=int, group=_SERVED)
+    max_num_seqs: int | None = option("maximum number of sequences that decode at once", kind=integer, group=_SERVED)
+    max_batched_tokens: int | None = option("maximum number of new tokens per step", kind=integer, group=_SERVED)
+    kv_tokens: int | None = option("KV cache size in tokens; default: from free memory", kind=integer, group=_SERVED)
+    block_tokens: int | None = option("tokens per KV cache block", kind=integer, group=_SERVED)
     preemption: str | None = option(
         "how to preempt a sequence when the cache is full", choices=("recompute", "swap"), group=_SERVED
     )
@@ -41,10 +41,10 @@ class EngineOptions:
 class DeploymentOptions(EngineOptions):
     """What is served, and what its steps cost."""
 
-    tp: int = option("tensor-parallel GPUs", 1, kind=int, group=_SERVED)
-    pp: int = option("pipeline-parallel GPUs", 1, kind=int, group=_SERVED)
-    dp: int = option("attention data-parallel GPUs", 1, kind=int, group=_SERVED)
-    ep: int = option("expert-parallel GPUs", 1, kind=int, group=_SERVED)
+    tp: int = option("tensor-parallel GPUs", 1, kind=integer, group=_SERVED)
+    pp: int = option("pipeline-parallel GPUs", 1, kind=integer, group=_SERVED)
+    dp: int = option("attention data-parallel GPUs", 1, kind=integer, group=_SERVED)
+    ep: int = option("expert-parallel GPUs", 1, kind=integer, group=_SERVED)
     skew: str = option_fields.skew_of_experts("uniform", group=_SERVED)
     imbalance: float = option(
         "on top of --skew: the busiest GPU's routed tokens over the mean", 1.0, kind=float, group=_SERVED
@@ -65,8 +65,10 @@ class ServingConfig(DeploymentOptions):
     policy: str | None = option(
         "static, continuous, chunked-prefill, prefill-first; default: the engine's, else chunked-prefill", group=_HOW
     )
-    replicas: int = option("servers behind the router", 1, kind=int, group=_HOW)
-    prefill_replicas: int = option("replicas for prefill only; --replicas then only decode", 0, kind=int, group=_HOW)
+    replicas: int = option("servers behind the router", 1, kind=integer, group=_HOW)
+    prefill_replicas: int = option(
+        "replicas for prefill only; --replicas then only decode", 0, kind=integer, group=_HOW
+    )
     kv_link: float | None = option(
         "bandwidth for KV caches between prefill and decode; default: the network",
         kind=float,
@@ -87,7 +89,7 @@ class ServingConfig(DeploymentOptions):
     rate: float | None = option("arrivals per second", kind=float, group=_LOAD)
     arrivals: str = option("poisson, gamma, constant, burst", "poisson", group=_LOAD)
     variation: float = option("gamma: coefficient of variation; burst: requests at once", 1.0, kind=float, group=_LOAD)
-    concurrency: int | None = option("closed loop of this many requests instead of a rate", kind=int, group=_LOAD)
+    concurrency: int | None = option("closed loop of this many requests instead of a rate", kind=integer, group=_LOAD)
     input_tokens: int | str | Lengths = option(
         "prompt tokens, e.g. lognormal:1024:0.8", "1024", metavar="N|KIND:MEAN:SPREAD",
         flags=("--input-tokens", "--input"), also=("input",), group=_LOAD,
@@ -96,14 +98,14 @@ class ServingConfig(DeploymentOptions):
         "output tokens", "128", metavar="N|KIND:MEAN:SPREAD", also=("output",), group=_LOAD
     )
     requests: int | Requests | None = option(
-        "number of requests; default 1000, without --duration", kind=int, group=_LOAD
+        "number of requests; default 1000, without --duration", kind=integer, group=_LOAD
     )
     duration: str | None = option(
         "how long requests arrive, e.g. 1h; the run then finishes all requests", metavar="TIME", group=_LOAD
     )
-    seed: int = option("seed of the random numbers", 0, kind=int, group=_LOAD)
-    shared_prefix: int = option("shared prefix of prompts", 0, kind=int, metavar="TOKENS", group=_LOAD)
-    shared_groups: int = option("number of different shared prefixes", 1, kind=int, group=_LOAD)
+    seed: int = option("seed of the random numbers", 0, kind=integer, group=_LOAD)
+    shared_prefix: int = option("shared prefix of prompts", 0, kind=integer, metavar="TOKENS", group=_LOAD)
+    shared_groups: int = option("number of different shared prefixes", 1, kind=integer, group=_LOAD)
     replay: Path | None = option(
         "replay the requests of a file (formats: docs/serving.md)", kind=Path, metavar="FILE", group=_LOAD
     )

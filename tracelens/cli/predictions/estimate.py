@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.files.say import emit, say, say_table
+from tracelens.option_fields import byte_count, integer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,13 +38,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _sizes(grouped, "n k")
     rows = grouped.add_mutually_exclusive_group()
     rows.add_argument("--rows", help="rows of each group, e.g. 128,4096,0,77")
-    rows.add_argument("--m", type=int, help="total rows, divided evenly among --groups")
-    grouped.add_argument("--groups", type=int, default=1)
+    rows.add_argument("--m", type=integer, help="total rows, divided evenly among --groups")
+    grouped.add_argument("--groups", type=integer, default=1)
     sdpa = _kind(kinds, "sdpa", "attention; decoding with --s-q 1")
     _sizes(sdpa, "s_q q_heads d_qk", b=1)
     for name in ("s-kv", "kv-heads", "d-v", "window"):
         sdpa.add_argument(
-            f"--{name}", type=int, help="default: none" if name == "window" else "default: that of the queries"
+            f"--{name}", type=integer, help="default: none" if name == "window" else "default: that of the queries"
         )
     sdpa.add_argument("--no-causal", action="store_true", help="every query attends to every key")
     sdpa.add_argument(
@@ -61,10 +62,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
     message = _communication(kinds, "collective", "a collective over a cluster's links")
     message.add_argument("--op", metavar="NAME", help="all_reduce, all_gather, reduce_scatter, all_to_all, send ...")
-    message.add_argument("--bytes", type=float, metavar="N", help="the full message of one rank, e.g. 64e6")
-    message.add_argument("--ranks", type=int)
+    message.add_argument("--bytes", type=byte_count, metavar="SIZE", help="the full message of one rank, e.g. 64MB")
+    message.add_argument("--ranks", type=integer)
     message.add_argument(
-        "--stride", type=int, default=1, help="distance between the group's ranks, e.g. the TP degree; default: 1"
+        "--stride", type=integer, default=1, help="distance between the group's ranks, e.g. the TP degree; default: 1"
     )
     message.add_argument("--collective", metavar="ALGORITHM", help="ring, tree, direct ...; default: the fastest")
     exchange = _communication(kinds, "ep", "dispatch and combine of an expert-parallel layer, by DeepEP's kernels")
@@ -103,9 +104,9 @@ def _communication(
 
 def _sizes(parser: argparse.ArgumentParser, needed: str, **optional: int) -> None:
     for name in needed.split():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=integer)
     for name, default in optional.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+        parser.add_argument(f"--{name}", type=integer, default=default)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens import option_fields
 from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
-from tracelens.option_fields import add_options, option
+from tracelens.option_fields import add_options, byte_count, duration_in, integer, option
 from tracelens.routing.config import (
     MESH_ONLY,
     METADATA,
     NEVER_USED,
     PARAMETERS,
+    Parameter,
     RouteOptions,
     element_type,
     read_config,
@@ -91,8 +92,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for parameter in PARAMETERS:
         text = parameter.help if parameter.production is None else f"{parameter.help} ({parameter.production:g})"
         flag = f"--{parameter.name.replace('_', '-')}"
-        parser.add_argument(flag, type=parameter.kind, metavar=parameter.original or "N", help=text)
+        parser.add_argument(flag, type=_reader(parameter), metavar=parameter.original or "N", help=text)
     add_options(parser, RouteCommand)
+
+
+def _reader(parameter: Parameter) -> Callable[[str], float]:
+    if parameter.name.endswith("_ms") and "_per_" not in parameter.name:
+        return duration_in("ms")
+    if parameter.name.endswith("_bytes"):
+        return byte_count
+    return integer if parameter.kind is int else float
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Find the best way to split a model over devices: degrees, micro-batch, schedule, memory savings, placement.
 
 Prints the fastest configurations that fit, per device count, why the winner wins, and the winner's step checked with
-the event graph. The default rules estimate a whole step with this project's backends; `--rules paper` is exactly the
+the event graph. The default rules estimate a integer step with this project's backends; `--rules paper` is exactly the
 published model of arXiv 2410.00273 (docs/search.md).
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
 from tracelens.files.say import say, show_progress
-from tracelens.option_fields import add_options, option, options_of, positive
+from tracelens.option_fields import add_options, integer, option, options_of, positive
 from tracelens.projection.projection_options import SearchOptions
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ class SearchCommand(SearchOptions):
     model: str = option("a bundled model, config.json, model file, or l=2048,e=25600,h=160,depth=128", MISSING)
     cluster: str = option("a cluster, a device, or a system of the paper (b200-nvs8); X-nvsN: domain of N", MISSING)
     pareto: bool = option("also print the Pareto front of time, devices and memory", False)
-    explain: int | None = option("list every operation of the RANK-th best (0: the winner)", kind=int, metavar="RANK")
+    explain: int | None = option(
+        "list every operation of the RANK-th best (0: the winner)", kind=integer, metavar="RANK"
+    )
     sweep: tuple[str, ...] = option(
         "repeat the search for every combination of flops, hbm_gb, hbm_gb_s, nvs, model, cluster; V..V doubles",
         (), repeat=True, metavar="NAME=V/V,...",
