@@ -66,11 +66,25 @@ def places_around(tree: OpTree, row: int) -> tuple[str | None, str | None]:
     """(``parent_module``, ``call_stack``) of an op, or of its forward op where it has neither."""
     if not tree.table.has_stacks:
         return None, None
-    found: tuple[list[str], list[str]] = ([], [])
-    for at in (row, int(tree.forward_of(row))):
-        modules, stacks = _around(tree, np.array([at], np.int64))
-        found = (found[0] or modules[0], found[1] or stacks[0])
-    return "/".join(reversed(found[0])) or None, " <- ".join(found[1]) or None
+    modules, stack = _around_one(tree, row)
+    if not modules or not stack:
+        others = _around_one(tree, int(tree.forward_of(row)))
+        modules, stack = modules or others[0], stack or others[1]
+    return "/".join(reversed(modules)) or None, " <- ".join(stack) or None
+
+
+def _around_one(tree: OpTree, row: int) -> tuple[list[str], list[str]]:
+    """As ``_around`` of a single row, for which arrays are slow."""
+    table, modules, stack = tree.table, list[str](), list[str]()
+    while row >= 0:
+        if table.kind[row] == Kind.PYTHON_FUNCTION:
+            name = table.name_of(row)
+            if name.startswith(MODULE_PREFIX):
+                modules.append(module_class(name))
+            elif len(stack) < MAX_FRAMES:
+                stack.append(frame_text(name))
+        row = int(tree.parent[row] if tree.position[row] >= 0 else tree.launch[row])
+    return modules, stack
 
 
 def _around(tree: OpTree, rows: Ints) -> tuple[list[list[str]], list[list[str]]]:

@@ -30,10 +30,11 @@ _FEW_ROWS, _MOST_OF_IT = 16, 0.3
 def low_batch_decode(seen: Observed) -> Iterator[Candidate]:
     """Gain, for the same number of tokens: twice the batch reads the weights half as often; at least none."""
     rows, models = seen.gemms
-    few = np.array([min(model.m, model.n) <= _FEW_ROWS for model in models], np.bool_)
-    rows = rows[few & rows["roofline_bound"].isin(("memory", "launch"))]
-    if rows["kernel_us_sum"].sum() <= _MOST_OF_IT * seen.device_us:
+    bounds = zip(models.tolist(), rows["roofline_bound"].tolist(), strict=True)
+    few = np.array([min(gemm.m, gemm.n) <= _FEW_ROWS and bound in ("memory", "launch") for gemm, bound in bounds], bool)
+    if rows["kernel_us_sum"].to_numpy()[few].sum() <= _MOST_OF_IT * seen.device_us:
         return
+    rows = rows[few]
     rest = Candidate(
         why=", of a few rows each: they only read weights, twice the batch would take hardly longer",
         claimed=seen.calls(rows, 0.5, low=0.0),

@@ -27,7 +27,7 @@ from tracelens.signature import OpSignature
 )
 def layout_copies(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of their time."""
-    rows = seen.rows[(seen.rows["name"] == "aten::copy_") & (seen.rows["category"] != COPY)]
+    rows = seen.rows_where((seen.column("name") == "aten::copy_") & (seen.column("category") != COPY))
     rows = rows[np.array([_rearranges(op) for op in seen.signatures(rows)], np.bool_)]
     rest = Candidate(
         why=": they only change a tensor's memory layout",

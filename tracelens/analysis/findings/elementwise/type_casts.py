@@ -28,7 +28,7 @@ _FLOATS = {"float", "double", "c10::Half", "c10::BFloat16"}
 )
 def type_casts(seen: Observed) -> Iterator[Candidate]:
     """Gain: at most all of their time."""
-    rows = seen.rows[seen.rows["name"].isin(("aten::copy_", "aten::_to_copy")) & (seen.rows["category"] != COPY)]
+    rows = seen.rows_where(seen.named("aten::copy_", "aten::_to_copy") & (seen.column("category") != COPY))
     rows = rows[np.array([_casts(op) for op in seen.signatures(rows)], np.bool_)]
     rest = Candidate(
         why=": kernels that only change a tensor's type",

@@ -50,7 +50,7 @@ def unfused_elementwise(seen: Observed) -> Iterator[Candidate]:
     time_us = float(duration[members].sum()) / NS_PER_US
     events, rows = order[members], seen.row_of_event[order[members]]
     ranked = np.argsort(-np.bincount(rows[rows >= 0], duration[members][rows >= 0]), kind="stable")[:5]
-    mb = np.append((seen.rows["hbm_mb"] / seen.rows["kernels_per_call"]).fillna(0.0).to_numpy(np.float64), 0.0)[rows]
+    mb = np.append(np.nan_to_num(seen.column("hbm_mb") / seen.column("kernels_per_call")), 0.0)[rows]
     saved_mb = float((mb * (1 - kept)).sum()) / seen.steps
     # Of kernels without recorded shapes the bytes are not known
     saved = f": fused, some {size(saved_mb)} less through HBM" if saved_mb > 0 else ""

@@ -30,7 +30,7 @@ _PARTS = ("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::nll_l
 )
 def unfused_loss(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time, less that of reading the logits and writing their gradient once."""
-    rows, device = seen.rows[seen.rows["name"].isin(_PARTS)], seen.device
+    rows, device = seen.rows_where(seen.named(*_PARTS)), seen.device
     rows = rows[np.array([_vocabulary(op) >= _LARGE for op in seen.signatures(rows)], np.bool_)]
     if device is None or device.hbm is None or device.hbm.tb_s is None or rows.empty:
         return

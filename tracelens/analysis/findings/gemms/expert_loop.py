@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 
 from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
@@ -33,14 +33,20 @@ _SHORT_US = 50.0
 def expert_loop(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above that of their FLOPs and bytes at the device's rates."""
     device, (rows, models) = seen.device, seen.gemms
-    short = ((rows["kernel_us_mean"] < _SHORT_US) & (rows["gflops"] > 0)).to_numpy(bool)
-    rows, models = rows[short], models[short]
-    if device is None or device.hbm is None or device.hbm.tb_s is None or rows.empty:
+    short = (rows["kernel_us_mean"].to_numpy() < _SHORT_US) & (rows["gflops"].to_numpy() > 0)
+    if device is None or device.hbm is None or device.hbm.tb_s is None or not short.any():
         return
-    weights = pd.Series([(model.n, model.k) for model in models], index=rows.index)
-    height = pd.Series([model.m for model in models], index=rows.index)
-    calls, heights = rows["operation_count"].groupby(weights).sum(), height.groupby(weights).nunique()
-    rows = rows[weights.isin(calls.index[(calls >= _MANY * seen.steps) & (heights >= _DIFFERENT)])]
+    rows, models = rows[short], models[short]
+    calls, heights = Counter[tuple[int, int]](), defaultdict[tuple[int, int], set[int]](set)
+    for model, count in zip(models.tolist(), rows["operation_count"].tolist(), strict=True):
+        calls[model.n, model.k] += count
+        heights[model.n, model.k].add(model.m)
+    experts = {
+        weights for weights in calls if calls[weights] >= _MANY * seen.steps and len(heights[weights]) >= _DIFFERENT
+    }
+    rows = rows[np.array([(model.n, model.k) in experts for model in models], np.bool_)]
+    if rows.empty:
+        return
     rates = [rate_of(device, str(spec)) for spec in rows["compute_spec"]]
     tflops = np.array([np.nan if rate is None else rate.tflops_s for rate in rates], np.float64)
     least_us = np.fmax(

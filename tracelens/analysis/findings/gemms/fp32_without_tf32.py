@@ -30,11 +30,13 @@ from tracelens.units import FLOPS_PER_GFLOP, TERA_PER_S_IN_PER_US
 )
 def fp32_without_tf32(seen: Observed) -> Iterator[Candidate]:
     """Gain: the time of these calls at the same share of the roofline, with TF32's rate."""
-    device, unified = seen.device, seen.rows
+    device = seen.device
     rates = [device.rate("matrix", dtype) for dtype in (DType.FP32, DType.TF32)] if device is not None else [None, None]
     if device is None or rates[1] is None or (rates[0] is not None and rates[1].tflops_s <= rates[0].tflops_s):
         return
-    rows = unified[(unified["computed_in"] == FP32.label) & (unified["roofline_us"] > 0) & (unified["gflops"] > 0)]
+    rows = seen.rows_where(
+        (seen.column("computed_in") == FP32.label) & (seen.column("roofline_us") > 0) & (seen.column("gflops") > 0)
+    )
     if rows.empty:
         return
     compute_us = rows["gflops"] * FLOPS_PER_GFLOP / rates[1].tflops_s / TERA_PER_S_IN_PER_US

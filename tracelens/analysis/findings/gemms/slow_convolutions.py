@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tracelens.analysis.findings.calls_found import candidate_of_calls
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
@@ -29,8 +31,8 @@ _FINE = 0.5
 )
 def slow_convolutions(seen: Observed) -> Iterator[Candidate]:
     """Gain: their time above what the tile model expects."""
-    rows = seen.rows[seen.rows["category"].astype(str).str.startswith("CONV")]
-    rows = rows[rows["roofline_us"] < _FINE * rows["kernel_us_mean"]]
+    is_conv = np.array([str(category).startswith("CONV") for category in seen.column("category")], np.bool_)
+    rows = seen.rows_where(is_conv & (seen.column("roofline_us") < _FINE * seen.column("kernel_us_mean")))
     if rows.empty:
         return
     roofline = float((rows["roofline_us"] * rows["operation_count"]).sum() / rows["kernel_us_sum"].sum())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
 
 from tracelens.analysis.attribution.event_category import COPY
 from tracelens.analysis.findings.candidate import Candidate
@@ -14,26 +17,27 @@ from tracelens.analysis.verdict.summary import Said
 from tracelens.analysis.work.limits import LAUNCH, SHORT_KERNEL_US
 from tracelens.units import NS_PER_US
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 ATTENTION, COMPUTE, OTHERWISE = "attention", "compute", "memory"
 #: Share of the roofline from which a call is as good as it gets.
 _NEAR = 0.95
+_KEYS = (
+    "name", "category", "roofline_us", "roofline_bound", "kernel_us_mean", "_achievable_us", "kernels_per_call",
+    "operation_count", "example_row",
+)  # fmt: skip
 #: Lines of one kind.
 _MOST = 6
 
 
 def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
     """A candidate per distinct call; ``kind``: that it is attention, else what bounds it."""
-    unified = seen.rows
-    gains = unified["kernel_us_sum"] - unified["roofline_us"] * unified["operation_count"]
-    counts = unified["wire_mb"].isna() & ~unified["category"].isin((*COMMUNICATION, COPY)) & ~_at_launch_floor(unified)
-    counts &= ~(unified["roofline_us"] > _NEAR * unified["kernel_us_mean"])
-    counts &= gains > MIN_GAIN * seen.window_ns / NS_PER_US
-    counts &= _kinds(unified) == kind
-    for index in gains[counts].sort_values(ascending=False, kind="stable").index[:_MOST]:
-        row = unified.loc[index]
+    roofline_us = seen.column("roofline_us")
+    gains = seen.column("kernel_us_sum") - roofline_us * seen.column("operation_count")
+    with np.errstate(invalid="ignore"):
+        large = (gains > MIN_GAIN * seen.window_ns / NS_PER_US) & ~(roofline_us > _NEAR * seen.column("kernel_us_mean"))
+    found = np.flatnonzero(large & np.isnan(seen.column("wire_mb").astype(np.float64)))
+    found = found[np.argsort(-gains[found], kind="stable")]
+    calls_found = ((index, {key: seen.column(key)[index] for key in _KEYS}) for index in found.tolist())
+    for index, row in itertools.islice((each for each in calls_found if _kind(each[1]) == kind), _MOST):
         calls, example = int(row["operation_count"]), int(row["example_row"])
         yield Candidate(
             why=f"{row['name']} {seen.shapes(example)}, {counted(calls, 'call')}: {_distance(row)}",
@@ -51,27 +55,29 @@ def below_roofline(seen: Observed, kind: str) -> Iterator[Candidate]:
         )
 
 
-def _kinds(rows: pd.DataFrame) -> pd.Series:
-    """What decides the remedy: that a call is attention, or else what bounds it."""
-    is_attention = rows["category"].astype(str).str.startswith(("SDPA", "InferenceAttention"))
-    bound = (rows["roofline_bound"] == COMPUTE).map({True: COMPUTE, False: OTHERWISE})
-    return bound.where(~is_attention, ATTENTION)
+def _kind(row: dict[str, Any]) -> str | None:
+    """What decides the remedy: that a call is attention, or else what bounds it.
+
+    None of what only moves data elsewhere, and of short kernels whose work takes less than their launches: no faster
+    kernel helps there, only fewer of them.
+    """
+    if row["category"] in COMMUNICATION or row["category"] == COPY:
+        return None
+    if row["roofline_bound"] == LAUNCH and row["kernel_us_mean"] / row["kernels_per_call"] <= SHORT_KERNEL_US:
+        return None
+    if str(row["category"]).startswith(("SDPA", "InferenceAttention")):
+        return ATTENTION
+    return COMPUTE if row["roofline_bound"] == COMPUTE else OTHERWISE
 
 
-def _at_launch_floor(rows: pd.DataFrame) -> pd.Series:
-    """Calls of short kernels whose work takes less than their launches: no faster kernel helps, only fewer of them."""
-    per_kernel = rows["kernel_us_mean"] / rows["kernels_per_call"]
-    return (rows["roofline_bound"] == LAUNCH) & (per_kernel <= SHORT_KERNEL_US)
-
-
-def _distance(row: pd.Series) -> str:
+def _distance(row: dict[str, Any]) -> str:
     """How far a row is from its roofline."""
     if row["roofline_bound"] == LAUNCH:
         return f"{duration(row['kernel_us_mean'])} each, {row['roofline_us']:.1f} µs is the launch floor"
     return f"{100 * row['roofline_us'] / row['kernel_us_mean']:.0f} % of the {row['roofline_bound']} roofline"
 
 
-def _distance_figures(row: pd.Series) -> tuple[Said, ...]:
+def _distance_figures(row: dict[str, Any]) -> tuple[Said, ...]:
     roofline_us, kernel_us = float(row["roofline_us"]), float(row["kernel_us_mean"])
     if row["roofline_bound"] == LAUNCH:
         each, floor = ("kernel time of a call", kernel_us), ("launch floor", roofline_us)

@@ -33,7 +33,7 @@ _SEGMENTS_MB = 100.0
 )
 def memory_fragmentation(seen: Observed) -> Iterator[Candidate]:
     """All idle time in calls of the allocator, where what it holds peaks far above what is in use."""
-    memory = seen.context.frames.get("memory")
+    memory = seen.context.frames.get("memory") if seen.idle_of(ALLOCATOR).any() else None
     if memory is None:
         return
     held, used = (memory.loc[memory["device"] != "cpu", key].max() for key in ("peak_reserved_mb", "peak_mb"))

@@ -43,7 +43,7 @@ def recomputation(seen: Observed) -> Iterator[Candidate]:
     events = np.flatnonzero(np.isin(seen.activity.rows, repeated))
     if free_mb < _FREE * capacity_mb or not len(events):
         return
-    moved = np.append((seen.rows["hbm_mb"] / seen.rows["kernels_per_call"]).fillna(0.0).to_numpy(np.float64), 0.0)
+    moved = np.append(np.nan_to_num(seen.column("hbm_mb") / seen.column("kernels_per_call")), 0.0)
     rows = seen.row_of_event[events]
     kept_mb = float(moved[rows].sum()) / 2 / seen.steps
     time_us = float(seen.activity.duration[events].sum()) / NS_PER_US

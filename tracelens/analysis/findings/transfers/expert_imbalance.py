@@ -52,7 +52,7 @@ def expert_imbalance(seen: Observed) -> Iterator[Candidate]:
     at, share = events[uneven], 1 - 1 / most[uneven]
     claimed = seen.kernels(at, share)
     surplus = float(received.sum() / sent.sum()) if sent.sum() else 1.0
-    rows = seen.rows[seen.rows["category"].isin(_EXPERTS)]
+    rows = seen.rows_where([category in _EXPERTS for category in seen.column("category")])
     overloaded = surplus >= _UNEVEN and not rows.empty
     if overloaded:
         claimed += seen.calls(rows, 1 - 1 / surplus, low=0.0)
