@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from tests.fuzz.survival import TIME_LIMIT_S, time_limit
-from tests.trace.formats.rewritten import nsight_systems, rocprofv3, xplane
+from tests.trace.formats.rewritten import nsight_systems, packets, rocpd, rocprof_csv, rocprofv3, xplane
 from tests.trace.formats.test_rocprof import event
 from tests.trace.test_unpacking import tarred, zipped
 from tracelens.cli import main
@@ -48,6 +48,9 @@ SAMPLES: dict[str, Callable[[Path], Path]] = {
     "nsight_systems": nsight_systems,
     "rocprofv3": rocprofv3,
     "rocprof": rocprof,
+    "rocpd": rocpd,
+    "rocprof_csv": lambda path: rocprof_csv(path.parent),
+    "perfetto": packets,
     "xplane": xplane,
     "zip": packed(zipped),
     "tar": packed(tarred),

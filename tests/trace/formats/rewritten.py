@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import sqlite3
@@ -16,6 +17,7 @@ import pandas as pd
 
 from tracelens.analysis.analyze import Options, analyze
 from tracelens.analysis.loaded_trace import load
+from tracelens.trace.packet_writer import write_packets
 from tracelens.trace.table import TraceTable, kind_of_category
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "example_traces" / "moe_ep8" / "rank0.json.gz"
@@ -256,3 +258,89 @@ def device_rows(table: TraceTable, *categories: str) -> list[tuple[str, int, int
         (table.name_of(r), base + int(table.start_ns[r]), base + int(table.start_ns[r] + table.duration_ns[r]))
         for r in rows
     ]
+
+
+def _rocm_rows() -> tuple[list[Any], list[Any], list[Any], dict[str, int], dict[str, int]]:
+    """(kernels, copies, calls) of the example as (start, end, name's number, stream or thread, correlation, bytes)."""
+    symbols: dict[str, int] = {}
+    strings: dict[str, int] = {"HIP_RUNTIME_API": 1, "KERNEL_DISPATCH": 2, "MEMORY_COPY_HOST_TO_DEVICE": 3}
+    kernels, copies, calls = [], [], []
+    for e in events():
+        args, span = e.get("args", {}), (e["start"], e["end"])
+        if e["cat"] in ("kernel", "gpu_memset"):
+            number = symbols.setdefault(e["name"], len(symbols) + 1)
+            kernels.append((*span, number, args["stream"], args["correlation"], 0))
+        elif e["cat"] == "gpu_memcpy":
+            copies.append((*span, 3, args["stream"], args["correlation"], args["bytes"]))
+        elif e["cat"].endswith("_runtime"):
+            number = strings.setdefault(e["name"], len(strings) + 1)
+            calls.append((*span, number, e["tid"], args["correlation"], 0))
+    return kernels, copies, calls, symbols, strings
+
+
+def rocpd(path: Path, *, timestamps: bool = False) -> Path:
+    """As ``rocprofv3`` writes by default; ``timestamps``: as its newer schema, with times and tracks apart."""
+    kernels, copies, calls, symbols, strings = _rocm_rows()
+    run, times, tracks, made = "_00001a2b_c3d4", [], {}, []
+
+    def placed(row: tuple[int, ...], *, on_device: bool) -> tuple[int, ...]:
+        start, end, _, lane, correlation, _ = row
+        made.append((len(made) + 1, 2 if on_device else 1, correlation, 0, "{}"))
+        place = (1, 12, 0, 4, 9, lane) if on_device else (1, 12, lane, 0, 0, 0)
+        if timestamps:
+            times.extend(((len(times) + 1, start), (len(times) + 2, end)))
+            track = tracks.setdefault(place, len(tracks) + 1)
+            return (track, len(times) - 1, len(times), len(made))
+        return (*place, start, end, len(made))
+
+    at = "track_id INT, start_id INT, end_id INT, event_id INT"
+    if not timestamps:
+        at = "nid INT, pid INT, tid INT, agent_id INT, queue_id INT, stream_id INT, start INT, end INT, event_id INT"
+    sizes = ", ".join(f"{what}_size_{axis} INT" for what in ("workgroup", "grid") for axis in "xyz")
+    tables = {
+        f"rocpd_kernel_dispatch{run}": (f"{at}, kernel_id INT, {sizes}", [(*placed(k, on_device=True), k[2], *BLOCK, 64 * 256, 2, 1) for k in kernels]),
+        f"rocpd_memory_copy{run}": (f"{at}, name_id INT, dst_agent_id INT, src_agent_id INT, size INT", [(*placed(c, on_device=True), 3, 4, 0, c[5]) for c in copies]),
+        f"rocpd_region{run}": (f"{at}, name_id INT", [(*placed(c, on_device=False), c[2]) for c in calls]),
+        f"rocpd_event{run}": ("id INT, category_id INT, stack_id INT, correlation_id INT, extdata TEXT", made),
+        f"rocpd_string{run}": ("id INT, string TEXT", [(number, text) for text, number in strings.items()]),
+        f"rocpd_info_kernel_symbol{run}": ("id INT, kernel_name TEXT, display_name TEXT", [(number, f"{name}.kd", name) for name, number in symbols.items()]),
+        f"rocpd_info_agent{run}": ("id INT, type TEXT, type_index INT, product_name TEXT, extdata TEXT", [(0, "CPU", 0, "EPYC", "{}"), (4, "GPU", 0, "AMD Instinct MI300X", '{"cu_count": 304}')]),
+        f"rocpd_info_process{run}": ("id INT, pid INT, command TEXT", [(12, 12, "/usr/bin/python train.py")]),
+        f"rocpd_info_thread{run}": ("id INT, tid INT", sorted({(c[3], c[3]) for c in calls})),
+        f"rocpd_timestamp{run}": ("id INT, value INT", times),
+        f"rocpd_track{run}": ("id INT, nid INT, pid INT, tid INT, agent_id INT, queue_id INT, stream_id INT", [(number, *place) for place, number in tracks.items()]),
+    }  # fmt: skip
+    return database(path, tables)
+
+
+def rocprof_csv(folder: Path) -> Path:
+    """As ``rocprofv3 --sys-trace --output-format csv`` writes its files beside each other."""
+    kernels, copies, calls, symbols, strings = _rocm_rows()
+    names, texts = ({number: text for text, number in known.items()} for known in (symbols, strings))
+    sizes = [f"{what}_Size_{axis}" for what in ("Workgroup", "Grid") for axis in "XYZ"]
+    files: dict[str, tuple[list[str], list[tuple[Any, ...]]]] = {
+        "12_kernel_trace.csv": (
+            ["Kind", "Agent_Id", "Queue_Id", "Stream_Id", "Thread_Id", "Dispatch_Id", "Kernel_Name", "Correlation_Id", "Start_Timestamp", "End_Timestamp", *sizes],
+            [("KERNEL_DISPATCH", "Agent 4", 1, k[3], 9, i, names[k[2]], k[4], k[0], k[1], *BLOCK, 64 * 256, 2, 1) for i, k in enumerate(kernels)],
+        ),
+        "12_memory_copy_trace.csv": (
+            ["Kind", "Direction", "Stream_Id", "Source_Agent_Id", "Destination_Agent_Id", "Correlation_Id", "Start_Timestamp", "End_Timestamp"],
+            [("MEMORY_COPY", texts[c[2]], c[3], "Agent 0", "Agent 4", c[4], c[0], c[1]) for c in copies],
+        ),
+        "12_hip_api_trace.csv": (
+            ["Domain", "Function", "Process_Id", "Thread_Id", "Correlation_Id", "Start_Timestamp", "End_Timestamp"],
+            [("HIP_RUNTIME_API", texts[c[2]], 12, c[3], c[4], c[0], c[1]) for c in calls],
+        ),
+        "12_agent_info.csv": (["Node_Id", "Agent_Type", "Cu_Count", "Product_Name"], [(0, "CPU", 0, "EPYC"), (4, "GPU", 304, "AMD Instinct MI300X")]),
+    }  # fmt: skip
+    for name, (columns, rows) in files.items():
+        with (folder / name).open("w", newline="") as file:
+            writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC)
+            writer.writerows([columns, *rows])
+    return folder / "12_kernel_trace.csv"
+
+
+def packets(path: Path) -> Path:
+    """As ``tracelens convert`` writes a ``.pftrace``."""
+    write_packets(load(EXAMPLE).table, path)
+    return path

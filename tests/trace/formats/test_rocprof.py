@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tests.trace.formats.rewritten import EXAMPLE, device_rows, kernels_alone, rocprofv3, sums
-from tracelens.analysis.loaded_trace import load
+from tests.trace.formats.rewritten import (
+    EXAMPLE,
+    database,
+    device_rows,
+    kernels_alone,
+    rocpd,
+    rocprof_csv,
+    rocprofv3,
+    sums,
+)
+from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.errors import InputError
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind
@@ -62,29 +73,74 @@ def test_real_files_have_the_kernels_of_their_json(name: str, shared_traces: Pat
     assert (trace.tree.launch[kernels] >= 0).mean() > 0.5
 
 
-@pytest.fixture(scope="module")
-def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return rocprofv3(tmp_path_factory.mktemp("rocprofv3") / "12_results.json")
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "json": lambda folder: rocprofv3(folder / "12_results.json"),
+    "csv": rocprof_csv,
+    "rocpd": lambda folder: rocpd(folder / "12_results.db"),
+    "rocpd with times apart": lambda folder: rocpd(folder / "12_results.db", timestamps=True),
+}
 
 
-def test_the_same_run_gives_the_same_kernels(rewritten: Path) -> None:
-    pd.testing.assert_frame_equal(kernels_alone(rewritten), kernels_alone(EXAMPLE))
+@pytest.fixture(scope="module", params=MAKERS)
+def rewritten(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return MAKERS[request.param](tmp_path_factory.mktemp("rocm"))
 
 
-def test_calls_launched_the_kernels_that_they_launched(rewritten: Path) -> None:
+def launched(trace: Trace) -> list[str]:
+    table, tree = trace.table, trace.tree
+    rows = sorted(table.rows_of([Kind.KERNEL]).tolist(), key=lambda row: (table.start_ns[row], table.stream[row]))
+    return [table.name_of(int(tree.launch[row])) for row in rows if tree.launch[row] >= 0]
+
+
+def test_the_same_run_gives_the_same_kernels_copies_and_launches(rewritten: Path) -> None:
     here, there = load(rewritten), load(EXAMPLE)
-
-    def launched(trace: object) -> list[str]:
-        table, tree = trace.table, trace.tree
-        rows = table.rows_of([Kind.KERNEL])
-        rows = sorted(rows.tolist(), key=lambda row: (table.start_ns[row], table.stream[row]))
-        return [table.name_of(int(tree.launch[row])) for row in rows if tree.launch[row] >= 0]
-
+    (_, spent, busy), (_, spent_there, busy_there) = sums(device_rows(here.table)), sums(device_rows(there.table))
+    assert busy == busy_there
+    kernels, kernels_there = (
+        {name: ns for name, ns in each.items() if not name.startswith(("Mem", "Copy"))} for each in (spent, spent_there)
+    )
+    assert kernels == kernels_there
     assert set(launched(here)) >= set(launched(there))
     assert len(launched(here)) >= len(launched(there)) > 100
     kernel = int(here.table.rows_of([Kind.KERNEL])[0])
     assert here.table.args(kernel)["grid"] == [64, 2, 1], "blocks, where the file counts threads"
     assert here.table.used_device().name == "AMD Instinct MI300X"
+
+
+def test_the_sheet_of_kernels_is_the_same(tmp_path: Path) -> None:
+    pd.testing.assert_frame_equal(kernels_alone(rocpd(tmp_path / "t.db")), kernels_alone(EXAMPLE))
+
+
+def test_names_in_a_database_that_are_no_tables_of_rocpd_are_not_read(tmp_path: Path) -> None:
+    name = 'rocpd_kernel_dispatch_1"; DROP TABLE x; --'
+    connection = sqlite3.connect(tmp_path / "t.db")
+    connection.execute(f"""CREATE TABLE '{name}' (start INT)""")
+    connection.close()
+    with pytest.raises(InputError, match=r"t\.db is a rocpd database, but no event"):
+        read_trace(tmp_path / "t.db")
+
+
+def test_counters_of_one_dispatch_are_one_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "12_counter_collection.csv"
+    path.write_text(
+        '"Correlation_Id","Dispatch_Id","Agent_Id","Queue_Id","Kernel_Name","Counter_Name","Start_Timestamp","End_Timestamp"\n'
+        '1,1,"Agent 4",1,"f(int, int)","A",10,30\n1,1,"Agent 4",1,"f(int, int)","B",10,30\n2,2,"Agent 8",1,"g","A",40,45\n'
+    )
+    assert device_rows(read_trace(path)) == [("f(int, int)", 10, 30), ("g", 40, 45)]
+    assert read_trace(path).device.tolist() == [0, 1]
+
+
+def test_rocmprofiledata_joins_calls_by_its_pairs(tmp_path: Path) -> None:
+    path = database(tmp_path / "t.rpd", {
+        "rocpd_string": ("id INTEGER PRIMARY KEY, string TEXT UNIQUE", [(1, "hipLaunchKernel"), (2, "KernelExecution"), (3, "a_gemm")]),
+        "rocpd_api": ("id INT, pid INT, tid INT, start INT, end INT, apiName_id INT", [(7, 5, 6, 100, 110, 1)]),
+        "rocpd_op": ("id INT, gpuId INT, queueId INT, start INT, end INT, description_id INT, opType_id INT", [(9, 1, 2, 120, 150, 3, 2)]),
+        "rocpd_api_ops": ("api_id INT, op_id INT", [(7, 9)]),
+    })  # fmt: skip
+    trace = load(path)
+    (row,) = trace.table.rows_of([Kind.KERNEL])
+    assert (trace.table.name_of(row), trace.table.device[row], trace.table.stream[row]) == ("a_gemm", 1, 2)
+    assert trace.table.name_of(int(trace.tree.launch[row])) == "hipLaunchKernel"
 
 
 @pytest.mark.shared

@@ -29,8 +29,9 @@ _ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE
 class Database:
     """What readers ask of a database: the integer columns of a table, and texts by their number.
 
-    All SQL is made of names that stand in this package. Only plain tables are read: a view, a virtual table or a
-    generated column would run what the file says.
+    All SQL is made of names that stand in this package (of tables with a process's number behind them: those that a
+    pattern of hexadecimal digits allows). No index: rows come in the order of their table. Only plain tables are read:
+    a view, a virtual table or a generated column would run what the file says.
     """
 
     def __init__(self, connection: sqlite3.Connection, source: Source, file_bytes: int) -> None:
@@ -57,7 +58,7 @@ class Database:
             spelled = ", ".join(f'COALESCE(CAST("{name}" AS INTEGER), {ABSENT})' for name in known)
             parts = [
                 np.array(rows, np.int64).reshape(len(rows), len(known))
-                for rows in self._rows(f'SELECT {spelled} FROM "{table}"')  # noqa: S608
+                for rows in self._rows(f'SELECT {spelled} FROM "{table}" NOT INDEXED')  # noqa: S608
             ]
             if parts:
                 block = np.concatenate(parts)
@@ -78,7 +79,7 @@ class Database:
         if not {key, value} <= self.columns(table):
             return {}
         wanted = set(numbers)
-        statement = f'SELECT CAST("{key}" AS INTEGER), CAST("{value}" AS TEXT) FROM "{table}"'  # noqa: S608
+        statement = f'SELECT CAST("{key}" AS INTEGER), CAST("{value}" AS TEXT) FROM "{table}" NOT INDEXED'  # noqa: S608
         return {
             number: text
             for rows in self._rows(statement)
