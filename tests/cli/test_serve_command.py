@@ -161,7 +161,7 @@ def test_an_unknown_all_reduce_algorithm_is_refused_also_on_one_device(capsys):
         (["--scenarios", "--rate", "8"], "--scenarios does not read --rate"),
         (
             ["--batch", "in.csv", "-o", "out.csv", "--tp", "2", "--scenarios"],
-            "--scenarios does not read --tp, --batch, --output",
+            "--scenarios does not read --batch",
         ),
         (["--batch", "in.csv", "-o", "out.csv", "--tp", "2"], "--batch does not read --tp"),
         (["--model", "m", "--calibrate", "a.json", "--sweep", "rate=1..2"], "--calibrate does not read --sweep"),

@@ -49,7 +49,7 @@ FLAGS: dict[str, str] = {
         "--backend --cluster --executor --explain --fix --forbid --framework --global-batch --gpus --jobs --max-gpus --memory-headroom --model --objective --output --pareto --plot --precision --price-per-gpu-hour --rules --sequence --strategy --sweep --top -o"
     ),
     "serve": (
-        "--arrivals --backend --batch --block-tokens --calibrate --cluster --collective --concurrency --config --contention --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --input-tokens --kv --kv-link --kv-tokens --lod --max-batched-tokens --max-num-seqs --model --order --out --output --output-tokens --policy --pp --preemption --prefill-replicas --price-per-gpu-hour --profile --rate --replay --replicas --requests --router --run --scenarios --seed --shared-groups --shared-prefix --skew --slo --speculate --sweep --tp --trace --variation --weights -o"
+        "--arrivals --backend --batch --block-tokens --calibrate --cluster --collective --concurrency --config --contention --cpu-cache --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --input-tokens --kv --kv-link --kv-tokens --lod --max-batched-tokens --max-num-seqs --model --order --out --output --output-tokens --policy --pp --preemption --prefill-cluster --prefill-max-batched-tokens --prefill-replicas --prefill-tp --price-per-gpu-hour --profile --rate --replay --replicas --requests --router --run --scenarios --seed --shared-groups --shared-prefix --skew --slo --speculate --sweep --tp --trace --variation --weights -o"
     ),
     "convert": ("TRACE --max-memory --output -o"),
     "slim": ("TRACE --category --output --rank --steps -o"),

@@ -65,6 +65,8 @@ def fit(deployment: Deployment, measured: Measured, part: slice, *, policy: str 
     engine = dataclasses.replace(
         deployment.engine,
         name=f"fitted on {measured.requests.source}",
+        fitted_model=deployment.model.name,
+        fitted_device=deployment.system.device.name,
         source=f"{measured.requests.source}, {' '.join(facts.get(key, '') for key in ('gpu', 'model'))}: "
         f"requests {part.start} to {part.stop} of {len(measured.requests)}",
         max_num_seqs=int(float(facts.get("max_num_seqs", deployment.engine.max_num_seqs))),

@@ -12,18 +12,21 @@ class BlockPool:
     """``total`` blocks of ``block_tokens`` tokens; ``peak`` is the most that were in use at once.
 
     Shared beginnings are kept under the hash of each piece of ``piece_tokens`` tokens, as whole blocks. While nobody
-    uses a piece it counts as available, and the least recently used one gives way first.
+    uses a piece it counts as available, and the least recently used one gives way first: to
+    ``lower_pieces`` pieces of host memory, of which again the least recently used one is forgotten.
     """
 
-    __slots__ = ("_idle", "_pieces", "block_tokens", "free", "peak", "piece_blocks", "total")
+    __slots__ = ("_below", "_idle", "_pieces", "block_tokens", "free", "lower_pieces", "peak", "piece_blocks", "total")
 
-    def __init__(self, total: int, block_tokens: int, piece_tokens: int = 0) -> None:
+    def __init__(self, total: int, block_tokens: int, piece_tokens: int = 0, lower_pieces: int = 0) -> None:
         self.total = self.free = total
         self.block_tokens = block_tokens
         self.peak = 0
         self.piece_blocks = piece_tokens // block_tokens
         self._pieces: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
+        self.lower_pieces = lower_pieces
+        self._below: OrderedDict[int, None] = OrderedDict()
 
     @property
     def available(self) -> int:
@@ -44,6 +47,7 @@ class BlockPool:
             piece, _ = self._idle.popitem(last=False)
             del self._pieces[piece]
             self.free += self.piece_blocks
+            self._keep_below(piece)
         if self.free < blocks:
             raise UsageError(f"{blocks} blocks requested, but {self.free} of {self.total} are free")
         self.free -= blocks
@@ -63,6 +67,23 @@ class BlockPool:
                 break
             count += 1
         return count
+
+    def below(self, pieces: Sequence[int]) -> int:
+        """How many of the leading pieces host memory has, which counts as using them."""
+        count = 0
+        for piece in pieces:
+            if piece not in self._below:
+                break
+            self._below.move_to_end(piece)
+            count += 1
+        return count
+
+    def _keep_below(self, piece: int) -> None:
+        if self.lower_pieces:
+            self._below[piece] = None
+            self._below.move_to_end(piece)
+            if len(self._below) > self.lower_pieces:
+                self._below.popitem(last=False)
 
     def idle_among(self, pieces: Sequence[int]) -> int:
         """Blocks of those pieces that count as available now, and will not once they are held."""

@@ -97,7 +97,8 @@ class StepCost:
         if model.dtype is not None and self.system.device.rate("matrix", model.dtype) is None:
             raise UsageError(f"{self.system.device.name} has no matrix rate for {model.dtype.label}: no step time")
         self._links = Exchanges(deployment, self.system.device)
-        self.notes = self._links.notes
+        doubt = engine.doubt(model.name, self.system.device.name)
+        self.notes = [*self._links.notes, *([doubt] if doubt else [])]
         self._rank = self._device()
         self.layers = model.layers
         if parallel.pp > len(self.layers):
@@ -302,6 +303,10 @@ class StepCost:
             return None
         nbytes = rank.own(tokens) * rank.shape.hidden * rank.width
         return self._links.exchange("send", nbytes, ranks=2, stride=parallel.stage_devices)
+
+    def stays_in_node(self, stage: int) -> bool:
+        """Whether ``stage`` and the next one are joined by the links that their own collectives use."""
+        return self._links.share_a_node(self.deployment.parallelism.stage_devices, stage)
 
     def transfer_fs(self, nbytes: float, gb_s: float | None = None) -> int:
         """Time of ``nbytes`` between two replicas over the network, or at ``gb_s`` over a named link."""

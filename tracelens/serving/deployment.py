@@ -118,11 +118,14 @@ class Engine:
     ``layer_gain_per_year`` in ln ``layer_us``, as far back as ``oldest``. ``policy``: how it forms batches.
     ``residuals``: where measured points were beside estimates. ``kv_tokens`` overrides the pool that is computed from
     ``memory_share`` of the device's memory less weights, activations and ``runtime_gib``. ``watermark`` is the share of
-    the pool that admission leaves free. ``source`` says where the constants come from.
+    the pool that admission leaves free. ``source`` says where the constants come from, ``fitted_model`` and
+    ``fitted_device`` of what, where that is one model on one device.
     """
 
     name: str = "default"
     source: str = "no measurement: host time 0"
+    fitted_model: str = ""
+    fitted_device: str = ""
     max_num_seqs: int = 256
     max_batched_tokens: int = 2048
     block_tokens: int = 16
@@ -174,7 +177,7 @@ class Engine:
             given[name] = table.whole(name)
         for name in _NUMBERS:
             given[name] = table.number(name)
-        for name in ("preemption", "policy", "oldest", "newest"):
+        for name in ("preemption", "policy", "oldest", "newest", "fitted_model", "fitted_device"):
             given[name] = table.text(name)
         spans = table.numbers("residuals", frozenset(Residuals._fields))
         given["residuals"] = Residuals(**spans) if spans else None
@@ -200,6 +203,16 @@ class Engine:
         newest, oldest = (datetime.date.fromisoformat(text) for text in (self.newest, self.oldest))
         years = (newest - min(max(day, oldest), newest)).days / 365
         return dataclasses.replace(self, layer_us=self.layer_us * math.exp(self.layer_gain_per_year * years))
+
+    def doubt(self, model: str, device: str) -> str | None:
+        """What a reader must know of constants that were fitted to one model on one device; None of the same one."""
+        fitted = (self.fitted_model, self.fitted_device)
+        if not any(fitted) or fitted == (model, device):
+            return None
+        return (
+            f"engine {self.name} was fitted on {self.fitted_model}, {self.fitted_device}, not {model}, {device}: "
+            "its constants may be wrong here (30 % in one measured case)"
+        )
 
     def tuned(self, system: System) -> System:
         """The system whose device reaches these efficiencies instead of its file's achievable rates."""

@@ -33,13 +33,16 @@ from tracelens.workload.token_routing import Skew
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A deployment, how it is run, and what it is asked. ``replay`` replaces ``workload`` by requests of a file."""
+    """A deployment, how it is run, and what it is asked. ``replay`` replaces ``workload`` by requests of a file.
+    ``prefill``: what prefill replicas are, where they are others.
+    """
 
     deployment: Deployment
     options: Options = field(default_factory=Options)
     workload: Workload = field(default_factory=Workload)
     replay: Requests | None = None
     profile: Profile | None = None
+    prefill: Deployment | None = None
     objectives: Objectives | None = None
     price_per_gpu_hour: float | None = None
 
@@ -62,7 +65,12 @@ class Experiment:
     def run(self, *, cost: StepCost | None = None, record: Callable[[int, Step], None] | None = None) -> Result:
         """Simulates and sums up."""
         outcome = Simulation(
-            self.deployment, self.requests(), self.options, cost=cost or self.cost(), record=record
+            self.deployment,
+            self.requests(),
+            self.options,
+            cost=cost or self.cost(),
+            prefill_cost=None if self.prefill is None else step_cost(self.prefill, self.profile),
+            record=record,
         ).run()
         figures = summary(outcome, self.objectives, price_per_gpu_hour=self.price_per_gpu_hour)
         return Result(experiment=self, outcome=outcome, summary=figures, notes=(*outcome.notes, *_saturation(outcome)))
@@ -188,6 +196,7 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
     count = asked.requests if isinstance(asked.requests, int) else None
     return Experiment(
         deployment=deployment,
+        prefill=_prefill(deployment, asked),
         options=Options(
             policy=asked.policy,
             router=asked.router,
@@ -197,6 +206,7 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
             contention=asked.contention,
             order=asked.order,
             kv_link_gb_s=asked.kv_link,
+            cpu_cache_gib=asked.cpu_cache,
             series=series,
         ),
         workload=Workload(
@@ -219,6 +229,24 @@ def experiment_of(deployment: Deployment, asked: ServingConfig, *, series: bool 
         objectives=Objectives.parse(asked.slo) if asked.slo else None,
         price_per_gpu_hour=asked.price_per_gpu_hour,
     )
+
+
+def _prefill(deployment: Deployment, asked: ServingConfig) -> Deployment | None:
+    """What prefill replicas are, where they are not as the others. UsageError where there are none."""
+    given = (asked.prefill_cluster, asked.prefill_tp, asked.prefill_max_batched_tokens)
+    if given == (None, None, None):
+        return None
+    if not asked.prefill_replicas:
+        raise UsageError("--prefill-cluster, --prefill-tp and --prefill-max-batched-tokens need --prefill-replicas")
+    parallelism = deployment.parallelism
+    if asked.prefill_tp is not None:
+        devices = asked.prefill_tp * parallelism.dp
+        ep = min(parallelism.ep, devices) if parallelism.ep > 1 else 1
+        parallelism = dataclasses.replace(parallelism, tp=asked.prefill_tp, ep=ep)
+    system = deployment.system if asked.prefill_cluster is None else System.load(asked.prefill_cluster)
+    limit = asked.prefill_max_batched_tokens or asked.max_batched_tokens
+    engine = engine_of(dataclasses.replace(asked, max_batched_tokens=limit), system.device)
+    return dataclasses.replace(deployment, system=system, parallelism=parallelism, engine=engine)
 
 
 def _saturation(outcome: Outcome) -> tuple[str, ...]:

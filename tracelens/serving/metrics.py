@@ -90,7 +90,8 @@ def summary(
 ) -> dict[str, float | int | None]:
     """Every figure of a run by name, units in the names; None where it is not determined.
 
-    The window is the whole run, from the first arrival to the last token: warm-up and drain are part of it.
+    The window is the whole run, from the first arrival to the last token: warm-up and drain are part of it. Energy is
+    that of all devices at their power limits all the time.
     """
     frame = per_request(outcome)
     served = frame[~frame["rejected"]]
@@ -122,6 +123,8 @@ def summary(
         "mean_in_system": _over(float(served["e2e_ms"].sum()), window_s * 1e3),
         **_load(outcome, window_s),
     }
+    if outcome.power_w is not None:
+        figures["energy_j_per_output_token"] = _over(outcome.power_w * window_s, output)
     if price_per_gpu_hour is not None:
         spent = price_per_gpu_hour * outcome.devices * window_s / 3600
         figures["cost_per_million_output_tokens"] = _over(spent * 1e6, output)

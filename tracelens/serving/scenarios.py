@@ -42,6 +42,10 @@ SCENARIOS = (
         layers=126,
     ),
 )
+_COUNTED = (
+    "high_events", "medium_events", "high_compute_events", "medium_compute_events", "layers_only_events",
+    "collectives_only_events",
+)  # fmt: skip
 #: Large enough for every model here, so that scenarios are about event counts and not about memory.
 _KV_TOKENS = 200_000
 
@@ -79,25 +83,50 @@ class Comparison:
         return max(self.differences.values(), default=0.0)
 
 
-def compare(scenario: Scenario, *, system: str = "dgx-h100", requests: int = 24, repeats: int = 3) -> Comparison:
-    """Both levels in turn, ``repeats`` times; wall clocks are medians. Tables are filled before the clock starts."""
+def bundled(scenario: Scenario, system: str) -> Deployment:
+    """A scenario's deployment."""
     deployment = Deployment(
         model=ModelConfig.load(scenario.model), system=System.load(system), parallelism=scenario.parallelism
     )
-    deployment = dataclasses.replace(deployment, engine=dataclasses.replace(deployment.engine, kv_tokens=_KV_TOKENS))
-    load = Workload(
+    return dataclasses.replace(deployment, engine=dataclasses.replace(deployment.engine, kv_tokens=_KV_TOKENS))
+
+
+def of_deployment(deployment: Deployment) -> Scenario:
+    """Any deployment as a scenario."""
+    shared, layers = deployment.parallelism, len(deployment.model.layers)
+    degrees = " x ".join(f"{name.upper()} {getattr(shared, name)}" for name in ("pp", "tp", "dp"))
+    title = f"{deployment.model.label}, {layers} layers, {degrees}"
+    return Scenario(name="given", title=title, model=deployment.model.name, parallelism=shared, layers=layers)
+
+
+def load_of(requests: int) -> Requests:
+    """What scenarios serve unless another load is given."""
+    return Workload(
         arrivals=Arrivals(rate=2.0), input=Lengths(mean=512), output=Lengths(mean=64), count=requests, seed=0
     ).generate()
+
+
+def compare(
+    scenario: Scenario,
+    deployment: Deployment,
+    load: Requests,
+    options: Options | None = None,
+    *,
+    repeats: int = 3,
+) -> Comparison:
+    """Both levels in turn, ``repeats`` times; wall clocks are medians. Tables are filled before the clock starts."""
+    options = options or Options()
     cost = StepCost(deployment)
-    _run(deployment, load, cost, "medium")
-    _run(deployment, load, cost, "high") if repeats > 1 else None
+    _run(deployment, load, cost, options, "medium")
+    if repeats > 1:
+        _run(deployment, load, cost, options, "high")
     walls: dict[str, list[float]] = {"high": [], "medium": []}
     outcomes: dict[str, Outcome] = {}
     for _ in range(repeats):
         for level, seen in walls.items():
-            outcomes[level] = _run(deployment, load, cost, level)
+            outcomes[level] = _run(deployment, load, cost, options, level)
             seen.append(outcomes[level].wall_s)
-    figures = {level: summary(outcome) for level, outcome in outcomes.items()}
+    found = {level: summary(outcome) for level, outcome in outcomes.items()}
     high, medium = outcomes["high"], outcomes["medium"]
     # Layers alone: transfers stay single events. Collectives alone: layers stay, each of their exchanges is one event.
     exchanges = _exchanges_of(high, cost)
@@ -114,9 +143,9 @@ def compare(scenario: Scenario, *, system: str = "dgx-h100", requests: int = 24,
         medium_compute_events=wide.compute_events,
         layers_only_events=layers_only,
         collectives_only_events=collectives_only,
-        high=figures["high"],
-        medium=figures["medium"],
-        differences=differences(figures["high"], figures["medium"]),
+        high=found["high"],
+        medium=found["medium"],
+        differences=differences(found["high"], found["medium"]),
     )
 
 
@@ -129,8 +158,26 @@ def _exchanges_of(outcome: Outcome, cost: StepCost) -> int:
     return outcome.steps[0].steps * per_step
 
 
-def _run(deployment: Deployment, load: Requests, cost: StepCost, level: str) -> Outcome:
-    return simulate(deployment, load, Options(levels=(level,)), cost=cost)
+def _run(deployment: Deployment, load: Requests, cost: StepCost, options: Options, level: str) -> Outcome:
+    return simulate(deployment, load, dataclasses.replace(options, levels=(level,)), cost=cost)
+
+
+def figures(comparison: Comparison) -> dict[str, str | float | int | None]:
+    """A comparison as a row: what each level took, each compared metric of both, and how far they are apart."""
+    found: dict[str, str | float | int | None] = {
+        "scenario": comparison.scenario.name,
+        "title": comparison.scenario.title,
+        "model": comparison.scenario.model,
+        **{f"wall_{level}_s": getattr(comparison, f"{level}_wall_s") for level in ("high", "medium")},
+        "speed_up": comparison.speed_up,
+        **{name: getattr(comparison, name) for name in _COUNTED},
+        "event_reduction": comparison.event_reduction,
+        "largest_difference": comparison.largest_difference,
+    }
+    for name in COMPARED:
+        found |= {f"{name}_high": comparison.high.get(name), f"{name}_medium": comparison.medium.get(name)}
+        found[f"{name}_difference"] = comparison.differences.get(name)
+    return found
 
 
 def conclusion(comparisons: list[Comparison]) -> str:

@@ -69,6 +69,19 @@ class ServingConfig(DeploymentOptions):
     prefill_replicas: int = option(
         "replicas for prefill only; --replicas then only decode", 0, kind=integer, group=_HOW
     )
+    prefill_cluster: str | None = option(
+        "what --prefill-replicas run on; default: --cluster", metavar="NAME|FILE", group=_HOW
+    )
+    prefill_tp: int | None = option(
+        "tensor-parallel GPUs of a prefill replica; default: --tp", kind=integer, group=_HOW
+    )
+    prefill_max_batched_tokens: int | None = option(
+        "maximum number of new tokens per step of a prefill replica; default: as the others", kind=integer, group=_HOW
+    )
+    cpu_cache: float = option(
+        "host memory of a replica for prefixes that leave the GPUs, which come back over PCIe; default: none",
+        0.0, kind=float, metavar="GIB", group=_HOW,
+    )  # fmt: skip
     kv_link: float | None = option(
         "bandwidth for KV caches between prefill and decode; default: the network",
         kind=float,

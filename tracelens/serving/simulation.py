@@ -16,6 +16,7 @@ from tracelens.serving.replicas.replica import Replica
 from tracelens.serving.replicas.replica_state import LEVELS, Conduct, Listeners, Step
 from tracelens.serving.requests import Requests
 from tracelens.serving.routers import routers
+from tracelens.units import BYTES_PER_GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class Options:
     router: str = "round-robin"
     replicas: int = 1
     prefill_replicas: int = 0
+    cpu_cache_gib: float = 0.0
     levels: tuple[str, ...] = ("medium",)
     contention: bool = False
     order: str = "fcfs"
@@ -43,6 +45,8 @@ class Options:
             raise UsageError(
                 f"{len(self.levels)} levels of detail for {self.replicas + self.prefill_replicas} replicas"
             )
+        if not 0 <= self.cpu_cache_gib < float("inf"):
+            raise UsageError(f"the host's cache must be 0 GiB or more, not {self.cpu_cache_gib:g}")
         if self.kv_link_gb_s is not None and not self.kv_link_gb_s > 0:
             raise UsageError(f"the cache link needs a rate above 0 GB/s, not {self.kv_link_gb_s:g}")
         for level in self.levels:
@@ -56,7 +60,9 @@ class Options:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What a run recorded. ``wall_s``, the time that simulating took, is all that differs between equal runs."""
+    """What a run recorded. ``wall_s``, the time that simulating took, is all that differs between equal runs.
+    ``power_w``: of all devices at their limits, None where one is unknown.
+    """
 
     requests: Requests
     log: RequestLog
@@ -68,6 +74,7 @@ class Outcome:
     end_fs: int
     events: int
     devices: int
+    power_w: float | None
     stages: int
     notes: tuple[str, ...]
     wall_s: float = field(compare=False)
@@ -83,12 +90,14 @@ class Simulation:
         options: Options | None = None,
         *,
         cost: StepCost | None = None,
+        prefill_cost: StepCost | None = None,
         queue: EventQueue | None = None,
         record: Callable[[int, Step], None] | None = None,
     ) -> None:
         self.options = options = options or Options()
         self.requests = requests
         self.cost = cost or StepCost(deployment)
+        self._prefill_cost = prefill_cost or self.cost
         self.queue = queue or EventQueue()
         self.log = RequestLog.of(len(requests))
         policy = options.policy or deployment.engine.policy
@@ -107,7 +116,7 @@ class Simulation:
         self.replicas = [
             Replica(
                 self.queue,
-                self.cost,
+                self.cost if index < options.replicas else self._prefill_cost,
                 requests,
                 self.log,
                 Conduct(
@@ -116,6 +125,7 @@ class Simulation:
                     contention=options.contention,
                     order=options.order,
                     series=options.series,
+                    cpu_cache_bytes=options.cpu_cache_gib * BYTES_PER_GIB,
                 ),
                 Listeners(
                     finished=self._finished,
@@ -148,7 +158,8 @@ class Simulation:
             left_blocks=sum(replica.pool.in_use for replica in self.replicas),
             end_fs=self.queue.now,
             events=self.queue.processed,
-            devices=self.cost.deployment.parallelism.devices * len(self.replicas),
+            devices=sum(replica.cost.deployment.parallelism.devices for replica in self.replicas),
+            power_w=self._power_w(),
             stages=self.cost.deployment.parallelism.pp,
             notes=self._notes(),
             wall_s=time.perf_counter() - started,
@@ -207,8 +218,18 @@ class Simulation:
         self._handed += 1
         self._decoders[index].enqueue(request, kept=True)
 
+    def _power_w(self) -> float | None:
+        total = 0.0
+        for replica in self.replicas:
+            watts = replica.cost.system.device.tdp_w
+            if watts is None:
+                return None
+            total += watts * replica.cost.deployment.parallelism.devices
+        return total
+
     def _notes(self) -> tuple[str, ...]:
-        notes = list(dict.fromkeys([self.cost.system.note or "", *self.cost.notes]))
+        costs = dict.fromkeys((self.cost, self._prefill_cost))
+        notes = list(dict.fromkeys(note for cost in costs for note in (cost.system.note or "", *cost.notes)))
         if self.log.rejected:
             reason = next(iter(self.log.rejected.values()))
             notes.append(f"{len(self.log.rejected)} of {len(self.requests)} requests were rejected: {reason}")

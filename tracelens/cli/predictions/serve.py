@@ -21,6 +21,7 @@ from tracelens.serving.serving_options import TOKENS, DeploymentOptions, EngineO
 
 if TYPE_CHECKING:
     from tracelens.serving.deployment import Deployment
+    from tracelens.serving.scenarios import Comparison
 
 _ASKED = "results"
 
@@ -53,7 +54,9 @@ class ServeCommand(ServingConfig):
     export_profile: Path | None = option(
         "write the model's aggregated profile", kind=Path, metavar="FILE.json", group=_ASKED
     )
-    scenarios: bool = option("compare the levels of detail in three scenarios", False, group=_ASKED)
+    scenarios: bool = option(
+        "compare the levels of detail: of this deployment, or in three scenarios", False, group=_ASKED
+    )
     batch: Path | None = option(
         "estimate every row of a table, as a closed loop", kind=Path, metavar="points.csv", group=_ASKED
     )
@@ -61,7 +64,8 @@ class ServeCommand(ServingConfig):
         "write the timeline of the first steps as a trace", kind=Path, metavar="out.json.gz", group=_ASKED
     )
     output: Path | None = option(
-        "folder for summary.json and CSVs, or a page: FILE.html; with --batch, --calibrate: the output file",
+        "folder for summary.json and CSVs, or a page: FILE.html; with --batch, --calibrate, --scenarios (.csv, .json, "
+        ".xlsx): the output file",
         metavar="PATH", flags=("-o", "--output", "--out"), action=_Output,
     )  # fmt: skip
     format: str = option_fields.output_format("text")
@@ -74,7 +78,7 @@ _MODES = ("sweep", "calibrate", "export_profile", "scenarios", "batch")
 _DEPLOYED = names_of(DeploymentOptions) | {"config", "model", "cluster"}
 #: What each mode reads; without one it is a run.
 READ = {
-    "scenarios": frozenset({"config"}),
+    "scenarios": _ALL - set(_MODES) - {"lod", "trace", "slo", "price_per_gpu_hour", "find_max_goodput", "profile"},
     "batch": names_of(EngineOptions) | {"config", "output"},
     "calibrate": _DEPLOYED | {"output", "run_name", "policy"},
     "export_profile": _DEPLOYED | {"input_tokens", "output_tokens", "concurrency"},
@@ -115,9 +119,9 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
     if mode is not None:
         read = READ[mode] | {mode}
         refuse_unread(given, configure, f"--{mode.replace('_', '-')}", lambda name: name not in read)
-    if mode == "scenarios":
-        return _scenarios()
     asked = options_of(ServingConfig, args)
+    if mode == "scenarios":
+        return _scenarios(args, asked)
     if mode == "batch":
         return _batch(args, asked)
     if args.model is None or args.cluster is None:
@@ -260,9 +264,43 @@ def _batch(args: argparse.Namespace, asked: ServingConfig) -> int:
     return 0
 
 
-def _scenarios() -> int:
-    from tracelens.report.answers.serving_text import scenarios_text
-    from tracelens.serving.scenarios import SCENARIOS, compare
+def _scenarios(args: argparse.Namespace, asked: ServingConfig) -> int:
+    import pandas as pd
 
-    say(scenarios_text([compare(scenario) for scenario in SCENARIOS]))
+    from tracelens.report.answers.serving_text import scenarios_text
+    from tracelens.report.export import frame_json, refuse_unknown, write_frame
+    from tracelens.serving.scenarios import figures
+
+    if args.output is not None:
+        refuse_unknown(args.output)
+    found = _compared(args, asked)
+    frame, about = pd.DataFrame([figures(each) for each in found]), {"schema": "tracelens.scenarios/1"}
+    if args.output is not None:
+        write_frame(args.output, frame, about)
+    if args.format == "json":
+        emit(frame_json(frame, about).decode())
+        return 0
+    say(scenarios_text(found))
+    if args.output is not None:
+        say(f"wrote {args.output}")
     return 0
+
+
+def _compared(args: argparse.Namespace, asked: ServingConfig) -> list[Comparison]:
+    """The levels of the deployment that is asked for, or of the three built-in ones."""
+    from tracelens.serving.experiment import deployment_of, experiment_of
+    from tracelens.serving.scenarios import SCENARIOS, bundled, compare, load_of, of_deployment
+    from tracelens.serving.simulation import Options
+
+    count = asked.requests if isinstance(asked.requests, int) else 24
+    cluster = args.cluster or "dgx-h100"
+    if args.model is None:
+        read = {"requests", "cluster", "contention", "config", "output", "format", "scenarios"}
+        refuse_unread(args, configure, "--scenarios without --model", lambda name: name not in read)
+        options = Options(contention=asked.contention)
+        return [compare(each, bundled(each, cluster), load_of(count), options) for each in SCENARIOS]
+    open_rate = asked.rate is None and asked.concurrency is None and asked.replay is None
+    asked = dataclasses.replace(asked, rate=2.0 if open_rate else asked.rate, requests=count)
+    deployment = deployment_of(args.model, cluster, asked)
+    experiment = experiment_of(deployment, asked)
+    return [compare(of_deployment(deployment), deployment, experiment.requests(), experiment.options)]

@@ -19,6 +19,12 @@ def reduce_scatter(nbytes: Values, group: Group, topology: Topology) -> Values:
     return _exchange("reduce_scatter", nbytes, group, topology)
 
 
+@algorithm("all_reduce/direct")
+def all_reduce(nbytes: Values, group: Group, topology: Topology) -> Values:
+    """A reduce-scatter and an all-gather, each in one step."""
+    return reduce_scatter(nbytes, group, topology) + all_gather(nbytes, group, topology)
+
+
 @algorithm("all_to_all/direct", libraries=("nccl", "rccl"))
 def all_to_all(nbytes: Values, group: Group, topology: Topology) -> Values:
     """Each rank sends n/p bytes to each of p-1 peers, straight over the link that joins them."""

@@ -168,10 +168,9 @@ class Lane(RunningBatch):
             if several:
                 replica.stages[index].release()
             if work.handover is not None:
-                if ports is not None:
-                    yield from _held(ports[:1], work.handover.time_fs)
-                else:
-                    yield work.handover.time_fs
+                # One after the other, so that no step overtakes another between stages
+                shared = ports if ports is not None and replica.cost.stays_in_node(index) else ()
+                yield from _held([replica.hops[index], *shared], work.handover.time_fs)
                 steps.transfer_events += 1
 
     def _pass_layers(self, layer: LayerWork, extra: int, ports: list[Resource] | None) -> Process:

@@ -24,6 +24,7 @@ class Conduct(NamedTuple):
     """How a replica runs: what its steps take on, and in how much detail they pass.
 
     ``level`` is high, medium or low; ``contention`` makes collectives and hand-overs wait for the devices' ports.
+    ``cpu_cache_bytes``: host memory for prefixes.
     """
 
     plan: PlanFunction
@@ -31,6 +32,7 @@ class Conduct(NamedTuple):
     contention: bool = False
     order: str = "fcfs"
     series: bool = False
+    cpu_cache_bytes: float = 0.0
 
 
 class Step(NamedTuple):
@@ -75,24 +77,28 @@ class ReplicaState:
     ) -> None:
         engine, parallel = cost.deployment.engine, cost.deployment.parallelism
         self.queue, self.cost, self.requests, self.log = queue, cost, requests, log
-        self.plan, self.level, self.contention, order, series = conduct
+        self.plan, self.level, self.contention, order, series, cpu_cache_bytes = conduct
         self.finished, self.hand_over, self.record = to
         self.steps = StepLog(series=[] if series else None)
         total = cost.pool_tokens() // engine.block_tokens
-        self.pool = BlockPool(total, engine.block_tokens, requests.piece_tokens)
+        piece_bytes = requests.piece_tokens * cost.kv_bytes_per_token()
+        lower = int(cpu_cache_bytes / piece_bytes) if piece_bytes else 0
+        self.pool = BlockPool(total, engine.block_tokens, requests.piece_tokens, lower)
         self.watermark = round(total * engine.watermark)
         self.waiting = Waiting(order_key(order, requests))
         self.done: dict[int, int] = {}
         self.kept: set[int] = set()
         self.outstanding = 0
         self.stages = [queue.resource(f"stage {index}") for index in range(parallel.pp)]
+        self.hops = [queue.resource(f"hop {index}") for index in range(parallel.pp)]
         self.ports = [
             [queue.resource(f"port {stage}.{rank}") for rank in range(parallel.stage_devices)]
             for stage in range(parallel.pp)
         ]
         speculation = cost.deployment.speculation
         self.advance = ONE_TOKEN if speculation is None else round(speculation.tokens_per_step * ONE_TOKEN)
-        self.swap_fs_per_token = self._swap_fs_per_token() if engine.preemption == "swap" else 0
+        self.swap_fs_per_token = self._pcie_fs_per_token() if engine.preemption == "swap" else 0
+        self.reload_fs_per_token = self._pcie_fs_per_token() if lower else 0
         self.lanes: Sequence[Sharer] = ()
 
     @property
@@ -101,9 +107,11 @@ class ReplicaState:
         is_watched = self.record is not None or self.steps.series is not None or self.level == "high"
         return len(self.lanes) == 1 and not is_watched and self.advance % ONE_TOKEN == 0
 
-    def _swap_fs_per_token(self) -> int:
+    def _pcie_fs_per_token(self) -> int:
         rate = self.cost.system.device.pcie_gb_s
         if rate is None:
-            raise UsageError(f"{self.cost.system.device.name}: swapping needs its PCIe rate, which is unknown")
+            raise UsageError(
+                f"{self.cost.system.device.name}: moving caches to the host needs its PCIe rate, which is unknown"
+            )
         devices = self.cost.deployment.parallelism.devices
         return round(self.cost.kv_bytes_per_token() / devices / (rate * 1e3) * 1e9)

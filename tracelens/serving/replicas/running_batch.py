@@ -62,6 +62,7 @@ class RunningBatch:
         tokens = requests.input_tokens[request] + requests.output_tokens[request] if whole else prompt
         pieces = requests.pieces[request] if requests.pieces else ()
         found = pool.cached(pieces)
+        again = pool.below(pieces[found:])
         blocks = pool.blocks(tokens) - len(pieces) * pool.piece_blocks
         # A sequence that joins a step whose blocks are reserved brings the one for its next token
         missing = (len(pieces) - found) * pool.piece_blocks + kept
@@ -78,7 +79,9 @@ class RunningBatch:
         if kept:
             self._resume(request, prompt)
             return 0
-        cached = min(found * pool.piece_blocks * pool.block_tokens, prompt - 1)
+        piece = pool.piece_blocks * pool.block_tokens
+        cached = min((found + again) * piece, prompt - 1)
+        self._extra += again * piece * replica.reload_fs_per_token
         self._hits[request] = cached
         replica.steps.cached_tokens += cached
         self.partial[request] = prompt - cached
@@ -287,7 +290,9 @@ class RunningBatch:
         requests = self.replica.requests
         if not requests.pieces:
             return 0
-        found = self.pool.cached(requests.pieces[request])
+        pieces = requests.pieces[request]
+        found = self.pool.cached(pieces)
+        found += self.pool.below(pieces[found:])
         return min(found * self.pool.piece_blocks * self.pool.block_tokens, self._prompt(request) - 1)
 
     def _drop_stale(self) -> None:

@@ -48,6 +48,11 @@ class Exchanges:
             found = self._known[key] = self._made(*key)
         return found
 
+    def share_a_node(self, devices: int, stage: int) -> bool:
+        """Whether stages of so many devices, ``stage`` and the next, stand in one node."""
+        node = None if self._topology is None else self._topology.ranks_per_node
+        return node is None or stage * devices // node == ((stage + 2) * devices - 1) // node
+
     def _made(self, word: str, nbytes: int, ranks: int, stride: int) -> Exchange:
         if self._topology is None:
             raise UsageError(f"{self._device.name}: the links between its devices are unknown; pass --cluster")
@@ -84,7 +89,7 @@ def steps_of(name: str, word: str, ranks: int) -> tuple[int, int]:
     if ranks < 2 or word == "send":
         return 1, 1
     if name == "direct":
-        return 1, ranks * (ranks - 1)
+        return 2 if word == "all_reduce" else 1, ranks * (ranks - 1)
     if name == "in_switch":
         return 2, ranks
     if name == "tree":

@@ -1,0 +1,139 @@
+"""Replicas with hardware of their own, caches in host memory, links that steps share, constants of another deployment."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tracelens as tl
+from tracelens.cli import main
+from tracelens.errors import UsageError
+from tracelens.serving.cache import BlockPool
+from tracelens.serving.deployment import Engine, Parallelism
+from tracelens.serving.metrics import differences, summary
+from tracelens.serving.requests import Arrivals, Lengths, Workload
+from tracelens.serving.scenarios import compare, of_deployment
+from tracelens.serving.simulation import Options, Simulation, simulate
+
+MIXED = Workload(
+    arrivals=Arrivals(rate=10.0), input=Lengths(kind="lognormal", mean=2000, spread=0.8), output=Lengths(mean=12),
+    count=10, seed=3,
+)  # fmt: skip
+
+
+def test_prompts_are_computed_on_the_hardware_of_their_own_replicas():
+    asked = {"rate": 2.0, "requests": 6, "input": 2048, "output": 4, "replicas": 1, "prefill_replicas": 1}
+    slow, fast = (
+        tl.serve("llama3.1-8b", "a100-sxm-80gb", prefill_cluster=each, **asked).summary for each in (None, "h100-sxm")
+    )
+    assert fast["ttft_p50_ms"] < 0.7 * slow["ttft_p50_ms"]
+    assert fast["devices"] == slow["devices"] == 2
+    assert fast["energy_j_per_output_token"] > slow["energy_j_per_output_token"]  # 700 W beside 400
+
+
+def test_a_prefill_replica_has_degrees_and_limits_of_its_own():
+    result = tl.serve(
+        "llama3.1-8b", "dgx-h100", rate=2.0, requests=4, input=2048, output=3, prefill_replicas=1, prefill_tp=4,
+        prefill_max_batched_tokens=512,
+    )  # fmt: skip
+    assert result.summary["devices"] == 5
+    # Prompts of 2,048 tokens in four steps of 512, and two decode steps each
+    assert result.outcome.steps[1].steps >= 16
+
+
+def test_hardware_of_prefill_replicas_needs_some():
+    with pytest.raises(UsageError, match="need --prefill-replicas"):
+        tl.serve("llama3.1-8b", "dgx-h100", rate=2.0, requests=4, prefill_tp=2)
+
+
+def test_pieces_that_leave_the_pool_are_kept_below_and_the_oldest_forgotten():
+    pool = BlockPool(total=4, block_tokens=16, piece_tokens=32, lower_pieces=2)
+    for piece in (1, 2, 3, 4, 5):
+        pool.hold([piece])
+        pool.drop([piece])
+    # Two pieces of two blocks fit: 4 and 5. Below are 2 and 3; 1 was forgotten.
+    assert [pool.cached([piece]) for piece in (1, 2, 3, 4, 5)] == [0, 0, 0, 1, 1]
+    assert [pool.below([piece]) for piece in (1, 2, 3, 4, 5)] == [0, 1, 1, 0, 0]
+    pool.hold([2])
+    assert pool.cached([2]) == 1
+
+
+def test_prefixes_in_host_memory_are_read_back_and_not_computed():
+    asked = {
+        "rate": 4.0, "requests": 24, "input": 640, "output": 4, "shared_prefix": 512, "shared_groups": 8,
+        "kv_tokens": 2000, "max_num_seqs": 2, "seed": 1,
+    }  # fmt: skip
+    without, cached = (tl.serve("llama3.1-8b", "h100-sxm", cpu_cache=each, **asked).summary for each in (0.0, 16.0))
+    assert cached["cached_prompt_tokens"] > without["cached_prompt_tokens"]
+    assert cached["prefill_tokens"] < without["prefill_tokens"]
+    assert cached["ttft_mean_ms"] < without["ttft_mean_ms"]
+    assert cached["completed"] == without["completed"] == 24
+
+
+def _run(cost, **options):
+    return simulate(cost.deployment, MIXED.generate(), Options(**options), cost=cost)
+
+
+@pytest.mark.parametrize(
+    ("system", "tp", "pp"), [("dgx-h100", 2, 1), ("dgx-h100", 1, 2), ("dgx-h100", 8, 2), ("l40s", 1, 2), ("l40s", 2, 4)]
+)
+def test_levels_differ_with_contention_only_where_hand_overs_take_the_links_of_collectives(system, tp, pp, cost_of):
+    cost = cost_of(system=system, parallelism=Parallelism(tp=tp, pp=pp))
+    free, shared = (
+        {level: summary(_run(cost, levels=(level,), contention=each)) for level in ("high", "medium")}
+        for each in (False, True)
+    )
+    assert max(differences(free["high"], free["medium"]).values()) <= 1e-9
+    apart = max(differences(shared["high"], shared["medium"]).values())
+    # Over PCIe two stages' hand-overs and all-reduces share ports, and a prompt's outlasts a layer; eight devices of a
+    # node hand over through its cards
+    if (system, tp, pp) == ("l40s", 2, 4):
+        assert 1e-5 < apart < 0.01
+    else:
+        assert apart <= 1e-9
+        assert shared["medium"]["window_s"] == pytest.approx(free["medium"]["window_s"], rel=1e-9)
+    assert shared["high"]["window_s"] >= free["high"]["window_s"] * (1 - 1e-9)
+
+
+def test_a_hand_over_occupies_its_hop(cost_of):
+    cost = cost_of(system="l40s", parallelism=Parallelism(pp=2))
+    run = Simulation(cost.deployment, MIXED.generate(), Options(), cost=cost)
+    outcome = run.run()
+    first, last = run.replicas[0].hops
+    assert 0 < first.busy <= outcome.end_fs
+    assert last.busy == 0
+
+
+def test_scenarios_take_any_deployment(cost_of):
+    cost = cost_of(system="l40s", parallelism=Parallelism(tp=2, pp=2))
+    found = compare(
+        of_deployment(cost.deployment), cost.deployment, MIXED.generate(), Options(contention=True), repeats=1
+    )
+    assert found.scenario.title == "Llama 3.1 8B, 32 layers, PP 2 x TP 2 x DP 1"
+    assert found.largest_difference < 0.01
+    assert found.high_events > found.medium_events
+
+
+def test_scenarios_are_written_as_json_and_as_a_workbook(capsys, tmp_path):
+    words = ["serve", "--scenarios", "--model", "llama3.1-8b", "--cluster", "dgx-h100", "--tp", "2", "--requests", "2"]
+    words += ["--input-tokens", "64", "--output-tokens", "3"]
+    assert main([*words, "--format", "json", "-o", str(tmp_path / "levels.xlsx")]) == 0
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    assert row["model"] == "llama3.1-8b"
+    assert row["tpot_mean_ms_high"] == pytest.approx(row["tpot_mean_ms_medium"], rel=1e-9)
+    assert (tmp_path / "levels.xlsx").read_bytes()[:2] == b"PK"
+
+
+def test_constants_of_another_model_or_device_are_doubted():
+    engine = Engine(name="mine", fitted_model="qwen3-32b", fitted_device="h100-sxm")
+    assert engine.doubt("qwen3-32b", "h100-sxm") is None
+    assert "fitted on qwen3-32b, h100-sxm, not llama3.1-8b, h100-sxm" in (engine.doubt("llama3.1-8b", "h100-sxm") or "")
+    result = tl.serve("llama3.1-8b", "h100-sxm", engine=engine, rate=1.0, requests=2, input=8, output=2)
+    assert any("was fitted on" in note for note in result.notes)
+
+
+def test_an_all_reduce_may_be_direct(cost_of):
+    cost = cost_of(parallelism=Parallelism(tp=4), collective="direct")
+    exchange = cost.decode_work(1, 1)[0].layers[0].exchanges[0]
+    assert (exchange.name, exchange.steps, exchange.transfers) == ("all_reduce/direct", 2, 12)
