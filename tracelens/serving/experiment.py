@@ -64,12 +64,12 @@ class Experiment:
 
     def run(self, *, cost: StepCost | None = None, record: Callable[[int, Step], None] | None = None) -> Result:
         """Simulates and sums up."""
+        decoding = cost or self.cost()
         outcome = Simulation(
             self.deployment,
             self.requests(),
             self.options,
-            cost=cost or self.cost(),
-            prefill_cost=None if self.prefill is None else step_cost(self.prefill, self.profile),
+            cost=decoding if self.prefill is None else (decoding, step_cost(self.prefill, self.profile)),
             record=record,
         ).run()
         figures = summary(outcome, self.objectives, price_per_gpu_hour=self.price_per_gpu_hour)

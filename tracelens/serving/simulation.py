@@ -81,7 +81,9 @@ class Outcome:
 
 
 class Simulation:
-    """One run of ``requests`` through ``deployment``. ``queue`` is the event kernel."""
+    """One run of ``requests`` through ``deployment``. ``cost``: of all replicas, or of those that decode and of those
+    that only prefill. ``queue`` is the event kernel.
+    """
 
     def __init__(
         self,
@@ -89,15 +91,14 @@ class Simulation:
         requests: Requests,
         options: Options | None = None,
         *,
-        cost: StepCost | None = None,
-        prefill_cost: StepCost | None = None,
+        cost: StepCost | tuple[StepCost, StepCost] | None = None,
         queue: EventQueue | None = None,
         record: Callable[[int, Step], None] | None = None,
     ) -> None:
         self.options = options = options or Options()
         self.requests = requests
-        self.cost = cost or StepCost(deployment)
-        self._prefill_cost = prefill_cost or self.cost
+        made = cost or StepCost(deployment)
+        self.cost, self._prefill_cost = made if isinstance(made, tuple) else (made, made)
         self.queue = queue or EventQueue()
         self.log = RequestLog.of(len(requests))
         policy = options.policy or deployment.engine.policy
