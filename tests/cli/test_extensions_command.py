@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import tracelens
 from tracelens import OpSignature
+from tracelens.analysis.extension_stub import extension_stub
 from tracelens.cli import main
 from tracelens.extensions import load_extension
 
@@ -108,3 +110,20 @@ def test_a_file_that_exists_is_not_overwritten(tmp_path: Path, capsys: pytest.Ca
     assert main(["extensions", "new", "my_lib::op", "--from", str(trace), "-o", str(mine)]) == 2
     assert "exists already" in capsys.readouterr().err
     assert mine.read_text(encoding="utf-8") == "MINE = 1\n"
+
+
+@pytest.mark.shared
+def test_every_op_that_a_report_cannot_see_can_be_begun(shared_traces: Path, tmp_path: Path) -> None:
+    """Also those whose calls differ in what they record, such as a tensor in the place of a number."""
+    trace = tracelens.load(shared_traces / "hta/trace_filter/sampled_rank-0.json.gz")
+    rows = tracelens.report(trace).result.frames["unified_perf_summary"]
+    unseen = rows[~rows["has_perf_model"] & ~rows["name"].str.contains("->")]
+    told = unseen[unseen["input_types"].astype(str).str.contains("float|int|long")]
+    paths = []
+    for number, op in enumerate(dict.fromkeys(told["name"])):
+        paths.append(tmp_path / f"op{number}.py")
+        paths[-1].write_text(extension_stub(trace, op), encoding="utf-8")
+    assert len(paths) >= 3
+    seen = tracelens.report(trace, extensions=paths).result.frames["unified_perf_summary"]
+    begun = seen[seen["name"].isin(told["name"]) & seen["input_types"].astype(str).str.contains("float|int|long")]
+    assert begun["hbm_mb"].notna().all()

@@ -23,36 +23,32 @@ def extension_stub(trace: Trace, op: str) -> str:
     shapes of it.
     """
     calls = Counter(_signatures(trace, op))
-    tensors = max(
-        ((_tensors(call), count) for call, count in calls.items()), key=lambda each: (bool(each[0]), each[1])
-    )[0]
-    if not tensors:
-        raise InputError(
-            f"{trace.table.source}: no shapes of tensors are recorded for {op!r}; record with record_shapes=True"
-        )
+    if not any(_has_tensors(call) for call in calls):
+        has_lists = any(call.has(i) for call in calls for i in range(len(call.shapes or ())))
+        hint = "only lists, of no known type" if has_lists else "record with record_shapes=True"
+        raise InputError(f"{trace.table.source}: no shapes of tensors are recorded for {op!r}; {hint}")
     listed = "\n".join(
         f"#   {count} x {call.shapes!a} {call.dtypes!a} {call.scalars!a}"
         for call, count in calls.most_common(MOST_LISTED)
     )
-    return _MODULE.format(name=ascii(op), calls=listed, slots=ascii(tensors))
+    return _MODULE.format(name=ascii(op), calls=listed)
 
 
 def _signatures(trace: Trace, op: str) -> list[OpSignature]:
     table = trace.table
     rows = np.flatnonzero(table.kind == Kind.CPU_OP)
-    names = [table.name_of(row) for row in rows.tolist()]
-    found = [table.signature_of(row) for row, name in zip(rows.tolist(), names, strict=True) if name == op]
+    names = {table.names[code]: code for code in np.unique(table.name[rows]).tolist()}
+    found = [table.signature_of(row) for row in rows[table.name[rows] == names.get(op, -1)].tolist()]
     if not found:
-        near = get_close_matches(op, sorted(set(names)), n=3)
+        near = get_close_matches(op, sorted(names), n=3)
         raise InputError(
             f"{table.source}: no CPU op is called {op!r}" + (f"; near: {', '.join(map(repr, near))}" if near else "")
         )
     return found
 
 
-def _tensors(call: OpSignature) -> tuple[int, ...]:
-    """Slots that hold one tensor with a recorded shape."""
-    return tuple(i for i, slot in enumerate(call.shapes or ()) if slot and not isinstance(slot[0], tuple))
+def _has_tensors(call: OpSignature) -> bool:
+    return any(call.shape_or_scalar(i) for i in range(len(call.shapes or ())))
 
 
 _MODULE = '''\
@@ -72,12 +68,13 @@ from tracelens.perf_models import Movement
 
 
 @traced_as({name})
-def read(op: OpSignature) -> Movement:
+def read(op: OpSignature) -> Movement | None:
     """Reads every recorded tensor once and writes one like the first: a guess until somebody corrects it.
 
     For matrix work return GEMM(m=, n=, k=, dtype=), for attention SDPA, for an exchange of tokens EPComm:
     docs/extensions.md.
     """
-    tensors = tuple((prod(op.shape(i)), op.dtype(i)) for i in {slots})
-    return Movement(read=tensors, written=tensors[:1])
+    slots = [i for i in range(len(op.shapes or ())) if op.shape_or_scalar(i) and op.dtype(i)]
+    tensors = tuple((prod(op.shape(i)), op.dtype(i)) for i in slots)
+    return Movement(read=tensors, written=tensors[:1]) if tensors else None
 '''

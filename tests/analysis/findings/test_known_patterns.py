@@ -179,13 +179,16 @@ def test_elementwise_kernels_alone_are_no_chain(build: Build) -> None:
 
 def test_a_large_category_without_a_model_is_said(build: Build) -> None:
     b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50)
-    b.op("mine::unknown", 80, 10).launch(81, "my_kernel", 60, 150)
+    shapes = {"Input Dims": [[4, 6]], "Input type": ["float"]}
+    b.op("mine::unknown", 80, 10, **shapes).launch(81, "my_kernel", 60, 150)
     unseen = summarize(found(b)).unseen
     assert unseen == Unseen(
         share=0.75, ops=("mine::unknown",), because="no perf model",
         command="tracelens extensions new mine::unknown --from built.json -o my_ops.py",
     )  # fmt: skip
     assert " cannot see 75 % of GPU time (no perf model): mine::unknown" in verdict(summarize(found(b)))
+    bare = found(build().mm(1024, 2048, 4096, 0, 10, 50).op("bare", 80, 10).launch(81, "my_kernel", 60, 150))
+    assert summarize(bare).unseen == Unseen(share=0.75, ops=("bare",), because="no arguments of these were recorded")
 
 
 def test_kernels_that_wait_are_named_with_exposed_communication(build: Build) -> None:

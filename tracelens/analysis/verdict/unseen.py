@@ -32,12 +32,14 @@ def unseen(analysis: Analysis) -> Unseen | None:
         return None
     by_name = unknown["kernel_us_sum"].groupby(unknown["name"].astype(str).str.partition("->")[0]).sum()
     names = [str(name) for name in by_name.sort_values(ascending=False, kind="stable").index if name != UNLINKED_NAME]
-    because, command = _opened_by(analysis, names)
+    is_op = unknown["input_dims"].astype(str).str.contains(r"\d") & ~unknown["name"].astype(str).str.contains("->")
+    with_shapes = set(unknown["name"][is_op])
+    because, command = _opened_by(analysis, [name for name in names if name in with_shapes])
     return Unseen(share=share, ops=tuple(names[:_NAMES]), because=because, command=command)
 
 
-def _opened_by(analysis: Analysis, names: list[str]) -> tuple[str, str | None]:
-    """(why the work is not known, what to type)."""
+def _opened_by(analysis: Analysis, ops: list[str]) -> tuple[str, str | None]:
+    """(why the work is not known, what to type); ``ops``: those with recorded shapes, the longest first."""
     table, source = analysis.trace.table, shlex.quote(analysis.trace.table.source)
     behind = np.isin(analysis.trace.tree.launch[analysis.activity.rows], graph_launches(table))
     replayed = float(analysis.activity.duration[behind].sum())
@@ -45,7 +47,6 @@ def _opened_by(analysis: Analysis, names: list[str]) -> tuple[str, str | None]:
         return "kernels of replayed graphs", f"tracelens report {source} --capture CAPTURE_TRACE"
     if not table.has_shapes:
         return f"no shapes were recorded ({table.recorder.shapes_option})", None
-    ops = [name for name in names if "::" in name]
     if not ops:
-        return "no perf model", None
+        return "no arguments of these were recorded", None
     return "no perf model", f"tracelens extensions new {shlex.quote(ops[0])} --from {source} -o my_ops.py"
