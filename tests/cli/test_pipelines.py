@@ -49,19 +49,31 @@ def ran(script: str, shell: str, environment: dict[str, str], folder: Path) -> s
 @pytest.mark.parametrize(("after", "code"), [("fast", 0), ("slow", GATE_FAILED)])
 def test_the_action_is_green_for_a_fast_trace_and_red_for_a_slow_one(traces, repository, tmp_path, after, code):
     action = yaml.safe_load((repository / "action.yml").read_text())
-    step = action["runs"]["steps"][-1]
+    _, gate, comment, pages = action["runs"]["steps"]
     inputs = {name: entry.get("default", "") for name, entry in action["inputs"].items()}
     inputs |= {"trace": str(traces / f"{after}.json.gz"), "baseline": str(traces / "before.json.gz")}
     inputs["gates"] = "step<+3%\ncoverage>-1\n"
     said = re.compile(r"\$\{\{ inputs\.(\w+) \}\}")
-    environment = {name: said.sub(lambda match: inputs[match[1]], text) for name, text in step["env"].items()}
+    environment = {
+        name: said.sub(lambda match: inputs[match[1]], text) for name, text in {**gate["env"], **comment["env"]}.items()
+    }
     summary = tmp_path / "summary.md"
-    done = ran(step["run"], "bash", {**environment, "GITHUB_STEP_SUMMARY": str(summary)}, tmp_path)
+    done = ran(gate["run"], "bash", {**environment, "GITHUB_STEP_SUMMARY": str(summary)}, tmp_path)
     assert done.returncode == code, done.stderr
     assert ("::error title=tracelens step<+3%25::" in done.stdout) == (code == GATE_FAILED)
     assert ("❌" in summary.read_text()) == (code == GATE_FAILED)
     for file in ("report/report.html", "compare/compare.html", "compare/compare.sarif"):
         assert (tmp_path / "tracelens" / file).stat().st_size
+    assert pages["with"]["path"] == "${{ inputs.output }}"
+    (tmp_path / "gh").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >said\nfor file; do :; done\ncp "$file" comment.md\n')
+    (tmp_path / "gh").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = ran(comment["run"], "bash", {**environment, "PULL_REQUEST": "7", "PATH": path}, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "said").read_text().splitlines()[:3] == ["pr", "comment", "7"]
+    assert (tmp_path / "comment.md").read_text() == summary.read_text()
+    done = ran(comment["run"], "bash", {**environment, "PULL_REQUEST": "7", "OUTPUT": "missing"}, tmp_path)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(("after", "code"), [("fast", 0), ("slow", GATE_FAILED)])
