@@ -1,4 +1,4 @@
-"""What ``tracelens.profile`` costs over ``torch.profiler`` itself: the same steps recorded by each in turn (CPU PyTorch).
+"""What ``tracelens.profile`` costs over ``torch.profiler`` itself: the same steps by each in turn (needs PyTorch).
 
     python benchmarks/recording.py [--pairs 15] [--steps 10]
 
