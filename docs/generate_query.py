@@ -23,7 +23,7 @@ Needs DuckDB: `pip install 'tracelens-perf[query]'`.
 - `kernels.call` is a `calls.call`, `kernels.step` a `steps.step`. All but `steps`, `calls` and `memory` cover the
   analyzed steps (`--steps`).
 - `--format json` prints `{"schema": "tracelens.query/1", "query": ..., "rows": [{column: value}]}`
-  (`tracelens/query.schema.json`); `-o FILE.csv`, `.json` or `.xlsx` writes a file.
+  (`tracelens/schemas/query.schema.json`); `-o FILE.csv`, `.json` or `.xlsx` writes a file.
 
 This page is generated: `python -m docs.generate_query` writes it anew, and a test compares.
 """

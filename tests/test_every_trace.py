@@ -45,7 +45,7 @@ from tracelens.report.result import Report
 pytestmark = pytest.mark.shared
 
 SCHEMA = jsonschema.Draft202012Validator(
-    json.loads((Path(tracelens.__file__).parent / "report.schema.json").read_text())
+    json.loads((Path(tracelens.__file__).parent / "schemas" / "report.schema.json").read_text())
 )
 #: Trace of graph replays -> the trace of its graphs' capture.
 CAPTURES = {

@@ -133,7 +133,9 @@ def test_the_command_prints_what_the_report_answers(job, repository, tmp_path, c
     statement = "SELECT step, duration_us FROM steps WHERE step IS NOT NULL ORDER BY step"
     assert main(["query", trace, statement, "--format", "json", "-o", str(tmp_path / "steps.csv")]) == 0
     said = json.loads(capsys.readouterr().out)
-    jsonschema.validate(said, json.loads(resources.files("tracelens").joinpath("query.schema.json").read_bytes()))
+    jsonschema.validate(
+        said, json.loads(resources.files("tracelens").joinpath("schemas", "query.schema.json").read_bytes())
+    )
     assert [row["duration_us"] for row in said["rows"]] == job.sql(statement).duration_us.tolist()
     assert len((tmp_path / "steps.csv").read_text().splitlines()) == 4
     assert main(["query", "--list"]) == 0

@@ -1,6 +1,7 @@
 """``report.json``: what scripts, diffs and agents read (schema ``tracelens.report/1``).
 
-The JSON Schema is ``tracelens/report.schema.json``. Within a version fields are only added. null is *not determined*.
+The JSON Schema is ``tracelens/schemas/report.schema.json``. Within a version fields are only added. null is
+*not determined*.
 Nothing in it depends on the day, the folder or the machine, and keys stand in a fixed order: same input, same bytes.
 """
 
@@ -68,7 +69,7 @@ def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, p
 
 def schema() -> Json:
     """The JSON Schema of the document."""
-    text = resources.files("tracelens").joinpath("report.schema.json").read_bytes()
+    text = resources.files("tracelens").joinpath("schemas", "report.schema.json").read_bytes()
     loaded: Json = orjson.loads(text)
     return loaded
 

@@ -14,6 +14,9 @@ from tracelens.routing.token_choice import Routing
 from tracelens.workload.original_routing import RoutingTable
 from tracelens.workload.placement import Placement
 
+#: Version of the JSON document.
+SCHEMA = "tracelens.route/1"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteResult:
@@ -31,6 +34,7 @@ class RouteResult:
     def to_dict(self) -> dict[str, Any]:
         """What ``--format json`` prints."""
         return {
+            "schema": SCHEMA,
             "summary": self.summary,
             **{name: frame.to_dict(orient="records") for name, frame in self.frames.items()},
             "traffic_bytes": self.traffic.wire_bytes.tolist(),

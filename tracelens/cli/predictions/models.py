@@ -6,6 +6,7 @@ import argparse
 import json
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from tracelens.estimation.model_summary import ModelSummary, model_summary
 from tracelens.files.safe_text import json_safe
@@ -33,16 +34,20 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "list":
         summaries = [model_summary(model) for model in ModelConfig.all()]
         if args.format == "json":
-            _print_json([summary.to_dict() for summary in summaries])
+            _print_json([_document(summary) for summary in summaries])
         else:
             _list(summaries)
         return 0
     summary = model_summary(ModelConfig.load(args.name), sequence=max(args.sequence, 1))
     if args.format == "json":
-        _print_json(summary.to_dict())
+        _print_json(_document(summary))
     else:
         _show(summary)
     return 0
+
+
+def _document(summary: ModelSummary) -> dict[str, Any]:
+    return {"schema": "tracelens.model/1", **summary.to_dict()}
 
 
 def _print_json(value: object) -> None:

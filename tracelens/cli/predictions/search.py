@@ -20,6 +20,7 @@ from tracelens.projection.projection_options import SearchOptions
 if TYPE_CHECKING:
     from tracelens.projection.search.request import Request
 
+SCHEMA = "tracelens.search/1"
 NOTHING_FITS = 3
 INTERRUPTED = 130
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
         write_page(args.output, search_page(found))
     elif args.output is not None:
-        about = {"model": request.model, "cluster": request.cluster, "rules": request.rules}
+        about = {"schema": SCHEMA, "model": request.model, "cluster": request.cluster, "rules": request.rules}
         fitting = found.front() if args.pareto else found.fits
         write_frame(args.output, fitting if len(found.fits) else found.table, about)
     say(search_text(found, pareto=args.pareto, explain=args.explain))
