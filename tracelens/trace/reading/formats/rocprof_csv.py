@@ -150,9 +150,8 @@ def _add(rows: RowBlocks, frame: pd.DataFrame, devices: dict[int, int]) -> None:
     elif _column(frame, _COPY) is not None:
         target, origin = _agents(frame, _TO), _agents(frame, _FROM)
         agent = np.where(np.isin(target, list(devices)), target, origin)
-        _add_device(
-            rows, "gpu_memcpy", frame, [_copy_name(text) for text in _texts(frame, _COPY)], agent, devices, None
-        )
+        device = coded(agent, lambda number: devices.get(number, 0))
+        _add_device(rows, "gpu_memcpy", frame, [_copy_name(text) for text in _texts(frame, _COPY)], device, None)
     elif _column(frame, _CALL) is not None:
         _add_calls(rows, frame)
 
