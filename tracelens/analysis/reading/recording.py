@@ -107,7 +107,8 @@ def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
     ops = _cpu_ops(table)
     if not ops:
         return NothingToAnalyzeError(
-            f"{table.source} has {len(table):,} events, none of them a CPU op or a kernel: nothing to do.{lost}"
+            f"{table.source} has {len(table):,} events, none of them a CPU op or a kernel: record again "
+            f"with the device's activity.{lost}"
         )
     unread = _unread_device_events(table)
     if unread:

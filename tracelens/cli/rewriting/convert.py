@@ -1,7 +1,7 @@
 """Write a trace of any profiler in another format.
 
-The ending of the file to write says which: .json (Kineto), .pftrace (Perfetto protobuf); .gz behind it packs it. What
-the recording does not have, the result does not have either.
+The ending of the file to write says which: .json (Kineto), .pftrace (Perfetto protobuf), each packed with .gz behind;
+.et (Chakra, for network simulators), .parquet, .arrow. What the recording does not have, the result does not have.
 """
 
 from __future__ import annotations
