@@ -16,6 +16,7 @@ FLAGS: dict[str, str] = {
     "collectives": ("TRACE --csv --ep-size --executor --extension --format --jobs --output --ranks-per-node -o"),
     "baseline": ("save save:NAME save:TRACE save:--baselines save:--steps list list:--baselines"),
     "compare": ("A B --baselines --device --extension --format --gate --output --steps -o"),
+    "completion": ("SHELL"),
     "demo": ("--output -o"),
     "devices": ("list show show:NAME check check:FILE"),
     "estimate": (
