@@ -122,10 +122,13 @@ def __dir__() -> list[str]:
 
 
 class _ReportRoom(ModuleType):
-    """``tracelens.report`` once it is imported: the room, and callable as its function of the same name."""
+    # ``tracelens.report`` once it is imported: the room, and callable as its function of the same name.
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.report(*args, **kwargs)
+
+    #: Of ``tl.report?``: that of the function.
+    __doc__ = property(lambda self: self.report.__doc__)  # type: ignore[assignment]
 
     @property
     def __signature__(self) -> "inspect.Signature":

@@ -73,7 +73,7 @@ class Trace:
         return len(self.table)
 
     def __repr__(self) -> str:
-        return f"<Trace {self.table.source}: {len(self.table):,} events>"
+        return f"<Trace {self.table.source}: {self.table.events_total:,} events>"
 
 
 def load(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.selfcheck.laws import SelfCheck
+    from tracelens.report.charts.notebook_plots import Plots
     from tracelens.report.explanation import Explanation
 
 XLSX, HTML, JSON, CSV = "report.xlsx", "report.html", "report.json", "csv"
@@ -96,6 +97,22 @@ class Report(NamedSheets):
         if not isinstance(self.result, Analysis):
             raise UsageError("only the report of a trace has tables")
         return Tables(self.result)
+
+    @property
+    def plot(self) -> Plots:
+        """Pictures with matplotlib (extra ``notebook``): ``plot.roofline()``, timeline, headroom, heatmap."""
+        from tracelens.report.charts.notebook_plots import Plots
+
+        return Plots(self)
+
+    def show(self) -> Path:
+        """Writes the page to a temporary file and opens it in the browser; the file."""
+        import tempfile
+        import webbrowser
+
+        page = self.to_html(Path(tempfile.mkdtemp(prefix="tracelens-")) / HTML)
+        webbrowser.open(page.as_uri())
+        return page
 
     def check(self, trace: str | PathLike[str]) -> SelfCheck:
         """Which laws this report breaks, its totals compared with a second, plain and slow reading of its trace file.
