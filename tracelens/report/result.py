@@ -103,7 +103,7 @@ class Report(NamedSheets):
         """Pictures with matplotlib (extra ``notebook``): ``plot.roofline()``, timeline, headroom, heatmap."""
         from tracelens.report.charts.notebook_plots import Plots
 
-        return Plots(self)
+        return Plots(self.result, lambda: self.tables)
 
     def show(self) -> Path:
         """Writes the page to a temporary file and opens it in the browser; the file."""

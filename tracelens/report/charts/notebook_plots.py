@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from tracelens.report.result import Report
+    from tracelens.report.assembly import Analyzed
 
 #: The palette of the page, by Okabe and Ito: to be told apart by color-blind readers too.
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#7a5ca8", "#a3a02f", "#8b95a3")
@@ -26,8 +26,9 @@ _MOST = 12
 class Plots:
     """``report.plot.roofline()`` and its like: each draws on ``axes``, or on new ones, and returns them."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, result: Analyzed, tables: Callable[[], Mapping[str, pd.DataFrame]]) -> None:
+        """``tables``: those of SQL, made when they are needed."""
+        self._result, self._tables = result, tables
 
     def __repr__(self) -> str:
         return "plots of a report: roofline(), timeline(), headroom(), heatmap()"
@@ -45,8 +46,7 @@ class Plots:
             area = 900 * rows["kernel_us_sum"] / ops["kernel_us_sum"].sum() + 12
             axes.scatter(rows["flops_per_byte"], rows["tflops_s_mean"], s=area, color=_color(place), alpha=0.7,
                          label=category, edgecolors="white")  # fmt: skip
-        result = self._report.result
-        known = roofs(result) if isinstance(result, Analysis) else None
+        known = roofs(self._result) if isinstance(self._result, Analysis) else None
         for roof in () if known is None else known.compute:
             slope = known.hbm_peak_tb_s if known is not None else None
             x = np.geomspace(ops["flops_per_byte"].min() / 2, ops["flops_per_byte"].max() * 2, 64)
@@ -78,11 +78,11 @@ class Plots:
         from tracelens.analysis.analyze import Analysis
         from tracelens.analysis.page.step_timeline import step_timelines
 
-        result = self._report.result
+        result = self._result
         steps = step_timelines(result) if isinstance(result, Analysis) else []
         if not steps or not isinstance(result, Analysis):
             raise NothingToAnalyzeError("the report has no device events to draw")
-        drawn, events = steps[0], self._report.tables["kernels"]
+        drawn, events = steps[0], self._tables()["kernels"]
         category = events["category"].to_numpy(dtype=object)[drawn.event]
         axes = _axes(axes, width=11)
         time = {name: int(drawn.kernel_ns[category == name].sum()) for name in set(category.tolist())}
@@ -103,7 +103,7 @@ class Plots:
 
     def heatmap(self, axes: Axes | None = None) -> Axes:
         """Kernel time by category and step: which part makes a step slower than the others."""
-        kernels = self._report.tables["kernels"].dropna(subset=["step"])
+        kernels = self._tables()["kernels"].dropna(subset=["step"])
         _refuse_empty(kernels, "the trace has no steps")
         kernels = kernels.assign(ms=kernels["duration_us"] / US_PER_MS)
         times = kernels.pivot_table(index="category", columns="step", values="ms", aggfunc="sum", observed=True)
@@ -125,7 +125,7 @@ class Plots:
         return axes
 
     def _frame(self, title: str) -> pd.DataFrame:
-        frame: pd.DataFrame | None = self._report.result.frames.get(title)
+        frame: pd.DataFrame | None = self._result.frames.get(title)
         if frame is None:
             raise NothingToAnalyzeError(f"the report has no sheet {title}")
         return frame
