@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +26,11 @@ HOST_ONLY = {"cpu_only"}
 
 #: Files whose tests share nothing but a parameter: those of one parameter run in one worker.
 BY_PARAMETER = ("tests/test_every_trace.py",)
+
+#: Reports written to memory do not wait for the disk; a small one (containers) is left alone.
+MEMORY_DISK = Path("/dev/shm")  # noqa: S108 (only where pytest makes its own folder)
+if MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free > 4e9:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
 
 RealTrace = Callable[[str], Trace]
 RealAnalysis = Callable[..., Analysis]

@@ -15,35 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.files.killed import killed_at
+from tests.files.kill_sweeps import NAMES, SWEEPS, content, whole, write_file, write_folder
 from tracelens.errors import OutputError
 from tracelens.files import atomic_write
-from tracelens.files.atomic_write import whole_file, whole_folder
+from tracelens.files.atomic_write import whole_folder
 
-NAMES = ("report.html", "report.json", "report.xlsx")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs ptrace")
-
-
-def write_folder(folder: Path, text: str) -> None:
-    with whole_folder(folder) as staging:
-        for name in NAMES[:2]:
-            with whole_file(staging / name) as file:
-                file.write(text.encode())
-        (staging / "csv").mkdir()
-        (staging / "csv" / "ops.csv").write_text(text)
-
-
-def write_file(path: Path, text: str) -> None:
-    with whole_file(path) as file:
-        file.write(text.encode())
-
-
-def content(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def whole(text: str) -> dict[str, str]:
-    return {**dict.fromkeys(NAMES[:2], text), "csv/ops.csv": text}
 
 
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,63 +28,13 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @linux
-@pytest.mark.parametrize("first", [False, True], ids=["over an old report", "the first report"])
-def test_a_folder_killed_at_any_system_call_is_old_or_new_and_the_next_run_cleans_up(
-    first: bool, tmp_path: Path
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_a_write_killed_at_any_system_call_leaves_old_or_new_and_the_next_run_cleans_up(
+    sweep: str, repository: Path, tmp_path: Path
 ) -> None:
-    out, outcomes = tmp_path / "t.report", set()
-    for number in itertools.count(1, 2):
-        if first:
-            for path in sorted(out.rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() else path.unlink()
-            out.rmdir() if out.exists() else None
-        else:
-            write_folder(out, "old")
-            (out / "notes.txt").write_text("mine")
-        alive = killed_at(lambda: write_folder(out, "new"), number)
-        found = content(out) if out.exists() else {}
-        found.pop("notes.txt", None) if not first else None
-        assert found in ([{}, whole("new")] if first else [whole("old"), whole("new")]), number
-        outcomes.add(found.get("report.json", "none"))
-        write_folder(out, "next")
-        assert content(out) == {**whole("next"), **({} if first else {"notes.txt": "mine"})}
-        assert [path.name for path in tmp_path.iterdir()] == ["t.report"]
-        if not alive:
-            break
-    assert outcomes == ({"none", "new"} if first else {"old", "new"})
-    assert number > 60
-
-
-@linux
-def test_a_file_killed_at_any_system_call_is_old_or_new(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    for number in itertools.count(1, 2):
-        write_file(path, "old")
-        alive = killed_at(lambda: write_file(path, "new"), number)
-        assert path.read_text() in ("old", "new"), number
-        write_file(path, "next")
-        assert content(tmp_path) == {"report.json": "next"}
-        if not alive:
-            break
-    assert number > 15
-
-
-@linux
-def test_where_folders_cannot_change_places_the_next_run_puts_back_what_a_killed_one_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fixed(monkeypatch)
-    out = tmp_path / "mounted"
-    for number in itertools.count(1, 2):
-        write_folder(out, "old")
-        (out / "notes.txt").write_text("mine")
-        alive = killed_at(lambda: write_folder(out, "new"), number)
-        atomic_write._remove_abandoned(out, out.name)
-        found = content(out)
-        assert found.pop("notes.txt") == "mine"
-        assert found in (whole("old"), whole("new")), number
-        if not alive:
-            break
+    command = [sys.executable, "-m", "tests.files.kill_sweeps", sweep, str(tmp_path)]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 CALLS = ("open", "mkdir", "fsync", "rename", "replace", "link", "scandir")
