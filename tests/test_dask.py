@@ -28,12 +28,13 @@ pytestmark = pytest.mark.filterwarnings("default")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture
-def cluster(tmp_path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
-    """(address of a scheduler, its two workers)."""
-    file = tmp_path / "scheduler.json"
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[tuple[str, list[subprocess.Popen]]]:
+    """(address of a scheduler, its two workers), of which the last test kills one."""
+    folder = tmp_path_factory.mktemp("cluster")
+    file = folder / "scheduler.json"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, "cwd": tmp_path}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, "cwd": folder}
     common = [f"--scheduler-file={file}", "--no-dashboard"]
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host=127.0.0.1", "--port=0", *common]
     started = [subprocess.Popen(command, **quiet)]

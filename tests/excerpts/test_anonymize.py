@@ -22,14 +22,16 @@ from tracelens.trace.table import Kind
 PRIVATE = "sekret"
 #: Real traces of each kind: serving, training with stacks, several ranks, graphs, old schemas, times since the epoch.
 TRACES = (
-    "mi300/resnet_act_checkpoint",
-    "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode",
     "inference/vllm_decode_full/graph_execution",
     "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace",
     "more/param/dlrm_8rank/worker0_step_12.1694128201545.pt.trace",
+    "torch_compile_triton/trace",
+)
+LARGE = (
+    "mi300/resnet_act_checkpoint",
+    "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode",
     "more/kineto/samples/resnet50_num_workers_0/worker0.1623143089861.pt.trace",
     "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace",
-    "torch_compile_triton/trace",
     "b200/eager_trace",
 )
 
@@ -47,7 +49,7 @@ def figures(trace: Trace) -> dict[str, Any]:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", [*TRACES, *(pytest.param(name, marks=pytest.mark.fuzz) for name in LARGE)])
 def test_the_report_is_the_same_but_for_names(real_trace: RealTrace, name: str, tmp_path: Path) -> None:
     trace = real_trace(name)
     path = tmp_path / trace.table.source.removesuffix(".gz")

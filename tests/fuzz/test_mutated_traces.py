@@ -23,8 +23,8 @@ from tracelens.errors import InputError
 from tracelens.trace.tree import OpTree
 
 SAMPLE_SEED = 20_26
-BYTES_FAST, BYTES_ALL, BATCH = 300, 4000, 100
-FIELDS_FAST, FIELDS_ALL, FIELDS_BATCH = 25, 1000, 125
+BYTES_FAST, BYTES_ALL, BATCH = 100, 4000, 100
+FIELDS_FAST, FIELDS_ALL, FIELDS_BATCH = 10, 1000, 125
 #: All are read; one in this many goes through the whole command, which takes fifty times as long.
 REPORTED_FAST, REPORTED_ALL, REPORTED_FIELDS = 20, 16, 5
 #: What once failed stays: (number, which sample of the trace, trace).

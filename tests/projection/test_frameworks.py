@@ -195,13 +195,14 @@ def test_offloaded_layers_and_a_fused_loss_take_no_memory_of_the_device() -> Non
 
 
 @pytest.mark.shared
-def test_hardly_any_published_step_is_called_too_large(shared_data: Path) -> None:
+@pytest.mark.parametrize("one_in", [6, pytest.param(1, marks=pytest.mark.fuzz)])
+def test_hardly_any_published_step_is_called_too_large(one_in: int, shared_data: Path) -> None:
     """Of the steps that ran, those held to exceed their device by more than 3 %: Nemotron 3 Ultra's, whose recipe was read
     of another version.
     """
     rows = list(csv.DictReader((shared_data / "training_points.csv").read_text(encoding="utf-8").splitlines()))
     over = {}
-    for row in rows:
+    for row in rows[::one_in]:
         found = project_row(row).projection if row["tokens_s_gpu"] else None
         capacity = None if found is None else found.peak_memory.capacity
         if found is not None and capacity is not None and found.peak_memory.peak > 1.03 * capacity:
