@@ -1,7 +1,8 @@
 """Put the tables of many traces into a lake that tracelens query asks in SQL.
 
 Traces that the lake has are left alone: a run that was killed is resumed by running it again. A trace that cannot be
-read is named and left out. Needs pyarrow: pip install 'tracelens-perf[lake]'.
+read is named and left out. LAKE/dashboard.html shows trends, slow ranks and regressions by week. Needs pyarrow: pip
+install 'tracelens-perf[lake]'.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from tracelens.cli.collectives import add_executor
+from tracelens.errors import InputError
 from tracelens.files.say import say, show_progress
 
 
@@ -28,7 +30,23 @@ def run(args: argparse.Namespace) -> int:
     for name, why in found.failed:
         say(f"left out: {name}: {why}", beside=True)
     say(f"{args.to}: {found.added} traces added, {found.known} were there, {len(found.failed)} left out")
+    if not found.added + found.known:
+        raise InputError("none of the traces could be read")
+    say(f"wrote {_dashboard(args.to)}")
     return 0
+
+
+def _dashboard(lake: Path) -> Path:
+    from tracelens.lake.ingest import ask
+    from tracelens.report.export import write_page
+    from tracelens.report.pages.lake_page import lake_page
+    from tracelens.sql import ready_queries
+
+    queries = ready_queries("tracelens.lake")
+    answers = {name: ask(lake, query.statement) for name, query in queries.items()}
+    path = lake / "dashboard.html"
+    write_page(path, lake_page(lake.resolve().name, answers, {name: query.about for name, query in queries.items()}))
+    return path
 
 
 def _progress(done: int, total: int) -> None:

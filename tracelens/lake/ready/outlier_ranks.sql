@@ -1,4 +1,5 @@
--- Ranks whose computation in a step takes longer than the median of their run.
-WITH own AS (SELECT run, rank, sum(duration_us) AS us FROM kernels WHERE NOT is_communication GROUP BY run, rank)
+-- Ranks whose computation in a step takes longest beside the median of their run.
+WITH own AS (SELECT run, rank, sum(duration_us) / greatest(count(DISTINCT step), 1) AS us
+             FROM kernels WHERE NOT is_communication GROUP BY run, rank)
 SELECT run, rank, us / 1e3 AS compute_ms, us / median(us) OVER (PARTITION BY run) AS times_median
-FROM own ORDER BY times_median DESC, run, rank LIMIT 20
+FROM own QUALIFY count(*) OVER (PARTITION BY run) > 1 ORDER BY times_median DESC, run, rank LIMIT 20
