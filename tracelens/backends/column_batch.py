@@ -132,18 +132,23 @@ def pricer(*families: str, row: CalibratedRow = lambda _: None) -> Callable[[P],
 
 
 class Chip(NamedTuple):
-    """A device as tiles see it: peak flops and bytes per us, compute units, clock over the data sheet's."""
+    """A device as tiles see it: peak flops and bytes per us, compute units, clock over the data sheet's. ``on_chip``:
+    how much faster its caches are than constants say, which are shares of ``hbm``.
+    """
 
     peak: float
     hbm: float
     units: int
     clock: float
+    on_chip: float = 1.0
 
     @classmethod
     def of(cls, device: HardwareSpec, precision: str) -> Chip | None:
         """None where the device's file lacks one of these."""
         peak, hbm, units = matrix_peak(device, precision), hbm_peak(device), device.compute_units
-        return None if peak is None or hbm is None or units is None else cls(peak, hbm, units, device.clock_scale)
+        if peak is None or hbm is None or units is None:
+            return None
+        return cls(peak, hbm, units, device.clock_scale, device.on_chip_scale)
 
 
 def matrix_peak(device: HardwareSpec, precision: str) -> float | None:

@@ -67,6 +67,8 @@ class HardwareSpec:
     based_on: str | None = None
     #: Matrix, vector and cache rates over those at the data sheet's clock; see ``at_clock``.
     clock_scale: float = 1.0
+    #: Cache rates over those that constants give as shares of the memory's, where that or the compute rate was changed.
+    on_chip_scale: float = 1.0
 
     def __hash__(self) -> int:
         return hash((self.name, self.label))

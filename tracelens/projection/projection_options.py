@@ -66,6 +66,7 @@ class ProjectOptions(TrainingOptions):
 Strategy: TypeAlias = Literal["1d", "2d", "2d-seqp"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 RuleSet: TypeAlias = Literal["corrected", "paper", "repaired"]
+PaperAttention: TypeAlias = Literal["fused", "unfused", "recomputed"]
 Objective: TypeAlias = Literal["time", "cost", "energy"]
 
 
@@ -84,6 +85,10 @@ class SearchOptions:
         "bf16, fp16, fp8, mxfp8, nvfp4; several are searched; default: bf16", ("bf16",), read=comma_list, metavar="P,P"
     )
     rules: RuleSet = option("cost model of a configuration", "corrected", choices=get_args(RuleSet))
+    attention: PaperAttention = option(
+        "of --rules paper and repaired; unfused: scores in memory, recomputed: made again for the backward",
+        "fused", choices=get_args(PaperAttention),
+    )  # fmt: skip
     backend: str = option_fields.cost_model(BACKENDS)
     framework: str | None = option_fields.framework()
     top: int = option("results per device count and strategy", 10, kind=positive, metavar="N")

@@ -225,9 +225,10 @@ class _Tiling:
         self.c, self.units, self.widths = c, chip.units, c.widths
         self.flop_us = 1 / (constants["matrix_efficiency"] * chip.peak / chip.units)
         self.byte_us = 1 / (constants["hbm_efficiency"] * chip.hbm)
-        self.unit_us = chip.units * self.byte_us / constants.get("unit_ratio", UNLIMITED)
-        self.l2_us = 1 / (constants.get("l2_ratio", UNLIMITED) * chip.hbm * chip.clock)
-        self.store_us = chip.units / (constants.get("store_efficiency", UNLIMITED) * chip.hbm)
+        on_chip = chip.hbm * chip.on_chip
+        self.unit_us = chip.units * self.byte_us / chip.on_chip / constants.get("unit_ratio", UNLIMITED)
+        self.l2_us = 1 / (constants.get("l2_ratio", UNLIMITED) * on_chip * chip.clock)
+        self.store_us = chip.units / (constants.get("store_efficiency", UNLIMITED) * on_chip)
         self.memory = c.hbm_bytes() * self.byte_us
         self.pad = constants.get("k_overhead", 0.0)
         self.per_group = c.m / c.groups

@@ -36,7 +36,8 @@ class SearchCommand(SearchOptions):
         "list every operation of the RANK-th best (0: the winner)", kind=integer, metavar="RANK"
     )
     sweep: tuple[str, ...] = option(
-        "repeat the search for every combination of flops, hbm_gb, hbm_gb_s, nvs, model, cluster; V..V doubles",
+        "repeat the search for every combination of flops, hbm_gb, hbm_gb_s, nvs, vector_flops, nvlink_gb_s, ib_gb_s, "
+        "nvlink_us, ib_us, nic_factor, model, cluster; V..V doubles, V..V:N are N values",
         (), repeat=True, metavar="NAME=V/V,...",
     )  # fmt: skip
     executor: str = option("where a sweep runs: processes, serial, dask://HOST:PORT, mpi", "processes", metavar="NAME")
@@ -86,6 +87,7 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     from tracelens.executors import open_executor
     from tracelens.files.data_table import read_table
     from tracelens.projection.search.sweep import parse_axes, points, sweep
+    from tracelens.report.answers.search_text import compared
     from tracelens.report.charts.search_plots import write_plots
     from tracelens.report.export import write_frame
 
@@ -109,6 +111,8 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     for reason in errors:
         say(f"no result: {reason}")
     say(f"{len(requests)} points, {len(table)} rows in {args.output}")
+    for line in compared(table):
+        say(line)
     if args.plot is not None and len(table):
         say(f"wrote {', '.join(map(str, write_plots(args.plot, table, {})))}")
     return 0 if len(table) else NOTHING_FITS

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.projection.projection_options import Strategy
+from tracelens.projection.projection_options import PaperAttention, Strategy
 from tracelens.projection.search.rules import Constraints, Feasible
 from tracelens.projection.search.space import Candidates, Shape, distinct, enumerate_candidates
 
@@ -59,7 +59,9 @@ class LinkTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperSystem:
-    """A device and its two network tiers, by the paper's account. ``domain``: devices joined by ``fast`` links."""
+    """A device and its two network tiers, by the paper's account. ``domain``: devices joined by ``fast`` links.
+    ``nic_factor``: on the slow links of collectives that use both.
+    """
 
     name: str
     matrix_tflops_s: float
@@ -69,6 +71,7 @@ class PaperSystem:
     fast: LinkTier
     slow: LinkTier
     domain: int
+    nic_factor: float = 1.0
 
     @classmethod
     def load(cls, name: str, *, domain: int) -> PaperSystem:
@@ -166,12 +169,15 @@ class _Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperRules:
-    """Prices candidates on a system. ``repairs`` names the defects to mend; none reproduces the published figures."""
+    """Prices candidates on a system. ``repairs`` names the defects to mend; none reproduces the published figures.
+    ``attention``: ``unfused`` writes scores to memory, ``recomputed`` makes them again for the backward.
+    """
 
     shape: Shape
     strategy: Strategy
     system: PaperSystem
     repairs: frozenset[Repair] = field(default_factory=frozenset)
+    attention: PaperAttention = "fused"
 
     @property
     def capacity_gb(self) -> float:
@@ -288,7 +294,9 @@ class PaperRules:
         narrow = twice if "all_reduce" in self.repairs else 1.0
         all_slow = slow.latency_s * (ranks - 1) + narrow * moved / slow.effective_gb_s
         all_fast = fast.latency_s * (ranks - 1) + narrow * moved / fast.effective_gb_s
-        mixed = twice * np.maximum(moved / (near * slow.effective_gb_s), moved / fast.effective_gb_s)
+        mixed = twice * np.maximum(
+            moved / (self.system.nic_factor * near * slow.effective_gb_s), moved / fast.effective_gb_s
+        )
         mixed = mixed + slow.latency_s * (nodes - 1) + fast.latency_s * (ranks - nodes)
         time = np.where(np.asarray(near) == 1, all_slow, np.where(nodes == 1, all_fast, mixed))
         return np.where((ranks == 1) | (np.asarray(volume_gb) == 0), 0.0, time)
@@ -342,7 +350,7 @@ class PaperRules:
             _layernorm("ln1", norm_rows, norm_width, gather, scatter),
             _layernorm("ln2", norm_rows, norm_width, gather, scatter),
             product("qkv", e, 3 * e, "columns", keys),
-            self._attention(keys),
+            *([self._attention(keys)] if self.attention == "fused" else self._unfused(keys)),
             product("vproj", e, e, "rows", keys),
             _bias("vproj_bias", *vproj_bias),
         ]  # fmt: skip
@@ -425,6 +433,45 @@ class PaperRules:
                 messages=(gather, scatter),
             ),
         )
+
+    def _unfused(self, keys: Mapping[str, Any]) -> list[_Op]:
+        """The same work as products, softmax and dropout of their own, whose scores go through memory."""
+        m2, b = keys["m2"], keys["micro_batch"]
+        seq, q = self.shape.sequence, self.shape.hidden // self.shape.heads
+        heads, rows = self.shape.heads // keys["m1"], seq // m2
+        x, y = b * heads * rows, b * heads * seq
+        square, again = x * seq, float(self.attention == "recomputed")
+        kept = 1.0 - again
+        scores, values, keys_values = x * seq * (2 * q - 1), x * q * (2 * seq - 1), y * q * (2 * rows - 1)
+        gb = (x * q + y * q + square) * ELEMENT_GB
+        volume_gb = np.where(m2 > 1, 2 * b * heads * seq * q * ELEMENT_GB, 0.0)
+        gather, scatter = (Message(kind, "m2", volume_gb) for kind in ("all_gather", "reduce_scatter"))
+        softmax = 2 * square + x * (seq - 1)
+        drop = _dropout("dropout_sa", square)
+        drop.stored_gb *= kept
+        twice = 1 + again
+        drop.backward = _Pass(tflop=twice * drop.backward.tflop, hbm_gb=twice * drop.backward.hbm_gb)
+        return [
+            _Op(
+                name="scores", is_matrix=True, stored_gb=3 * x * q * ELEMENT_GB,
+                forward=_Pass(tflop=scores * TFLOP, hbm_gb=gb, messages=(gather,)),
+                backward=_Pass(
+                    tflop=(values + keys_values + again * scores) * TFLOP, hbm_gb=(2 + again) * gb,
+                    messages=(gather, scatter),
+                ),
+            ),
+            _Op(
+                name="softmax", is_matrix=False, stored_gb=kept * square * ELEMENT_GB,
+                forward=_vector(softmax, 2 * square),
+                backward=_vector(3 * square + x * (seq - 1) + again * softmax, (3 + 2 * again) * square),
+            ),
+            drop,
+            _Op(
+                name="values", is_matrix=True, stored_gb=(x * q + kept * square) * ELEMENT_GB,
+                forward=_Pass(tflop=values * TFLOP, hbm_gb=gb),
+                backward=_Pass(tflop=(scores + keys_values) * TFLOP, hbm_gb=2 * gb),
+            ),
+        ]  # fmt: skip
 
 
 def _first(value: Any) -> float:

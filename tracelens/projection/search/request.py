@@ -11,9 +11,17 @@ import numpy as np
 from tracelens.errors import UsageError
 from tracelens.option_fields import BACKENDS, made, takes
 from tracelens.projection.frameworks import Residuals, named
-from tracelens.projection.projection_options import STRATEGIES, Objective, RuleSet, SearchOptions, Strategy
+from tracelens.projection.projection_options import (
+    STRATEGIES,
+    Objective,
+    PaperAttention,
+    RuleSet,
+    SearchOptions,
+    Strategy,
+)
 from tracelens.projection.search import evaluate, fastest, pareto
 from tracelens.projection.search.paper import REPAIRS, PaperRules
+from tracelens.projection.search.refined import Refined, refined
 from tracelens.projection.search.rules import ANYTHING, Constraints, Feasible, Rules
 from tracelens.projection.search.splits import Space, Splits
 from tracelens.projection.search.systems import (
@@ -58,6 +66,7 @@ class Request:
     global_batch: int
     strategies: tuple[Strategy, ...] = STRATEGIES
     rules: RuleSet = "corrected"
+    attention: PaperAttention = "fused"
     top: int = 10
     sequence: int | None = None
     precisions: tuple[PrecisionName, ...] = ("bf16",)
@@ -83,6 +92,8 @@ class Request:
             raise UsageError(
                 f"rules {self.rules} use their own 16-bit GEMM model: omit --precision, --backend and --framework"
             )
+        if self.rules == "corrected" and self.attention != "fused":
+            raise UsageError(f"--attention {self.attention} is for --rules paper and repaired")
         if self.price_per_gpu_hour is not None and not 0 < self.price_per_gpu_hour < np.inf:
             raise UsageError(f"--price-per-gpu-hour must be above 0 and finite, not {self.price_per_gpu_hour}")
         if self.objective == "cost" and self.price_per_gpu_hour is None:
@@ -98,6 +109,7 @@ class Request:
             global_batch=asked.global_batch,
             strategies=STRATEGIES if asked.strategy == "all" else (asked.strategy,),
             rules=asked.rules,
+            attention=asked.attention,
             top=asked.top,
             sequence=asked.sequence,
             precisions=tuple(asked.precision),
@@ -133,7 +145,7 @@ class Request:
         repairs = frozenset(REPAIRS if self.rules == "repaired" else ())
         shape, priced_on = paper_shape(self.model, self.sequence), paper_system(self.cluster, self.figures)
         return [
-            PaperRules(shape=shape, strategy=strategy, system=priced_on, repairs=repairs)
+            PaperRules(shape=shape, strategy=strategy, system=priced_on, repairs=repairs, attention=self.attention)
             for strategy in self.strategies
         ]
 
@@ -245,6 +257,13 @@ class Answer:
             rules.model, parallel, rules.system, sequence=rules.tokens_per_sample, backends=rules.backends,
             software=rules.software_in(int(one.precision[0])),
         )  # fmt: skip
+
+    def refined(self, place: int = 0) -> Refined | None:
+        """The step with what the table does not vary: schedule, overlap, experts' tensor ranks, shards, modules to
+        recompute; None for rules that share no model with the event graph.
+        """
+        found = self.rechecked(place)
+        return None if found is None else refined(found, headroom=self.request.wanted.headroom)
 
     def _capacity(self) -> float:
         return self.rule_sets[0].capacity_gb * (1 - self.request.wanted.headroom)

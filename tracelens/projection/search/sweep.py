@@ -19,18 +19,24 @@ if TYPE_CHECKING:
 FIGURES = tuple(each.name for each in fields(Figures))
 #: Axes of a sweep, and the columns that name a point; an own figure of the system is empty.
 AXES = ("model", "cluster", *FIGURES)
+#: Values of an evenly divided range.
+_MOST_VALUES = 1000
 #: Column that says what else was asked of every point.
 _ASKED = "asked"
 _COLUMN = {name: f"set_{name}" for name in FIGURES} | {"model": "model", "cluster": "cluster"}
 
 
 def parse_axes(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """``flops=1250/2500/5000,hbm_gb=96..384``: values by ``/``, or from..to by doubling. UsageError for others."""
+    """``flops=1250/2500/5000,hbm_gb=96..384,ib_gb_s=50..200:4``: values by ``/``, from..to by doubling, or so many
+    values evenly between. UsageError for others.
+    """
     axes: dict[str, tuple[Any, ...]] = {}
     for item in (part for text in texts for part in text.split(",")):
         name, equals, values = (part.strip() for part in item.partition("="))
         if not equals or name not in AXES:
-            raise UsageError(f"--sweep takes NAME=V/V/V or NAME=V..V with NAME of {', '.join(AXES)}; got {item!r}")
+            raise UsageError(
+                f"--sweep takes NAME=V/V/V, NAME=V..V or NAME=V..V:COUNT with NAME of {', '.join(AXES)}; got {item!r}"
+            )
         axes[name] = tuple(values.split("/")) if name in ("model", "cluster") else tuple(_numbers(name, values))
     return axes
 
@@ -56,6 +62,7 @@ def asked(request: Request) -> str:
     wanted = request.wanted
     parts = {
         "rules": request.rules,
+        "attention": "" if request.attention == "fused" else request.attention,
         "strategies": "/".join(request.strategies),
         "gpus": "/".join(map(str, sorted(set(request.gpus)))),
         "global batch": request.global_batch,
@@ -153,7 +160,14 @@ def _numbers(name: str, text: str) -> Iterator[float]:
         if not dots:
             yield from (whole(value) for value in text.split("/"))
             return
+        last, colon, count = last.partition(":")
         value, end = whole(first), whole(last)
+        if colon:
+            steps = int(count)
+            if not (0 < value <= end and 1 < steps <= _MOST_VALUES):
+                raise ValueError
+            yield from (whole(value + (end - value) * step / (steps - 1)) for step in range(steps))
+            return
     except ValueError:
         raise UsageError(f"--sweep {name}: not numbers: {text!r}") from None
     if not 0 < value <= end <= 2**60 * value:

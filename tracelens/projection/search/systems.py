@@ -40,13 +40,21 @@ class Figures:
     """Figures to put in place of a system's own; None leaves them.
 
     ``flops``: TFLOP/s of 16-bit matrix products, every other compute rate scales along. ``hbm_gb_s`` and ``hbm_gb`` of
-    device memory. ``nvs``: devices in a fast domain.
+    device memory. ``nvs``: devices in a fast domain. ``vector_flops``: TFLOP/s of 16-bit vector operations.
+    ``nvlink_gb_s`` and ``ib_gb_s``: one direction of a device's links within its domain and to others, ``nvlink_us``
+    and ``ib_us`` their latencies. ``nic_factor``: on the rate between domains of what also travels within them.
     """
 
     flops: float | None = None
     hbm_gb: float | None = None
     hbm_gb_s: float | None = None
     nvs: int | None = None
+    vector_flops: float | None = None
+    nvlink_gb_s: float | None = None
+    ib_gb_s: float | None = None
+    nvlink_us: float | None = None
+    ib_us: float | None = None
+    nic_factor: float | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -60,11 +68,19 @@ class Figures:
         return replace(
             system,
             matrix_tflops_s=system.matrix_tflops_s * scale,
-            vector_tflops_s=system.vector_tflops_s * scale,
+            vector_tflops_s=self.vector_flops or system.vector_tflops_s * scale,
             hbm_gb_s=self.hbm_gb_s or system.hbm_gb_s,
             hbm_gb=self.hbm_gb or system.hbm_gb,
             domain=self.nvs or system.domain,
+            fast=_with_link(system.fast, self.nvlink_gb_s, self.nvlink_us),
+            slow=_with_link(system.slow, self.ib_gb_s, self.ib_us),
+            nic_factor=self.nic_factor or system.nic_factor,
         )
+
+
+def _with_link(tier: LinkTier, gb_s: float | None, latency_us: float | None) -> LinkTier:
+    latency_s = tier.latency_s if latency_us is None else latency_us / US_PER_S
+    return replace(tier, gb_s=gb_s or tier.gb_s, latency_s=latency_s)
 
 
 AS_THEY_ARE = Figures()
@@ -87,7 +103,10 @@ def load_system(name: str, figures: Figures = AS_THEY_ARE) -> System:
     """A cluster or device by name or file, or a system of the paper. UsageError for an unknown name."""
     base, domain = _split(name)
     if base in system_names():
-        return _from_paper(paper_system(name, figures))
+        own, changed = paper_system(name), paper_system(name, figures)
+        scale = changed.matrix_tflops_s / own.matrix_tflops_s * own.hbm_gb_s / changed.hbm_gb_s
+        system = _from_paper(changed)
+        return replace(system, device=replace(system.device, on_chip_scale=scale))
     if domain is None or name.endswith(".toml"):
         return _with(System.load(name), figures)
     return _with(System.load(base), replace(figures, nvs=figures.nvs or domain))
@@ -178,7 +197,9 @@ def _from_paper(paper: PaperSystem) -> System:
     topology = Topology(
         tiers=(
             Tier(ranks=paper.domain, link=_link(paper.fast)),
-            Tier(ranks=None, link=_link(paper.slow), cards=paper.domain),
+            Tier(
+                ranks=None, link=_link(replace(paper.slow, gb_s=paper.slow.gb_s * paper.nic_factor)), cards=paper.domain
+            ),
         ),
         algorithms=_ALGORITHMS,
     )
@@ -243,13 +264,43 @@ def _with(system: System, figures: Figures) -> System:
         if figures.hbm_gb_s is not None:
             share = (hbm.achievable_tb_s or 0) / hbm.peak_tb_s if hbm.peak_tb_s else 0
             peak = figures.hbm_gb_s / 1000
+            # Caches keep their rate, which constants give as a share of the memory's
+            device = replace(device, on_chip_scale=device.on_chip_scale * (hbm.peak_tb_s or peak) / peak)
             hbm = replace(hbm, peak_tb_s=peak, achievable_tb_s=share * peak or None)
         if figures.hbm_gb is not None:
             hbm = replace(hbm, visible_gib=figures.hbm_gb * BYTES_PER_GB / BYTES_PER_GIB)
         device = replace(device, hbm=hbm)
+    if figures.vector_flops is not None:
+        device = _scaled(device, figures.vector_flops, engine="vector")
     if device is not system.device:
         system = replace(system, device=replace(device, name=f"{device.name}-changed"))
-    return system if figures.nvs is None else _with_node(system, figures.nvs)
+    return _with_links(system if figures.nvs is None else _with_node(system, figures.nvs), figures)
+
+
+def _with_links(system: System, figures: Figures) -> System:
+    """The innermost and the outermost tier with other rates per device and latencies."""
+    topology = system.topology
+    changed = (figures.nvlink_gb_s, figures.ib_gb_s, figures.nvlink_us, figures.ib_us, figures.nic_factor)
+    if topology is None or not any(changed):
+        return system
+    inner, outer = topology.tiers[0], topology.tiers[-1]
+    share = outer.cards / (topology.ranks_per_node or 1)
+    near = 1.0 if figures.nvlink_gb_s is None else figures.nvlink_gb_s / inner.link.rates.peak_gb_s
+    far = 1.0 if figures.ib_gb_s is None else figures.ib_gb_s / (outer.link.rates.peak_gb_s * share)
+    tiers = [*topology.tiers]
+    tiers[0] = replace(inner, link=_changed(inner.link, near, figures.nvlink_us))
+    if len(tiers) > 1:
+        tiers[-1] = replace(outer, link=_changed(outer.link, far * (figures.nic_factor or 1.0), figures.ib_us))
+    return replace(system, topology=replace(topology, tiers=tuple(tiers)))
+
+
+def _changed(link: TierLink, factor: float, latency_us: float | None) -> TierLink:
+    given = {each.name: getattr(link.rates, each.name) for each in fields(link.rates)}
+    rates = replace(link.rates, **{name: value * factor for name, value in given.items() if value is not None})
+    if latency_us is None:
+        return replace(link, rates=rates)
+    protocols = tuple(replace(each, hop_us=latency_us, tree_hop_us=latency_us) for each in link.protocols)
+    return replace(link, rates=rates, protocols=protocols)
 
 
 def _with_node(system: System, ranks: int) -> System:
@@ -263,13 +314,20 @@ def _with_node(system: System, ranks: int) -> System:
     return replace(system, topology=replace(topology, tiers=tiers))
 
 
-def _scaled(device: HardwareSpec, matrix_tflops_s: float) -> HardwareSpec:
-    """All compute rates in proportion to the 16-bit matrix rate."""
-    rate = _rate(device, "matrix", DType.BF16, DType.FP16)
+def _scaled(device: HardwareSpec, tflops_s: float, *, engine: str = "matrix") -> HardwareSpec:
+    """All compute rates in proportion to the 16-bit matrix rate, or those of vectors to theirs."""
+    rate = _rate(device, engine, DType.BF16, DType.FP16, *([DType.FP32] if engine == "vector" else []))
     if rate is None:
-        raise UsageError(f"{device.name}: its 16-bit matrix rate is not known")
-    scale = matrix_tflops_s / rate.peak_tflops_s
-    return replace(device, matrix=_rates(device.matrix, scale), vector=_rates(device.vector, scale))
+        raise UsageError(f"{device.name}: its 16-bit {engine} rate is not known")
+    scale = tflops_s / rate.peak_tflops_s
+    if engine == "vector":
+        return replace(device, vector=_rates(device.vector, scale))
+    return replace(
+        device,
+        matrix=_rates(device.matrix, scale),
+        vector=_rates(device.vector, scale),
+        on_chip_scale=device.on_chip_scale * scale,
+    )
 
 
 def _rate(device: HardwareSpec, engine: str, *types: DType) -> Rate | None:

@@ -97,6 +97,7 @@ def _winner(found: Answer) -> list[str]:
         step_s = again.step_us / 1e6
         lines.append(f"  re-checked by the event graph (tracelens project): {step_s:.3f} s, {step_s / t - 1:+.1%}")
         lines += _command(found, best)
+        lines += _refined(found, step_s)
     parts = sorted(((float(best[name]), word) for name, word in _PARTS.items() if name in best), reverse=True)
     lines.append("  " + ", ".join(f"{value / t:.1%} {word}" for value, word in parts if value / t >= 0.005))
     reasons = found.reasons()
@@ -106,6 +107,17 @@ def _winner(found: Answer) -> list[str]:
         most = f", most of it {_PARTS[reason.part]} (+{reason.part_s:.3f} s)" if reason.part_s > 0 else ""
         lines.append(f"  {change_of(reason):<32} {reason.slower:+.1%}{most}")
     return lines
+
+
+def _refined(found: Answer, step_s: float) -> list[str]:
+    """What options that the table does not vary would save."""
+    better = found.refined()
+    if better is None or not better.changes:
+        return []
+    took = better.found.step_us / 1e6
+    options = " ".join(f"--{name} {value}".rstrip() for name, value in better.changes)
+    saved = f"{took:.3f} s, {took / step_s - 1:+.1%}"
+    return [f"  beyond the table: {options}: {saved} (best of {better.tried} tried, one dimension after the other)"]
 
 
 def change_of(reason: Reason) -> str:
@@ -212,6 +224,19 @@ def _costs(row: pd.Series) -> dict[str, str]:
 
 def tokens_per_s(found: Answer, row: pd.Series) -> float:
     return float(row["throughput"]) * found.rule_sets[0].tokens_per_sample / int(row["n_gpus"])
+
+
+def compared(table: pd.DataFrame) -> list[str]:
+    """Of a sweep over several clusters: each one's fastest step per device count, and beside the first cluster's."""
+    if not len(table) or table["cluster"].nunique() < 2:
+        return []
+    best = table.groupby(["model", "n_gpus", "cluster"], sort=False)["t"].min()
+    rows = [["model", "GPUs", "cluster", "step s", "beside the first"]]
+    for (model, count), group in best.groupby(level=[0, 1], sort=False):
+        first = float(group.iloc[0])
+        for (_, _, cluster), step_s in group.items():
+            rows.append([str(model), str(count), str(cluster), f"{step_s:.3f}", f"{step_s / first - 1:+.1%}"])
+    return aligned(rows, words=[0, 2]).splitlines()
 
 
 def _short(value: float) -> str:

@@ -1,0 +1,126 @@
+"""What a search varies beside its table: other figures of systems, unfused attention, and the winner refined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tracelens.backends import System
+from tracelens.backends.chain import chain
+from tracelens.dtypes import DType
+from tracelens.errors import UsageError
+from tracelens.perf_models import GEMM
+from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.projection.search.paper import PaperRules, PaperSystem, load_shape
+from tracelens.projection.search.refined import _expert_ranks, _shards, refined
+from tracelens.projection.search.request import Request
+from tracelens.projection.search.sweep import parse_axes
+from tracelens.projection.search.systems import Figures, load_system, paper_system
+from tracelens.projection.step import project
+from tracelens.report.answers.search_text import compared
+from tracelens.workload.model_config import ModelConfig
+from tracelens.workload.parallel_config import ParallelConfig
+
+
+def test_twice_the_network_cards_halve_what_travels_between_domains() -> None:
+    rules = PaperRules(shape=load_shape("gpt3-1t"), strategy="1d", system=PaperSystem.load("A100", domain=4))
+    half = replace(rules, system=replace(rules.system, nic_factor=0.5))
+    one, two = (float(each.collective_s(100.0, 16, 4, "all_gather")) for each in (rules, half))
+    # 100 GB x 15/16 over 4 cards of 25 GB/s x 0.7; 3 latencies between domains and 12 within
+    latencies = 3 * 5e-6 + 12 * 2.5e-6
+    assert one == pytest.approx(100 * 15 / 16 / (4 * 17.5) + latencies)
+    assert two - latencies == pytest.approx(2 * (one - latencies))
+    # Within one domain, or with one member in each, the cards' number changes nothing
+    assert float(half.collective_s(1.0, 4, 4, "all_gather")) == float(rules.collective_s(1.0, 4, 4, "all_gather"))
+
+
+def test_figures_of_links_and_vectors_replace_a_systems_own() -> None:
+    given = Figures(vector_flops=500, nvlink_gb_s=1800, ib_gb_s=200, nvlink_us=1, ib_us=2, nic_factor=2)
+    paper = paper_system("b200-nvs8", given)
+    assert (paper.vector_tflops_s, paper.fast.gb_s, paper.slow.gb_s, paper.nic_factor) == (500, 1800, 200, 2)
+    assert (paper.fast.latency_s, paper.slow.latency_s) == pytest.approx((1e-6, 2e-6))
+    cluster, changed = load_system("dgx-h100"), load_system("dgx-h100", given)
+    near, far = (tier.link for tier in changed.topology.tiers)
+    assert near.rates.peak_gb_s == pytest.approx(1800)
+    # A card per device: 200 GB/s twice
+    assert far.rates.peak_gb_s == pytest.approx(400)
+    assert {protocol.hop_us for protocol in far.protocols} == {2}
+    assert cluster.topology.tiers[0].link.rates.peak_gb_s != 1800
+
+
+def test_ranges_double_or_are_divided_evenly() -> None:
+    assert parse_axes(["ib_gb_s=50..200:4,nvs=8..32"]) == {"ib_gb_s": (50, 100, 150, 200), "nvs": (8, 16, 32)}
+    with pytest.raises(UsageError, match="not numbers"):
+        parse_axes(["ib_gb_s=50..200:1"])
+
+
+def test_on_chip_time_follows_the_matrix_rate_and_not_the_memorys() -> None:
+    def time_us(figures: Figures) -> float:
+        gemm = GEMM(m=2048, n=12800, k=25600, dtype=DType.BF16)
+        found = chain("tile,collectives").estimate_many(WorkColumns.of([gemm]), load_system("b200-nvs8", figures))
+        return float(np.asarray(found.time_us)[0])
+
+    own = time_us(Figures())
+    # 1.34 PFLOP per 0.8 GB: half the memory's rate changes little, twice and four times the flops much
+    assert time_us(Figures(hbm_gb_s=4000)) == pytest.approx(own, rel=0.05)
+    assert time_us(Figures(flops=10000)) < 0.75 * time_us(Figures(flops=5000)) < 0.6 * own
+
+
+def test_unfused_attention_keeps_scores_and_recomputing_does_not() -> None:
+    rules = PaperRules(shape=load_shape("gpt3-1t"), strategy="1d", system=PaperSystem.load("B200", domain=8))
+    keys = {name: np.array([1]) for name in ("m2", "blocks", "near_m2")}
+    keys |= {"m1": np.array([8]), "near_m1": np.array([8]), "micro_batch": np.array([1])}
+    fused, unfused, again = (replace(rules, attention=each).layer(keys) for each in ("fused", "unfused", "recomputed"))
+    square = 160 // 8 * 2048 * 2048
+    # Softmax' result and the product's operand in 16 bits, a byte of dropout's mask; fused: 2 elements per row
+    assert float(unfused.stored_gb[0] - again.stored_gb[0]) == pytest.approx(square * (2 + 2 + 1) * 1e-9)
+    assert float(unfused.stored_gb[0]) > float(fused.stored_gb[0])
+    assert float(unfused.tflop[0]) < float(again.tflop[0])
+    assert float(again.backward_s[0]) > float(unfused.backward_s[0])
+    assert float(again.forward_s[0]) == float(unfused.forward_s[0])
+
+
+def test_attention_is_an_option_of_the_papers_rules() -> None:
+    asked = Request(
+        model="gpt3-1t", cluster="b200-nvs8", gpus=(512,), global_batch=4096, attention="unfused", rules="paper"
+    )
+    assert asked.rule_sets()[0].attention == "unfused"
+    with pytest.raises(UsageError, match="--rules paper"):
+        replace(asked, rules="corrected")
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees", "option"),
+    [
+        ("llama3.1-8b", {"tp": 4, "sequence_parallel": True, "dp": 2, "micro_batches": 4}, "tp-overlap"),
+        ("llama3.1-8b", {"pp": 4, "dp": 2, "micro_batches": 4}, "schedule"),
+        ("llama3.1-8b", {"dp": 8, "zero": 3, "micro_batches": 2, "recompute": "full"}, "recompute-modules"),
+        ("mixtral-8x7b", {"dp": 8, "ep": 8, "zero": 1, "micro_batches": 8, "pp": 4, "vpp": 2}, "ep-overlap"),
+    ],
+)
+def test_dimensions_outside_the_table_are_tried(model: str, degrees: dict[str, object], option: str) -> None:
+    first = project(ModelConfig.load(model), ParallelConfig(**degrees), System.load("dgx-h100"), sequence=4096)
+    found = refined(first)
+    assert option in dict(found.changes)
+    assert found.found.step_us < first.step_us
+    assert found.found.infeasible is None
+    assert found.found.parallel.global_batch == first.parallel.global_batch
+
+
+def test_shards_within_a_node_and_tensor_ranks_of_experts_are_among_them() -> None:
+    system = System.load("dgx-h100")
+    sharded = project(ModelConfig.load("llama3.1-8b"), ParallelConfig(dp=32, zero=3), system, sequence=1024)
+    assert [options for options, _, _ in _shards(sharded)] == [{"shard": "8"}]
+    given = ParallelConfig(tp=2, sequence_parallel=True, dp=8, ep=8)
+    experts = project(ModelConfig.load("mixtral-8x7b"), given, system, sequence=1024)
+    assert [options for options, _, _ in _expert_ranks(experts)] == [{"etp": "2", "ep": "8"}, {"etp": "2", "ep": "4"}]
+
+
+def test_clusters_of_a_sweep_are_compared_with_the_first() -> None:
+    rows = [("m", 64, "a", 2.0), ("m", 64, "a", 2.5), ("m", 64, "b", 1.0), ("m", 128, "a", 1.0), ("m", 128, "b", 0.75)]
+    lines = compared(pd.DataFrame(rows, columns=["model", "n_gpus", "cluster", "t"]))
+    assert [line.split()[-1] for line in lines[1:]] == ["+0.0%", "-50.0%", "+0.0%", "-25.0%"]
+    assert compared(pd.DataFrame(rows[:2], columns=["model", "n_gpus", "cluster", "t"])) == []
