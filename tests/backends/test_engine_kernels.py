@@ -11,6 +11,7 @@ from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.base import Costs, Rates, combined_us
 from tracelens.backends.kernels.kernel_columns import KernelColumns
 from tracelens.backends.kernels.kernel_constants import fitted
+from tracelens.calibration.norm_fit import Calls, slopes
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
 
@@ -49,7 +50,30 @@ def test_a_norm_of_costs_by_hand():
     assert rates is not None
     costs = Costs({"matrix": np.array([3.0]), "l2": np.array([2.0]), "unused": np.array([9.0])})
     # 5 + sqrt((1 * 3)**2 + (2 * 2)**2) = 10
-    assert combined_us(costs, rates, {"launch_us": 5.0, "overlap": 2.0, "matrix": 1.0, "l2": 2.0}).tolist() == [10.0]
+    constants = {"launch_us": 5.0, "overlap": 2.0, "matrix": 1.0, "l2": 2.0}
+    assert combined_us(costs, rates, constants).tolist() == [10.0]
+    # what follows is added: 5 + 4 + 3
+    assert combined_us(costs._replace(after=("l2",)), rates, constants).tolist() == [12.0]
+    # kernels of a chain, 3 + 4, beside a host that takes 24: 5 + sqrt(24**2 + 7**2) = 30
+    chain = costs._replace(chained=True)
+    assert combined_us(chain, rates, {**constants, "host_us": 24.0}).tolist() == [30.0]
+
+
+def test_slopes_of_a_fit_are_those_of_the_times():
+    rates = Rates.of(H200)
+    assert rates is not None
+    us = {"matrix": np.array([3.0, 5.0]), "l2": np.array([2.0, 9.0]), "queries": np.array([1.0, 4.0])}
+    streamed = np.array([5e7, 9e7])
+    named = {"launch_us": 2.0, "host_us": 8.0, "overlap": 1.7, "cache": 0.8, "hbm": 1.2}
+    constants = {**named, "matrix": 1.5, "l2": 2.0, "queries": 0.5}
+    for is_chained in (False, True):
+        costs = Costs(us, streamed, after=("queries",), chained=is_chained)
+        calls = Calls(costs=costs, rates=rates, least_us=0 * streamed, time_us=streamed)
+        time = combined_us(costs, rates, constants)
+        found = slopes(calls, constants, time)
+        for at, name in enumerate(constants):
+            more = combined_us(costs, rates, {**constants, name: constants[name] * 1.001})
+            assert found[:, at] == pytest.approx((more / time - 1) / np.log(1.001), rel=0.02, abs=1e-6), name
 
 
 @pytest.mark.parametrize("name", sorted(kernel_tables()))

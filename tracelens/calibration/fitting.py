@@ -135,18 +135,28 @@ def _shifted(x: Floats, i: int, by: float) -> Floats:
 
 
 def gauss_newton(
-    residual: Callable[[Floats], Floats], x: Floats, low: Floats, high: Floats, descent: Descent
+    residual: Callable[[Floats], Floats],
+    x: Floats,
+    low: Floats,
+    high: Floats,
+    descent: Descent,
+    slopes: Callable[[Floats, Floats], Floats] | None = None,
 ) -> tuple[Floats, float]:
     """The ``x`` between ``low`` and ``high`` with the least mean ``|residual(x)|`` near the given one, and that mean.
 
-    Damped, with weights 1/|residual|.
+    Damped, with weights 1/|residual|. ``slopes``: a column per element of ``x``, of ``x`` and its residual; by
+    differences where absent.
     """
+
+    def differences(x: Floats, r: Floats) -> Floats:
+        steps = np.where(x + descent.step <= high, descent.step, -descent.step)
+        return np.stack([(residual(_shifted(x, i, h)) - r) / h for i, h in enumerate(steps.tolist())], axis=1)
+
     r = residual(x)
     best, damping = float(np.abs(r).mean()), 1e-2
     for _ in range(descent.rounds):
         weights = 1 / np.maximum(np.abs(r), descent.noise)
-        steps = np.where(x + descent.step <= high, descent.step, -descent.step)
-        slope = np.stack([(residual(_shifted(x, i, h)) - r) / h for i, h in enumerate(steps.tolist())], axis=1)
+        slope = (slopes or differences)(x, r)
         normal, gradient = slope.T @ (weights[:, None] * slope), slope.T @ (weights * r)
         ridge = np.diag(np.diag(normal) + 1e-6 * np.trace(normal) + 1e-12)
         before = best

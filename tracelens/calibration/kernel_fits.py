@@ -32,8 +32,12 @@ TIMES = {"latency_ms": 1e3, "latency": 1e3, "time_us": 1.0}
 #: A cost stays out if leaving it out costs less than so many points of the mean error; more where rows are few.
 _WORTH_PERCENT, _WORTH_PERCENT_ROWS = 0.1, 12.0
 _LEAST_ROWS = 4
+#: Differences of two measurements that are smaller say nothing.
+_LEAST_US = 0.2
+#: Costs that are tried before the others count as worth having.
+_TRIED = 3
 #: Shape groups are divided in two; in four where rows or groups are few.
-_FEW_ROWS, _FEW_GROUPS = 60, 12
+_FEW_ROWS, _FEW_GROUPS, _POOLED_PARTS = 60, 12, 12
 _INERTIA = 0.3
 _OWN_ROWS = 70
 
@@ -53,11 +57,13 @@ class KernelFit:
     """One kernel on all devices that ran it."""
 
     on: tuple[OnDevice, ...]
+    is_pooled: bool = False
 
     def fit(self, rows: Sequence[Mask]) -> list[dict[str, float]]:
         """Constants for each device, from some rows of each."""
         parts = [each.calls.take(np.flatnonzero(some)) for each, some in zip(self.on, rows, strict=True)]
-        own = [_worthwhile(part) if len(part.time_us) >= _OWN_ROWS else None for part in parts]
+        least = np.inf if self.is_pooled else _OWN_ROWS
+        own = [_worthwhile(part) if len(part.time_us) >= least else None for part in parts]
         if all(own):
             return [constants for constants in own if constants is not None]
         pooled = _worthwhile(Calls.joined([part for part in parts if len(part.time_us)]))
@@ -73,7 +79,7 @@ class KernelFit:
         """Error of each row, by device, by constants fitted on the other shape groups."""
         names = sorted({name for each in self.on for name in each.groups.tolist()}, key=_shuffled)
         few = min(len(each.groups) for each in self.on) < _FEW_ROWS or len(names) <= _FEW_GROUPS
-        count = min(4 if few else 2, len(names))
+        count = min(_POOLED_PARTS if self.is_pooled else 4 if few else 2, len(names))
         part_of = {name: number % count for number, name in enumerate(names)}
         parts = [np.array([part_of[name] for name in each.groups.tolist()]) for each in self.on]
         found = [np.full(len(each.groups), np.nan) for each in self.on]
@@ -106,16 +112,18 @@ def _worthwhile(calls: Calls) -> dict[str, float]:
     error = calls.errors(found).mean()
     worth = _WORTH_PERCENT + _WORTH_PERCENT_ROWS / len(calls.time_us)
     while True:
-        names = [name for name in found if name not in ("launch_us", "overlap", "cache")]
+        names = [name for name in found if name not in ("launch_us", "host_us", "overlap", "cache")]
         if len(names) < 2:
             return found
         losses = {name: calls.errors(_without(found, name)).mean() for name in names}
-        least = min(losses, key=losses.__getitem__)
-        rest = fitted_norm(calls, _without(found, least))
-        error_rest = calls.errors(rest).mean()
-        if error_rest - error >= worth:
+        for least in sorted(losses, key=losses.__getitem__)[:_TRIED]:
+            rest = fitted_norm(calls, _without(found, least))
+            error_rest = calls.errors(rest).mean()
+            if error_rest - error < worth:
+                found, error = rest, min(error, error_rest)
+                break
+        else:
             return found
-        found, error = rest, min(error, error_rest)
 
 
 def _without(constants: Mapping[str, float], name: str) -> dict[str, float]:
@@ -131,7 +139,7 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame) -> Iterator[KernelFit]:
     if column is None:
         raise UsageError(f"a measured table for {table.name} needs a time: {', '.join(TIMES)}")
     times = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64) * TIMES[column]
-    good = np.array([not fault for fault in size_faults(table, frame)]) & np.isfinite(times) & (times > 0)
+    good = np.array([not fault for fault in size_faults(table, frame)]) & np.isfinite(times) & (times >= _LEAST_US)
     names = frame["device"].astype(str).to_numpy()
     found: dict[tuple[tuple[str, str], ...], list[OnDevice]] = defaultdict(list)
     for name in sorted(set(names[good].tolist())):
@@ -148,9 +156,9 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame) -> Iterator[KernelFit]:
                 least_us=table.least_us(table.work(batch.sizes, case), rates),
             )  # fmt: skip
             keys = frame.iloc[rows][list(table.groups)].astype(str).agg("/".join, axis=1).to_numpy()
-            kernel = tuple(pair for pair in batch.case if pair[0] != "version")
+            kernel = () if table.is_pooled else tuple(pair for pair in batch.case if pair[0] != "version")
             found[kernel].append(OnDevice(device=device, case=case, calls=calls, groups=keys))
-    yield from (KernelFit(on=tuple(on)) for _, on in sorted(found.items()))
+    yield from (KernelFit(on=tuple(on), is_pooled=table.is_pooled) for _, on in sorted(found.items()))
 
 
 def constants_file(rows: Sequence[KernelConstants], source: str) -> str:

@@ -6,18 +6,18 @@ Damped Gauss-Newton on the logarithms of the constants with weights 1/|error|, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.base import Costs, Rates, combined_us
+from tracelens.backends.kernels.base import Costs, Rates, combined_us, missed_us
 from tracelens.calibration.fitting import Descent, gauss_newton
 
 _DESCENT = Descent(rounds=40, noise=0.03, step=1e-3)
 _LEAST = {"launch_us": 0.02, "overlap": 1.0, "hbm": 0.01, "cache": 0.3}
-_MOST = {"launch_us": 5000.0, "overlap": 6.0, "hbm": 50.0, "cache": 1.5}
+_MOST = {"launch_us": 5000.0, "host_us": 5000.0, "overlap": 6.0, "hbm": 50.0, "cache": 1.5}
 _USUAL_LEAST, _USUAL_MOST = 1e-3, 1000.0
 _STARTS = (1.2, 2.5)
 # A constant that is a factor e away from that of all devices costs as much as so much mean error; launches are free to
@@ -40,7 +40,8 @@ class Calls:
     def take(self, rows: np.ndarray) -> Calls:
         """Some of the calls."""
         streamed, held = (None if each is None else each[rows] for each in (self.costs.streamed, self.costs.held))
-        costs = Costs({name: us[rows] for name, us in self.costs.us.items()}, streamed, held)
+        us = {name: us[rows] for name, us in self.costs.us.items()}
+        costs = self.costs._replace(us=us, streamed=streamed, held=held)
         l2_bytes, hbm = (
             np.broadcast_to(each, len(self.time_us))[rows] for each in (self.rates.l2_bytes, self.rates.hbm)
         )
@@ -59,10 +60,10 @@ class Calls:
             for name in ("l2_bytes", "hbm")
         )
         return cls(
-            costs=Costs(
-                {name: np.concatenate([part.costs.us[name] for part in parts]) for name in names},
-                np.concatenate(streamed) if streamed else None,
-                np.concatenate(held) if held else None,
+            costs=parts[0].costs._replace(
+                us={name: np.concatenate([part.costs.us[name] for part in parts]) for name in names},
+                streamed=np.concatenate(streamed) if streamed else None,
+                held=np.concatenate(held) if held else None,
             ),
             rates=parts[0].rates._replace(l2_bytes=l2_bytes, hbm=hbm),
             least_us=np.concatenate([part.least_us for part in parts]),
@@ -79,11 +80,43 @@ class Calls:
 
     def usual(self) -> dict[str, float]:
         """A start for every constant: costs that would share the time evenly."""
-        found = {"launch_us": max(float(np.percentile(self.time_us, 2)) * 0.9, 0.05), "overlap": _STARTS[0]}
+        least = max(float(np.percentile(self.time_us, 2)) * 0.9, 0.05)
+        found = {"launch_us": least / 2, "host_us": least / 2, "overlap": _STARTS[0]}
         for name, us in self.costs.us.items():
             if float(np.ptp(us)) > 0:
                 found[name] = float(np.median(self.time_us / np.maximum(us, 1e-9))) / len(self.costs.us)
         return found if self.costs.streamed is None else {**found, "hbm": 1.2, "cache": 0.8}
+
+
+def slopes(calls: Calls, constants: Mapping[str, float], us: Floats) -> Floats:
+    """By how much each time grows with the logarithm of each constant, relative to the time; see ``combined_us``."""
+    costs, power = calls.costs, constants.get("overlap", 1.0)
+    inner = 1.0 if costs.chained else power
+    terms = {
+        name: (constants[name] * each) ** inner
+        for name, each in costs.us.items()
+        if name in constants and name not in costs.after
+    }
+    if "hbm" in constants:
+        terms["hbm"] = missed_us(costs, calls.rates, constants) ** inner
+    zero = np.zeros(len(us))
+    total = np.maximum(sum(terms.values(), zero), 1e-30)
+    overlapped = total ** (power / inner) + constants.get("host_us", 0.0) ** power
+    outer = overlapped ** (1 / power - 1)
+
+    def slope(name: str) -> Floats:
+        if name == "launch_us":
+            return zero + constants[name]
+        if name == "host_us":
+            return outer * constants[name] ** power
+        if name in terms:
+            return outer * total ** (power / inner - 1) * terms[name]
+        if name in costs.after:
+            return constants[name] * costs.us[name]
+        moved = combined_us(costs, calls.rates, {**constants, name: constants[name] * np.exp(_DESCENT.step)})
+        return (moved - us) / _DESCENT.step
+
+    return np.stack([slope(name) / us for name in constants], axis=1)
 
 
 def fitted_norm(calls: Calls, start: Mapping[str, float], inertia: float = 0.0) -> dict[str, float]:
@@ -92,19 +125,31 @@ def fitted_norm(calls: Calls, start: Mapping[str, float], inertia: float = 0.0) 
     low = np.log([_LEAST.get(name, _USUAL_LEAST) for name in names])
     high = np.log([_MOST.get(name, _USUAL_MOST) for name in names])
     origin = np.clip(np.log([start[name] for name in names]), low, high)
-    target, count = np.log(calls.time_us), len(calls.time_us)
-    held = np.array([_LAUNCH_INERTIA if name == "launch_us" else _INERTIA for name in names]) * inertia * count
+    held = np.array([_LAUNCH_INERTIA if name == "launch_us" else _INERTIA for name in names]) * inertia
 
-    def logarithm(x: Floats) -> Floats:
-        constants = dict(zip(names, np.exp(x).tolist(), strict=True))
-        return np.log(combined_us(calls.costs, calls.rates, constants)) - target
+    def constants(x: Floats) -> dict[str, float]:
+        return dict(zip(names, np.exp(x).tolist(), strict=True))
 
-    def with_inertia(off: Floats, x: Floats) -> Floats:
-        return np.concatenate([off, held * (x - origin)]) if inertia else off
+    def us(x: Floats) -> Floats:
+        return combined_us(calls.costs, calls.rates, constants(x))
 
-    x, _ = gauss_newton(lambda z: with_inertia(logarithm(z), z), origin, low, high, _DESCENT)
-    x, _ = gauss_newton(lambda z: with_inertia(np.expm1(logarithm(z)), z), x, low, high, _DESCENT)
-    return dict(zip(names, np.exp(x).tolist(), strict=True))
+    def descended(x: Floats, of: Callable[[Floats], Floats], slope_of: Callable[[Floats], Floats]) -> Floats:
+        """``of`` the ratio of estimate and measurement, whose slope by the ratio's logarithm is ``slope_of`` it."""
+        count = len(calls.time_us)
+
+        def residual(x: Floats) -> Floats:
+            off = of(us(x) / calls.time_us)
+            return np.concatenate([off, held * count * (x - origin)]) if inertia else off
+
+        def by_ratio(x: Floats, _: Floats) -> Floats:
+            now = us(x)
+            by = slopes(calls, constants(x), now) * slope_of(now / calls.time_us)[:, None]
+            return np.concatenate([by, np.diag(held * count)]) if inertia else by
+
+        return gauss_newton(residual, x, low, high, _DESCENT, by_ratio)[0]
+
+    x = descended(origin, np.log, np.ones_like)
+    return constants(descended(x, lambda ratio: ratio - 1, lambda ratio: ratio))
 
 
 def fitted_fresh(calls: Calls, start: Mapping[str, float]) -> dict[str, float]:

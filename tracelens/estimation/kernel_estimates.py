@@ -49,6 +49,8 @@ def batches(
     """Rows that are alike in their case, and their columns. ``library``: for rows that name no framework."""
     part = frame.iloc[rows]
     named = {name: texts(part, name) for name in case_columns(table, frame)}
+    if "kernel_source" in named:
+        named["kernel_source"] = [table.kernel(source) for source in named["kernel_source"]]
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for row, cells in enumerate(zip(*named.values(), strict=True) if named else [()] * len(part)):
         groups[cells].append(row)

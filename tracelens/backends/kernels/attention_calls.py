@@ -11,11 +11,16 @@ import numpy as np
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
 from tracelens.dtypes import Precision
+from tracelens.perf_models.attention.sdpa import attention_flops, row_elements
+from tracelens.perf_models.matrix.gemm import product_flops
 
 _ROWS = 128.0
 _HEAD_GROUP = 64.0
 #: Elements of a head that matrix instructions take at once; some kernels are slow where a head is no multiple.
 _ALIGNED = 16.0
+#: Keys below which a sequence is not divided further.
+_LEAST_SHARE = 512.0
+_GENERAL = ("flash_attention", "triton")
 #: DeepSeek-V3: nope + rope and value of a head; a cached row and the part of it that is the value.
 D_QK, D_V, ROW, LATENT = 192.0, 128.0, 576.0, 512.0
 
@@ -59,46 +64,64 @@ def _encoder(s: Sizes, rates: Rates, _: Case) -> Costs:
 
 def _encoder_work(s: Sizes, _: Case) -> Work:
     b, tokens, heads, d = (s[name] for name in ("batch_size", "isl", "num_heads", "head_dim"))
-    return Work(flops=4 * b * heads * tokens * tokens * d, hbm_bytes=8 * b * tokens * heads * d)
+    flops = attention_flops(b * tokens * tokens, heads, d, d)
+    return Work(flops=flops, hbm_bytes=2 * b * tokens * sum(row_elements(heads, heads, d, d)))
 
 
-def _prompt(s: Sizes, rates: Rates, _: Case) -> Costs:
+def _absorbs(case: Case) -> bool:
+    """SGLang's general kernels attend prompts over the latent rows, too: one key head for all heads."""
+    return case.get("framework") == "sglang" and case.get("kernel_source") in _GENERAL
+
+
+def _prompt(s: Sizes, rates: Rates, case: Case) -> Costs:
     b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
-    groups, keys = b * heads * np.ceil(tokens / _ROWS), tiled(tokens, _ROWS) / 2 + _ROWS / 2
-    moved = 4 * b * tokens * heads * (D_QK + D_V)
-    us = walk(groups, keys, 2 * (D_QK + D_V) * np.ones(len(b)), rates)
-    us["longest"] = 2 * us["longest"]
-    us |= {"l2": moved / rates.l2, "cache": 2 * b * tokens * ROW / rates.hbm}
-    return Costs(us, moved)
+    one, keys = np.ones(len(b)), tiled(tokens, _ROWS) / 2 + _ROWS / 2
+    if _absorbs(case):
+        rows, width = tokens * heads, 2.0 * (ROW + LATENT)
+        groups, moved = b * np.ceil(rows / _ROWS), 2 * b * rows * (ROW + LATENT)
+    else:
+        groups, width = b * heads * np.ceil(tokens / _ROWS), 2.0 * (D_QK + D_V)
+        moved = 4 * b * tokens * heads * (D_QK + D_V)
+    us = walk(groups, keys, width * one, rates)
+    us["longest"] = tiled(tokens, _ROWS) / keys * us["longest"]
+    us |= {
+        "l2": moved / rates.l2,
+        "appended": 2 * b * tokens * ROW / rates.hbm,
+        "expanded": product_flops(b * tokens, heads * 2 * D_V, LATENT * one) / rates.flops("bf16"),
+    }
+    return Costs(us, moved, after=("expanded", "appended"))
 
 
 def _prompt_work(s: Sizes, _: Case) -> Work:
     b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
-    pairs = tokens * (tokens + 1) / 2
-    return Work(flops=2 * b * heads * pairs * (D_QK + D_V), hbm_bytes=4 * b * tokens * heads * (D_QK + D_V))
+    flops = attention_flops(b * tokens * (tokens + 1) / 2, heads, D_QK, D_V)
+    return Work(flops=flops, hbm_bytes=2 * b * tokens * sum(row_elements(heads, heads, D_QK, D_V)))
 
 
 def absorbed(b: Floats, heads: Floats, keys: Floats, width: float, rates: Rates) -> Costs:
-    """One new token per sequence over ``keys`` cached rows."""
+    """One new token per sequence over ``keys`` cached rows, which idle units share where sequences are few.
+
+    ``shared``: what one unit does of a sequence; queries and the sums of what the units found follow.
+    """
     steps = tiled(keys, _HEAD_GROUP)
     read, moved = b * steps * ROW * width, 2 * b * heads * (ROW + LATENT)
     per_pair, padded = 2 * (ROW + LATENT), tiled(heads, _HEAD_GROUP)
-    matrix = rates.flops("bf16")
+    matrix, groups = rates.flops("bf16"), b * padded / _HEAD_GROUP
+    most = np.maximum(1, rates.units / groups)
+    shared = tiled(np.maximum(keys / most, np.minimum(keys, _LEAST_SHARE)), _HEAD_GROUP)
+    shared = shared * np.maximum(1, groups / rates.units) * rates.units
     us = {
         "l2": read / rates.l2,
         "padded": b * steps * padded * per_pair / matrix,
         "matrix": b * steps * heads * per_pair / matrix,
+        "share": shared * _HEAD_GROUP * per_pair / matrix,
+        "rounds": shared * ROW * width / rates.l2,
         "chain": steps / _HEAD_GROUP / 100,
-        "waves": np.ceil(b * padded / _HEAD_GROUP / rates.units)
-        * steps
-        * _HEAD_GROUP
-        * per_pair
-        / matrix
-        * rates.units,
         "queries": moved / rates.hbm,
         "heads": b * heads / rates.units,
+        "converted": 2 * read / rates.hbm,
     }
-    return Costs(us, read)
+    return Costs(us, read, after=("queries", "heads", "converted"))
 
 
 def _generation(s: Sizes, rates: Rates, case: Case) -> Costs:
@@ -107,7 +130,7 @@ def _generation(s: Sizes, rates: Rates, case: Case) -> Costs:
 
 def _generation_work(s: Sizes, case: Case) -> Work:
     b, heads, keys = s["batch_size"], s["num_heads"], s["step"] + 1
-    flops = 2 * b * heads * keys * (ROW + LATENT)
+    flops = attention_flops(b * keys, heads, ROW, LATENT)
     rate = "fp8" if cache_width(case) == 1 else "bf16"
     return Work(flops=flops, hbm_bytes=b * keys * ROW * cache_width(case), rate=rate)
 

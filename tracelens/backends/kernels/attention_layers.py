@@ -14,6 +14,8 @@ from tracelens.backends.base import Floats
 from tracelens.backends.kernels.attention_calls import absorbed, cache_width, tiled, walk
 from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
 from tracelens.dtypes import Precision
+from tracelens.perf_models.attention.sdpa import attention_flops
+from tracelens.perf_models.matrix.gemm import product_flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +71,8 @@ def _projected(tokens: Floats, s: Sizes, case: Case, *, absorbs: bool) -> tuple[
     flops, padded, weights, rows = (np.zeros(len(tokens)) for _ in range(4))
     width = _gemm(case).width_bytes
     for count, n, k in _projections(s, absorbs=absorbs):
-        flops = flops + 2 * count * tokens * n * k
-        padded = padded + 2 * count * tiled(tokens, 64.0) * tiled(n, 128.0) * k
+        flops = flops + product_flops(tokens, n, k, count)
+        padded = padded + product_flops(tiled(tokens, 64.0), tiled(n, 128.0), k, count)
         weights = weights + count * n * k * width
         rows = rows + 2 * tokens * count * (n + k)
     return flops, padded, weights, rows
@@ -108,14 +110,15 @@ def _context(s: Sizes, rates: Rates, case: Case) -> Costs:
     us = _layer(b * tokens, s, rates, case, absorbs=False)
     found = walk(groups, keys, 2 * (s["nope"] + ROPE + s["value"]), rates)
     us |= {f"attention_{name}": cost for name, cost in found.items() if name != "waves"}
-    return Costs(us, _projected(b * tokens, s, case, absorbs=False)[3])
+    return Costs(us, _projected(b * tokens, s, case, absorbs=False)[3], chained=True)
 
 
 def _context_work(s: Sizes, case: Case) -> Work:
     b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
     flops, _, weights, _ = _projected(b * tokens, s, case, absorbs=False)
-    pairs = b * heads * _seen(0 * tokens, tokens)
-    return Work(flops + 2 * pairs * (s["nope"] + ROPE + s["value"]), weights, _fastest(s, case))
+    pairs = b * _seen(0 * tokens, tokens)
+    flops = flops + attention_flops(pairs, heads, s["nope"] + ROPE, s["value"])
+    return Work(flops, weights, _fastest(s, case))
 
 
 def _generation(s: Sizes, rates: Rates, case: Case) -> Costs:
@@ -123,14 +126,14 @@ def _generation(s: Sizes, rates: Rates, case: Case) -> Costs:
     found = absorbed(b, heads, keys, cache_width(case), rates)
     us = _layer(b, s, rates, case, absorbs=True)
     us |= {f"attention_{name}": cost for name, cost in found.us.items()}
-    return Costs(us, found.streamed)
+    return Costs(us, found.streamed, chained=True)
 
 
 def _generation_work(s: Sizes, case: Case) -> Work:
     b, heads, keys = s["batch_size"], s["num_heads"], s["step"] + 1
     flops, _, weights, _ = _projected(b, s, case, absorbs=True)
     row = KV_RANK + ROPE
-    flops = flops + 2 * b * heads * keys * (row + KV_RANK)
+    flops = flops + attention_flops(b * keys, heads, row, KV_RANK)
     return Work(flops, weights + b * keys * row * cache_width(case), _fastest(s, case))
 
 
@@ -153,13 +156,13 @@ def _sparse(s: Sizes, rates: Rates, case: Case) -> Costs:
         "keys": (past + tokens) / 1000,
         "cached": b * (past + tokens) * (row * width + INDEX_WIDTH) / rates.hbm,
     }
-    return Costs(us, b * np.minimum(past + tokens, KEPT) * row * width)
+    return Costs(us, b * np.minimum(past + tokens, KEPT) * row * width, chained=True)
 
 
 def _sparse_work(s: Sizes, case: Case) -> Work:
     b, tokens, heads, past = s["batch_size"], s["isl"], s["num_heads"], s["step"]
     flops, _, weights, _ = _projected(b * tokens, s, case, absorbs=False)
-    dense = 2 * b * heads * _seen(past, tokens, KEPT) * (s["nope"] + ROPE + s["value"])
+    dense = attention_flops(b * _seen(past, tokens, KEPT), heads, s["nope"] + ROPE, s["value"])
     return Work(flops + dense, weights, _fastest(s, case))
 
 

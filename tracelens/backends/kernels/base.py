@@ -114,11 +114,15 @@ class Costs(NamedTuple):
     """Times in us at the data sheet's rates, by name.
 
     ``streamed``: bytes that come from HBM where L2 is too small for ``held``, which is the same where absent.
+    ``after``: names of costs that follow the others instead of overlapping them. ``chained``: all of them follow each
+    other, kernel by kernel, and overlap only with the host that launches them.
     """
 
     us: Mapping[str, Floats]
     streamed: Floats | None = None
     held: Floats | None = None
+    after: tuple[str, ...] = ()
+    chained: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +147,10 @@ class KernelTable:
     described: tuple[str, Callable[[Sequence[str]], Sizes]] | None = None
     #: Cases that are other operations, for which no other stands in.
     apart: tuple[str, ...] = ()
+    #: Few shapes were measured per type and device: all are fitted together first, each near to that.
+    is_pooled: bool = False
+    #: The kernel that a ``kernel_source`` names.
+    kernel: Callable[[str], str] = str
     #: What kernels of different names do, where a table holds several operations.
     operation: Callable[[Case], object] = lambda case: None
 
@@ -157,16 +165,33 @@ class KernelTable:
         return least
 
 
+def missed_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> Floats:
+    """Time of the streamed bytes that L2 does not hold."""
+    streamed = 0.0 if costs.streamed is None else costs.streamed
+    held = streamed if costs.held is None else costs.held
+    filled = held / (constants.get("cache", 1.0) * rates.l2_bytes)
+    missed = np.clip((filled - 1) * _MISS_SLOPE, 0, 1)
+    return np.asarray(constants["hbm"] * missed * streamed / rates.hbm, np.float64)
+
+
 def combined_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> Floats:
-    """``launch_us + (sum of (constant * cost) ** overlap) ** (1 / overlap)``; absent constants leave a cost out."""
+    """``launch_us + after + (host_us ** overlap + sum of (constant * cost) ** overlap) ** (1 / overlap)``.
+
+    Absent constants leave a cost out; ``after`` are the costs that follow. Of chained costs the sum counts:
+    ``launch_us + (host_us ** overlap + (sum of constant * cost) ** overlap) ** (1 / overlap)``.
+    """
     power = constants.get("overlap", 1.0)
+    inner = 1.0 if costs.chained else power
     total: Any = 0.0
+    after: Any = constants.get("launch_us", 0.0)
     for name, us in costs.us.items():
-        if name in constants:
-            total = total + (constants[name] * us) ** power
+        if name not in constants:
+            continue
+        if name in costs.after:
+            after = after + constants[name] * us
+        else:
+            total = total + (constants[name] * us) ** inner
     if costs.streamed is not None and "hbm" in constants:
-        held = costs.streamed if costs.held is None else costs.held
-        filled = held / (constants.get("cache", 1.0) * rates.l2_bytes)
-        missed = np.clip((filled - 1) * _MISS_SLOPE, 0, 1)
-        total = total + (constants["hbm"] * missed * costs.streamed / rates.hbm) ** power
-    return constants.get("launch_us", 0.0) + np.asarray(total, np.float64) ** (1 / power)
+        total = total + missed_us(costs, rates, constants) ** inner
+    overlapped = np.asarray(total, np.float64) ** (power / inner) + constants.get("host_us", 0.0) ** power
+    return np.asarray(after + overlapped ** (1 / power))

@@ -9,10 +9,16 @@ import numpy as np
 
 from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
 from tracelens.dtypes import Precision
+from tracelens.perf_models.matrix.gemm import product_flops, product_operands
+from tracelens.perf_models.matrix.moe import touched_experts
 
 #: Rows of blocks that the kernels pad an expert's rows to.
 BLOCK_ROWS = (16, 64, 128)
 _TUNED_TOKENS = 16.0
+#: Gate, up and down.
+_PROJECTIONS = 3
+#: Rows of a block at which its weights take as long to load as to multiply.
+_EDGE = 48.0
 #: Names of a table's types: bytes per weight with its scales, and the rate that products run at.
 TYPES = {
     "w4a16_mxfp4": (0.53125, "bf16"), "w4a8_mxfp4_mxfp8": (0.53125, "fp8"), "w4a8_mxfp4": (0.53125, "fp8"),
@@ -35,42 +41,52 @@ def _shape(s: Sizes) -> tuple[np.ndarray, np.ndarray]:
 def _work(s: Sizes, case: Case) -> Work:
     hidden, ffn = _shape(s)
     width, rate = _typed(case)
-    weights = s["active"] * hidden * ffn * 3 * width
-    return Work(flops=6 * s["rows"] * hidden * ffn, hbm_bytes=weights, rate=rate)
+    _, weights, _ = product_operands(s["rows"], _PROJECTIONS * ffn, hidden, s["active"], (0, width, 0))
+    flops = product_flops(s["rows"], _PROJECTIONS * ffn, hidden)
+    return Work(flops=flops, hbm_bytes=weights, rate=rate)
 
 
 def _costs(s: Sizes, rates: Rates, case: Case) -> Costs:
     hidden, ffn = _shape(s)
     width, rate = _typed(case)
     peak = rates.flops(rate)
-    weights = s["active"] * hidden * ffn * 3 * width
     padded = np.maximum(np.ceil(ffn / 128) * 128, 128)
-    us = {f"blocks_{rows}": 6 * rows * s[f"blocks_{rows}"] * hidden * padded / peak for rows in BLOCK_ROWS}
-    us |= {
+    tiles = [6 * rows * s[f"blocks_{rows}"] * (1 + _EDGE / rows) for rows in BLOCK_ROWS]
+    us = {
+        "tiled": np.min(tiles, axis=0) * hidden * padded / peak,
+        "blocks": 6 * BLOCK_ROWS[0] * s["blocks_16"] * hidden * padded / peak,
         "weights": s["active"] * hidden * padded * 3 * width / rates.hbm,
+        "loads": s["blocks_64"] * hidden * padded * 3 * width / rates.l2,
         "permuted": s["rows"] * (hidden * 4 + ffn * 8) / rates.hbm,
+        "placed": s["num_tokens"] * s["topk"] * (hidden * 2 + ffn * 6) / rates.hbm,
         "summed": 2 * s["num_tokens"] * hidden / rates.hbm,
         "sorted": np.log2(1 + s["num_tokens"] * s["topk"]),
         "experts": s["num_experts"] / 100,
         "chain": hidden / 1000 + ffn / 1000,
     }
-    return Costs(us, weights)
+    return Costs(us, _work(s, case).hbm_bytes, after=("permuted", "placed", "summed", "sorted", "experts", "chain"))
 
 
 def _tuned_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
     """AMD's kernels, whose times leave out sorting. Some are tuned at 16 tokens at least, for fewer as well."""
     hidden, ffn = _shape(s)
     found, experts = _costs(s, rates, case), s["num_experts"]
-    spared = np.maximum(1 - s["topk"] / experts, 0)
-    touched = experts * (1 - spared ** np.maximum(s["num_tokens"], _TUNED_TOKENS))
+    tokens = np.maximum(s["num_tokens"], _TUNED_TOKENS)
+    touched = touched_experts(experts, np.minimum(s["topk"], experts), tokens)
     weights = touched * hidden * ffn * 3 * _typed(case)[0]
     return found._replace(us={**found.us, "tuned": weights / rates.hbm})
+
+
+def _kernel(source: str) -> str:
+    """The kernel that a name means: layers of several classes run Marlin's, and activations have suffixes."""
+    library, _, _ = source.partition("_")
+    return f"{library}_marlin_moe" if "marlin" in source else source.removesuffix("_situ_as_silu")
 
 
 _SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 LOADS = ("rows", "active", *(f"blocks_{rows}" for rows in BLOCK_ROWS))
 MOE_MXFP4 = KernelTable(
-    name="moe-mxfp4", sizes=_SIZES, cases=("moe_dtype",), loads=LOADS,
+    name="moe-mxfp4", sizes=_SIZES, cases=("moe_dtype",), loads=LOADS, kernel=_kernel,
     groups=("hidden_size", "num_experts", "moe_tp_size", "moe_ep_size"), work=_work, costs=_costs,
 )  # fmt: skip
 WIDEEP_MOE = KernelTable(
@@ -78,7 +94,7 @@ WIDEEP_MOE = KernelTable(
     groups=("hidden_size", "num_slots", "moe_ep_size"), work=_work, costs=_costs,
 )  # fmt: skip
 MOE_AITER = KernelTable(
-    name="moe-aiter", sizes=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
+    name="moe-aiter", is_pooled=True, sizes=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
     optional={"moe_tp_size": 1.0, "moe_ep_size": 1.0}, cases=("moe_dtype",), loads=LOADS,
     groups=("hidden_size", "inter_size", "num_experts", "topk"), work=_work, costs=_tuned_costs,
 )  # fmt: skip

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
 
 #: Rows that a unit takes per us; a usual launch of one block per row.
 _ROWS_PER_UNIT_US = 100.0
 _ELEMENTS_PER_US = 1024.0
+#: Elements that a block takes at once, and those that it keeps until its scale is known.
+_BLOCK_ELEMENTS, _HELD_ELEMENTS = 256.0, 8192.0
 
 
 def _narrowed(s: Sizes, _: Case) -> Work:
@@ -25,9 +29,18 @@ def _costs(s: Sizes, rates: Rates, _: Case) -> Costs:
     return Costs(us, nbytes)
 
 
+def _scale_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
+    """A row of one warp's width needs no exchange between warps; rows wider than a block's registers are read again."""
+    found = _costs(s, rates, case)
+    exchanged = found.us["rows"] * np.minimum(s["k"] / _BLOCK_ELEMENTS, 1)
+    again = 2 * s["m"] * np.maximum(s["k"] - _HELD_ELEMENTS, 0) / rates.hbm
+    return Costs({**found.us, "exchanged": exchanged, "again": again}, found.streamed)
+
+
 QUANTIZE_MATRIX = KernelTable(
     name="quantize-matrix", sizes=("m", "k"), cases=("quant_dtype",), groups=("m", "k"), work=_narrowed, costs=_costs
 )
 QUANTIZE_SCALE = KernelTable(
-    name="quantize-scale", sizes=("m", "k"), cases=("quant_dtype",), groups=("m", "k"), work=_scaled, costs=_costs
-)
+    name="quantize-scale", sizes=("m", "k"), cases=("quant_dtype",), groups=("m", "k"), work=_scaled,
+    costs=_scale_costs,
+)  # fmt: skip

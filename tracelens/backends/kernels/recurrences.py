@@ -10,6 +10,7 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.perf_models.attention.linear_attention import state_flops
 
 #: Elements that a block of the convolution kernels has in flight, and what is left to its neighbour.
 _BLOCK_TOKENS = 512.0
@@ -82,11 +83,14 @@ def _delta_rule(s: Sizes, rates: Rates, case: Case) -> Costs:
 
 
 def _delta_rule_work(s: Sizes, _: Case) -> Work:
-    """As ``LinearAttention``: 7 d_k d_v flops per token and value head; its rows, and the state once in and out."""
+    """As ``LinearAttention``: its rows, and the state once in and out."""
     b, tokens, d_k, d_v = s["batch_size"], s["seq_len"], s["head_k_dim"], s["head_v_dim"]
     heads = s["num_v_heads"]
     rows = 2 * b * tokens * (2 * s["num_k_heads"] * d_k + 2 * heads * d_v)
-    return Work(flops=7 * b * tokens * heads * d_k * d_v, hbm_bytes=rows + 2 * _STATE_WIDTH * b * heads * d_k * d_v)
+    return Work(
+        flops=state_flops("delta", b * tokens, heads, d_k, d_v),
+        hbm_bytes=rows + 2 * _STATE_WIDTH * b * heads * d_k * d_v,
+    )
 
 
 def _costs(s: Sizes, rates: Rates, case: Case) -> Costs:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.perf_models.matrix.gemm import product_flops, product_operands
 
 _TILES = ((16, 64), (16, 128), (32, 64), (32, 128), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128), (256, 256))
 _SPLITS = (1, 2, 4, 8)
@@ -58,7 +59,8 @@ def _costs(s: Sizes, rates: Rates, case: Case) -> Costs:
 def _work(s: Sizes, case: Case) -> Work:
     m, n, k, b = s["m"], s["n"], s["k"], s["batch"]
     width, rate = _typed(case)
-    return Work(flops=2 * b * m * n * k, hbm_bytes=b * (width * (m * k + k * n) + 2 * m * n), rate=rate)
+    moved = b * sum(product_operands(m, n, k, widths=(width, width, 2.0)))
+    return Work(flops=product_flops(m, n, k, b), hbm_bytes=moved, rate=rate)
 
 
 GEMM_AITER = KernelTable(

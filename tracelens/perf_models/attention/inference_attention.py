@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
-from tracelens.perf_models.attention.sdpa import Requests
+from tracelens.perf_models.attention.sdpa import Requests, attention_flops
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_name
 from tracelens.registry import mark
 from tracelens.signature import OpSignature
@@ -208,7 +208,8 @@ class SparseAttention(PerfModel):
     dtype_kv: DType | Like | None = Like.FIRST
 
     def flops(self) -> int:
-        return 2 * self.pairs * self.q_heads * (self.d_qk + self.d_v)
+        flops: int = attention_flops(self.pairs, self.q_heads, self.d_qk, self.d_v)
+        return flops
 
     @property
     def cache_dtype(self) -> DType | None:

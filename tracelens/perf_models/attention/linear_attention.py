@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
@@ -19,6 +19,11 @@ from tracelens.signature import OpSignature
 Rule: TypeAlias = Literal["delta", "channel_delta", "decay"]
 #: Flops per state element and token: decay 1; prediction, update and output 2 each.
 _FLOPS: dict[Rule, int] = {"delta": 7, "channel_delta": 7, "decay": 5}
+
+
+def state_flops(rule: Rule, tokens: Any, v_heads: Any, d_k: Any, d_v: Any) -> Any:
+    """Operations on the states of all value heads. Numbers or arrays."""
+    return _FLOPS[rule] * tokens * v_heads * d_k * d_v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,8 @@ class LinearAttention(PerfModel):
         return self.v_heads * per_head
 
     def flops(self) -> int:
-        return _FLOPS[self.rule] * self.tokens * self.v_heads * self.d_k * self.d_v
+        flops: int = state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
+        return flops
 
     def hbm_bytes(self) -> int | float | None:
         states = 2 * (self.sequences or 0) * self.v_heads * self.d_k * self.d_v
@@ -85,7 +91,8 @@ class LinearAttentionBackward(LinearAttention):
     gradient: ClassVar[bool] = True
 
     def flops(self) -> int:
-        return 2 * _FLOPS[self.rule] * self.tokens * self.v_heads * self.d_k * self.d_v
+        flops: int = 2 * state_flops(self.rule, self.tokens, self.v_heads, self.d_k, self.d_v)
+        return flops
 
     def hbm_bytes(self) -> int | float | None:
         per_token = 2 * (self.qkv_width + self.gates) + self.v_heads * self.d_v

@@ -49,6 +49,16 @@ def _clipped_ramp(first: int, count: int, ceiling: int) -> int:
     return ramp + ceiling * max(0, count - max(0, ceiling + 1 - first))
 
 
+def attention_flops(pairs: Any, q_heads: Any, d_qk: Any, d_v: Any) -> Any:
+    """Operations of scores and weighted sums over ``pairs`` per head. Numbers or arrays."""
+    return 2 * q_heads * pairs * (d_qk + d_v)
+
+
+def row_elements(q_heads: Any, kv_heads: Any, d_qk: Any, d_v: Any) -> tuple[Any, Any, Any, Any]:
+    """Elements of a token's row of Q, K, V and O. Numbers or arrays."""
+    return q_heads * d_qk, kv_heads * d_qk, kv_heads * d_v, q_heads * d_v
+
+
 class Requests(NamedTuple):
     """``b`` sequences of ``s`` new tokens, each over ``past + s`` keys: what backends price attention by.
 
@@ -111,7 +121,7 @@ class SDPA(PerfModel):
 
     def flops(self) -> int | None:
         pairs = self.total_pairs
-        return None if pairs is None else 2 * self.q_heads * pairs * (self.d_qk + self.d_v)
+        return None if pairs is None else attention_flops(pairs, self.q_heads, self.d_qk, self.d_v)
 
     def hbm_bytes(self) -> int | float | None:
         q, k, v, o = self._elements()
@@ -164,12 +174,8 @@ class SDPA(PerfModel):
         """Elements of Q, K, V and O."""
         rows_q = self.tokens_q if self.tokens_q is not None else _times(self.b, self.s_q)
         rows_kv = self.tokens_kv if self.tokens_kv is not None else _times(self.b, self.s_kv)
-        return (
-            _times(self.q_heads * self.d_qk, rows_q),
-            _times(self.kv_heads * self.d_qk, rows_kv),
-            _times(self.kv_heads * self.d_v, rows_kv),
-            _times(self.q_heads * self.d_v, rows_q),
-        )
+        q, k, v, o = row_elements(self.q_heads, self.kv_heads, self.d_qk, self.d_v)
+        return _times(q, rows_q), _times(k, rows_kv), _times(v, rows_kv), _times(o, rows_q)
 
     def _typed(self, k: int, v: int | None, o: int | None) -> tuple[tuple[int, DType | None], ...]:
         first = self.dtype

@@ -7,7 +7,7 @@ from math import inf
 from typing import ClassVar
 
 from tracelens.dtypes import DType
-from tracelens.perf_models.attention.sdpa import SDPA, Requests, SDPABackward, attended_pairs
+from tracelens.perf_models.attention.sdpa import SDPA, Requests, SDPABackward, attended_pairs, attention_flops
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes
 
 
@@ -116,7 +116,9 @@ class SelectiveAttention(PerfModel):
         return self.top_k is not None and self.ratio > 0 and self.s_kv // self.ratio > self.top_k
 
     def flops(self) -> int | float:
-        return 2 * self.q_heads * (self.row_pairs + self.window_pairs) * (self.d_qk + self.d_v)
+        pairs = self.row_pairs + self.window_pairs
+        flops: int | float = attention_flops(pairs, self.q_heads, self.d_qk, self.d_v)
+        return flops
 
     def hbm_bytes(self) -> int | float | None:
         return total_bytes(

@@ -16,8 +16,10 @@ from tracelens.signature import OpSignature
 UNIFORM_ROUTING = "uniform routing"
 
 
-def touched_experts(experts: int, top_k: int, tokens: int) -> float:
+def touched_experts(experts: Any, top_k: Any, tokens: Any) -> Any:
     """Experts that at least one of ``tokens`` goes to, in expectation, if each token picks ``top_k`` evenly.
+
+    Numbers or arrays.
 
     ``experts * (1 - (1 - top_k/experts)**tokens)``: a token misses a given expert with probability 1 - top_k/experts.
 
