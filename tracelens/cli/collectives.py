@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracelens.cli import refuse_input
-from tracelens.files.say import emit, say, show_progress
+from tracelens.files.say import Progress, emit, say
 from tracelens.option_fields import positive
 
 
@@ -62,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
         ranks_per_node=args.ranks_per_node,
     )
     with open_executor(args.executor, jobs=args.jobs) as executor:
-        result = compare_ranks(paths, options, executor=executor, progress=progress, name=source.name)
+        result = compare_ranks(
+            paths, options, executor=executor, progress=Progress("reading", "ranks"), name=source.name
+        )
     report = RankReport(result)
     if output.suffix == ".xlsx":
         report.to_excel(output)
@@ -93,8 +95,3 @@ def source_of(given: Sequence[str], paths: Sequence[Path]) -> Path:
     """What the output is named after: the folder that was given, else that of the first trace."""
     first = Path(given[0])
     return (first if first.is_dir() else paths[0].parent).absolute()
-
-
-def progress(done: int, total: int) -> None:
-    """One line on stderr, when that is a terminal."""
-    show_progress(f" {done} of {total} ranks", is_last=done == total)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.cli import refuse_input
-from tracelens.files.say import emit, say, show_progress
+from tracelens.files.say import Progress, emit, say
 from tracelens.option_fields import above_zero, add_options, option, options_of
 from tracelens.report.report_options import ReportOptions
 
@@ -91,7 +91,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
         say(f"note: {absence}", beside=True)
     started = time.monotonic()
     report = tracelens.report(
-        tracelens.load(args.trace, progress=_Progress(), max_memory_gb=args.max_memory),
+        tracelens.load(args.trace, progress=Progress("reading", "MB", scale=1e6), max_memory_gb=args.max_memory),
         asked,
     )
     _write(report, output, csv=args.csv)
@@ -192,25 +192,3 @@ def _stem(path: Path) -> str:
     for suffix in (".gz", ".json", ".trace", ".pt"):
         name = name.removesuffix(suffix)
     return name or path.name
-
-
-_BAR = 30
-
-
-class _Progress:
-    """A bar with the rate at which the file is read, on stderr, from one second on, when that is a terminal."""
-
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.shown = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic() - self.started
-        if now < 1 or (now - self.shown < 0.2 and done < total):
-            return
-        self.shown = now
-        share = min(done / total, 1.0) if total else 1.0
-        bar = ("#" * round(_BAR * share)).ljust(_BAR, ".")
-        left = f"{now / share - now:5.0f} s left" if share else ""
-        line = f" reading [{bar}] {share:4.0%}  {done / now / 1e6:6.1f} MB/s {left}"
-        show_progress(line, is_last=done >= total)

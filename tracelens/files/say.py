@@ -6,14 +6,20 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
-from typing import TextIO
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TextIO, TypeVar
 
 from tracelens.errors import OutputError
 from tracelens.files.safe_text import escaped, terminal_text
 
+T = TypeVar("T")
+_BAR = 30
+#: The process that runs a command: what is imported as a library, or works for a command, shows no progress.
+_command_pid = -1
 #: The colors and weights that the verdict uses, and nothing else of what begins with an escape.
 _STYLE = re.compile("(\x1b\\[[0-9;]{0,8}m)")
 
@@ -48,15 +54,49 @@ def emit(document: str) -> None:
     _put(escaped(document), sys.stdout)
 
 
-def show_progress(line: str, *, is_last: bool) -> None:
-    """One line on stderr that the next one overwrites, where that is a terminal."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        _put(f"\r{terminal_text(line)}{chr(10) if is_last else ''}", sys.stderr)
-        sys.stderr.flush()
+class Progress:
+    """Share, rate and remaining time of what takes longer than a second: one line on stderr that the next overwrites.
+
+    Called with what is done and what there is to do, in units of which ``scale`` are one ``unit``. Without a terminal
+    nothing is shown.
+    """
+
+    def __init__(self, what: str, unit: str, *, scale: float = 1.0) -> None:
+        self._what, self._unit, self._scale = what, unit, scale
+        self._started, self._shown = time.monotonic(), 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic() - self._started
+        is_last = done >= total
+        if now < 1 or (now - self._shown < 0.2 and not (is_last and self._shown)):
+            return
+        self._shown = now
+        if sys.stderr is not None and sys.stderr.isatty():
+            _put(f"\r{terminal_text(self._line(done, total, now))}{chr(10) if is_last else ''}", sys.stderr)
+            sys.stderr.flush()
+
+    def _line(self, done: int, total: int, seconds: float) -> str:
+        share = min(done / total, 1.0) if total else 1.0
+        bar = ("#" * round(_BAR * share)).ljust(_BAR, ".")
+        rate = done / self._scale / seconds
+        left = f"{seconds / share - seconds:4.0f} s left" if share else ""
+        count = f"{done / self._scale:,.0f} of {total / self._scale:,.0f} {self._unit}"
+        return f" {self._what} [{bar}] {share:4.0%}  {count}, {rate:.3g}/s {left}".rstrip()
+
+
+def told(items: Sequence[T], what: str, unit: str) -> Iterator[T]:
+    """The items one after another, with their ``Progress`` in a process that runs a command."""
+    progress = Progress(what, unit) if os.getpid() == _command_pid else None
+    for done, item in enumerate(items, 1):
+        yield item
+        if progress is not None:
+            progress(done, len(items))
 
 
 def prepare_streams() -> None:
-    """Makes stdout and stderr take any text: what their encoding lacks is escaped."""
+    """Makes stdout and stderr take any text: what their encoding lacks is escaped. Progress is shown from here on."""
+    global _command_pid
+    _command_pid = os.getpid()
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", "") == "strict" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -16,6 +16,7 @@ from tracelens.backends.system import System
 from tracelens.backends.system_names import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Number, is_file_name, shown
+from tracelens.files.say import told
 from tracelens.option_fields import BACKENDS
 from tracelens.projection.anchor import Anchor
 from tracelens.projection.frameworks import Framework
@@ -159,7 +160,7 @@ def project_rows(
     """
     base = RowAnchor.of(rows, anchor, options) if anchor else None
     answers, answered = [], 0
-    for row in rows:
+    for row in told(rows, "projecting", "rows"):
         point = project_row(row, options)
         answered += point.projection is not None
         point = point if base is None else base.on(point, row)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
+from tracelens.files.say import told
 from tracelens.option_fields import made, takes
 from tracelens.perf_models import GroupedGEMM
 from tracelens.projection import step, step_traces
@@ -258,7 +259,7 @@ def sweep(
     import pandas as pd
 
     rows = []
-    for point in points:
+    for point in told(list(points), "projecting", "points"):
         try:
             summary: Mapping[str, object] = projected(point).summary
         except TracelensError as error:

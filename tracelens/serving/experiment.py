@@ -14,6 +14,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.files.documents import settings_of
 from tracelens.files.quantities import duration_s
+from tracelens.files.say import told
 from tracelens.files.toml_figures import normalized
 from tracelens.hardware import HardwareSpec
 from tracelens.option_fields import made, takes
@@ -280,7 +281,7 @@ def find_max_goodput(
         raise UsageError("a sweep of rates needs generated requests, not replayed ones")
     shared = cost or experiment.cost()
     found = []
-    for rate in rates:
+    for rate in told(rates, "simulating", "rates"):
         arrivals = dataclasses.replace(experiment.workload.arrivals, rate=rate)
         one = dataclasses.replace(experiment, workload=dataclasses.replace(experiment.workload, arrivals=arrivals))
         found.append((rate, one.run(cost=shared)))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracelens.cli.collectives import add_executor
 from tracelens.errors import InputError
-from tracelens.files.say import say, show_progress
+from tracelens.files.say import Progress, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.lake.ingest import ingest
 
     with open_executor(args.executor, jobs=args.jobs) as executor:
-        found = ingest(args.folder, args.to, executor, progress=_progress)
+        found = ingest(args.folder, args.to, executor, progress=Progress("ingesting", "traces"))
     for name, why in found.failed:
         say(f"left out: {name}: {why}", beside=True)
     say(f"{args.to}: {found.added} traces added, {found.known} were there, {len(found.failed)} left out")
@@ -47,7 +47,3 @@ def _dashboard(lake: Path) -> Path:
     path = lake / "dashboard.html"
     write_page(path, lake_page(lake.resolve().name, answers, {name: query.about for name, query in queries.items()}))
     return path
-
-
-def _progress(done: int, total: int) -> None:
-    show_progress(f" {done} of {total} traces", is_last=done == total)

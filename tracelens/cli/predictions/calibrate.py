@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.files.say import say, say_table
+from tracelens.files.say import say, say_table, told
 
 if TYPE_CHECKING:
     from tracelens.calibration.device import Measured, Outcome
@@ -81,9 +81,11 @@ def _device(args: argparse.Namespace) -> int:
     from tracelens.hardware import HardwareSpec
 
     device = HardwareSpec.load(args.device)
-    read = [(Path(file), _measured(Path(file), device, args.extension)) for file in args.files]
+    read = [
+        (Path(file), _measured(Path(file), device, args.extension)) for file in told(args.files, "reading", "files")
+    ]
     outcomes = []
-    for measured in joined([each for _, some in read for each in some]):
+    for measured in told(joined([each for _, some in read for each in some]), "fitting", "families"):
         key = (measured.family, measured.precision)
         names = [path.name for path, some in read if key in [(each.family, each.precision) for each in some]]
         outcomes.append(calibrate(measured, device, ", ".join(names)))

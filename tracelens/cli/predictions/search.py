@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
-from tracelens.files.say import say, show_progress
+from tracelens.files.say import Progress, say
 from tracelens.option_fields import add_options, integer, option, options_of, positive
 from tracelens.projection.projection_options import SearchOptions
 
@@ -102,7 +102,7 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     try:
         with open_executor(args.executor, jobs=args.jobs) as executor:
             table, errors = sweep(
-                requests, executor, done=done, progress=_progress,
+                requests, executor, done=done, progress=Progress("searching", "points"),
                 save=lambda rows: write_frame(args.output, rows, {}) if len(rows) else None,
             )  # fmt: skip
     except KeyboardInterrupt:
@@ -116,9 +116,3 @@ def _run_sweep(request: Request, args: argparse.Namespace) -> int:
     if args.plot is not None and len(table):
         say(f"wrote {', '.join(map(str, write_plots(args.plot, table, {})))}")
     return 0 if len(table) else NOTHING_FITS
-
-
-def _progress(done: int, total: int) -> None:
-    """A bar on stderr, when that is a terminal."""
-    bar = "#" * (30 * done // max(total, 1))
-    show_progress(f" [{bar:30}] {done} of {total} points", is_last=done == total)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tracelens.files.say import say
+from tracelens.files.say import Progress, say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.rank_files import find_traces, parse_ranks, ranks_text
     from tracelens.analysis.ranks.rank_fusion import fuse_ranks
     from tracelens.cli import refuse_input
-    from tracelens.cli.collectives import progress, source_of
+    from tracelens.cli.collectives import source_of
     from tracelens.executors import open_executor
     from tracelens.trace.fuse import Kept, parse_window
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = parse_ranks(args.ranks) if args.ranks else None
     options = RankOptions(ranks_per_node=args.ranks_per_node)
     with open_executor(args.executor, jobs=args.jobs) as executor:
-        read = read_ranks(paths, options, executor=executor, progress=progress)
+        read = read_ranks(paths, options, executor=executor, progress=Progress("reading", "ranks"))
     result, clocks = fuse_ranks(
         read, options, output, kept=kept, wanted=wanted, align=not args.no_clocks, counters=not args.no_counters
     )

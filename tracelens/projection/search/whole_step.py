@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
+from tracelens.files.say import told
 from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
@@ -390,7 +391,7 @@ class CorrectedRules:
     def _layer_times(self, s: Splits) -> LayerTimes:
         first, key = distinct([getattr(s, name) for name in _LAYER_KEY])
         keys = [{name: int(getattr(s, name)[index]) for name in _LAYER_KEY} for index in first]
-        built = [self.layers(self._layer_parallel(one)) for one in keys]
+        built = [self.layers(self._layer_parallel(one)) for one in told(keys, f"{self.strategy}: layers", "splits")]
         ranks = self._ranks(s)
         strides = {"tp": ranks.tp_stride, "cp": ranks.cp_stride, "ep": ranks.ep_stride, "grid": ranks.cp_stride}
         precisions = [one["precision"] for one in keys]

@@ -47,7 +47,7 @@ def served_text(result: Result) -> str:
 
 
 def sweep_text(rows: Sequence[tuple[float, Result]], *, best: bool) -> str:
-    """A line per rate; ``best``: and the rate with most goodput."""
+    """A line per rate; ``best``: below the rate with most goodput."""
     lines = [f"{'rate':>8} {'ttft p99 ms':>12} {'tpot p99 ms':>12} {'requests/s':>11} {'goodput/s':>10} {'good':>6}"]
     cells = (
         ("ttft_p99_ms", 12), ("tpot_p99_ms", 12), ("requests_per_s", 11), ("goodput_requests_per_s", 10),
@@ -56,13 +56,21 @@ def sweep_text(rows: Sequence[tuple[float, Result]], *, best: bool) -> str:
     for rate, result in rows:
         figures = result.summary
         lines.append(f"{rate:>8g} " + " ".join(f"{_number(figures.get(name)):>{width}}" for name, width in cells))
-    if best:
-        rate, most = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
-        goodput = _number(most.summary.get("goodput_requests_per_s"))
-        lines.append(f"most goodput at rate {rate:g}: {goodput} requests/s within the limits")
-        if rate == max(each for each, _ in rows):
-            lines.append("note: that is the highest rate of the sweep; a higher one may give more")
-    return "\n".join(lines)
+    return "\n".join([*(_best_rate(rows) if best else ()), *lines])
+
+
+def _best_rate(rows: Sequence[tuple[float, Result]]) -> list[str]:
+    """What the sweep answers, and whether its edge is what limits the answer."""
+    rate, most = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
+    goodput = most.summary.get("goodput_requests_per_s")
+    if not goodput:
+        return ["no rate of the sweep keeps the limits", ""]
+    is_edge = len(rows) > 1 and rate == max(each for each, _ in rows)
+    edge = "note: that is the highest rate of the sweep; a higher one may give more"
+    return [
+        f"most goodput at rate {rate:g}: {_number(goodput)} requests/s within the limits",
+        *([edge] if is_edge else []), "",
+    ]  # fmt: skip
 
 
 def _shown(name: str, value: float | int | None) -> str:
