@@ -64,11 +64,13 @@ class Wire:
             number, value, stop, position = self._field(position, end)
             yield number, value, stop
 
-    def repeated(self, start: int, end: int, number: int) -> tuple[Ints, Ints, int]:
+    def repeated(
+        self, start: int, end: int, number: int, others: list[tuple[int, int, int]] | None = None
+    ) -> tuple[Ints, Ints, int]:
         """(starts, ends) of every message with the field number in another, and where that stops being one (-1: not).
 
-        A field of a low number and a short length is most of what long messages hold: those are stepped over without
-        a call, four times as fast.
+        ``others`` gets the other fields, as ``fields`` gives them. A field of a low number and a short length is most
+        of what long messages hold: those are stepped over without a call, four times as fast.
         """
         data, position, starts, ends = self.data, start, [], []
         tag = number << 3 | BYTES
@@ -91,6 +93,8 @@ class Wire:
                 if field_number == number and stop >= 0:
                     starts.append(value)
                     ends.append(stop)
+                elif others is not None:
+                    others.append((field_number, value, stop))
         except WireError as error:
             return np.array(starts, np.int64), np.array(ends, np.int64), error.position
         return np.array(starts, np.int64), np.array(ends, np.int64), -1

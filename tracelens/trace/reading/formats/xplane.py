@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.trace.reading.formats.base import reader
-from tracelens.trace.reading.row_blocks import Array, Ints, RowBlocks, coded
+from tracelens.trace.reading.row_blocks import Array, Ints, RowBlocks, coded, coded_pairs
 from tracelens.trace.reading.source import Source
-from tracelens.trace.reading.wire import Columns, Wire, WireError
+from tracelens.trace.reading.wire import Wire, WireError
 from tracelens.trace.table import Recorder, TraceTable
 
 RECORDER = Recorder(
@@ -65,10 +65,11 @@ def read(source: Source) -> TraceTable:
 class _Line:
     """One thread or stream: its number and name, and where its events stand."""
 
+    starts: Ints
+    ends: Ints
     number: int = 0
     name: str = ""
     start_ns: int = 0
-    events: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -106,12 +107,9 @@ class _Plane:
             devices[number] = self._properties(number)
             rows.process_names[number] = self.name
             streams = [line for line in self.lines if _STREAM.match(line.name)]
-            for line in streams or [line for line in self.lines if line.name == _OPS_LINE]:
-                self._add_stream(rows, line, number)
+            self._add_streams(rows, streams or [line for line in self.lines if line.name == _OPS_LINE], number)
         elif self.name.startswith("/host:"):
-            for line in self.lines:
-                if line.events:
-                    self._add_thread(rows, line)
+            self._add_threads(rows, [line for line in self.lines if len(line.starts)])
 
     def _properties(self, number: int) -> dict[str, Any]:
         known: dict[str, Any] = {"id": number}
@@ -125,77 +123,92 @@ class _Plane:
                 known["warpSize"] = 64
         return known
 
-    def _add_stream(self, rows: RowBlocks, line: _Line, device: int) -> None:
-        found, stats = self._events_of(line)
-        match = _STREAM.match(line.name)
-        stream = int(match[1]) if match else 0
-        (lane,) = rows.lanes.of([(device, stream)])
-        rows.thread_names[device, stream] = line.name
-        categories = {
-            code: _device_category(self.events.get(code, "")) for code in set(found.integers[_NAME_ID].tolist())
-        }
-        of_event = np.array([categories[code] for code in found.integers[_NAME_ID].tolist()], object)
-        start, end = _times(line, found)
-        texts = stats.texts("kernel_details")
-        for category in sorted(set(categories.values())):
-            here = of_event == category
+    def _add_streams(self, rows: RowBlocks, lines: list[_Line], device: int) -> None:
+        found = _Events(self, lines)
+        if not len(found.start_ns):
+            return
+        streams = [int(match[1]) if (match := _STREAM.match(line.name)) else 0 for line in lines]
+        for stream, line in zip(streams, lines, strict=True):
+            rows.thread_names[device, stream] = line.name
+        stream = np.array(streams, np.int64)[found.line]
+        lane = np.array(rows.lanes.of([(device, each) for each in streams]), np.int64)[found.line]
+        name, correlation, texts = (
+            self._names(rows, found.name),
+            found.integers("correlation_id"),
+            found.texts("kernel_details"),
+        )
+        categories: dict[str, int] = {}
+        of_event = coded(
+            found.name,
+            lambda code: categories.setdefault(_device_category(self.events.get(code, "")), len(categories)),
+        )
+        for category, number in categories.items():
+            here = of_event == number
             details = [texts[i] for i in np.flatnonzero(here).tolist()]
             rows.add(
                 category,
-                start_ns=start[here],
-                end_ns=end[here],
-                name=self._names(rows, found)[here],
-                lane=lane,
-                stream=stream,
+                start_ns=found.start_ns[here],
+                end_ns=found.end_ns[here],
+                name=name[here],
+                lane=lane[here],
+                stream=stream[here],
                 device=device,
-                correlation=stats.integers("correlation_id")[here],
+                correlation=correlation[here],
                 details={"grid": _triples(details, _GRID), "block": _triples(details, _BLOCK)}
                 if any(details)
                 else None,
             )
 
-    def _add_thread(self, rows: RowBlocks, line: _Line) -> None:
-        found, stats = self._events_of(line)
-        (lane,) = rows.lanes.of([(self.name, line.number)])
-        rows.thread_names[self.name, line.number] = line.name
-        start, end = _times(line, found)
-        name, correlation = self._names(rows, found), stats.integers("correlation_id")
-        category = [
-            _host_category(self.events.get(code, ""), number)
-            for code, number in zip(found.integers[_NAME_ID].tolist(), correlation.tolist(), strict=True)
-        ]
-        of_event = np.array(category, object)
-        ops = stats.texts("hlo_op")
+    def _add_threads(self, rows: RowBlocks, lines: list[_Line]) -> None:
+        found = _Events(self, lines)
+        if not len(found.start_ns):
+            return
+        for line in lines:
+            rows.thread_names[self.name, line.number] = line.name
+        lane = np.array(rows.lanes.of([(self.name, line.number) for line in lines]), np.int64)[found.line]
+        name, correlation = self._names(rows, found.name), found.integers("correlation_id")
+        categories: dict[str, int] = {}
+        of_event = coded_pairs(
+            found.name,
+            (correlation > 0).astype(np.int64),
+            lambda code, linked: categories.setdefault(
+                _host_category(self.events.get(code, ""), linked), len(categories)
+            ),
+        )
+        ops = found.texts("hlo_op")
         launched = np.array([bool(op) for op in ops], np.bool_) & (correlation > 0)
         rows.add(
             "cpu_op",
-            start_ns=start[launched],
-            end_ns=end[launched],
+            start_ns=found.start_ns[launched],
+            end_ns=found.end_ns[launched],
             name=rows.name_codes(ops[i] for i in np.flatnonzero(launched).tolist()),
-            lane=lane,
+            lane=lane[launched],
         )
-        for each in sorted(set(category)):
-            here = of_event == each
-            columns = {"name": name[here], "lane": lane, "correlation": correlation[here]}
-            rows.add(each, start_ns=start[here], end_ns=end[here], **columns)
+        for category, number in categories.items():
+            here = of_event == number
+            columns = {"name": name[here], "lane": lane[here], "correlation": correlation[here]}
+            rows.add(category, start_ns=found.start_ns[here], end_ns=found.end_ns[here], **columns)
 
-    def _events_of(self, line: _Line) -> tuple[Columns, _Stats]:
-        spans = np.array(line.events, np.int64).reshape(-1, 2)
+    def _names(self, rows: RowBlocks, name: Ints) -> Ints:
+        return coded(name, lambda code: rows.names.of([self.events.get(code, f"(event {code})")])[0])
+
+
+class _Events:
+    """The events of some lines of a plane, with their statistics. ``line`` indexes the lines, ``name`` is a number."""
+
+    def __init__(self, plane: _Plane, lines: list[_Line]) -> None:
+        self._plane = plane
+        nothing = [np.zeros(0, np.int64)]
+        starts = np.concatenate([line.starts for line in lines] or nothing)
+        ends = np.concatenate([line.ends for line in lines] or nothing)
         integers = (_NAME_ID, _OFFSET_PS, _DURATION_PS)
-        found = self.wire.columns(spans[:, 0].copy(), spans[:, 1].copy(), integers, (_STATS,))
-        return found, _Stats(self, found, len(spans))
-
-    def _names(self, rows: RowBlocks, found: Columns) -> Ints:
-        return coded(
-            found.integers[_NAME_ID], lambda code: rows.names.of([self.events.get(code, f"(event {code})")])[0]
-        )
-
-
-class _Stats:
-    """The statistics of a line's events."""
-
-    def __init__(self, plane: _Plane, events: Columns, count: int) -> None:
-        self._plane, self._count = plane, count
+        events = plane.wire.columns(starts, ends, integers, (_STATS,))
+        self.line = np.repeat(np.arange(len(lines)), [len(line.starts) for line in lines])
+        self.name = events.integers[_NAME_ID]
+        begun = np.array([line.start_ns for line in lines], np.int64)[self.line] if lines else nothing[0]
+        self.start_ns = begun + events.integers[_OFFSET_PS] // _PS_PER_NS
+        self.end_ns = self.start_ns + events.integers[_DURATION_PS] // _PS_PER_NS
+        self._count = len(starts)
         self._spans = events.spans[_STATS]
         self._found = plane.wire.columns(
             self._spans.start, self._spans.end, (_STAT_ID, _STAT_UINT, _STAT_INT, _STAT_REF), (_STAT_TEXT,)
@@ -234,11 +247,13 @@ _PROPERTIES = {
 
 
 def _line(wire: Wire, start: int, end: int) -> _Line:
-    line = _Line()
-    for number, value, stop in wire.fields(start, end):
-        if number == _EVENTS and stop >= 0:
-            line.events.append((value, stop))
-        elif number == _LINE_NAME and stop >= 0:
+    others: list[tuple[int, int, int]] = []
+    starts, ends, damage = wire.repeated(start, end, _EVENTS, others)
+    if damage >= 0:
+        raise WireError(damage)
+    line = _Line(starts, ends)
+    for number, value, stop in others:
+        if number == _LINE_NAME and stop >= 0:
             line.name = wire.text(value, stop)
         elif number == _LINE_ID and stop < 0:
             line.number = value
@@ -256,11 +271,6 @@ def _named(wire: Wire, start: int, end: int) -> dict[int, str]:
         elif number == 2 and stop >= 0:
             name = next((wire.text(v, s) for n, v, s in wire.fields(value, stop) if n == 2 and s >= 0), "")
     return {key: name}
-
-
-def _times(line: _Line, found: Columns) -> tuple[Ints, Ints]:
-    start = line.start_ns + found.integers[_OFFSET_PS] // _PS_PER_NS
-    return start, start + found.integers[_DURATION_PS] // _PS_PER_NS
 
 
 def _triples(texts: list[str], pattern: re.Pattern[str]) -> Array:
