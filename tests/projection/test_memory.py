@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import tracelens as tl
 from tracelens.backends.system import System
+from tracelens.projection.batch_rows import project_row
 from tracelens.projection.project import Result
 from tracelens.projection.step import Projection, project
 from tracelens.units import BYTES_PER_GIB
+from tracelens.workload.launch import read_launch
 from tracelens.workload.model_config import ModelConfig, expanded
 from tracelens.workload.parallel_config import ParallelConfig
 
@@ -50,3 +55,53 @@ def test_gradients_in_16_bits_halve_their_buffer_and_their_sum() -> None:
     assert wide.peak_memory.gradients == 2 * narrow.peak_memory.gradients
     times = [Result(projection=each).communication.set_index("stream").time_us["dp"] for each in (wide, narrow)]
     assert times[1] / times[0] == pytest.approx((2 + 2) / (4 + 2), rel=0.02)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("case", "vocabulary", "low", "high"),
+    [
+        ("mixtral_8x7b_alltoall_tp2pp4ep4_release", 32000, -0.15, 0.03),
+        ("mixtral_8x7b_tp1pp4ep8vpp8_release", 32000, -0.15, 0.03),
+        ("gpt3_15b_8t_release", 256000, -0.15, 0.10),
+    ],
+)
+def test_golden_peaks_of_megatrons_own_tests(
+    case: str, vocabulary: int, low: float, high: float, tmp_path: Path, shared_traces: Path
+) -> None:
+    """The last pipeline rank's peak, of the arguments as the file has them and a tokenizer's vocabulary."""
+    with (shared_traces.parent / "tables/megatron_memory.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["case"] == case and row["mem_peak_bytes"]]
+    assert rows
+    for row in {row["device"]: row for row in rows}.values():
+        names = list(row)[list(row).index("num-layers") : list(row).index("all_args")]
+        said = {name: row[name] for name in names if row[name] not in ("", "false", "None")}
+        words = [f"--{name}" if value == "true" else f"--{name} {value}" for name, value in said.items()]
+        arguments = tmp_path / f"{row['device']}.txt"
+        arguments.write_text(" ".join([*words, f"--vocab-size {vocabulary}"]))
+        launch = read_launch(arguments)
+        ranks = int(float(row["n_gpus"] or 64))
+        options = {**launch.options, "global_batch": 8 * ranks}
+        options["sequence_parallel"] = not options.pop("no_sequence_parallel", False)
+        assert launch.model is not None
+        found = tl.project(launch.model, row["device"], gpus=ranks, **options).projection
+        last = found.stages[-1]
+        assert low <= (last.peak - last.outside) / float(row["mem_peak_bytes"]) - 1 <= high, row["device"]
+
+
+@pytest.mark.shared
+def test_no_fine_tuning_step_that_ran_is_called_too_large(shared_traces: Path) -> None:
+    """MLPerf's steps, LoRA and dense, one of each configuration: none exceeds its device by more than 3 %."""
+    with (shared_traces.parent / "tables/mlperf_training.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["quality"] == "A"]
+    names = ("model", "gpu", "tp", "pp", "cp", "mbs", "precision")
+    ran = {tuple(row[name] for name in names): row for row in rows}
+    excess = {}
+    for key, row in ran.items():
+        found = project_row({name: value or "" for name, value in row.items()}).projection
+        assert found is not None, key
+        capacity = found.peak_memory.capacity
+        assert capacity is not None
+        excess[key] = found.peak_memory.peak / capacity - 1
+    assert len(excess) > 15
+    assert {key: share for key, share in excess.items() if share > 0.03} == {}

@@ -162,7 +162,9 @@ def stage_memory(
     if parallel.zero == 3:
         largest = max((layer.dense + layer.expert + layer.frozen for layer in layers), default=0)
         gathered = float(GATHERED_LAYERS * WEIGHT_BYTES * largest)
-    kept_as_they_are = WEIGHT_BYTES * sum(layer.frozen for layer in layers)
+    # Frozen weights need no more digits than their products read
+    frozen_bytes = min(float(WEIGHT_BYTES), parallel.computed_in.width_bytes)
+    kept_as_they_are = frozen_bytes * sum(layer.frozen for layer in layers)
     if parallel.zero == 3:
         kept_as_they_are /= parallel.shard_group.ranks
     return StageMemory(
