@@ -188,18 +188,31 @@ def test_bf16_to_int8_covers_the_products(real_trace: RealTrace, name: str) -> N
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", ["mi300/gaunernst_bert-small-uncased__1016001", "b200/eager_trace"])
+@pytest.mark.parametrize(
+    "name",
+    ["mi300/gaunernst_bert-small-uncased__1016001", "b200/eager_trace", "torch_compile_triton/trace",
+     "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode"],
+)  # fmt: skip
 def test_a_finding_applied_gains_what_the_report_says(real_trace: RealTrace, name: str) -> None:
     found = tracelens.report(real_trace(name)).summary.findings[0]
     assert found.kind is not None
     assert found.gain_low_us is not None
     assert found.gain_high_us is not None
-    applied = what_if(real_trace(name), apply=(found.kind,))
+    applied = what_if(real_trace(name), apply=(found.key or found.kind,))
     gained = applied.before.step_us - applied.after.step_us
     assert found.gain_low_us <= gained <= 1.05 * found.gain_high_us
     assert gained == pytest.approx(found.gain_us, rel=0.1)
     with pytest.raises(UsageError, match="finding in the report of this trace named"):
         what_if(real_trace(name), apply=("no such finding",))
+
+
+def test_kernels_that_are_fused_are_not_launched() -> None:
+    """40 chains of three elementwise kernels of 5 us behind launches of 10: the host spares two of three ops."""
+    built, shape = Builder(), {"Input Dims": [[1024, 1024]], "Input type": ["float"], "Concrete Inputs": [""]}
+    for i in range(120):
+        built.op("aten::relu", 10 * i, 10, **shape).launch(10 * i + 5, "void at::native::relu", 10 * i + 10, 9)
+    applied = what_if(built.trace(), apply=("unfused_elementwise",))
+    assert applied.after.step_us < 0.5 * applied.before.step_us
 
 
 def test_figures_are_those_of_the_steps_asked_for() -> None:

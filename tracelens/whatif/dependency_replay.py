@@ -56,7 +56,8 @@ class Changes:
 
     ``host``: what the host's own time is multiplied with; ``without``: spans of threads (lane, start, end) that fall
     away. ``detached``: events that nothing on another stream or behind them on theirs waits for. ``together``: kernels
-    are launched as graphs, one for each stretch between synchronizations.
+    are launched as graphs, one for each stretch between synchronizations. ``sooner``: how much of the delay before each
+    device event that nothing recorded explains falls away, in ns.
     """
 
     length: Floats
@@ -65,6 +66,7 @@ class Changes:
     host: float = 1.0
     without: tuple[Ints, Ints, Ints] | None = None
     together: bool = False
+    sooner: Ints | None = None
 
 
 class DependencyReplay:
@@ -169,6 +171,8 @@ class DependencyReplay:
         kept = ~((self._kind == KINDS.index(RETURN)) & gone[self._target])
         beyond = np.where(gone, 0, self._beyond) if delays else np.zeros_like(self._beyond)
         beyond[:n][changes.removed] = 0
+        if changes.sooner is not None:
+            beyond[:n] = np.maximum(beyond[:n] - changes.sooner, 0)
         length = self._lengths(changes)
         if changes.together:
             beyond[:n][~np.isin(np.arange(n), self._target[self._kind == KINDS.index(STREAM_WAIT)])] = 0

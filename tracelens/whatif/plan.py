@@ -25,8 +25,9 @@ class Plan:
     factor's logarithm. ``models``, ``computed_in``: of each reading of the trace, as they are to be; ``amount``: how
     many times the work of its model a reading does; ``more_us``: what a call of it takes beside. ``recorded_on`` and
     ``system``: what the trace ran on, and what it is to run on. ``host``: what host time is multiplied with. ``gone``:
-    rows of host events that fall away; ``saved``: spans of threads (lane, start, end in ns) that do. ``notes``: what
-    was assumed, for people.
+    rows of host events that fall away; ``saved``: spans of threads (lane, start, end in ns) that do; ``sooner``: how
+    much (ns) of the delay before each device event that nothing recorded explains does. ``notes``: what was assumed,
+    for people.
     """
 
     subject: Subject
@@ -41,6 +42,7 @@ class Plan:
     recorded_on: System | None
     amount: Floats
     more_us: Floats
+    sooner: Ints
     host: float = 1.0
     together: bool = False
     saved: list[tuple[int, int, int]] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Plan:
             recorded_on=system,
             amount=np.ones(len(subject.readings)),
             more_us=np.zeros(len(subject.readings)),
+            sooner=np.zeros(events, np.int64),
         )
 
     def multiply(self, events: Bools, by: float | Floats, sigma: float | Floats = 0.0) -> None:
@@ -88,6 +91,7 @@ class Plan:
             host=self.host,
             without=self._spans(),
             together=self.together,
+            sooner=self.sooner[replay.at],
         )
 
     @property

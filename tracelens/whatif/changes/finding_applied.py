@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.analysis.intervals import Ints
 from tracelens.errors import UsageError
 from tracelens.trace.table import DEVICE_KINDS
 from tracelens.whatif.changes import TIME, change
+from tracelens.whatif.dependency_replay import Floats
 from tracelens.whatif.plan import Plan
 from tracelens.whatif.subject import Subject
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 @change("apply", TIME)
 def finding_applied(plan: Plan, wanted: tuple[str, ...]) -> None:
     """Findings by id, kind or key: their device events become shorter by what is claimed of each, and the host spends
-    that much less in idle time that waits for it.
+    that much less in idle time that waits for it, or the event that was late comes that much sooner.
 
     UsageError for a finding that the report of the trace does not have.
     """
@@ -56,15 +58,33 @@ def _apply(plan: Plan, seen: Observed, claimed: Claimed) -> None:
     is_event = claimed.part < seen.time.events
     rows, gain = seen.activity.rows[claimed.part[is_event]], claimed.gain_ns[is_event]
     at = np.searchsorted(plan.subject.activity.rows, rows)
-    plan.factor[at] *= 1 - gain / np.maximum(plan.subject.activity.duration[at], 1)
+    share = gain / np.maximum(plan.subject.activity.duration[at], 1)
+    plan.factor[at] *= 1 - share
+    if claimed.spares_launches:
+        _spare_launches(plan, at, share)
     table, parts = plan.subject.table, claimed.part[~is_event] - seen.time.events
     late = seen.idle.row[parts]
     launch = np.where(late >= 0, plan.subject.tree.launch[late], -1)
     is_device = (late >= 0) & table.is_of(DEVICE_KINDS)[late]
     row = np.where(is_device, launch, late)
     start, end = seen.idle.start[parts], seen.idle.start[parts] + np.rint(claimed.gain_ns[~is_event]).astype(np.int64)
+    waiting = np.searchsorted(plan.subject.activity.rows, late[is_device])
+    np.add.at(plan.sooner, waiting, (end - start)[is_device])
     known = (row >= 0) & (end > start)
     plan.saved += zip(table.lane[row[known]].tolist(), start[known].tolist(), end[known].tolist(), strict=True)
+
+
+def _spare_launches(plan: Plan, events: Ints, share: Floats) -> None:
+    """The ops that launch ``events`` take less of the host's time, by the ``share`` of their kernels that goes."""
+    plan.removed[events[share >= 1]] = True
+    op, table = plan.subject.activity.op, plan.subject.table
+    kernels, gone = np.zeros(len(table)), np.zeros(len(table))
+    np.add.at(kernels, op[op >= 0], 1)
+    linked = op[events] >= 0
+    np.add.at(gone, op[events[linked]], share[linked])
+    rows = np.flatnonzero(gone)
+    end = table.start_ns[rows] + np.rint(table.duration_ns[rows] * gone[rows] / kernels[rows]).astype(np.int64)
+    plan.saved += zip(table.lane[rows].tolist(), table.start_ns[rows].tolist(), end.tolist(), strict=True)
 
 
 def _said(finding: Finding) -> str:
