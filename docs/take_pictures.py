@@ -9,15 +9,25 @@ import tempfile
 from pathlib import Path
 
 import tracelens as tl
+from tracelens.cli import main as command
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
-TRACE = ROOT / "example_traces" / "moe_ep8" / "rank0.json.gz"
+RANKS = ROOT / "example_traces" / "moe_ep8"
 #: Name -> (first section shown, width, height), in CSS pixels.
 SHOTS = {
     "report_page": ("verdict", 1200, 1130), "report_ops": ("section-ops", 1200, 620),
     "report_timeline": ("timeline", 1200, 640), "report_drill": ("drill", 1200, 560),
 }  # fmt: skip
+#: Of each other kind of page, the command that writes it and the picture's height.
+PAGES = {
+    "compare": (f"compare {RANKS}/rank0.json.gz {RANKS}/rank3.json.gz", 900),
+    "collectives": (f"collectives {RANKS}", 1000),
+    "project": ("project --model llama3-70b --cluster dgx-h100 --gpus 64 --tp 8 --pp 4", 1180),
+    "search": ("search --model llama3-8b --cluster dgx-h100 --gpus 8..32 --global-batch 128", 1140),
+    "serve": ("serve --model llama3-8b --device h100 --rate 4 --requests 100", 1650),
+    "route": ("route --cluster dgx-h100 --ranks 16", 900),
+}
 
 
 def main() -> int:
@@ -27,22 +37,29 @@ def main() -> int:
         return 1
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        page = tl.report(tl.load(TRACE)).to_html(Path(folder) / "report.html").read_text(encoding="utf-8")
+        report = tl.report(tl.load(RANKS / "rank0.json.gz")).to_html(Path(folder) / "report.html")
+        page = report.read_text(encoding="utf-8")
         for name, (section, width, height) in SHOTS.items():
             shown = Path(folder) / f"{name}.html"
             # The first section in the picture stands at its top; the page itself forbids foreign styles
             first = page.index(f'<section id="{section}"')
             start = page.index("<section ")
             shown.write_text(page[:start] + page[first:], encoding="utf-8")
-            target = PICTURES / f"{name}.png"
-            subprocess.run(
-                [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                 "--force-device-scale-factor=1", "--virtual-time-budget=4000",
-                 f"--window-size={width},{height}", f"--screenshot={target}",
-                 shown.as_uri()],
-                check=True, capture_output=True,
-            )  # fmt: skip
+            _shoot(browser, shown, PICTURES / f"{name}.png", width, height)
+        for name, (words, height) in PAGES.items():
+            shown = Path(folder) / f"{name}.html"
+            command([*words.split(), "-o", str(shown)])
+            _shoot(browser, shown, PICTURES / f"{name}.png", 1200, height)
     return 0
+
+
+def _shoot(browser: str, page: Path, target: Path, width: int, height: int) -> None:
+    subprocess.run(
+        [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+         "--force-device-scale-factor=1", "--virtual-time-budget=4000",
+         f"--window-size={width},{height}", f"--screenshot={target}", page.as_uri()],
+        check=True, capture_output=True,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

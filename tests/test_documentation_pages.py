@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from docs.take_pictures import PAGES as PICTURED
+from docs.take_pictures import SHOTS
 from tracelens import errors
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.cli import FAILED, INTERRUPTED, TERMINATED, compare, main, report, verbs
@@ -42,6 +44,32 @@ def test_the_recording_page_is_python() -> None:
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (DOCS / page).read_text(encoding="utf-8")):
         assert (DOCS / target).exists(), target
+
+
+def test_the_site_leads_to_every_page() -> None:
+    text = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
+    assert sorted(re.findall(r"[\w/]+\.md", text)) == PAGES
+
+
+def test_every_picture_is_shown_and_there() -> None:
+    named = {
+        name for page in PAGES for name in re.findall(r"\(pictures/(\w+\.png)\)", (DOCS / page).read_text("utf-8"))
+    }
+    named |= set(re.findall(r"docs/pictures/(\w+\.png)", (DOCS.parent / "README.md").read_text("utf-8")))
+    assert (
+        {path.name for path in (DOCS / "pictures").glob("*.png")}
+        == named
+        == {*map("{}.png".format, (*SHOTS, *PICTURED))}
+    )
+
+
+def test_what_became_of_each_point_is_held_by_a_test_that_exists() -> None:
+    rows = re.findall(r"^\| (\d+) .*\| ([^|]+) \|$", (DOCS / "looks.md").read_text("utf-8"), re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 21))
+    tests = {path.stem for path in (DOCS.parent / "tests").rglob("*.py")} | {"readable_names"}
+    for _, held in rows:
+        for name in re.findall(r"`([\w/]+)`", held):
+            assert name in tests or (DOCS.parent / name).is_dir(), name
 
 
 def test_the_command_page_names_every_command_and_every_option_of_report() -> None:
