@@ -229,7 +229,7 @@ def test_calibration_finds_the_constants_that_made_a_run(tmp_path, cost_of):
         arrivals=Arrivals(rate=12.0),
         input=Lengths(mean=256),
         output=Lengths.parse("uniform:60:0.8"),
-        count=40,
+        count=24,
     )
     requests = workload.generate()
     log = simulate(cost.deployment, requests, Options(levels=("low",)), cost=cost).log
@@ -247,7 +247,7 @@ def test_calibration_finds_the_constants_that_made_a_run(tmp_path, cost_of):
     plain = cost_of(engine=Engine()).deployment
     fitted = calibrate(plain, path)
     errors = compare(
-        Deployment(model=plain.model, system=plain.system, engine=fitted), read_requests(path), slice(20, 40)
+        Deployment(model=plain.model, system=plain.system, engine=fitted), read_requests(path), slice(12, 24)
     )
     assert abs(errors.tpot_mean) < 3
     assert abs(errors.e2e_p50) < 3
@@ -268,7 +268,7 @@ def test_a_report_calibrates_host_time_and_efficiency(repository, cost_of, tmp_p
 def test_a_written_timeline_reads_back_with_the_simulated_times(parallelism, tmp_path, cost_of):
     cost = cost_of("qwen3-0.6b", parallelism=parallelism, engine=Engine(step_us=100.0))
     requests = Workload(
-        arrivals=Arrivals(rate=50.0), input=Lengths(mean=64), output=Lengths(mean=4), count=3
+        arrivals=Arrivals(rate=50.0), input=Lengths(mean=64), output=Lengths(mean=3), count=2
     ).generate()
     timeline, steps = Timeline(cost), []
 
