@@ -14,8 +14,8 @@ Ints = npt.NDArray[np.integer]
 Bools = npt.NDArray[np.bool_]
 Lanes = npt.NDArray[np.int32]
 
-#: Flow categories from a launch to its device event; the second is how older files spell the first.
-LAUNCH_FLOWS = frozenset({"ac2g", "async_cpu_to_gpu"})
+#: Flow categories from a launch to its device event: Kineto's, as older files spell it, and Ascend's two.
+LAUNCH_FLOWS = frozenset({"ac2g", "async_cpu_to_gpu", "HostToDevice", "async_npu"})
 FORWARD_BACKWARD_FLOWS = frozenset({"fwdbwd"})
 #: The autograd engine wraps each node it runs in an op of this name.
 ENGINE_PREFIX = "autograd::engine::evaluate_function"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tracelens.errors import InputError
 from tracelens.trace.reading import formats, other_formats
+from tracelens.trace.reading.chrome.ascend import is_ascend, with_categories
 from tracelens.trace.reading.chrome.event_list import PIECE_BYTES, EventList, Progress
 from tracelens.trace.reading.memory_limit import MemoryLimit, give_back_freed
 from tracelens.trace.reading.source import Source
@@ -47,6 +48,7 @@ def _other_format(source: Source) -> str | None:
 
 def _events(source: Source) -> TraceTable:
     """Kineto's JSON, whatever its damage: what no other reader claims is read as such, or refused in its words."""
-    return EventList(
+    table = EventList(
         source.stream, source.name, start=source.start, piece_bytes=source.piece_bytes, progress=source.progress
     ).table()
+    return with_categories(table) if is_ascend(table) else table

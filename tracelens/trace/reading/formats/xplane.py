@@ -128,8 +128,8 @@ class _Plane:
         if not len(found.start_ns):
             return
         streams = [int(match[1]) if (match := _STREAM.match(line.name)) else 0 for line in lines]
-        for stream, line in zip(streams, lines, strict=True):
-            rows.thread_names[device, stream] = line.name
+        for number, line in zip(streams, lines, strict=True):
+            rows.thread_names[device, number] = line.name
         stream = np.array(streams, np.int64)[found.line]
         lane = np.array(rows.lanes.of([(device, each) for each in streams]), np.int64)[found.line]
         name, correlation, texts = (
@@ -142,8 +142,8 @@ class _Plane:
             found.name,
             lambda code: categories.setdefault(_device_category(self.events.get(code, "")), len(categories)),
         )
-        for category, number in categories.items():
-            here = of_event == number
+        for category, code in categories.items():
+            here = of_event == code
             details = [texts[i] for i in np.flatnonzero(here).tolist()]
             rows.add(
                 category,
@@ -184,8 +184,8 @@ class _Plane:
             name=rows.name_codes(ops[i] for i in np.flatnonzero(launched).tolist()),
             lane=lane[launched],
         )
-        for category, number in categories.items():
-            here = of_event == number
+        for category, code in categories.items():
+            here = of_event == code
             columns = {"name": name[here], "lane": lane[here], "correlation": correlation[here]}
             rows.add(category, start_ns=found.start_ns[here], end_ns=found.end_ns[here], **columns)
 
