@@ -28,13 +28,13 @@ MOST_GROWTH = 1.1
 
 _LOAD = """
 import json, sys, time
-from tracelens.analysis.trace import load
+from tracelens.analysis.loaded_trace import load
 def cost(path):
     wall, cpu = time.perf_counter(), time.process_time()
     load(path)
     return time.perf_counter() - wall, time.process_time() - cpu
 def main():
-    from tracelens.analysis.ranks.files import find_traces
+    from tracelens.analysis.ranks.rank_files import find_traces
     from tracelens.executors import open_executor
     jobs = int(sys.argv[2])
     with open_executor("processes", jobs=jobs) as executor:
@@ -47,7 +47,7 @@ _COMPARE = """
 import json, re, resource, sys, time
 def main():
     # Workers import this file too, and in the command they do not import what only the parent needs
-    from tracelens.analysis.ranks.files import find_traces
+    from tracelens.analysis.ranks.rank_files import find_traces
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
     from tracelens.executors import open_executor
     w, c = time.perf_counter(), time.process_time()

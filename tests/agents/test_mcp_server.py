@@ -18,6 +18,8 @@ from mcp.client.stdio import stdio_client
 
 import tracelens as tl
 from tracelens.agents.answer_pages import CHARACTERS_PER_TOKEN, NOTICE
+from tracelens.agents.mcp_server import answered
+from tracelens.agents.roots import Roots
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ranks"))
@@ -59,6 +61,9 @@ def folder(tmp_path_factory) -> Path:
     small_traces.write(root / "hostile.json", op=HOSTILE, kernel=HOSTILE)
     small_traces.write(base / "outside" / "secret.json")
     (root / "link.json").symlink_to(base / "outside" / "secret.json")
+    (root / "special").mkdir()
+    (root / "special" / "circle").symlink_to(root / "special" / "circle")
+    os.mkfifo(root / "special" / "pipe.json")
     (root / "linked").mkdir()
     (root / "linked" / "rank0.json").symlink_to(base / "outside" / "secret.json")
     return root
@@ -146,6 +151,77 @@ def test_what_leads_out_of_the_roots_or_writes_is_refused(client, folder, argume
     assert failed
     assert text.startswith('error: "')
     assert "secret" not in text or "refused" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"trace": "file:///etc/passwd"},
+        {"trace": "http://localhost/a.json"},
+        {"trace": "\\\\host\\share\\a.json"},
+        {"trace": "//host/share/a.json"},
+        {"trace": "C:/Windows/a.json"},
+        {"trace": "x" * 5000},
+        {"trace": "x" * 300},
+        {"trace": "a\0b"},
+        {"trace": "half a character \ud800"},
+        {"trace": ""},
+        {"trace": "special/circle"},
+        {"trace": "special/pipe.json"},
+        {"trace": "special"},
+        {"trace": None},
+        {"trace": {"a": 1}},
+        {},
+        {"trace": "job/rank0.json", "model": "x" * 5000},
+        {"trace": "job/rank0.json", "model": "a/../b"},
+        {"trace": "job/rank0.json", "batch": "many"},
+        {"trace": "job/rank0.json", "batch": True},
+        {"trace": "job/rank0.json", "batch": 10**30},
+        {"trace": "job/rank0.json", "cpu": "yes"},
+        {"trace": "job/rank0.json", "cursor": 7},
+        {"trace": "job/rank0.json", "cursor": ["0"]},
+        {"trace": "job/rank0.json", "max_tokens": "all"},
+        {"trace": "job/rank0.json", "max_tokens": None},
+        {"trace": "job/rank0.json", "max_tokens": True},
+        {"trace": "job/rank0.json", "max_tokens": float("nan")},
+    ],
+    ids=lambda arguments: repr(arguments)[:40].encode("ascii", "replace").decode(),
+)
+def test_arguments_that_no_one_should_give_are_refused_in_a_sentence(folder, arguments):
+    text, failed = answered("report", arguments, Roots.of([folder]))
+    assert failed
+    assert text.startswith('error: "')
+    assert text.isascii()
+    assert len(text) < 2100
+    assert "a defect" not in text
+    assert "/etc/passwd" not in text or "refused" in text
+
+
+def test_numbers_and_single_values_are_taken_as_what_they_stand_for(folder):
+    roots = Roots.of([folder])
+    exact = {**MODEL, "gpus": "8", "global_batch": 8, "top": 1}
+    assert answered("search", {**exact, "gpus": 8, "global_batch": 8.0}, roots) == answered("search", exact, roots)
+    scaled = {"trace": "job/rank0.json", "scale": "aten::mm=0.5"}
+    assert answered("whatif", scaled, roots) == answered("whatif", {**scaled, "scale": ["aten::mm=0.5"]}, roots)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("estimate", {"what": "gem", "m": 8}, "did you mean gemm"),
+        ("estimate", {"what": "gemm", "m": 8, "n": 8, "device": "h100-sxm"}, "k"),
+        ("project", {"model": "llama3-8", "cluster": "dgx-h100"}, "did you mean llama3-8b"),
+        ("project", {"model": "llama3-8b", "cluster": "dgx-h100", "nodes": 1, "tp": 7}, "tp"),
+        ("search", {"model": "llama3-8b", "cluster": "dgx-h10", "gpus": "8", "global_batch": 8}, "did you mean"),
+        ("serve", {"model": "llama3-8b", "cluster": "h100-sxm", "rate": -1}, "rate"),
+        ("nothing", {}, "known: collectives"),
+    ],
+)
+def test_what_does_not_fit_is_said_with_what_would(folder, tool, arguments, said):
+    text, failed = answered(tool, arguments, Roots.of([folder]))
+    assert failed
+    assert said in text
+    assert "a defect" not in text
 
 
 def test_a_folder_with_a_link_out_of_the_roots_is_refused(client):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +15,16 @@ _NEVER = {
     "csv", "extension", "extensions", "executor", "find_max_goodput", "format", "help", "jobs", "list", "max_memory",
     "open", "check", "scenarios", "sweep", "anchor", "traced", "trace_ranks", "baselines", "profile", "brief",
 }  # fmt: skip
-_INTEGERS, _NUMBERS = {"int", "positive", "whole"}, {"float", "above_zero"}
+_INTEGERS, _NUMBERS = {"int", "integer", "positive", "whole"}, {"float", "above_zero"}
+
+#: Of numbers, and of characters of a text.
+_LARGEST, _LONGEST = 10**15, 2000
+_KINDS = {
+    "boolean": "true or false",
+    "integer": f"a whole number up to {_LARGEST:.0e}",
+    "number": f"a number up to {_LARGEST:.0e}",
+    "string": f"a text of at most {_LONGEST} characters",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,6 +59,46 @@ def properties(parser: argparse.ArgumentParser, paths: Collection[str]) -> dict[
 def required(parser: argparse.ArgumentParser, offered: Collection[str]) -> list[str]:
     """Names of the options that must be given."""
     return [action.dest for action in parser._actions if action.dest in offered and action.required]
+
+
+def checked(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """``arguments`` as ``schema`` (of a tool) types them; UsageError for one that it does not know or of another type.
+
+    A number stands for its text and one value for a list of it; integers may be written as 8.0.
+    """
+    known = schema["properties"]
+    for name in (*arguments, *schema.get("required", ())):
+        if name not in known:
+            raise UsageError.unknown("argument", str(name)[:80], known)
+        if name not in arguments:
+            raise UsageError(f"the argument {name} is missing: {known[name].get('description', 'it must be given')}")
+    return {name: _checked(name, known[name], value) for name, value in arguments.items()}
+
+
+def _checked(name: str, schema: Mapping[str, Any], value: Any) -> Any:
+    kind = schema["type"]
+    if kind == "array":
+        return [_checked(name, schema["items"], each) for each in (value if isinstance(value, list) else [value])]
+    if not _FITS[kind](value):
+        raise UsageError(f"{name} must be {_KINDS[kind]}, not {str(value)[:80]!r}")
+    return int(value) if kind == "integer" else str(value) if kind == "string" else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
+
+
+def _is_text(value: Any) -> bool:
+    # Half a character (a lone surrogate) is none: nothing could print it
+    return isinstance(value, str) and len(value) <= _LONGEST and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    "boolean": lambda value: isinstance(value, bool),
+    "number": _is_number,
+    "integer": lambda value: _is_number(value) and value == int(value),
+    "string": lambda value: _is_number(value) or _is_text(value),
+}
 
 
 def words(parser: argparse.ArgumentParser, arguments: Mapping[str, Any]) -> list[str]:

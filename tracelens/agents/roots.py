@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from tracelens.errors import InputError, UsageError
 
 #: Entries below the roots that are looked at.
 _MOST_FILES = 10_000
+#: What no path has: addresses, backslashes (of Windows and its shares), a home folder, a zero, half a character.
+_NO_PATH = re.compile(r"^~|^//|[a-zA-Z]:[/\\]|^file:|\\|[\0\ud800-\udfff]")
+_LONGEST = 1000
 _TRACE_ENDINGS = (".json", ".json.gz", ".pt.trace.json", ".toml")
 
 
@@ -33,17 +37,20 @@ class Roots:
         UsageError where it, or a file in it, is not below a root; InputError where there is none.
         """
         given = Path(text)
-        if "\0" in text or ".." in given.parts or text.startswith("~"):
+        if not text or _NO_PATH.search(text) or ".." in given.parts or len(text) > _LONGEST:
             raise UsageError(f"{text[:80]!r} is refused: give a path below the served folders")
-        for folder in self.folders:
-            found = folder / given  # an absolute path stands for itself
-            if found.exists():
-                self._refuse_outside(found, text)
-                return found.resolve()
-            if found.is_symlink():
-                self._refuse_outside(found, text)
-        if given.is_absolute():
-            self._refuse_outside(given, text)
+        try:
+            for folder in self.folders:
+                found = folder / given  # an absolute path stands for itself
+                if found.exists():
+                    self._refuse_outside(found, text)
+                    return found.resolve()
+                if found.is_symlink():
+                    self._refuse_outside(found, text)
+            if given.is_absolute():
+                self._refuse_outside(given, text)
+        except (OSError, RuntimeError, ValueError):  # RuntimeError: links in a circle
+            raise UsageError(f"{text[:80]!r} is refused: it is no file or folder that can be read") from None
         raise InputError(f"there is no {text[:80]!r} below the served folders; the tool files lists what there is")
 
     def _refuse_outside(self, path: Path, text: str) -> None:
@@ -51,6 +58,8 @@ class Roots:
         inside = [resolved, *(entry.resolve() for entry in resolved.rglob("*"))] if resolved.is_dir() else [resolved]
         if not all(any(entry.is_relative_to(folder) for folder in self.folders) for entry in inside):
             raise UsageError(f"{text[:80]!r} is refused: it leads out of the served folders")
+        if not all(entry.is_file() or entry.is_dir() for entry in inside if entry.exists()):
+            raise UsageError(f"{text[:80]!r} is refused: it is, or holds, something other than files and folders")
 
     def files(self) -> Iterator[dict[str, object]]:
         """Files that may be traces, by path relative to their root, with their size."""

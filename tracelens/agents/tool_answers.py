@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.agents.answer_pages import BUDGET, page
-from tracelens.agents.option_schemas import parser_of, properties, required, words
+from tracelens.agents.option_schemas import checked, parser_of, properties, required, words
 from tracelens.agents.roots import Roots
 from tracelens.cli import verb_module
 from tracelens.errors import UsageError
@@ -64,9 +64,7 @@ class Tool:
     def ask(self, arguments: Mapping[str, Any], roots: Roots) -> str:
         """A page of the answer; UsageError or InputError in one sentence."""
         offered = self._offered()
-        unknown = set(arguments) - set(offered) - set(self.more) - {"cursor", "max_tokens"}
-        if unknown:
-            raise UsageError.unknown("argument", min(unknown), [*offered, *self.more])
+        arguments = checked(self.schema(), arguments)
         given = {name: self._confined(name, value, roots) for name, value in arguments.items() if name in offered}
         own = {name: arguments[name] for name in self.more if name in arguments}
         line = words(parser_of(self.verb), given)
