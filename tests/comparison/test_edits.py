@@ -6,6 +6,7 @@ import os
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.comparison import edits
 from tests.comparison.edits import Original, calls_that, original, read_again
 from tests.conftest import TRACES, device_traces
+from tracelens.analysis.intervals import covered_ns, overlapping
 from tracelens.comparison.alignment.work_roles import STREAMING, call_role
 from tracelens.comparison.causes import ADDED, CLOCK, EVERYTHING, FUSED, KERNEL, REMOVED, REPLACED, SPEED, WORK
 from tracelens.comparison.compare import compare_sides
@@ -65,12 +67,11 @@ def speaks_of(row: ComparedRow, call: Call) -> bool:
 
 def is_alone(before: Original, call: Call) -> bool:
     """Whether nothing else runs at the same time as a call, so that its kernel time is its part of the step."""
-    one = before.one
-    units = [n for n, each in enumerate(one.call.tolist()) if one.calls[each] == call]
-    exclusive = sum(
-        int(ns) for unit, ns in zip(one.piece_unit.tolist(), one.piece_ns.tolist(), strict=True) if unit in set(units)
-    )
-    return exclusive == sum(int(one.kernel_ns[unit]) for unit in units)
+    rows, table = before.events_of(call), before.trace.table
+    others = np.setdiff1d(before.rows, rows)
+    start, end = table.start_ns[rows], table.ends_ns(rows)
+    shared = covered_ns(start, end, table.start_ns[others], table.ends_ns(others))
+    return not shared.any() and not overlapping(start, end).any()
 
 
 @given(data=st.data())
