@@ -208,3 +208,12 @@ def test_a_calibrated_file_stands_in_the_node_of_the_device_that_it_is_based_on(
     file.write_text('based_on = "h100-sxm"\n' + (FOLDER / "h100-sxm.toml").read_text())
     system = System.load(str(file))
     assert (system.device.name, system.cluster.name) == ("mine", System.load("h100-sxm").cluster.name)
+
+
+@pytest.mark.parametrize("name", ["b300", "gb300"])
+@pytest.mark.parametrize("kernels", ["normal", "low_latency"])
+def test_exchanges_of_a_device_without_a_published_count_of_units_are_answered_as_its_sisters(name, kernels):
+    model = Exchanges(phase="combine", tokens=128.0, hidden=7168.0, topk=8.0, experts=256.0, nodes=1.0)
+    assert System.load(name).device.compute_units is None
+    sister = {"b300": "b200", "gb300": "gb200"}[name]
+    assert exchange_us(model, kernels, System.load(name)) == exchange_us(model, kernels, System.load(sister))

@@ -8,7 +8,7 @@ import pytest
 
 import tracelens as tl
 from tracelens.backends.kernels import kernel_table, kernel_tables
-from tracelens.backends.kernels.base import Costs, Rates, combined_us
+from tracelens.backends.kernels.base import Costs, Rates, combined_us, missed_us
 from tracelens.backends.kernels.kernel_columns import KernelColumns
 from tracelens.backends.kernels.kernel_constants import fitted
 from tracelens.calibration.norm_fit import Calls, slopes
@@ -94,6 +94,29 @@ def test_no_kernel_gets_faster_when_a_size_grows(name):
             batch = columns(name, sizes, dict(row.case))
             time = batch.time_us(row, rates)
             assert (np.diff(time) >= -1e-9 * time[:-1]).all(), (row.label, grown)
+
+
+@pytest.mark.parametrize("name", sorted(kernel_tables()))
+def test_a_slightly_larger_call_takes_slightly_longer(name):
+    """No border (a cache that is full, sparse instead of dense, a unit that is shared) is a jump of over 25 %.
+
+    What a cost jumps by itself counts for itself: a further tile or wave, the first bytes that L2 does not hold.
+    """
+    table = kernel_table(name)
+    assert table is not None
+    for row in fitted(name)[::5]:
+        rates = Rates.of(HardwareSpec.load(row.device))
+        assert rates is not None
+        for grown in [each for each in table.sizes if each not in DIVIDES]:
+            sizes = sizes_of(name, 129)
+            sizes[grown] = np.round(sizes[grown] * 2 ** np.linspace(0, 4, 129))
+            time = columns(name, sizes, dict(row.case)).time_us(row, rates)
+            least = table.least_us(table.work(sizes, dict(row.case)), rates)
+            costs = table.costs(sizes, rates, dict(row.case))
+            grows = np.max([us[1:] / us[:-1] for us in (*costs.us.values(), least) if (us > 0).all()], axis=0)
+            missed = missed_us(costs, rates, row.constants) if "hbm" in row.constants else 0 * time
+            allowed = 1.25 * np.maximum(grows, 1) * time[:-1] + np.diff(missed)
+            assert (time[1:] <= allowed).all(), (row.label, grown)
 
 
 @pytest.mark.parametrize("name", sorted(kernel_tables()))

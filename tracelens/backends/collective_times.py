@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.kernels.base import Rates
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.groups import Group
@@ -154,24 +155,30 @@ def exchange_links(system: System, ranks: float) -> Fabric:
 
 
 def fabric(system: System, library: str = DEEPEP) -> Fabric:
-    """The links that a library's kernels use, DeepEP's unless named. UsageError where no measurement carries over."""
-    topology, units = _topology(system), system.device.compute_units
-    if not _runs(system, library) or units is None or topology.ranks_per_node is None:
+    """The links that a library's kernels use, DeepEP's unless named. UsageError where no measurement carries over.
+
+    Where nobody published a device's count of units (GB300), that of the device which it is like counts.
+    """
+    topology, rates = _topology(system), Rates.of(system.device)
+    if not _names(system, library) or rates is None or topology.ranks_per_node is None:
         raise UsageError(f"no DeepEP measurement applies to {system.cluster.name if system.cluster else 'this system'}")
     node, network = topology.tiers[:2]
     return Fabric(
         link_gb_s=node.link.rates.peak_gb_s,
         nic_gb_s=network.link.rates.peak_gb_s * network.cards / topology.ranks_per_node,
         ranks_per_node=topology.ranks_per_node,
-        compute_units=units,
+        compute_units=int(rates.units),
         library=library,
     )
 
 
 def _runs(system: System, library: str = DEEPEP) -> bool:
-    """Whether it is known to, and has the count of units that its kernels are priced by."""
-    known = system.cluster is not None and system.cluster.ep_library == library
-    return known and system.device.compute_units is not None
+    """Whether it is known to, and has a published count of the units that its kernels are priced by."""
+    return _names(system, library) and system.device.compute_units is not None
+
+
+def _names(system: System, library: str) -> bool:
+    return system.cluster is not None and system.cluster.ep_library == library
 
 
 def _exchange(model: EPComm, system: System) -> Exchanges | None:

@@ -108,9 +108,9 @@ def slopes(calls: Calls, constants: Mapping[str, float], us: Floats) -> Floats:
         if name == "launch_us":
             return zero + constants[name]
         if name == "host_us":
-            return outer * constants[name] ** power
+            return np.asarray(outer * constants[name] ** power)
         if name in terms:
-            return outer * total ** (power / inner - 1) * terms[name]
+            return np.asarray(outer * total ** (power / inner - 1) * terms[name])
         if name in costs.after:
             return constants[name] * costs.us[name]
         moved = combined_us(costs, calls.rates, {**constants, name: constants[name] * np.exp(_DESCENT.step)})
