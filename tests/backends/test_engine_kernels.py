@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +13,9 @@ from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.base import Costs, Rates, combined_us, missed_us
 from tracelens.backends.kernels.kernel_columns import KernelColumns
 from tracelens.backends.kernels.kernel_constants import fitted
+from tracelens.backends.system import System
+from tracelens.backends.tile import Tile
+from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.calibration.norm_fit import Calls, slopes
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
@@ -113,10 +118,16 @@ def test_a_slightly_larger_call_takes_slightly_longer(name):
             time = columns(name, sizes, dict(row.case)).time_us(row, rates)
             least = table.least_us(table.work(sizes, dict(row.case)), rates)
             costs = table.costs(sizes, rates, dict(row.case))
-            grows = np.max([us[1:] / us[:-1] for us in (*costs.us.values(), least) if (us > 0).all()], axis=0)
-            missed = missed_us(costs, rates, row.constants) if "hbm" in row.constants else 0 * time
-            allowed = 1.25 * np.maximum(grows, 1) * time[:-1] + np.diff(missed)
-            assert (time[1:] <= allowed).all(), (row.label, grown)
+            grows = np.max([us[1:] / us[:-1] for us in costs.us.values() if (us > 0).all()], axis=0)
+            begins = missed_us(costs, rates, row.constants) if "hbm" in row.constants else 0 * time
+            begins = (
+                begins
+                + least
+                + sum(row.constants.get(each, 0) * us for each, us in costs.us.items() if not (us > 0).all())
+            )
+            allowed = 1.25 * np.maximum(grows, 1) * time[:-1] + np.diff(begins)
+            at = int((time[1:] / allowed).argmax())
+            assert time[at + 1] <= allowed[at], (row.label, grown, sizes[grown][at : at + 2], time[at : at + 2])
 
 
 @pytest.mark.parametrize("name", sorted(kernel_tables()))
@@ -183,3 +194,24 @@ def test_rows_of_all_measured_tables_have_an_estimate(name, shared_data):
     found = tl.estimate(name, table.drop(columns="latency_ms"))
     assert found["time_us"].notna().all()
     assert (found["backend"] == "tile").all()
+
+
+@pytest.mark.parametrize("device", ["mi350x", "mi355x"])
+@pytest.mark.parametrize("precision", ["fp8", "fp8_block", "nvfp4"])
+def test_narrow_products_of_amd_take_what_its_tuned_kernels_take(device, precision):
+    system = System.load(device)
+    narrow = GEMMColumns.of(precision, *(np.full(1, 8192.0) for _ in range(3)))
+    table = kernel_table("gemm-aiter")
+    assert table is not None
+    names = {"fp8": "fp8_rowwise", "fp8_block": "fp8_block", "nvfp4": "mxfp4"}
+    tuned = KernelColumns(
+        precision="bf16", table=table, case=(("gemm_dtype", names[precision]),),
+        sizes={"m": narrow.m, "n": narrow.n, "k": narrow.k, "batch": narrow.b},
+    )  # fmt: skip
+    found = Tile().estimate_batch(narrow, system)
+    assert found.time_us == Tile().estimate_batch(tuned, system).time_us
+    assert found.backend == ("tile",)
+    assert found.time_us > 1.4 * found.peak_us
+    # MI300X has no FP4 units, and nobody tuned other vendors' products
+    assert Tile().estimate_batch(replace(narrow, precision="nvfp4"), System.load("mi300x")).backend == (None,)
+    assert Tile().estimate_batch(narrow, System.load("l4")).backend == (None,)

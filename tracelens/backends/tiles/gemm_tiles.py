@@ -21,6 +21,8 @@ from tracelens.backends.column_batch import (
     Priced,
     pricer,
 )
+from tracelens.backends.kernels.kernel_columns import KernelColumns
+from tracelens.backends.kernels.tuned_products import GEMM_AITER
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
@@ -73,6 +75,9 @@ KERNELS: dict[str, Kernel] = {
     "cutlass": Kernel(tiles=_tiles(*_LARGE)),
     "hipblaslt": Kernel(tiles=_tiles(*_LARGE, (256, 256), (64, 32), (32, 64), (16, 64)), splits=(1, 2, 4, 8)),
 }  # fmt: skip
+
+#: Types of AMD's tuned kernels by precision.
+_TUNED = {"bf16": "bfloat16", "fp8": "fp8_rowwise", "fp8_block": "fp8_block", "nvfp4": "mxfp4"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -150,10 +155,25 @@ class GEMMColumns(ColumnBatch):
                 alone = {**constants.constants, "launch_us": plain.get("launch_us", 0.0)}
                 constants = replace(constants, constants=alone)
         chip, kernel = Chip.of(device, self.precision), None if constants is None else constants.chosen(KERNELS)
-        if constants is None or chip is None or kernel is None:
+        if constants is None:
+            return self._tuned(device)
+        if chip is None or kernel is None:
             return None
         with np.errstate(over="ignore"):
             return _priced(self, chip, constants, kernel)
+
+    def _tuned(self, device: HardwareSpec) -> Priced | None:
+        """By AMD's tuned kernels, where they were measured on the device or its like in this type."""
+        case = {"gemm_dtype": _TUNED.get(self.precision, "")}
+        batch = KernelColumns(
+            precision=self.precision, table=GEMM_AITER, case=tuple(case.items()),
+            sizes={"m": self.m, "n": self.n, "k": self.k, "batch": self.b},
+        )  # fmt: skip
+        measured = {(row.device, row.case["gemm_dtype"]) for row in batch.choices(device)}
+        own = {(name, case["gemm_dtype"]) for name in (device.name, device.based_on, device.calibrated_like)}
+        if not measured <= own or (self.groups > 1).any() or self.b_width is not None:
+            return None
+        return batch.price(device)
 
 
 def calibrated_row(model: Any) -> tuple[str, str] | None:
