@@ -50,9 +50,15 @@ def test_json_is_the_same_for_the_same_seed_and_all_levels(capsys):
 def test_a_sweep_finds_the_rate_with_the_most_goodput(capsys):
     assert main([*BASE, "--sweep", "rate=5..45..20", "--find-max-goodput", "--slo", "ttft=80ms"]) == 0
     out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines()[1:4]] == ["5", "25", "45"]
-    assert "most goodput at rate" in out
+    answer, table = out.split("\n\n")
+    assert [line.split()[0] for line in table.splitlines()[1:4]] == ["5", "25", "45"]
+    assert answer.startswith("most goodput at rate")
     assert ("highest rate of the sweep" in out) == ("most goodput at rate 45" in out)
+
+
+def test_a_sweep_in_which_no_rate_keeps_the_limits_says_so(capsys):
+    assert main([*BASE, "--sweep", "rate=5..15..10", "--find-max-goodput", "--slo", "ttft=1us"]) == 0
+    assert capsys.readouterr().out.startswith("no rate of the sweep keeps the limits\n")
 
 
 def test_an_experiment_file_stands_for_options(capsys, tmp_path):
