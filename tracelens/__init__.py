@@ -128,7 +128,7 @@ class _ReportRoom(ModuleType):
         return self.report(*args, **kwargs)
 
     #: Of ``tl.report?``: that of the function.
-    __doc__ = property(lambda self: self.report.__doc__)  # type: ignore[assignment]
+    __doc__ = property(lambda self: self.report.__doc__)
 
     @property
     def __signature__(self) -> "inspect.Signature":
