@@ -22,6 +22,7 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.page.step_idle import StepIdle
 from tracelens.analysis.reading.catalog import ExtensionFailure
 from tracelens.analysis.reading.graph_replays import GraphLinks
+from tracelens.analysis.reading.known_shapes import KnownShapes
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.context import HostContext, SheetContext
 from tracelens.analysis.sheets.not_recorded import not_shown
@@ -73,6 +74,7 @@ class Analysis:
     failures: tuple[ExtensionFailure, ...] = ()
     executed: ExecutedWork | None = None
     graphs: GraphLinks | None = None
+    known_shapes: KnownShapes | None = None
     missing: tuple[Unanswered, ...] = ()
     whole_calls: tuple[tuple[str, int], ...] = ()
     merged: MergedRanks | None = None
@@ -149,6 +151,7 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         failures=tuple(recording.catalog.failures),
         executed=priced.executed,
         graphs=recording.graphs,
+        known_shapes=recording.known_shapes,
         missing=() if on_demand else not_shown(recording.recorded.table, frames),
         whole_calls=recording.whole_calls,
         merged=recording.merged,

@@ -49,7 +49,8 @@ class Options:
     ``overlap``: ``keep`` or ``clip`` device events of one stream that run into the next. ``cpu``: tables of the CPU ops
     too, and a report at all where there is no GPU work. ``work``: the model that the
     trace's steps run, for its FLOPs utilization. ``capture``: the trace in which the graphs that this one replays were
-    captured. ``rank``: of a file in which several ranks were merged, the one to analyze; None is the first.
+    captured. ``shapes``: a trace of the same program with the shapes that this one lacks.
+    ``rank``: of a file in which several ranks were merged, the one to analyze; None is the first.
     """
 
     device: HardwareSpec | None = None
@@ -63,6 +64,7 @@ class Options:
     clock_mhz: float | None = None
     work: StepWork | None = None
     capture: Trace | None = None
+    shapes: Trace | None = None
     rank: int | None = None
 
 

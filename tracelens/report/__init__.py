@@ -48,7 +48,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         )
     elif (asked.tokens_per_step, asked.batch, asked.sequence, asked.ranks) != (None, None, None, None):
         raise UsageError("--tokens-per-step, --batch, --sequence and --ranks need --model")
-    device, capture = asked.device, asked.capture
+    device = asked.device
     specs = tuple(asked.extensions)
     chosen = Options(
         device=device if isinstance(device, HardwareSpec) or device is None else HardwareSpec.load(device),
@@ -62,10 +62,18 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         backend=asked.backend,
         clock_mhz=asked.gpu_clock_mhz,
         work=work,
-        capture=capture if isinstance(capture, Trace) or capture is None else load(capture),
+        capture=_loaded(asked.capture),
+        shapes=_loaded(asked.shapes),
     )
     analysis = analyze(trace if isinstance(trace, Trace) else load(trace), chosen)
     # Before the page and the workbook are made: 70 MB at 1 GB of JSON.
     give_back_freed()
     sources = [source for extension in analysis.extensions for source in extension.sources]
     return Report(analysis, summarize(analysis), extensions=sources)
+
+
+def _loaded(trace: Trace | str | PathLike[str] | None) -> Trace | None:
+    """A trace beside the one of a report, read if it is a file."""
+    from tracelens.analysis.loaded_trace import Trace, load
+
+    return trace if isinstance(trace, Trace) or trace is None else load(trace)

@@ -87,3 +87,8 @@ class ReportOptions:
         "are matched by their sequence of kernels, then by batch size or grids; unmatched kernels stay by kernel and "
         "are counted",
     )  # fmt: skip
+    shapes: Trace | str | PathLike[str] | None = option(
+        "trace with shapes of the same program, where this one has none", kind=Path, metavar="TRACE",
+        note="a trace of the same program that recorded shapes (torch.profiler, a few steps): its ops and shapes go to "
+        "the kernels of a recording without them, e.g. of Nsight Systems or rocprofv3, by name and sequence",
+    )  # fmt: skip

@@ -11,6 +11,7 @@ from tracelens.analysis.options import Options, active_extensions
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.reading.composite_ops import with_inner_ops
 from tracelens.analysis.reading.graph_replays import GraphLinks, with_captured_ops
+from tracelens.analysis.reading.known_shapes import KnownShapes, with_known_shapes
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
@@ -42,6 +43,7 @@ class Recording:
     recognition: Recognition
     whole_calls: tuple[tuple[str, int], ...] = ()
     graphs: GraphLinks | None = None
+    known_shapes: KnownShapes | None = None
     merged: MergedRanks | None = None
 
     @classmethod
@@ -51,8 +53,10 @@ class Recording:
         table = trace.table
         if not table.has_device_events and not (options.cpu and _cpu_ops(table)):
             raise no_device_events(table)
-        captured = () if options.capture is None else options.capture.table.names
-        extensions = active_extensions((*table.names, *captured), options)
+        beside = [
+            names for other in (options.capture, options.shapes) if other is not None for names in other.table.names
+        ]
+        extensions = active_extensions((*table.names, *beside), options)
         recording = cls(
             recorded=trace,
             trace=trace,
@@ -61,14 +65,19 @@ class Recording:
             recognition=recognized(table, options.device),
             merged=merged,
         )
-        return recording._completed(options.capture) if table.has_device_events else recording
+        return recording._completed(options) if table.has_device_events else recording
 
-    def _completed(self, capture: Trace | None) -> Recording:
-        trace, whole_calls = with_inner_ops(self.trace, self.catalog)
+    def _completed(self, options: Options) -> Recording:
+        trace, known_shapes, capture = self.trace, None, options.capture
+        if options.shapes is not None:
+            trace, known_shapes = with_known_shapes(trace, options.shapes)
+        trace, whole_calls = with_inner_ops(trace, self.catalog)
         graphs = None
         if capture is not None:
             trace, graphs = with_captured_ops(trace, with_inner_ops(capture, self.catalog)[0], self.catalog)
-        return replace(self, trace=trace, whole_calls=tuple(whole_calls.most_common()), graphs=graphs)
+        return replace(
+            self, trace=trace, whole_calls=tuple(whole_calls.most_common()), graphs=graphs, known_shapes=known_shapes
+        )
 
     @property
     def device(self) -> HardwareSpec | None:

@@ -92,6 +92,11 @@ def input_notices(analysis: Analysis) -> list[Notice]:
     merged = _process_notice(analysis)
     notices = [] if merged is None else [merged]
     notices += [Notice(id="damaged_input", count=max(1, losses.damaged_events), text=note) for note in losses.notes]
+    if (known := analysis.known_shapes) is not None:
+        share = percent(known.joined_ns / max(1, known.kernel_ns))
+        kernels = f"{known.joined:,} of {known.kernels:,} kernels without ({share} of their time)"
+        text = f"ops and shapes from {known.source} for {kernels}"
+        notices.append(Notice(id="known_shapes", count=known.joined, text=text))
     if not table.has_shapes:
         text = f"no shapes were recorded: no FLOPs or bytes ({table.recorder.shapes_advice})"
         notices.append(Notice(id="no_shapes", count=1, text=text))
