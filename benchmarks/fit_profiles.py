@@ -79,8 +79,13 @@ class Row:
 
 
 def sampled(row: Mapping[str, str]) -> Row | None:
-    """None for a row without a measurement, or without a projection."""
-    if not row["tokens_s_gpu"] or row["kind"] not in ("dense", "moe") or row["quality"] == "C":
+    """None for a row without a measurement or a projection, and for adapters, of which there are too few."""
+    if (
+        "lora" in row["notes"].lower()
+        or not row["tokens_s_gpu"]
+        or row["kind"] not in ("dense", "moe")
+        or row["quality"] == "C"
+    ):
         return None
     first = project_row(row, RowOptions(constants=_BARE))
     if first.projection is None:

@@ -12,8 +12,10 @@ import tracelens as tl
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.options import Options as AnalysisOptions
 from tracelens.backends.system import System
+from tracelens.calibration.measured_step import trace_step
 from tracelens.errors import UsageError
 from tracelens.projection.assumptions import Options, Straggler
+from tracelens.projection.from_measured import against
 from tracelens.projection.overheads import Software
 from tracelens.projection.step import project
 from tracelens.projection.step_traces import timeline, write_traces
@@ -87,3 +89,12 @@ def test_the_same_step_gives_the_same_trace(tmp_path: Path) -> None:
     found = project(ModelConfig.load("llama3.1-8b"), NODE, System.load("dgx-h100"), sequence=2048)
     first, second = (write_traces(found.job, found.job.run(), tmp_path / name, [0])[0] for name in "ab")
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_written_trace_meets_every_row_of_its_own_projection(tmp_path: Path) -> None:
+    result = tl.project("mixtral-8x7b", "dgx-h100", nodes=1, ep=8, global_batch=8, sequence=256, dispatcher="deepep")
+    result.write_traces(tmp_path)
+    measured = trace_step(analyze(tl.load(tmp_path / "rank0.json.gz"), AnalysisOptions()))
+    table = against(result.projection, measured).set_index("what")
+    assert (table[["projected_calls", "measured_calls"]] > 0).all(axis=None)
+    assert table["ratio"].between(0.99, 1.01).all()

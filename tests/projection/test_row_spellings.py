@@ -116,3 +116,27 @@ def test_weights_of_served_rows(said: str, type_: str) -> None:
 def test_modes_in_which_one_replica_does_both(mode: str) -> None:
     row = {"model_path": "qwen3-32b", "system": "h100_sxm", "isl": 128, "osl": 128, "concurrency": 4, "mode": mode}
     assert point_of(row).concurrency == 4
+
+
+def test_a_framework_s_default_stands_for_expert_ranks_that_are_not_stated() -> None:
+    row = {"model": "DeepSeek-V3-16B", "kind": "moe", "gpu": "MI325X", "n_gpus": "8", "mbs": "8", "precision": "BF16"}
+    point = project_row(row | {"framework": "Primus/torchtitan"})
+    assert point.projection is not None, point.reason
+    assert (point.projection.parallel.ep, point.projection.parallel.zero) == (1, 3)
+    assert "ep 1, which is torchtitan's default" in point.assumptions
+    assert project_row(row | {"framework": "Primus/Megatron-LM"}).reason == "ep is not stated"
+
+
+@pytest.mark.parametrize("device", ["mi350x", "mi355x"])
+def test_fp8_products_of_a_device_without_constants_do_not_reach_the_peak(device: str) -> None:
+    from tracelens.backends import System
+    from tracelens.backends.chain import chain
+    from tracelens.dtypes import DType
+    from tracelens.perf_models import GEMM, WorkColumns
+
+    gemm = GEMM(m=8192, n=8192, k=8192, dtype=DType.FP8_E4M3FN)
+    found = chain("tile,collectives").estimate_many(WorkColumns.of([gemm]), System.load(device))
+    assert found.backend[0] == "tile"
+    peak = System.load(device).device.rate("matrix", DType.FP8_E4M3FN)
+    assert peak is not None
+    assert 2 * 8192**3 / found.time_us[0] / 1e6 < 0.8 * peak.peak_tflops_s

@@ -232,7 +232,7 @@ class Configured:
 
 def configuration(row: Mapping[str, str]) -> Configured:
     """The row's parallel configuration, and what was assumed. UsageError where it is none."""
-    framework = Framework.load(row.get("framework", "") or "pooled")
+    framework = _framework(row)
     said, recipe, assumptions = _recomputation(row, framework)
     tp, pp, cp = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
     micro_batch, ranks = _whole(row, "mbs", 1), _whole(row, "n_gpus")
@@ -254,7 +254,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         vpp=_whole(row, "vp", 1),
         cp=cp,
         dp=replicas,
-        ep=_whole(row, "ep", 1),
+        ep=_whole(row, "ep", framework.ep or 1),
         etp=_whole(row, "etp", 1),
         zero=zero,
         shard=None if shard is None or replicas * cp % shard else shard,
@@ -286,6 +286,8 @@ def _open_figures(row: Mapping[str, str], framework: Framework, micro_batch: int
         yield "micro-batches of 1 sequence"
     if not named["seq_len"]:
         yield f"sequences of {SEQUENCE} tokens"
+    if row.get("kind") == "moe" and not row.get("ep", "").strip():
+        yield f"ep {framework.ep}, which is {framework.name}'s default"
     if not named["precision"]:
         yield f"{framework.precision}: the precision is not stated"
 
@@ -312,7 +314,8 @@ def _recomputing(said: Recomputation, model: str) -> dict[str, Any]:
 def _not_modeled(row: Mapping[str, str]) -> str | None:
     if is_file_name(row.get("gpu", "")):
         return f"gpu names a device or a cluster, not a file: {shown(row['gpu'])}"
-    needed = (*NEEDED, "ep") if row.get("kind") == "moe" else NEEDED
+    is_open = row.get("kind") == "moe" and _framework(row).ep is None
+    needed = (*NEEDED, "ep") if is_open else NEEDED
     missing = [name for name in needed if not row.get(name, "").strip()]
     if missing:
         return f"{missing[0]} is not stated"
@@ -321,6 +324,10 @@ def _not_modeled(row: Mapping[str, str]) -> str | None:
         if said and read(said) is None:
             return f"{what} {said!r} is not modeled"
     return None
+
+
+def _framework(row: Mapping[str, str]) -> Framework:
+    return Framework.load(row.get("framework", "") or "pooled")
 
 
 def _is_lora(row: Mapping[str, str]) -> bool:

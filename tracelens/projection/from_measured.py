@@ -4,8 +4,9 @@ configuration does not explain is carried over (delta method).
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,8 @@ def _sources(found: Projection) -> dict[str, dict[str, float]]:
 def against(found: Projection, measured: MeasuredStep) -> pd.DataFrame:
     """Projected and measured time of each operation and collective in a step of the busiest rank, and of the step.
 
+    Operations of steps that ``--trace`` wrote have the same names but for their phases and collectives.
+
     Columns ``what``, ``projected_calls``, ``measured_calls``, ``projected_us``, ``measured_us`` (of one step),
     ``ratio``. Operations are the same where they do the same work, whatever they are called; rows with one side only
     are on the other side something else, or not there.
@@ -126,6 +129,7 @@ def against(found: Projection, measured: MeasuredStep) -> pd.DataFrame:
         names.setdefault(key, call.name)
         both[key][1] += call.count
         both[key][3] += call.count * call.time_us
+    _meet(both, names)
     order = sorted(both, key=lambda key: (-max(both[key][2:]), names[key]))
     rows = [(names[key], *both[key]) for key in order]
     rows.append(("step", 1.0, 1.0, found.step_us, measured.step_us))
@@ -133,3 +137,27 @@ def against(found: Projection, measured: MeasuredStep) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=columns)
     frame["ratio"] = frame["projected_us"].where(frame["measured_us"] > 0) / frame["measured_us"]
     return frame
+
+
+#: What written traces and PyTorch call what a projection calls otherwise.
+_PHASES = {"input_gradient": "dgrad", "weight_gradient": "wgrad"}
+_EXCHANGES = ("all_to_allv", "all_to_all")
+
+
+def _meet(both: dict[Hashable, list[float]], names: Mapping[Hashable, str]) -> None:
+    """Adds rows with one side only to those of the other side that are the same: gradients by their phase's other
+    name, exchanges of experts together, the sum of the gradients' norm to the one all-reduce that is left.
+    """
+    projected = {names[key]: key for key, row in both.items() if row[0] and not row[1]}
+    for key in [key for key, row in both.items() if row[1] and not row[0]]:
+        said = names[key]
+        stem, _, phase = said.rpartition(".")
+        others = [name for name in projected if name == f"{stem}.{_PHASES.get(phase, phase)}"]
+        if said in _EXCHANGES:
+            others = [name for name in projected if re.fullmatch(r"experts\.(dispatch|combine)\.(forward|dgrad)", name)]
+        elif said == "allreduce" and "gradient_norm.all_reduce" in projected:
+            others = ["gradient_norm.all_reduce"]
+        for name in others:
+            mine = both.pop(projected.pop(name))
+            both[key][0] += mine[0]
+            both[key][2] += mine[2]

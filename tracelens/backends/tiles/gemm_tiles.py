@@ -226,12 +226,23 @@ def _scaled_fp8(model: GEMM) -> str:
     return "fp8_block" if model.scale_elements >= b * m * k / _SCALE_BLOCK > 0 else "fp8"
 
 
+_NARROW = ("fp8", "fp8_block", "mxfp8")
+
+
 def _constants(device: HardwareSpec, which: str) -> Calibration | None:
-    """The constants of products in a precision; of MXFP8, where the device has none, FP8's."""
+    """The constants of products in a precision; of MXFP8, where the device has none, FP8's, and of FP8 without
+    any the shares of BF16: with none at all, products would reach the peak.
+    """
     found = device.calibration("gemm", which)
-    if found is not None or which != "mxfp8":
-        return found
-    plain = device.calibration("gemm", "fp8")
+    if found is None and which == "mxfp8":
+        found = _as_mxfp8(device.calibration("gemm", "fp8"))
+    if found is None and which in _NARROW:
+        wide = device.calibration("gemm", "bf16")
+        return None if wide is None else replace(wide, carried_from="BF16", error_percent=None)
+    return found
+
+
+def _as_mxfp8(plain: Calibration | None) -> Calibration | None:
     if plain is None:
         return None
     slower = {"matrix_efficiency": plain["matrix_efficiency"] / MXFP8_LONGER}

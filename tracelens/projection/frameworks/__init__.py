@@ -53,8 +53,9 @@ class Residuals:
 class Framework:
     """One training framework. ``source``: where its behavior is written; ``fitted_on``: where its constants are from.
 
-    ``products``: factors on matrix products by device (``"any"``: every other one) and precision. ``zero`` and
-    ``precision``: what a table that does not say is taken to mean. ``residuals`` by kind of model.
+    ``products``: factors on matrix products by device (``"any"``: every other one) and precision. ``zero``,
+    ``precision`` and ``ep``: what a table that does not say is taken to mean; None: it has to. ``residuals`` by kind of
+    model.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Framework:
     gradients: Gradients = "fp32"
     zero: int = 1
     precision: str = "bf16"
+    ep: int | None = None
     recompute_modules: tuple[str, ...] = ()
     source: str = ""
     fitted_on: str = ""
@@ -129,7 +131,7 @@ def _read(path: Path) -> Framework:
     given: dict[str, Any] = {}
     for name in ("label", "attention", "tp_overlap", "nvfp4_tp_overlap", "gradients", "precision"):
         given[name] = table.text(name)
-    given["zero"] = table.whole("zero", least=0)
+    given["zero"], given["ep"] = table.whole("zero", least=0), table.whole("ep", least=1)
     made = Framework(
         name=path.stem,
         matches=tuple(normalized(word) for word in table.texts("matches")),
