@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -150,14 +150,16 @@ def _meet(both: dict[Hashable, list[float]], names: Mapping[Hashable, str]) -> N
     """
     projected = {names[key]: key for key, row in both.items() if row[0] and not row[1]}
     for key in [key for key, row in both.items() if row[1] and not row[0]]:
-        said = names[key]
-        stem, _, phase = said.rpartition(".")
-        others = [name for name in projected if name == f"{stem}.{_PHASES.get(phase, phase)}"]
-        if said in _EXCHANGES:
-            others = [name for name in projected if re.fullmatch(r"experts\.(dispatch|combine)\.(forward|dgrad)", name)]
-        elif said == "allreduce" and "gradient_norm.all_reduce" in projected:
-            others = ["gradient_norm.all_reduce"]
-        for name in others:
+        for name in _same(names[key], projected):
             mine = both.pop(projected.pop(name))
             both[key][0] += mine[0]
             both[key][2] += mine[2]
+
+
+def _same(said: str, projected: Iterable[str]) -> list[str]:
+    """What of a projection is what a trace calls ``said``."""
+    if said in _EXCHANGES:
+        return [name for name in projected if re.fullmatch(r"experts\.(dispatch|combine)\.(forward|dgrad)", name)]
+    stem, _, phase = said.rpartition(".")
+    wanted = "gradient_norm.all_reduce" if said == "allreduce" else f"{stem}.{_PHASES.get(phase, phase)}"
+    return [name for name in projected if name == wanted]
