@@ -215,3 +215,15 @@ def test_idle_time_worth_a_line_names_its_causes(summary: Summary) -> None:
     assert "\n     idle: launch-bound 7.0 + synchronization 1.2\n" in text
     little = replace(summary.busy, idle=0.009, idle_causes=causes)
     assert "idle:" not in verdict(replace(summary, busy=little))
+
+
+def test_a_verdict_of_many_lines_shows_fewer_categories(summary: Summary) -> None:
+    """Three findings and three notices of two lines each leave room for fewer than eight of twelve categories."""
+    rows = tuple(replace(summary.categories[0], name=f"category {i}", time_us=100.0 - i) for i in range(12))
+    finding = replace(summary.findings[0], why="long words " * 12, remedy="try this")
+    notice = replace(summary.notices[0], text="a note of some words " * 6)
+    text = verdict(
+        replace(summary, categories=rows, findings=(finding,) * 3, notices=(notice,) * 3), written=["a", "b"]
+    )
+    assert len(text.splitlines()) <= 36
+    assert " more " in text

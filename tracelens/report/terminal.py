@@ -29,6 +29,8 @@ _FINDINGS, _CATEGORIES, _NOTICES = 3, 8, 3
 _HARD_SPACE = "\xa0"
 _SPACES = re.compile(rf"[^\S{_HARD_SPACE}]+")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|µs|ms|s|GB/s|TB/s|bytes)(?!\w))")
+#: Lines that fit beside a prompt; where there would be more, fewer categories are shown.
+_LINES = 36
 #: Share of the window from which idle time is worth a line, and from which a cause of it is named there.
 _MUCH_IDLE, _LEAST_CAUSE = 0.01, 0.005
 #: Share that shows as a tenth of a percent.
@@ -47,8 +49,11 @@ def verdict(summary: Summary, *, seconds: float | None = None, written: Sequence
     ``seconds``: how long the analysis took, ``written``: what was written (both for the terminal only, they are in no
     file). Trace text is shown without control characters; ``color`` adds escape sequences of our own.
     """
-    rows = [*_header(summary, seconds), *_coverage(summary), *_table(summary), *_findings(summary), *_notices(summary)]
-    rows += [_Row(text=f" wrote {entry}") for entry in written[:2]]
+    above = [*_header(summary, seconds), *_coverage(summary)]
+    below = [*_findings(summary), *_notices(summary), *(_Row(text=f" wrote {entry}") for entry in written[:2])]
+    rows = [*above, *_table(summary, _CATEGORIES), *below]
+    if (beyond := len(rows) - _LINES) > 0:
+        rows = [*above, *_table(summary, max(_CATEGORIES - beyond, 2)), *below]
     return "\n".join(_painted(row, color) for row in rows)
 
 
@@ -162,7 +167,7 @@ def _coverage(summary: Summary) -> Iterator[_Row]:
         yield _Row(text=f" extensions {', '.join(summary.extensions)}")
 
 
-def _table(summary: Summary) -> Iterator[_Row]:
+def _table(summary: Summary, most: int) -> Iterator[_Row]:
     if not summary.categories:
         return
     on_device = summary.busy is not None
@@ -174,7 +179,7 @@ def _table(summary: Summary) -> Iterator[_Row]:
     yield _Row(text=f" {title:<19}{'ms':>9}{'%':>7}{rates}", style=_DIM)
     lines = lines_of_window(summary)
     rest = [row for row in lines if row.name in (AT_ONCE, IDLE)] if on_device else []
-    shown = _shown_categories(lines[: len(lines) - len(rest)])
+    shown = _shown_categories(lines[: len(lines) - len(rest)], most)
     largest = max(row.time_us for row in shown)
     decimals = 1 if largest >= 50_000 else 2 if largest >= 5_000 else 3
     for row in shown:
@@ -183,16 +188,16 @@ def _table(summary: Summary) -> Iterator[_Row]:
         yield _Row(text=_time_cells(row, decimals), style=_DIM)
 
 
-def _shown_categories(rows: Sequence[CategoryRow]) -> list[CategoryRow]:
-    """The largest ones; what is beyond them is added up in one line."""
-    if len(rows) <= _CATEGORIES:
+def _shown_categories(rows: Sequence[CategoryRow], most: int) -> list[CategoryRow]:
+    """The ``most`` largest ones; what is beyond them is added up in one line."""
+    if len(rows) <= most:
         return list(rows)
     ranked = sorted(rows, key=lambda row: (-row.time_us, row.name))
-    rest = ranked[_CATEGORIES - 1 :]
+    rest = ranked[most - 1 :]
     added = CategoryRow(
         name=f"{len(rest)} more", time_us=sum(r.time_us for r in rest), share=sum(r.share for r in rest), bound=" "
     )
-    return [*ranked[: _CATEGORIES - 1], added]
+    return [*ranked[: most - 1], added]
 
 
 def _time_cells(row: CategoryRow, decimals: int) -> str:
