@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": "serve --model llama3-8b --device h100 --rate 4 --requests 20 --lod low",
     "sweep": "serve --model llama3-8b --device h100 --sweep rate=1..5..2 --requests 10 --slo ttft=500ms --lod low",
     "route": "route --cluster dgx-h100 --ranks 16",
+    "lake": "ingest {}/example_traces/gloo_ranks2 --executor serial",
     "mesh": "route --ranks 4 --tokens 64",
 }
 WIDTHS = (420, 1024, 1920)
@@ -40,9 +41,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(kind: str, folder: Path, repository: Path) -> Path:
     """The page of a kind, made when first asked for."""
-    path = folder / f"{kind}.html"
+    path = folder / f"{kind}.html" if kind != "lake" else folder / "lake" / "dashboard.html"
     if not path.exists():
-        assert main([*COMMANDS[kind].replace("{}", str(repository)).split(), "-o", str(path)]) == 0
+        if kind == "lake":
+            pytest.importorskip("pyarrow")
+            pytest.importorskip("duckdb")
+        place = ["--to", str(path.parent)] if kind == "lake" else ["-o", str(path)]
+        assert main([*COMMANDS[kind].replace("{}", str(repository)).split(), *place]) == 0
     return path
 
 
