@@ -102,7 +102,7 @@ def slopes(calls: Calls, constants: Mapping[str, float], us: Floats) -> Floats:
     zero = np.zeros(len(us))
     total = np.maximum(sum(terms.values(), zero), 1e-30)
     overlapped = total ** (power / inner) + constants.get("host_us", 0.0) ** power
-    outer = overlapped ** (1 / power - 1)
+    outer: Floats = overlapped ** (1 / power - 1)
 
     def slope(name: str) -> Floats:
         if name == "launch_us":

@@ -202,7 +202,7 @@ def _names() -> tuple[str, ...]:
 @functools.cache
 def _aliases() -> dict[str, str]:
     """Each alias, and its model; no file is parsed as a whole."""
-    found = {}
+    found: dict[str, str] = {}
     for name in _names():
         line = re.search(r"^aliases = .*", (FOLDER / f"{name}.toml").read_text(encoding="utf-8"), re.MULTILINE)
         found |= dict.fromkeys(tomllib.loads(line[0])["aliases"] if line else (), name)

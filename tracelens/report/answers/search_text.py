@@ -230,12 +230,12 @@ def compared(table: pd.DataFrame) -> list[str]:
     """Of a sweep over several clusters: each one's fastest step per device count, and beside the first cluster's."""
     if not len(table) or table["cluster"].nunique() < 2:
         return []
-    best = table.groupby(["model", "n_gpus", "cluster"], sort=False)["t"].min()
+    best = table.groupby(["model", "n_gpus", "cluster"], sort=False)["t"].min().reset_index()
     rows = [["model", "GPUs", "cluster", "step s", "beside the first"]]
-    for (model, count), group in best.groupby(level=[0, 1], sort=False):
-        first = float(group.iloc[0])
-        for (_, _, cluster), step_s in group.items():
-            rows.append([str(model), str(count), str(cluster), f"{step_s:.3f}", f"{step_s / first - 1:+.1%}"])
+    firsts: dict[tuple[object, object], float] = {}
+    for model, count, cluster, step_s in zip(*(best[name] for name in best), strict=True):
+        first = firsts.setdefault((model, count), float(step_s))
+        rows.append([str(model), str(count), str(cluster), f"{step_s:.3f}", f"{step_s / first - 1:+.1%}"])
     return aligned(rows, words=[0, 2]).splitlines()
 
 
