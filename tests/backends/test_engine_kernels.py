@@ -215,3 +215,12 @@ def test_narrow_products_of_amd_take_what_its_tuned_kernels_take(device, precisi
     # MI300X has no FP4 units, and nobody tuned other vendors' products
     assert Tile().estimate_batch(replace(narrow, precision="nvfp4"), System.load("mi300x")).backend == (None,)
     assert Tile().estimate_batch(narrow, System.load("l4")).backend == (None,)
+
+
+def test_types_are_read_in_any_spelling_and_an_unknown_one_costs_its_row():
+    sizes = {"batch_size": 8, "num_heads": 16, "step": 4096, "framework": "trtllm"}
+    rows = pd.DataFrame([{**sizes, "kv_cache_dtype": name} for name in ("bfloat16", "BF16", "fp8", "FP8", "fp7")])
+    found = tl.estimate("generation-mla", rows, device="b200")
+    assert found["time_us"][0] == found["time_us"][1]
+    assert found["time_us"][2] == found["time_us"][3] < found["time_us"][0]
+    assert found["reason"].tolist() == [""] * 4 + ["no type with estimates named 'fp7' in kv_cache_dtype"]

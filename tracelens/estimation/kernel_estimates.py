@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from tracelens.backends.kernels.kernel_columns import KernelColumns
 from tracelens.backends.system import System
 from tracelens.backends.tile import Tile
 from tracelens.backends.tiles.expert_layer import BLOCKS
+from tracelens.dtypes import Precision
 from tracelens.errors import UsageError
 from tracelens.estimation.rank_loads import slot_load
 from tracelens.files.data_table import COUNT, SIZE, faults, numbers, texts
@@ -49,6 +50,8 @@ def batches(
     """Rows that are alike in their case, and their columns. ``library``: for rows that name no framework."""
     part = frame.iloc[rows]
     named = {name: texts(part, name) for name in case_columns(table, frame)}
+    for name in _typed(table, named):
+        named[name] = [_type(table, text) or text for text in named[name]]
     if "kernel_source" in named:
         named["kernel_source"] = [table.kernel(source) for source in named["kernel_source"]]
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -62,14 +65,37 @@ def batches(
         yield rows[at], KernelColumns(precision="bf16", table=table, case=tuple(sorted(case.items())), sizes=sizes)
 
 
+def _typed(table: KernelTable, columns: Iterable[str]) -> list[str]:
+    """The columns that name types."""
+    return [name for name in columns if name in table.cases and name.endswith(("dtype", "_type"))]
+
+
+def _type(table: KernelTable, text: str) -> str | None:
+    """A type as measured tables spell it; None for an unknown one."""
+    if text.lower() in table.types:
+        return text.lower()
+    found = Precision.parse(text)
+    return None if found is None else "bfloat16" if found is Precision.BF16 else found.value
+
+
+def _type_faults(table: KernelTable, frame: pd.DataFrame) -> list[str]:
+    found = [""] * len(frame)
+    for column in _typed(table, case_columns(table, frame)):
+        for row, text in enumerate(texts(frame, column)):
+            if text and _type(table, text) is None:
+                found[row] = f"no type with estimates named {text!r} in {column}"
+    return found
+
+
 def size_faults(table: KernelTable, frame: pd.DataFrame, name: str = "") -> list[str]:
-    """Per row what is wrong with its sizes, "" where nothing is. UsageError where a column is missing."""
+    """Per row what is wrong with its sizes and types, "" where nothing is. UsageError where a column is missing."""
     missing = [column for column in table.sizes if column not in frame]
     if missing:
         has = ", ".join(map(str, frame))
         raise UsageError(f"a table for {table.name} needs the column {missing[0]!r}; it has {has}")
     optional = {column: replace(COUNT, blank=usual) for column, usual in table.optional.items() if column in frame}
     found = faults(frame, {column: _SIZES.get(column, COUNT) for column in table.sizes} | optional, name)
+    found = [size or kind for size, kind in zip(found, _type_faults(table, frame), strict=True)]
     if not table.loads:
         return found
     for row, load in enumerate(_load_arguments(frame)):

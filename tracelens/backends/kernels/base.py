@@ -7,7 +7,7 @@ follow each other. Constants of a device and library say how many times longer t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -147,6 +147,8 @@ class KernelTable:
     described: tuple[str, Callable[[Sequence[str]], Sizes]] | None = None
     #: Cases that are other operations, for which no other stands in.
     apart: tuple[str, ...] = ()
+    #: Names of types that are no precision's, e.g. ``w4a16_mxfp4``.
+    types: Collection[str] = ()
     #: Few shapes were measured per type and device: all are fitted together first, each near to that.
     is_pooled: bool = False
     #: The kernel that a ``kernel_source`` names.

@@ -86,15 +86,15 @@ def _kernel(source: str) -> str:
 _SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 LOADS = ("rows", "active", *(f"blocks_{rows}" for rows in BLOCK_ROWS))
 MOE_MXFP4 = KernelTable(
-    name="moe-mxfp4", sizes=_SIZES, cases=("moe_dtype",), loads=LOADS, kernel=_kernel,
+    name="moe-mxfp4", sizes=_SIZES, cases=("moe_dtype",), loads=LOADS, types=TYPES, kernel=_kernel,
     groups=("hidden_size", "num_experts", "moe_tp_size", "moe_ep_size"), work=_work, costs=_costs,
 )  # fmt: skip
 WIDEEP_MOE = KernelTable(
-    name="wideep-moe", sizes=(*_SIZES, "num_slots"), cases=("moe_dtype",), loads=LOADS,
+    name="wideep-moe", sizes=(*_SIZES, "num_slots"), cases=("moe_dtype",), loads=LOADS, types=TYPES,
     groups=("hidden_size", "num_slots", "moe_ep_size"), work=_work, costs=_costs,
 )  # fmt: skip
 MOE_AITER = KernelTable(
     name="moe-aiter", is_pooled=True, sizes=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
-    optional={"moe_tp_size": 1.0, "moe_ep_size": 1.0}, cases=("moe_dtype",), loads=LOADS,
+    optional={"moe_tp_size": 1.0, "moe_ep_size": 1.0}, cases=("moe_dtype",), loads=LOADS, types=TYPES,
     groups=("hidden_size", "inter_size", "num_experts", "topk"), work=_work, costs=_tuned_costs,
 )  # fmt: skip

@@ -64,6 +64,6 @@ def _work(s: Sizes, case: Case) -> Work:
 
 
 GEMM_AITER = KernelTable(
-    name="gemm-aiter", sizes=("m", "n", "k"), optional={"batch": 1.0}, cases=("gemm_dtype",), groups=("n", "k"),
-    work=_work, costs=_costs,
+    name="gemm-aiter", sizes=("m", "n", "k"), optional={"batch": 1.0}, cases=("gemm_dtype",), types=_TYPES,
+    groups=("n", "k"), work=_work, costs=_costs,
 )  # fmt: skip
