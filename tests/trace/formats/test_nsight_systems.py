@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 import sqlite3
+import tracemalloc
 from pathlib import Path
 
 import pandas as pd
@@ -24,6 +25,7 @@ from tracelens.errors import InputError
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import Kind, TraceTable
 
+PAGE = 65_536
 QUERY = """
 SELECT s.value, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds s ON s.id = demangledName
 """
@@ -141,3 +143,48 @@ def test_real_reports_have_the_kernels_of_a_plain_query(name: str, shared_traces
             [("", *row[:2]) for row in (*[each[1:] for each in plain], *(r for rows in others.values() for r in rows))]
         )[2]
     )
+
+
+def shared_cells(path: Path, name: str, count: int) -> Path:
+    """A bomb: ``count`` rows of StringIds that all lie on the same bytes of the file, those of a row with ``name``."""
+    nsight_systems(path)
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE StringIds")
+    connection.execute(f"PRAGMA page_size = {PAGE}")
+    connection.execute("CREATE TABLE StringIds (id INT, value TEXT)")
+    connection.execute("INSERT INTO StringIds VALUES (1, ?)", (name,))
+    connection.commit()
+    connection.execute("VACUUM")
+    connection.execute("VACUUM")
+    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'StringIds'").fetchone()
+    connection.close()
+    data = bytearray(path.read_bytes())
+    page = (root - 1) * PAGE
+    # A leaf page of a table: type, free block, cells, where they start, fragments; then two bytes of place per cell
+    assert data[page] == 0x0D
+    assert data[page + 3 : page + 5] == b"\x00\x01"
+    data[page + 3 : page + 5] = count.to_bytes(2, "big")
+    data[page + 8 : page + 8 + 2 * count] = data[page + 8 : page + 10] * count
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("length", [500, 4_000_000])
+def test_a_bomb_of_rows_that_share_their_bytes_stops_before_it_is_read(tmp_path: Path, length: int) -> None:
+    path = shared_cells(tmp_path / "bomb.sqlite", "k" * length, 10_000)
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT COUNT(*) FROM StringIds").fetchone() == (10_000,)
+    connection.close()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"bomb\.sqlite is damaged: a table of it has more text than fits"):
+            read_trace(path)
+        assert tracemalloc.get_traced_memory()[1] < 200_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_database_stops_at_the_memory_limit(tmp_path: Path) -> None:
+    path = nsight_systems(tmp_path / "many.sqlite")
+    with pytest.raises(InputError, match=r"many\.sqlite does not fit: .*--max-memory is 0\.001 GB"):
+        read_trace(path, max_memory_gb=0.001)

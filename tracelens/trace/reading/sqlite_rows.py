@@ -21,6 +21,10 @@ ABSENT = -1
 # Text and blobs beyond this are not names: SQLite refuses them.
 _LONGEST_TEXT_BYTES = 16 << 20
 _ROWS = 20_000
+# Of rows with text: as many as the longest texts may be held before they are counted.
+_TEXT_ROWS = 16
+# An integer takes up to 20 characters where it is spelled.
+_LONGEST_INTEGER = 20
 # A row takes at least its length, its number, a header and a value.
 _LEAST_ROW_BYTES = 4
 _ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_FUNCTION})
@@ -72,7 +76,7 @@ class Database:
         if not there.intersection(wanted):
             return []
         spelled = ", ".join(f"COALESCE(CAST(\"{name}\" AS TEXT), '')" if name in there else "''" for name in wanted)
-        return [row for rows in self._rows(f'SELECT {spelled} FROM "{table}"') for row in rows]  # noqa: S608
+        return list(self._text_rows(f'SELECT {spelled} FROM "{table}"'))  # noqa: S608
 
     def text_of(self, table: str, key: str, value: str, numbers: Iterable[int]) -> dict[int, str]:
         """The texts of some numbers: ``value`` of the rows whose ``key`` each is."""
@@ -80,16 +84,21 @@ class Database:
             return {}
         wanted = set(numbers)
         statement = f'SELECT CAST("{key}" AS INTEGER), CAST("{value}" AS TEXT) FROM "{table}" NOT INDEXED'  # noqa: S608
-        return {
-            number: text
-            for rows in self._rows(statement)
-            for number, text in rows
-            if number in wanted and text is not None
-        }
+        return {number: text for number, text in self._text_rows(statement) if number in wanted and text is not None}
 
-    def _rows(self, statement: str) -> Iterator[list[tuple[Any, ...]]]:
+    def _text_rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """Rows whose texts together are no longer than the file: cells of a hostile one may share their bytes."""
+        length = 0
+        for rows in self._rows(statement, _TEXT_ROWS):
+            for row in rows:
+                length += sum(len(text) for text in row if isinstance(text, str) and len(text) > _LONGEST_INTEGER)
+            if length > self._file_bytes:
+                raise InputError(f"{self._source.name} is damaged: a table of it has more text than fits into the file")
+            yield from rows
+
+    def _rows(self, statement: str, at_a_time: int = _ROWS) -> Iterator[list[tuple[Any, ...]]]:
         cursor = self._connection.execute(statement)
-        cursor.arraysize = _ROWS
+        cursor.arraysize = at_a_time
         count = 0
         while rows := cursor.fetchmany():
             count += len(rows)
