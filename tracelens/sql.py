@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: What a statement may take for sorting and joining (1e9 bytes).
 MEMORY_GB = 2
+#: Rows of a group of a merged file: what is held at once when it is written.
+_GROUP_ROWS = 20_480
 _WORD = re.compile(r"\w++")
 
 
@@ -101,22 +103,47 @@ def query(tables: Mapping[str, pd.DataFrame], statement: str) -> pd.DataFrame:
 def query_files(patterns: Mapping[str, str], folder: Path, statement: str, partitions: ColumnSet) -> pd.DataFrame:
     """What one SELECT answers over tables that are Parquet files below ``folder``, see ``query``.
 
-    ``patterns``: of each table, what its files are called; ``partitions``: the columns that their folders stand for.
+    ``patterns``: of each table, what its files are called, or its one file; ``partitions``: the columns that the
+    folders of more than one stand for.
     """
     words = {word.lower() for word in _WORD.findall(statement)}
+    with _locked(folder) as connection:
+        for name in words & patterns.keys():
+            if next(folder.glob(patterns[name]), None) is None:
+                raise InputError(f"{folder} holds no table {name} yet")
+            _create_view(connection, name, folder / patterns[name], partitions if "*" in patterns[name] else {})
+        return _answer(connection, statement, patterns)
+
+
+def merge_files(pattern: str, folder: Path, to: Path, partitions: ColumnSet) -> bool:
+    """Writes the rows of all files of one table, in the order of the files' names, as one file in ``folder``.
+
+    False where they cannot be read, or not within ``MEMORY_GB``.
+    """
+    with _locked(folder) as connection:
+        try:
+            _create_view(connection, "parts", folder / pattern, partitions)
+            connection.execute(
+                f"COPY (FROM parts) TO {_quoted(to)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_GROUP_ROWS})"
+            )
+        except _duckdb().Error:
+            to.unlink(missing_ok=True)
+            return False
+    return True
+
+
+def _create_view(connection: Any, name: str, files: Path, partitions: ColumnSet) -> None:
     keys = ", ".join(partitions)
     types = ", ".join(f"{key}: {sql_type(column)}" for key, column in partitions.items())
-    with _locked(folder) as connection:
-        for name, pattern in patterns.items():
-            if name in words:
-                if next(folder.glob(pattern), None) is None:
-                    raise InputError(f"{folder} holds no table {name} yet")
-                files = str(folder / pattern).replace("'", "''")
-                connection.execute(
-                    f"CREATE VIEW {name} AS SELECT {keys}, * EXCLUDE ({keys}) "  # noqa: S608 - our names, quoted files
-                    f"FROM read_parquet('{files}', hive_partitioning = true, hive_types = {{{types}}})"
-                )
-        return _answer(connection, statement, patterns)
+    columns, hive = (f"{keys}, * EXCLUDE ({keys})", f"true, hive_types = {{{types}}}") if keys else ("*", "false")
+    connection.execute(
+        f"CREATE VIEW {name} AS SELECT {columns} "  # noqa: S608 - our names, quoted files
+        f"FROM read_parquet({_quoted(files)}, hive_partitioning = {hive})"
+    )
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
 
 
 @contextmanager

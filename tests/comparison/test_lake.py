@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the lake extra is not installed")
 pytest.importorskip("duckdb", reason="the query extra is not installed")
 import tracelens as tl
+from tracelens.analysis.tables import built_in_tables
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
 from tracelens.executors import IsolatedProcesses, Serial
@@ -185,6 +187,27 @@ def test_the_dashboard_shows_what_the_queries_answer(folder, lake, tmp_path, cap
     first = (to / "dashboard.html").read_bytes()
     assert main(["ingest", str(folder), "--to", str(to), "--executor", "serial"]) == 0
     assert (to / "dashboard.html").read_bytes() == first
+
+
+def test_merged_tables_answer_as_their_parts_do(lake, tmp_path, monkeypatch):
+    """Every row in the same place; made anew when parts came, left alone otherwise, not made of large tables."""
+    parts = tmp_path / "parts"
+    shutil.copytree(lake, parts, ignore=shutil.ignore_patterns("merged"))
+    for name in built_in_tables():
+        pd.testing.assert_frame_equal(ask(lake, f"FROM {name}"), ask(parts, f"FROM {name}"))
+    assert {path.stem for path in lake.glob("merged/*.parquet")} == set(built_in_tables())
+    small_traces.write(tmp_path / "more" / "new.json", steps=1)
+    shutil.copytree(lake, tmp_path / "lake")
+    count = "SELECT count(DISTINCT trace) AS n FROM ops"
+    for limit, left in ((10**9, set(built_in_tables())), (0, set())):
+        monkeypatch.setattr("tracelens.lake.ingest._MOST_MERGED_BYTES", limit)
+        small_traces.write(tmp_path / "more" / f"new{limit}.json", steps=1)
+        ingest(tmp_path / "more", tmp_path / "lake", Serial())
+        assert set(json.loads((tmp_path / "lake" / "merged" / "lake.json").read_text())["tables"]) == left
+        assert ask(tmp_path / "lake", count).n[0] == RUNS * RANKS + (2 if limit else 3)
+    before = (tmp_path / "lake" / "merged").stat()
+    assert ingest(tmp_path / "more", tmp_path / "lake", Serial()).added == 0
+    assert (tmp_path / "lake" / "merged").stat() == before
 
 
 def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path, capsys):

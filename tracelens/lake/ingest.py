@@ -24,16 +24,16 @@ from urllib.parse import quote
 from tracelens.analysis.tables import Tables, built_in_tables
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.executors import outcomes
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import whole_file, whole_folder
 from tracelens.schema import column_set, identifier, text
-from tracelens.sql import query_files
+from tracelens.sql import merge_files, query_files
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis.analyze import Analysis
 
-MARK, PARTS, _MAKING = "lake.json", "parts", "making"
+MARK, PARTS, MERGED, _MAKING = "lake.json", "parts", "merged", "making"
 SCHEMA = "tracelens.lake/2"
 #: What every row of a lake begins with: where it comes from.
 ORIGIN = column_set(
@@ -47,6 +47,9 @@ ORIGIN = column_set(
 _REVISIONS = ("git_revision", "git_commit", "git_sha")
 #: The columns that folders stand for, as Hive, Spark, pandas and DuckDB read them; the others stand in the files.
 PARTITIONS = {key: column for key, column in ORIGIN.items() if key != "trace"}
+_ALL_PARTS = "/".join("*" * (len(PARTITIONS) + 1))
+#: Of a table's parts together; larger ones are read as they are: their rows cost a query more than their number.
+_MOST_MERGED_BYTES = 10**9
 #: What Hive calls a value that is not there.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 #: Characters of a partition's value, each of which takes up to 3 in a folder's name, of at most 255.
@@ -92,12 +95,42 @@ def ingest(
         if progress is not None:
             progress(done, len(tasks))
     shutil.rmtree(lake / _MAKING, ignore_errors=True)
+    _merge(lake)
     return Ingested(known=known, added=len(tasks) - len(failed), failed=tuple(sorted(failed)))
+
+
+def _merge(lake: Path) -> None:
+    """One file per table beside the parts, whose number would cost a query more than their rows do; nothing if done."""
+    parts = sorted(path.relative_to(lake).as_posix() for path in (lake / PARTS).glob(_ALL_PARTS))
+    state = {"parts": len(parts), "digest": _digest("\n".join(parts))}
+    if state.items() <= _merged(lake).items():
+        return
+    with whole_folder(lake / MERGED) as folder:
+        tables = [
+            name
+            for name, pattern in _files_of_parts().items()
+            if 0 < sum(path.stat().st_size for path in lake.glob(pattern)) <= _MOST_MERGED_BYTES
+            and merge_files(pattern, lake.resolve(), folder.resolve() / f"{name}.parquet", PARTITIONS)
+        ]
+        (folder / MARK).write_text(json.dumps({**state, "tables": tables}) + "\n")
+
+
+def _merged(lake: Path) -> dict[str, Any]:
+    """Which parts are merged, and the tables whose rows are."""
+    try:
+        found: dict[str, Any] = json.loads((lake / MERGED / MARK).read_bytes())
+    except (OSError, ValueError):
+        return {"tables": []}
+    return found
+
+
+def _files_of_parts() -> dict[str, str]:
+    return {name: f"{PARTS}/{_ALL_PARTS}/{name}.parquet" for name in built_in_tables()}
 
 
 def _tasks(folder: Path, lake: Path) -> tuple[list[Task], int]:
     """(what is to be read, how many traces the lake has)."""
-    parts = {path.name: path for path in (lake / PARTS).glob("*/" * len(PARTITIONS) + "*")}
+    parts = {path.name: path for path in (lake / PARTS).glob(_ALL_PARTS)}
     of_file: dict[str, list[str]] = {}
     for name, path in parts.items():
         of_file.setdefault(name.rpartition("-")[0], []).append(str(path))
@@ -196,9 +229,9 @@ def is_lake(folder: Path) -> bool:
 
 
 def ask(lake: Path, statement: str) -> pd.DataFrame:
-    """What one SELECT over the tables of a lake answers, see ``tracelens.sql``."""
-    files = {name: f"{PARTS}/{'*/' * (len(PARTITIONS) + 1)}{name}.parquet" for name in built_in_tables()}
-    return query_files(files, lake.resolve(), statement, PARTITIONS)
+    """What one SELECT over the tables of a lake, as the last ingest that ended left it, answers: ``tracelens.sql``."""
+    merged = {name: f"{MERGED}/{name}.parquet" for name in _merged(lake)["tables"]}
+    return query_files({**_files_of_parts(), **merged}, lake.resolve(), statement, PARTITIONS)
 
 
 def _traces(folder: Path, lake: Path) -> Iterable[Path]:
