@@ -10,11 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.trace.table import DEVICE_KINDS, Allocations, EventWaits, Flows, Identifier, Kind, TraceTable
+from tracelens.trace.table import (
+    DEVICE_KINDS,
+    Allocations,
+    DramSamples,
+    EventWaits,
+    Flows,
+    Identifier,
+    Kind,
+    TraceTable,
+)
 from tracelens.trace.tree import OpTree
 
 Ints = npt.NDArray[np.int64]
-Part = TypeVar("Part", Flows, EventWaits, Allocations)
+Part = TypeVar("Part", Flows, EventWaits, Allocations, DramSamples)
 
 # What whoever merged the traces called the processes: "rank 3 · GPU 3", "[rank3]: python".
 _RANK_OF_PROCESS = re.compile(r"\brank[\s_\-:\[]*(\d{1,6})", re.IGNORECASE)
@@ -63,6 +72,7 @@ class MergedRanks:
             flows=_without(table.flows, others),
             event_waits=_without(table.event_waits, others),
             allocations=_without(table.allocations, others),
+            dram_samples=_without(table.dram_samples, others),
             metadata=metadata,
         )
 

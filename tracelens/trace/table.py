@@ -176,6 +176,23 @@ class Allocations:
         return len(self.time_ns)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class DramSamples:
+    """Columns of measured traffic of device memory (CUPTI's PM sampling): from ``time_ns`` to the device's next sample.
+
+    ``moved_bytes``: read and written. NaN where not recorded. The process of a lane is the device's number.
+    """
+
+    lane: npt.NDArray[np.int32]
+    time_ns: npt.NDArray[np.int64]
+    read_bytes: npt.NDArray[np.float64]
+    written_bytes: npt.NDArray[np.float64]
+    moved_bytes: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
 class EventLookup(Protocol):
     """Where a table reads whole events from when someone asks."""
 
@@ -212,6 +229,7 @@ class TraceTable:
     flows: Flows
     event_waits: EventWaits
     allocations: Allocations
+    dram_samples: DramSamples
     lookup: EventLookup
     metadata: dict[str, Any] = field(default_factory=dict)
     process_names: dict[Identifier, str] = field(default_factory=dict)

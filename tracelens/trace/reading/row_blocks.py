@@ -123,6 +123,7 @@ class RowBlocks:
             flows=nothing.flows(),
             event_waits=self.event_waits or nothing.event_waits(),
             allocations=self.allocations or nothing.allocations(),
+            dram_samples=nothing.dram_samples(),
             lookup=lookup,
             metadata=self.metadata,
             process_names=self.process_names,

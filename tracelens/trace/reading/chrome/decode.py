@@ -56,6 +56,10 @@ class Args(Struct, gc=False):
     reserved: int = field(default=-1, name="Total Reserved")
     device_type: int = field(default=-1, name="Device Type")
     device_id: int = field(default=-1, name="Device Id")
+    # Of hardware counters (phase C).
+    dram_read: float = field(default=math.nan, name="dram__bytes_read.sum")
+    dram_moved: float = field(default=math.nan, name="dram__bytes.sum")
+    dram_written: float = field(default=math.nan, name="dram__bytes_write.sum")
     # Of metadata events (phase M).
     name: Raw = ABSENT
     labels: Raw = ABSENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 import struct
@@ -26,7 +27,16 @@ from tracelens.trace.reading.chrome.decode import (
     whole_number,
 )
 from tracelens.trace.signatures import SEPARATOR, SignatureStore
-from tracelens.trace.table import DEVICE_KINDS, Allocations, EventWaits, Flows, Identifier, Kind, kind_of_category
+from tracelens.trace.table import (
+    DEVICE_KINDS,
+    Allocations,
+    DramSamples,
+    EventWaits,
+    Flows,
+    Identifier,
+    Kind,
+    kind_of_category,
+)
 
 Key = TypeVar("Key", bound=Hashable)
 Array = npt.NDArray[Any]
@@ -60,10 +70,16 @@ _ALLOCATION_COLUMNS: dict[str, Any] = {
     "lane": np.int32, "time_ns": np.int64, "bytes": np.int64, "allocated": np.int64, "reserved": np.int64,
     "device_type": np.int32, "device": np.int32,
 }  # fmt: skip
+_DRAM_COLUMNS: dict[str, Any] = {
+    "lane": np.int32, "time_ns": np.int64, "read_bytes": np.float64, "written_bytes": np.float64,
+    "moved_bytes": np.float64,
+}  # fmt: skip
 #: How PyTorch's profiler names what its caching allocators do.
 ALLOCATION = "[memory]"
 
 _NO_ARGS = Args()
+_NOTHING_MEASURED = (math.nan,) * 3
+_DRAM_FIGURES = operator.attrgetter("dram_read", "dram_written", "dram_moved")
 _signature_parts = operator.attrgetter(*SIGNATURE_FIELDS)
 # Host calls and Python functions have no signature: most of a trace skips the look-up.
 _SIGNED = np.array([k not in (Kind.RUNTIME, Kind.DRIVER, Kind.PYTHON_FUNCTION, Kind.SYNC) for k in Kind])
@@ -157,6 +173,7 @@ class TableBuilder:
         self._flow_parts: dict[str, list[Array]] = {key: [] for key in _FLOW_COLUMNS}
         self._wait_parts: dict[str, list[Array]] = {key: [] for key in _WAIT_COLUMNS}
         self._allocation_parts: dict[str, list[Array]] = {key: [] for key in _ALLOCATION_COLUMNS}
+        self._dram_parts: dict[str, list[Array]] = {key: [] for key in _DRAM_COLUMNS}
 
     @property
     def unmatched_pairs(self) -> int:
@@ -189,9 +206,11 @@ class TableBuilder:
     ) -> None:
         """What is no complete event, by how many of each phase there are: arrows, allocations, names, begins, ends."""
         if counts["s"] or counts["f"]:
-            self._add_flows([e for e in events if e.ph == "s" or e.ph == "f"], text_times)
+            self._add_flows([e for e in events if e.ph in ("s", "f")], text_times)
         if counts["i"]:
             self._add_allocations([e for e in events if e.ph == "i" and e.name == ALLOCATION], text_times)
+        if counts["C"]:
+            self._add_dram_samples(events, text_times)
         if counts["M"]:
             self._add_names([e for e in events if e.ph == "M"])
         if counts["B"] or counts["E"]:
@@ -213,6 +232,9 @@ class TableBuilder:
 
     def allocations(self) -> Allocations:
         return Allocations(**_joined(self._allocation_parts, _ALLOCATION_COLUMNS))
+
+    def dram_samples(self) -> DramSamples:
+        return DramSamples(**_joined(self._dram_parts, _DRAM_COLUMNS))
 
     def _add_rows(self, events: Sequence[AnyEvent], index: Array, text_times: bool) -> None:
         start, valid = _starts_ns(events, text_times)
@@ -356,6 +378,26 @@ class TableBuilder:
         for key, column in row.items():
             self._allocation_parts[key].append(column)
 
+    def _add_dram_samples(self, events: Sequence[AnyEvent], text_times: bool) -> None:
+        events = [e for e in events if e.ph == "C"]
+        figures = np.array([_dram_figures(e.args) for e in events], np.float64)
+        measuring: npt.NDArray[np.bool_] = np.isnan(figures).sum(axis=1) < len(_NOTHING_MEASURED)
+        if not measuring.any():
+            return
+        events = list(compress(events, measuring))
+        time, valid = _starts_ns(events, text_times)
+        self.untimed_events += int((~valid).sum())
+        read, written, moved = figures[measuring][valid].T
+        row: dict[str, Array] = {
+            "lane": _array(self.lanes.of(events), np.int32)[valid],
+            "time_ns": time[valid],
+            "read_bytes": read,
+            "written_bytes": written,
+            "moved_bytes": np.where(np.isnan(moved), read + written, moved),
+        }
+        for key, column in row.items():
+            self._dram_parts[key].append(column)
+
     def _ids(self, values: list[int | str | None]) -> Array:
         try:
             ids = _array(values, np.int64)
@@ -412,6 +454,12 @@ class TableBuilder:
             if begin.args is None:
                 begin.args = end_event.args
         self._append_rows(list(compress(begins, valid)), rows[valid], start[valid], np.maximum(duration, 0)[valid])
+
+
+def _dram_figures(args: Args | None) -> tuple[float, ...]:
+    """Bytes read, written and moved; NaN for each that is not recorded, or is no amount."""
+    recorded = _NOTHING_MEASURED if args is None else _DRAM_FIGURES(args)
+    return tuple(each if isinstance(each, (int, float)) and 0 <= each < math.inf else math.nan for each in recorded)
 
 
 def needs_text_times(events: Sequence[AnyEvent]) -> bool:

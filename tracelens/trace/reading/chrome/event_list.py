@@ -92,6 +92,7 @@ class EventList:
             flows=builder.flows(),
             event_waits=builder.event_waits(),
             allocations=builder.allocations(),
+            dram_samples=builder.dram_samples(),
             lookup=index,
             metadata=around.values,
             process_names=builder.process_names,
