@@ -233,7 +233,13 @@ def main() -> None:
     parser.add_argument("--predictions", type=Path, metavar="FILE.csv")
     parser.add_argument("--date", default="2026-11-22")
     args = parser.parse_args()
-    points = read(args.folder)
+    report(read(args.folder), args.write, args.predictions, args.date)
+
+
+def report(
+    points: Sequence[Served], is_written: bool, predictions: Path | None, today: str
+) -> list[tuple[Served, float]]:
+    """Scores, and where asked for the files; each point with projected over measured, its group left out."""
     scored = left_out(points)
     groups: dict[str, list[float]] = defaultdict(list)
     for one, ratio in scored:
@@ -252,10 +258,10 @@ def main() -> None:
         print(line(title, groups[title]))
     for name in sorted({o.engine for o in points}):
         print(name, dict(zip(PULL, np.exp(fitted([o for o in points if o.engine == name])).round(3), strict=True)))
-    if args.write:
-        write(points, scored, args.date)
-    if args.predictions is not None:
-        with args.predictions.open("w", newline="", encoding="utf-8") as file:
+    if is_written:
+        write(points, scored, today)
+    if predictions is not None:
+        with predictions.open("w", newline="", encoding="utf-8") as file:
             out = csv.writer(file, lineterminator="\n")
             out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
             known: dict[tuple[str, str], list[float]] = {}
@@ -264,6 +270,7 @@ def main() -> None:
                 low, _, _, high = known[key] if key in known else known.setdefault(key, spans(scored, one.engine, one))
                 family, found = f"{one.engine} {one.family}", one.measured_ms * ratio
                 out.writerow((one.row["id"], "serving TPOT", family, one.measured_ms, found, low * found, high * found))
+    return list(scored)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""Steps and servers whose family was left out of the fit: errors and intervals as docs/accuracy.md says them.
+
+Every family is fitted without once: minutes, so with ``-m fuzz`` only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from benchmarks import fit_engines, fit_profiles
+from tracelens.calibration.scoring import Score, score_file
+
+pytestmark = [pytest.mark.shared, pytest.mark.fuzz]
+
+
+def scores(path: Path) -> dict[str, Score]:
+    return {score.name: score for score in score_file(path) if score.name.startswith(("training", "serving"))}
+
+
+def assert_holds(score: Score, most: float, p90: float) -> None:
+    assert score.median is not None
+    assert score.p90 is not None
+    assert score.inside is not None
+    assert score.median <= most
+    assert score.p90 <= p90
+    assert 0.85 <= score.inside <= 0.95
+
+
+def test_training_steps_of_families_left_out(shared_data: Path, tmp_path: Path) -> None:
+    fit_profiles.report(fit_profiles.read(shared_data), False, tmp_path / "p.csv", "today")
+    found = scores(tmp_path / "p.csv")
+    assert_holds(found["training dense"], 0.05, 0.13)
+    assert_holds(found["training moe"], 0.09, 0.30)
+
+
+def test_time_per_token_of_models_left_out(shared_data: Path, tmp_path: Path) -> None:
+    points = fit_engines.report(fit_engines.read(shared_data), False, tmp_path / "p.csv", "today")
+    found = scores(tmp_path / "p.csv")
+    assert_holds(found["serving TPOT"], 0.11, 0.35)
+    groups: dict[str, list[float]] = {}
+    for point, ratio in points:
+        groups.setdefault(point.engine, []).append(ratio)
+        groups.setdefault(point.band, []).append(ratio)
+    biased = {name: median(ratios) for name, ratios in groups.items() if abs(median(ratios) - 1) >= 0.07}
+    assert biased == {}
