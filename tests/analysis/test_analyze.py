@@ -266,17 +266,16 @@ def test_a_kernel_that_no_compiler_is_recorded_for_has_no_model(build: Build) ->
 
 
 def test_events_of_an_accelerator_that_is_not_read_are_counted_and_no_wrong_recording_is_suspected() -> None:
-    """As a trace of an MTIA device has them: 25,814 events and no kernel."""
     lane = {"ph": "X", "pid": 1, "tid": 1, "dur": 1}
     events = [
         lane | {"cat": "cpu_op", "name": "aten::add", "ts": 0},
         lane | {"cat": "mtia_runtime", "name": "launch", "ts": 1},
     ]
-    events += [lane | {"cat": "mtia_ccp_events", "name": "pe", "pid": 0, "ts": 2 + i} for i in range(3)]
+    events += [lane | {"cat": "mtia_insight", "name": "pe", "pid": 0, "ts": 2 + i} for i in range(3)]
     trace = Trace.of(read_events(events))
     with pytest.raises(NothingToAnalyzeError) as caught:
         analyze(trace, Options())
     assert str(caught.value) == (
-        "events has 1 CPU ops and 3 events of an accelerator that tracelens does not read (3 mtia_ccp_events), but no CUDA "
+        "events has 1 CPU ops and 3 events of an accelerator that tracelens does not read (3 mtia_insight), but no CUDA "
         "or HIP kernels; pass --cpu for a CPU-only report."
     )

@@ -16,6 +16,11 @@ from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 
+# As libkineto's toString(ActivityType) writes them, through its versions.
+HOST_CATEGORIES = (
+    "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver", "mtia_runtime", "hpu_op",
+    "privateuse1_runtime", "privateuse1_driver", "glow_runtime", "runtime", "driver", "Runtime",
+)  # fmt: skip
 ENGINE = "autograd::engine::evaluate_function: "
 
 
@@ -72,8 +77,10 @@ def tree_of(*events: dict) -> OpTree:
     return tree
 
 
-@pytest.mark.parametrize("host", ["cuda_runtime", "cuda_driver", "hip_runtime", "mtia_runtime", "Runtime"])
-@pytest.mark.parametrize("device", ["kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"])
+@pytest.mark.parametrize("host", HOST_CATEGORIES)
+@pytest.mark.parametrize(
+    "device", ["kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events", "Kernel", "Memcpy", "Memset"]
+)
 def test_launch_and_device_event_share_a_correlation(host, device):
     tree = tree_of(launch(0, 4, category=host), kernel(9, 4, category=device), launch(20, 5, category=host))
     assert tree.launch.tolist() == [-1, 0, -1]

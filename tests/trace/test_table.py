@@ -27,7 +27,7 @@ def op(**args: Any) -> dict[str, Any]:
         ("kernel", Kind.KERNEL), ("Kernel", Kind.KERNEL), ("gpu_memcpy", Kind.MEMCPY), ("Memcpy", Kind.MEMCPY),
         ("gpu_memset", Kind.MEMSET), ("Memset", Kind.MEMSET), ("user_annotation", Kind.USER_ANNOTATION),
         ("gpu_user_annotation", Kind.GPU_USER_ANNOTATION), ("python_function", Kind.PYTHON_FUNCTION),
-        ("cuda_sync", Kind.SYNC), ("overhead", Kind.OVERHEAD), ("mtia_ccp_events", Kind.OTHER), ("Trace", Kind.OTHER), ("", Kind.OTHER),
+        ("cuda_sync", Kind.SYNC), ("overhead", Kind.OVERHEAD), ("mtia_ccp_events", Kind.KERNEL), ("hpu_op", Kind.RUNTIME), ("mtia_insight", Kind.OTHER), ("Trace", Kind.OTHER), ("", Kind.OTHER),
     ],
 )  # fmt: skip
 def test_a_category_of_any_vendor_and_age_has_a_kind(category: str, kind: Kind) -> None:

@@ -64,13 +64,16 @@ _KINDS = {
     "hip_sync": Kind.SYNC,
     "xpu_sync": Kind.SYNC,
     "overhead": Kind.OVERHEAD,
+    # libkineto's ActivityType.h gives both as other names of CONCURRENT_KERNEL and RUNTIME.
+    "mtia_ccp_events": Kind.KERNEL,
+    "hpu_op": Kind.RUNTIME,
 }
 
 
 def kind_of_category(text: str) -> Kind:
     """The kind behind a category as recorded.
 
-    Host calls are ``<vendor>_runtime`` and ``<vendor>_driver`` (cuda, hip, mtia, xpu, privateuse1).
+    Host calls are ``<vendor>_runtime`` and ``<vendor>_driver`` (cuda, hip, mtia, xpu, privateuse1); Gaudi's ``hpu_op``.
 
     >>> kind_of_category("hip_runtime"), kind_of_category("Kernel"), kind_of_category("fwdbwd")
     (<Kind.RUNTIME: 1>, <Kind.KERNEL: 3>, <Kind.OTHER: 11>)
