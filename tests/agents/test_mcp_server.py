@@ -18,8 +18,9 @@ from mcp.client.stdio import stdio_client
 
 import tracelens as tl
 from tracelens.agents.answer_pages import CHARACTERS_PER_TOKEN, NOTICE
-from tracelens.agents.mcp_server import answered
+from tracelens.agents.mcp_server import answered, answered_apart
 from tracelens.agents.roots import Roots
+from tracelens.executors import IsolatedProcesses
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ranks"))
@@ -222,6 +223,30 @@ def test_what_does_not_fit_is_said_with_what_would(folder, tool, arguments, said
     assert failed
     assert said in text
     assert "a defect" not in text
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("serve", {**ASKED["serve"], "requests": 10**12}),
+        ("project", {**ASKED["project"], "global_batch": 10**15}),
+    ],
+)
+def test_an_answer_without_end_ends_alone_and_the_session_goes_on(folder, tool, arguments):
+    roots = Roots.of([folder])
+    with IsolatedProcesses(1) as processes:
+        text, failed = answered_apart(processes, tool, arguments, roots, most_s=1)
+        assert failed
+        assert text.endswith('ask for less"')
+        assert answered_apart(processes, "estimate", ASKED["estimate"], roots) == answered(
+            "estimate", ASKED["estimate"], roots
+        )
+
+
+def test_a_change_beyond_any_clock_is_refused_in_a_sentence(folder):
+    text, failed = answered("whatif", {"trace": "job/rank0.json", "gpu_clock": 1e-9}, Roots.of([folder]))
+    assert failed
+    assert "centuries" in text
 
 
 def test_a_folder_with_a_link_out_of_the_roots_is_refused(client):

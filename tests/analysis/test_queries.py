@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sqlite3
 from importlib import resources
 
@@ -94,6 +95,12 @@ def test_tables_add_up_as_the_sheets_do(job):
     assert linked == job.sql("SELECT count(call) AS n FROM kernels").n[0] > 0
     nested = job.sql("SELECT count(*) AS n FROM calls a JOIN calls b ON a.parent = b.call WHERE a.depth <= b.depth")
     assert nested.n[0] == 0
+
+
+def test_the_statement_of_the_command_page_is_the_sheet(job, repository):
+    (statement,) = re.findall(r'"(SELECT [^".]+)"', (repository / "docs" / "cli.md").read_text(encoding="utf-8"))
+    sheet = job.result.frames["unified_perf_summary"]
+    assert rows(job.sql(statement)) == rows(sheet[["name", "kernel_us_sum"]])
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,40 @@ def test_ready_queries_find_what_was_planted(lake, capsys):
     assert capsys.readouterr().out.count("\n") >= RUNS
 
 
+def test_ready_queries_answer_as_data_frames_do(lake):
+    ready = {name: ask(lake, each.statement) for name, each in ready_queries("tracelens.lake").items()}
+    assert set(ready) == {"outlier_ranks", "regressions", "runs", "top_ops", "trend"}  # regressions: as planted, above
+    ops, kernels = ask(lake, "FROM ops"), ask(lake, "FROM kernels")
+    steps = ask(lake, "FROM steps WHERE step IS NOT NULL AND complete")
+    own = kernels[~kernels.is_communication].groupby(["run", "rank"])
+    compute_us = own.duration_us.sum() / own.step.nunique()
+    outliers = ready["outlier_ranks"].set_index(["run", "rank"]).sort_index()
+    assert outliers.compute_ms.tolist() == pytest.approx(list(compute_us / 1e3))
+    times = compute_us / compute_us.groupby("run").transform("median")
+    assert outliers.times_median.tolist() == pytest.approx(list(times))
+    assert ready["outlier_ranks"].times_median.is_monotonic_decreasing
+    runs = steps.groupby("run")
+    assert ready["runs"].run.tolist() == [f"run{run}" for run in range(RUNS)]
+    assert ready["runs"].steps.tolist() == runs.size().tolist()
+    assert ready["runs"].traces.tolist() == [RANKS] * RUNS
+    assert ready["runs"].step_ms.tolist() == pytest.approx(list(runs.duration_us.median() / 1e3))
+    assert ready["runs"].percent_busy.tolist() == pytest.approx(list(100 * runs.busy_us.sum() / runs.duration_us.sum()))
+    assert ready["trend"].step_ms.tolist() == pytest.approx(list(steps.groupby("date").duration_us.median() / 1e3))
+    named = ops.groupby(["name", "category"])
+    top = ready["top_ops"].set_index(["name", "category"]).sort_index()
+    assert top.traces.tolist() == named.trace.nunique().tolist()
+    assert top.calls.tolist() == named.operation_count.sum().tolist()
+    assert top.kernel_ms.tolist() == pytest.approx(list(named.kernel_us_sum.sum() / 1e3))
+
+
+def test_the_statement_of_the_page_answers_as_a_data_frame_does(lake):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "lake.md").read_text(encoding="utf-8")
+    (statement,) = re.findall(r'^    tracelens query lake/ "(SELECT .*)"$', page, re.MULTILINE)
+    steps = ask(lake, "FROM steps WHERE complete")
+    found = ask(lake, statement).sort_values("run").iloc[:, 1]
+    assert found.tolist() == pytest.approx(list(steps.groupby("run").duration_us.median()))
+
+
 def test_the_dashboard_shows_what_the_queries_answer(folder, lake, tmp_path, capsys):
     to = tmp_path / "<b>lake"
     shutil.copytree(lake, to)

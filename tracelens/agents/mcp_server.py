@@ -8,6 +8,8 @@ import os
 import tempfile
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Executor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from tracelens.agents.option_schemas import checked
 from tracelens.agents.roots import Roots
 from tracelens.agents.tool_answers import TOOLS
 from tracelens.errors import TracelensError, UsageError
+from tracelens.executors import IsolatedProcesses
+from tracelens.trace.reading.memory_limit import DEFAULT_SHARE, hard_limit, machine_bytes
 
 _INSTRUCTIONS = (
     "tracelens reads recordings of GPU programs (PyTorch profiler traces). Begin with files, then report and findings. "
@@ -27,6 +31,8 @@ _FILES_SCHEMA: dict[str, Any] = {
     "properties": {"cursor": {"type": "string"}, "max_tokens": {"type": "integer"}},
     "additionalProperties": False,
 }
+#: Of an answer, in seconds.
+MOST_S = 180
 _BUSY = threading.Lock()
 
 
@@ -40,7 +46,8 @@ def serve(folders: list[Path]) -> None:
         return types.ListToolsResult(tools=[types.Tool(**each) for each in listed()])
 
     async def call_tool(context: Any, params: Any) -> Any:
-        text, failed = await anyio.to_thread.run_sync(answered, params.name, params.arguments or {}, roots)
+        asked = (processes, params.name, params.arguments or {}, roots)
+        text, failed = await anyio.to_thread.run_sync(answered_apart, *asked)
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
 
     server = lowlevel.Server("tracelens", instructions=_INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
@@ -49,7 +56,7 @@ def serve(folders: list[Path]) -> None:
         async with stdio.stdio_server() as (reading, writing):
             await server.run(reading, writing, server.create_initialization_options())
 
-    with tempfile.TemporaryDirectory(prefix="tracelens-mcp-") as empty:
+    with tempfile.TemporaryDirectory(prefix="tracelens-mcp-") as empty, IsolatedProcesses(1) as processes:
         # A name that an option takes is then never a file of wherever the server was started
         os.chdir(empty)
         try:
@@ -79,8 +86,34 @@ def answered(name: str, arguments: Mapping[str, Any], roots: Roots) -> tuple[str
             return TOOLS[name].ask(arguments, roots), False
     except TracelensError as error:
         return f"error: {json.dumps(str(error)[:1000])}", True
+    except MemoryError:
+        return 'error: "the answer needs more memory than there is: ask for less"', True
     except Exception as error:  # noqa: BLE001 - a session outlives one answer
         return f"error: {json.dumps(f'a defect of tracelens: {type(error).__name__}: {error}'[:1000])}", True
+
+
+def answered_apart(
+    processes: Executor, name: str, arguments: Mapping[str, Any], roots: Roots, most_s: float = MOST_S
+) -> tuple[str, bool]:
+    """As ``answered``, in a worker, which ends alone where the answer takes too long or too much memory."""
+    try:
+        answer: tuple[str, bool] = processes.submit(_limited, name, arguments, roots, most_s).result()
+    except BrokenProcessPool:
+        said = f"the answer takes more than {most_s:g} s, or more memory than there is: ask for less"
+        return f"error: {json.dumps(said)}", True
+    return answer
+
+
+def _limited(name: str, arguments: Mapping[str, Any], roots: Roots, most_s: float) -> tuple[str, bool]:
+    os.dup2(2, 1)  # standard output is the protocol's
+    late = threading.Timer(most_s, os._exit, (1,))
+    late.daemon = True
+    late.start()
+    try:
+        with hard_limit(machine_bytes() * DEFAULT_SHARE / 1e9, name):
+            return answered(name, arguments, roots)
+    finally:
+        late.cancel()
 
 
 def _imported(module: str) -> Any:

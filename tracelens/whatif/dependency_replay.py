@@ -31,6 +31,7 @@ from tracelens.analysis.idle.dependencies import (
     recorded_waits,
 )
 from tracelens.analysis.intervals import Covered, Ints
+from tracelens.errors import UsageError
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 
@@ -161,7 +162,10 @@ class DependencyReplay:
             reached = time[one] + weight
             if reached > time[other]:
                 time[other] = reached
-        found = np.array(time, np.int64)
+        try:
+            found = np.array(time, np.int64)
+        except OverflowError:
+            raise UsageError("with this change the step would take centuries: give a smaller factor") from None
         n = self._n
         return NewTimes(start=found[:n], done=found[n : 2 * n], reached=found[2 * n :])
 
