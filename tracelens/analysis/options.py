@@ -12,6 +12,7 @@ from tracelens.extensions import Extension, detect_bundled, load_extension
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
     from tracelens.hardware import HardwareSpec
+    from tracelens.trace.reading.memory_snapshot import DeviceMemory
     from tracelens.workload import ModelConfig
 
 #: ``Options.overlap``: device events of one stream that run into the next stay as recorded, or end where it starts.
@@ -49,7 +50,8 @@ class Options:
     ``overlap``: ``keep`` or ``clip`` device events of one stream that run into the next. ``cpu``: tables of the CPU ops
     too, and a report at all where there is no GPU work. ``work``: the model that the
     trace's steps run, for its FLOPs utilization. ``capture``: the trace in which the graphs that this one replays were
-    captured. ``shapes``: a trace of the same program with the shapes that this one lacks.
+    captured. ``shapes``: a trace of the same program with the shapes that this one lacks. ``memory_snapshot``: of the
+    allocator of the same run.
     ``rank``: of a file in which several ranks were merged, the one to analyze; None is the first.
     """
 
@@ -65,6 +67,7 @@ class Options:
     work: StepWork | None = None
     capture: Trace | None = None
     shapes: Trace | None = None
+    memory_snapshot: tuple[DeviceMemory, ...] | None = None
     rank: int | None = None
 
 

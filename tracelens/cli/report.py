@@ -143,7 +143,7 @@ def _refuse_output(output: Path, args: argparse.Namespace) -> None:
     from tracelens.errors import UsageError
     from tracelens.report.result import refuse_foreign
 
-    refuse_input(output, [args.trace, *filter(None, [args.capture, args.shapes])])
+    refuse_input(output, [args.trace, *filter(None, [args.capture, args.shapes, args.memory_snapshot])])
     if not _is_file(output):
         if args.trace.is_file():  # else that is what is wrong
             refuse_foreign(output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.option_fields import made, takes
@@ -11,6 +12,7 @@ from tracelens.report.report_options import ReportOptions
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace
     from tracelens.report.result import Report
+    from tracelens.trace.reading.memory_snapshot import DeviceMemory
 
 
 @takes(ReportOptions)
@@ -64,12 +66,19 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         work=work,
         capture=_loaded(asked.capture),
         shapes=_loaded(asked.shapes),
+        memory_snapshot=_snapshot(asked.memory_snapshot),
     )
     analysis = analyze(trace if isinstance(trace, Trace) else load(trace), chosen)
     # Before the page and the workbook are made: 70 MB at 1 GB of JSON.
     give_back_freed()
     sources = [source for extension in analysis.extensions for source in extension.sources]
     return Report(analysis, summarize(analysis), extensions=sources)
+
+
+def _snapshot(path: str | PathLike[str] | None) -> tuple[DeviceMemory, ...] | None:
+    from tracelens.trace.reading.memory_snapshot import read_memory_snapshot
+
+    return None if path is None else read_memory_snapshot(Path(path))
 
 
 def _loaded(trace: Trace | str | PathLike[str] | None) -> Trace | None:

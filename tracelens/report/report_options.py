@@ -92,3 +92,8 @@ class ReportOptions:
         note="a trace of the same program that recorded shapes (torch.profiler, a few steps): its ops and shapes go to "
         "the kernels of a recording without them, e.g. of Nsight Systems or rocprofv3, by name and sequence",
     )  # fmt: skip
+    memory_snapshot: str | PathLike[str] | None = option(
+        "snapshot of PyTorch's allocator as JSON: what held memory", kind=Path, metavar="FILE",
+        note="torch.cuda.memory._snapshot() of the same run, written by json.dump: the sheet memory_blocks says which "
+        "lines held device memory at the peak and in the snapshot; a pickle is not opened",
+    )  # fmt: skip
