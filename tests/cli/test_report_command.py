@@ -54,8 +54,11 @@ def test_another_real_file_says_in_one_sentence_why_it_has_no_report(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--ep-size", "many"], "argument --ep-size: must be a whole number of at least 1, got 'many'"),
-        (["--rank", "-1"], "argument --rank: must be a whole number of at least 0, got '-1'"),
+        (
+            ["--ep-size", "many"],
+            "argument --ep-size: must be a whole number of at least 1, like 8192, 8k or 1e6, got 'many'",
+        ),
+        (["--rank", "-1"], "argument --rank: must be a whole number of at least 0, like 8192, 8k or 1e6, got '-1'"),
         (["--max-memory", "0"], "argument --max-memory: must be a number above 0, got '0'"),
         (["-o", "one.json", "--csv"], "--csv writes a folder of tables: -o must be a folder"),
     ],
