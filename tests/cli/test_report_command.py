@@ -302,7 +302,7 @@ def test_a_bar_with_the_rate_is_shown_from_one_second_on_and_only_in_a_terminal(
     trace.write_text(json.dumps({"traceEvents": events * (1 + 4_000_000 // len(json.dumps(events)))}))
     shown = ""
     ours, theirs = pty.openpty() if is_terminal else os.pipe()
-    monkeypatch.setattr("tracelens.cli.report.time", _Clock())
+    monkeypatch.setattr("tracelens.files.say.time", _Clock())
     with os.fdopen(theirs, "w") as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
         assert report(trace, "--cpu", "-o", tmp_path / "out.json") == 0
@@ -312,7 +312,9 @@ def test_a_bar_with_the_rate_is_shown_from_one_second_on_and_only_in_a_terminal(
             shown = os.read(ours, 100_000).decode()
     os.close(ours)
     lines = [line for line in shown.split("\r") if line.strip()]
-    assert all(re.match(r" reading \[[#.]{30}\]\s+\d+%\s+[\d.]+ MB/s\s+\d+ s left", line) for line in lines), lines
+    assert all(
+        re.match(r" reading \[[#.]{30}\]\s+\d+%\s+\d+ of \d+ MB, [\d.]+/s\s+\d+ s left", line) for line in lines
+    ), lines
     assert (len(lines) > 3) is is_terminal
     assert (" 100%" in shown) is is_terminal
 
