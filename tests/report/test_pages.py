@@ -91,10 +91,16 @@ def test_a_served_load_has_a_page_with_its_latencies():
 
 
 def test_a_pipeline_is_drawn_box_by_box():
-    """4 ranks x 8 micro-batches, forward and backward, and what each rank does after them."""
+    """4 ranks x 8 micro-batches, forward and backward, and what each rank does after them: its gradients' norm, a wait
+    for the others', the sum and the optimizer."""
     found = tracelens.project("llama3-8b", "dgx-h100", gpus=8, tp=2, pp=4, global_batch=8)
     text = pipeline_chart(found.run)
-    assert text.count("<rect") == 4 * (2 * 8 + 1)
+    assert text.count("<rect") == 4 * (2 * 8 + 2)
+    spans = re.findall(r"gradients and optimizer: ([\d.,]+) to ([\d.,]+) ms", text)
+    drawn_ms = [float(end.replace(",", "")) - float(begin.replace(",", "")) for begin, end in spans]
+    for rank, finish in enumerate(found.run.finish):
+        busy_us = finish.reduced_us - found.run.pipeline.ends_us[rank][-1] + sum(time_us for _, time_us in finish.ops)
+        assert sum(drawn_ms[2 * rank : 2 * rank + 2]) == pytest.approx(busy_us / 1000, abs=0.002)
     last = max(float(end.replace(",", "")) for end in re.findall(r"to ([\d.,]+) ms", text))
     assert last == pytest.approx(found.projection.step_us / 1000, abs=0.001)
 

@@ -46,12 +46,18 @@ def pipeline_chart(ran: Run) -> Markup:
 
 
 def _boxes(ran: Run, rank: int, most: int) -> Iterator[tuple[float, float, str, str]]:
-    """(begin, end, color, what) of a rank's first tasks and of what comes after all of them."""
+    """(begin, end, color, what) of a rank's first tasks and of what comes after all of them.
+
+    Between the norm of its own gradients and the sum over all ranks a rank waits.
+    """
     starts, ends = ran.pipeline.starts_us[rank], ran.pipeline.ends_us[rank]
     for task, begin, end, _ in zip(ran.tasks[rank], starts, ends, range(most), strict=False):
         word, color = _KINDS[task.kind]
         yield begin, end, color, f"{word} of micro-batch {task.micro_batch}, chunk {task.chunk}"
-    yield ends[-1], ran.finish[rank].end_us, _FINISH[1], _FINISH[0]
+    finish = ran.finish[rank]
+    (_, norm_us), (_, sum_us), _ = finish.ops
+    for begin, end in ((ends[-1], finish.reduced_us + norm_us), (finish.summed_us - sum_us, finish.end_us)):
+        yield begin, end, _FINISH[1], _FINISH[0]
 
 
 def _axis(step_us: float, bottom: float) -> Iterator[Markup]:
