@@ -260,7 +260,8 @@ def by_kind(scored: Sequence[tuple[Row, float]]) -> dict[str, list[float]]:
 def read(folder: Path) -> list[Row]:
     rows = []
     for name in ("training_points.csv", "tables/mlperf_training.csv"):
-        rows += list(csv.DictReader((folder / name).open(newline="", encoding="utf-8")))
+        with (folder / name).open(newline="", encoding="utf-8") as file:
+            rows += list(csv.DictReader(file))
     with ProcessPoolExecutor(2) as pool:
         return [one for one in pool.map(sampled, rows, chunksize=8) if one is not None]
 

@@ -74,7 +74,8 @@ class Measured:
 
 def points(path: Path) -> tuple[list[Measured], list[dict[str, str]], dict[str, str]]:
     """Rows with a projection and a time, all rows, and the reason or the error of each by id."""
-    rows = list(csv.DictReader(path.open(newline="", encoding="utf-8")))
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
     made, said = [], {}
     for row in rows:
         point = project_row(row, BARE)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tracelens
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.errors import UsageError
@@ -66,6 +67,17 @@ def test_the_column_chooses_the_engine_and_an_estimate_has_bounds() -> None:
     assert ours.tpot_ms_high is not None
     assert ours.tpot_ms_low < ours.tpot_ms < ours.tpot_ms_high
     assert plain.tpot_ms_low is None
+
+
+def test_without_a_name_the_pooled_constants_serve_and_say_what_to_expect() -> None:
+    found = tracelens.serve("llama3-8b", "h100", rate=4, requests=20)
+    assert found.summary == tracelens.serve("llama3-8b", "h100", rate=4, requests=20, engine="pooled").summary
+    ideal = tracelens.serve("llama3-8b", "h100", rate=4, requests=20, engine="ideal")
+    assert ideal.summary["tpot_p50_ms"] < found.summary["tpot_p50_ms"]
+    spans = fitted_engine("pooled", H100).residuals
+    for share in spans:
+        assert f"{found.summary['tpot_p50_ms'] * share:.3g}" in found.notes[0]
+    assert "expected time per token" not in "".join(ideal.notes)
 
 
 def test_an_engine_was_slower_before_as_far_back_as_its_points_reach() -> None:

@@ -74,7 +74,8 @@ class Experiment:
             record=record,
         ).run()
         figures = summary(outcome, self.objectives, price_per_gpu_hour=self.price_per_gpu_hour)
-        return Result(experiment=self, outcome=outcome, summary=figures, notes=(*outcome.notes, *_saturation(outcome)))
+        notes = (*_expected(self.deployment.engine, figures), *outcome.notes, *_saturation(outcome))
+        return Result(experiment=self, outcome=outcome, summary=figures, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -163,7 +164,13 @@ def _speculation(asked: DeploymentOptions, model: ModelConfig) -> Speculation | 
 def deployment_of(
     model: str | Path | ModelConfig, cluster: str | Path | System, asked: DeploymentOptions
 ) -> Deployment:
-    """What is served and on what. UsageError for options that do not fit."""
+    """What is served and on what. UsageError for options that do not fit.
+
+    An engine that is not named has the pooled constants of its device's vendor; beside a measured profile, none.
+    """
+    if asked.engine is None:
+        is_measured = isinstance(asked, ServingConfig) and asked.profile is not None
+        asked = dataclasses.replace(asked, engine=engines.IDEAL if is_measured else engines.POOLED)
     config = model if isinstance(model, ModelConfig) else ModelConfig.load(model)
     kv = DType.parse(asked.kv) if asked.kv else None
     if asked.kv and (kv is None or not kv.is_floating):
@@ -248,6 +255,19 @@ def _prefill(deployment: Deployment, asked: ServingConfig) -> Deployment | None:
     limit = asked.prefill_max_batched_tokens or asked.max_batched_tokens
     engine = engine_of(dataclasses.replace(asked, max_batched_tokens=limit), system.device)
     return dataclasses.replace(deployment, system=system, parallelism=parallelism, engine=engine)
+
+
+def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tuple[str, ...]:
+    """Between what the time per token is expected, by servers that the engine's fit left out."""
+    median, spans = figures.get("tpot_p50_ms"), engine.residuals
+    if median is None or spans is None:
+        return ()
+    most_low, half_low, half_high, most_high = (f"{median * span:.3g}" for span in spans)
+    note = (
+        f"expected time per token (p50): half of such servers {half_low} to {half_high} ms, 9 of 10 {most_low} to "
+        f"{most_high} ms ({engine.name} constants; --engine names others, ideal none)"
+    )
+    return (note,)
 
 
 def _saturation(outcome: Outcome) -> tuple[str, ...]:

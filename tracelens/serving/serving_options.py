@@ -23,7 +23,8 @@ class EngineOptions:
     """The engine of a deployment."""
 
     engine: Engine | Path | str | None = option(
-        "fitted constants of vllm, sglang, trtllm, atom, or of any (pooled); or a file, as --calibrate writes it",
+        "fitted constants of vllm, sglang, trtllm, atom; default: pooled, of all; ideal: none; or a file, as "
+        "--calibrate writes it",
         metavar="NAME|engine.toml",
         group=_SERVED,
     )

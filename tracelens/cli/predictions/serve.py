@@ -128,9 +128,12 @@ def _one(args: argparse.Namespace, given: argparse.Namespace) -> int:
         raise UsageError("serve needs --model and --cluster (or --config, --scenarios, --batch)")
     from tracelens.serving.experiment import deployment_of
 
+    if mode == "calibrate":  # what is fitted begins with nothing
+        from tracelens.serving.engines import IDEAL
+
+        bare = dataclasses.replace(asked, engine=asked.engine or IDEAL)
+        return _calibrate(args, deployment_of(args.model, args.cluster, bare))
     deployment = deployment_of(args.model, args.cluster, asked)
-    if mode == "calibrate":
-        return _calibrate(args, deployment)
     if mode == "export_profile":
         return _export(args, deployment)
     if mode == "sweep":
