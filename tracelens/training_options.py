@@ -16,7 +16,7 @@ Recompute: TypeAlias = Literal["none", "selective", "full"]
 Gradients: TypeAlias = Literal["fp32", "bf16"]
 #: ``flash``: the framework's own kernel on that device; else a generation of it, or scores that go through memory.
 Attention: TypeAlias = Literal["flash", "unfused", "fa1", "fa2", "fa3", "fa4", "cudnn"]
-#: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the integer step.
+#: Which launches CUDA graphs replay: none, a layer's parts between host decisions, the whole step.
 Graphs: TypeAlias = Literal["none", "partial", "full"]
 TPOverlap: TypeAlias = Literal["none", "backward", "all"]
 #: How tokens reach experts: a copy per chosen expert, or one per rank, and over the network one per node.

@@ -160,7 +160,7 @@ def settled(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
             if not parameter.least <= value < float("inf"):
                 raise UsageError(f"{name} must be a number of at least {parameter.least:g}, got {value:g}")
             if parameter.kind is int and value != int(value):
-                raise UsageError(f"{name} must be a integer number, got {value:g}")
+                raise UsageError(f"{name} must be a whole number, got {value:g}")
             value = parameter.kind(value)
         values[name] = value
     if values["unit_bytes"] is None:

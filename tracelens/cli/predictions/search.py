@@ -1,7 +1,7 @@
 """Find the best way to split a model over devices: degrees, micro-batch, schedule, memory savings, placement.
 
 Prints the fastest configurations that fit, per device count, why the winner wins, and the winner's step checked with
-the event graph. The default rules estimate a integer step with this project's backends; `--rules paper` is exactly the
+the event graph. The default rules estimate a whole step with this project's backends; `--rules paper` is exactly the
 published model of arXiv 2410.00273 (docs/search.md).
 """
 
