@@ -41,7 +41,7 @@ def test_rate_and_remaining_time_are_said(clock, monkeypatch):
     progress(10, 40)
     line = screen.getvalue()
     assert line.startswith("\r")
-    assert "25%  10 of 40 ranks, 2/s   15 s left" in line
+    assert "25%  10 of 40 ranks, 2 ranks/s   15 s left" in line
     clock[0] += 15
     progress(40, 40)
     assert screen.getvalue().endswith("0 s left\n")
@@ -53,7 +53,7 @@ def test_bytes_are_shown_in_their_unit(clock, monkeypatch):
     progress = Progress("reading", "MB", scale=1e6)
     clock[0] += 2
     progress(100_000_000, 200_000_000)
-    assert "100 of 200 MB, 50/s" in screen.getvalue()
+    assert "100 of 200 MB, 50 MB/s" in screen.getvalue()
 
 
 @pytest.mark.parametrize(("is_command", "is_terminal"), [(False, True), (True, False), (True, True)])

@@ -78,10 +78,10 @@ class Progress:
     def _line(self, done: int, total: int, seconds: float) -> str:
         share = min(done / total, 1.0) if total else 1.0
         bar = ("#" * round(_BAR * share)).ljust(_BAR, ".")
-        rate = done / self._scale / seconds
+        rate = f"{done / self._scale / seconds:.3g} {self._unit}/s"
         left = f"{seconds / share - seconds:4.0f} s left" if share else ""
         count = f"{done / self._scale:,.0f} of {total / self._scale:,.0f} {self._unit}"
-        return f" {self._what} [{bar}] {share:4.0%}  {count}, {rate:.3g}/s {left}".rstrip()
+        return f" {self._what} [{bar}] {share:4.0%}  {count}, {rate} {left}".rstrip()
 
 
 def told(items: Sequence[T], what: str, unit: str) -> Iterator[T]:
