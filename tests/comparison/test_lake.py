@@ -118,6 +118,14 @@ def test_a_trace_that_changed_stands_in_place_of_what_it_was(folder, tmp_path):
     assert ingest(trace.parent, to, Serial()).known == 1
 
 
+def test_a_trace_without_a_folder_is_a_run_of_its_whole_name(tmp_path):
+    for name in ("Qwen1.5-0.5B.pt.trace.json", "Qwen1.7B.json"):
+        small_traces.write(tmp_path / "some" / name, steps=1)
+    ingest(tmp_path / "some", tmp_path / "lake", Serial())
+    runs = ask(tmp_path / "lake", "SELECT DISTINCT run FROM ops ORDER BY run")
+    assert runs["run"].tolist() == ["Qwen1.5-0.5B", "Qwen1.7B"]
+
+
 def test_what_a_trace_says_of_itself_is_a_folder_of_that_name_and_no_other(tmp_path):
     said = "../../x/'=%\n\u202e" + "long" * 40
     small_traces.write(tmp_path / "some" / "a=b %2F'c" / "t.json", steps=1, about={"git_revision": said})

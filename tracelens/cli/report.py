@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.cli import refuse_input
 from tracelens.files.say import Progress, emit, say
+from tracelens.files.trace_name import trace_name
 from tracelens.option_fields import above_zero, add_options, option, options_of
 from tracelens.report.report_options import ReportOptions
 
@@ -68,7 +69,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tracelens.trace.reading.memory_limit import hard_limit
 
-    args.output = args.output or args.trace.parent / f"{_stem(args.trace)}.report"
+    name = "stdin" if args.trace == Path("-") else trace_name(args.trace.name)
+    args.output = args.output or args.trace.parent / f"{name}.report"
     with _regular(args.trace) as args.trace, hard_limit(args.max_memory, args.trace.name):
         return _run(args, args.output)
 
@@ -185,10 +187,3 @@ def _write(report: Report, output: Path, *, csv: bool) -> None:
         report.to_json(output)
     else:
         report.write(output, csv=csv)
-
-
-def _stem(path: Path) -> str:
-    name = "stdin" if path == Path("-") else path.name
-    for suffix in (".gz", ".json", ".trace", ".pt"):
-        name = name.removesuffix(suffix)
-    return name or path.name

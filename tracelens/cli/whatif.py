@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _lines(found: WhatIf) -> Iterator[str]:
     from tracelens.files.safe_text import clipped
-    from tracelens.report.figures import shown_ms, shown_percent, trace_name
+    from tracelens.files.trace_name import trace_name
+    from tracelens.report.figures import shown_ms, shown_percent
 
     what = "step" if found.has_steps else "window"
     before, after = found.before.step_us, found.after.step_us

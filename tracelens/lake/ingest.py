@@ -25,6 +25,7 @@ from tracelens.analysis.tables import Tables, built_in_tables
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.executors import outcomes
 from tracelens.files.atomic_write import whole_file, whole_folder
+from tracelens.files.trace_name import trace_name
 from tracelens.schema import column_set, identifier, text
 from tracelens.sql import merge_files, query_files
 
@@ -186,7 +187,7 @@ def origin_of(analysis: Analysis, name: str) -> dict[str, Any]:
 def run_of(name: str) -> str:
     """The folder of a trace, else its name without endings: ranks of a job stand in one folder."""
     folder, _, file = name.rpartition("/")
-    return folder or file.partition(".")[0]
+    return folder or trace_name(file)
 
 
 def _folders(origin: Mapping[str, Any]) -> list[str]:

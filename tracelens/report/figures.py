@@ -7,13 +7,6 @@ from tracelens.backends.base import bound_name
 from tracelens.units import GB_PER_TB
 
 
-def trace_name(file: str) -> str:
-    """A trace's file name without its endings."""
-    for suffix in (".gz", ".json", ".pt.trace", ".trace"):
-        file = file.removesuffix(suffix)
-    return file
-
-
 def bound_text(row: CategoryRow) -> str:
     """What bounds a category: ``no model`` where none of its work is known, ``unknown`` where not enough of it is."""
     if row.bound is not None:

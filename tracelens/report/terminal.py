@@ -10,6 +10,7 @@ from typing import TextIO
 
 from tracelens.analysis.verdict.summary import COMPLETE, Busy, CategoryRow, Summary, Throughput, Utilization
 from tracelens.files.safe_text import clipped, display_width, terminal_text
+from tracelens.files.trace_name import trace_name
 from tracelens.report.figures import (
     bound_text,
     shown_ms,
@@ -17,7 +18,6 @@ from tracelens.report.figures import (
     shown_rate,
     shown_share,
     shown_tb_s,
-    trace_name,
     unseen_text,
 )
 from tracelens.report.step_figures import AT_ONCE, IDLE, counts_of, lines_of_window, step_notes

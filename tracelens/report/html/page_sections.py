@@ -13,6 +13,7 @@ from tracelens.analysis.page.step_timeline import StepTimeline
 from tracelens.analysis.sheets.ops import headroom, unified_perf_summary
 from tracelens.analysis.sheets.timeline import critical_path
 from tracelens.analysis.verdict.summary import Busy, CategoryRow, Steps, Summary, Throughput, Unseen
+from tracelens.files.trace_name import trace_name
 from tracelens.report.assembly import Sheet, by_title
 from tracelens.report.cells import plain_values
 from tracelens.report.charts.headroom_chart import headroom_chart
@@ -26,7 +27,6 @@ from tracelens.report.figures import (
     shown_rate,
     shown_share,
     shown_tb_s,
-    trace_name,
     unseen_text,
 )
 from tracelens.report.html.page_tables import STATIC_ROWS, PageTable, prose, shown_text
