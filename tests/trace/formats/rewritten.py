@@ -304,7 +304,7 @@ def rocpd(path: Path, *, timestamps: bool = False) -> Path:
         f"rocpd_event{run}": ("id INT, category_id INT, stack_id INT, correlation_id INT, extdata TEXT", made),
         f"rocpd_string{run}": ("id INT, string TEXT", [(number, text) for text, number in strings.items()]),
         f"rocpd_info_kernel_symbol{run}": ("id INT, kernel_name TEXT, display_name TEXT", [(number, f"{name}.kd", name) for name, number in symbols.items()]),
-        f"rocpd_info_agent{run}": ("id INT, type TEXT, type_index INT, product_name TEXT, extdata TEXT", [(0, "CPU", 0, "EPYC", "{}"), (4, "GPU", 0, "AMD Instinct MI300X", '{"cu_count": 304}')]),
+        f"rocpd_info_agent{run}": ("id INT, type TEXT, type_index INT, product_name TEXT, extdata TEXT", [(0, "CPU", 0, "EPYC", "{}"), (4, "GPU", 0, "AMD Instinct MI300X", '{"cu_count": 304, "wave_front_size": 64}')]),
         f"rocpd_info_process{run}": ("id INT, pid INT, command TEXT", [(12, 12, "/usr/bin/python train.py")]),
         f"rocpd_info_thread{run}": ("id INT, tid INT", sorted({(c[3], c[3]) for c in calls})),
         f"rocpd_timestamp{run}": ("id INT, value INT", times),
@@ -331,7 +331,7 @@ def rocprof_csv(folder: Path) -> Path:
             ["Domain", "Function", "Process_Id", "Thread_Id", "Correlation_Id", "Start_Timestamp", "End_Timestamp"],
             [("HIP_RUNTIME_API", texts[c[2]], 12, c[3], c[4], c[0], c[1]) for c in calls],
         ),
-        "12_agent_info.csv": (["Node_Id", "Agent_Type", "Cu_Count", "Product_Name"], [(0, "CPU", 0, "EPYC"), (4, "GPU", 304, "AMD Instinct MI300X")]),
+        "12_agent_info.csv": (["Node_Id", "Agent_Type", "Wave_Front_Size", "Cu_Count", "Product_Name"], [(0, "CPU", 0, 0, "EPYC"), (4, "GPU", 64, 304, "AMD Instinct MI300X")]),
     }  # fmt: skip
     for name, (columns, rows) in files.items():
         with (folder / name).open("w", newline="") as file:

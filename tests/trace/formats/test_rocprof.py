@@ -104,7 +104,8 @@ def test_the_same_run_gives_the_same_kernels_copies_and_launches(rewritten: Path
     assert len(launched(here)) >= len(launched(there)) > 100
     kernel = int(here.table.rows_of([Kind.KERNEL])[0])
     assert here.table.args(kernel)["grid"] == [64, 2, 1], "blocks, where the file counts threads"
-    assert here.table.used_device().name == "AMD Instinct MI300X"
+    device = here.table.used_device()
+    assert (device.name, device.compute_units, device.warp_size) == ("AMD Instinct MI300X", 304, 64)
 
 
 def test_the_sheet_of_kernels_is_the_same(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tracelens.signature import OpSignature
 from tracelens.trace.reading.formats.base import reader
+from tracelens.trace.reading.rocm_words import call_category, copy_name, gpu_properties
 from tracelens.trace.reading.row_blocks import Ints, RowBlocks, coded
 from tracelens.trace.reading.source import Source
 from tracelens.trace.reading.sqlite_rows import ABSENT, MAGIC, Database, opened
@@ -38,8 +39,7 @@ _PLACE = (
     "stream_id",
     "event_id",
 )
-_CATEGORIES = (("HIP", "hip_runtime"), ("HSA", "hsa_runtime"), ("RCCL", "rccl_runtime"))
-_DIRECTION = re.compile(r"(HOST|DEVICE|Host|Device)_?(?:TO|To)_?(HOST|DEVICE|Host|Device)")
+_MOST_DEVICES = 1024
 
 
 def _is_rocpd(source: Source) -> bool:
@@ -65,21 +65,20 @@ class _Run:
 
     def __init__(self, rows: RowBlocks, database: Database, run: str, number: int) -> None:
         self._rows, self._database, self._run, self._number = rows, database, run, number
-        agents = self._integers("info_agent", "id", "type_index", "absolute_index")
-        kinds = self._texts("info_agent", "type", "product_name", "name", "extdata")
-        self._devices = {
-            int(agents["id"][i]): max(int(agents["type_index"][i]), 0)
-            for i, (kind, *_) in enumerate(kinds)
-            if kind == "GPU"
-        }
-        known = {
-            self._devices[int(agents["id"][i])]: _properties(product or name, extdata)
-            for i, (kind, product, name, extdata) in enumerate(kinds)
-            if kind == "GPU" and self._devices[int(agents["id"][i])] < _MOST_DEVICES
-        }
+        self._devices: dict[int, int] = {}
+        known: dict[int, dict[str, Any]] = {}
+        agents = self._integers("info_agent", "id", "type_index")
+        texts = self._texts("info_agent", "type", "product_name", "name", "extdata")
+        for agent, index, (kind, product, name, extdata) in zip(
+            agents["id"].tolist(), agents["type_index"].tolist(), texts, strict=False
+        ):
+            if kind == "GPU":
+                number = self._devices[agent] = index if 0 <= index < _MOST_DEVICES else len(self._devices)
+                known[number] = _properties(product or name, extdata)
         if known:
             rows.metadata["deviceProperties"] = [{"id": i, **known.get(i, {})} for i in range(max(known) + 1)]
         self._strings = _pairs(database, f"rocpd_string{run}", "string")
+        self._correlations = self._correlation_of_events()
         self._names()
 
     def add(self) -> None:
@@ -116,14 +115,14 @@ class _Run:
         signature = coded(
             found["size"], lambda n: code(OpSignature(name="", attributes=(("bytes", n),))) if n >= 0 else ABSENT
         )
-        name = coded(found["name_id"], lambda number: self._code(_copy_name(self._strings.get(number, "Copy"))))
+        name = coded(found["name_id"], lambda number: self._code(copy_name(self._strings.get(number, "Copy"))))
         self._add_device("gpu_memcpy", found, name, agent, signature=signature)
 
     def _add_regions(self) -> None:
         found = self._placed("region", "name_id")
         categories, messages = self._events(found["event_id"])
         texts = [self._strings.get(number, f"(string {number})") for number in found["name_id"].tolist()]
-        of_event = np.array([_category(text) for text in categories], object)
+        of_event = np.array([call_category(text) for text in categories], object)
         names = [message or text for message, text in zip(messages, texts, strict=True)]
         process = coded(found["pid"], lambda number: self._processes.get(number, number))
         thread = coded(found["tid"], lambda number: self._threads.get(number, number))
@@ -175,12 +174,13 @@ class _Run:
                 found[key] = np.where(found[key] >= 0, found[key], of_track)
         return found
 
+    def _correlation_of_events(self) -> dict[int, int]:
+        events = self._integers("event", "id", "stack_id", "correlation_id")
+        number = np.where(events["stack_id"] > 0, events["stack_id"], events["correlation_id"])
+        return dict(zip(events["id"].tolist(), number.tolist(), strict=True))
+
     def _correlation(self, found: dict[str, Ints]) -> Ints:
-        if not hasattr(self, "_stacks"):
-            events = self._integers("event", "id", "stack_id", "correlation_id")
-            number = np.where(events["stack_id"] > 0, events["stack_id"], events["correlation_id"])
-            self._stacks = dict(zip(events["id"].tolist(), number.tolist(), strict=True))
-        number = coded(found["event_id"], lambda event: self._stacks.get(event, ABSENT))
+        number = coded(found["event_id"], lambda event: self._correlations.get(event, ABSENT))
         usable = (number > 0) & (number < 1 << _PROCESS_BITS)
         return np.where(usable, number + (self._number << _PROCESS_BITS), ABSENT)
 
@@ -240,9 +240,6 @@ def _add_old(rows: RowBlocks, database: Database, run: str) -> None:
         )
 
 
-_MOST_DEVICES = 1024
-
-
 def _pairs(database: Database, table: str, value: str) -> dict[int, str]:
     """A text by number."""
     numbers = database.integers(table, "id")["id"].tolist()
@@ -251,17 +248,6 @@ def _pairs(database: Database, table: str, value: str) -> dict[int, str]:
 
 def _op_category(kind: str) -> str:
     return "gpu_memcpy" if kind.startswith("Copy") else "gpu_memset" if kind.startswith("Fill") else "kernel"
-
-
-def _category(text: str) -> str:
-    upper = text.upper()
-    return next((category for word, category in _CATEGORIES if word in upper), "user_annotation")
-
-
-def _copy_name(text: str) -> str:
-    """As rocprofv3's JSON spells it: MEMORY_COPY_HOST_TO_DEVICE is CopyHostToDevice."""
-    match = _DIRECTION.search(text)
-    return f"Copy{match[1].title()}To{match[2].title()}" if match else text
 
 
 def _message(extdata: str) -> str:
@@ -280,8 +266,6 @@ def _properties(name: str, extdata: str) -> dict[str, Any]:
     try:
         said = msgspec.json.decode(extdata.encode() or b"{}")
     except (msgspec.DecodeError, RecursionError):
-        said = {}
-    units = said.get("cu_count") if isinstance(said, dict) else None
-    width = said.get("wave_front_size") if isinstance(said, dict) else None
-    known: dict[str, Any] = {"name": name} if name else {}
-    return known | ({"numSms": units, "warpSize": width or 64} if isinstance(units, int) and units > 0 else {})
+        said = None
+    said = said if isinstance(said, dict) else {}
+    return gpu_properties(name, units=said.get("cu_count"), wave=said.get("wave_front_size"))

@@ -147,11 +147,14 @@ def _devices(machine: Any) -> list[dict[str, Any]]:
     for key, value in machine.items():
         agent = key.removesuffix(".DeviceType")
         if agent != key and value == "GPU":
-            device: dict[str, Any] = {"id": len(found), "warpSize": 64, "name": str(machine.get(agent, ""))}
+            device: dict[str, Any] = {"id": len(found), "name": str(machine.get(agent, ""))}
             name = str(machine.get(f"{agent}.MarketingName") or device["name"])
             # What drivers call any accelerator that they do not know by name.
             device["name"] = "" if name == "AMDRadeonGraphics" else name
-            for what, known, unit in (("ComputeUnit", "numSms", 1), ("PoolInfo.Pool1.Size", "totalGlobalMem", 1024)):
+            for what, known, unit in (
+                ("WavefrontSize", "warpSize", 1), ("ComputeUnit", "numSms", 1),
+                ("PoolInfo.Pool1.Size", "totalGlobalMem", 1024),
+            ):  # fmt: skip
                 if match := _NUMBER.match(str(machine.get(f"{agent}.{what}", ""))):
                     device[known] = int(match[0]) * unit
             found.append(device)

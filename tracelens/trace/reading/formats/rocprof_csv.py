@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.trace.reading.formats.base import reader
+from tracelens.trace.reading.rocm_words import call_category, copy_name, gpu_properties
 from tracelens.trace.reading.row_blocks import Array, Ints, RowBlocks, coded
 from tracelens.trace.reading.source import Source
 from tracelens.trace.table import Recorder, TraceTable
@@ -35,9 +36,7 @@ _KIN = ("kernel_trace.csv", "memory_copy_trace.csv", "hip_api_trace.csv", "hip_t
         "hsa_trace.csv", "rccl_api_trace.csv", "rccl_trace.csv", "marker_api_trace.csv",
         "marker_trace.csv")  # fmt: skip
 _AGENTS = "agent_info.csv"
-_CATEGORIES = (("HIP", "hip_runtime"), ("HSA", "hsa_runtime"), ("RCCL", "rccl_runtime"))
 _LAST_NUMBER = re.compile(r"(\d{1,9})\D*$")
-_DIRECTION = re.compile(r"(HOST|DEVICE)_TO_(HOST|DEVICE)")
 _LARGEST = 2**62
 
 
@@ -108,13 +107,12 @@ def _devices(listed: Path | None, frames: list[pd.DataFrame]) -> _Devices:
     if agents is not None and {"Node_Id", "Agent_Type"} <= set(agents.columns):
         for row in agents[agents["Agent_Type"] == "GPU"].to_dict("records"):
             found.numbers[_last_number(row["Node_Id"])] = len(found.properties)
-            device: dict[str, Any] = {
-                "id": len(found.properties),
-                "name": row.get("Product_Name") or row.get("Name", ""),
-            }
-            if str(units := row.get("Cu_Count", "")).isdecimal():
-                device |= {"numSms": int(units), "warpSize": 64}
-            found.properties.append(device)
+            known = gpu_properties(
+                row.get("Product_Name") or row.get("Name", ""),
+                units=_last_number(row.get("Cu_Count", "")),
+                wave=_last_number(row.get("Wave_Front_Size", "")),
+            )
+            found.properties.append({"id": len(found.properties), **known})
         return found
     of_kernels = {
         _last_number(text)
@@ -151,7 +149,7 @@ def _add(rows: RowBlocks, frame: pd.DataFrame, devices: dict[int, int]) -> None:
         target, origin = _agents(frame, _TO), _agents(frame, _FROM)
         agent = np.where(np.isin(target, list(devices)), target, origin)
         device = coded(agent, lambda number: devices.get(number, 0))
-        _add_device(rows, "gpu_memcpy", frame, [_copy_name(text) for text in _texts(frame, _COPY)], device, None)
+        _add_device(rows, "gpu_memcpy", frame, [copy_name(text) for text in _texts(frame, _COPY)], device, None)
     elif _column(frame, _CALL) is not None:
         _add_calls(rows, frame)
 
@@ -180,7 +178,7 @@ def _add_device(
 
 
 def _add_calls(rows: RowBlocks, frame: pd.DataFrame) -> None:
-    category = np.array([_category(text) for text in _texts(frame, _DOMAIN)], object)
+    category = np.array([call_category(text) for text in _texts(frame, _DOMAIN)], object)
     name = rows.name_codes(_texts(frame, _CALL))
     lane = rows.lane_codes(_integers(frame, _PROCESS), _integers(frame, _THREAD))
     start, end = _integers(frame, _START, _LARGEST), _integers(frame, _END, _LARGEST)
@@ -221,12 +219,3 @@ def _agents(frame: pd.DataFrame, names: tuple[str, ...]) -> Ints:
 def _last_number(text: str) -> int:
     match = _LAST_NUMBER.search(text)
     return int(match[1]) if match else -1
-
-
-def _category(domain: str) -> str:
-    return next((category for word, category in _CATEGORIES if word in domain.upper()), "user_annotation")
-
-
-def _copy_name(text: str) -> str:
-    match = _DIRECTION.search(text)
-    return f"Copy{match[1].title()}To{match[2].title()}" if match else text
