@@ -76,8 +76,13 @@ KERNELS: dict[str, Kernel] = {
     "hipblaslt": Kernel(tiles=_tiles(*_LARGE, (256, 256), (64, 32), (32, 64), (16, 64)), splits=(1, 2, 4, 8)),
 }  # fmt: skip
 
-#: Types of AMD's tuned kernels by precision.
-_TUNED = {"bf16": "bfloat16", "fp8": "fp8_rowwise", "fp8_block": "fp8_block", "nvfp4": "mxfp4"}
+#: Precisions that AMD's tuned kernels answer where a device has no constants of its own, and their types there. Not FP8
+#: with a scale per row: servers and training steps that were left out of fits agree better with the shares of BF16, so
+#: those kernels answer where they are asked by name (``gemm-aiter``).
+_TUNED = {"fp8_block": "fp8_block", "nvfp4": "mxfp4"}
+#: Precisions that take the shares of FP8, else of BF16, where nobody fitted them: without any they would reach the
+#: peak.
+_NARROW = ("fp8", "fp8_block", "mxfp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,6 +152,10 @@ class GEMMColumns(ColumnBatch):
         return replace(cls.of(precision, m, n, k, b, groups), b_width=b_width)
 
     def _price(self, device: HardwareSpec) -> Priced | None:
+        if self.precision in _TUNED and device.calibration("gemm", self.precision) is None:
+            found = self._tuned(device)
+            if found is not None:
+                return found
         constants = _constants(device, self.precision)
         if constants is not None and not self.as_layer and self.precision != "bf16":
             # What was fitted on quantizing layers contains the launches around the product.
@@ -155,16 +164,14 @@ class GEMMColumns(ColumnBatch):
                 alone = {**constants.constants, "launch_us": plain.get("launch_us", 0.0)}
                 constants = replace(constants, constants=alone)
         chip, kernel = Chip.of(device, self.precision), None if constants is None else constants.chosen(KERNELS)
-        if constants is None:
-            return self._tuned(device)
-        if chip is None or kernel is None:
+        if constants is None or chip is None or kernel is None:
             return None
         with np.errstate(over="ignore"):
             return _priced(self, chip, constants, kernel)
 
     def _tuned(self, device: HardwareSpec) -> Priced | None:
         """By AMD's tuned kernels, where they were measured on the device or its like in this type."""
-        case = {"gemm_dtype": _TUNED.get(self.precision, "")}
+        case = {"gemm_dtype": _TUNED[self.precision]}
         batch = KernelColumns(
             precision=self.precision, table=GEMM_AITER, case=tuple(case.items()),
             sizes={"m": self.m, "n": self.n, "k": self.k, "batch": self.b},
@@ -230,22 +237,13 @@ def _scaled_fp8(model: GEMM) -> str:
     return "fp8_block" if model.scale_elements >= b * m * k / _SCALE_BLOCK > 0 else "fp8"
 
 
-_NARROW = ("fp8", "fp8_block", "mxfp8")
-
-
 def _constants(device: HardwareSpec, which: str) -> Calibration | None:
-    """The constants of products in a precision; of MXFP8, where the device has none, FP8's, and of FP8 without
-    any the shares of BF16: with none at all, products would reach the peak.
-
-    Of AMD's FP8 there are tables of tuned kernels; servers and training steps that were left out of fits agree better
-    with the shares of BF16, so the tables answer where they are asked by name (``gemm-aiter``).
-    """
+    """The constants of products in a precision, else in one that stands in, see ``_NARROW``."""
     found = device.calibration("gemm", which)
-    if found is None and which == "mxfp8":
-        found = _as_mxfp8(device.calibration("gemm", "fp8"))
     if found is None and which in _NARROW:
-        wide = device.calibration("gemm", "bf16")
-        return None if wide is None else replace(wide, carried_from="BF16", error_percent=None)
+        found = device.calibration("gemm", "fp8")
+        found = _as_mxfp8(found) if which == "mxfp8" else found
+        found = device.calibration("gemm", "bf16") if found is None else found
     return found
 
 
