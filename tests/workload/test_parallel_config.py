@@ -25,6 +25,19 @@ def test_a_batch_that_does_not_divide_is_shown() -> None:
         ParallelConfig.of(ranks=64, global_batch=24, tp=8, micro_batch=2)
 
 
+@pytest.mark.parametrize(
+    ("asked", "recompute"),
+    [
+        ({}, "none"),
+        ({"recompute_modules": "mlp,layernorm"}, "selective"),
+        ({"recompute_layers": 4}, "full"),
+        ({"recompute_modules": "mlp", "recompute": "full"}, "full"),
+    ],
+)
+def test_what_to_recompute_asks_for_it(asked: dict[str, Any], recompute: str) -> None:
+    assert ParallelConfig.of(ranks=8, global_batch=8, **asked).recompute == recompute
+
+
 def test_experts_take_their_ranks_from_the_stage() -> None:
     with pytest.raises(
         UsageError, match=r"ep 16 \* etp 1 = 16 does not divide tp 2 \* cp 1 \* dp 4 = 8 ranks of a stage"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tracelens.dtypes import DType, Precision
@@ -112,6 +112,7 @@ class ParallelConfig(TrainingOptions):
     @classmethod
     def of(cls, *, ranks: int, global_batch: int, dp: int | None = None, **fields: Any) -> ParallelConfig:
         """For ``ranks`` devices and ``global_batch`` sequences per step; ``dp`` None is what the ranks leave.
+        Modules or a number of layers to recompute ask for selective or full recomputation by themselves.
 
         UsageError, with the product, when they do not come out even.
         """
@@ -125,7 +126,12 @@ class ParallelConfig(TrainingOptions):
                 f"micro-batch {micro_batch} * dp {replicas} = {micro_batch * replicas} sequences per pass do not "
                 f"divide the global batch {global_batch}"
             )
-        return made(cls, {**fields, "dp": replicas, "micro_batches": global_batch // (micro_batch * replicas)})
+        asked = made(cls, {**fields, "dp": replicas, "micro_batches": global_batch // (micro_batch * replicas)})
+        if asked.recompute == "none" and asked.recompute_layers is not None:
+            return replace(asked, recompute="full")
+        if asked.recompute == "none" and asked.recompute_modules != cls().recompute_modules:
+            return replace(asked, recompute="selective")
+        return asked
 
     @property
     def ranks(self) -> int:
