@@ -104,17 +104,21 @@ def slopes(calls: Calls, constants: Mapping[str, float], us: Floats) -> Floats:
     overlapped = total ** (power / inner) + constants.get("host_us", 0.0) ** power
     outer: Floats = overlapped ** (1 / power - 1)
 
+    def moved_by(name: str) -> Floats:
+        return combined_us(costs, calls.rates, {**constants, name: constants[name] * np.exp(_DESCENT.step)})
+
     def slope(name: str) -> Floats:
         if name == "launch_us":
             return zero + constants[name]
+        if costs.beneath:
+            return (moved_by(name) - us) / _DESCENT.step
         if name == "host_us":
             return np.asarray(outer * constants[name] ** power)
         if name in terms:
             return np.asarray(outer * total ** (power / inner - 1) * terms[name])
         if name in costs.after:
             return constants[name] * costs.us[name]
-        moved = combined_us(costs, calls.rates, {**constants, name: constants[name] * np.exp(_DESCENT.step)})
-        return (moved - us) / _DESCENT.step
+        return (moved_by(name) - us) / _DESCENT.step
 
     return np.stack([slope(name) / us for name in constants], axis=1)
 

@@ -115,7 +115,8 @@ class Costs(NamedTuple):
 
     ``streamed``: bytes that come from HBM where L2 is too small for ``held``, which is the same where absent.
     ``after``: names of costs that follow the others instead of overlapping them. ``chained``: all of them follow each
-    other, kernel by kernel, and overlap only with the host that launches them.
+    other, kernel by kernel, and overlap only with the host that launches them. ``beneath``: the call is part of a pass
+    whose streamed bytes are not its own, which hide it.
     """
 
     us: Mapping[str, Floats]
@@ -123,6 +124,7 @@ class Costs(NamedTuple):
     held: Floats | None = None
     after: tuple[str, ...] = ()
     chained: bool = False
+    beneath: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +182,8 @@ def combined_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> F
     """``launch_us + after + (host_us ** overlap + sum of (constant * cost) ** overlap) ** (1 / overlap)``.
 
     Absent constants leave a cost out; ``after`` are the costs that follow. Of chained costs the sum counts:
-    ``launch_us + (host_us ** overlap + (sum of constant * cost) ** overlap) ** (1 / overlap)``.
+    ``launch_us + (host_us ** overlap + (sum of constant * cost) ** overlap) ** (1 / overlap)``. A call beneath streamed
+    bytes takes what it adds to their time.
     """
     power = constants.get("overlap", 1.0)
     inner = 1.0 if costs.chained else power
@@ -193,7 +196,10 @@ def combined_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> F
             after = after + constants[name] * us
         else:
             total = total + (constants[name] * us) ** inner
+    hidden: Any = 0.0
     if costs.streamed is not None and "hbm" in constants:
-        total = total + missed_us(costs, rates, constants) ** inner
+        missed = missed_us(costs, rates, constants)
+        total = total + missed**inner
+        hidden = missed if costs.beneath else 0.0
     overlapped = np.asarray(total, np.float64) ** (power / inner) + constants.get("host_us", 0.0) ** power
-    return np.asarray(after + overlapped ** (1 / power))
+    return np.asarray(after + overlapped ** (1 / power) - hidden)

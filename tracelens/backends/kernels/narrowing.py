@@ -11,6 +11,8 @@ _ROWS_PER_UNIT_US = 100.0
 _ELEMENTS_PER_US = 1024.0
 #: Elements that a block takes at once, and those that it keeps until its scale is known.
 _BLOCK_ELEMENTS, _HELD_ELEMENTS = 256.0, 8192.0
+#: What the name of a difference of two measured kernels has between theirs.
+_DIFFERENCE = "_minus_"
 
 
 def _narrowed(s: Sizes, _: Case) -> Work:
@@ -30,11 +32,17 @@ def _costs(s: Sizes, rates: Rates, _: Case) -> Costs:
 
 
 def _scale_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
-    """A row of one warp's width needs no exchange between warps; rows wider than a block's registers are read again."""
+    """A row of one warp's width needs no exchange between warps; rows wider than a block's registers are read again.
+
+    A difference of two passes is what finding the scale adds to a pass that waits for HBM meanwhile: less, the longer
+    it waits, except for what is read again.
+    """
     found = _costs(s, rates, case)
     exchanged = found.us["rows"] * np.minimum(s["k"] / _BLOCK_ELEMENTS, 1)
     again = 2 * s["m"] * np.maximum(s["k"] - _HELD_ELEMENTS, 0) / rates.hbm
-    return Costs({**found.us, "exchanged": exchanged, "again": again}, found.streamed)
+    us = {**found.us, "exchanged": exchanged, "again": again}
+    beneath = _DIFFERENCE in case.get("kernel_source", "")
+    return Costs(us, found.streamed, after=("again",) if beneath else (), beneath=beneath)
 
 
 QUANTIZE_MATRIX = KernelTable(
