@@ -68,6 +68,8 @@ def clipped(text: str, width: int) -> str:
     """``text`` in at most ``width`` columns; ``…`` where something was cut."""
     if display_width(text) <= width:
         return text
+    if text.isascii() and text.isprintable():
+        return text[: width - 1] + "…"
     columns = itertools.accumulate(map(display_width, text))
     return text[: sum(1 for _ in itertools.takewhile(lambda used: used < width, columns))] + "…"
 

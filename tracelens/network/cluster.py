@@ -119,10 +119,7 @@ class Cluster:
     @classmethod
     def standard(cls, device: str) -> Cluster | None:
         """What a device of that file name stands in unless a cluster is named; None when no file says."""
-        if not device:
-            return None
-        naming = (_bundled(name) for name in cls.names() if device.encode() in (FOLDER / f"{name}.toml").read_bytes())
-        return next((cluster for cluster in naming if cluster.is_standard and cluster.device == device), None)
+        return _standard(device) if device else None
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -164,6 +161,12 @@ def _names() -> tuple[str, ...]:
 @functools.cache
 def _bundled(name: str) -> Cluster:
     return _read(FOLDER / f"{name}.toml")
+
+
+@functools.cache
+def _standard(device: str) -> Cluster | None:
+    naming = (_bundled(name) for name in _names() if device.encode() in (FOLDER / f"{name}.toml").read_bytes())
+    return next((cluster for cluster in naming if cluster.is_standard and cluster.device == device), None)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -15,35 +16,47 @@ from tracelens.analysis.attribution.training_phases import RECOMPUTE, Phases, ph
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.options import Options
-from tracelens.analysis.reading.op_readings import OpReadings, read_ops
+from tracelens.analysis.reading.op_readings import OpReadings, ops_above, read_ops
 from tracelens.analysis.reading.recorded_groups import ep_size_of, expert_groups
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.work.expert_exchange import Exchange, ExpertGroup, exchanges_of
 from tracelens.analysis.work.impossible_work import forget_impossible_work
 from tracelens.backends.system import System
 from tracelens.trace.table import TraceTable
+from tracelens.trace.tree import OpTree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Attribution:
     """``activity``: the window's events with what their ops say of them, ``everything``: so those of the whole file.
 
     ``event_category``: of each event of ``activity`` the category of the row that it is counted in. ``exchanges``: by
-    reading. ``launchers``: ops that launched kernels themselves; ``modelled``: calls with a perf model, nested ones
-    included; ``unified``: every event in exactly one call. ``repeated``: 1 for each trace row that is an op which
-    only a recomputation launched.
+    reading. ``modelled``: calls with a perf model, nested ones included; ``unified``: every event in exactly one call.
     """
 
+    tree: OpTree
     activity: DeviceActivity
     everything: DeviceActivity
     event_category: Labels
     readings: OpReadings
     exchanges: Mapping[int, Exchange]
-    launchers: Launchers
     modelled: Calls
     unified: Calls
-    phases: Phases
-    repeated: Codes
+
+    @cached_property
+    def launchers(self) -> Launchers:
+        """The ops that launched kernels themselves."""
+        return launchers(self.tree.table, self.activity, *ops_above(self.tree, self.activity))
+
+    @cached_property
+    def phases(self) -> Phases:
+        """The phase of each event of ``activity``."""
+        return phases(self.tree.table, self.tree, self.activity)
+
+    @cached_property
+    def repeated(self) -> Codes:
+        """1 for each trace row that is an op which only a recomputation launched."""
+        return all_in(RECOMPUTE, self.phases, self.tree, self.activity).astype(np.int32)
 
 
 def attribute(recording: Recording, window: Window, options: Options) -> Attribution:
@@ -54,22 +67,18 @@ def attribute(recording: Recording, window: Window, options: Options) -> Attribu
     activity = with_communicating_ops(window.activity, tree, readings)
     system = None if device is None else System.of_device(device)
     readings, exchanges = exchanges_of(recording.trace, readings, _expert_group(table, options), system)
-    launching = launchers(table, activity, events, ops)
     modelled = modelled_calls(activity, readings, events, ops)
     unified, category = unified_calls(table, tree, activity, readings)
     forget_impossible_work(readings, modelled, device)
-    phase = phases(table, tree, activity)
     return Attribution(
+        tree=tree,
         activity=activity,
         everything=_with_selected(window.everything, activity),
         event_category=category,
         readings=readings,
         exchanges=exchanges,
-        launchers=launching,
         modelled=modelled,
         unified=unified,
-        phases=phase,
-        repeated=all_in(RECOMPUTE, phase, tree, activity).astype(np.int32),
     )
 
 

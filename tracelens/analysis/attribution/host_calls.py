@@ -65,10 +65,14 @@ def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:
 
 def named(table: TraceTable, pattern: re.Pattern[str], among: Bools) -> Bools:
     """The rows of ``among`` whose name the pattern finds; only names that occur there are looked at."""
+    occurs = np.zeros(len(table.names), bool)
+    occurs[table.name[among]] = True
+    codes = [code for code in np.flatnonzero(occurs).tolist() if pattern.search(table.names[code])]
+    if not codes:
+        return np.zeros(len(table), bool)
     found = np.zeros(len(table.names), bool)
-    codes = np.flatnonzero(np.bincount(table.name[among], minlength=len(found)))
-    found[codes] = [pattern.search(table.names[code]) is not None for code in codes.tolist()]
-    return found[table.name] & among if len(table) else np.zeros(0, bool)
+    found[codes] = True
+    return found[table.name] & among
 
 
 def _outlasting(table: TraceTable, tree: OpTree) -> RowColumn:

@@ -216,20 +216,20 @@ class _Rows:
         sequences = one.tolist(), other.tolist()
         result = [-1] * len(one), [-1] * len(other)
         for block in blocks:
-            parts = block.a, block.b
+            parts = (block.a, result[0], sequences[0]), (block.b, result[1], sequences[1])
             if not block.a or not block.b or block.how == SAME:
-                for found, sequence, part, side in zip(result, sequences, parts, (0, 1), strict=True):
+                for side, (part, found, sequence) in enumerate(parts):
                     for position in part:
                         found[position] = self.of_call(side, sequence[position])
                 continue
-            calls = [tuple(dict.fromkeys(map(s.__getitem__, part))) for s, part in zip(sequences, parts, strict=True)]
-            number = self._number((block.how, *calls), Row(a=calls[0], b=calls[1], how=block.how))
-            for found, part in zip(result, parts, strict=True):
+            a, b = (tuple(dict.fromkeys([sequence[position] for position in part])) for part, _, sequence in parts)
+            number = self._number((block.how, a, b), Row(a=a, b=b, how=block.how))
+            for part, found, _ in parts:
                 for position in part:
                     found[position] = number
         for of_call, rows, sequence in zip(self._found, result, sequences, strict=True):
-            for row, call in zip(rows, sequence, strict=True):
-                of_call[call][row] += 1
+            for (call, row), times in Counter(zip(sequence, rows, strict=True)).items():
+                of_call[call][row] += times
         return np.array(result[0], np.int64), np.array(result[1], np.int64)
 
     def default(self, side: int) -> Callable[[int], int]:

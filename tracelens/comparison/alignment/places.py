@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ _ELSEWHERE = 1.0
 _MOST_CELLS = 4_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Positions in the typical steps that became one another."""
 
     a: tuple[int, ...]
@@ -55,6 +54,7 @@ class Places:
     ) -> None:
         self._sequence, self._sure = sequence, np.array([*sure, False], bool)
         self._tokens = [numbers[order] for numbers, order in zip(token, sequence, strict=True)]
+        self._listed = [tokens.tolist() for tokens in self._tokens]
         most = max((int(tokens.max(initial=-1)) for tokens in self._tokens), default=-1) + 1
         counts = [np.bincount(tokens[tokens >= 0], minlength=most) for tokens in self._tokens]
         equal = np.append(counts[0] == counts[1], False)
@@ -126,14 +126,15 @@ class Places:
 
     def _moved(self, gaps: Sequence[Gap]) -> list[tuple[int, int]]:
         """The same calls in another order."""
+        own, others = self._listed
         waiting: dict[int, list[int]] = defaultdict(list)
-        for j in (j for _, part in gaps for j in part if self._tokens[1][j] >= 0):
-            waiting[int(self._tokens[1][j])].append(j)
-        here = [(i, waiting.get(int(self._tokens[0][i]))) for part, _ in gaps for i in part]
-        return [(i, others.pop(0)) for i, others in here if others]
+        for j in (j for _, part in gaps for j in part if others[j] >= 0):
+            waiting[others[j]].append(j)
+        here = [(i, waiting.get(own[i])) for part, _ in gaps for i in part]
+        return [(i, places.pop(0)) for i, places in here if places]
 
     def _how(self, i: int, j: int) -> str:
-        if self._tokens[0][i] == self._tokens[1][j] >= 0:
+        if self._listed[0][i] == self._listed[1][j] >= 0:
             return SAME
         return SAME_OP if self._kinds[0][0][i] == self._kinds[1][0][j] else SAME_PLACE
 

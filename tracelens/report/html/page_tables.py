@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracelens.files.safe_text import terminal_text
-from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_value, plain_values
 from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.readable_names import short_kernel_name
 from tracelens.schema import Column
+
+if TYPE_CHECKING:
+    from tracelens.report.assembly import Sheet
 
 #: Rows that stand in the page itself, readable without the script.
 STATIC_ROWS = 15
