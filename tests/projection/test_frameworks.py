@@ -34,7 +34,7 @@ ROW = {
     [
         ("Megatron-Bridge 26.04 NeMo Container", "megatron"), ("NVIDIA NeMo Framework Release 25.01", "megatron"),
         ("PyTorch NVIDIA Release 25.09 (MLPerf v5.1)", "megatron"), ("Megatron-LM (Selene)", "megatron-2022"),
-        ("NeMo AutoModel 25.11", "automodel"), ("torchtitan 0.2", "torchtitan"), ("Primus/torchtitan", "torchtitan"),
+        ("NeMo AutoModel 25.11", "automodel"), ("torchtitan 0.2", "torchtitan"), ("Primus/torchtitan", "primus-torchtitan"),
         ("Primus/Megatron-LM", "primus"), ("llm-foundry/Composer FSDP", "llm-foundry"), ("MaxText", "maxtext"),
         ("my own loop", "pooled"), ("ideal", IDEAL),
     ],

@@ -122,9 +122,11 @@ def test_a_framework_s_default_stands_for_expert_ranks_that_are_not_stated() -> 
     row = {"model": "DeepSeek-V3-16B", "kind": "moe", "gpu": "MI325X", "n_gpus": "8", "mbs": "8", "precision": "BF16"}
     point = project_row(row | {"framework": "Primus/torchtitan"})
     assert point.projection is not None, point.reason
-    assert (point.projection.parallel.ep, point.projection.parallel.zero) == (1, 3)
-    assert "ep 1, which is torchtitan's default" in point.assumptions
-    assert project_row(row | {"framework": "Primus/Megatron-LM"}).reason == "ep is not stated"
+    assert (point.projection.parallel.ep, point.projection.parallel.zero) == (8, 3)
+    assert "ep 8, which is primus-torchtitan's default" in point.assumptions
+    assert "ep 1, which is torchtitan's default" in project_row(row | {"framework": "torchtitan"}).assumptions
+    said = "ep 8: the ranks of experts are not stated"
+    assert said in project_row(row | {"framework": "Primus/Megatron-LM"}).assumptions
 
 
 @pytest.mark.parametrize("device", ["mi350x", "mi355x"])

@@ -67,7 +67,7 @@ ACTIVE = {
     "nemotron-3-ultra": (55e9, 0.02),
 }
 #: Of training_points.csv, without a file: attention for which there is no model.
-UNMODELED = {"DeepSeek-V4-Flash (16 layers)", "KDA hybrid"}
+UNMODELED = {"KDA hybrid"}
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))

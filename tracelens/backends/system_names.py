@@ -50,7 +50,10 @@ def _device_names(word: str) -> Iterator[tuple[list[str], int | None]]:
     yield [*others[:1], *sizes, *others[1:]], None
     yield [*others[:1], "sxm", *sizes], None
     plain = [part for part in others if not part.startswith(("sxm", "nvl", "hgx", "dgx", "hbm"))]
-    yield plain, int(re.sub(r"\D", "", sizes[0])) if sizes else None
+    gigabytes = int(re.sub(r"\D", "", sizes[0])) if sizes else None
+    yield plain, gigabytes
+    # One word among those of a machine: "A3 Mega H100".
+    yield from (([part], gigabytes) for part in plain if len(plain) > 1)
 
 
 def _has_memory(system: System, gigabytes: int) -> bool:

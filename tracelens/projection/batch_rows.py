@@ -1,13 +1,14 @@
 """Many steps from a table of configurations, one projection per row or the one thing that it lacks.
 
 Reads the columns id, model, kind, gpu, n_gpus, tp, pp, vp, cp, ep, etp, dp, fsdp_shard, mbs, gbs, seq_len, precision,
-recompute, framework, schedule, notes. What a row leaves open is settled by its framework's file, else by rules that
-``Point.assumptions`` prints.
+recompute, framework, schedule, graphs, notes, under these names or as other tables head them (``row_headings``). What a
+row leaves open is settled by its framework's file, else by rules that ``Point.assumptions`` prints.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,9 +21,12 @@ from tracelens.files.say import told
 from tracelens.option_fields import BACKENDS
 from tracelens.projection.anchor import Anchor
 from tracelens.projection.frameworks import Framework
-from tracelens.projection.frameworks.recipes import Recipe, recipe_of
+from tracelens.projection.frameworks.recipes import Recipe, mlperf_layers, recipe_of
+from tracelens.projection.frameworks.row_headings import number, stated
 from tracelens.projection.frameworks.row_words import (
     Recomputation,
+    graphs_of,
+    is_tp_overlapped,
     precision_of,
     recomputation_of,
     schedule_of,
@@ -83,7 +87,7 @@ AS_IS = RowOptions()
 def project_row(row: Mapping[str, str], options: RowOptions = AS_IS) -> Point:
     """The row's step, or the one thing why there is none."""
     try:
-        return _projected(row, options)
+        return _projected(stated(row), options)
     except TracelensError as error:
         return Point(reason=str(error))
 
@@ -103,16 +107,33 @@ def _projected(row: Mapping[str, str], options: RowOptions) -> Point:
     framework = configured.framework if options.framework is None else Framework.load(options.framework)
     step = functools.partial(_step, row, model, system, framework, options)
     found = step(configured.parallel)
-    if configured.open_recomputation and found.infeasible is not None:
-        again = step(replace(configured.parallel, recompute="full"))
-        if again.peak_memory.peak < found.peak_memory.peak:
-            found = again
-            assumptions.append("every layer recomputed, because the step does not fit without")
-    elif configured.open_recomputation:
-        assumptions.append("no recomputation")
+    if configured.open_recomputation:
+        found, said = _fitting(found, step)
+        assumptions.append(said)
     notes = (note for note in found.notes if note != system.note)
     said = (*assumptions, *filter(None, (read_as,)), *notes)
     return Point(projection=found, assumptions=said, framework=framework)
+
+
+def _fitting(found: Projection, step: Callable[[ParallelConfig], Projection]) -> tuple[Projection, str]:
+    """A step that does not say what it recomputes, and what was taken: nothing where it fits; under full sharding,
+    which wraps whole models, every layer; else as few layers as let it fit.
+    """
+    capacity = found.peak_memory.capacity
+    if found.infeasible is None or capacity is None:
+        return found, "no recomputation"
+    whole = step(replace(found.parallel, recompute="full"))
+    if whole.peak_memory.peak >= found.peak_memory.peak:
+        return found, "no recomputation"
+    layers, every = 0, len(found.model.layers)
+    if whole.infeasible is None and found.parallel.zero < 3:
+        saved = (found.peak_memory.peak - whole.peak_memory.peak) / every
+        layers = math.ceil((found.peak_memory.peak - capacity) / saved)
+    for count in range(layers, every) if layers else ():
+        some = step(replace(found.parallel, recompute="full", recompute_layers=count))
+        if some.infeasible is None:
+            return some, f"{count} of {every} layers recomputed, the fewest with which the step fits"
+    return whole, "every layer recomputed, because the step does not fit without"
 
 
 def _step(
@@ -124,7 +145,7 @@ def _step(
     parallel: ParallelConfig,
 ) -> Projection:
     software = framework.software(system, parallel.precision, framework.runs(parallel.attention))
-    named = row.get("schedule", "").strip()
+    named = row.get("schedule", "")
     return project(
         model,
         replace(parallel, skew=options.skew),
@@ -158,12 +179,12 @@ def project_rows(
     ``step_time_s_low`` and ``step_time_s_high``: between them nine of ten steps of the framework's left-out families
     were; empty for an anchored step.
     """
-    base = RowAnchor.of(rows, anchor, options) if anchor else None
+    base = RowAnchor.of([stated(row) for row in rows], anchor, options) if anchor else None
     answers, answered = [], 0
     for row in told(rows, "projecting", "rows"):
         point = project_row(row, options)
         answered += point.projection is not None
-        point = point if base is None else base.on(point, row)
+        point = point if base is None else base.on(point, stated(row))
         answers.append({**row, **_figures(point, is_anchored=base is not None), "reason": point.reason or ""})
     return answers, answered
 
@@ -232,16 +253,22 @@ class Configured:
 
 def configuration(row: Mapping[str, str]) -> Configured:
     """The row's parallel configuration, and what was assumed. UsageError where it is none."""
-    framework = _framework(row)
+    row = stated(row)
+    framework, model = _framework(row), ModelConfig.load(row["model"])
     said, recipe, assumptions = _recomputation(row, framework)
-    tp, pp, cp = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
-    micro_batch, ranks = _whole(row, "mbs", 1), _whole(row, "n_gpus")
+    ranks = _ranks(row)
+    micro_batch, cp = _whole(row, "mbs", 1), _context(row, ranks)
+    tp, pp = _whole(row, "tp", 1), _whole(row, "pp", 1)
     replicas = _whole(row, "dp", max(ranks // (tp * pp * cp), 1))
-    batch = _whole(row, "gbs", MICRO_BATCHES * micro_batch * replicas)
-    precision = precision_of(row.get("precision", "").strip() or framework.precision)
+    batch = _whole(row, "gbs", _whole(row, "ga", MICRO_BATCHES) * micro_batch * replicas)
+    precision = precision_of(row.get("precision", "") or framework.precision)
     if precision is None:
         raise UsageError(f"precision {row.get('precision')!r} is not modeled")
-    assumptions += _open_figures(row, framework, micro_batch, replicas)
+    ep = _expert_ranks(row, model, framework, ranks // pp)
+    assumptions += _open_figures(row, framework, micro_batch, replicas, cp)
+    if model.experts is not None and not row.get("ep"):
+        whose = f", which is {framework.name}'s default" if framework.ep else ": the ranks of experts are not stated"
+        assumptions.append(f"ep {ep}{whose}")
     if _is_lora(row):
         assumptions.append(f"LoRA: adapters of rank {LORA_RANK} beside attention's products")
     zero, shard = sharding_of(row.get("fsdp_shard", ""), framework.zero)
@@ -254,7 +281,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
         vpp=_whole(row, "vp", 1),
         cp=cp,
         dp=replicas,
-        ep=_whole(row, "ep", framework.ep or 1),
+        ep=ep,
         etp=_whole(row, "etp", 1),
         zero=zero,
         shard=None if shard is None or replicas * cp % shard else shard,
@@ -265,35 +292,81 @@ def configuration(row: Mapping[str, str]) -> Configured:
         lora=LORA_RANK if _is_lora(row) else 0,
         attention="unfused" if framework.attention == "unfused" else "flash",
         tp_overlap=framework.nvfp4_tp_overlap if precision == "nvfp4" else framework.tp_overlap,
-        **_recomputing(said, row["model"]),
+        **_recomputing(said, model),
     )
     return Configured(
-        parallel=recipe.of(parallel) if recipe is not None else parallel,
+        parallel=_launched(row, model, parallel if recipe is None else recipe.of(parallel)),
         framework=framework,
-        open_recomputation=not row.get("recompute", "").strip(),
+        open_recomputation=not row.get("recompute"),
         assumptions=tuple(assumptions),
     )
 
 
-def _open_figures(row: Mapping[str, str], framework: Framework, micro_batch: int, replicas: int) -> Iterator[str]:
+def _launched(row: Mapping[str, str], model: ModelConfig, parallel: ParallelConfig) -> ParallelConfig:
+    """``parallel`` with what the row says of graphs and of overlap, in columns or in its notes."""
+    said = row.get("graphs", "")
+    notes = f"{said} cuda graph={said}" if said else row.get("notes", "")
+    graphs = graphs_of(notes, has_experts=model.experts is not None)
+    overlapped = is_tp_overlapped(row.get("notes", ""))
+    return replace(
+        parallel,
+        graphs=graphs or parallel.graphs,
+        tp_overlap="none" if overlapped is False else parallel.tp_overlap,
+    )
+
+
+def _ranks(row: Mapping[str, str]) -> int:
+    """Of the job: stated, or in its nodes, or in its degrees."""
+    if row["n_gpus"]:
+        return _whole(row, "n_gpus")
+    if row.get("nodes"):
+        topology = system_of(row["gpu"])[0].topology
+        node = 8 if topology is None else topology.ranks_per_node or 8
+        return _whole(row, "nodes") * _whole(row, "gpus_per_node", node)
+    return math.prod(_whole(row, name, 1) for name in ("tp", "pp", "cp", "dp"))
+
+
+def _context(row: Mapping[str, str], ranks: int) -> int:
+    """Context parallelism; where a row states no layout and has fewer sequences than GPUs, as many share each."""
+    batch, micro_batch = _whole(row, "gbs", 0), _whole(row, "mbs", 1)
+    if any(row.get(name) for name in ("tp", "pp", "cp", "dp")) or not 0 < batch < ranks * micro_batch:
+        return _whole(row, "cp", 1)
+    return ranks * micro_batch // batch if ranks * micro_batch % batch == 0 else 1
+
+
+def _expert_ranks(row: Mapping[str, str], model: ModelConfig, framework: Framework, ranks: int) -> int:
+    """Expert parallelism; where neither row nor framework says, as far as experts and a stage's ranks divide, at most
+    among 8: a node.
+    """
+    if row.get("ep") or framework.ep or model.experts is None:
+        return _whole(row, "ep", framework.ep or 1)
+    return max(size for size in (1, 2, 4, 8) if ranks % size == 0 == model.experts.count % size)
+
+
+def _open_figures(
+    row: Mapping[str, str], framework: Framework, micro_batch: int, replicas: int, cp: int
+) -> Iterator[str]:
     """What is taken where the row has no figure."""
-    named = {name: row.get(name, "").strip() for name in ("gbs", "mbs", "seq_len", "precision", "fsdp_shard")}
-    if not named["fsdp_shard"] and framework.zero == 1 and replicas > 1:
+    if not row.get("fsdp_shard") and framework.zero == 1 and replicas > 1:
         yield "optimizer state divided among data-parallel ranks"
-    if not named["gbs"]:
+    if cp > 1 and not row.get("cp"):
+        yield f"cp {cp}: the batch has fewer sequences than there are GPUs"
+    if not row.get("gbs") and not row.get("ga"):
         yield f"{MICRO_BATCHES} micro-batches of {micro_batch} per replica: the batch is not stated"
-    elif not named["mbs"]:
+    elif not row.get("mbs"):
         yield "micro-batches of 1 sequence"
-    if not named["seq_len"]:
+    if not row.get("seq_len"):
         yield f"sequences of {SEQUENCE} tokens"
-    if row.get("kind") == "moe" and not row.get("ep", "").strip():
-        yield f"ep {framework.ep}, which is {framework.name}'s default"
-    if not named["precision"]:
+    if not row.get("precision"):
         yield f"{framework.precision}: the precision is not stated"
 
 
 def _recomputation(row: Mapping[str, str], framework: Framework) -> tuple[Recomputation, Recipe | None, list[str]]:
-    text = row.get("recompute", "").strip()
+    text = row.get("recompute", "")
+    layers = mlperf_layers(row) if text == "none" and _is_lora(row) else None
+    if layers is not None:
+        said = f"{layers} layers recomputed, as MLPerf's script for {row['gpu']} sets"
+        return Recomputation(kind="full", layers=layers), None, [said]
     if text.lower() not in ("recipe", "custom"):
         return recomputation_of(text or "none") or Recomputation(kind="none"), None, []
     recipe = recipe_of(row)
@@ -303,10 +376,10 @@ def _recomputation(row: Mapping[str, str], framework: Framework) -> tuple[Recomp
     return Recomputation(kind="none"), recipe, [f"recipe: {recipe}" if recipe is not None else ASSUMED]
 
 
-def _recomputing(said: Recomputation, model: str) -> dict[str, Any]:
+def _recomputing(said: Recomputation, model: ModelConfig) -> dict[str, Any]:
     layers = said.layers
     if said.every > 1:
-        layers = max(len(ModelConfig.load(model).layers) // said.every, 1)
+        layers = max(len(model.layers) // said.every, 1)
     made: dict[str, Any] = {"recompute": said.kind, "recompute_layers": layers}
     return made | ({"recompute_modules": said.modules} if said.modules else {})
 
@@ -314,13 +387,13 @@ def _recomputing(said: Recomputation, model: str) -> dict[str, Any]:
 def _not_modeled(row: Mapping[str, str]) -> str | None:
     if is_file_name(row.get("gpu", "")):
         return f"gpu names a device or a cluster, not a file: {shown(row['gpu'])}"
-    is_open = row.get("kind") == "moe" and _framework(row).ep is None
-    needed = (*NEEDED, "ep") if is_open else NEEDED
-    missing = [name for name in needed if not row.get(name, "").strip()]
+    missing = [name for name in NEEDED if not row[name]]
+    if missing == ["n_gpus"] and any(row.get(name) for name in ("nodes", "dp")):
+        missing = []
     if missing:
         return f"{missing[0]} is not stated"
     for name, what, read in _WORDS:
-        said = row.get(name, "").strip()
+        said = row.get(name, "")
         if said and read(said) is None:
             return f"{what} {said!r} is not modeled"
     return None
@@ -344,7 +417,7 @@ _WORDS: tuple[tuple[str, str, Callable[[str], object]], ...] = (
 
 
 def _whole(row: Mapping[str, str], name: str, default: int | None = None) -> int:
-    text = (row.get(name) or "").strip()
+    text = number(row.get(name) or "")
     if not text and default is not None:
         return default
     try:

@@ -8,7 +8,7 @@ import re
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -17,7 +17,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table, normalized
 from tracelens.workload import layers
 from tracelens.workload.blocks import block_types, is_attention, layers_of
-from tracelens.workload.model_names import spelling_key, without_point, without_sizes
+from tracelens.workload.model_names import spelling_key, without_layers, without_point, without_sizes
 from tracelens.workload.model_shape import (
     CompressedAttention,
     Experts,
@@ -101,12 +101,16 @@ class ModelConfig(ModelShape):
     def load(cls, name: str | os.PathLike[str]) -> ModelConfig:
         """A model of this package by name or alias; a model file (``.toml``), ``config.json`` or its folder by path.
 
-        Case, ``-``, ``_``, ``/`` and blanks do not matter, nor does what ``model_names`` leaves out. UsageError
-        for an unknown name, InputError for a file that is missing or wrong.
+        Case, ``-``, ``_``, ``/`` and blanks do not matter, nor does what ``model_names`` leaves out.
+        ``Llama-3.1-70B (12 layers)`` has the first twelve. UsageError for an unknown name, InputError for a file that
+        is missing or wrong.
         """
         path = Path(name)
         if isinstance(name, os.PathLike) or path.suffix in (".toml", ".json") or path.is_dir():
             return _from_path(path)
+        whole, count = without_layers(name)
+        if count is not None:
+            return cls.load(whole).cut(count)
         wanted = normalized(name)
         if wanted in cls.names():
             return _bundled(wanted)
@@ -140,6 +144,14 @@ class ModelConfig(ModelShape):
         texts = {name: (FOLDER / f"{name}.toml").read_bytes() for name in cls.names()}
         models = (_bundled(name) for name, text in texts.items() if b"window" in text)
         return tuple(model for model in models if model.window is not None)
+
+    def cut(self, count: int) -> ModelConfig:
+        """The first ``count`` layers between the same ends. UsageError where it has fewer."""
+        layers = self.layers
+        if not 0 < count <= len(layers):
+            raise UsageError(f"{self.name} has {len(layers)} layers, not {count}")
+        name, label = f"{self.name}-{count}-layers", f"{self.label}, {count} layers"
+        return replace(self, name=name, label=label, aliases=(), blocks="".join(layers[:count]))
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ _FILLER = re.compile(
     r"|(nv|mx)?fp(4|8|16)|bf16|int[48]|awq|gptq|w\d{1,2}a\d{1,2}|per-?tensor|v[01](\.\d{1,2})?|2[456](0[1-9]|1[0-2])|0[1-9]\d\d|\d{1,4}k"
 )
 _SIZE = re.compile(r"a?(\d{1,5}(?:\.\d{1,4})?)([bt])")
+_LAYERS = re.compile(r"[\s,_(-](\d{1,4})[\s_-]?(layers?|l)\)?$", re.IGNORECASE)
 
 
 def spelling_key(name: str) -> str:
@@ -43,6 +44,17 @@ def without_sizes(name: str) -> tuple[str, list[float]]:
     sizes = [found for word in words if (found := _SIZE.fullmatch(word))]
     parameters = [float(found[1]) * (1e12 if found[2] == "t" else 1e9) for found in sizes]
     return _joined([word for word in words if not _SIZE.fullmatch(word)]), parameters
+
+
+def without_layers(name: str) -> tuple[str, int | None]:
+    """A name without its number of layers, and that number; None where it states none.
+
+    >>> without_layers("Llama-3.1-70B (12 layers)"), without_layers("DeepSeek-V3-4L"), without_layers("Llama 2 7B")
+    (('Llama-3.1-70B', 12), ('DeepSeek-V3', 4), ('Llama 2 7B', None))
+    """
+    name = name.strip()
+    found = _LAYERS.search(name)
+    return (name, None) if found is None else (name[: found.start()].rstrip(" ,(_-"), int(found[1]))
 
 
 def _words(name: str) -> list[str]:

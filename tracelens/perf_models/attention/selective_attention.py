@@ -139,6 +139,10 @@ class SelectiveAttention(PerfModel):
             return (Requests(self.b, self.s_q, past, *heads, inf, 1, self.value_in_key),)
         tokens = self.tokens
         seen = (self.row_pairs + self.window_pairs) / max(tokens, 1)
+        if self.gradient:
+            # A work-group holds the query heads of a key head as its rows: neighbors share no keys for certain.
+            rows = self.q_heads // self.kv_heads
+            return (Requests(tokens, rows, seen - rows, *heads[1:2], *heads[1:], inf, 0, self.value_in_key),)
         return (Requests(tokens, 1, max(seen - 1, 0), *heads, inf, 1, self.value_in_key),)
 
     def backward(self) -> SelectiveAttentionBackward:

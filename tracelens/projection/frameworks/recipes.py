@@ -139,6 +139,18 @@ RECIPES = (
 )  # fmt: skip
 
 
+#: Layers that scripts of MLPerf's fine-tuning recompute (ACL=21 of config_MI300X_1x8x1.sh and _2x8x1.sh, v5.0 at
+#: 0fdc28f and v5.1 at 4da2d1c; on larger AMD devices none): NVIDIA's scripts name it otherwise, so
+#: that tables say "none".
+_MLPERF_LAYERS = {"MI300X": 21}
+
+
+def mlperf_layers(row: Mapping[str, str]) -> int | None:
+    """Layers recomputed in a row of MLPerf's fine-tuning that its table leaves out."""
+    is_mlperf = "mlperf" in row.get("framework", "").lower()
+    return _MLPERF_LAYERS.get(row["gpu"].upper().split("-")[0]) if is_mlperf else None
+
+
 def recipe_of(row: Mapping[str, str]) -> Recipe | None:
     """The recipe of a Megatron-Bridge row; None for a model that none was read of."""
     if not row["framework"].startswith("Megatron-Bridge "):

@@ -9,7 +9,7 @@ from tracelens.dtypes import TRAINED, Precision
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import normalized
 from tracelens.projection.schedules import schedules
-from tracelens.training_options import MODULES, Recompute
+from tracelens.training_options import MODULES, Graphs, Recompute
 
 #: torchtitan's selective checkpointing per operation saves attention and every other matrix product.
 PER_OP = ("attention_out", "layernorm", "mlp_act", "mlp_down")
@@ -26,6 +26,10 @@ _POLICIES = {
     "save qkv proj": ("core_attn", "attention_out", "layernorm", "mlp"),
     "save out proj": ("core_attn", "layernorm", "mlp"),
 }
+#: What a table writes where the answer is elsewhere.
+_UNSAID = re.compile(
+    r"(see|cf|in|per)\b.*|unknown|unstated|not (stated|given|known|published)|\?+|tbd|default|nan|null"
+)
 _NOTHING = frozenset({
     "none", "no", "off", "false", "0", "na", "n/a", "-", "disabled", "without", "w/o", "recipe", "no ac",
     "no recompute", "no recomputation", "not used", "no activation checkpointing",
@@ -37,6 +41,9 @@ _WHOLE = re.compile(
     r"(full|yes|true|on|1|enabled|all|every|block|uniform|ac|activation (checkpointing|recomputation)"
     r"|gradient checkpointing|checkpointing)\b"
 )
+_OFF = frozenset({"0", "false", "no", "off", "none", "disabled", "without"})
+_GRAPHS = re.compile(r"\b(?:(\w{1,16})[ _-])?cuda[ _-]?graphs?(?: ?[=:] ?(\w{1,16}))?")
+_TP_OVERLAP = re.compile(r"\btp[ _-](?:comm[ _-])?overlap ?[=:] ?(\w{1,16})")
 _SCHEDULES = {
     "1f1b": "1f1b", "interleaved": "interleaved", "1f1binterleaved": "interleaved", "interleaved1f1b": "interleaved",
     "vpp": "interleaved", "gpipe": "gpipe", "zbvformatted": "zb-v",
@@ -45,6 +52,36 @@ _SHARDED = {
     "fullshard": 3, "yes": 3, "true": 3, "fsdp": 3, "fsdp2": 3, "zero3": 3, "hsdp": 3, "hybridshard": 3,
     "shardgradop": 2, "zero2": 2, "zero1": 1, "distributedoptimizer": 1, "noshard": 0, "zero0": 0, "ddp": 0,
 }  # fmt: skip
+
+
+def is_unsaid(text: str) -> bool:
+    """Whether a cell says nothing, or that the answer is elsewhere.
+
+    >>> is_unsaid(""), is_unsaid("see doc"), is_unsaid("int4")
+    (True, True, False)
+    """
+    word = text.strip().lower()
+    return not word or _UNSAID.fullmatch(word) is not None
+
+
+def graphs_of(text: str, *, has_experts: bool) -> Graphs | None:
+    """What CUDA graphs replay, as notes say; None where they do not. Graphs of layers hold all that a dense layer
+    launches.
+
+    >>> graphs_of("full cuda graph=0; mcore cuda graph=1", has_experts=True), graphs_of("no graphs", has_experts=True)
+    ('partial', None)
+    """
+    found = _GRAPHS.findall(text.lower())
+    used = [kind for kind, said in found if kind not in _OFF and said not in _OFF]
+    if not used:
+        return "none" if found else None
+    return "full" if "full" in used or not has_experts else "partial"
+
+
+def is_tp_overlapped(text: str) -> bool | None:
+    """Whether notes say that tensor parallelism's collectives run beside products."""
+    found = _TP_OVERLAP.search(text.lower())
+    return None if found is None else found[1] not in _OFF
 
 
 def precision_of(text: str) -> Precision | None:
