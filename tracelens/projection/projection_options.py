@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -14,6 +14,7 @@ from tracelens.training_options import PrecisionName, TrainingOptions
 
 if TYPE_CHECKING:
     from tracelens.projection.overheads import Software
+    from tracelens.workload.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,30 @@ class ProjectOptions(TrainingOptions):
         "factor on the time of memory-bound operations; default: the framework's", kind=float, metavar="X"
     )
     software: Software | None = None
+
+    def unread(self, model: ModelConfig) -> Iterator[str]:
+        """Options that were set and that this step does not read, with the reason; names as on the command line."""
+        default = ProjectOptions()
+        for reason, is_so, names in (
+            ("one pipeline stage", self.pp == 1, ("vpp", "schedule")),
+            ("one tensor-parallel rank", self.tp == 1, ("tp_overlap", "sequence_parallel")),
+            ("a model without experts", model.experts is None, _OF_EXPERTS),
+            ("one expert-parallel rank", model.experts is not None and self.ep == 1, ("ep_overlap", "dispatcher")),
+            (f"all layers compute in {self.precision}", str(self.precision) in ("bf16", "fp16"), ("bf16_layers",)),
+            ("no FSDP, which is --zero 3", self.zero != 3, ("fsdp_overlap",)),
+            ("full recomputation", self.recompute == "full", ("recompute_modules",)),
+        ):
+            flags = [_flag(name) for name in names if getattr(self, name) != getattr(default, name)]
+            if is_so and flags:
+                yield f"not read: {', '.join(flags)} ({reason})"
+
+
+_OF_EXPERTS = ("ep", "etp", "ep_overlap", "dispatcher", "sequential_experts", "skew")
+
+
+def _flag(name: str) -> str:
+    """As the command line spells a field."""
+    return "--no-sequence-parallel" if name == "sequence_parallel" else f"--{name.replace('_', '-')}"
 
 
 #: 1d: tensor parallel with sequence parallel. 2d: SUMMA. 2d-seqp: tensor parallel times context parallel.
