@@ -28,7 +28,7 @@ START = {
     "d_state": 128, "num_tokens": 300, "num_gpus": 4, "message_size": 100_000, "hidden_size": 4096, "inter_size": 2048,
     "topk": 4, "num_experts": 128, "num_slots": 128, "moe_tp_size": 1, "moe_ep_size": 4, "hidden": 7168.0,
     "q_rank": 1536.0, "nope": 128.0, "value": 128.0, "index_heads": 64.0, "rows": 300.0, "active": 30.0,
-    "blocks_16": 40.0, "blocks_64": 32.0, "blocks_128": 31.0, "width": 2.0, "batch": 1.0, "scaled": 0.0,
+    "blocks_16": 40.0, "blocks_64": 32.0, "blocks_128": 31.0, "width": 2.0, "batch": 1.0, "scaled": 0.0, "general": 1.0,
 }  # fmt: skip
 #: More of these means less work for one rank, or the same total divided.
 DIVIDES = {"moe_tp_size", "moe_ep_size", "num_slots", "num_experts"}
@@ -178,6 +178,18 @@ def test_a_row_says_which_measurements_it_rests_on():
     assert chosen["measured_as"].str.startswith("sglang").all()
     with pytest.raises(UsageError, match="sglan"):
         tl.estimate("quantize-matrix", rows, library="sglan")
+
+
+def test_few_tokens_of_amds_general_file_take_as_long_as_16():
+    sizes = {"hidden_size": 7168, "inter_size": 512, "topk": 8, "num_experts": 256, "moe_dtype": "fp8"}
+    files = ["tuned_fmoe.csv", "a_model.csv", None]
+    rows = pd.DataFrame([{**sizes, "num_tokens": n, "model_file": name} for name in files for n in (1, 8, 16, 17)])
+    for device, unnamed in (("mi308x", 0), ("mi355x", 1)):
+        time = tl.estimate("moe", rows, device=device)["time_us"].to_numpy().reshape(3, 4)
+        assert (np.diff(time) > 0).all()
+        # the general file's rows of fewer tokens repeat what 16 took; where none is named, the device's usual file counts
+        assert time[0, 2] / time[0, 0] < 1.6 < 3 < time[1, 2] / time[1, 0]
+        assert time[2].tolist() == time[unnamed].tolist()
 
 
 def test_a_device_that_nobody_measured_takes_its_sisters_constants():

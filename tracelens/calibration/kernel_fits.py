@@ -39,6 +39,8 @@ _TRIED = 3
 #: Shape groups are divided in two; in four where rows or groups are few.
 _FEW_ROWS, _FEW_GROUPS, _POOLED_PARTS = 60, 12, 12
 _INERTIA = 0.3
+#: Of a device's constants to all devices', and of a case's to its device's.
+_POOLED_INERTIA, _CASE_INERTIA = 1.0, 6.0
 _OWN_ROWS = 70
 
 
@@ -62,18 +64,23 @@ class KernelFit:
     def fit(self, rows: Sequence[Mask]) -> list[dict[str, float]]:
         """Constants for each device, from some rows of each."""
         parts = [each.calls.take(np.flatnonzero(some)) for each, some in zip(self.on, rows, strict=True)]
-        least = np.inf if self.is_pooled else _OWN_ROWS
-        own = [_worthwhile(part) if len(part.time_us) >= least else None for part in parts]
+        if self.is_pooled:
+            return self._fit_pooled(parts)
+        own = [_worthwhile(part) if len(part.time_us) >= _OWN_ROWS else None for part in parts]
         if all(own):
             return [constants for constants in own if constants is not None]
-        pooled = _worthwhile(Calls.joined([part for part in parts if len(part.time_us)]))
-        return [constants or self._near(part, pooled) for constants, part in zip(own, parts, strict=True)]
+        pooled = _worthwhile(_joined(parts))
+        return [constants or _near(part, pooled, _INERTIA) for constants, part in zip(own, parts, strict=True)]
 
-    def _near(self, part: Calls, pooled: Mapping[str, float]) -> dict[str, float]:
-        if not len(part.time_us):
-            return dict(pooled)
-        launch = max(float(np.percentile(part.time_us, 2)) * 0.9, 0.05)
-        return fitted_norm(part, {**pooled, "launch_us": launch}, _INERTIA)
+    def _fit_pooled(self, parts: Sequence[Calls]) -> list[dict[str, float]]:
+        """All calls, then each device's near to that, then each case's near to its device's."""
+        pooled = _worthwhile(_joined(parts))
+        names = [each.device.name for each in self.on]
+        of_device = {}
+        for name in set(names):
+            mine = _joined([part for part, device in zip(parts, names, strict=True) if device == name])
+            of_device[name] = _near(mine, pooled, _POOLED_INERTIA)
+        return [_near(part, of_device[name], _CASE_INERTIA) for part, name in zip(parts, names, strict=True)]
 
     def unseen(self) -> list[Floats]:
         """Error of each row, by device, by constants fitted on the other shape groups."""
@@ -126,6 +133,19 @@ def _worthwhile(calls: Calls) -> dict[str, float]:
             return found
 
 
+def _joined(parts: Sequence[Calls]) -> Calls:
+    return Calls.joined([part for part in parts if len(part.time_us)] or list(parts))
+
+
+def _near(part: Calls, pooled: Mapping[str, float], inertia: float) -> dict[str, float]:
+    """Constants near to those of more calls, without the costs that these calls do not have."""
+    if not len(part.time_us):
+        return dict(pooled)
+    launch = max(float(np.percentile(part.time_us, 2)) * 0.9, 0.05)
+    known = {name: value for name, value in pooled.items() if np.any(part.costs.us.get(name, 1.0))}
+    return fitted_norm(part, {**known, "launch_us": launch}, inertia)
+
+
 def _without(constants: Mapping[str, float], name: str) -> dict[str, float]:
     left_out = {name, "cache"} if name == "hbm" else {name}
     return {key: value for key, value in constants.items() if key not in left_out}
@@ -150,7 +170,7 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame) -> Iterator[KernelFit]:
         for rows, batch in batches(table, frame, np.flatnonzero(good & (names == name))):
             if len(rows) < _LEAST_ROWS:
                 continue
-            case = dict(batch.case)
+            case = {**dict(batch.case), **_usual_text(table, frame.iloc[rows])}
             calls = Calls(
                 costs=table.costs(batch.sizes, rates, case), rates=rates, time_us=times[rows],
                 least_us=table.least_us(table.work(batch.sizes, case), rates),
@@ -159,6 +179,14 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame) -> Iterator[KernelFit]:
             kernel = () if table.is_pooled else tuple(pair for pair in batch.case if pair[0] != "version")
             found[kernel].append(OnDevice(device=device, case=case, calls=calls, groups=keys))
     yield from (KernelFit(on=tuple(on), is_pooled=table.is_pooled) for _, on in sorted(found.items()))
+
+
+def _usual_text(table: KernelTable, frame: pd.DataFrame) -> dict[str, str]:
+    """What most rows say in the column that stands for sizes, for rows that will say nothing."""
+    if table.described is None or not table.is_pooled:
+        return {}
+    column = table.described[0]
+    return {column: str(frame[column].mode()[0])} if column in frame else {}
 
 
 def constants_file(rows: Sequence[KernelConstants], source: str) -> str:

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from tracelens.backends.base import Floats
 from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
 from tracelens.dtypes import Precision
 from tracelens.perf_models.matrix.gemm import product_flops, product_operands
@@ -14,7 +17,8 @@ from tracelens.perf_models.matrix.moe import touched_experts
 
 #: Rows of blocks that the kernels pad an expert's rows to.
 BLOCK_ROWS = (16, 64, 128)
-_TUNED_TOKENS = 16.0
+#: AITER's file for models without one of their own, and the least number of tokens that it was tuned for.
+_FILE, _GENERAL, _TUNED_TOKENS = "model_file", "tuned_fmoe.csv", 16.0
 #: Gate, up and down.
 _PROJECTIONS = 3
 #: Rows of a block at which its weights take as long to load as to multiply.
@@ -68,13 +72,32 @@ def _costs(s: Sizes, rates: Rates, case: Case) -> Costs:
 
 
 def _tuned_costs(s: Sizes, rates: Rates, case: Case) -> Costs:
-    """AMD's kernels, whose times leave out sorting. Some are tuned at 16 tokens at least, for fewer as well."""
+    """AMD's two products, whose times leave out sorting."""
     hidden, ffn = _shape(s)
-    found, experts = _costs(s, rates, case), s["num_experts"]
-    tokens = np.maximum(s["num_tokens"], _TUNED_TOKENS)
-    touched = touched_experts(experts, np.minimum(s["topk"], experts), tokens)
-    weights = touched * hidden * ffn * 3 * _typed(case)[0]
-    return found._replace(us={**found.us, "tuned": weights / rates.hbm})
+    width, rate = _typed(case)
+    product = hidden * np.maximum(np.ceil(ffn / 128) * 128, 128)
+    weights = _PROJECTIONS * product * width
+    rows, further = s["num_tokens"] * s["topk"], _further_experts(s, case)
+    us = {
+        "flops": 2 * _PROJECTIONS * rows * product / rates.flops(rate),
+        "loads": (s["blocks_64"] + further) * weights / rates.l2,
+        "permuted": rows * (hidden * 2 + ffn * 8) / rates.l2,
+    }
+    return Costs(us, _work(s, case).hbm_bytes + further * weights, after=("permuted",))
+
+
+def _further_experts(s: Sizes, case: Case) -> Floats:
+    """Experts that 16 tokens touch beside those of fewer, where AITER's general file was measured at 16 for fewer."""
+    is_general = np.where(np.isnan(s["general"]), case.get(_FILE) == _GENERAL, s["general"])
+    experts, tokens = s["num_experts"], s["num_tokens"]
+    few, tuned = (touched_experts(experts, np.minimum(s["topk"], experts), each)
+                  for each in (tokens, np.maximum(tokens, _TUNED_TOKENS)))  # fmt: skip
+    return np.asarray(is_general * (tuned - few))
+
+
+def _generals(files: Sequence[str]) -> Sizes:
+    """Whether a row is of AITER's general file; unknown where it names none."""
+    return {"general": np.array([float(name == _GENERAL) if name else np.nan for name in files])}
 
 
 def _kernel(source: str) -> str:
@@ -96,5 +119,6 @@ WIDEEP_MOE = KernelTable(
 MOE_AITER = KernelTable(
     name="moe-aiter", is_pooled=True, sizes=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
     optional={"moe_tp_size": 1.0, "moe_ep_size": 1.0}, cases=("moe_dtype",), loads=LOADS, types=TYPES,
-    groups=("hidden_size", "inter_size", "num_experts", "topk"), work=_work, costs=_tuned_costs,
+    described=(_FILE, _generals), groups=("hidden_size", "inter_size", "num_experts", "topk"),
+    work=_work, costs=_tuned_costs,
 )  # fmt: skip
