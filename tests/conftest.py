@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,48 @@ if MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free > 4e9:
 RealTrace = Callable[[str], Trace]
 RealAnalysis = Callable[..., Analysis]
 
+#: ``-m sweep``, all that takes long: every property of hypothesis is tried on more examples, too. ``fuzz`` is its older name.
+SWEEP = "sweep or hypothesis"
 # A loaded machine is no reason to fail.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("tests")
+settings.register_profile("quick", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
+settings.register_profile("sweep", settings.get_profile("quick"), max_examples=200)
+settings.load_profile("quick")
+
+# Modules, tests and their parameters stay until the end: no collection of garbage need look at them.
+gc.disable()
+
+#: Of the real traces of PyTorch's profiler, sorted by name, the quick suite takes every so many-th, and these:
+ONE_TRACE_IN = 8
+HARD_TRACES = (
+    "hta/cpu_only/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz",  # no device events
+    "hta/trace_filter/sampled_rank-0.json.gz",  # times of 19 digits, no sizes of lists
+    "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode.json.gz",  # waits for another process
+    "inference/vllm_decode_full/graph_execution.json.gz",  # replayed graphs with the trace of their capture
+    "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",  # a third of its device events without a launch
+    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz",  # launches before its window
+    "more/tracelens_handmade_pairs/test01_moe_fused_vs_unfused/trace1.json.gz",  # written by hand
+)
+
+
+def examples(many: int) -> int:
+    """Of a property: as many with ``-m sweep``, a quarter of them else."""
+    return many if settings.get_current_profile_name() == "sweep" else max(2, many // 4)
+
+
+def part(cases: Sequence[Any], one_in: int, hard: Collection[Any] = ()) -> list[Any]:
+    """Parameters of a test: each ``one_in``-th case and the hard ones always, the others with ``-m sweep``."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=() if at % one_in == 0 or case in hard else pytest.mark.sweep,
+        )
+        for at, case in enumerate(cases)
+    ]
+
+
+def part_of_traces(names: Sequence[str]) -> list[Any]:
+    """A test for each, most of them with ``-m sweep``. All tests that do so take the same, which are read once for them."""
+    return part(names, ONE_TRACE_IN, HARD_TRACES)
 
 
 def recorded_files() -> list[str]:
@@ -46,7 +86,7 @@ def recorded_files() -> list[str]:
 
 
 def recorded_traces() -> list[str]:
-    """Those of PyTorch's profiler. A test each, by ``parametrize``: they then run beside one another."""
+    """Those of PyTorch's profiler."""
     return [name for name in recorded_files() if not OTHER_TOOLS & set(name.split("/"))]
 
 
@@ -117,18 +157,28 @@ def small_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr in ("sweep", "fuzz", SWEEP):
+        config.option.markexpr = SWEEP
+        settings.load_profile("sweep")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """The tests of a file run in one worker (``-n``), as they share what is slow to make; mutated traces share nothing."""
+    """The tests of a file run in one worker (``-n``), as they share what is slow to make; those of a sweep share nothing."""
     from xdist.scheduler import LoadScopeScheduling
+
+    by_file = settings.get_current_profile_name() != "sweep"
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path, _, test = nodeid.partition("::")
-            return test.partition("[")[2] if path in BY_PARAMETER and "[" in test else path
+            if path in BY_PARAMETER and "[" in test:
+                return test.partition("[")[2]
+            return path if by_file else nodeid
 
     config.option.loadscopereorder = False
-    return None if config.option.markexpr == "fuzz" else ByFile(config, log)
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(trylast=True)
@@ -136,3 +186,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What keeps a worker busy for longest is begun first."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("wheel") is None)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()

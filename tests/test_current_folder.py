@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import part
 from tracelens.executors import IsolatedProcesses
 
 MODULES = (
@@ -74,13 +75,12 @@ SWEEP = (
 @pytest.mark.parametrize(
     ("arguments", "by_script"),
     [
-        (("collectives", ".", "-o", "../ranks"), True),
-        (("collectives", ".", "-o", "../ranks"), False),
-        (("fuse", ".", "-o", "../fused.json.gz"), True),
-        ((*SWEEP, "--jobs", "2", "-o", "../search.csv"), True),
-        (("report", "rank0.json", "-o", "../report"), False),
+        pytest.param(("collectives", ".", "-o", "../ranks"), True, id="collectives"),
+        pytest.param(("collectives", ".", "-o", "../ranks"), False, marks=pytest.mark.sweep, id="as a module"),
+        pytest.param(("fuse", ".", "-o", "../fused.json.gz"), True, marks=pytest.mark.sweep, id="fuse"),
+        pytest.param((*SWEEP, "--jobs", "2", "-o", "../search.csv"), True, marks=pytest.mark.sweep, id="search"),
+        pytest.param(("report", "rank0.json", "-o", "../report"), False, id="report as a module"),
     ],
-    ids=["collectives", "collectives as a module", "fuse", "search", "report as a module"],
 )
 def test_no_command_imports_from_the_current_folder(hostile: Path, arguments: tuple[str, ...], by_script: bool) -> None:
     done = run(hostile, *arguments, by_script=by_script)
@@ -93,7 +93,7 @@ def test_the_hostile_files_do_run_where_python_itself_looks_in_the_folder(hostil
     assert "HOSTILE" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["struct", "mine"])
+@pytest.mark.parametrize("name", part(["struct", "mine"], 2))
 def test_a_name_of_an_extension_is_no_file_of_the_current_folder(hostile: Path, name: str) -> None:
     for file in (f"{name}.py", name):
         (hostile / file).write_text(HOSTILE)

@@ -28,7 +28,7 @@ from tests.analysis.attribution.test_steps import times_of
 from tests.analysis.sheets.test_critical_path import path_of
 from tests.analysis.sheets.test_idle import gaps_of
 from tests.analysis.sheets.test_modules import activity_of
-from tests.conftest import device_traces, recorded_traces
+from tests.conftest import device_traces, part, part_of_traces, recorded_traces
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.device_time import gpu_timeline
 from tracelens.analysis.attribution.training_phases import phases
@@ -106,8 +106,8 @@ ALL_ROWS_PROVE = {
 DEVICE = device_traces()
 #: Those without device events last: both lists then number the others alike, and each trace has its tests in a row.
 ALL = [*DEVICE, *sorted(set(recorded_traces()) - set(DEVICE))]
-of_every_trace = pytest.mark.parametrize("recorded", ALL, indirect=True, scope="module")
-of_device_traces = pytest.mark.parametrize("recorded", DEVICE, indirect=True, scope="module")
+of_every_trace = pytest.mark.parametrize("recorded", part_of_traces(ALL), indirect=True, scope="module")
+of_device_traces = pytest.mark.parametrize("recorded", part_of_traces(DEVICE), indirect=True, scope="module")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +342,7 @@ def test_no_finding_contradicts_a_sheet(recorded: Recorded) -> None:
             assert gain <= mine["kernel_us_sum"].sum() / steps + 1
 
 
-@pytest.mark.parametrize("name", CAPTURES)
+@pytest.mark.parametrize("name", part(list(CAPTURES), 2))
 def test_a_graph_replay_without_its_capture_has_categories_by_kernel(
     shared_traces: Path, tmp_path: Path, name: str
 ) -> None:

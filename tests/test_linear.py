@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tracelens
+from tests.conftest import part
 from tracelens.analysis.attribution.host_paths import levels
 from tracelens.analysis.attribution.steps import find_steps
 from tracelens.errors import TracelensError
@@ -43,7 +44,6 @@ def cost(run: Callable[[], object]) -> float:
 
 
 def grows_linearly(run: Callable[[int], object], size: int) -> bool:
-    run(size)
     return cost(lambda: run(TIMES * size)) <= MOST * cost(lambda: run(size))
 
 
@@ -69,7 +69,7 @@ TEXTS: dict[str, tuple[bytes, bytes, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", part(list(TEXTS), 3))
 def test_reading_damaged_text_takes_time_in_proportion(name: str, tmp_path: Path) -> None:
     head, unit, tail = TEXTS[name]
     path = tmp_path / "t.json"
@@ -79,13 +79,13 @@ def test_reading_damaged_text_takes_time_in_proportion(name: str, tmp_path: Path
         with suppress(TracelensError):
             read_trace(path)
 
-    assert grows_linearly(read, 30_000 // len(unit))
+    assert grows_linearly(read, 20_000 // len(unit))
 
 
-def test_ten_megabytes_of_braces_cost_less_than_as_much_of_a_trace(tmp_path: Path) -> None:
+def test_megabytes_of_braces_cost_less_than_as_much_of_a_trace(tmp_path: Path) -> None:
     braces, events = tmp_path / "braces.json", tmp_path / "events.json"
-    braces.write_bytes(b"{" * 10_000_000)
-    events.write_bytes(LIST + (b"," + EVENTS) * (10_000_000 // len(EVENTS)) + b"]}")
+    braces.write_bytes(b"{" * 4_000_000)
+    events.write_bytes(LIST + (b"," + EVENTS) * (4_000_000 // len(EVENTS)) + b"]}")
 
     def read(path: Path) -> None:
         with suppress(TracelensError):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import part
 from tracelens.analysis.analyze import Options, analyze
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.cli import main
@@ -53,7 +54,7 @@ def events(host: str, device: str, *, arrows: bool) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("arrows", [False, True])
-@pytest.mark.parametrize("name", ACCELERATORS)
+@pytest.mark.parametrize("name", part(list(ACCELERATORS), 3))
 def test_launches_kernels_and_copies_are_linked(name: str, arrows: bool) -> None:
     trace = Trace.of(read_events(events(*ACCELERATORS[name], arrows=arrows)))
     table, tree = trace.table, trace.tree

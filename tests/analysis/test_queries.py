@@ -49,12 +49,19 @@ def test_there_are_twenty_ready_queries_and_they_are_on_the_page():
     assert all(f"```sql\n{ready.statement}\n```" in page() for ready in READY.values())
 
 
-@pytest.mark.parametrize("name", sorted(set(READY) - ONLY_DUCKDB))
-def test_a_ready_query_answers_as_another_engine_does(report, name):
-    statement = READY[name].statement
-    other = sqlite3.connect(":memory:")
+@pytest.fixture(scope="module")
+def other(report):
+    """The same tables in another engine."""
+    made = sqlite3.connect(":memory:")
     for table, frame in report.tables.items():
-        frame.to_sql(table, other, index=False)
+        frame.to_sql(table, made, index=False)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", sorted(set(READY) - ONLY_DUCKDB))
+def test_a_ready_query_answers_as_another_engine_does(report, other, name):
+    statement = READY[name].statement
     assert rows(report.sql(statement)) == rows(pd.read_sql_query(statement, other))
 
 

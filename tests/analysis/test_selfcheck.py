@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.analysis.analyze import Analysis, Options, analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.device_time import gpu_timeline
@@ -103,7 +104,7 @@ def assert_lawful(made: list[dict[str, Any]], folder: Path) -> None:
     assert checked.unchecked == ""
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=events())
 def test_a_built_trace_obeys_every_law(made: list[dict[str, Any]], folder: Path) -> None:
     assert_lawful(made, folder)
@@ -124,7 +125,7 @@ def figures_of(trace: Trace) -> Analysis:
     )  # fmt: skip
 
 
-@pytest.mark.fuzz
+@pytest.mark.sweep
 @pytest.mark.parametrize("batch", range(20))
 def test_figures_of_ten_thousand_built_traces_equal_the_plain_path(batch: int, folder: Path) -> None:
     @seed(batch)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import part
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.backends.column_batch import ColumnBatch, hbm_peak, matrix_peak
@@ -37,6 +38,8 @@ from tracelens.perf_models.attention.inference_attention import AttentionSums
 from tracelens.perf_models.work_columns import WorkColumns
 
 DEVICES = [spec.name for spec in HardwareSpec.all() if spec.calibrated or spec.calibrated_like]
+#: Of both makers, with and without constants for 4 bits.
+of_devices = pytest.mark.parametrize("name", part(DEVICES, 6, ("b200", "h100-sxm", "mi300x")))
 PRECISIONS = ("bf16", "fp8", "fp8_block", "nvfp4")
 ROWS = 200
 seeds = st.integers(0, 2**32 - 1)
@@ -86,7 +89,7 @@ def holds(
 few = settings(max_examples=2, deadline=None)
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@of_devices
 @few
 @given(seeds)
 def test_products(name, seed):
@@ -101,7 +104,7 @@ def test_products(name, seed):
         holds(device, grouped, even, {key: larger[key] for key in "mnk"})
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@of_devices
 @few
 @given(seeds)
 def test_layers_of_products(name, seed):
@@ -123,7 +126,7 @@ def attended(draw: Draw, *, queries: bool) -> Sizes:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@of_devices
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @few
 @given(seeds, st.booleans(), st.booleans())
@@ -153,7 +156,7 @@ def test_attention(name, precision, seed, causal, as_layer):
         holds(device, lambda s: replace(made(s), gradient=True), shape, grown, forward=False)
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@of_devices
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @few
 @given(seeds, st.booleans())
@@ -170,7 +173,7 @@ def test_latent_decoding(name, precision, seed, as_layer):
     holds(device, made, shape, {key: draw.larger(shape[key]) for key in ("b", "past")})
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@of_devices
 @few
 @given(seeds, st.booleans(), st.booleans())
 def test_expert_layers(name, seed, gated, as_layer):
@@ -222,7 +225,7 @@ def operations(scale: int) -> list[PerfModel]:
     ]
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@of_devices
 @pytest.mark.parametrize("spec", ["roofline", "tile", "tile,collectives"])
 def test_operations_of_a_trace(name, spec):
     system, asked = System.load(name), chain(spec)
@@ -235,7 +238,7 @@ def test_operations_of_a_trace(name, spec):
     assert (steps[np.isfinite(steps)] >= 1 - 1e-9).all()
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@of_devices
 def test_a_slower_clock_is_never_faster_and_leaves_what_streams_alone(name):
     device = HardwareSpec.load(name)
     if device.matrix_cores is None and device.clock_mhz is None:

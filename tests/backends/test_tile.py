@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.backends.column_batch import hbm_peak, matrix_peak
 from tracelens.backends.roofline import Roofline
@@ -80,7 +81,7 @@ def test_a_gemm_never_beats_the_peak_of_the_device(kind, m, n, k, as_layer):
     assert time >= columns.hbm_bytes()[0] / hbm_peak(spec)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(gemm_kinds, sizes, sizes, sizes, st.sampled_from("mnk"), st.integers(1, 3000))
 def test_a_larger_gemm_never_takes_less_time(kind, m, n, k, grown, by):
     shape = {"m": m, "n": n, "k": k}
@@ -107,7 +108,7 @@ def test_attention_never_beats_the_peak_of_the_device(device, b, s, d, causal):
     assert time >= columns.hbm_bytes()[0] / hbm_peak(spec) * (1 - 1e-12)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     devices, st.integers(1, 64), st.integers(2, 5000), st.integers(0, 5000), st.sampled_from(["b", "s", "past"]),
     st.integers(1, 3000), st.booleans(),

@@ -100,6 +100,7 @@ def test_the_command_writes_a_cluster_that_other_commands_take(table, tmp_path, 
 
 
 @pytest.mark.shared
+@pytest.mark.sweep
 def test_measured_collectives_of_perlmutter(shared_traces):
     table = pd.read_csv(shared_traces.parent / "nccl_perlmutter.csv").iloc[::2]
     found = calibrate_cluster(table, System.load("perlmutter"), "nccl_perlmutter.csv")

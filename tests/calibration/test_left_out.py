@@ -1,6 +1,6 @@
 """Steps and servers whose family was left out of the fit: errors and intervals as docs/accuracy.md says them.
 
-Every family is fitted without once: minutes, so with ``-m fuzz`` only.
+Every family is fitted without once: minutes, so with ``-m sweep`` only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from benchmarks import fit_engines, fit_profiles
 from tracelens.calibration.scoring import Score, score_file
 
-pytestmark = [pytest.mark.shared, pytest.mark.fuzz]
+pytestmark = [pytest.mark.shared, pytest.mark.sweep]
 
 
 def scores(path: Path) -> dict[str, Score]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, TRACES
+from tests.conftest import REPOSITORY, TRACES, part
 from tracelens.analysis.options import Options
 from tracelens.comparison.compare import compare_sides, told_apart
 from tracelens.comparison.compared import Comparison
@@ -83,7 +83,7 @@ def test_the_parts_add_up_to_the_change_exactly(names: tuple[str, str], shared_t
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("names", PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("names", part([(pair,) for pair in PAIRS.values()], 3), ids=PAIRS)
 def test_the_other_way_round_is_the_mirror_image(names: tuple[str, str], shared_traces: Path) -> None:
     there, back = compared(names), compared(names[::-1])
     assert back.change_ms == -there.change_ms

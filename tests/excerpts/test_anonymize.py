@@ -49,7 +49,7 @@ def figures(trace: Trace) -> dict[str, Any]:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", [*TRACES, *(pytest.param(name, marks=pytest.mark.fuzz) for name in LARGE)])
+@pytest.mark.parametrize("name", [*TRACES, *(pytest.param(name, marks=pytest.mark.sweep) for name in LARGE)])
 def test_the_report_is_the_same_but_for_names(real_trace: RealTrace, name: str, tmp_path: Path) -> None:
     trace = real_trace(name)
     path = tmp_path / trace.table.source.removesuffix(".gz")

@@ -8,7 +8,7 @@ import pytest
 
 import tracelens
 from tests.analysis.conftest import Builder
-from tests.conftest import RealTrace
+from tests.conftest import RealTrace, part
 from tracelens.analysis.loaded_trace import load
 from tracelens.errors import UsageError
 from tracelens.excerpts.slim import Cut, slim
@@ -40,10 +40,7 @@ def test_categories_stay_as_recorded(tmp_path: Path) -> None:
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "steps"),
-    [
-        ("mi300/resnet_act_checkpoint", "16-17"),
-        ("hta/nccl_parser_config/nccl_data", "5-6"),
-    ],
+    part([("hta/nccl_parser_config/nccl_data", "5-6"), ("mi300/resnet_act_checkpoint", "16-17")], 2),
 )
 def test_the_report_of_some_steps_is_that_of_the_whole_traces(
     real_trace: RealTrace, name: str, steps: str, tmp_path: Path

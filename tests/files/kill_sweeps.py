@@ -1,6 +1,7 @@
 """Writes that are killed at one system call after another: a program of its own, as a small process forks fast.
 
-``python -m tests.files.kill_sweeps SWEEP FOLDER``; an assertion that does not hold ends it.
+``python -m tests.files.kill_sweeps SWEEP FOLDER EVERY``: at each ``EVERY``-th stop (a call's way in or out). An assertion
+that does not hold ends it.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def whole(text: str) -> dict[str, str]:
 
 
 def _killed_at_each(run: Callable[[], None], before: Callable[[], None], after: Callable[[int], None]) -> int:
-    """Runs ``run`` killed at every other stop (a call's way in or out); the number of stops."""
-    for number in itertools.count(1, 2):
+    """Runs ``run`` killed at one stop after another; the number of stops."""
+    for number in itertools.count(1, int(sys.argv[3])):
         before()
         alive = killed_at(run, number)
         after(number)

@@ -28,11 +28,12 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @linux
+@pytest.mark.parametrize("every", [9, pytest.param(2, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_a_write_killed_at_any_system_call_leaves_old_or_new_and_the_next_run_cleans_up(
-    sweep: str, repository: Path, tmp_path: Path
+    sweep: str, every: int, repository: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.files.kill_sweeps", sweep, str(tmp_path)]
+    command = [sys.executable, "-m", "tests.files.kill_sweeps", sweep, str(tmp_path), str(every)]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -1,6 +1,6 @@
 """Mutated files of every format but Kineto's: a table that holds, or one sentence; no traceback, no hang, no flood.
 
-Every mutation follows from its number; the fast part runs with every test run, all of them with ``pytest -m fuzz``.
+Every mutation follows from its number; the fast part runs with every test run, all of them with ``pytest -m sweep``.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_mutated_files(
         check(name, number, samples[name], tmp_path, capsys)
 
 
-@pytest.mark.fuzz
+@pytest.mark.sweep
 @pytest.mark.parametrize("first", range(FAST, ALL, BATCH))
 @pytest.mark.parametrize("name", SAMPLES)
 def test_all_mutated_files(

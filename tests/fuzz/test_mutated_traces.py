@@ -1,7 +1,7 @@
 """Mutated traces: no traceback, no hang, no crash, and what was readable is in the report.
 
 Every mutation follows from its number, so a failure names what repeats it. The fast part of the numbers runs with
-every test run; all of them with ``pytest -m fuzz``.
+every test run; all of them with ``pytest -m sweep``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracelens.errors import InputError
 from tracelens.trace.tree import OpTree
 
 SAMPLE_SEED = 20_26
-BYTES_FAST, BYTES_ALL, BATCH = 100, 4000, 100
+BYTES_FAST, BYTES_ALL, BATCH = 50, 4000, 50
 FIELDS_FAST, FIELDS_ALL, FIELDS_BATCH = 10, 1000, 125
 #: All are read; one in this many goes through the whole command, which takes fifty times as long.
 REPORTED_FAST, REPORTED_ALL, REPORTED_FIELDS = 20, 16, 5
@@ -83,7 +83,7 @@ def test_mutated_bytes(first: int, samples: list[Sample], tmp_path: Path, capsys
         check(number, samples, tmp_path, capsys, every=REPORTED_FAST)
 
 
-@pytest.mark.fuzz
+@pytest.mark.sweep
 @pytest.mark.parametrize("first", range(BYTES_FAST, BYTES_ALL, BATCH))
 def test_all_mutated_bytes(
     first: int, samples: list[Sample], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -190,7 +190,7 @@ def test_changed_fields(samples: list[Sample], tmp_path: Path, capsys: pytest.Ca
     check_fields(FIELDS_FAST, 0, samples, tmp_path, capsys)
 
 
-@pytest.mark.fuzz
+@pytest.mark.sweep
 @pytest.mark.parametrize("part", range(1, 1 + FIELDS_ALL // FIELDS_BATCH))
 def test_all_changed_fields(
     part: int, samples: list[Sample], tmp_path: Path, capsys: pytest.CaptureFixture[str]

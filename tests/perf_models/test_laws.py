@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.dtypes import DType
 from tracelens.perf_models import (
     GEMM,
@@ -191,7 +192,7 @@ def _below(model: type[PerfModel]) -> Iterator[type[PerfModel]]:
 
 
 @every_family
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(BATCH, BATCH)
 def test_flops_are_additive_over_the_batch(make: Make, fixed: int, a: int, b: int):
     together, apart = make(a + b, DType.BF16).flops(), [make(n, DType.BF16).flops() for n in (a, b)]
@@ -199,7 +200,7 @@ def test_flops_are_additive_over_the_batch(make: Make, fixed: int, a: int, b: in
 
 
 @every_family
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(BATCH)
 def test_bytes_grow_with_the_batch_and_with_the_width(make: Make, fixed: int, b: int):
     nbytes = make(b, DType.BF16).hbm_bytes()

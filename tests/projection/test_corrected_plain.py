@@ -248,7 +248,7 @@ def slowed(transfer_us: float, busy_us: float) -> float:
     return min(beside(transfer_us, busy_us), (SLOW - 1) * busy_us)
 
 
-@pytest.mark.parametrize("one_in", [16, pytest.param(1, marks=pytest.mark.fuzz)])
+@pytest.mark.parametrize("one_in", [40, pytest.param(1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize(
     ("name", "cluster", "strategy", "gpus", "batch", "count"),
     [

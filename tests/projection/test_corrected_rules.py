@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.conftest import part
 from tracelens.backends.system import System
 from tracelens.projection.projection_options import Strategy
 from tracelens.projection.search import fastest
@@ -33,8 +34,8 @@ def rules(model: str, cluster: str, strategy: Strategy, sequence: int) -> Correc
     return CorrectedRules(space=space, system=System.load(cluster))
 
 
-@pytest.mark.parametrize("drawn", [2, pytest.param(20, marks=pytest.mark.fuzz)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("drawn", [2, pytest.param(20, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("case", part(list(CASES), 4))
 def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case: str, drawn: int) -> None:
     """2 % for the winner; the rest, of which the worst are within 5.3 % (4,800 configurations), that it is no accident."""
     model, cluster, strategy, sequence, gpus, batch = CASES[case]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracelens as tl
+from tests.conftest import examples
 from tracelens.errors import UsageError
 from tracelens.projection import pipeline, schedules
 from tracelens.projection.pipeline import Cost, Costs
@@ -102,7 +103,7 @@ def test_zb_v_takes_six_passes_per_micro_batch_and_p_minus_1(p: int, more: int) 
     assert run("zb-v", p=p, m=m, f=2, d=2, w=2).time_us == 6 * m + p - 1
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(1, 4), st.integers(0, 4), st.floats(1, 2), st.floats(1, 2), st.floats(0.5, 1))
 def test_dualpipe_has_no_more_than_the_published_bubble(half: int, more: int, f: float, d: float, w: float) -> None:
     """(p/2-1)(FB + B - 3W) where a pair's forward waits for its backward, FB = F + B, B = D + W (arXiv 2412.19437, table 2)."""
@@ -211,7 +212,7 @@ def test_the_slowest_stage_paces_the_steady_state() -> None:
     assert found.busy_us == (20.0, 40.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(EVERY), st.integers(1, 9), st.integers(1, 24), st.integers(2, 3),
     st.floats(0.5, 3), st.floats(0.5, 3), st.floats(0.1, 3), st.floats(0, 2),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tracelens as tl
+from tests.conftest import part
 from tracelens.errors import UsageError
 from tracelens.projection.search import COLUMNS
 from tracelens.projection.search.request import Answer, Request, answer
@@ -28,14 +29,17 @@ def small() -> Answer:
 
 @pytest.mark.parametrize(
     "request_",
-    [
-        SMALL,
-        PAPER,
-        replace(PAPER, strategies=("2d",)),
-        replace(SMALL, strategies=("2d",)),
-        replace(SMALL, model="mixtral-8x7b", gpus=(64,)),
-        replace(SMALL, model="llama3.1-8b", cluster="gb200-nvl72", gpus=(16,), precisions=("bf16", "nvfp4")),
-    ],
+    part(
+        [
+            SMALL,
+            PAPER,
+            replace(PAPER, strategies=("2d",)),
+            replace(SMALL, strategies=("2d",)),
+            replace(SMALL, model="mixtral-8x7b", gpus=(64,)),
+            replace(SMALL, model="llama3.1-8b", cluster="gb200-nvl72", gpus=(16,), precisions=("bf16", "nvfp4")),
+        ],
+        3,
+    ),
 )
 def test_an_explanation_adds_up_to_its_row(request_: Request) -> None:
     found = answer(request_)

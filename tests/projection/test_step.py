@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.backends.system import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
@@ -53,7 +54,7 @@ def test_the_breakdown_adds_up_to_the_step(p: ParallelConfig, hopper: System) ->
     assert found.mfu == pytest.approx(found.tflops_gpu / (1978.9 if p.precision == "fp8" else 989.4))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     zero=st.integers(0, 3), pp=st.sampled_from((1, 2, 4)), dp=st.sampled_from((1, 8)), micro_batches=st.sampled_from((4, 8)),
     schedule=st.sampled_from((None, "gpipe", "zb-h1", "zb-v", "dualpipe")), recompute=st.sampled_from(("none", "full")),

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 import tracelens
+from tests.conftest import part
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.report.figures import shown_ms
 from tracelens.report.html.page import MAX_BYTES, html_bytes
@@ -302,7 +303,7 @@ REAL = (
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", part(REAL, 3))
 def test_pages_of_real_traces_are_small_and_well_formed(shared_traces, name):
     report = tracelens.report(shared_traces / name)
     content = html_bytes(report.sheets, report.summary, report.result)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.analysis.verdict.summary import (
     Busy,
     CategoryRow,
@@ -201,7 +202,7 @@ summaries = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(summaries, st.lists(words, max_size=5))
 def test_it_never_exceeds_48_lines_of_80_columns(summary, written):
     lines = verdict(summary, seconds=1.0, written=written).split("\n")

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.analysis.sheets.ops.kernel_summary import COLUMNS as KERNELS
 from tracelens.analysis.sheets.ops.unified_perf_summary import COLUMNS as UNIFIED
 from tracelens.report.about import about_lines
@@ -141,7 +142,7 @@ def test_no_formula_is_anywhere_in_the_file(analysis, summary):
     assert not [page for page in pages if b"<f>" in page or b"<f " in page]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.text(alphabet=st.characters(), min_size=1, max_size=30))
 @example("\ud800")
 def test_any_text_survives_or_is_visibly_replaced(text):

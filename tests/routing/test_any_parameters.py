@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.errors import UsageError
 from tracelens.network.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules, simulate
@@ -78,7 +79,7 @@ def answered(action):
 
 
 @given(routing=ROUTINGS, rules=st.fixed_dictionaries({}, optional=RULES), seed_rules=st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_mesh_answers_or_says_why_not(routing, rules, seed_rules):
     found = answered(
         lambda: route_mesh(MeshScenario(routing=routing, rules=MeshRules(**rules)), seed_rules=seed_rules).summary
@@ -107,7 +108,7 @@ def test_an_exchange_of_no_tokens_is_refused(seed_rules: bool) -> None:
     slots=st.one_of(st.none(), st.integers(-1, 30)),
     way=st.sampled_from(["hierarchical", "direct", "per-expert"]),
 )  # fmt: skip
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_cluster_answers_or_says_why_not(routing, ports, slots, way):
     found = answered(
         lambda: (
@@ -127,7 +128,7 @@ def test_a_cluster_answers_or_says_why_not(routing, ports, slots, way):
     turn=st.integers(1, 9),
     more=st.tuples(st.floats(0, 60), st.floats(0, 60)),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_every_round_moves_a_packet_under_either_rules(rows, links, packet, turn, more):
     """So there are at most as many rounds as packets, however odd links and cards are."""
     rules = MeshRules(

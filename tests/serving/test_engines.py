@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracelens
+from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.errors import UsageError
@@ -149,7 +150,7 @@ def test_a_step_with_guesses_is_longer_but_a_token_takes_less() -> None:
     assert plain < longer < 1.85 * plain
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     model=st.sampled_from(["deepseek-v3", "llama3.1-8b", "gpt-oss-120b", "qwen3-32b"]), b=st.integers(1, 64),
     new=st.integers(1, 4), past=st.integers(0, 50_000),

@@ -8,6 +8,7 @@ import json
 import pytest
 
 import tracelens
+from tests.conftest import part
 from tracelens.calibration.engine_calibration import calibrate, compare
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
@@ -264,7 +265,7 @@ def test_a_report_calibrates_host_time_and_efficiency(repository, cost_of, tmp_p
         calibrate(cost_of().deployment, path)
 
 
-@pytest.mark.parametrize("parallelism", [Parallelism(), Parallelism(tp=2)], ids=str)
+@pytest.mark.parametrize("parallelism", part([Parallelism(tp=2), Parallelism()], 2), ids=str)
 def test_a_written_timeline_reads_back_with_the_simulated_times(parallelism, tmp_path, cost_of):
     cost = cost_of("qwen3-0.6b", parallelism=parallelism, engine=Engine(step_us=100.0))
     requests = Workload(

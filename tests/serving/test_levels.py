@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import part
 from tracelens.serving.deployment import Engine, Parallelism, Speculation
 from tracelens.serving.metrics import differences, per_request, summary
 from tracelens.serving.replicas.replica_state import LEVELS
@@ -83,7 +84,7 @@ def check(cost, options, workload):
     return outcomes, figures
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", part(list(CASES), 3))
 def test_levels_agree_in_every_metric_and_high_has_layers_times_the_compute_events(name, cost_of):
     fields, options, workload = CASES[name]
     _, figures = check(cost_of(**fields), options, workload)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.serving.costs import StepCost
@@ -28,7 +29,7 @@ def run(cost, workload=BASE, **options):
     return simulate(cost.deployment, workload.generate(), Options(**options), cost=cost)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     rate=st.sampled_from([0.5, 8.0, 200.0]),
     seed=st.integers(0, 1000),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples, part
 from tracelens.trace import nesting
 from tracelens.trace.nesting import nearest, nest
 from tracelens.trace.table import Kind, TraceTable
@@ -85,9 +86,9 @@ def nested_by_definition(
     return order, parents, last, overlaps
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @pytest.mark.parametrize("rounds", [0, 1, 256])
-@pytest.mark.parametrize("base", [0, 1_760_000_000_000_000_000])
+@pytest.mark.parametrize("base", part([1_760_000_000_000_000_000, 0], 2))
 @given(intervals=INTERVALS)
 def test_nesting_is_innermost_containment_however_it_is_found(rounds, base, intervals):
     lane, start, duration, rank = np.array(intervals, np.int64).reshape(-1, 4).T
@@ -379,7 +380,7 @@ def test_self_check_names_what_is_broken(array, row, value, sentence):
     assert any(sentence in found for found in tree.self_check()), tree.self_check()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.data())
 def test_every_tree_of_random_events_is_sound_and_conserves_device_time(data):
     ticks = st.integers(0, 30)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.device_properties import DeviceProperties
 from tracelens.errors import OutputError, UsageError
 from tracelens.signature import OpSignature
@@ -325,7 +326,9 @@ def flattened(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(base_ns=st.integers(0, 2**52), data=st.data(), suffix=st.sampled_from(["json", "json.gz"]))
 def test_names_times_signatures_callers_and_launches_are_read_back(tmp_path: Path, base_ns, data, suffix):

@@ -10,7 +10,7 @@ import pytest
 
 import tracelens
 from tests.analysis.conftest import Builder
-from tests.conftest import RealTrace
+from tests.conftest import RealTrace, part
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
@@ -190,8 +190,8 @@ def test_bf16_to_int8_covers_the_products(real_trace: RealTrace, name: str) -> N
 @pytest.mark.shared
 @pytest.mark.parametrize(
     "name",
-    ["mi300/gaunernst_bert-small-uncased__1016001", "b200/eager_trace", "torch_compile_triton/trace",
-     "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode"],
+    part(["mi300/gaunernst_bert-small-uncased__1016001", "b200/eager_trace", "torch_compile_triton/trace",
+          "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode"], 2),
 )  # fmt: skip
 def test_a_finding_applied_gains_what_the_report_says(real_trace: RealTrace, name: str) -> None:
     found = tracelens.report(real_trace(name)).summary.findings[0]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
-from tests.conftest import RealTrace, device_traces
+from tests.conftest import RealTrace, device_traces, examples, part, part_of_traces
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.options import Options
 from tracelens.whatif.subject import Subject
@@ -43,7 +43,7 @@ def recordings(draw: st.DrawFn) -> Trace:
     return built.trace()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(recordings())
 def test_nothing_changed_gives_the_recorded_times(trace: Trace) -> None:
     replay = Subject.of(trace, Options()).replay
@@ -53,7 +53,7 @@ def test_nothing_changed_gives_the_recorded_times(trace: Trace) -> None:
     assert found.reached.tolist() == replay.threads.time.tolist()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(recordings(), st.data())
 def test_shorter_events_make_nothing_later(trace: Trace, data: st.DataObject) -> None:
     replay = Subject.of(trace, Options()).replay
@@ -66,7 +66,7 @@ def test_shorter_events_make_nothing_later(trace: Trace, data: st.DataObject) ->
         assert (new <= old).all()
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(recordings())
 def test_what_has_slack_can_go_without_effect(trace: Trace) -> None:
     """An event that could take 1 ns longer without a change to the end is not what the end waits for."""
@@ -115,7 +115,7 @@ def test_removing_an_op_takes_its_host_time_too() -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", device_traces())
+@pytest.mark.parametrize("name", part_of_traces(device_traces()))
 def test_every_real_trace_is_replayed_as_recorded(real_trace: RealTrace, name: str) -> None:
     found = what_if(real_trace(name))
     assert found.after == found.before
@@ -125,7 +125,7 @@ def test_every_real_trace_is_replayed_as_recorded(real_trace: RealTrace, name: s
 
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    "name", ["mi300/resnet_act_checkpoint", "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005", "b200/eager_trace"]
+    "name", part(["mi300/Qwen_Qwen1.5-0.5B-Chat__1016005", "mi300/resnet_act_checkpoint", "b200/eager_trace"], 3)
 )
 def test_the_written_traces_report_is_the_prediction(real_trace: RealTrace, name: str, tmp_path) -> None:
     import tracelens

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.errors import UsageError
 from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic
 from tracelens.workload.token_routing import UNIFORM, Skew, route
@@ -37,7 +38,7 @@ def test_uniform_routing_is_what_drawn_tokens_do():
     ranks=st.sampled_from([1, 2, 4, 8]),
     topk=st.integers(1, 4),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_copies_lie_between_one_and_top_k(text, ranks, topk):
     found = expert_traffic(Skew.parse(text), experts=16, topk=topk, ranks=ranks)
     assert 1 - 1e-9 <= found.rank_copies <= min(topk, ranks) + 1e-9

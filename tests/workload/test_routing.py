@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import examples
 from tracelens.errors import InputError, UsageError
 from tracelens.network.traffic import Copies
 from tracelens.workload.token_routing import (
@@ -53,7 +54,7 @@ def test_experts_of_a_token_are_distinct_and_every_seed_repeats(text):
     experts=st.integers(1, 40),
     data=st.data(),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_any_shape_gives_distinct_experts(text, tokens, experts, data):
     topk = data.draw(st.integers(1, experts))
     chosen = route(Skew.parse(text), tokens=tokens, experts=experts, topk=topk, seed=1)
@@ -138,7 +139,7 @@ def test_apportioning_keeps_the_total_and_the_cap(parts, data):
 
 
 @given(data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_counts_become_tokens_exactly(data):
     tokens, topk, experts = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 4)), data.draw(st.integers(4, 12))
     weights = np.array(data.draw(st.lists(st.floats(0.01, 5), min_size=experts, max_size=experts)))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
-from tests.conftest import RealAnalysis, RealTrace
+from tests.conftest import RealAnalysis, RealTrace, examples, part
 from tracelens.analysis.analyze import Options, analyze
 from tracelens.analysis.attribution.steps import BEFORE, StepTimes, device_steps
 from tracelens.analysis.loaded_trace import Trace
@@ -203,7 +203,7 @@ def plain_periods(windows: list[tuple[int, int]], events: Any) -> list[tuple[int
 
 
 @given(STEPS, EVENTS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_periods_and_owners_equal_those_of_a_plain_loop(steps, events):
     windows, trace = built(steps, events, [])
     times, owner = times_of(trace), owners(windows, events)
@@ -223,7 +223,7 @@ def test_periods_and_owners_equal_those_of_a_plain_loop(steps, events):
 
 
 @given(STEPS, EVENTS, WAITS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_no_step_is_busy_for_longer_than_it_lasts(steps, events, waits):
     """And what is left out is idle time between the bounds of the first step."""
     windows, trace = built(steps, events, waits)
@@ -316,14 +316,18 @@ def test_no_kernel_in_any_step_is_a_device_that_is_idle(build):
 @pytest.mark.shared
 @pytest.mark.parametrize(
     "name",
-    [
-        "mi300/resnet_act_checkpoint",
-        "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005",
-        "mi300/facebook_timesformer-base-finetuned-k400__1016002",
-        "hta/triton_example/triton_example",
-        "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank3.pt.trace",
-        "more/param/dlrm_8rank/worker1_step_12.1694128201556.pt.trace",
-    ],
+    part(
+        [
+            "mi300/resnet_act_checkpoint",
+            "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005",
+            "mi300/facebook_timesformer-base-finetuned-k400__1016002",
+            "hta/triton_example/triton_example",
+            "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank3.pt.trace",
+            "more/param/dlrm_8rank/worker1_step_12.1694128201556.pt.trace",
+        ],
+        3,
+        ["mi300/Qwen_Qwen1.5-0.5B-Chat__1016005"],
+    ),
 )
 def test_real_tables_and_idle_time_add_up_to_the_printed_step(real_analysis: RealAnalysis, name: str):
     found = real_analysis(name)

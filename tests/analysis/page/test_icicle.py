@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import RealAnalysis
+from tests.conftest import RealAnalysis, part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
@@ -119,7 +119,7 @@ def test_time_is_conserved_in_the_examples(repository, name):
 @pytest.mark.shared
 @pytest.mark.parametrize(
     "name",
-    ["mi300/resnet_act_checkpoint.json.gz", "mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", "hta/trace_filter/sampled_rank-0.json.gz"],
+    part(["mi300/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", "mi300/resnet_act_checkpoint.json.gz", "hta/trace_filter/sampled_rank-0.json.gz"], 3),
 )  # fmt: skip
 def test_time_is_conserved_in_real_traces(real_analysis: RealAnalysis, name):
     analysis = real_analysis(name)

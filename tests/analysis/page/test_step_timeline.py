@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.test_selfcheck import figures_of
-from tests.conftest import RealAnalysis
+from tests.conftest import RealAnalysis, examples
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.loaded_trace import Trace
@@ -110,7 +110,7 @@ def test_short_events_share_a_rectangle_named_after_the_longest(build):
     assert "short 49" in names
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5000), st.integers(0, 900)), min_size=1, max_size=80),
     st.integers(1, 40),

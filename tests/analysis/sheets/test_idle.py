@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
-from tests.conftest import RealAnalysis, RealTrace
+from tests.conftest import RealAnalysis, RealTrace, part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.device_time import gpu_timeline
@@ -413,7 +413,7 @@ def test_the_long_gaps_of_real_traces_have_their_cause(
 
 @pytest.mark.shared
 @pytest.mark.parametrize("overlap", ["keep", "clip"])
-@pytest.mark.parametrize("name", ["mi300/resnet_act_checkpoint", "hta/nccl_parser_config/nccl_data"])
+@pytest.mark.parametrize("name", part(["hta/nccl_parser_config/nccl_data", "mi300/resnet_act_checkpoint"], 2))
 def test_the_causes_add_up_in_selected_steps_too(real_analysis: RealAnalysis, name: str, overlap: str) -> None:
     analysis = real_analysis(name, steps="steady", overlap=overlap)
     by_cause = analysis.frames["idle_causes"]["idle_us"]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.conftest import Builder
+from tests.conftest import examples
 from tracelens.analysis.analyze import Options, analyze
 from tracelens.analysis.sheets.timeline.measured_hbm import NOTHING, SEVERAL
 
@@ -99,7 +100,7 @@ def test_a_device_of_another_number_and_a_lone_sample_say_nothing_of_kernels(bui
     assert frame.index.tolist() == [NOTHING]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     kernels=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40), st.sampled_from("abc")), min_size=1, max_size=8),
     times=st.lists(st.integers(0, 130), min_size=2, max_size=8, unique=True).map(sorted),

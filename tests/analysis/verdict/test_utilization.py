@@ -240,6 +240,7 @@ def test_nothing_is_counted_without_a_model(build):
     assert not any("MFU" in notice.text for notice in summary.notices)
 
 
+@pytest.mark.sweep
 def test_executed_flops_of_the_generated_moe_are_the_models_and_the_scores_again(repository: Path):
     model = ModelConfig(
         name="moe", label="moe", source="example_traces/generate_moe_ep_step.py", blocks="*E*E", hidden=2048,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.analysis.findings.labelled.program import DISPATCH, LATENCY, Program
+from tests.conftest import part
 
 DEVICES = ("h100-sxm", "mi300x")
 
@@ -213,7 +214,7 @@ def cases() -> Iterator[Case]:
         yield Case(name=f"fp32 {m}", device="h100-sxm", kind="fp32_without_tf32", plant=fp32(m))
 
 
-@pytest.mark.parametrize("case", list(cases()), ids=str)
+@pytest.mark.parametrize("case", part(list(cases()), 4), ids=str)
 def test_the_planted_bottleneck_is_the_first_finding(case: Case) -> None:
     program = Program(case.device)
     program.healthy()
