@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.lazy.records import dataclass
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

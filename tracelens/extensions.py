@@ -20,7 +20,6 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from os import PathLike
 from pathlib import Path
@@ -28,6 +27,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any, TypeAlias
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.registry import Registry, marks_of
 
 ENTRY_POINT_GROUP = "tracelens.extensions"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,12 @@ import inspect
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracelens.errors import UsageError
 from tracelens.files.say import say
+from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 
 T = TypeVar("T")
 _ATTRIBUTE = "__tracelens_marks__"

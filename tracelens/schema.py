@@ -8,10 +8,11 @@ users of this kind of workbook know, so one quantity may go by a second name in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.registry import mark
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 
 Shape: TypeAlias = tuple[int, ...]
 #: A slot of the schema: a shape, a tuple of shapes (tensor list), or () for a scalar or an absent argument.

@@ -10,12 +10,12 @@ import importlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError, UsageError
+from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

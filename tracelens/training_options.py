@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal, TypeAlias, get_args
 
 from tracelens.dtypes import TRAINED, Precision
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import comma_list, integer, option, positive
 
 #: Those of ``dtypes.TRAINED``.

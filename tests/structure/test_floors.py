@@ -22,6 +22,7 @@ FLOORS: dict[str, int] = {
             "extensions",
             "files",
             "executors",
+            "lazy",
             "option_fields",
             "training_options",
         ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tracelens.errors import InputError, UsageError
+from tracelens.lazy.records import dataclass
 
 #: Entries below the roots that are looked at.
 _MOST_FILES = 10_000

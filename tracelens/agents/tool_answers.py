@@ -8,7 +8,6 @@ import json
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from tracelens.agents.option_schemas import checked, parser_of, properties, requ
 from tracelens.agents.roots import Roots
 from tracelens.cli import verb_module
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.report.result import Report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,7 @@ from tracelens.analysis.verdict.summary import Coverage, Finding, Unanswered
 from tracelens.analysis.work.executed_work import ExecutedWork
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition
+from tracelens.lazy.records import dataclass
 from tracelens.trace.merged import MergedRanks
 from tracelens.trace.reading.memory_limit import give_back_freed
 

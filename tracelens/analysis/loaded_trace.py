@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.attribution.steps import device_steps
+from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.memory_limit import give_back_freed
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable

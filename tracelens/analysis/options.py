@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
 from tracelens.extensions import Extension, detect_bundled, load_extension
+from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
     from tracelens.analysis.loaded_trace import Trace

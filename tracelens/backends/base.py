@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends.system import System
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.registry import mark

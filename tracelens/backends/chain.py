@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from tracelens.backends.collective_times import Collectives
 from tracelens.backends.column_batch import BatchBackend, ColumnBatch
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import MEMORY, PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from tracelens.backends.kernels.base import Rates
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.groups import Group
+from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import bound_us, collective_us
 from tracelens.network.algorithms.pipelined import forwarded_us
 from tracelens.network.deepep import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
@@ -18,6 +18,7 @@ from tracelens.backends.base import EstimateTable, Floats
 from tracelens.backends.system import System
 from tracelens.dtypes import Precision
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.registry import mark
 from tracelens.units import TERA_PER_S_IN_PER_US

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from tracelens.backends.base import Backend, Estimate, EstimateTable
 from tracelens.backends.system import System
 from tracelens.backends.tiles.memory_bound import stream_of
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import SDPA, Collective, EPComm, PerfModel, WorkColumns
 from tracelens.perf_models.base import MEMORY
 

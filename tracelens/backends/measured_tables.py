@@ -13,7 +13,6 @@ import importlib.util
 import itertools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,6 +29,7 @@ from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import InputError, TracelensError
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, PerfModel
 from tracelens.perf_models.base import resolved
 from tracelens.perf_models.work_columns import WorkColumns

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import Table
 from tracelens.hardware.device_figures import Link
 from tracelens.hardware.spec import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.network.cluster import Cluster
 from tracelens.network.topology import Rates, Topology
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tracelens.calibration.fitting import Bounds, Fit, fitted, logarithmic
 from tracelens.errors import InputError, UsageError
 from tracelens.estimation.communication import SIZES, collective_groups, plain_word, system_name
 from tracelens.files.data_table import TIME, faults, measured_rows, numbers, texts
+from tracelens.lazy.records import dataclass
 from tracelens.network.topology import Tier, Topology
 from tracelens.units import BYTES_PER_MB
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tracelens.calibration.fitting import Bounds, Fit, fitted, undetermined
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import CONSTANTS, Calibration
+from tracelens.lazy.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tracelens.calibration.fitting import coordinate_search
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT
 from tracelens.files.documents import REPORT, expected, json_of
+from tracelens.lazy.records import dataclass
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine
 from tracelens.serving.metrics import per_request

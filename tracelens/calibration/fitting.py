@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from tracelens.lazy.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 _LONGEST_STEP = 0.7

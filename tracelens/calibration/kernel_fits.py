@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tracelens.calibration.norm_fit import Calls, fitted_fresh, fitted_norm
 from tracelens.errors import UsageError
 from tracelens.estimation.kernel_estimates import batches, size_faults
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

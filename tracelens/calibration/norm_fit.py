@@ -7,13 +7,13 @@ Damped Gauss-Newton on the logarithms of the constants with weights 1/|error|, w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.base import Costs, Rates, combined_us, missed_us
 from tracelens.calibration.fitting import Descent, gauss_newton
+from tracelens.lazy.records import dataclass
 
 _DESCENT = Descent(rounds=40, noise=0.03, step=1e-3)
 _LEAST = {"launch_us": 0.02, "overlap": 1.0, "hbm": 0.01, "cache": 0.3}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from tracelens.errors import InputError
 from tracelens.files.data_table import FIRST_ROW, Number, is_blank, read_table
+from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,11 +7,12 @@ the runs of one thing. Exit code 4 says that a --gate failed.
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 
 from tracelens.comparison.comparison_options import CompareOptions
 from tracelens.files.say import emit, say
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, option, options_of
 
 GATE_FAILED = 4

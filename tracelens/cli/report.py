@@ -14,13 +14,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.cli import refuse_input
 from tracelens.files.say import Progress, emit, say
 from tracelens.files.trace_name import trace_name
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import above_zero, add_options, option, options_of
 from tracelens.report.report_options import ReportOptions
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens import option_fields
 from tracelens.cli import refuse_input
 from tracelens.files.say import emit, say
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, option, options_of
 from tracelens.whatif.what_if_options import WhatIfOptions
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
 from tracelens.comparison.causes import (
@@ -32,6 +32,7 @@ from tracelens.comparison.drift import with_clock
 from tracelens.comparison.late_ranks import with_latecomers
 from tracelens.comparison.sides import Side
 from tracelens.files.safe_text import clipped
+from tracelens.lazy.records import dataclass
 
 #: What a sentence speaks of where calls of all categories changed alike.
 ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all ops"}

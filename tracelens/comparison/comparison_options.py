@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from tracelens.comparison.gates import Gate
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import option
 
 

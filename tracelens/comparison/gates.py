@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
 from tracelens.comparison.compared import ComparedRow, Comparison, GateResult
 from tracelens.errors import NothingToAnalyzeError, UsageError
+from tracelens.lazy.records import dataclass
 
 #: Bounds of the change of some rows together, in ms; None where nothing is known of it.
 Bounds = Callable[[Sequence[int]], tuple[float, float] | None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
 from tracelens.comparison.causes import LATE, OVERLAP, SPEED
 from tracelens.comparison.compared import ComparedRow
 from tracelens.comparison.sides import Floats, Recorded, Side
+from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_MS
 
 #: Share of the change of communication that waiting must be to be its cause.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from tracelens.comparison.sides import Floats
+from tracelens.lazy.records import dataclass
 
 #: Share of repetitions whose interval holds the true change.
 CONFIDENCE = 0.99

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tracelens.backends.system import System
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT, Number, faults, is_file_name, numbers, texts
 from tracelens.groups import Group
+from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import bound_us
 from tracelens.network.deepep import DEFAULT_SMS, Exchanges, Phase
 from tracelens.network.deepep import bound_us as exchange_bound_us

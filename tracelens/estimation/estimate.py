@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,6 +27,7 @@ from tracelens.estimation.rank_loads import rank_load
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.data_table import COUNT, SIZE, Number, csv_of, faults, is_file_name, numbers, texts
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import SDPABackward
 from tracelens.perf_models.work_columns import WorkColumns
 

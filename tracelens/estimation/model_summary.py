@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from tracelens.lazy.records import dataclass
 from tracelens.workload import LayerOp, ModelConfig, forward_ops, inference_ops
 from tracelens.workload.blocks import block_types
 from tracelens.workload.layers import vision_ops

@@ -7,7 +7,7 @@ import math
 import pprint
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.files.atomic_write import whole_folder
+from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 
 #: What an op may be called to become part of a script: ``aten::mm``.

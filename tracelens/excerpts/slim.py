@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -15,6 +14,7 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.recording import Recording
 from tracelens.errors import NothingToAnalyzeError, UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.trace.rewriting import rewrite
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, TraceTable
 

@@ -9,12 +9,12 @@ import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracelens.errors import InputError
 from tracelens.files.safe_text import csv_cell
+from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.files.toml_figures import Table
+from tracelens.lazy.records import dataclass
 
 RATES = frozenset(d.rate for d in DType if d.rate is not None)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracelens.device_properties import DeviceProperties
 from tracelens.hardware.agreement import common
 from tracelens.hardware.device_figures import Match
 from tracelens.hardware.spec import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.units import BYTES_PER_GIB
 
 # A trace records a little less than the vendor's label, firmware and ECC taken off (B300: 268.6 of "288" GiB).

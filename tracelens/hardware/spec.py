@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from tracelens.files.toml_figures import Table, normalized, parsed
 from tracelens.hardware import tile_constants
 from tracelens.hardware.device_figures import RATES, BusBandwidth, Figure, Hbm, Link, Match, MatrixCores, Rate
 from tracelens.hardware.tile_constants import Calibration
+from tracelens.lazy.records import dataclass
 
 FOLDER = Path(__file__).resolve().parent
 # Data sheets headline the 2:4-sparse rate, twice the dense one; rounding stays well below this.

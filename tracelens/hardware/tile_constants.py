@@ -8,13 +8,13 @@ the value that its meaning names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
 from tracelens.dtypes import CALIBRATED
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import Table
+from tracelens.lazy.records import dataclass
 
 K = TypeVar("K")
 

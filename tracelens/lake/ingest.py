@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.executors import outcomes
 from tracelens.files.atomic_write import whole_file, whole_folder
 from tracelens.files.trace_name import trace_name
+from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, identifier, text
 from tracelens.sql import merge_files, query_files
 

@@ -9,11 +9,12 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import Table, normalized
+from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import of_library
 from tracelens.network.topology import PIPELINE_CHUNK_BYTES, Link, Protocol, Rates, Shape, Tier, Topology
 from tracelens.units import BYTES_PER_MB

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import Table
+from tracelens.lazy.records import dataclass
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US, NS_PER_US
 
 Values: TypeAlias = float | npt.NDArray[np.float64]

@@ -8,13 +8,13 @@ that fairly and times every link; ``seed_rules.simulate_seed`` plays the rules o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.network.traffic import Floats, Traffic
 
 

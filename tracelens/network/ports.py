@@ -7,12 +7,13 @@ forwards it over the node's links (as DeepEP's normal kernels do).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.network.topology import Topology
 from tracelens.network.traffic import Copies, Floats, Traffic
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US

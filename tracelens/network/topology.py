@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from tracelens.errors import UsageError
 from tracelens.groups import Group
+from tracelens.lazy.records import dataclass
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 #: Bytes, or microseconds: one number, or an array taken element by element.

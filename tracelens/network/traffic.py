@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 
 Ints = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import prod
 from types import FunctionType
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.registry import Claim, Mark, mark
 from tracelens.signature import Shape
 

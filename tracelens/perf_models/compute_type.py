@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

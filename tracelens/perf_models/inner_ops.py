@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tracelens.lazy.records import dataclass
 from tracelens.registry import Mark, mark
 from tracelens.signature import OpSignature
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache, lru_cache
 from importlib.resources import files
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.registry import Mark
 
 

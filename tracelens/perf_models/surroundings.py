@@ -7,9 +7,9 @@ the launch, the gradient's record and the calling op say them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 
 #: Attributes of an op's signature under which bindings find what ``traced_as(asks=...)`` asked for.

@@ -16,13 +16,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from types import ModuleType
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.sdpa import SDPA
 from tracelens.perf_models.base import CategoryOf, PerfModel, traced_as
 from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, EPComm, given_tokens

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import REPORT, expected, json_of
+from tracelens.lazy.records import dataclass
 from tracelens.projection.step import Projection
 
 #: What a breakdown calls the share of a step that only the measured one explains.

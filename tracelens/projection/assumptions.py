@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from tracelens.backends.system import System
@@ -18,6 +18,7 @@ from tracelens.backends.system_names import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Number, is_file_name, shown
 from tracelens.files.say import told
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.projection.anchor import Anchor
 from tracelens.projection.frameworks import Framework

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective, EPComm
 from tracelens.projection.schedules import Kind
 from tracelens.workload.parallel_config import ParallelConfig

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective
 from tracelens.projection.blocks import COMPUTE, Block, Kernel, Parts
 from tracelens.projection.overlap import OVERLAP_COST

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from tracelens.backends.base import Backend
@@ -13,6 +13,7 @@ from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
+from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, PerfModel

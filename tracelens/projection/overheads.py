@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tracelens.backends.tile import Tile
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, GroupedGEMM, PerfModel, WorkColumns
 from tracelens.training_options import Graphs
 from tracelens.units import TERA_PER_S_IN_PER_US

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, TypeAlias
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.projection.schedules import Kind, Route, Task
 
 

@@ -8,13 +8,14 @@ import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.files.say import told
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.perf_models import GroupedGEMM
 from tracelens.projection import step, step_traces

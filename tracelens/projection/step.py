@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from tracelens.backends.base import Backend
@@ -13,6 +13,7 @@ from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import TracelensError, UsageError
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.projection import schedules
 from tracelens.projection.assumptions import NO_OPTIONS, Options

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.hardware.recognition import recorded_properties
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective, EPComm, PerfModel, recorded_signature
 from tracelens.projection.blocks import COMPUTE, Kernel
 from tracelens.projection.chunk_timing import Pass, Transfer

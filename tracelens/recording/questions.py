@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

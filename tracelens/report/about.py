@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from tracelens.analysis.verdict.summary import Steps, Summary, Utilization
+from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value
 from tracelens.report.figures import unseen_text

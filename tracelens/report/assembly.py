@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pandas as pd
@@ -12,6 +12,7 @@ import pandas as pd
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.ops import families, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice
+from tracelens.lazy.records import dataclass
 from tracelens.registry import Claim, Registry
 from tracelens.schema import Column, ColumnSet, column_for
 

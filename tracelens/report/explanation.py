@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from tracelens.analysis.verdict.summary import DeviceSummary, Figure
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
 from tracelens.report.cells import plain_value
 

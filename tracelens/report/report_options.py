@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens import option_fields
 from tracelens.extensions import ExtensionSpec
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import option, positive, whole
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TextIO
 
 from tracelens.analysis.verdict.summary import COMPLETE, Busy, CategoryRow, Summary, Throughput, Utilization
 from tracelens.files.safe_text import clipped, display_width, terminal_text
 from tracelens.files.trace_name import trace_name
+from tracelens.lazy.records import dataclass
 from tracelens.report.figures import (
     bound_text,
     shown_ms,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -11,6 +10,7 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.files.data_table import shown
 from tracelens.files.documents import toml_of
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import integer, option
 from tracelens.units import BYTES_PER_GB
 

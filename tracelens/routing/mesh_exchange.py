@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import pandas as pd
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.network.original_rules import simulate_seed
 from tracelens.network.packets import MeshRules, PacketTimes, simulate
 from tracelens.network.traffic import Copies, Traffic, imbalance

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracelens.lazy.records import dataclass
 from tracelens.network.traffic import Copies, Traffic, imbalance
 from tracelens.routing.token_choice import Routing
 from tracelens.workload.original_routing import RoutingTable

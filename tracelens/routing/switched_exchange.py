@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
+from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
 from tracelens.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
 from tracelens.network.topology import Topology

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.routing.recorded_split import recorded_split
 from tracelens.workload.original_routing import RoutingTable
 from tracelens.workload.placement import Placement

@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tracelens.backends.system_names import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.data_table import FIRST_ROW, Number, csv_of, is_blank, is_file_name, read_table, shown
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.serving import engines
 from tracelens.serving.costs import StepCost

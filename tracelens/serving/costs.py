@@ -14,12 +14,12 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from tracelens.backends import EstimateTable
 from tracelens.backends.chain import chain
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.serving.deployment import Deployment, Engine

@@ -7,7 +7,7 @@ import datetime
 import math
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from tracelens.backends import System
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table
+from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import algorithms
 from tracelens.option_fields import BACKENDS
 from tracelens.workload import ModelConfig

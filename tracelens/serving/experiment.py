@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tracelens.files.quantities import duration_s
 from tracelens.files.say import told
 from tracelens.files.toml_figures import normalized
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made, takes
 from tracelens.serving import engines
 from tracelens.serving.costs import StepCost

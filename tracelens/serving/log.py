@@ -6,10 +6,12 @@ Times are femtoseconds; those per request, and gaps, as floats: 64-bit whole num
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
+
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(slots=True, kw_only=True)

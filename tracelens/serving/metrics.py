@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pandas as pd
 
 from tracelens.errors import UsageError
 from tracelens.files.quantities import duration_s
+from tracelens.lazy.records import dataclass
 from tracelens.serving.simulation import Outcome
 from tracelens.units import MS_PER_S
 

@@ -15,7 +15,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from tracelens.files.atomic_write import whole_file
 from tracelens.files.data_table import Number
 from tracelens.files.documents import expected, json_of
 from tracelens.files.toml_figures import normalized
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
 from tracelens.serving.costs import DecodeLine, StageWork, StepCost
 from tracelens.serving.deployment import Deployment

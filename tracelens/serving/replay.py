@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from tracelens.errors import InputError
 from tracelens.files.data_table import FIRST_ROW, Number, place, read_rows
 from tracelens.files.documents import expected, json_of, text_of
+from tracelens.lazy.records import dataclass
 from tracelens.serving.requests import FS_PER_S, LONGEST, Requests
 
 #: Tokens per hash in Mooncake's traces (FAST'25 artifact README).

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
 from tracelens.files import quantities
+from tracelens.lazy.records import dataclass
 
 FS_PER_S = 10**15
 #: Tokens of a prompt or answer: far above every model's context.

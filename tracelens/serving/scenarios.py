@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from dataclasses import dataclass
 
 from tracelens.backends import System
+from tracelens.lazy.records import dataclass
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Parallelism
 from tracelens.serving.metrics import differences, summary

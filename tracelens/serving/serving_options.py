@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens import option_fields
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS, integer, option
 
 if TYPE_CHECKING:

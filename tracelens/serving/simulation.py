@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment
 from tracelens.serving.event_queue import EventQueue, Process

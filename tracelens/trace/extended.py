@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.signatures import ARGUMENT_KEYS
 from tracelens.trace.table import EventLookup, Kind, RowColumn, TraceTable

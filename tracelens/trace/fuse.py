@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -17,6 +16,7 @@ import orjson
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import whole_file
+from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.chrome.event_columns import TIME_LIMIT_NS
 from tracelens.trace.table import Identifier, TraceTable
 

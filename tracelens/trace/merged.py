@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import (
     DEVICE_KINDS,
     Allocations,

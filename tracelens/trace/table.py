@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.device_properties import DeviceProperties
+from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.signatures import SignatureStore
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.broken import ROUNDING_NS, nest_host
 from tracelens.trace.links import LinkedBy, forward_links, launch_links

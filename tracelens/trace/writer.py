@@ -8,7 +8,7 @@ import io
 import itertools
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
 
@@ -17,6 +17,7 @@ import orjson
 from tracelens.device_properties import DeviceProperties
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_file
+from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.table import ProcessGroup
 

@@ -8,8 +8,6 @@ as no length is negative, a shorter event never makes anything later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -32,6 +30,7 @@ from tracelens.analysis.idle.dependencies import (
 )
 from tracelens.analysis.intervals import Covered, Ints
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 

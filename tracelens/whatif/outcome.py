@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.lazy.records import dataclass
 from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.units import NS_PER_US
 from tracelens.whatif.dependency_replay import Changes, DependencyReplay, NewTimes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from tracelens.analysis.intervals import Ints
 from tracelens.backends.system import System
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.compute_type import ComputeType
 from tracelens.whatif.dependency_replay import Bools, Changes, Floats

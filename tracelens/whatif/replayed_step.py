@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
 from tracelens.analysis.idle.launch_queue import queue
 from tracelens.analysis.idle.longest_path import critical_path
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_US
 from tracelens.whatif.subject import Subject, of_steps
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.reading.catalog import Reading
 from tracelens.analysis.reading.recording import Recording, no_device_events
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 from tracelens.whatif.dependency_replay import Bools, DependencyReplay

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import above_zero, option, positive
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.network.deepep import distinct
 from tracelens.network.traffic import Copies, imbalance
 from tracelens.workload.placement import Placement

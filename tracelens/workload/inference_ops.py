@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
 from tracelens.workload import blocks
 from tracelens.workload.blocks import Message, block_types

@@ -10,13 +10,14 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.documents import expected, refuse_deep, text_of
+from tracelens.lazy.records import dataclass
 from tracelens.workload.blocks import DENSE_LAYER, SPARSE_LAYER
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.model_shape import Experts, LatentAttention

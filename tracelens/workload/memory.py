@@ -7,9 +7,9 @@ Korthikanti et al., 2022 (arXiv 2205.05198). Everything is in bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, GroupedGEMMVariableK
 from tracelens.workload.blocks import Kept, block_types
 from tracelens.workload.model_shape import ModelShape

@@ -8,13 +8,14 @@ import re
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table, normalized
+from tracelens.lazy.records import dataclass
 from tracelens.workload import layers
 from tracelens.workload.blocks import block_types, is_attention, layers_of
 from tracelens.workload.model_names import spelling_key, without_layers, without_point, without_sizes

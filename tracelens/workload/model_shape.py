@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, Self, TypeAlias
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 
 Norm: TypeAlias = Literal["rms", "layer"]
 

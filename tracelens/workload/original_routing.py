@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.files.data_table import LARGEST, Number
 from tracelens.files.documents import text_of
+from tracelens.lazy.records import dataclass
 
 ROUTING_FILE = "routing.csv"
 WEIGHTS_FILE = "weights.csv"

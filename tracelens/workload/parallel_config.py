@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
 from tracelens.groups import Group
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import made
 from tracelens.training_options import MODULES, TrainingOptions
 from tracelens.workload.ranks.placed_ranks import PlacedRanks, stride

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 
 Ints = NDArray[np.integer[Any]]
 

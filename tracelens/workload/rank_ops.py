@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, Collective, CrossEntropy, CrossEntropyBackward, Movement, MultiTensor
 from tracelens.workload.blocks import block_ops, block_types, last_residual_ops
 from tracelens.workload.layer_ops import Batch, LayerOp

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files.documents import arrays_of
+from tracelens.lazy.records import dataclass
 from tracelens.workload.original_routing import read_numbers
 
 Assignment: TypeAlias = NDArray[np.integer[Any]]

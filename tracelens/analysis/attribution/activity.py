@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.reading.catalog import OTHER
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import KernelPattern, classify, copy_path
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,7 @@ from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.work.expert_exchange import Exchange, ExpertGroup, exchanges_of
 from tracelens.analysis.work.impossible_work import forget_impossible_work
 from tracelens.backends.system import System
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 

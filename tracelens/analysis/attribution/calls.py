@@ -11,8 +11,6 @@ NCCL and RCCL kernels stay out of all three: they have the collective sheets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +20,7 @@ from tracelens.analysis.factorize import Codes, distinct_rows
 from tracelens.analysis.intervals import overlapping, union_by_group
 from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.op_readings import OpReadings
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 

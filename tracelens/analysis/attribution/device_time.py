@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity
 from tracelens.analysis.intervals import Spans, union_ns
+from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_MS
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Covered
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 

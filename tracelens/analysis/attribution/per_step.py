@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from tracelens.analysis.attribution.device_time import Timeline, timeline_of
 from tracelens.analysis.attribution.steps import StepTimes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.verdict.summary import Coverage
+from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.factorize import Codes, numbered
 from tracelens.analysis.intervals import Ints, Spans, idle_spans, union_ns
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +22,7 @@ from tracelens.analysis.attribution.step_periods import (
 )
 from tracelens.analysis.intervals import Ints, Spans, union_by_group, union_ns
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US

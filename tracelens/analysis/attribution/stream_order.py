@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Ints
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import TraceTable
 
 

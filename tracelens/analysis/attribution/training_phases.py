@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_paths import Bools, Scopes
 from tracelens.analysis.intervals import Ints, union_by_group
+from tracelens.lazy.records import dataclass
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import OpTree

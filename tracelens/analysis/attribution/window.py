@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tracelens.analysis.options import CLIP, Options
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
 from tracelens.analysis.reading.recording import Recording
 from tracelens.errors import NothingToAnalyzeError
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ from tracelens.analysis.findings.rule import Rule, RuleFailure
 from tracelens.analysis.findings.wording import percent
 from tracelens.analysis.verdict.summary import Finding, Place, Said
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
+from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:

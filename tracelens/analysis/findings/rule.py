@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tracelens.lazy.records import dataclass
 from tracelens.registry import Claim, mark
 
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@ What runs beside something else brings nothing by becoming shorter, so every mom
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +12,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.device_time import Timeline
 from tracelens.analysis.idle.idle_time import IdleParts
 from tracelens.analysis.intervals import covered_ns
+from tracelens.lazy.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

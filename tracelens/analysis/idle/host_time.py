@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.attribution.host_calls import HostCalls, named
 from tracelens.analysis.intervals import Covered, Ints
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import HOST_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 

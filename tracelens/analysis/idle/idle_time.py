@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from tracelens.analysis.attribution.host_calls import HostCalls, named
 from tracelens.analysis.idle.host_time import HOST_CAUSES, HostTime
 from tracelens.analysis.idle.launch_queue import NEVER, Queue
 from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ from tracelens.analysis.attribution.activity import Bools, DeviceActivity, strea
 from tracelens.analysis.attribution.host_calls import HostCalls, named
 from tracelens.analysis.factorize import distinct_rows, numbered
 from tracelens.analysis.intervals import Ints
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 

@@ -11,7 +11,6 @@ While the device is idle, the whole step waits: such time is on the path, under 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +34,7 @@ from tracelens.analysis.idle.dependencies import (
 )
 from tracelens.analysis.idle.idle_time import CAUSES, IdleTime
 from tracelens.analysis.intervals import Ints, idle_within, intersections
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.activity import Labels
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
+from tracelens.lazy.records import dataclass
 
 #: Distinct combinations that are kept, those with most time.
 MAX_LEAVES = 4000

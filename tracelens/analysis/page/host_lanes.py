@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +9,7 @@ from tracelens.analysis.attribution.host_paths import Scopes, depths
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.page.rectangles import rectangles
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 

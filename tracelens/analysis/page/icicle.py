@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +13,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
 from tracelens.analysis.sheets.ops import cpu_ops_summary
 from tracelens.analysis.sheets.ops.cpu_ops_unique_args import self_ns
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.work.limits import rate_of
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

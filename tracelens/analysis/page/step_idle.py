@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.page.rectangles import rectangles
+from tracelens.lazy.records import dataclass
 
 MAX_RECTS = 2000
 

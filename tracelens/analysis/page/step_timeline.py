@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
@@ -14,6 +12,7 @@ from tracelens.analysis.intervals import Ints
 from tracelens.analysis.page.host_lanes import HostLanes, host_lanes
 from tracelens.analysis.page.rectangles import rectangles
 from tracelens.analysis.page.step_idle import StepIdle
+from tracelens.lazy.records import dataclass
 
 MAX_RECTS = 4000
 #: Steps that are drawn beside the typical one, each with a part of its rectangles.

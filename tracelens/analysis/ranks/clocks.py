@@ -7,7 +7,7 @@ its end times between two hosts are their clocks' difference: a line over time (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.matching import JobCalls
 from tracelens.analysis.ranks.rank_summary import RankSummary
+from tracelens.lazy.records import dataclass
 
 Floats = npt.NDArray[np.float64]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.messages import POINT_TO_POINT, Message
 from tracelens.analysis.ranks.rank_summary import RankSummary
+from tracelens.lazy.records import dataclass
 
 #: Whose recorded element counts are equal on all ranks, so that they tell calls apart.
 _EVEN = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"})

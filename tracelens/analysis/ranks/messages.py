@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -29,6 +29,7 @@ from tracelens.analysis.work.remote_share import (
     split_sizes,
 )
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.communication.collective import Collective
 from tracelens.perf_models.communication.ep_comm import EPComm
 from tracelens.signature import OpSignature

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tracelens.analysis.ranks.rank_summary import RankSummary, summarize_rank
 from tracelens.errors import InputError
 from tracelens.executors import outcomes
 from tracelens.extensions import load_extension
+from tracelens.lazy.records import dataclass
 from tracelens.trace.merged import merged_ranks
 
 #: Called with (ranks done, ranks in all).

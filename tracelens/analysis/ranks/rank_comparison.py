@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.errors import NothingToAnalyzeError
 from tracelens.executors import PROCESSES, open_executor
+from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_US
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.errors import InputError, UsageError
+from tracelens.lazy.records import dataclass
 
 _SUFFIXES = (".json", ".json.gz")
 _DIGITS = re.compile(r"(\d+)")

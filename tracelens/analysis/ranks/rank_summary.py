@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +16,7 @@ from tracelens.analysis.ranks.messages import GLOO, CallReader, ExchangeOp, Mess
 from tracelens.analysis.reading.catalog import COMMUNICATION, Catalog
 from tracelens.analysis.reading.op_readings import read_ops
 from tracelens.analysis.reading.recorded_groups import expert_groups
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
 
 Bools = npt.NDArray[np.bool_]

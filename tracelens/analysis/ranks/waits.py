@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.ranks.matching import JobCalls
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

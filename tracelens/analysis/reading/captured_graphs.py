@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import Catalog
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.inference_attention import InferenceStep
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX

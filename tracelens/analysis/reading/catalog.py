@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from tracelens import perf_models
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.extensions import Extension, TimeLimitError, overlay, time_limit
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.inference_attention import InferenceStep
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.communication.collective import CustomCollective

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from tracelens.analysis.attribution.step_periods import Step
 from tracelens.analysis.attribution.steps import StepTimes
 from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.analysis.reading.catalog import Catalog
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.inference_attention import AttentionSums, InferenceAttention, InferenceStep
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.units import NS_PER_S, NS_PER_US

@@ -6,7 +6,6 @@ A replay records one launch and its kernels, no ops; the trace of the capture re
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from tracelens.analysis.reading.captured_graphs import (
     requests_at,
 )
 from tracelens.analysis.reading.catalog import Catalog
+from tracelens.lazy.records import dataclass
 from tracelens.trace.extended import AddedRows, with_rows
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.lazy.records import dataclass
 from tracelens.trace.extended import AddedRows, with_rows
 from tracelens.trace.table import Kind, TraceTable
 

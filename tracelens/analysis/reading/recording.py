@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from tracelens.analysis.reading.known_shapes import KnownShapes, with_known_shap
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.extensions import Extension
 from tracelens.hardware import HardwareSpec, Recognition, contradiction, recognize
+from tracelens.lazy.records import dataclass
 from tracelens.trace.merged import MergedRanks, merged_ranks
 from tracelens.trace.table import Kind, TraceTable
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
 from tracelens.analysis.sheets.ops import headroom, kernel_summary, ops_summary_by_category, unified_perf_summary
 from tracelens.analysis.sheets.timeline import critical_path, idle_causes
 from tracelens.analysis.verdict.summary import Summary
+from tracelens.lazy.records import dataclass
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import Recorder
 from tracelens.units import NS_PER_MS, NS_PER_US

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets import built_in_sheets
 from tracelens.analysis.sheets.distinct_calls import with_unlinked
 from tracelens.analysis.sheets.priced_calls import PricedCalls
+from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from tracelens.analysis.work.limits import Limits
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ from tracelens.analysis.reading.recording import recognized
 from tracelens.analysis.sheets.not_recorded import not_recorded
 from tracelens.analysis.verdict.coverage import coverage
 from tracelens.analysis.verdict.summary import Coverage, Unanswered
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import EPComm
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable

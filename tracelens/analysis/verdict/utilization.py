@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tracelens.analysis.options import StepWork
 from tracelens.analysis.verdict.summary import Notice, StepUtilization, Utilization
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +9,7 @@ from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.sdpa import SDPA, SDPABackward
 
 Floats = npt.NDArray[np.float64]

@@ -6,7 +6,7 @@ Where the rows come from: ``tracelens.analysis.work.expert_layers``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from tracelens.analysis.work.remote_share import RemoteShare, even_routing, rank
 from tracelens.backends.collective_times import exchange_us, fabric, notification_us
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.network.deepep import DEFAULT_SMS, Exchanges
 from tracelens.perf_models import EPComm
 from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH

@@ -9,13 +9,14 @@ On one rank these are the copies that its dispatch *receives*; over all ranks of
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.lazy.records import dataclass
 from tracelens.network.deepep import distinct
 from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, EPComm
 

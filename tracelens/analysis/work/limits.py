@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Rate
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.compute_type import ComputeType
 from tracelens.units import BYTES_PER_MIB, NS_PER_US, TERA_PER_S_IN_PER_US
 

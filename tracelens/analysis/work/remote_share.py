@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import EPComm
 from tracelens.signature import OpSignature, parse_literal
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tracelens.backends.base import Floats
 from tracelens.backends.kernels.attention_calls import absorbed, cache_width, tiled, walk
 from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
 from tracelens.dtypes import Precision
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.sdpa import attention_flops
 from tracelens.perf_models.matrix.gemm import product_flops
 

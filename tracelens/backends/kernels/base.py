@@ -8,7 +8,7 @@ follow each other. Constants of a device and library say how many times longer t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import hbm_peak
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.registry import Mark
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
 

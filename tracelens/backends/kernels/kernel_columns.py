@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -13,6 +12,7 @@ from tracelens.backends.column_batch import ColumnBatch, Part, Priced
 from tracelens.backends.kernels.base import KernelTable, Rates, combined_us
 from tracelens.backends.kernels.kernel_constants import KernelConstants, chosen, fitted
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from tracelens.backends.kernels.base import Case, KernelTable
 from tracelens.files.toml_figures import parsed
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.spec import FOLDER as DEVICES
+from tracelens.lazy.records import dataclass
 
 FOLDER = DEVICES / "kernels"
 #: What a stand-in costs: other types, another library, another kernel, an older version; another device.

@@ -8,7 +8,7 @@ Decode: sequences split among idle units. ``docs/estimation.md`` has the errors.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from tracelens.backends.column_batch import (
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.inference_attention import InferenceAttention, SparseAttention
 from tracelens.perf_models.attention.sdpa import Requests
 from tracelens.perf_models.work_columns import WorkColumns

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from tracelens.backends.kernels.base import Rates
 from tracelens.backends.tiles import gemm_tiles
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.matrix.gemm import product_flops
 from tracelens.perf_models.work_columns import WorkColumns
 

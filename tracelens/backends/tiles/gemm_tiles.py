@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -26,6 +26,7 @@ from tracelens.backends.kernels.tuned_products import GEMM_AITER
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.matrix.gemm import GEMM, Product, product_flops, product_operands
 from tracelens.perf_models.work_columns import WorkColumns

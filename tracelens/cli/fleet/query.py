@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.cli import refuse_input
 from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, option, options_of, refuse_unread
 from tracelens.report.report_options import ReportOptions
 

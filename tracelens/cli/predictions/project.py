@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
 from tracelens.files.say import say
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import Renamed, add_options, filled_in, option, options_of, refuse_unread
 from tracelens.projection.projection_options import ProjectOptions
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens import option_fields
 from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, byte_count, duration_in, integer, option
 from tracelens.routing.config import (
     MESH_ONLY,
@@ -44,7 +45,7 @@ def _rules(text: str) -> str:
     return "original" if text == "seed" else text
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteCommand(RouteOptions):
     """What the command takes beside the options of ``tracelens.route`` and the parameters of ``PARAMETERS``."""
 

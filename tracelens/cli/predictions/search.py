@@ -8,12 +8,13 @@ published model of arXiv 2410.00273 (docs/search.md).
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import UsageError
 from tracelens.files.say import Progress, say
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, integer, option, options_of, positive
 from tracelens.projection.projection_options import SearchOptions
 

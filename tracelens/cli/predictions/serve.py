@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens import option_fields
 from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, filled_in, hint, option, options_of, refuse_unread
 from tracelens.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
 
@@ -37,7 +38,7 @@ class _Output(argparse.Action):
             namespace.output = Path(values)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeCommand(ServingConfig):
     """What the command takes beside the options of ``tracelens.serve``."""
 

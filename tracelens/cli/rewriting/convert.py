@@ -7,11 +7,12 @@ The ending of the file to write says which: .json (Kineto), .pftrace (Perfetto p
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 
 from tracelens.cli import refuse_input
 from tracelens.files.say import say
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import above_zero, add_options, option, options_of
 
 

@@ -7,10 +7,11 @@ trace.
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 
 from tracelens.files.say import say
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, option, options_of, positive
 
 

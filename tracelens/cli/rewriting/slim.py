@@ -6,11 +6,12 @@ The result is a Kineto trace: of steps, as if recording had begun with the first
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 
 from tracelens.cli import refuse_input
 from tracelens.files.say import say
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import add_options, comma_list, option, options_of, whole
 
 

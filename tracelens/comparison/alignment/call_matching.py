@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +13,7 @@ from tracelens.comparison.alignment.kernel_names import family
 from tracelens.comparison.alignment.places import ONLY_A, ONLY_B, SAME, SAME_OP, SAME_WORK, Block, Places
 from tracelens.comparison.alignment.work_roles import STREAMING, call_role
 from tracelens.comparison.sides import Call, Side
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

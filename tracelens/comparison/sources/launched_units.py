@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
@@ -18,6 +16,7 @@ from tracelens.analysis.work.limits import Limits
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.comparison.sides import Call, Floats, Rates
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
 from tracelens.signature import recorded_text
 from tracelens.trace.table import TraceTable

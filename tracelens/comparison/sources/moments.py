@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import Call, Rates, Recorded
 from tracelens.comparison.sources.launched_units import units_of
 from tracelens.comparison.sources.moments import Moments, exclusive
+from tracelens.lazy.records import dataclass
 
 
 def recorded(trace: Trace, options: Options) -> Recorded:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import inf, prod
 from typing import Any, ClassVar, TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.sdpa import Requests, attention_flops
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes, traced_name
 from tracelens.registry import mark

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.inference_attention import InferenceAttention
 from tracelens.perf_models.attention.sdpa import SDPABackward
 from tracelens.perf_models.base import PerfModel, total_bytes

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes
 from tracelens.signature import OpSignature
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import inf, prod
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
     PerfModel,

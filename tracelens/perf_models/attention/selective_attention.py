@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import inf
 from typing import ClassVar
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.sdpa import SDPA, Requests, SDPABackward, attended_pairs, attention_flops
 from tracelens.perf_models.base import Like, PerfModel, resolved, total_bytes
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import ceil
 from typing import ClassVar
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, total_bytes
 from tracelens.perf_models.matrix.gemm import Product
 

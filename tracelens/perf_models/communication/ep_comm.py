@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError, UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, total_bytes, traced_name
 from tracelens.signature import OpSignature
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, total_bytes, traced_as_pattern
 from tracelens.perf_models.generated.fused_arguments import Argument, Traffic, arguments, iterations, traffic
 from tracelens.perf_models.generated.fused_names import FLOPS_PER_ELEMENT, fused_ops

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import distinct_elements, total_bytes
 from tracelens.perf_models.generated.fused_names import MAKES, MOVES, PRODUCTS, SCATTERS, UNARY
 from tracelens.perf_models.surroundings import launch_of

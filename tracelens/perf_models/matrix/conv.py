@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
     PerfModel,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import nan, prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import (
     Like,
     PerfModel,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import traced_as
 from tracelens.perf_models.inner_ops import InnerOp
 from tracelens.perf_models.matrix.moe import MoEAux, MoEDown, MoEUp, all_operands

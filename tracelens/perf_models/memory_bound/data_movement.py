@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, scalar_type, total_bytes, traced_as, traced_name
 from tracelens.perf_models.memory_bound.elementwise import Operand, broadcast, operand
 from tracelens.perf_models.surroundings import Launch, caller_of, copied_list_types, copied_type, gradient_of, launch_of

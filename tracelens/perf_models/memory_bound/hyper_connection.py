@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, total_bytes
 
 

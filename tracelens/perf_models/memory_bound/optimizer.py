@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, total_bytes, traced_as, traced_name
 from tracelens.perf_models.surroundings import launch_of, list_type
 from tracelens.signature import OpSignature

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, total_bytes, traced_as
 from tracelens.perf_models.surroundings import gradient_of, launch_of
 from tracelens.signature import OpSignature, Shape

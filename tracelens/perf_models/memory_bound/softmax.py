@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import prod
 from typing import ClassVar
 
 from tracelens.dtypes import DType
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import Like, PerfModel, resolved, scalar_type, total_bytes, traced_as
 from tracelens.signature import OpSignature, Shape
 

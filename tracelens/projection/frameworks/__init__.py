@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tracelens.dtypes import Precision
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import Table, normalized
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.projection.frameworks.attention_kernels import kernel_factor
 from tracelens.projection.overheads import PLAIN, Software
 from tracelens.training_options import Attention, Gradients, TPOverlap

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tracelens.lazy.records import dataclass
 from tracelens.training_options import Dispatcher, Graphs
 from tracelens.workload.parallel_config import ParallelConfig
 

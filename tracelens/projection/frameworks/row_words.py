@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from tracelens.dtypes import TRAINED, Precision
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import normalized
+from tracelens.lazy.records import dataclass
 from tracelens.projection.schedules import schedules
 from tracelens.training_options import MODULES, Graphs, Recompute
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.registry import mark
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ chunks. How far apart neighbors are decides how long activations live, and nothi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from tracelens.lazy.records import dataclass
 from tracelens.projection.schedules.base import Plan, Task, v_shaped_routes
 from tracelens.projection.schedules.zero_bubble import filled
 

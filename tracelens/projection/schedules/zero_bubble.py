@@ -8,10 +8,11 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.projection.schedules.base import Kind, Plan, Route, Task
 
 

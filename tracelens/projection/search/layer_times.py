@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import Collective, EPComm, PerfModel
 from tracelens.projection.overheads import Software
 from tracelens.projection.search.space import Ints, distinct

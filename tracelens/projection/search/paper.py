@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.projection.projection_options import PaperAttention, Strategy
 from tracelens.projection.search.rules import Constraints, Feasible
 from tracelens.projection.search.space import Candidates, Shape, distinct, enumerate_candidates

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tracelens.errors import TracelensError
+from tracelens.lazy.records import dataclass
 from tracelens.projection.step import Projection, project
 from tracelens.workload.parallel_config import ParallelConfig
 

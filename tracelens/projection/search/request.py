@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS, made, takes
 from tracelens.projection.frameworks import Residuals, named
 from tracelens.projection.projection_options import (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 
 C = TypeVar("C")
 Floats = npt.NDArray[np.float64]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.records import dataclass
 from tracelens.projection.projection_options import Strategy
 
 Ints = npt.NDArray[np.int64]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.records import dataclass
 from tracelens.projection.projection_options import Strategy
 from tracelens.projection.search.space import MIN_SHARD, Ints, divisors, summa_blocks
 from tracelens.training_options import PrecisionName, Recompute

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.records import dataclass
 from tracelens.projection.pipeline import layer_counts
 from tracelens.projection.search.space import Ints
 from tracelens.projection.search.splits import Splits

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.hardware.device_figures import Hbm, Link, Rate
 from tracelens.hardware.spec import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.network.topology import Link as TierLink
 from tracelens.network.topology import Protocol, Rates, Tier, Topology
 from tracelens.projection.search.paper import LinkTier, PaperSystem, given_shape, load_shape, system_names

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.files.say import told
 from tracelens.groups import Group
+from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
 from tracelens.network.topology import Topology
 from tracelens.option_fields import BACKENDS

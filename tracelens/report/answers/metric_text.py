@@ -6,12 +6,12 @@ Nothing depends on the day: times are those of the recording's program, a sample
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
 
 from tracelens.files.safe_text import escaped_json, json_safe, terminal_text
+from tracelens.lazy.records import dataclass
 from tracelens.units import US_PER_S
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from tracelens.analysis.page.roofs import Roofs
+from tracelens.lazy.records import dataclass
 from tracelens.report.charts.markup import Content, Markup, joined, tag
 from tracelens.report.figures import shown_rate, shown_share
 

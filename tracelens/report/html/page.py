@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from tracelens.analysis.sheets.ops import (
 )
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import whole_file
+from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
 from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.charts.page_charts import color_classes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from tracelens.analysis.page.step_idle import StepIdle
 from tracelens.analysis.page.step_timeline import Lane, StepTimeline, step_timelines
 from tracelens.analysis.sheets.program.call_stacks import lines_of_events
 from tracelens.analysis.verdict.summary import DeviceSummary
+from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Analyzed, Sheet
 from tracelens.report.cells import plain_values
 from tracelens.report.explanation import explain

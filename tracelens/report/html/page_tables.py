@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracelens.files.safe_text import terminal_text
+from tracelens.lazy.records import dataclass
 from tracelens.report.cells import Value, plain_value, plain_values
 from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.readable_names import short_kernel_name

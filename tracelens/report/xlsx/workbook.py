@@ -6,7 +6,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import BinaryIO
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.safe_text import is_formula_like, xml_text
+from tracelens.lazy.records import dataclass
 from tracelens.report.about import Line, about_lines
 from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_values

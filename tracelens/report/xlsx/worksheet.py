@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tracelens.lazy.records import dataclass
 from tracelens.report.xlsx.cell_styles import MAIN
 from tracelens.report.xlsx.worksheet_rows import column_letter, fitting, markup
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tracelens.files.safe_text import is_formula_like, xml_text
+from tracelens.lazy.records import dataclass
 from tracelens.report.cells import LARGEST_EXACT, Value
 
 #: The most characters a cell holds.

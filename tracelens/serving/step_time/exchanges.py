@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
 
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
 from tracelens.network.cluster import Library
 from tracelens.network.topology import Link, Rates, Tier, Topology

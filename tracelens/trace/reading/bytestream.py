@@ -6,11 +6,11 @@ import contextlib
 import importlib
 import os
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from tracelens.errors import InputError
+from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.memory_limit import MemoryLimit
 
 try:

@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from tracelens.errors import InputError
+from tracelens.lazy.records import dataclass
 
 #: What the default leaves to the rest of the machine, and to the analysis after reading.
 DEFAULT_SHARE = 0.75

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from tracelens.errors import InputError
+from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.other_formats import named
 
 _EXPORT = "export it with json.dump(torch.cuda.memory._snapshot(), file)"

@@ -3,11 +3,10 @@ annotations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 import numpy as np
 
+from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature, freeze
 from tracelens.trace.reading.row_blocks import Ints, RowBlocks
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.row_blocks import Ints, coded, coded_pairs
 from tracelens.trace.reading.source import Source
 from tracelens.trace.reading.wire import Columns, Spans, Wire

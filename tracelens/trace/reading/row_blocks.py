@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
+from tracelens.lazy.records import dataclass
 from tracelens.trace.extended import made_event
 from tracelens.trace.reading.chrome.event_columns import COLUMNS, TIME_LIMIT_NS, Codes, TableBuilder
 from tracelens.trace.signatures import SignatureStore

@@ -6,10 +6,11 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from tracelens.errors import InputError
+from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream, PlainFile
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
 from tracelens.trace.reading.memory_limit import MemoryLimit

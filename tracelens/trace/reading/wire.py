@@ -7,11 +7,13 @@ generated parser makes an object each; and no trace needs a package that it coul
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tracelens.lazy.records import dataclass
 
 Ints = npt.NDArray[np.int64]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from tracelens.dtypes import Precision
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
 from tracelens.registry import Mark
 from tracelens.workload.layer_ops import Batch, LayerOp

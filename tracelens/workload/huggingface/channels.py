@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tracelens.errors import InputError
+from tracelens.lazy.records import dataclass
 from tracelens.workload.blocks import MLP, MOE, SINGLE_LINEAR
 from tracelens.workload.huggingface.keys import Keys
 

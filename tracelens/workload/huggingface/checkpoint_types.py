@@ -10,12 +10,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
+from tracelens.lazy.records import dataclass
 from tracelens.workload.model_shape import NarrowWeights, Quantization
 
 _PARTS = ("attention", "dense", "shared", "experts", "logits")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tracelens.errors import InputError
+from tracelens.lazy.records import dataclass
 from tracelens.workload.blocks import COMPRESSED_ATTENTION
 from tracelens.workload.huggingface.channels import Channel, feed_forwards
 from tracelens.workload.huggingface.families import Family

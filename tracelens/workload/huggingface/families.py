@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from tracelens.lazy.records import dataclass
 from tracelens.workload.model_shape import VisionTower
 
 

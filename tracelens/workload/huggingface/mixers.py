@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from tracelens.errors import InputError
+from tracelens.lazy.records import dataclass
 from tracelens.workload.blocks import (
     ATTENTION,
     BLOCK_SPARSE_ATTENTION,

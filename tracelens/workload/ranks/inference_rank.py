@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel, SelectiveAttention
 from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic
 from tracelens.workload.layer_ops import LayerOp

@@ -7,12 +7,13 @@ reduction of biases' gradients, masks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.groups import Group
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models import (
     GEMM,
     CausalConv1d,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from tracelens.analysis.frames import Frames
@@ -13,6 +12,7 @@ from tracelens.analysis.ranks.matching import JobCalls
 from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.ranks.waits import Instances, instances, waiting_ns
+from tracelens.lazy.records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.analysis.work.copied_bytes import copied_bytes
 from tracelens.analysis.work.limits import LAUNCH, launch_floor_us
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.kernels import CopyPath, copy_path
 from tracelens.schema import column_set, count, number, percent, sheet, text, us
 from tracelens.trace.table import TraceTable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from tracelens.analysis.attribution.host_paths import Paths, Scopes, around_laun
 from tracelens.analysis.attribution.steps import is_step_annotation
 from tracelens.analysis.attribution.training_phases import BACKWARD, FORWARD, PHASES, RECOMPUTE, Phases
 from tracelens.analysis.intervals import Ints
+from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, count, identifier, percent, sheet, text, us
 from tracelens.trace.extended import has_host_time
 from tracelens.trace.table import Kind, RowColumn, TraceTable

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
+from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream
 from tracelens.trace.reading.chrome import metadata
 from tracelens.trace.reading.chrome.decode import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.chrome.repair import STRING, repaired
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')

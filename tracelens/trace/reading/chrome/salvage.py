@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
 import msgspec
 
+from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.chrome.decode import is_truncation, trailing_position
 from tracelens.trace.reading.chrome.repair import repaired
 

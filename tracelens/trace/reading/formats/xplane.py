@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.formats.base import reader
 from tracelens.trace.reading.row_blocks import Array, Ints, RowBlocks, coded, coded_pairs
 from tracelens.trace.reading.source import Source

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from tracelens.analysis.ranks.messages import NOTIFY, ExchangeOp
 from tracelens.analysis.ranks.sheets import rank_columns as shared
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.sheets.shared_columns import NAME
+from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, count, sheet, us
 from tracelens.units import BYTES_PER_MB, NS_PER_US, TERA_PER_S_IN_PER_US
 

@@ -1,0 +1,1 @@
+"""What is made when first used, so that an import costs little."""
