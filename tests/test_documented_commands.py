@@ -1,4 +1,4 @@
-"""Every command that a page shows is understood, and does what it should on files as the page assumes them.
+"""Every command and piece of Python that a page shows is understood, and runs on files as the page assumes them.
 
 The files are small; with ``-m fuzz`` every command is run, beside the other tests only parsed.
 """
@@ -11,9 +11,11 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import tracelens
 from tests.cli.test_route_command import PRODUCTION
 from tracelens.cli import _parser_of, main, verbs
 
@@ -148,3 +150,55 @@ def at_the_files(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_every_command_that_a_page_shows_ends_well(page: str) -> None:
     commands = [each for each in COMMANDS[page] if not each.removeprefix("tracelens ").startswith(NOT_RUN)]
     assert {each: code for each in commands if (code := main(words_of(each)))} == {}
+
+
+def fences(page: str, language: str) -> list[str]:
+    """Blocks of a page in a language. Those of extensions.md, tutorial.md, recording.md and lake.md have tests beside
+    what they are about.
+    """
+    path = REPOSITORY / page if page == "README.md" else REPOSITORY / "docs" / page
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(text: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"tl": tracelens}
+    exec(compile(text, "page", "exec"), names)  # noqa: S102 - our own page
+    return names
+
+
+@pytest.mark.fuzz
+@pytest.mark.usefixtures("at_the_files")
+def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    (example,) = fences("README.md", "python")
+    assert len(run(example)["r"]["ops"]) > 10
+    assert len(opened) == 1
+
+
+@pytest.mark.fuzz
+@pytest.mark.usefixtures("at_the_files")
+def test_the_python_of_pipelines_and_ranks_runs() -> None:
+    shutil.copy("trace.json.gz", "baseline.json.gz")
+    (example,) = fences("pipelines.md", "python")
+    run(example)["test_the_step_stays_fast"]("trace.json.gz")
+    (example,) = fences("ranks.md", "python")
+    assert len(run(example)["main"]()) > 0
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("page", ["routing.md", "projection.md", "search.md", "serving.md"])
+def test_the_call_of_a_page_runs(page: str) -> None:
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    calls = re.findall(r"^(tl\.\w+\(.*\))$|`(tl\.\w+\(.*?\))`", text, re.MULTILINE)
+    assert calls
+    for call in calls:
+        assert run(f"made = {''.join(call)}")["made"] is not None
+
+
+@pytest.mark.usefixtures("at_the_files")
+def test_the_model_of_the_page_is_one() -> None:
+    (example,) = fences("models.md", "toml")
+    Path("ours.toml").write_text(example, encoding="utf-8")
+    assert main(["models", "show", "ours.toml"]) == 0

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tracelens.recording.recorder import handler as handler
     from tracelens.recording.recorder import profile as profile
     from tracelens.report import report as report
+    from tracelens.report.rank_report import collectives as collectives
     from tracelens.routing.route import route as route
     from tracelens.schema import sheet as sheet
     from tracelens.serving.experiment import serve as serve
@@ -79,6 +80,7 @@ _MODULE_OF = {
     "Trace": "tracelens.analysis.loaded_trace",
     "TracelensError": "tracelens.errors",
     "backend": "tracelens.backends.base",
+    "collectives": "tracelens.report.rank_report",
     "compare": "tracelens.comparison.compare",
     "estimate": "tracelens.estimation.estimate",
     "finding": "tracelens.analysis.findings.rule",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openpyxl
 import pytest
 
+import tracelens
 from tracelens.analysis.ranks.rank_comparison import compare_ranks
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.analysis.ranks.sheets import rank_sheets
@@ -131,3 +136,15 @@ def test_generated_example_has_true_rates_above_effective_ones(repository):
     assert set(frame.index) == {"DeepEPDispatch", "DeepEPCombine", "DeepEPDispatchBackward", "DeepEPCombineBackward"}
     assert (frame["true_tb_s"].astype(float) > frame["effective_tb_s"].astype(float)).all()
     assert result.notices == ()
+
+
+def test_the_ranks_of_packed_traces_are_compared_from_python(repository: Path, tmp_path: Path) -> None:
+    for rank, (ending, packed) in enumerate(
+        [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+    ):
+        text = gzip.decompress((repository / "example_traces" / "moe_ep8" / f"rank{rank}.json.gz").read_bytes())
+        (tmp_path / f"rank{rank}.json{ending}").write_bytes(packed(text))
+    with ThreadPoolExecutor(1) as executor:
+        report = tracelens.collectives(tmp_path, executor=executor)
+    assert sorted(report.result.ranks) == [0, 1, 2, 3]
+    assert report.result.name == tmp_path.name

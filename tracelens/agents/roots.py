@@ -8,13 +8,14 @@ from pathlib import Path
 
 from tracelens.errors import InputError, UsageError
 from tracelens.lazy.records import dataclass
+from tracelens.trace.reading.unpacking import TRACE_ENDINGS
 
 #: Entries below the roots that are looked at.
 _MOST_FILES = 10_000
 #: What no path has: addresses, backslashes (of Windows and its shares), a home folder, a zero, half a character.
 _NO_PATH = re.compile(r"^~|^//|[a-zA-Z]:[/\\]|^file:|\\|[\0\ud800-\udfff]")
 _LONGEST = 1000
-_TRACE_ENDINGS = (".json", ".json.gz", ".pt.trace.json", ".toml")
+_FILE_ENDINGS = (*TRACE_ENDINGS, ".toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +68,5 @@ class Roots:
             for number, path in enumerate(sorted(folder.rglob("*"))):
                 if number >= _MOST_FILES:
                     return
-                if path.name.endswith(_TRACE_ENDINGS) and path.is_file() and path.resolve().is_relative_to(folder):
+                if path.name.endswith(_FILE_ENDINGS) and path.is_file() and path.resolve().is_relative_to(folder):
                     yield {"path": path.relative_to(folder).as_posix(), "bytes": path.stat().st_size}

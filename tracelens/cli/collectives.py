@@ -8,7 +8,6 @@ out and named.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from tracelens.cli import refuse_input
@@ -37,14 +36,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.parallel_reading import RankOptions
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
-    from tracelens.analysis.ranks.rank_files import find_traces
+    from tracelens.analysis.ranks.rank_files import find_traces, job_folder
     from tracelens.errors import UsageError
     from tracelens.executors import open_executor
     from tracelens.extensions import NONE, load_extension
     from tracelens.report.rank_report import RankReport, refuse_foreign
 
     paths = find_traces(args.trace)
-    source = source_of(args.trace, paths)
+    source = job_folder(args.trace[0], paths)
     output: Path = args.output or source.parent / f"{source.name}.report"
     refuse_input(output, paths)
     is_file = output.suffix in (".xlsx", ".html", ".json")
@@ -89,9 +88,3 @@ def add_executor(parser: argparse.ArgumentParser) -> None:
         help="where traces are read: processes (default), serial, dask://HOST:PORT, mpi",
     )  # fmt: skip
     parser.add_argument("--jobs", type=positive, metavar="N", help="worker processes; default: one per core")
-
-
-def source_of(given: Sequence[str], paths: Sequence[Path]) -> Path:
-    """What the output is named after: the folder that was given, else that of the first trace."""
-    first = Path(given[0])
-    return (first if first.is_dir() else paths[0].parent).absolute()

@@ -88,7 +88,7 @@ def ingest(
     _open_lake(lake)
     tasks, known = _tasks(folder, lake)
     if not tasks and not known:
-        raise InputError(f"no trace found in {folder} (looked for *.json and *.json.gz)")
+        raise InputError(f"no trace found in {folder} (a name that ends in .json, .json.gz ...)")
     failed: list[tuple[str, str]] = []
     for done, outcome in enumerate(outcomes(executor, ingest_one, tasks), 1):
         if outcome.error:

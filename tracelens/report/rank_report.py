@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import orjson
 
-from tracelens.analysis.ranks.rank_comparison import RanksAnalysis
-from tracelens.analysis.ranks.rank_files import ranks_text
+from tracelens.analysis.ranks.parallel_reading import RankOptions
+from tracelens.analysis.ranks.rank_comparison import RanksAnalysis, compare_ranks
+from tracelens.analysis.ranks.rank_files import find_traces, job_folder, ranks_text
 from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync
 from tracelens.analysis.ranks.sheets.job import step_cost, straggler_summary
@@ -30,6 +32,18 @@ XLSX, HTML, JSON, CSV = "collectives.xlsx", "collectives.html", "collectives.jso
 #: Rows of a sheet that lists single calls: a workbook of a thousand ranks would take hours. CSV files hold all of them.
 LONG_ROWS = 50_000
 _WIDTH = 80
+
+
+def collectives(
+    *traces: str | PathLike[str], options: RankOptions | None = None, executor: Executor | None = None
+) -> RankReport:
+    """The ranks of a job compared, as ``tracelens collectives`` does: ``traces`` are folders, glob patterns or files.
+
+    ``executor`` reads the traces, None: processes, one per core, so a script calls this below ``if __name__ ==
+    "__main__":``. InputError where nothing can be read, NothingToAnalyzeError where no trace holds communication.
+    """
+    paths = find_traces([str(each) for each in traces])
+    return RankReport(compare_ranks(paths, options, executor=executor, name=job_folder(traces[0], paths).name))
 
 
 class RankReport(NamedSheets):

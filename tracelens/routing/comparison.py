@@ -16,13 +16,14 @@ from tracelens.analysis.reading.recorded_groups import recorded_ep_size
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.errors import InputError, NothingToAnalyzeError, UsageError
 from tracelens.routing.route_result import RouteResult
+from tracelens.trace.reading.unpacking import TRACE_ENDINGS
 from tracelens.units import BYTES_PER_MB
 
 _CATEGORY = "EP_Communication"
 
 
 def compared(result: RouteResult, folder: Path) -> RouteResult:
-    """The result with a frame ``comparison``: one row per exchange op and shape of each trace (``*.json[.gz]``).
+    """The result with a frame ``comparison``: one row per exchange op and shape of each trace in ``folder``.
 
     The predicted time is the phase's, scaled by the op's bytes over the phase's bytes of one rank: of a
     dispatch those of its rank's tokens, of a combine those of the copies that its rank received; the backward of one is
@@ -32,9 +33,9 @@ def compared(result: RouteResult, folder: Path) -> RouteResult:
     phases = result.frames["phases"].set_index("phase")
     if "time_us" not in phases:
         raise UsageError("--compare needs a cluster: --cluster, or --ranks-per-node with --link-gb-s and --inter-gb-s")
-    paths = sorted(p for p in folder.glob("*.json*") if p.name.endswith((".json", ".json.gz")))
+    paths = sorted(path for path in folder.glob("*") if path.name.endswith(TRACE_ENDINGS))
     if not paths:
-        raise InputError(f"{folder} contains no .json or .json.gz")
+        raise InputError(f"{folder} contains no trace (a name that ends in .json, .json.gz ...)")
     ranks = result.summary["ranks"]
     rows = {"dispatch": result.summary["tokens"] / ranks, "combine": result.frames["ranks"].tokens_received.mean()}
     bytes_of_rank = {phase: count * phases.copy_bytes[phase] for phase, count in rows.items()}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from os import PathLike
 from pathlib import Path
 
 from tracelens.analysis.ranks.rank_summary import RankSummary
 from tracelens.errors import InputError, UsageError
 from tracelens.lazy.records import dataclass
+from tracelens.trace.reading.unpacking import TRACE_ENDINGS
 
-_SUFFIXES = (".json", ".json.gz")
 _DIGITS = re.compile(r"(\d+)")
 # TP-0-DP-1-PP-0-EP-0 (SGLang), dp0_pp1_tp0_dcp0_ep0 (vLLM): the outermost degree first.
 _DEGREES = ("pp", "dp", "pcp", "ep", "cp", "tp", "dcp")
@@ -42,7 +43,9 @@ def find_traces(given: Iterable[str]) -> list[Path]:
         path = Path(text)
         try:
             if path.is_dir():
-                files = [f for f in path.rglob("*") if f.is_file() and f.name.endswith(_SUFFIXES) and not _is_report(f)]
+                files = [
+                    f for f in path.rglob("*") if f.is_file() and f.name.endswith(TRACE_ENDINGS) and not _is_report(f)
+                ]
             elif path.exists():
                 files = [path]
             else:
@@ -51,9 +54,15 @@ def find_traces(given: Iterable[str]) -> list[Path]:
         except (OSError, ValueError) as error:
             raise InputError(f"cannot search for traces at {text!r}: {error}") from error
         if not files:
-            raise InputError(f"no trace found at {text!r} (looked for *.json and *.json.gz)")
+            raise InputError(f"no trace found at {text!r} (a name that ends in .json, .json.gz ...)")
         found |= dict.fromkeys(sorted(files, key=_natural))
     return list(found)
+
+
+def job_folder(given: str | PathLike[str], paths: Sequence[Path]) -> Path:
+    """What a job is named after: the folder that was given, else that of the first trace."""
+    first = Path(given)
+    return (first if first.is_dir() else paths[0].parent).absolute()
 
 
 def number_ranks(summaries: Iterable[tuple[Path, RankSummary]]) -> Numbered:

@@ -30,15 +30,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.parallel_reading import RankOptions, read_ranks
-    from tracelens.analysis.ranks.rank_files import find_traces, parse_ranks, ranks_text
+    from tracelens.analysis.ranks.rank_files import find_traces, job_folder, parse_ranks, ranks_text
     from tracelens.analysis.ranks.rank_fusion import fuse_ranks
     from tracelens.cli import refuse_input
-    from tracelens.cli.collectives import source_of
     from tracelens.executors import open_executor
     from tracelens.trace.fuse import Kept, parse_window
 
     paths = find_traces(args.trace)
-    source = source_of(args.trace, paths)
+    source = job_folder(args.trace[0], paths)
     output: Path = args.output or source.parent / f"{source.name}.fused.json.gz"
     refuse_input(output, paths)
     kept = Kept(
