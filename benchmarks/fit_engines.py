@@ -36,7 +36,12 @@ PULL = {
 LAYER = list(PULL).index("layer_us")
 #: Engines that compute waiting prompts before any answer goes on; others decode in the same step.
 PROMPTS_FIRST = ("sglang",)
+#: Engines whose cache has another type beside quantized weights: ModelOpt's checkpoints say kv_cache_quant_algo FP8.
+QUANTIZED_KV = {"trtllm": "fp8"}
 USUAL = 0.08
+#: A server that by a point's own times ran fewer than this share of the requests that it had room for is not the one
+#: that the point states: nine points of vLLM at 512 ran 96 to 106 at once, whatever their lengths and GPUs.
+QUEUED = 0.5
 BANDS = ((8, "at most 8"), (32, "9 to 32"), (128, "33 to 128"), (10**9, "more"))
 
 
@@ -45,6 +50,7 @@ class Served:
     """A published point: how often each constant counts in a token's time, in ms, and what is none's."""
 
     row: Mapping[str, Any]
+    point: Point
     engine: str
     family: str
     group: str
@@ -56,6 +62,12 @@ class Served:
     @property
     def measured_ms(self) -> float:
         return float(self.row["tpot_ms"])
+
+    @property
+    def running(self) -> float:
+        """Requests that were computed at once, by the point's own times (Little's law)."""
+        answer_ms = (self.point.output_tokens - 1) * self.measured_ms
+        return self.point.concurrency * answer_ms / (answer_ms + float(self.row["ttft_ms"]))
 
     @property
     def band(self) -> str:
@@ -72,10 +84,11 @@ def read(folder: Path) -> list[Served]:
     ]
     simulator, points = PointSimulator(LIMITS, engine_named="ideal"), [point_of(row) for row in rows]
     newest = max(point.date for point in points if point.date is not None)
-    return [
+    found = [
         served(row, point, simulator.cost(point), 0.0 if point.date is None else (newest - point.date).days / 365)
         for row, point in zip(rows, points, strict=True)
     ]
+    return [one for one in found if one.running > QUEUED * one.batch]
 
 
 def served(row: Mapping[str, Any], point: Point, cost: StepCost, years: float) -> Served:
@@ -112,7 +125,7 @@ def served(row: Mapping[str, Any], point: Point, cost: StepCost, years: float) -
     is_rocm = cost.system.device.vendor == "amd"
     family = f"{point.model} on {point.system} in {point.precision or 'its own type'}"
     return Served(
-        row=row, engine=point.engine + ("-rocm" if is_rocm else ""), family=family,
+        row=row, point=point, engine=point.engine + ("-rocm" if is_rocm else ""), family=family,
         group=family if is_rocm else point.model,
         counts=(
             decode_ms + prompt_ms, decoding * layers / 1e3, times * len(steps) * layers / 1e3, sequences / 1e3
@@ -212,6 +225,8 @@ def write(points: Sequence[Served], scored: Sequence[tuple[Served, float]], toda
         texts = {"oldest": days[0], "newest": days[-1]} if days else {}
         if name.removesuffix("-rocm") in PROMPTS_FIRST:
             texts["policy"] = "prefill-first"
+        if name in QUANTIZED_KV:
+            texts["quantized_kv"] = QUANTIZED_KV[name]
         families = ", ".join(sorted({o.family for o in mine}))
         lines = [
             f'name = "{name}"',

@@ -14,6 +14,7 @@ import tracelens
 from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.backends.chain import chain
+from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models.work_columns import WorkColumns
@@ -22,7 +23,8 @@ from tracelens.serving import engines
 from tracelens.serving.configuration_rows import LIMITS, PointSimulator, point_of
 from tracelens.serving.deployment import MTP_ACCEPTANCE, Engine, Speculation
 from tracelens.serving.engines import engine_name, fitted_engine, named
-from tracelens.serving.serving_options import EngineOptions
+from tracelens.serving.experiment import deployment_of
+from tracelens.serving.serving_options import DeploymentOptions, EngineOptions
 from tracelens.workload import ModelConfig
 from tracelens.workload.blocks import block_types
 
@@ -79,6 +81,24 @@ def test_without_a_name_the_pooled_constants_serve_and_say_what_to_expect() -> N
     for share in spans:
         assert f"{found.summary['tpot_p50_ms'] * share:.3g}" in found.notes[0]
     assert "expected time per token" not in "".join(ideal.notes)
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights", "kv", "cached"),
+    [("trtllm", "fp8", None, "fp8"), ("trtllm", "nvfp4", None, "fp8"), ("trtllm", "fp8", "bf16", "bf16"),
+     ("trtllm", None, None, None), ("vllm", "fp8", None, None)],
+)  # fmt: skip
+def test_tensorrt_s_cache_is_as_narrow_as_quantized_checkpoints_say(
+    engine: str, weights: str | None, kv: str | None, cached: str | None
+) -> None:
+    asked = DeploymentOptions(engine=engine, weights=weights, kv=kv)
+    found = deployment_of("llama3-8b", "h100", asked)
+    assert found.precision.kv == DType.parse(cached)
+    if kv is None:
+        point = point_of(
+            {**ROW, "model_path": "llama3-8b", "system": "h100_sxm", "backend": engine, "precision": weights}
+        )
+        assert PointSimulator(LIMITS, engine_named="ideal").cost(point).deployment.precision.kv == DType.parse(cached)
 
 
 def test_an_engine_was_slower_before_as_far_back_as_its_points_reach() -> None:

@@ -181,7 +181,9 @@ class PointSimulator:
                     model=model,
                     system=system,
                     parallelism=point.parallelism,
-                    precision=Precision.named(point.precision, model),
+                    precision=engines.fitted_engine(point.engine, system.device).cached(
+                        Precision.named(point.precision, model)
+                    ),
                     engine=self._engine_on(system, point),
                     speculation=Speculation.of_model(model) if point.further_tokens else None,
                     backend=self._backend,

@@ -116,7 +116,8 @@ class Engine:
     of the links' rates that collectives reach; None keeps those. ``device_scale`` multiplies whatever the backend says
     of an operation; ``layer_us`` is what launches and the host add to each layer of a step, ``prompt_layer_us`` in a
     step with prompts, which no captured graph replays (None: as much). Releases before ``newest`` were slower: by
-    ``layer_gain_per_year`` in ln ``layer_us``, as far back as ``oldest``. ``policy``: how it forms batches.
+    ``layer_gain_per_year`` in ln ``layer_us``, as far back as ``oldest``. ``policy``: how it forms batches;
+    ``quantized_kv``: the type of its cache beside quantized attention weights.
     ``residuals``: where measured points were beside estimates. ``kv_tokens`` overrides the pool that is computed from
     ``memory_share`` of the device's memory less weights, activations and ``runtime_gib``. ``watermark`` is the share of
     the pool that admission leaves free. ``source`` says where the constants come from, ``fitted_model`` and
@@ -150,6 +151,7 @@ class Engine:
     oldest: str = ""
     newest: str = ""
     policy: str = "chunked-prefill"
+    quantized_kv: str = ""
     residuals: Residuals | None = None
 
     def __post_init__(self) -> None:
@@ -178,7 +180,7 @@ class Engine:
             given[name] = table.whole(name)
         for name in _NUMBERS:
             given[name] = table.number(name)
-        for name in ("preemption", "policy", "oldest", "newest", "fitted_model", "fitted_device"):
+        for name in ("preemption", "policy", "oldest", "newest", "fitted_model", "fitted_device", "quantized_kv"):
             given[name] = table.text(name)
         spans = table.numbers("residuals", frozenset(Residuals._fields))
         given["residuals"] = Residuals(**spans) if spans else None
@@ -204,6 +206,12 @@ class Engine:
         newest, oldest = (datetime.date.fromisoformat(text) for text in (self.newest, self.oldest))
         years = (newest - min(max(day, oldest), newest)).days / 365
         return dataclasses.replace(self, layer_us=self.layer_us * math.exp(self.layer_gain_per_year * years))
+
+    def cached(self, precision: Precision) -> Precision:
+        """``precision`` with the engine's type of cache where it names none and attention's weights are quantized."""
+        if precision.kv is not None or precision.linear is None or precision.linear.width_bytes > 1:
+            return precision
+        return dataclasses.replace(precision, kv=DType.parse(self.quantized_kv)) if self.quantized_kv else precision
 
     def doubt(self, model: str, device: str) -> str | None:
         """What a reader must know of constants that were fitted to one model on one device; None of the same one."""

@@ -179,14 +179,15 @@ def deployment_of(
     if asked.draft_model and not asked.speculate:
         raise UsageError("--draft-model needs --speculate")
     system = cluster if isinstance(cluster, System) else System.load(cluster)
+    engine = engine_of(asked, system.device)
     return Deployment(
         model=config,
         system=system,
         parallelism=Parallelism(
             tp=asked.tp, pp=asked.pp, dp=asked.dp, ep=asked.ep, imbalance=asked.imbalance, skew=Skew.parse(asked.skew)
         ),
-        precision=dataclasses.replace(Precision.named(asked.weights, config), kv=kv),
-        engine=engine_of(asked, system.device),
+        precision=engine.cached(dataclasses.replace(Precision.named(asked.weights, config), kv=kv)),
+        engine=engine,
         backend=asked.backend,
         collective=None if asked.collective == "auto" else asked.collective,
         speculation=_speculation(asked, config),
