@@ -1,6 +1,6 @@
 """Every command and piece of Python that a page shows is understood, and runs on files as the page assumes them.
 
-The files are small; with ``-m fuzz`` every command is run, beside the other tests only parsed.
+The files are small; with ``-m sweep`` every command is run, beside the other tests only parsed.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def at_the_files(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-@pytest.mark.fuzz
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 @pytest.mark.usefixtures("at_the_files")
 def test_every_command_that_a_page_shows_ends_well(page: str) -> None:
@@ -166,7 +166,7 @@ def run(text: str) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.fuzz
+@pytest.mark.sweep
 @pytest.mark.usefixtures("at_the_files")
 def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib").use("agg")
@@ -177,7 +177,7 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(opened) == 1
 
 
-@pytest.mark.fuzz
+@pytest.mark.sweep
 @pytest.mark.usefixtures("at_the_files")
 def test_the_python_of_pipelines_and_ranks_runs() -> None:
     shutil.copy("trace.json.gz", "baseline.json.gz")
@@ -187,7 +187,7 @@ def test_the_python_of_pipelines_and_ranks_runs() -> None:
     assert len(run(example)["main"]()) > 0
 
 
-@pytest.mark.fuzz
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", ["routing.md", "projection.md", "search.md", "serving.md"])
 def test_the_call_of_a_page_runs(page: str) -> None:
     text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")

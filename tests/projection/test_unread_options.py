@@ -29,7 +29,7 @@ def figures(step: Result) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    "name", ["experts", *(pytest.param(each, marks=pytest.mark.fuzz) for each in ("dense", "fsdp"))]
+    "name", ["experts", *(pytest.param(each, marks=pytest.mark.sweep) for each in ("dense", "fsdp"))]
 )
 def test_an_option_changes_the_step_or_is_said_not_to(name: str) -> None:
     plain = figures(tl.project(**STEPS[name]))
