@@ -74,24 +74,42 @@ def read_again(before: Original, events: Events) -> Side:
     return side_of_trace(Trace.of(TraceTable.from_events(events, before.metadata, source=before.one.source)))
 
 
-def stretched(before: Original, rows: Ints, factor: float, events: Events | None = None) -> Events:
-    """All events on a clock that runs ``factor`` times as long while the device events ``rows`` run."""
+def stretched(before: Original, rows: Ints, factor: float) -> Events:
+    """All events on a clock that runs ``factor`` times as long while the device events ``rows`` run.
+
+    Moments that differ stay apart by a ns at least: what lies in one another still does.
+    """
     table = before.trace.table
     start, end = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
     union = Covered(np.zeros(len(rows), np.int64), start, end)
-
-    def later(times: Ints) -> Ints:
-        return times + np.rint((factor - 1) * union.before(np.zeros(len(times), np.int64), times)).astype(np.int64)
-
-    found = copy.deepcopy(events if events is not None else before.events)
+    found = copy.deepcopy(before.events)
     timed = [event for event in found if isinstance(event.get("ts"), int | float)]
     starts = np.array([round(event["ts"] * 1000) for event in timed], np.int64)
     ends = starts + np.array([round((event.get("dur") or 0) * 1000) for event in timed], np.int64)
-    for event, begins, stops in zip(timed, later(starts).tolist(), later(ends).tolist(), strict=True):
+    moments, at = np.unique(np.concatenate((starts, ends)), return_inverse=True)
+    longer = np.rint((factor - 1) * union.before(np.zeros(len(moments), np.int64), moments)).astype(np.int64)
+    apart = np.maximum(np.diff(moments + longer), 1)
+    moved = np.concatenate((moments[:1] + longer[:1], moments[0] + longer[0] + np.cumsum(apart)))[at]
+    for event, begins, stops in zip(timed, moved[: len(timed)].tolist(), moved[len(timed) :].tolist(), strict=True):
         event["ts"] = begins / 1000
         if "dur" in event:
             event["dur"] = (stops - begins) / 1000
     return found
+
+
+def at_an_end(before: Original, call: Call) -> bool:
+    """Whether a window without steps begins or ends with this call."""
+    table, own = before.trace.table, before.events_of(call)
+    start, end = table.start_ns, table.start_ns + table.duration_ns
+    return bool(start[own].min() == start[before.rows].min() or end[own].max() == end[before.rows].max())
+
+
+def moments_within(before: Original, call: Call) -> int:
+    """How many moments at which anything begins or ends lie within the device events of a call."""
+    table, rows = before.trace.table, before.events_of(call)
+    moments = np.unique(np.concatenate((table.start_ns, table.start_ns + table.duration_ns)))
+    start, end = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
+    return int((np.searchsorted(moments, end, "right") - np.searchsorted(moments, start)).sum())
 
 
 def event_of(before: Original, row: int) -> int:

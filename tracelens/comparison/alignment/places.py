@@ -77,18 +77,25 @@ class Places:
 
     def blocks(self) -> list[Block]:
         """What became what; every position of either sequence is in exactly one."""
-        left = np.arange(len(self._sequence[0])), np.arange(len(self._sequence[1]))
+        left, elsewhere = self._comparable()
         found = self._anchors(self._equal, *left)
         gaps = _gaps(found, *left)
         pairs = [self._aligned(*gap) for gap in gaps]
         parts = [_gaps(own, *_positions(gap)) for own, gap in zip(pairs, gaps, strict=True)]
         moved = self._moved([part for own in parts for part in own])
         gone = {i for i, _ in moved}, {j for _, j in moved}
-        blocks = [Block((i,), (j,), SAME) for i, j in (*found, *moved)]
+        blocks = elsewhere + [Block((i,), (j,), SAME) for i, j in (*found, *moved)]
         for own, part in zip(pairs, parts, strict=True):
             rest = [([i for i in a if i not in gone[0]], [j for j in b if j not in gone[1]]) for a, b in part]
             blocks += self._blocks_of_gap(own, rest)
         return blocks
+
+    def _comparable(self) -> tuple[tuple[Ints, Ints], list[Block]]:
+        """The positions to compare; a call that the other side has in other steps than this became nothing else."""
+        here = [(own < 0) | np.isin(own, other) for own, other in zip(self._tokens, self._tokens[::-1], strict=True)]
+        blocks = [Block((i,), (), SAME) for i in np.flatnonzero(~here[0]).tolist()]
+        blocks += [Block((), (j,), SAME) for j in np.flatnonzero(~here[1]).tolist()]
+        return (np.flatnonzero(here[0]), np.flatnonzero(here[1])), blocks
 
     def _anchors(self, tokens: Sequence[Ints], a: Ints, b: Ints) -> list[tuple[int, int]]:
         """Of the positions ``a`` and ``b`` those of equal tokens, in order; -1 equals nothing."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.reading.graph_replays import graph_launches
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.program.modules import module_paths
@@ -19,7 +20,7 @@ from tracelens.comparison.sides import Call, Floats, Rates
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
 from tracelens.signature import recorded_text
-from tracelens.trace.table import TraceTable
+from tracelens.trace.table import Kind, TraceTable
 
 #: Parameters of a perf model that say how its numbers are stored, not how many there are.
 _DTYPES = ("dtype",)
@@ -40,10 +41,19 @@ class Units:
 def units_of(
     recording: Recording, step_stem: str, activity: DeviceActivity, readings: OpReadings, counted: tuple[Calls, Labels]
 ) -> Units:
-    """A unit per call of an op that owns all its kernels; one per event of the rest: replayed, unlinked, collective."""
+    """A unit per call of an op that stands for its kernels; one per event of the rest: replayed, unlinked, collective.
+
+    Which of them an op stands for does not depend on what other ops below it launched.
+    """
     table, tree, (calls, category) = recording.trace.table, recording.trace.tree, counted
-    unit, row, kernel = _unit_of_events(activity, calls)
     launch = tree.launch[activity.rows]
+    modelled = np.append(readings.modelled, False)[readings.code_of(calls.row)]
+    _, at, times = np.unique(calls.row, return_inverse=True, return_counts=True)
+    of_one_kernel = (times[at] == 1) & (table.kind[calls.row] == Kind.CPU_OP)
+    of_one_kernel &= ~modelled & ~activity.between_memories[calls.first_event]
+    replayed = np.isin(launch, graph_launches(table))[calls.events] & ~modelled[calls.call_of_event]
+    whole = ((calls.kernel_name < 0) | of_one_kernel)[calls.call_of_event] & ~replayed
+    unit, row, kernel = _unit_of_events(activity, calls, whole)
     launched = np.where(launch >= 0, table.start_ns[launch], activity.start)
     order = np.lexsort((activity.start, launched))
     place = np.empty(len(order), np.int32)
@@ -82,12 +92,11 @@ def units_of(
     )
 
 
-def _unit_of_events(activity: DeviceActivity, calls: Calls) -> tuple[Codes, Codes, Codes]:
-    """(unit, op row or -1, kernel name or -1) of every event."""
+def _unit_of_events(activity: DeviceActivity, calls: Calls, whole: Bools) -> tuple[Codes, Codes, Codes]:
+    """(unit, op row or -1, kernel name or -1) of every event; ``whole``: which of ``calls.events`` are their calls'."""
     count = len(activity)
     unit = np.full(count, -1, np.int32)
     row, kernel = activity.op.copy(), activity.name.copy()
-    whole = calls.kernel_name[calls.call_of_event] < 0
     events, owner = calls.events[whole], calls.call_of_event[whole]
     unit[events], row[events], kernel[events] = owner, calls.row[owner], -1
     rest = np.flatnonzero(unit < 0)
