@@ -47,7 +47,7 @@ def _of_same_op(row: ComparedRow, a: RowSide, b: RowSide) -> str:
     if not row.change_ms and a.kernel_ms == b.kernel_ms:
         return UNCHANGED
     hidden = abs(row.change_ms) > 2 * abs(b.kernel_ms - a.kernel_ms)
-    return OVERLAP if hidden and role(row.category) != COMMUNICATION else SPEED
+    return OVERLAP if hidden and role(row.category, row.name) != COMMUNICATION else SPEED
 
 
 def differs(one: float, other: float) -> bool:

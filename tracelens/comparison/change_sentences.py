@@ -134,7 +134,7 @@ def _subject(row: ComparedRow) -> str:
         return "idle"
     if row.cause in ALIKE:
         return ALIKE[row.cause]
-    return "exposed communication" if role(row.category) == COMMUNICATION else row.category
+    return "exposed communication" if role(row.category, row.name) == COMMUNICATION else row.category
 
 
 def change_title(found: Comparison) -> str:

@@ -156,7 +156,7 @@ def _is_of(subject: str, row: ComparedRow) -> bool:
     if subject in (BUSY, IDLE):
         return row.is_idle == (subject == IDLE)
     if subject == COMM:
-        return role(row.category) == COMMUNICATION
+        return role(row.category, row.name) == COMMUNICATION
     ops = (*(row.a.ops if row.a else ()), *(row.b.ops if row.b else ()))
     return subject in (row.category, *ops)
 

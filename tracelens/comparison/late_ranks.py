@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, call_role, role
 from tracelens.comparison.causes import LATE, OVERLAP, SPEED
 from tracelens.comparison.compared import ComparedRow
 from tracelens.comparison.sides import Floats, Recorded, Side
@@ -40,14 +40,15 @@ def latecomer(side: Side) -> Latecomer | None:
 
 def _communication(one: Recorded) -> Floats:
     """ns of collectives by step, waiting included."""
-    is_one = np.array([role(call.category) == COMMUNICATION for call in one.calls] or [False], bool)[one.call]
+    is_one = np.array([call_role(call) == COMMUNICATION for call in one.calls] or [False], bool)[one.call]
     return np.bincount(one.step[is_one], one.kernel_ns[is_one], minlength=len(one.durations_ns)).astype(np.float64)
 
 
 def with_latecomers(rows: Sequence[ComparedRow], one: Side, other: Side) -> list[ComparedRow]:
     """The rows; where waiting for a rank is most of what changed in communication, with that cause."""
     before, after = latecomer(one), latecomer(other)
-    at = [n for n, row in enumerate(rows) if role(row.category) == COMMUNICATION and row.cause in (SPEED, OVERLAP)]
+    timed = (n for n, row in enumerate(rows) if row.cause in (SPEED, OVERLAP))
+    at = [n for n in timed if role(rows[n].category, rows[n].name) == COMMUNICATION]
     change_ms = sum(rows[n].change_ms for n in at)
     if before is None or after is None or not change_ms:
         return list(rows)
