@@ -39,10 +39,10 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     outer = _object(path)
     values = _language_model(outer)
-    keys = Keys(path.name, values)
     kind = str(values.get("model_type") or outer.get("model_type") or "")
     older = OLDER.get(kind)
     family = FAMILIES.get(kind)
+    keys = Keys(path.name, values, {} if family is None else family.defaults)
     if older is not None:
         shape = older(keys)
     else:

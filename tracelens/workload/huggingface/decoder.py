@@ -7,15 +7,16 @@ from typing import Any
 
 from tracelens.errors import InputError
 from tracelens.lazy.records import dataclass
-from tracelens.workload.blocks import COMPRESSED_ATTENTION
+from tracelens.workload.blocks import COMPRESSED_ATTENTION, MLP, MOE
 from tracelens.workload.huggingface.channels import Channel, feed_forwards
 from tracelens.workload.huggingface.families import Family
 from tracelens.workload.huggingface.keys import Keys
 from tracelens.workload.huggingface.mixers import Mixer, mixers, read_latent
 from tracelens.workload.model_shape import MOST_VARIANTS, Experts, variant_letter
 
+_SHARED_HEADS = ("num_key_value_heads", "num_attention_groups", "multi_query_group_num")
 #: Activations of feed-forwards without a gate.
-_UNGATED = ("relu2", "squared_relu", "relu", "gelu_new", "gelu_fast", "quick_gelu")
+_UNGATED = ("relu2", "squared_relu", "relu", "xielu", "gelu_new", "gelu_fast", "quick_gelu")
 
 
 @dataclass(slots=True)
@@ -40,14 +41,14 @@ class _Variants:
 def decoder(keys: Keys, family: Family) -> dict[str, Any]:
     """The shape of a config, by its structure and what its family adds."""
     hidden, heads = keys.needed("hidden_size"), keys.needed("num_attention_heads")
-    layers = keys.layers("num_hidden_layers")
+    layers = keys.layers("num_hidden_layers", "num_layers")
     latent = read_latent(keys)
     shape: dict[str, Any] = {
         "hidden": hidden,
-        "vocab": keys.needed("vocab_size"),
+        "vocab": keys.needed("vocab_size", "padded_vocab_size"),
         "gated": _gated(keys, family),
         "q_heads": heads,
-        "kv_heads": heads if latent else keys.whole("num_key_value_heads", "num_attention_groups") or heads,
+        "kv_heads": heads if latent else keys.whole(*_SHARED_HEADS) or heads,
         "head_dim": None if latent else head_dim(keys, hidden, heads),
         "value_dim": None if latent else keys.whole("v_head_dim"),
         "latent_attention": latent,
@@ -63,7 +64,7 @@ def decoder(keys: Keys, family: Family) -> dict[str, Any]:
     chosen = mixers(keys, family, layers, shape)
     channels, ffn = feed_forwards(keys, layers, experts is not None, hidden)
     variants = _Variants()
-    blocks = "".join(_layer(variants, a, b) for a, b in zip(chosen, channels, strict=True))
+    blocks = _blocks(variants, chosen, channels, family)
     if experts is not None and ffn is None and any(each.letter == "-" for each in channels):
         keys.missing.append("intermediate_size")
     further = _further_tokens(keys)
@@ -74,9 +75,16 @@ def decoder(keys: Keys, family: Family) -> dict[str, Any]:
     return shape | {"variants": variants.found()}
 
 
+def _blocks(variants: _Variants, chosen: list[Mixer], channels: list[Channel], family: Family) -> str:
+    if family.shortcut:
+        chosen = [mixer for mixer in chosen for _ in range(2)]
+        channels = [Channel(letter) for _ in channels for letter in (MLP.letter, MLP.letter + MOE.letter)]
+    return "".join(_layer(variants, a, b) for a, b in zip(chosen, channels, strict=True))
+
+
 def _layer(variants: _Variants, mixer: Mixer, channel: Channel) -> str:
     mixes = variants.letter(mixer.letter, mixer.changes) if mixer.letter else ""
-    return mixes + "".join(variants.letter(letter, channel.changes) for letter in channel.letter)
+    return mixer.beside + mixes + "".join(variants.letter(letter, channel.changes) for letter in channel.letter)
 
 
 def _mtp_mixer(chosen: list[Mixer]) -> Mixer:
@@ -95,7 +103,7 @@ def _further_tokens(keys: Keys) -> int:
 
 def head_dim(keys: Keys, hidden: int, heads: int) -> int:
     """Elements of a head, an equal part of the hidden state where nothing is said."""
-    return keys.whole("head_dim", "attention_head_dim") or max(1, hidden // heads)
+    return keys.whole("head_dim", "attention_head_dim", "kv_channels") or max(1, hidden // heads)
 
 
 def _gated(keys: Keys, family: Family) -> bool:
@@ -104,7 +112,7 @@ def _gated(keys: Keys, family: Family) -> bool:
 
 
 def _attention_details(keys: Keys, family: Family, is_latent: bool) -> dict[str, Any]:
-    said = keys.get("attention_bias", "qkv_bias", "use_qkv_bias")
+    said = keys.get("attention_bias", "qkv_bias", "use_qkv_bias", "add_qkv_bias")
     bias = family.qkv_bias if said is None else bool(said)
     asked = keys.get("use_qk_norm", "qk_norm")
     norm = family.qk_norm if asked is None or family.qk_norm else ("head" if asked else "")
@@ -139,8 +147,7 @@ def read_experts(keys: Keys, family: Family) -> Experts | None:
         shared = ffn * (shared_count or family.shared_like_experts)
     return Experts(
         count=count,
-        top_k=keys.needed("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k",
-                          "top_k_experts"),
+        top_k=_chosen_experts(keys, count),
         ffn=ffn,
         shared_ffn=shared,
         latent=keys.whole("moe_latent_size", "routed_expert_hidden_size") or None,
@@ -148,6 +155,19 @@ def read_experts(keys: Keys, family: Family) -> Experts | None:
         bias=family.expert_bias,
         latent_norm=keys.flag("latent_moe_use_norm", False),
     )  # fmt: skip
+
+
+def _chosen_experts(keys: Keys, count: int) -> int:
+    """Experts that a token is sent to: those that compute, where some of the choices return it as it is."""
+    chosen = keys.needed(
+        "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k", "top_k_experts"
+    )
+    idle = keys.whole("zero_expert_num")
+    if not idle:
+        return chosen
+    mean = max(1, round(chosen * count / (count + idle)))
+    keys.assumed.append(f"{mean} of {chosen} chosen experts compute: {idle} of {count + idle} are none")
+    return mean
 
 
 def _name_assumptions(keys: Keys, family: Family, shape: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field, replace
 from typing import Literal
 
 from tracelens.lazy.records import dataclass
@@ -19,6 +20,8 @@ class Family:
     one. ``windows``: what a config with a window and no list of layers means: each layer, each second, the last of six
     not, or none unless ``use_sliding_window`` is set. ``norm_bias`` with ``norm`` layer. ``post_norms``: a norm after
     each block too. ``gated``: None: by the activation's name. ``vision``: the tower of the released models.
+    ``shortcut``: a layer is two of attention and feed-forward, with experts beside the second. ``defaults``: what the
+    type's code fills in for keys that are not there.
     """
 
     is_known: bool = True
@@ -40,6 +43,8 @@ class Family:
     nope_interval: int = 0
     vision: VisionTower | None = None
     linear: Literal["delta", "kimi", "lightning"] = "delta"
+    shortcut: bool = False
+    defaults: Mapping[str, int] = field(default_factory=dict)
 
 
 #: Scout's and Maverick's, with which Scout has the 108,641,793,536 parameters of its repository within 0.02 %.
@@ -52,8 +57,12 @@ _PLAIN = Family()
 _QWEN2 = Family(qkv_bias=True, out_bias_too=False, windows="switched", qwen_full_layers=True)
 _QWEN3 = Family(qk_norm="head", windows="switched", qwen_full_layers=True)
 _QWEN_HYBRID = Family(qk_norm="head", windows="switched", output_gate=True, shared_gate=True)
-_GEMMA = Family(tied=True, gated=True)
-_GEMMA3 = Family(tied=True, gated=True, qk_norm="head", post_norms=True, windows="sixth")
+_GEMMA = Family(tied=True, gated=True, defaults={"head_dim": 256})
+_GEMMA4 = Family(tied=True, gated=True, qk_norm="head", post_norms=True, windows="sixth")
+_GEMMA3 = replace(
+    _GEMMA4,
+    defaults={"head_dim": 256, "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4},
+)
 _MINIMAX = Family(qk_norm="joint")
 _STEP = Family(qk_norm="head")
 _GLM = Family(qk_norm="head", out_bias_too=False)
@@ -65,7 +74,7 @@ FAMILIES: Mapping[str, Family] = {
          "kimi_k2", "deepseek_v32", "glm_moe_dsa", "deepseek_v4", "deepseek_ref", "phi3", "phimoe", "deci",
          "nemotron-nas", "smollm3", "granite", "granitemoe", "granitemoeshared", "granitemoehybrid", "bamba",
          "exaone", "ernie4_5", "ernie4_5_moe", "minicpm", "minicpm3", "internlm2", "internlm3", "yi", "aquila",
-         "baichuan", "bailing_moe", "solar"),
+         "baichuan", "bailing_moe", "bailing_moe_v2", "solar", "glm4_moe_lite", "falcon_h1"),
         _PLAIN,
     ),
     "qwen2": _QWEN2,
@@ -80,8 +89,9 @@ FAMILIES: Mapping[str, Family] = {
     "llama4_text": _LLAMA4,
     "llama4": _LLAMA4,
     "gemma": _GEMMA,
-    "gemma2": Family(tied=True, gated=True, post_norms=True, windows="second"),
-    **dict.fromkeys(("gemma3", "gemma3_text", "gemma4", "gemma4_text"), _GEMMA3),
+    "gemma2": replace(_GEMMA, post_norms=True, windows="second"),
+    **dict.fromkeys(("gemma3", "gemma3_text"), _GEMMA3),
+    **dict.fromkeys(("gemma4", "gemma4_text"), _GEMMA4),
     **dict.fromkeys(("minimax_m2",), _MINIMAX),
     **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_text", "minimax_m3_vl_text"), Family(qk_norm="head")),
     **dict.fromkeys(("minimax", "minimax_text_01", "MiniMaxText01", "minimax_m1"), Family(linear="lightning")),
@@ -93,6 +103,11 @@ FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("olmo2", "olmo3", "olmoe"), Family(qk_norm="joint")),
     **dict.fromkeys(("cohere", "cohere2"), Family(tied=True, norm="layer")),
     "exaone4": Family(qk_norm="head"),
+    "apertus": Family(qk_norm="head", gated=False),
+    "arcee": Family(gated=False),
+    "stablelm": Family(norm="layer", norm_bias=True),
+    "chatglm": Family(out_bias_too=False),
+    "longcat_flash": Family(shortcut=True),
     "seed_oss": Family(qkv_bias=True, out_bias_too=False),
     "hunyuan_v1_dense": Family(qk_norm="head", tied=True),
     "hunyuan_v1_moe": Family(qk_norm="head", tied=True),

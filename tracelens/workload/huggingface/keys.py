@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tracelens.errors import InputError
@@ -38,7 +39,9 @@ _WITHOUT_COST = frozenset(
      "swiglu_limits_shared", "vocab_size_per_layer_input", "embedding_multiplier", "residual_multiplier",
      "attention_multiplier", "logits_scaling", "clip_qkv", "sep_token_id", "decoder_start_token_id", "cls_token_id",
      "n_shared_experts", "num_shared_experts", "prefix", "language_model_only", "swiglu_alpha", "use_gemma_norm",
-     "attention_value_scale", "moe_latent_size", "disable_ffn_mult")
+     "attention_value_scale", "moe_latent_size", "disable_ffn_mult", "no_rope_layers", "no_rope_layer_interval",
+     "original_max_position_embeddings", "interpolate_factor", "full_attn_mod", "moe_capacity", "moe_use_aux_free",
+     "moe_router_enable_expert_bias", "residual_dropout", "input_jitter_noise", "postnorm", "attn_rotary_emb")
 )  # fmt: skip
 #: ``top_k`` is of a sampler, where a config lists what generation defaults to.
 _SAMPLER = ("top_k", "diversity_penalty", "min_length", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
@@ -51,12 +54,13 @@ _WITHOUT_COST_PREFIXES = (
 class Keys:
     """A config's keys. Remembers which were read, which were needed and are missing, and what was assumed."""
 
-    def __init__(self, file: str, values: dict[str, Any]) -> None:
+    def __init__(self, file: str, values: dict[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
         self.file = file
-        self.values = values
+        filled = {name: value for name, value in (defaults or {}).items() if values.get(name) is None}
+        self.values = values | filled
         self.read: set[str] = set()
         self.missing: list[str] = []
-        self.assumed: list[str] = []
+        self.assumed = [f"{name} is its type's default, {value}" for name, value in filled.items()]
 
     def get(self, *names: str) -> Any:
         """The first of ``names`` that is there and not null; all of them count as read."""

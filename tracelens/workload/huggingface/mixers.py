@@ -38,10 +38,14 @@ _FULL, _NEAR, _CHUNKED = "full_attention", "sliding_attention", "chunked_attenti
 
 @dataclass(frozen=True, slots=True)
 class Mixer:
-    """The block that mixes a layer's tokens; ``changes``: fields of the shape that are different in it."""
+    """The block that mixes a layer's tokens; ``changes``: fields of the shape that are different in it.
+
+    ``beside``: the letter of a block that mixes them as well, whose result is added.
+    """
 
     letter: str
     changes: dict[str, Any] = field(default_factory=dict)
+    beside: str = ""
 
 
 def read_latent(keys: Keys) -> LatentAttention | None:
@@ -69,6 +73,10 @@ def mixers(keys: Keys, family: Family, layers: int, shape: dict[str, Any]) -> li
         return _compressed(keys, layers, shape)
     _gates(keys, family, shape)
     full = _full_attention(keys, shape)
+    if keys.whole("mamba_d_ssm"):
+        shape["mamba"] = _mamba(keys)
+        keys.get("attn_layer_indices", "mamba_use_mlp")
+        return [replace(full, beside=MAMBA.letter)] * layers
     linear = _state_space_layers(keys, layers, shape) or _linear_layers(keys, family, layers, shape)
     if linear is not None:
         return [linear[i] or full for i in range(layers)]
@@ -114,7 +122,17 @@ def _state_space_layers(keys: Keys, layers: int, shape: dict[str, Any]) -> list[
     kinds, attention = keys.listed("layer_types", str), keys.listed("attn_layer_indices", int)
     if not keys.whole("mamba_n_heads") or not (kinds or attention):
         return None
-    shape["mamba"] = Mamba(
+    shape["mamba"] = _mamba(keys)
+    if attention:
+        return [None if i in attention else Mixer(MAMBA.letter) for i in range(layers)]
+    _check_length(keys, "layer_types", kinds, layers)
+    _check_kinds(keys, kinds, ("mamba", "attention", "full_attention"))
+    return [Mixer(MAMBA.letter) if kind == "mamba" else None for kind in kinds]
+
+
+def _mamba(keys: Keys) -> Mamba:
+    keys.get("mamba_expand", "mamba_conv_bias", "mamba_proj_bias")
+    return Mamba(
         heads=keys.needed("mamba_n_heads"),
         head_dim=keys.needed("mamba_d_head"),
         groups=keys.needed("mamba_n_groups"),
@@ -122,12 +140,6 @@ def _state_space_layers(keys: Keys, layers: int, shape: dict[str, Any]) -> list[
         conv=keys.needed("mamba_d_conv"),
         chunk=keys.needed("mamba_chunk_size"),
     )
-    keys.get("mamba_expand", "mamba_conv_bias", "mamba_proj_bias")
-    if attention:
-        return [None if i in attention else Mixer(MAMBA.letter) for i in range(layers)]
-    _check_length(keys, "layer_types", kinds, layers)
-    _check_kinds(keys, kinds, ("mamba", "attention", "full_attention"))
-    return [Mixer(MAMBA.letter) if kind == "mamba" else None for kind in kinds]
 
 
 def _linear_layers(keys: Keys, family: Family, layers: int, shape: dict[str, Any]) -> list[Mixer | None] | None:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tracelens.errors import InputError
-from tracelens.workload.blocks import DENSE_LAYER, MAMBA, MLP, MOE, block_types
+from tracelens.workload.blocks import ATTENTION, DENSE_LAYER, MAMBA, MLP, MOE, block_types
 from tracelens.workload.huggingface.decoder import head_dim, read_experts
 from tracelens.workload.huggingface.families import Family
 from tracelens.workload.huggingface.keys import Keys
-from tracelens.workload.model_shape import Mamba
+from tracelens.workload.model_shape import Experts, Mamba
 
 _LARGEST_RATIO = 10_000
 
@@ -116,6 +116,24 @@ def _mpt(keys: Keys) -> dict[str, Any]:
     }
 
 
+def _dbrx(keys: Keys) -> dict[str, Any]:
+    attention, feed = keys.section("attn_config"), keys.section("ffn_config")
+    hidden, heads, layers = keys.needed("d_model"), keys.needed("n_heads"), keys.layers("n_layers")
+    inner = feed.needed("ffn_hidden_size")
+    return {
+        "blocks": (ATTENTION.letter + MOE.letter) * layers,
+        "hidden": hidden,
+        "vocab": keys.needed("vocab_size"),
+        "q_heads": heads,
+        "kv_heads": attention.whole("kv_n_heads") or heads,
+        "head_dim": max(1, hidden // heads),
+        "norm": "layer",
+        "gated": True,
+        "tied_embeddings": keys.flag("tie_word_embeddings", False),
+        "experts": Experts(count=feed.needed("moe_num_experts"), top_k=feed.needed("moe_top_k"), ffn=inner),
+    }
+
+
 def _classic(keys: Keys, *, hidden: int, heads: int, layers: int, ffn: int, tied: bool) -> dict[str, Any]:
     """Layer norm and an ungated feed-forward, as in GPT-2."""
     return {
@@ -136,5 +154,5 @@ def _classic(keys: Keys, *, hidden: int, heads: int, layers: int, ffn: int, tied
 
 
 OLDER: Mapping[str, Callable[[Keys], dict[str, Any]]] = {
-    "nemotron_h": _nemotron_h, "gpt2": _gpt2, "gpt_neox": _gpt_neox, "mpt": _mpt,
+    "nemotron_h": _nemotron_h, "gpt2": _gpt2, "gpt_neox": _gpt_neox, "mpt": _mpt, "dbrx": _dbrx,
 }  # fmt: skip
