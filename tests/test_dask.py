@@ -86,6 +86,7 @@ def paths(tmp_path) -> list[Path]:
     return find_traces([str(folder)])
 
 
+@pytest.mark.sweep
 def test_dask_and_processes_give_the_same_report(cluster, paths):
     assert report(paths, f"dask://{cluster[0]}") == report(paths, "processes")
 

@@ -17,7 +17,7 @@ from tracelens.calibration.measurements import analysis_measured, report_measure
 from tracelens.cli import main
 from tracelens.hardware import HardwareSpec
 
-SIZES = (1024, 2048, 4096, 8192)
+SIZES = (1024, 8192)
 
 
 def table(path: Path) -> Path:
@@ -33,7 +33,7 @@ def test_a_table_becomes_a_device_that_estimates_like_it(tmp_path, capsys):
     assert main(["calibrate", str(table(tmp_path / "gemm.csv")), "--device", "h200", "-o", str(out)]) == 0
     header, row, *_ = capsys.readouterr().out.splitlines()
     assert header.split() == ["family", "precision", "calls", "groups", "before", "after", "unseen"]
-    assert row.split()[:4] == ["gemm", "bf16", "48", "16"]
+    assert row.split()[:4] == ["gemm", "bf16", "12", "4"]
     # 1 / 1.2: 17 % too fast before.
     assert float(row.split()[4]) == pytest.approx(16.7, abs=0.1)
     assert float(row.split()[6]) < 3
@@ -62,6 +62,7 @@ def test_a_trace_and_its_report_are_the_same_measurements(tmp_path, repository):
     assert {"gemm", "prefill", "backward", "memory_bound"} <= {family for family, *_ in shown[0]}
 
 
+@pytest.mark.sweep
 def test_a_trace_becomes_a_device_that_its_report_takes(tmp_path, repository):
     trace, out = str(repository / "example_traces" / "moe_ep8" / "rank0.json.gz"), str(tmp_path / "mine.toml")
     assert main(["calibrate", trace, "--device", "mi300x", "-o", out]) == 0

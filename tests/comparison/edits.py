@@ -49,7 +49,7 @@ class Original:
         return self.rows[np.isin(self.one.call[self.one.event_unit], same)]
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=32)
 def original(path: Path) -> Original:
     document = orjson.loads(gzip.decompress(path.read_bytes()))
     if isinstance(document, list):

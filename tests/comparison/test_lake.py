@@ -92,21 +92,26 @@ def test_killed_twice_and_resumed_is_byte_for_byte_the_same(folder, lake, tmp_pa
     assert content(to) == content(lake)
 
 
-def test_processes_and_dask_make_the_same_lake(folder, lake, tmp_path):
-    some = tmp_path / "some"
-    shutil.copytree(folder / "run1", some / "run1", copy_function=shutil.copy2)
-    expected = tables(lake, "run1")
+def some_of(folder, tmp_path) -> Path:
+    return shutil.copytree(folder / "run1", tmp_path / "some" / "run1", copy_function=shutil.copy2).parent
+
+
+def test_processes_make_the_same_lake(folder, lake, tmp_path):
     with IsolatedProcesses(1) as processes:
-        ingest(some, tmp_path / "processes", processes)
-    assert tables(tmp_path / "processes", "run1") == expected
+        ingest(some_of(folder, tmp_path), tmp_path / "processes", processes)
+    assert tables(tmp_path / "processes", "run1") == tables(lake, "run1")
+
+
+@pytest.mark.sweep
+def test_dask_makes_the_same_lake(folder, lake, tmp_path):
     distributed = pytest.importorskip("distributed", reason="the dask extra is not installed")
     with (
         distributed.LocalCluster(1, processes=False, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
         client.get_executor(pure=False) as executor,
     ):
-        ingest(some, tmp_path / "dask", executor)
-    assert tables(tmp_path / "dask", "run1") == expected
+        ingest(some_of(folder, tmp_path), tmp_path / "dask", executor)
+    assert tables(tmp_path / "dask", "run1") == tables(lake, "run1")
 
 
 def test_a_trace_that_changed_stands_in_place_of_what_it_was(folder, tmp_path):

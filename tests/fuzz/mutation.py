@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from bisect import bisect_right
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -94,10 +95,11 @@ def sampled(path: Path, random: Random) -> Sample:
     launched = [e for e in correlated if "runtime" not in e["cat"]]
     wanted = {e["args"]["correlation"] for e in random.sample(launched, min(_KERNELS, len(launched)))}
     linked = [e for e in correlated if e["args"]["correlation"] in wanted]
-    lanes = {(e["pid"], e["tid"]) for e in linked}
-    around = [e for e in events if e.get("ph") == "X" and (e["pid"], e["tid"]) in lanes]
+    launches: dict[tuple[Any, Any], list[float]] = defaultdict(list)
+    for each in sorted(linked, key=itemgetter("ts")):
+        launches[each["pid"], each["tid"]].append(each["ts"])
     picked = {id(e) for e in (*linked, *random.sample(events, min(_OTHERS, len(events))))}
-    picked |= {id(e) for e in around if any(_is_above(e, launch) for launch in linked)}
+    picked |= {id(e) for e in events if e.get("ph") == "X" and _is_above(e, launches.get((e["pid"], e["tid"]), []))}
     picked |= {id(e) for e in events if e.get("cat") == "ac2g" and e.get("id") in wanted}
     kept = [e for e in events if id(e) in picked and len(json.dumps(e)) < _LARGEST_EVENT]
     trace["traceEvents"] = []
@@ -127,9 +129,10 @@ def _loaded(path: Path) -> dict[str, Any]:
     return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
 
 
-def _is_above(event: dict[str, Any], launch: dict[str, Any]) -> bool:
-    same = event["pid"] == launch["pid"] and event["tid"] == launch["tid"]
-    return same and event["ts"] <= launch["ts"] <= event["ts"] + event.get("dur", 0)
+def _is_above(event: dict[str, Any], starts: list[float]) -> bool:
+    """Whether a launch of its thread starts within it."""
+    first = bisect_left(starts, event["ts"])
+    return first < len(starts) and starts[first] <= event["ts"] + event.get("dur", 0)
 
 
 def byte_edits(sample: Sample, random: Random) -> list[Edit]:

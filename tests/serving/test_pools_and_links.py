@@ -7,6 +7,7 @@ import json
 import pytest
 
 import tracelens as tl
+from tests.conftest import part
 from tracelens.cli import main
 from tracelens.errors import UsageError
 from tracelens.serving.cache import BlockPool
@@ -76,7 +77,11 @@ def _run(cost, **options):
 
 
 @pytest.mark.parametrize(
-    ("system", "tp", "pp"), [("dgx-h100", 2, 1), ("dgx-h100", 1, 2), ("dgx-h100", 8, 2), ("l40s", 1, 2), ("l40s", 2, 4)]
+    ("system", "tp", "pp"),
+    part(
+        [("dgx-h100", 2, 1), ("dgx-h100", 1, 2), ("dgx-h100", 8, 2), ("l40s", 1, 2), ("l40s", 2, 4)],
+        4,
+    ),
 )
 def test_levels_differ_with_contention_only_where_hand_overs_take_the_links_of_collectives(system, tp, pp, cost_of):
     cost = cost_of(system=system, parallelism=Parallelism(tp=tp, pp=pp))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import tracelens
+from tests.conftest import part
 from tracelens.errors import UsageError
 from tracelens.trace.merged import merged_ranks
 from tracelens.trace.table import TraceTable
@@ -150,18 +151,18 @@ def test_a_process_that_launched_little_is_no_rank() -> None:
     assert merged_ranks(table, tracelens.Trace.of(table).tree) is None
 
 
-def test_the_ranks_of_a_fused_file_report_as_their_own_files_do(repository: Any, tmp_path: Any) -> None:
+@pytest.mark.parametrize("number", part([5, 0], 2))
+def test_the_ranks_of_a_fused_file_report_as_their_own_files_do(repository: Any, tmp_path: Any, number: int) -> None:
     from tracelens.cli import main
 
-    files = [repository / "example_traces" / "moe_ep8" / f"rank{number}.json.gz" for number in (0, 5)]
+    files = [repository / "example_traces" / "moe_ep8" / f"rank{each}.json.gz" for each in (0, 5)]
     for file in files:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     assert main(["fuse", str(tmp_path), "-o", str(tmp_path / "fused.json.gz")]) == 0
     fused = tracelens.load(tmp_path / "fused.json.gz")
-    for number, file in zip((0, 5), files, strict=True):
-        alone, part = tracelens.report(file), tracelens.report(fused, rank=number)
-        assert part.summary.input.ranks == (number,)
-        columns = list(alone.kernels.columns[:5])
-        assert part.kernels[columns].equals(alone.kernels[columns])
-        timelines = [report["gpu_timeline"].round(6).to_dict("list") for report in (part, alone)]
-        assert timelines[0] == timelines[1]
+    alone, fused_rank = tracelens.report(files[number == 5]), tracelens.report(fused, rank=number)
+    assert fused_rank.summary.input.ranks == (number,)
+    columns = list(alone.kernels.columns[:5])
+    assert fused_rank.kernels[columns].equals(alone.kernels[columns])
+    timelines = [report["gpu_timeline"].round(6).to_dict("list") for report in (fused_rank, alone)]
+    assert timelines[0] == timelines[1]
