@@ -56,7 +56,7 @@ def cluster(tmp_path_factory) -> Iterator[tuple[str, list[subprocess.Popen]]]:
         from distributed import Client
 
         with Client(address, set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=600)
         yield address, started[1:]
     finally:
         for process in reversed(started):

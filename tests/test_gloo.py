@@ -52,5 +52,5 @@ def test_a_fresh_recording(repository, tmp_path):
     if not python:
         pytest.skip("PyTorch is not installed here, and TRACELENS_TORCH_PYTHON names no Python that has it")
     command = [python, "-m", "example_traces.record_gloo_ranks", str(tmp_path)]
-    subprocess.run(command, cwd=repository, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=repository, check=True, capture_output=True, timeout=600)
     compared(tmp_path)

@@ -294,11 +294,11 @@ def test_a_time_limit_gives_an_outer_timer_back() -> None:
     caught: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _: caught.append(number))
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        signal.setitimer(signal.ITIMER_REAL, 500)
         with pytest.raises(TimeLimitError), time_limit(0.02):
-            time.sleep(5)
-        assert not caught
-        time.sleep(0.4)
+            time.sleep(400)
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 500
+        signal.raise_signal(signal.SIGALRM)
         assert caught == [signal.SIGALRM]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -99,7 +99,7 @@ def test_an_unknown_option_is_refused_without_escapes(capsys: pytest.CaptureFixt
 
 
 def run(arguments: list[str], **given: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output="stdout" not in given, text=True, timeout=120, **given)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run([*COMMAND, *arguments], capture_output="stdout" not in given, text=True, timeout=600, **given)  # type: ignore[call-overload, no-any-return]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -110,7 +110,7 @@ def test_a_full_output_is_a_sentence() -> None:
 
 
 def test_closed_and_ascii_outputs_are_no_error() -> None:
-    closed = subprocess.run(["/bin/sh", "-c", f"exec '{sys.executable}' -c 'import sys; from tracelens.cli import main; sys.exit(main())' devices list >&- 2>&-"], timeout=120)  # fmt: skip
+    closed = subprocess.run(["/bin/sh", "-c", f"exec '{sys.executable}' -c 'import sys; from tracelens.cli import main; sys.exit(main())' devices list >&- 2>&-"], timeout=600)  # fmt: skip
     assert closed.returncode == 0
     done = run(
         ["check", "/nothing/ü\u4e2d"], env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
@@ -133,13 +133,13 @@ def test_names_without_measure_are_sentences(arguments: list[str], monkeypatch: 
 
 
 def test_a_termination_unwinds_like_an_interruption(tmp_path: Path) -> None:
-    program = "import sys, time\nfrom tracelens import cli\nfrom tracelens.files.atomic_write import whole_file\nfrom pathlib import Path\ndef run(args):\n    with whole_file(Path(sys.argv[1]) / 'out.txt'):\n        print('ready', flush=True)\n        time.sleep(60)\ncli.verb_module('ops').run = run\nsys.exit(cli.main(['ops']))"  # fmt: skip
+    program = "import sys, time\nfrom tracelens import cli\nfrom tracelens.files.atomic_write import whole_file\nfrom pathlib import Path\ndef run(args):\n    with whole_file(Path(sys.argv[1]) / 'out.txt'):\n        print('ready', flush=True)\n        time.sleep(600)\ncli.verb_module('ops').run = run\nsys.exit(cli.main(['ops']))"  # fmt: skip
     process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    _, shown = process.communicate(timeout=60)
+    _, shown = process.communicate(timeout=600)
     assert (process.returncode, shown) == (143, "terminated; nothing was written\n")
     assert list(tmp_path.iterdir()) == []
 

@@ -43,5 +43,5 @@ def names_itself(given: tuple[str, int]) -> int:
     pid = Path(given[0]) / "pid"
     if not pid.exists():
         pid.write_text(str(os.getpid()))
-        time.sleep(30)
+        time.sleep(600)
     return given[1]

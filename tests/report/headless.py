@@ -19,7 +19,7 @@ needs_browser = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the path (Debian: apt-get install chromium)"),
 ]
-SECONDS = 60
+SECONDS = 600
 
 
 class Browser:
@@ -147,7 +147,7 @@ class Browser:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=SECONDS)
         os.close(self.commands)
         os.close(self.answers)
 
