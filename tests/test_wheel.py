@@ -101,6 +101,7 @@ def test_the_demo_and_the_type_marker_are_installed(installed: Path, tmp_path: P
     assert (package / "py.typed").is_file()
 
 
+@pytest.mark.sweep
 def test_the_wheel_of_the_source_distribution_holds_the_same_files(
     wheel: Path, repository: Path, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import part
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.groups import Group
@@ -251,13 +252,13 @@ def slowed(transfer_us: float, busy_us: float) -> float:
 @pytest.mark.parametrize("one_in", [40, pytest.param(1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize(
     ("name", "cluster", "strategy", "gpus", "batch", "count"),
-    [
+    part([
         ("llama3.1-8b", "dgx-h100", "1d", 32, 64, 800),
         ("llama3.1-8b", "dgx-a100", "2d-seqp", 32, 32, 500),
         ("gpt3-175b", "dgx-b200", "2d", 64, 16, 400),
         ("mixtral-8x7b", "dgx-h100", "1d", 32, 32, 400),
         ("deepseek-v2-lite", "dgx-h100", "1d", 16, 32, 150),
-    ],
+    ], 2),
 )  # fmt: skip
 def test_arrays_agree_with_a_plain_loop(
     name: str, cluster: str, strategy: Strategy, gpus: int, batch: int, count: int, one_in: int

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 import tracelens as tl
+from tests.conftest import part
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.network.packets import MeshRules
 from tracelens.network.ports import Ports
@@ -144,11 +146,14 @@ def test_the_seed_rules_reproduce_the_production_run():
     assert result.log.endswith("No more data to transfer, exiting")
 
 
-def test_prediction_stands_beside_the_measured_exchanges_of_a_trace(repository):
+@pytest.mark.parametrize("ranks", part([2, 8], 2))
+def test_prediction_stands_beside_the_measured_exchanges_of_a_trace(repository, tmp_path, ranks):
+    for rank in range(ranks):
+        shutil.copy(repository / "example_traces" / "moe_ep8" / f"rank{rank}.json.gz", tmp_path)
     result = route_ports(PortScenario(routing=routing(ranks=8, tokens=8192), ports=PORTS, hidden=4096))
-    frame = compared(result, repository / "example_traces" / "moe_ep8").frames["comparison"]
+    frame = compared(result, tmp_path).frames["comparison"]
     assert set(frame.phase) == {"dispatch", "combine"}
-    assert frame.trace.nunique() == 8
+    assert frame.trace.nunique() == ranks
     assert np.isfinite(frame.measured_over_predicted).all()
     assert set(frame.phase[frame.op == "DeepEPDispatchBackward"]) == {"combine"}
 
