@@ -7,9 +7,13 @@ added modules win. So importing has no side effect, and an extension never leaks
 
 from __future__ import annotations
 
+import functools
 import inspect
+import os
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import field
 from importlib import import_module
 from pathlib import Path
@@ -110,6 +114,37 @@ class Registry(Mapping[str, Claim]):
         return len(self._claims)
 
 
+def announced(group: str) -> list[Any]:
+    """What installed packages announce as entry points of ``group``.
+
+    The machinery for them is imported only where some package names the group, or may: it takes as long to import as
+    forty modules of ours.
+    """
+    texts = _announcements(tuple(sys.path))
+    if texts is not None and group.encode() not in texts:
+        return []
+    from importlib.metadata import entry_points
+
+    return [entry.load() for entry in entry_points(group=group)]
+
+
+@functools.cache
+def _announcements(path: tuple[str, ...]) -> bytes | None:
+    """The texts of all entry points of the packages on ``path``; None where archives may hold some."""
+    found = []
+    for place in path:
+        if Path(place).is_file():
+            return None
+        with suppress(OSError), os.scandir(place or ".") as entries:
+            names = [entry.path for entry in entries if entry.name.endswith((".dist-info", ".egg-info", ".egg"))]
+            if any(name.endswith(".egg") for name in names):
+                return None
+            for name in names:
+                with suppress(OSError):
+                    found.append(Path(name, "entry_points.txt").read_bytes())
+    return b"".join(found)
+
+
 def origin_of(target: object, source: object) -> str:
     """``file.py:12`` of a marked object where Python knows it, else the module's name."""
     module = source if isinstance(source, ModuleType) else inspect.getmodule(target)
@@ -132,8 +167,12 @@ def _candidates(source: object) -> Iterator[object]:
     if not isinstance(source, ModuleType):
         yield source
         return
-    for value in vars(source).values():
-        if isinstance(value, ModuleType):
-            continue
-        if marks_of(value):
-            yield value
+    yield from _own_marked(source) if source.__name__.startswith("tracelens.") else _marked(source)
+
+
+def _marked(module: ModuleType) -> tuple[object, ...]:
+    return tuple(value for value in vars(module).values() if not isinstance(value, ModuleType) and marks_of(value))
+
+
+#: Modules of ours are asked for several kinds of marks, and stay as they are.
+_own_marked = functools.cache(_marked)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError, UsageError
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MEMORY_GB = 2
 #: Rows of a group of a merged file: what is held at once when it is written.
 _GROUP_ROWS = 20_480
-_WORD = re.compile(r"\w++")
+_WORD = lazy_pattern(r"\w++")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import recorded_traces
 from tracelens.device_properties import DeviceProperties
-from tracelens.hardware import HardwareSpec, contradiction, recognize
+from tracelens.hardware import HardwareSpec, contradiction, recognize, spec
 
 GIB = 1 << 30
 
@@ -244,3 +244,8 @@ def test_every_real_trace_that_records_a_device_has_its_device_file(shared_trace
             if found.device is None and each["name"] != "AMD Radeon Graphics":
                 missing[name] = found.note
     assert not missing
+
+
+def test_recognition_sees_the_match_that_the_whole_file_has() -> None:
+    for name in HardwareSpec.names():
+        assert spec._bundled_match(name) == spec._bundled_values(name).get("match"), name

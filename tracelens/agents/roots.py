@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tracelens.errors import InputError, UsageError
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.unpacking import TRACE_ENDINGS
 
 #: Entries below the roots that are looked at.
 _MOST_FILES = 10_000
 #: What no path has: addresses, backslashes (of Windows and its shares), a home folder, a zero, half a character.
-_NO_PATH = re.compile(r"^~|^//|[a-zA-Z]:[/\\]|^file:|\\|[\0\ud800-\udfff]")
+_NO_PATH = lazy_pattern(r"^~|^//|[a-zA-Z]:[/\\]|^file:|\\|[\0\ud800-\udfff]")
 _LONGEST = 1000
 _FILE_ENDINGS = (*TRACE_ENDINGS, ".toml")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import pkgutil
 import sys
 from functools import cache
@@ -11,7 +10,7 @@ from functools import cache
 from tracelens.backends.base import Backend, Estimate, EstimateTable, backend
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
-from tracelens.registry import Registry
+from tracelens.registry import Registry, announced
 
 ENTRY_POINTS = "tracelens.backends"
 
@@ -27,8 +26,7 @@ def backends() -> Registry:
 def _found(_path: tuple[str, ...]) -> Registry:
     """Looking through all installed packages takes longer than most estimates: once per ``sys.path``."""
     own = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    others = [entry.load() for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)]
-    return Registry.collect("backend", [*own, *others])
+    return Registry.collect("backend", [*own, *announced(ENTRY_POINTS)])
 
 
 def load(name: str) -> Backend:

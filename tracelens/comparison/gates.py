@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
 from tracelens.comparison.compared import ComparedRow, Comparison, GateResult
 from tracelens.errors import NothingToAnalyzeError, UsageError
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 
 #: Bounds of the change of some rows together, in ms; None where nothing is known of it.
 Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
-_GATE = re.compile(r"(?P<subject>[^<>]+)(?P<sign>[<>])(?P<limit>[^<>]+)")
-_LIMIT = re.compile(r"([+-]?\d+(?:\.\d+)?) ?(%|ms|us)?")
+_GATE = lazy_pattern(r"(?P<subject>[^<>]+)(?P<sign>[<>])(?P<limit>[^<>]+)")
+_LIMIT = lazy_pattern(r"([+-]?\d+(?:\.\d+)?) ?(%|ms|us)?")
 _FIGURES = ("percent_of_roofline", "kernel_ms", "calls")
 STEP, BUSY, IDLE, COMM, COVERAGE, MATCHED = "step", "busy", "idle", "comm", "coverage", "matched"
 #: Subjects that are shares, in percentage points.

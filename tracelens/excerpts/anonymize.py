@@ -13,17 +13,18 @@ from tracelens.analysis.reading.catalog import Catalog
 from tracelens.dtypes import DType
 from tracelens.excerpts import public_names
 from tracelens.extensions import bundled_extensions
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.kernels import classify
 from tracelens.trace.rewriting import microseconds, rewrite
 from tracelens.trace.table import Kind, kind_of_category
 from tracelens.trace.tree import MODULE_PREFIX
 
 _ENGINE = "autograd::engine::evaluate_function: "
-_NUMBER = re.compile(r"(?<!\d)(\d+)(\D*)\Z")
-_INSTANCE = re.compile(r"_(\d+)\Z")
-_FRAME = re.compile(r"(?P<file>[^()]*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
+_NUMBER = lazy_pattern(r"(?<!\d)(\d+)(\D*)\Z")
+_INSTANCE = lazy_pattern(r"_(\d+)\Z")
+_FRAME = lazy_pattern(r"(?P<file>[^()]*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
 #: Words by which phases are told apart stay.
-_PHASES = re.compile(r"backward|bwd|forward|fwd", re.IGNORECASE)
+_PHASES = lazy_pattern(r"backward|bwd|forward|fwd", re.IGNORECASE)
 #: Keys of an event that hold neither names nor arguments.
 _KEPT_KEYS = ("ph", "ts", "dur", "id", "bp", "s")
 #: Arguments that hold numbers, or texts that PyTorch chose.
@@ -51,11 +52,11 @@ _KEPT_METADATA = frozenset(
 )  # fmt: skip
 _TYPES = frozenset(("", "Scalar", "ScalarList", "TensorList", "GenericList", "Device", "Layout", "Generator", "Dict"))
 # A literal: numbers, truth values and lists of them; a word as schemas have it ("tanh", "mean").
-_LITERAL = re.compile(
+_LITERAL = lazy_pattern(
     r"[\d\s.,\[\]()eE+-]*|(?:\[?(?:True|False|None|inf|-inf|nan)[,\s\]]*)+|[a-z]{1,12}|(?:cuda|cpu)(?::\d+)?"
 )
-_PROCESS = re.compile(r"(?:python|CPU|GPU|Spans|Traces)?(?: ?\d+)?|rank \d+(?: · (?:CPU|GPU \d+))?|Spans|Traces")
-_THREAD = re.compile(r"(?:stream|thread) +\d+|rank \d+.*")
+_PROCESS = lazy_pattern(r"(?:python|CPU|GPU|Spans|Traces)?(?: ?\d+)?|rank \d+(?: · (?:CPU|GPU \d+))?|Spans|Traces")
+_THREAD = lazy_pattern(r"(?:stream|thread) +\d+|rank \d+.*")
 
 
 def anonymize(trace: Trace, path: str | PathLike[str]) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
+from tracelens.lazy.patterns import lazy_pattern
 
 #: Kinds of names -> names of them that everybody's traces have.
-OPS = re.compile(
+OPS = lazy_pattern(
     r"(?:aten|c10d|c10d_functional|_c10d_functional|prim|nccl|gloo|mpi|ucc|torch|autograd|symm_mem|quantized|_quantized"
     r"|torchao|_C|_C_cache_ops|_moe_C|vllm|sglang|aiter|fbgemm|xformers|flash_attn|flash_attn_3|flashinfer|mkldnn"
     r"|bitsandbytes|mslk|inductor|rocm|cudnn|transformer_engine|tex)::[\w.:]+(?: \(.*\))?"
@@ -19,13 +19,13 @@ OPS = re.compile(
     r"|Runtime Triggered Module Loading|Command Buffer Full|Iteration Start: PyTorch Profiler|Record Window End"
     r"|ac2g|fwdbwd|Trace|INVALID"
 )  # fmt: skip
-CALLS = re.compile(r"(?:cuda|hip|cu|hsa|nccl|rccl|roctx|nvtx|xpu|ur)[A-Z]\w*|INVALID")
+CALLS = lazy_pattern(r"(?:cuda|hip|cu|hsa|nccl|rccl|roctx|nvtx|xpu|ur)[A-Z]\w*|INVALID")
 #: What serving engines annotate their steps with: sizes and counts.
-ENGINE_STEPS = re.compile(
+ENGINE_STEPS = lazy_pattern(
     r"(?:execute|capture)_[\w()]+|(?:step|prefill|decode)\[[\w =./,\[\]()]*\]|ProfilerStep(?:\*|#\d+)|## (?:forward"
     r"|backward|optimizer|zero_grad|data_load|decoder|encoder) ##"
 )  # fmt: skip
-KERNELS = re.compile(
+KERNELS = lazy_pattern(
     r"(?:void )?(?:at|c10|cub|thrust|cudnn|cublas|cublasLt|cutlass|cute|flash|pytorch_flash|fmha\w*|vllm|sgl_\w+|aiter"
     r"|ck|ck_tile|rocprim|fbgemm_gpu|deep_ep|deep_gemm|moe|tensorrt_llm|trtllm|flashinfer|apex|transformer_engine"
     r"|cask_\w+|cutlass_\w+|\(anonymous namespace\)|at_cuda_detail)::.*"
@@ -34,7 +34,7 @@ KERNELS = re.compile(
     r"|multi_tensor_apply|elementwise|vectorized|Memcpy|Memset|__amd_rocclr_).*"
 )  # fmt: skip
 #: A Python frame of PyTorch itself, from its path on; the built-in methods of built-in types.
-FRAMES = re.compile(
+FRAMES = lazy_pattern(
     r"(?:[^/]*/){0,40}?(?P<public>torch/[\w/.-]+\.py\(\d+\): [\w.<>]+)"
     r"|(?P<builtin><built-in method \w+ of (?:Tensor|type|str|list|dict|tuple|set|int|float|bytes) object[^<>]*>"
     r"|<built-in (?:method|function) collect\b[^<>]*>)"
@@ -120,7 +120,7 @@ MODULES = frozenset(
     ]
 )
 #: What frameworks call process groups.
-GROUPS = re.compile(
+GROUPS = lazy_pattern(
     r"\d*|default_pg|undefined|(?:data|tensor|pipeline|expert|context|model|sequence|embedding|position|parallel|group|pg"
     r"|dp|tp|pp|ep|cp|sp|etp|edp|fsdp|ddp|hsdp|mesh|world|replicate|shard|with|and|intra|inter|node|partial|amax|_)+"
 )

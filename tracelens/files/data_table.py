@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracelens.errors import InputError
 from tracelens.files.safe_text import csv_cell
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ FIRST_ROW = 2
 #: Longer is no name of anything; the rest is not compared with thousands of names, nor repeated in sentences.
 LONGEST_NAME = 200
 _SHOWN = 40
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?", re.ASCII)
+_NUMBER = lazy_pattern(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?", re.ASCII)
 #: What the readers of CSV and Parquet raise on bytes that are neither.
 _UNREADABLE = (
     ArithmeticError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError, RecursionError, TypeError,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,13 +14,14 @@ from typing import TextIO, TypeVar
 
 from tracelens.errors import OutputError
 from tracelens.files.safe_text import escaped, terminal_text
+from tracelens.lazy.patterns import lazy_pattern
 
 T = TypeVar("T")
 _BAR = 30
 #: The process that runs a command: what is imported as a library, or works for a command, shows no progress.
 _command_pid = -1
 #: The colors and weights that the verdict uses, and nothing else of what begins with an escape.
-_STYLE = re.compile("(\x1b\\[[0-9;]{0,8}m)")
+_STYLE = lazy_pattern("(\x1b\\[[0-9;]{0,8}m)")
 
 
 def say(text: object = "", *, beside: bool = False, styled: bool = False) -> None:

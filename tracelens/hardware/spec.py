@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from pathlib import Path
@@ -112,7 +113,7 @@ class HardwareSpec:
         """Devices of this package whose ``[match]`` has this compute capability, or none; with None all that have a
         ``[match]``.
         """
-        matches = {name: _bundled_values(name).get("match") for name in cls.names()}
+        matches = {name: _bundled_match(name) for name in cls.names()}
         return tuple(
             _bundled(name)
             for name, match in matches.items()
@@ -258,6 +259,14 @@ def _names() -> tuple[str, ...]:
 @functools.cache
 def _bundled_values(name: str) -> dict[str, Any]:
     return parsed(FOLDER / f"{name}.toml")
+
+
+@functools.cache
+def _bundled_match(name: str) -> dict[str, Any] | None:
+    """The file's ``[match]``, without the figures: every recognition looks at it in all files."""
+    text = (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+    section = text.partition("\n[match]\n")[2].partition("\n[")[0]
+    return tomllib.loads(section) if section else None
 
 
 @functools.cache

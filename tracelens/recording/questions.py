@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import field
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 
 
@@ -68,7 +68,7 @@ QUESTIONS = (
     ),
 )  # fmt: skip
 
-_WORD = re.compile(r"[a-z]+")
+_WORD = lazy_pattern(r"[a-z]+")
 
 
 def question_of(text: str) -> Question | None:

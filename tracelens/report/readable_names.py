@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
+from tracelens.lazy.patterns import lazy_pattern
 
 #: Letters of a short name; a longer one keeps its beginning and its end, which tell such names apart.
 MAX_LETTERS = 72
 #: Levels of template arguments that stay; what is deeper becomes an ellipsis.
 _TEMPLATE_LEVELS = 2
-_SCOPE = re.compile(r"\b[A-Za-z_]\w*+::")
-_LAMBDA = re.compile(r"(?:::)?\{lambda[^{}]*+\}")
-_TENSILE = re.compile(r"_MT\d++x\d++x\d++")
+_SCOPE = lazy_pattern(r"\b[A-Za-z_]\w*+::")
+_LAMBDA = lazy_pattern(r"(?:::)?\{lambda[^{}]*+\}")
+_TENSILE = lazy_pattern(r"_MT\d++x\d++x\d++")
 
 
 #: How keys of columns end, the longest ending first, and the unit that a reader knows it as.

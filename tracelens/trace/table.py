@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.device_properties import DeviceProperties
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.signatures import SignatureStore
@@ -416,4 +417,4 @@ class TraceTable:
 
 # Ten times the largest jobs: what is above was damaged, and all ranks up to it would not fit in memory.
 _MOST_RANKS = 1_000_000
-_RANK_IN_NAME = re.compile(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)
+_RANK_IN_NAME = lazy_pattern(r"(?<![a-z])rank[\[_\-]?(\d+)", re.IGNORECASE)

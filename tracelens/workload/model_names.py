@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 
 from tracelens.files.toml_figures import normalized
+from tracelens.lazy.patterns import lazy_pattern
 
 #: Words of tuning, precision, data, makers and releases, which change no shape.
-_FILLER = re.compile(
+_FILLER = lazy_pattern(
     r"instruct|it|base|chat|hf|pt|sft|lora|qlora|peft|dpo|thinking|preview|model|meta|nvidia|amd|pretrain(ing|ed)?"
     r"|fine-?tun(e|ing|ed)|dropless|tokendrop|dynamic|static|block|kv|quantized|ocp"
     r"|(nv|mx)?fp(4|8|16)|bf16|int[48]|awq|gptq|w\d{1,2}a\d{1,2}|per-?tensor|v[01](\.\d{1,2})?|2[456](0[1-9]|1[0-2])|0[1-9]\d\d|\d{1,4}k"
 )
-_SIZE = re.compile(r"a?(\d{1,5}(?:\.\d{1,4})?)([bt])")
-_LAYERS = re.compile(r"[\s,_(-](\d{1,4})[\s_-]?(layers?|l)\)?$", re.IGNORECASE)
+_SIZE = lazy_pattern(r"a?(\d{1,5}(?:\.\d{1,4})?)([bt])")
+_LAYERS = lazy_pattern(r"[\s,_(-](\d{1,4})[\s_-]?(layers?|l)\)?$", re.IGNORECASE)
 
 
 def spelling_key(name: str) -> str:

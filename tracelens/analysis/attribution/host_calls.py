@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Covered
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -15,7 +16,7 @@ from tracelens.trace.tree import OpTree
 Bools = npt.NDArray[np.bool_]
 
 # Calls that by their documentation return when work on the device is done: CUDA and HIP runtime and driver, Level Zero.
-_BLOCKING = re.compile(
+_BLOCKING = lazy_pattern(
     r"Synchronize(?:_v\d+|_ptsz)?$|^(?:cuda|hip|cu)Memcpy(?:2D|3D|Peer|DtoH|HtoD|DtoD|DtoA|AtoD|ToSymbol|FromSymbol"
     r"|WithStream)?(?:_v\d+|_ptds)?$|^urQueueFinish$"
 )

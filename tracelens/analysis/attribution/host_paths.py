@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import RowColumn
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
 
 Bools = npt.NDArray[np.bool_]
 
 # "<built-in method copy_ of Tensor object at 0x7f22b7f651d0>": another text for every tensor.
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
+_ADDRESS = lazy_pattern(r" at 0x[0-9a-f]+(?=>)")
 # "nn.Module: Linear_3" is the fourth Linear of the process.
-_INSTANCE = re.compile(r"_\d+$")
+_INSTANCE = lazy_pattern(r"_\d+$")
 
 
 def frame_text(name: str) -> str:

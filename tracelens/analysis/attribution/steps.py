@@ -22,6 +22,7 @@ from tracelens.analysis.attribution.step_periods import (
 )
 from tracelens.analysis.intervals import Ints, Spans, union_by_group, union_ns
 from tracelens.errors import UsageError
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # The last number of a name; in one pass, however many digits a damaged name has.
-_NUMBER = re.compile(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")
+_NUMBER = lazy_pattern(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")
 _STEM_END = "# :_-"
 #: What the row of work says that was in the queue as recording began.
 BEFORE = "before the first step"

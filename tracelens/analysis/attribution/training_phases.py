@@ -11,6 +11,7 @@ import numpy as np
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_paths import Bools, Scopes
 from tracelens.analysis.intervals import Ints, union_by_group
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import Kind, TraceTable
@@ -30,13 +31,13 @@ FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER, UNLINKED = (
 PHASES = (FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER, UNLINKED)
 
 # Checkpointing runs the forward again in recompute_fn of torch/utils/checkpoint.py; with use_reentrant in backward.
-_RECOMPUTE_FRAME = re.compile(r"torch/utils/checkpoint\.py\(\d+\): recompute_fn$")
+_RECOMPUTE_FRAME = lazy_pattern(r"torch/utils/checkpoint\.py\(\d+\): recompute_fn$")
 _CHECKPOINT_BACKWARD = "CheckpointFunctionBackward"
-_OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+_OPTIMIZER_STEP = lazy_pattern(r"^Optimizer\.step#")
 
 # "aten::native_layer_norm_backward", "AddmmBackward0", "## backward ##", "_flash_attn_bwd"; not "forward_backward".
-_BACKWARD = re.compile(r"backward|bwd", re.IGNORECASE)
-_FORWARD = re.compile(r"forward|fwd", re.IGNORECASE)
+_BACKWARD = lazy_pattern(r"backward|bwd", re.IGNORECASE)
+_FORWARD = lazy_pattern(r"forward|fwd", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

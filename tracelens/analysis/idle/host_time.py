@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.attribution.host_calls import HostCalls, named
 from tracelens.analysis.intervals import Covered, Ints
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import HOST_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
@@ -40,23 +41,25 @@ _LONG_ALLOCATION_NS = 100_000_000
 #: Calls of a name from which their median says what is usual.
 _ENOUGH_CALLS = 5
 
-_LOADS = re.compile(
+_LOADS = lazy_pattern(
     r"^(?:cu|hip)Module(?:Load|Get)|^(?:cu|cuda)Library(?:Load|Get)|FatBinary|^cuLink"
     r"|^(?:cuInit|hipInit|(?:cu|hip)CtxCreate|(?:cu|hip)DevicePrimaryCtxRetain)"
 )
 # What is launched between these two goes into a graph, not to the device; then the graph is made ready to run.
-_BEGINS_CAPTURE = re.compile(r"StreamBeginCapture")
-_ENDS_CAPTURE = re.compile(r"StreamEndCapture")
-_INSTANTIATES = re.compile(r"^(?:cuda|hip|cu)GraphInstantiate")
-_GRAPH_LAUNCH = re.compile(r"Graph(?:Launch|Exec)")
-# Calls that load a kernel when it is first asked for (CUDA lazy loading, HIP's code objects), and quick else.
-_LOADS_AT_FIRST = re.compile(r"Launch(?!HostFunc)|Func(?:Get|Set)|Occupancy|Memset|FuncBySymbol|(?:Event|Stream)Create")
-_ALLOCATES = re.compile(
+_BEGINS_CAPTURE = lazy_pattern(r"StreamBeginCapture")
+_ENDS_CAPTURE = lazy_pattern(r"StreamEndCapture")
+_INSTANTIATES = lazy_pattern(r"^(?:cuda|hip|cu)GraphInstantiate")
+_GRAPH_LAUNCH = lazy_pattern(r"Graph(?:Launch|Exec)")
+# Calls that load a kernel when first asked for (CUDA lazy loading, HIP's code objects), and quick else.
+_LOADS_AT_FIRST = lazy_pattern(
+    r"Launch(?!HostFunc)|Func(?:Get|Set)|Occupancy|Memset|FuncBySymbol|(?:Event|Stream)Create"
+)
+_ALLOCATES = lazy_pattern(
     r"^(?:cuda|hip)(?:Ext)?(?:Malloc|Free|HostAlloc|HostMalloc|HostFree|Host(?:Unr|R)egister)"
     r"|^cuMem(?:Alloc|Free|HostAlloc|HostRegister|Create|Map|Unmap|SetAccess|Address|Release)|^hipMem(?:Create|Map|Unmap)"
 )
-_COPIES = re.compile(r"^(?:cuda|hip|cu)Memcpy")
-_CONTEXT = re.compile(r"^(?:cuda|hip)(?:Malloc|Free)$")
+_COPIES = lazy_pattern(r"^(?:cuda|hip|cu)Memcpy")
+_CONTEXT = lazy_pattern(r"^(?:cuda|hip)(?:Malloc|Free)$")
 # What CUPTI records of its own and of the driver's work (CUpti_ActivityOverheadKind).
 _OVERHEAD_OF = {
     FIRST_LOAD: re.compile(r"Module Loading|Function Loading"),
@@ -64,9 +67,9 @@ _OVERHEAD_OF = {
     PROFILER: re.compile(r"Buffer|Instrumentation|Resource"),
 }
 # "Python GC": PyTorch's own record; the frames of gc.collect().
-_GARBAGE = re.compile(r"^Python GC|^gc\.collect|^<built-in (?:function|method) collect\b")
+_GARBAGE = lazy_pattern(r"^Python GC|^gc\.collect|^<built-in (?:function|method) collect\b")
 # Annotations of Dynamo and Inductor (dynamo_timed) and their Python frames; not what compiled code does when it runs.
-_COMPILES = re.compile(
+_COMPILES = lazy_pattern(
     r"(?:_compile\.)?compile_inner|entire_frame_compile|backend_compile|call_user_compiler|compile_fx(?:_inner|\.<locals>)"
     r"|inductor_compile|GraphLowering\.|CachingAutotuner\.(?:benchmark|precompile)|async_compile\.|pad_mm_benchmark"
     r"|^(?:torch\.compile|dynamo|inductor|triton)[ _.:]*(?:compil|autotun)"
@@ -76,16 +79,16 @@ _COMPILES = re.compile(
 )
 # torch/utils/data/dataloader.py: "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"; what people call a
 # range of their own; and of Python frames the loader's functions, not any file that has its name.
-_LOADS_DATA = re.compile(r"data[ _]?(?:load|pipe)|(?:^|\.)__next__$", re.IGNORECASE)
-_LOADS_DATA_FRAME = re.compile(
+_LOADS_DATA = lazy_pattern(r"data[ _]?(?:load|pipe)|(?:^|\.)__next__$", re.IGNORECASE)
+_LOADS_DATA_FRAME = lazy_pattern(
     r"torch/utils/data/[^:]*: (?:__next__|_next_data|fetch)$|: \w*data_?load\w*$", re.IGNORECASE
 )
 # Collectives that the host itself carries out or waits for; those of NCCL only launch.
-_COMMUNICATES = re.compile(
+_COMMUNICATES = lazy_pattern(
     r"^(?:gloo|mpi|ucc):|^(?:_?c10d(?:_functional)?::(?:\w*barrier\w*|wait_tensor|monitored_barrier_|recv_any\w*))"
 )
 # An op that copies a value to the host; what it does before and after belongs to that.
-_READS_BACK = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero)$")
+_READS_BACK = lazy_pattern(r"^aten::(?:item|_local_scalar_dense|is_nonzero)$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

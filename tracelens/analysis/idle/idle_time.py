@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ from tracelens.analysis.attribution.host_calls import HostCalls, named
 from tracelens.analysis.idle.host_time import HOST_CAUSES, HostTime
 from tracelens.analysis.idle.launch_queue import NEVER, Queue
 from tracelens.analysis.intervals import Ints, Spans, idle_within, intersections
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -38,7 +38,7 @@ MAX_GAPS = 100
 # A launch on an idle device starts within some 5 to 20 us, with the profiler on and for a graph's first kernel a few
 # times that; what takes longer waited for something.
 _LONGEST_LATENCY_NS = 100_000
-_WITHIN_A_DEVICE = re.compile(r"DtoD|Device -> Device|D2D")
+_WITHIN_A_DEVICE = lazy_pattern(r"DtoD|Device -> Device|D2D")
 # Gaps whose causes are looked for at a time: the columns made on the way stay small.
 _BLOCK = 1 << 14
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +9,7 @@ from tracelens.analysis.attribution.activity import Bools, DeviceActivity, strea
 from tracelens.analysis.attribution.host_calls import HostCalls, named
 from tracelens.analysis.factorize import distinct_rows, numbered
 from tracelens.analysis.intervals import Ints
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -18,9 +17,9 @@ from tracelens.trace.tree import OpTree
 #: Of an event whose launch is not known, and not bounded either.
 NEVER = np.iinfo(np.int64).max
 
-_WAITS_FOR_EVENT = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
+_WAITS_FOR_EVENT = lazy_pattern(r"^(?:cuda|hip|cu)StreamWaitEvent")
 # A word of memory that another device or rank writes: symmetric memory, signals between ranks.
-_WAITS_FOR_VALUE = re.compile(r"^(?:cuda|hip|cu)Stream(?:WaitValue|BatchMemOp)")
+_WAITS_FOR_VALUE = lazy_pattern(r"^(?:cuda|hip|cu)Stream(?:WaitValue|BatchMemOp)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

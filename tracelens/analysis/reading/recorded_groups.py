@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from tracelens.analysis.reading.enclosing_calls import calls_above, enclosing_attributes
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import Kind, ProcessGroup, TraceTable
 from tracelens.trace.tree import OpTree
 
 # How training frameworks describe the group in which experts exchange tokens.
-_EXPERT_GROUP = re.compile(r"(?:expert(?:_model)?_parallel|ep)(?:_group)?", re.IGNORECASE)
+_EXPERT_GROUP = lazy_pattern(r"(?:expert(?:_model)?_parallel|ep)(?:_group)?", re.IGNORECASE)
 # The first number among the template arguments, after at most one type or flag
 _INTRANODE, _INTERNODE = (
     re.compile(rf"\bdeep_ep::{where}::\w+<(?:[^<>,\d][^<>,]*, ?)?(\d+)\b") for where in ("intranode", "internode")

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from tracelens.analysis.verdict.summary import Finding, Said
+from tracelens.lazy.patterns import lazy_pattern
 
-_NUMBER = re.compile(r"(?<![\w.])(?P<digits>\d[\d,]*(?:\.\d+)?)(?P<unit> (?:%|µs|ms|s|kB|MB|GB/s|GB)(?!\w))?")
+_NUMBER = lazy_pattern(r"(?<![\w.])(?P<digits>\d[\d,]*(?:\.\d+)?)(?P<unit> (?:%|µs|ms|s|kB|MB|GB/s|GB)(?!\w))?")
 #: What a printed unit is of the unit that a figure is kept in.
 _FACTORS = {
     "%": ("share", 100.0),
@@ -20,9 +21,9 @@ _FACTORS = {
     "GB/s": ("GB/s", 1.0),
 }
 #: Numbers that are part of a name or a rule, not of the trace.
-_WORDING = re.compile(r"16 bytes|10-bit")
+_WORDING = lazy_pattern(r"16 bytes|10-bit")
 #: An op and the shapes of its arguments, as the trace has them.
-_QUOTED = re.compile(r"^.*, (?=[\d,]+ calls?: )")
+_QUOTED = lazy_pattern(r"^.*, (?=[\d,]+ calls?: )")
 
 
 def unexplained_numbers(finding: Finding) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,13 +19,14 @@ from tracelens.analysis.verdict.summary import (
 )
 from tracelens.analysis.work.impossible_work import MOST_OF_ROOFLINE
 from tracelens.analysis.work.limits import TOLERANCE_US
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.generated.fused import FusedKernel
 from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
 
 #: Kernels of algorithms that need fewer multiplications than the convolution's definition.
-_FEWER_FLOPS = re.compile(r"(?i)winograd|fft")
+_FEWER_FLOPS = lazy_pattern(r"(?i)winograd|fft")
 
 
 def notices(analysis: Analysis) -> Iterator[Notice]:
@@ -147,7 +147,7 @@ def _above_peak(rows: pd.DataFrame) -> Iterator[Notice]:
     at_peak_us = rows["percent_of_peak"] / 100 * rows["kernel_us_mean"]
     beyond = at_peak_us - rows["kernel_us_mean"] > TOLERANCE_US * rows["kernels_per_call"]
     rows = rows[beyond & rows["served_from"].isna()]
-    fewer = rows["kernel_details"].astype(str).str.contains(_FEWER_FLOPS)
+    fewer = rows["kernel_details"].astype(str).str.contains(_FEWER_FLOPS.pattern)
     reasons = (
         (rows[fewer], "Winograd and FFT kernels use fewer FLOPs than the convolution's definition, which is counted"),
         (rows[~fewer], "the recorded times, the perf model or the device file is wrong"),

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tracelens.analysis.options import StepWork
 from tracelens.analysis.verdict.summary import Notice, StepUtilization, Utilization
 from tracelens.errors import SignatureError
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from tracelens.workload import ModelConfig
 
 Floats = npt.NDArray[np.float64]
-_BACKWARD = re.compile(r"backward", re.IGNORECASE)
+_BACKWARD = lazy_pattern(r"backward", re.IGNORECASE)
 # How Megatron-Core and torchtitan describe groups whose ranks share the work on one batch of tokens.
-_SHARED_WORK = re.compile(
+_SHARED_WORK = lazy_pattern(
     r"(?:tensor(?:_and_context)?(?:_model)?_parallel|pipeline(?:_model)?_parallel|context_parallel|mesh_(?:tp|pp|cp)|tp|pp|cp)"
     r"(?:_group)?",
     re.IGNORECASE,

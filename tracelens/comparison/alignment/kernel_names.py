@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from tracelens.lazy.patterns import lazy_pattern
+
 #: The functor of PyTorch's elementwise and reduction kernels is what tells them apart.
-_FUNCTOR = re.compile(r"[Ff]unctor|_kernel_cuda|Op")
-_WORD = re.compile(r"\w+")
+_FUNCTOR = lazy_pattern(r"[Ff]unctor|_kernel_cuda|Op")
+_WORD = lazy_pattern(r"\w+")
 #: Characters of a name in a sentence.
 _WIDTH = 48
-_NUMBERED = re.compile(r"_\d+(?:_kd)?$|(?:_\d+)?\.kd$")
+_NUMBERED = lazy_pattern(r"_\d+(?:_kd)?$|(?:_\d+)?\.kd$")
 
 
 @lru_cache(maxsize=1 << 14)

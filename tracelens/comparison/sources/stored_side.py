@@ -15,12 +15,13 @@ from tracelens.comparison.sides import Call, Rates, Recorded, Side
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.safe_text import json_safe
+from tracelens.lazy.patterns import lazy_pattern
 
 SCHEMA = "tracelens.baseline/1"
 #: What stands before the name of a baseline where a side is asked for.
 PREFIX = "baseline:"
 _ENDING = ".json.gz"
-_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+_NAME = lazy_pattern(r"\w[\w.-]{0,99}", re.ASCII)
 
 
 def baseline_path(name: str, folder: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import pkgutil
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.network.topology import Topology, Values
-from tracelens.registry import Registry
+from tracelens.registry import Registry, announced
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 ENTRY_POINTS = "tracelens.algorithms"
@@ -23,8 +22,7 @@ ENTRY_POINTS = "tracelens.algorithms"
 def algorithms() -> Registry:
     """Every algorithm by ``"word/name"`` (``"all_reduce/tree"``), of this package and of installed ones."""
     own = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    others = [entry.load() for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)]
-    return Registry.collect("algorithm", [*own, *others])
+    return Registry.collect("algorithm", [*own, *announced(ENTRY_POINTS)])
 
 
 def of_library(name: str) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ leave sizes out that are constant.
 from __future__ import annotations
 
 import math
-import re
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import distinct_elements, total_bytes
 from tracelens.perf_models.generated.fused_names import MAKES, MOVES, PRODUCTS, SCATTERS, UNARY
@@ -22,8 +22,8 @@ from tracelens.signature import OpSignature, Shape
 
 #: The tile sizes that a kernel was compiled with, one per dim of its iteration space but for persistent reductions'.
 TILES = "kernel_kwargs"
-_PARALLEL_TILE = re.compile(r"\b[XYZ]BLOCK=")
-_REDUCED_TILE = re.compile(r"\bR(?:\d_)?BLOCK=")
+_PARALLEL_TILE = lazy_pattern(r"\b[XYZ]BLOCK=")
+_REDUCED_TILE = lazy_pattern(r"\bR(?:\d_)?BLOCK=")
 _MOST_DIMS = 3
 
 

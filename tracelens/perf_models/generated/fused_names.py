@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from tracelens.lazy.patterns import lazy_pattern
 
 # Operations per element of the iteration space, by ATen op name. Moving data is 0. A transcendental function counts as
 # the handful of operations its polynomial takes; the convention is the one of existing reports of this kind.
@@ -96,7 +96,7 @@ _SCATTERED = (
 SCATTERS = frozenset(_SCATTERED.split())
 #: Products, which leave a flat result that a fused kernel reads as a view of more dims.
 PRODUCTS = frozenset({"mm", "addmm", "_scaled_mm", "_int_mm"})
-_PREFIX = re.compile(r"^triton_(?:poi|red|per|spl)_fused_(?P<ops>.*?)(?:_\d+)?$")
+_PREFIX = lazy_pattern(r"^triton_(?:poi|red|per|spl)_fused_(?P<ops>.*?)(?:_\d+)?$")
 
 
 def fused_ops(name: str) -> tuple[str, ...] | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from math import ceil, prod
 from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel, scalar_type, total_bytes, traced_as, traced_name
 from tracelens.perf_models.memory_bound.elementwise import Operand, broadcast, operand
@@ -169,7 +169,7 @@ def _index_add(op: OpSignature) -> Movement:
 
 
 # One block column per row that is picked: at::native::vectorized_gather_kernel_launch, PyTorch 2.7 and later.
-_ROW_GATHER = re.compile(r"vectorized_gather_kernel<(\d+), (\w+)>")
+_ROW_GATHER = lazy_pattern(r"vectorized_gather_kernel<(\d+), (\w+)>")
 _GATHER_THREADS = 256
 
 
@@ -234,7 +234,7 @@ _CONCATENATIONS = (
 )  # fmt: skip
 # Backward nodes that put the gradients they are given together again: one tensor of as many elements. The last one is
 # TorchRec's (torchrec/distributed/comm_ops.py).
-_REASSEMBLING = re.compile(
+_REASSEMBLING = lazy_pattern(
     r"^(?:(?:Unsafe)?(?:SplitWithSizes|Split|Chunk|TensorSplit|Unbind)Backward\d*|All2All_Pooled_WaitBackward)$"
 )
 

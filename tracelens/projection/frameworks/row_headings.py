@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Mapping
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.projection.frameworks.row_words import is_unsaid
 
 #: Name -> headings beside it, without case, blanks and signs.
@@ -63,10 +64,10 @@ _NUMBERS = frozenset(
 )
 _NONE = frozenset({"-", "--", "none", "n/a", "na", "no", "off"})
 #: Units that headings state, and cells beside numbers.
-_UNITS = re.compile(r"\((?:s|sec|seconds|tokens?|t|per gpu)\)")
-_NUMBER = re.compile(r"([0-9][0-9,_]*(?:\.[0-9]+)?) ?(k|m)?\b", re.IGNORECASE)
-_COUNTED = re.compile(r"([0-9]{1,9}) ?[x×*] ?(?=[a-z])", re.IGNORECASE)
-_DEGREE = re.compile(r"\b(tp|pp|vpp?|cp|ep|etp|dp|fsdp) ?[=:_-]? ?([0-9]+)", re.IGNORECASE)
+_UNITS = lazy_pattern(r"\((?:s|sec|seconds|tokens?|t|per gpu)\)")
+_NUMBER = lazy_pattern(r"([0-9][0-9,_]*(?:\.[0-9]+)?) ?(k|m)?\b", re.IGNORECASE)
+_COUNTED = lazy_pattern(r"([0-9]{1,9}) ?[x×*] ?(?=[a-z])", re.IGNORECASE)
+_DEGREE = lazy_pattern(r"\b(tp|pp|vpp?|cp|ep|etp|dp|fsdp) ?[=:_-]? ?([0-9]+)", re.IGNORECASE)
 _SCALE = {"": 1, "k": 1024, "m": 1024**2}
 
 

@@ -7,6 +7,7 @@ import re
 from tracelens.dtypes import TRAINED, Precision
 from tracelens.errors import UsageError
 from tracelens.files.toml_figures import normalized
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.projection.schedules import schedules
 from tracelens.training_options import MODULES, Graphs, Recompute
@@ -27,7 +28,7 @@ _POLICIES = {
     "save out proj": ("core_attn", "layernorm", "mlp"),
 }
 #: What a table writes where the answer is elsewhere.
-_UNSAID = re.compile(
+_UNSAID = lazy_pattern(
     r"(see|cf|in|per)\b.*|unknown|unstated|not (stated|given|known|published)|\?+|tbd|default|nan|null"
 )
 _NOTHING = frozenset({
@@ -35,15 +36,15 @@ _NOTHING = frozenset({
     "no recompute", "no recomputation", "not used", "no activation checkpointing",
 })  # fmt: skip
 #: Megatron-LM's modules, the longer names before those that they begin with.
-_MODULES = re.compile(rf"\b({'|'.join(sorted(MODULES, key=len, reverse=True)).replace('_', ' ')})\b")
+_MODULES = lazy_pattern(rf"\b({'|'.join(sorted(MODULES, key=len, reverse=True)).replace('_', ' ')})\b")
 #: Words for recomputing every layer.
-_WHOLE = re.compile(
+_WHOLE = lazy_pattern(
     r"(full|yes|true|on|1|enabled|all|every|block|uniform|ac|activation (checkpointing|recomputation)"
     r"|gradient checkpointing|checkpointing)\b"
 )
 _OFF = frozenset({"0", "false", "no", "off", "none", "disabled", "without"})
-_GRAPHS = re.compile(r"\b(?:(\w{1,16})[ _-])?cuda[ _-]?graphs?(?: ?[=:] ?(\w{1,16}))?")
-_TP_OVERLAP = re.compile(r"\btp[ _-](?:comm[ _-])?overlap ?[=:] ?(\w{1,16})")
+_GRAPHS = lazy_pattern(r"\b(?:(\w{1,16})[ _-])?cuda[ _-]?graphs?(?: ?[=:] ?(\w{1,16}))?")
+_TP_OVERLAP = lazy_pattern(r"\btp[ _-](?:comm[ _-])?overlap ?[=:] ?(\w{1,16})")
 _SCHEDULES = {
     "1f1b": "1f1b", "interleaved": "interleaved", "1f1binterleaved": "interleaved", "interleaved1f1b": "interleaved",
     "vpp": "interleaved", "gpipe": "gpipe", "zbvformatted": "zb-v",

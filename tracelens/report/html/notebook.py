@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tracelens.analysis.verdict.summary import Summary
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.report.assembly import Sheet
 from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.charts.page_charts import color_classes
@@ -13,7 +14,7 @@ from tracelens.report.html import page_sections as sections
 from tracelens.report.html.frame import asset
 
 #: What the page's style sheet says of the whole document; in a notebook it holds for our part alone.
-_WHOLE_DOCUMENT = re.compile(r"^(\s*)(?::root(?::not\(\[data-print\]\))?|body)(?= \{)", re.MULTILINE)
+_WHOLE_DOCUMENT = lazy_pattern(r"^(\s*)(?::root(?::not\(\[data-print\]\))?|body)(?= \{)", re.MULTILINE)
 
 
 def notebook_html(summary: Summary, sheets: Sequence[Sheet]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tracelens.files.safe_text import terminal_text
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.report.cells import Value, plain_value, plain_values
 from tracelens.report.charts.markup import Markup, joined, tag
@@ -117,7 +117,7 @@ def shown_text(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 30]}… ({len(text):,} characters)"
 
 
-_QUOTED = re.compile(r"`([^`]+)`")
+_QUOTED = lazy_pattern(r"`([^`]+)`")
 
 
 def prose(text: str) -> Markup:

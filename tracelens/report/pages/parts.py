@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.report.cells import plain_values
 from tracelens.report.charts.markup import Content, Markup, joined, tag
 from tracelens.report.html.frame import Section
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Rows of a table; the files of the answer have them all.
 MAX_ROWS = 200
-_FIGURE = re.compile(r"[-+−]?[\d.,]*")
+_FIGURE = lazy_pattern(r"[-+−]?[\d.,]*")
 
 
 def head(title: str, facts: Iterable[str], tiles: Iterable[tuple[str, str, str]], notes: Iterable[str] = ()) -> Section:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tracelens.lazy.patterns import lazy_pattern
+
 _CATEGORIES = (("HIP", "hip_runtime"), ("HSA", "hsa_runtime"), ("RCCL", "rccl_runtime"))
-_DIRECTION = re.compile(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)", re.IGNORECASE)
+_DIRECTION = lazy_pattern(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)", re.IGNORECASE)
 
 
 def call_category(domain: str) -> str:

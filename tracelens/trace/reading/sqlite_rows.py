@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
 from tracelens.trace.reading.source import Source
+
+if TYPE_CHECKING:
+    import sqlite3
 
 MAGIC = b"SQLite format 3\x00"
 Ints = npt.NDArray[np.int64]
@@ -27,7 +29,6 @@ _TEXT_ROWS = 16
 _LONGEST_INTEGER = 20
 # A row takes at least its length, its number, a header and a value.
 _LEAST_ROW_BYTES = 4
-_ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_FUNCTION})
 
 
 class Database:
@@ -111,6 +112,8 @@ class Database:
 @contextmanager
 def opened(source: Source) -> Iterator[Database]:
     """The database of a file; InputError where SQLite finds it damaged."""
+    import sqlite3
+
     path = source.file()
     try:
         with closing(_connection(path)) as connection:
@@ -131,10 +134,13 @@ def holds(source: Source, *tables: str) -> bool:
 
 
 def _connection(path: Path) -> sqlite3.Connection:
+    import sqlite3
+
+    allowed = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_FUNCTION)
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
     connection.text_factory = lambda text: text.decode("utf-8", "replace")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT_BYTES)
     for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0", "temp_store=MEMORY"):
         connection.execute(f"PRAGMA {pragma}")
-    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY)
+    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY)
     return connection

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from tracelens.analysis.work.limits import launch_floor_us
 from tracelens.dtypes import DType, Precision
 from tracelens.errors import UsageError
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.base import resolved
 from tracelens.perf_models.compute_type import precisions
 from tracelens.perf_models.matrix.gemm import GEMM
@@ -61,7 +61,7 @@ def _is_wider(model: GEMM, dtype: DType) -> bool:
 
 
 #: Inductor's templates of products, which stand for no other category than its.
-_TEMPLATE = re.compile(r"^triton_tem_fused\w*?_(?:addmm|baddbmm|bmm|mm)(?:_|$)")
+_TEMPLATE = lazy_pattern(r"^triton_tem_fused\w*?_(?:addmm|baddbmm|bmm|mm)(?:_|$)")
 
 
 def _products_of_unknown_size(plan: Plan) -> Bools:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,12 +12,13 @@ from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import percent
 from tracelens.analysis.verdict.summary import Said
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.matrix.gemm import GEMM
 
 #: Tiles of hipBLASLt (MT128x128x64) and of cutlass, cuBLAS and nvjet (tilesize128x64x32, _128x64_, _128x64x32_).
-_TILE = re.compile(r"(?:MT|tilesize|_)(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?=_)")
+_TILE = lazy_pattern(r"(?:MT|tilesize|_)(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?=_)")
 #: Kernels that also split the sum, or hand out work in other pieces than tiles.
-_SPLITS = re.compile(r"(?i)split_?k|stream_?k|_SK\d|GSU(?:[2-9]|\d\d)|MultipleBuffer")
+_SPLITS = lazy_pattern(r"(?i)split_?k|stream_?k|_SK\d|GSU(?:[2-9]|\d\d)|MultipleBuffer")
 #: Share of the device that must be idle, on average over the waves.
 _MUCH_IDLE = 0.15
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,12 +14,13 @@ from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import duration, percent
 from tracelens.analysis.idle.host_time import HOST_WORK
 from tracelens.analysis.verdict.summary import Said
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import Kind
 from tracelens.units import NS_PER_US
 
 #: Share of the wait that a function must have lasted for to be named.
 _MOST_OF_IT = 0.6
-_PLAIN = re.compile(r"[A-Za-z_]\w*")
+_PLAIN = lazy_pattern(r"[A-Za-z_]\w*")
 
 
 @finding(

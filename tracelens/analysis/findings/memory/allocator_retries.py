@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,11 +15,12 @@ from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import counted
 from tracelens.analysis.idle.host_time import ALLOCATOR
 from tracelens.analysis.verdict.summary import Said
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import Kind
 
 # What c10/cuda/CUDACachingAllocator.cpp calls, with and without expandable segments.
-_FREES = re.compile(r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Free|Unmap|Release)(?:_v2)?$")
-_ALLOCATES = re.compile(r"^(?:cuda|hip)(?:Ext)?Malloc(?:WithFlags)?$|^(?:cu|hip)Mem(?:Alloc|Create|Map)(?:_v2)?$")
+_FREES = lazy_pattern(r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Free|Unmap|Release)(?:_v2)?$")
+_ALLOCATES = lazy_pattern(r"^(?:cuda|hip)(?:Ext)?Malloc(?:WithFlags)?$|^(?:cu|hip)Mem(?:Alloc|Create|Map)(?:_v2)?$")
 #: Longest time between giving back and asking again: the thread does nothing else in between.
 _AT_ONCE_NS = 1_000_000
 

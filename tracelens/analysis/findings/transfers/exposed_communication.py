@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,11 +12,12 @@ from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import duration, percent
 from tracelens.analysis.sheets.ops import coll_analysis
 from tracelens.analysis.verdict.summary import Evidence, Said
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.units import NS_PER_US
 
 #: Bus bandwidth, as a share of the link's rate, below which collectives are called slow.
 SLOW_BUS = 0.1
-_WAITS = re.compile(r"(?i)notify|barrier|wait|semaphore")
+_WAITS = lazy_pattern(r"(?i)notify|barrier|wait|semaphore")
 
 
 @finding(

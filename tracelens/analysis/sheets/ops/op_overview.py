@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ import pandas as pd
 
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.backends.base import Floats, bound_name
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.schema import column_set, count, ms, number, percent, sheet, text, us
 from tracelens.units import US_PER_MS
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracelens.analysis.sheets.context import SheetContext
 
 TITLE = "ops"
-_SHAPE = re.compile(r"\(\d[\d, ]*\)")
+_SHAPE = lazy_pattern(r"\(\d[\d, ]*\)")
 COLUMNS = column_set(
     text("name", "op", "Name of the op in the trace.", 46),
     text("category", "category", "The perf model's family, else what the op's first kernel is.", 16),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.host_paths import Paths, Scopes, around_launches, frame_text, reached
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.sheets.shared_columns import DURATIONS
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.schema import column_set, count, percent, sheet, text, us
 from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import MODULE_PREFIX, OpTree
@@ -29,7 +29,7 @@ OTHER_STACKS, NO_STACK = "(other stacks)", "(no Python frames)"
 
 # Frames of the framework rather than of the program: "torch/nn/modules/linear.py(130): forward", "<built-in ...>",
 # "<frozen ...>"; site-packages are cut off by the profiler.
-_FRAMEWORK = re.compile(r"^(?:<|torch/|.*/torch/|nn\.Module: |PyCapsule|threading\.py|runpy\.py|contextlib\.py)")
+_FRAMEWORK = lazy_pattern(r"^(?:<|torch/|.*/torch/|nn\.Module: |PyCapsule|threading\.py|runpy\.py|contextlib\.py)")
 
 
 COLUMNS = column_set(

@@ -12,11 +12,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import Identifier, Kind, Recorder, TraceTable
 
 _DEVICE, _HOST = "Ascend Hardware", "CANN"
-_WAIT = re.compile(r"(?:EVENT|NOTIFY|STREAM)_|PLACE_HOLDER|SYNC", re.IGNORECASE)
-_COPY = re.compile(r"MEMCPY|SDMA", re.IGNORECASE)
+_WAIT = lazy_pattern(r"(?:EVENT|NOTIFY|STREAM)_|PLACE_HOLDER|SYNC", re.IGNORECASE)
+_COPY = lazy_pattern(r"MEMCPY|SDMA", re.IGNORECASE)
 _CATEGORIES = (
     ("kernel", Kind.KERNEL),
     ("gpu_memcpy", Kind.MEMCPY),

@@ -7,11 +7,11 @@ text is damaged, and events are taken one by one until the list is sound again (
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream
 from tracelens.trace.reading.chrome import metadata
@@ -27,14 +27,14 @@ from tracelens.trace.reading.chrome.event_columns import needs_text_times
 from tracelens.trace.reading.chrome.repair import repaired
 from tracelens.trace.reading.chrome.salvage import salvaged
 
-_BORDER = re.compile(rb'\}\s*+,\s*+(?=\{\s*+"[A-Za-z])')
-_BLANK = re.compile(rb"[\s\x00]*")
+_BORDER = lazy_pattern(rb'\}\s*+,\s*+(?=\{\s*+"[A-Za-z])')
+_BLANK = lazy_pattern(rb"[\s\x00]*")
 _SCAN_BYTES = 16 * 1024
 # A border is found although it straddles two scans: more white space than this inside one only costs a candidate.
 _SCAN_OVERLAP_BYTES = 256
 #: The most text held while no border parses; beyond, the text counts as damaged.
 LARGEST_WINDOW_BYTES = 64 << 20
-_EVENT = re.compile(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*+:')
+_EVENT = lazy_pattern(rb'\{\s*+"(?:ph|cat|name|pid|ts)"\s*+:')
 _BLANK_BYTES = b" \t\r\n\x00"
 _LOOK_AHEAD_BYTES = 4096
 # How much text may follow a doubtful end of the list for it to be checked.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct, field
+
+from tracelens.lazy.patterns import lazy_pattern
 
 #: An absent raw value; compared by identity, as ``Raw | None`` is no type msgspec can decode.
 ABSENT = Raw()
@@ -135,7 +136,7 @@ class _KnownTextTimedEvent(TextTimedEvent, gc=False):
 #: What the decoders below raise for text that is no such JSON.
 FAILURES = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_TRAILING = lazy_pattern(r"trailing characters \(byte (\d+)\)")
 _known_events = msgspec.json.Decoder(list[_KnownEvent], strict=False)
 _known_text_timed_events = msgspec.json.Decoder(list[_KnownTextTimedEvent], strict=False)
 _events = msgspec.json.Decoder(list[Event], strict=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 import struct
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.reading.chrome.decode import (
     ABSENT,
     SIGNATURE_FIELDS,
@@ -511,8 +511,8 @@ def _exact_ns(us: npt.NDArray[np.float64]) -> tuple[Array, npt.NDArray[np.bool_]
     return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64), valid
 
 
-_WHOLE = re.compile(rb"(?:\d{1,15} )+")
-_THREE_DECIMALS = re.compile(rb"(?:\d{1,15}\.\d{3} )+")
+_WHOLE = lazy_pattern(rb"(?:\d{1,15} )+")
+_THREE_DECIMALS = lazy_pattern(rb"(?:\d{1,15}\.\d{3} )+")
 
 
 def _text_times_ns(texts: list[bytes]) -> tuple[Array, npt.NDArray[np.bool_]]:

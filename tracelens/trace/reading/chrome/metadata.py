@@ -8,15 +8,16 @@ from typing import Any
 
 import msgspec
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.chrome.repair import STRING, repaired
 
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*+:\s*+\[')
-_OPENING = re.compile(rb"\s*+:\s*+\[")
+_EVENTS_KEY = lazy_pattern(rb'"traceEvents"\s*+:\s*+\[')
+_OPENING = lazy_pattern(rb"\s*+:\s*+\[")
 #: Nothing but an event starts with its phase.
-PHASE_FIRST = re.compile(rb'\{\s*+"ph"\s*+:')
+PHASE_FIRST = lazy_pattern(rb'\{\s*+"ph"\s*+:')
 _KEY = b'"traceEvents"'
-_TOKEN = re.compile(STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
+_TOKEN = lazy_pattern(STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BLANK_BYTES = b" \t\r\n\x00"
 _FAILURES = (ValueError, RecursionError)
 

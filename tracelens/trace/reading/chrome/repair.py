@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 
+from tracelens.lazy.patterns import lazy_pattern
+
 #: A JSON string, as a pattern. One without an end reaches to the end of the text: as it matches there, what is in it is
 #: not searched again from each of its quotes, which would take the square of its length.
 STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
-_TOKEN = re.compile(STRING + rb"|-?\b(?:NaN|nan|Infinity|infinity|inf|Inf|INF)\b|,(?=\s*+[}\]])", re.DOTALL)
-_SUSPECT = re.compile(rb"[\x00-\x1f\\\x80-\xff]")
-_CONTROL = re.compile(rb"[\x00-\x1f]")
-_ESCAPE = re.compile(
+_TOKEN = lazy_pattern(STRING + rb"|-?\b(?:NaN|nan|Infinity|infinity|inf|Inf|INF)\b|,(?=\s*+[}\]])", re.DOTALL)
+_SUSPECT = lazy_pattern(rb"[\x00-\x1f\\\x80-\xff]")
+_CONTROL = lazy_pattern(rb"[\x00-\x1f]")
+_ESCAPE = lazy_pattern(
     rb"\\(?:(?P<valid>[\"\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})|(?P<surrogate>u[dD][89a-fA-F][0-9a-fA-F]{2}))?"
 )

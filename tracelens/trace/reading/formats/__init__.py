@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 
-from tracelens.registry import Registry
+from tracelens.registry import Registry, announced
 from tracelens.trace.reading.formats.base import Reader
 from tracelens.trace.reading.source import Source
 
@@ -16,8 +15,7 @@ ENTRY_POINTS = "tracelens.readers"
 def readers() -> Registry:
     """Every reader by the name of its format, of this package and of installed ones, which come first."""
     own = Registry.collect_below("reader", __name__)
-    others = [entry.load() for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)]
-    installed = Registry.collect("reader", others)
+    installed = Registry.collect("reader", announced(ENTRY_POINTS))
     return Registry("reader", {**installed, **{key: own[key] for key in own if key not in installed}})
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.signature import OpSignature
 from tracelens.trace.reading.formats.base import reader
 from tracelens.trace.reading.nvtx_texts import add_ranges
@@ -38,7 +38,7 @@ _MEMORY_KINDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Sta
 # ENUM_CUPTI_SYNC_TYPE, as Kineto spells it.
 _SYNC_KINDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 # The version of an entry point: cudaLaunchKernel_v7000.
-_VERSION = re.compile(r"_v\d{4,6}$")
+_VERSION = lazy_pattern(r"_v\d{4,6}$")
 # A serialized GlobalId: 24 bits of the thread below 24 bits of the process.
 _THREAD_BITS = 24
 _NUMBER = (1 << _THREAD_BITS) - 1

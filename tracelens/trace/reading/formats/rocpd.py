@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.signature import OpSignature
 from tracelens.trace.reading.formats.base import reader
 from tracelens.trace.reading.rocm_words import call_category, copy_name, gpu_properties
@@ -23,7 +23,7 @@ RECORDER = Recorder(
     shapes_option="torch.profiler with record_shapes=True",
 )
 # Tables of one process each carry its number; no other text of the file comes into a statement.
-_TABLE = re.compile(r"rocpd_(?:kernel_dispatch|region|memory_copy|op|api)((?:_[0-9a-fA-F]{1,40}){0,8})")
+_TABLE = lazy_pattern(r"rocpd_(?:kernel_dispatch|region|memory_copy|op|api)((?:_[0-9a-fA-F]{1,40}){0,8})")
 _PROCESS_BITS = 32
 _SIZES = tuple(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in "xyz")
 _PLACE = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import defaultdict
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.reading.formats.base import reader
 from tracelens.trace.reading.row_blocks import Ints, RowBlocks
 from tracelens.trace.reading.source import Source
@@ -25,11 +25,11 @@ RECORDER = Recorder(
 #: What rocprof writes into every event, and torch.profiler into none.
 _KEYS = (b'"BeginNs"', b'"EndNs"', b'"DurationNs"')
 # Its arrows alone have a category.
-_OTHER_CATEGORY = re.compile(rb'"cat"\s*+:\s*+"(?!DataFlow")')
+_OTHER_CATEGORY = lazy_pattern(rb'"cat"\s*+:\s*+"(?!DataFlow")')
 #: Processes that stand for something else; from the last on, one per GPU.
 _COPIES, _HIP, _HSA, _MARKERS, _FIRST_GPU = 1, 2, 3, 5, 6
 _CATEGORIES = {_HIP: "hip_runtime", _HSA: "hsa_runtime", _MARKERS: "user_annotation"}
-_LAUNCHES = re.compile(r"Launch|Memcpy|Memset")
+_LAUNCHES = lazy_pattern(r"Launch|Memcpy|Memset")
 _NS_PER_US = 1000
 
 
@@ -161,4 +161,4 @@ def _devices(machine: Any) -> list[dict[str, Any]]:
     return found
 
 
-_NUMBER = re.compile(r"\d{1,12}")
+_NUMBER = lazy_pattern(r"\d{1,12}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.reading.formats.base import reader
 from tracelens.trace.reading.rocm_words import call_category, copy_name, gpu_properties
 from tracelens.trace.reading.row_blocks import Array, Ints, RowBlocks, coded
@@ -36,7 +36,7 @@ _KIN = ("kernel_trace.csv", "memory_copy_trace.csv", "hip_api_trace.csv", "hip_t
         "hsa_trace.csv", "rccl_api_trace.csv", "rccl_trace.csv", "marker_api_trace.csv",
         "marker_trace.csv")  # fmt: skip
 _AGENTS = "agent_info.csv"
-_LAST_NUMBER = re.compile(r"(\d{1,9})\D*$")
+_LAST_NUMBER = lazy_pattern(r"(\d{1,9})\D*$")
 _LARGEST = 2**62
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
+from tracelens.lazy.patterns import lazy_pattern
 from tracelens.signature import OpSignature
 from tracelens.trace.reading.formats.base import reader
 from tracelens.trace.reading.row_blocks import Ints, RowBlocks, coded
@@ -22,7 +22,7 @@ RECORDER = Recorder(
     no_stacks="rocprofv3 records none",
     shapes_option="torch.profiler with record_shapes=True",
 )
-_START = re.compile(rb'\s*+\{\s*+"rocprofiler-sdk-tool"\s*+:')
+_START = lazy_pattern(rb'\s*+\{\s*+"rocprofiler-sdk-tool"\s*+:')
 _GPU = 2
 _PROCESS_BITS = 32
 
