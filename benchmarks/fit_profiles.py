@@ -29,6 +29,7 @@ import numpy as np
 import tracelens.projection.frameworks as frameworks_room
 from tracelens.backends.system_names import system_of
 from tracelens.projection.batch_rows import RowOptions, configuration, project_row
+from tracelens.projection.frameworks import KINDS
 from tracelens.projection.step import Projection
 
 #: Constant -> (its value before anything is known, how far from it in ln one standard deviation is).
@@ -48,6 +49,8 @@ FITTED = {
 }
 #: Those whose products differ by device and precision.
 BY_DEVICE = frozenset({"megatron"})
+#: Rows of a framework whose own residuals say what to expect; with fewer, those of all.
+MANY = 20
 _SCALED = ("products", "attention", "memory", "scan", "biased_experts")
 _HOSTED = ("host_us_per_op", "experts_us")
 _BARE = {"products": 1.0, "attention": 1.0, "memory": 1.0, "scan": 1.0, "biased_experts": 1.0,
@@ -63,6 +66,7 @@ class Row:
     device: str
     precision: str
     graphs: str
+    kind: str
     measured_us: float
     bare_us: float
     slopes: Mapping[str, float]
@@ -77,15 +81,15 @@ class Row:
         """A model in one release."""
         return f"{self.model} in {self.row['framework']}"
 
+    @property
+    def configuration(self) -> tuple[str, ...]:
+        """What submitters of one configuration share."""
+        return tuple(self.row[name] for name in ("model", "gpu", "n_gpus", "tp", "pp", "cp", "mbs", "gbs", "precision"))
+
 
 def sampled(row: Mapping[str, str]) -> Row | None:
-    """None for a row without a measurement or a projection, and for adapters, of which there are too few."""
-    if (
-        "lora" in row["notes"].lower()
-        or not row["tokens_s_gpu"]
-        or row["kind"] not in ("dense", "moe")
-        or row["quality"] == "C"
-    ):
+    """None for a row without a measurement or a projection."""
+    if not row["tokens_s_gpu"] or row["kind"] not in KINDS or row["quality"] == "C":
         return None
     first = project_row(row, RowOptions(constants=_BARE))
     if first.projection is None:
@@ -104,6 +108,7 @@ def sampled(row: Mapping[str, str]) -> Row | None:
     return Row(
         row=row, framework=framework.name, device=found.system.device.name,
         precision=str(found.parallel.precision), graphs=found.parallel.graphs,
+        kind="lora" if found.parallel.lora else row["kind"],
         measured_us=1e6 * tokens / float(row["tokens_s_gpu"]), bare_us=bare, slopes=slopes, host=host,
     )  # fmt: skip
 
@@ -253,7 +258,7 @@ def line(title: str, ratios: Sequence[float]) -> str:
 def by_kind(scored: Sequence[tuple[Row, float]]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
     for one, ratio in scored:
-        found[one.row["kind"]].append(ratio)
+        found[one.kind].append(ratio)
     return found
 
 
@@ -276,43 +281,66 @@ def main() -> None:
     report(read(args.folder), args.write, args.predictions, args.date)
 
 
-def report(rows: Sequence[Row], is_written: bool, predictions: Path | None, today: str) -> None:
-    """Scores, and where asked for the files."""
+def report(rows: Sequence[Row], is_written: bool, predictions: Path | None, today: str) -> list[tuple[Row, float]]:
+    """Scores, and where asked for the files; each row with projected over measured, its family left out."""
     print("| left out | rows | median | p90 | signed |\n|---|---|---|---|---|")
-    told = []
+    told: list[tuple[Row, float]] = []
+    adapted = [one for one in rows if one.kind == "lora"]
+    trained = [one for one in rows if one.kind != "lora"]
     for name in FITTED:
-        mine = [one for one in rows if name == "pooled" or one.framework == name]
+        mine = [one for one in trained if name == "pooled" or one.framework == name]
         scored = left_out(name, mine, (lambda one: one.framework) if name == "pooled" else (lambda one: one.family))
-        for kind, ratios in by_kind(scored).items():
+        constants = fitted(mine, FITTED[name], by_device=name in BY_DEVICE)
+        some = [one for one in adapted if one.framework == name]
+        tuned = [(one, us / one.measured_us) for one, us in zip(some, constants.projected_us(some), strict=True)]
+        told += tuned + (scored if name != "pooled" else [])
+        if name == "pooled":
+            tuned = [pair for pair in told if pair[0].kind == "lora"] + _as_filed(adapted)
+        for kind, ratios in by_kind(scored + tuned).items():
             print(line(f"{name} {kind}", ratios))
         if name != "pooled":
-            told += scored
             for kind, ratios in by_kind(left_out(name, mine, lambda one: one.model)).items():
                 print(line(f"{name} {kind} without model", ratios))
         if is_written:
-            write(name, fitted_part(name, mine, by_kind(scored), today))
-    others = [one for one in rows if one.framework not in FITTED]
-    bare = [(one, _as_filed(one)) for one in others]
-    for name in sorted({one.framework for one in others}):
+            write(name, fitted_part(name, mine, by_kind(scored + tuned), today))
+    bare = _as_filed(rows)
+    for name in sorted({one.framework for one, _ in bare}):
         print(line(f"{name}, nothing fitted", [ratio for one, ratio in bare if one.framework == name]))
+    told += bare
+    print(line("MLPerf, each configuration once", mlperf(told, KINDS)))
+    print(line("MLPerf without adapters, each configuration once", mlperf(told, ("dense", "moe"))))
     if predictions is not None:
         with predictions.open("w", newline="", encoding="utf-8") as file:
             out = csv.writer(file, lineterminator="\n")
             out.writerow(("id", "area", "family", "measured", "predicted", "low", "high"))
-            for one, ratio in told + bare:
-                measured, kind = one.measured_us / 1e6, one.row["kind"]
-                others = [r for o, r in told if o.row["kind"] == kind and o.family != one.family]
+            for one, ratio in told:
+                measured = one.measured_us / 1e6
+                others = [r for o, r in told if o.kind == one.kind and o.family != one.family]
                 same = [r for o, r in told if o.framework == one.framework and r in others]
-                span, found = spans(same or others), measured * ratio
+                span, found = spans(same if len(same) >= MANY else others), measured * ratio
                 low, high = span["most_low"] * found, span["most_high"] * found
-                out.writerow((one.row["id"], f"training {kind}", one.family, measured, found, low, high))
+                out.writerow((one.row["id"], f"training {one.kind}", one.family, measured, found, low, high))
+    return told
 
 
-def _as_filed(one: Row) -> float:
-    """Projected over measured with the framework's file as it is."""
-    found = project_row(one.row).projection
-    assert found is not None
-    return found.step_us / one.measured_us
+def mlperf(told: Sequence[tuple[Row, float]], kinds: Sequence[str]) -> list[float]:
+    """Projected over measured of MLPerf's steps: partners submit one configuration many times, which counts once."""
+    found: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for one, ratio in told:
+        if "MLPerf" in one.row["framework"] and one.kind in kinds:
+            found[one.configuration].append(ratio)
+    return [float(np.median(ratios)) for ratios in found.values()]
+
+
+def _as_filed(rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    """Projected over measured of frameworks that nothing is fitted for, with their files as they are."""
+    found = []
+    for one in rows:
+        if one.framework not in FITTED:
+            projection = project_row(one.row).projection
+            assert projection is not None
+            found.append((one, projection.step_us / one.measured_us))
+    return found
 
 
 if __name__ == "__main__":

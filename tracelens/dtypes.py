@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 
 from tracelens.errors import UsageError
 
@@ -193,3 +194,18 @@ _PRECISIONS = {text: each for each in Precision for text in each.spellings}
 CALIBRATED = tuple(each for each in Precision if each.calibrated is each)
 #: What a training step's GEMMs with weights may compute in.
 TRAINED = (Precision.BF16, Precision.FP16, Precision.FP8, Precision.MXFP8, Precision.NVFP4)
+#: Types of matrix products by the first of these in a text, the narrower before those that their names contain.
+_PUBLISHED = (
+    (r"mxfp4", "mxfp4"), (r"fp4|w4a4", "nvfp4"), (r"int4|w4a16|w4a8|awq|gptq", "int4"),
+    (r"mxfp8|fp8.?mx|fp8.?ue8m0", "mxfp8"), (r"w8a8.?int|int8|w8a16", "int8"), (r"fp8|float8|e4m3|e5m2|w8a8", "fp8"),
+    (r"bf16|bfloat16|brain", "bf16"), (r"fp16|float16|half|16.?bit", "fp16"),
+)  # fmt: skip
+
+
+def spelled_type(text: str) -> str | None:
+    """The type that published tables mean by a text; None where it names none.
+
+    >>> spelled_type("amp_fp8"), spelled_type("FP8-MX"), spelled_type("AWQ"), spelled_type("see doc")
+    ('fp8', 'mxfp8', 'int4', None)
+    """
+    return next((name for pattern, name in _PUBLISHED if re.search(pattern, text.lower())), None)

@@ -30,10 +30,15 @@ def assert_holds(score: Score, most: float, p90: float) -> None:
 
 
 def test_training_steps_of_families_left_out(shared_data: Path, tmp_path: Path) -> None:
-    fit_profiles.report(fit_profiles.read(shared_data), False, tmp_path / "p.csv", "today")
+    told = fit_profiles.report(fit_profiles.read(shared_data), False, tmp_path / "p.csv", "today")
     found = scores(tmp_path / "p.csv")
     assert_holds(found["training dense"], 0.05, 0.13)
     assert_holds(found["training moe"], 0.09, 0.30)
+    assert_holds(found["training lora"], 0.09, 0.20)
+    for kinds, most in ((("dense", "moe"), 0.06), (("dense", "moe", "lora"), 0.07)):
+        errors = sorted(abs(ratio - 1) for ratio in fit_profiles.mlperf(told, kinds))
+        assert median(errors) <= most
+        assert errors[int(0.9 * len(errors))] <= 0.17
 
 
 def test_time_per_token_of_models_left_out(shared_data: Path, tmp_path: Path) -> None:

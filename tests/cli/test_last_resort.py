@@ -146,3 +146,14 @@ def test_a_termination_unwinds_like_an_interruption(tmp_path: Path) -> None:
 
 def test_terminal_text_is_one_line() -> None:
     assert not re.search(r"[\r\n]", terminal_text("a\r\nb"))
+
+
+@pytest.mark.parametrize(("rank", "said"), [("0", ""), ("1", "started this command 4 times"), ("2", "")])
+def test_one_of_several_ranks_says_that_each_does_all_of_the_work(
+    rank: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    cli._warn_of_repetition()
+    told = capsys.readouterr().err
+    assert (said in told) if said else not told

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tracelens.errors import UsageError
+from tracelens.files.published_cells import number
 from tracelens.projection.batch_rows import project_row
-from tracelens.projection.frameworks.row_headings import heading, number, stated
+from tracelens.projection.frameworks.row_headings import HEADINGS, stated
+from tracelens.serving.configuration_rows import LIMITS, PointSimulator, point_of
 from tracelens.workload.model_config import ModelConfig
 
 #: (row, what of the configuration is read): invented, in the shape of each kind of table.
@@ -117,7 +121,7 @@ def test_rows_of_other_tables_are_projected_as_they_were_meant(row: dict[str, st
      ("id", "id"), ("colour", "colour")],
 )  # fmt: skip
 def test_headings(said: str, name: str) -> None:
-    assert heading(said) == name
+    assert HEADINGS.name(said) == name
 
 
 @pytest.mark.parametrize(
@@ -159,6 +163,21 @@ def test_mlperf_s_fine_tuning_recomputes_on_the_smallest_device(device: str, lay
     assert own.projection.parallel.recompute == "none"
 
 
+@pytest.mark.shared
+def test_published_steps_of_primus_are_within_a_tenth(shared_data: Path) -> None:
+    """Ten of those whose configuration is known; nothing is fitted to them."""
+    with (shared_data / "training_points.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if "Primus" in row["framework"] and row["n_gpus"]]
+    close = []
+    for row in rows:
+        found = project_row(row).projection
+        assert found is not None, row["id"]
+        if abs(found.tokens_per_s_per_gpu / float(row["tokens_s_gpu"]) - 1) <= 0.1:
+            close.append(row["id"])
+    assert len(rows) == 12
+    assert len(close) >= 10
+
+
 @pytest.mark.parametrize(
     ("said", "graphs"),
     [("full cuda graph=1; mcore cuda graph=1", "full"), ("full cuda graph=0; mcore cuda graph=0", "none"),
@@ -179,3 +198,26 @@ def test_the_first_layers_of_a_model() -> None:
     assert cut.layers == whole.layers[:4]
     with pytest.raises(UsageError, match="has 61 layers, not 90"):
         ModelConfig.load("DeepSeek-V3-90L")
+
+
+#: Invented, in the shape of benchmarks of serving engines, and what they are read as.
+SERVED: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({"model": "openai/gpt-oss-120b", "hw": "H200", "framework": "vLLM", "precision": "fp4", "isl": "1k", "osl": "8k",
+      "tp": 2, "conc": 64}, {"input_tokens": 1024, "output_tokens": 8192, "concurrency": 64}),
+    ({"Model": "deepseek-ai/DeepSeek-R1-0528", "GPU": "8x MI355X", "Engine": "SGLang", "Input length": "1,024",
+      "Output length": "1,024", "Max concurrency": "32", "TP": "8", "Quantization": "FP8", "MTP": "yes"},
+     {"concurrency": 32, "further_tokens": True}),
+    ({"model_id": "meta-llama/Llama-3.3-70B-Instruct", "device": "H100", "random_input_len": 1000,
+      "random_output_len": 1000, "max_concurrency": 16, "tensor_parallel_size": 4, "dtype": "auto"}, {"output_tokens": 1000}),
+    ({"Model": "nvidia/Llama-3.1-70B-Instruct-FP4", "System": "B200", "Runtime": "TensorRT-LLM", "ISL": 2048, "OSL": 128,
+      "Concurrency": 8, "TP": 1, "Precision": "NVFP4"}, {"input_tokens": 2048}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "meant"), SERVED, ids=[str(number) for number in range(len(SERVED))])
+def test_rows_of_serving_benchmarks_are_estimated(row: dict[str, Any], meant: dict[str, Any]) -> None:
+    point = point_of(row)
+    assert {name: getattr(point, name) for name in meant} == meant
+    cost = PointSimulator(LIMITS).cost(point)
+    assert cost.pool_tokens() > point.input_tokens
+    assert cost.deployment.parallelism.tp == int(row.get("tp") or row.get("TP") or row["tensor_parallel_size"])

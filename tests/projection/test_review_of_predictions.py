@@ -50,6 +50,21 @@ ROWS = {
         "projection/test_search_dimensions.py::test_clusters_of_a_sweep_are_compared_with_the_first",
         "cli/test_search_command.py::test_a_sweep_goes_on_where_it_stopped",
     ),
+    "plain mpirun": ("cli/test_last_resort.py::test_one_of_several_ranks_says_that_each_does_all_of_the_work",),
+    "launch files: layers of a named model": (
+        "workload/test_launch.py::test_what_changes_a_named_model_is_applied",
+        "workload/test_launch.py::test_what_makes_another_model_of_the_named_one_is_refused",
+    ),
+    "launch files: base files": (
+        "workload/test_launch.py::test_base_files_count_below_the_file_that_extends_them",
+        "workload/test_launch.py::test_what_primus_base_file_says_is_known_where_it_is_not_at_hand",
+    ),
+    "launch files: turbo keys": (
+        "workload/test_launch.py::test_primus_yaml_names_its_model_and_its_turbo_switches",
+        "workload/test_launch.py::test_both_names_of_primus_grouped_kernel_count",
+    ),
+    "launch files: recompute_num_layers": ("workload/test_launch.py::test_a_part_of_the_layers_is_recomputed",),
+    "published by Primus": ("projection/test_published_tables.py::test_published_steps_of_primus_are_within_a_tenth",),
     "--against a written trace": ("projection/test_recorded.py::test_a_written_trace_meets_every_row_of_its_own_projection",),
 }  # fmt: skip
 

@@ -252,10 +252,9 @@ ROW = {
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"n_gpus": ""}, "n_gpus is not stated"),
-        ({"kind": "moe"}, "ep is not stated"),
+        ({"n_gpus": "", "dp": ""}, "n_gpus is not stated"),
         ({"schedule": "looped-bfs"}, "schedule 'looped-bfs' is not modeled"),
-        ({"precision": "see doc"}, "precision 'see doc' is not modeled"),
+        ({"precision": "int4"}, "precision 'int4' is not modeled"),
         ({"dp": "4.0"}, "tp 1 * pp 1 * cp 1 * dp 4 = 4 ranks, the cluster has 8"),
         ({"mbs": "1.5"}, "mbs must be a whole number from 0 to 1e09, got '1.5'"),
         ({"model": "llama3.1-8"}, "no model named 'llama3.1-8'; did you mean"),
@@ -291,7 +290,7 @@ def test_the_command_answers_a_table_row_by_row(tmp_path: Path, capsys: pytest.C
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(ROW))
         writer.writeheader()
-        writer.writerows([ROW, ROW | {"n_gpus": ""}])
+        writer.writerows([ROW, ROW | {"n_gpus": "", "dp": ""}])
     assert main(["project", "--batch", str(table), "-o", str(out)]) == 0
     assert "1 of 2 rows projected" in capsys.readouterr().out
     first, second = csv.DictReader(out.read_text().splitlines())

@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     if argv is None:
         gc.set_threshold(_GARBAGE_AFTER)
+        _warn_of_repetition()
     try:
         with _terminated_like_interrupted():
             args = _parser_of(arguments).parse_args(arguments)
@@ -51,6 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A process that ends would otherwise walk all that it made once more; DuckDB prints what it then misses
         if argv is None and "duckdb" not in sys.modules:
             gc.freeze()
+
+
+def _warn_of_repetition() -> None:
+    """One of several ranks that MPI started says that each does all of the work: MPI's pool starts one only."""
+    for launcher in ("OMPI_COMM_WORLD", "PMI"):
+        if os.environ.get(f"{launcher}_RANK") == "1" and "mpi4py.futures" not in sys.modules:
+            count = os.environ.get(f"{launcher}_SIZE", "several")
+            _tell(f"MPI started this command {count} times, and each does all of it: docs/ranks.md says how to share")
+            return
 
 
 def _said(error: BaseException, arguments: Sequence[str]) -> int:

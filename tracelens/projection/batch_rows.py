@@ -17,13 +17,14 @@ from tracelens.backends.system import System
 from tracelens.backends.system_names import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.data_table import Number, is_file_name, shown
+from tracelens.files.published_cells import number
 from tracelens.files.say import told
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.projection.anchor import Anchor
 from tracelens.projection.frameworks import Framework
 from tracelens.projection.frameworks.recipes import Recipe, mlperf_layers, recipe_of
-from tracelens.projection.frameworks.row_headings import number, stated
+from tracelens.projection.frameworks.row_headings import stated
 from tracelens.projection.frameworks.row_words import (
     Recomputation,
     graphs_of,
@@ -196,7 +197,11 @@ def _figures(point: Point, *, is_anchored: bool) -> dict[str, str]:
     if found is None:
         return figures
     step_s = found.step_us / US_PER_S
-    expected = None if is_anchored or point.framework is None else point.framework.expected(found.model)
+    expected = (
+        None
+        if is_anchored or point.framework is None
+        else point.framework.expected(found.model, has_adapters=found.parallel.lora > 0)
+    )
     if expected is not None:
         figures["step_time_s_low"] = f"{step_s * expected.most[0]:.4f}"
         figures["step_time_s_high"] = f"{step_s * expected.most[1]:.4f}"

@@ -64,7 +64,9 @@ class Result:
     @property
     def expected(self) -> Residuals | None:
         """How far measured steps of such models were from their projections by this framework's constants."""
-        return None if self.framework is None else self.framework.expected(self.projection.model)
+        if self.framework is None:
+            return None
+        return self.framework.expected(self.projection.model, has_adapters=self.projection.parallel.lora > 0)
 
     def __repr__(self) -> str:
         found = self.projection

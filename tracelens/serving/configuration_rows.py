@@ -17,6 +17,7 @@ from tracelens.backends.system_names import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.data_table import FIRST_ROW, Number, csv_of, is_blank, is_file_name, read_table, shown
+from tracelens.files.published_cells import Headings, is_unsaid, number
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import BACKENDS
 from tracelens.serving import engines
@@ -34,6 +35,27 @@ _MEAN = Number(least=1, most=LONGEST)
 LIMITS = Engine(max_num_seqs=1024, max_batched_tokens=8192)
 #: Columns that ``batch`` adds; nine of ten measured times per token lie between the last two.
 ESTIMATES = ("ttft_ms_est", "tpot_ms_est", "tpot_ms_low", "tpot_ms_high")
+#: Columns of serving_points.csv -> headings of benchmarks of vLLM, SGLang, TensorRT-LLM and InferenceX beside it.
+HEADINGS = Headings({
+    "model_path": ("model", "modelname", "modelid", "hfmodel"),
+    "system": ("hw", "gpu", "hardware", "device", "gputype", "gpuname", "accelerator"),
+    "isl": ("inputlen", "inputlength", "inputtokens", "promptlen", "prompttokens", "randominputlen", "inputseqlen"),
+    "osl": ("outputlen", "outputlength", "outputtokens", "maxtokens", "randomoutputlen", "outputseqlen"),
+    "concurrency": ("conc", "maxconcurrency", "concurrentrequests", "numconcurrent", "users"),
+    "batch_size": ("bs", "batch", "maxbatchsize"),
+    "tp_size": ("tp", "tensorparallel", "tensorparallelsize"),
+    "pp_size": ("pp", "pipelineparallel", "pipelineparallelsize"),
+    "attention_dp_size": ("dp", "dpsize", "attentiondp", "dataparallelsize"),
+    "moe_ep_size": ("ep", "epsize", "expertparallel", "expertparallelsize"),
+    "backend": ("engine", "framework", "servingengine", "runtime", "server"),
+    "precision": ("quantization", "quant", "dtype", "weights"),
+    "spec_decoding": ("speculative", "specdecode", "mtp", "speculativedecoding"),
+    "mode": (),
+    "date": ("day", "rundate"),
+})  # fmt: skip
+_COUNTS = frozenset(
+    {"isl", "osl", "concurrency", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_ep_size"}
+)
 #: Modes in which one replica computes prompts and answers.
 _TOGETHER = ("", "agg", "aggregated", "ifb", "inflight", "colocated", "co-located", "monolithic", "none")
 NEEDED = ("model_path", "system", "isl", "osl")
@@ -69,7 +91,10 @@ class PointEstimate:
 
 
 def point_of(row: Mapping[str, Any], where: str = "") -> Point:
-    """A row of serving_points.csv's columns; UsageError, beginning with ``where``, says what a row lacks."""
+    """A row of serving_points.csv's columns, or of ``HEADINGS``; UsageError, beginning with ``where``, says what it
+    lacks.
+    """
+    row = _stated(row)
     for column in ("model_path", "system"):
         if not _name(row, column):
             raise UsageError(f"{where}{column} is empty")
@@ -92,10 +117,22 @@ def point_of(row: Mapping[str, Any], where: str = "") -> Point:
             ep=whole("moe_ep_size", 1),
         ),
         engine=_name(row, "backend"),
-        further_tokens=_name(row, "spec_decoding").lower() in ("mtp", "eagle"),
+        further_tokens=_name(row, "spec_decoding").lower() in ("mtp", "eagle", "true", "yes", "on", "1", "1.0"),
         spread=_spread(row, whole),
         date=_day(_name(row, "date")),
     )
+
+
+def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row under this module's names; numbers without units, cells empty that say nothing."""
+    made: dict[str, Any] = {}
+    for heading in HEADINGS.first(row):
+        name, cell = HEADINGS.name(heading), row[heading]
+        if isinstance(cell, str):
+            cell = None if is_unsaid(cell) else number(cell) if name in _COUNTS else cell
+        if is_blank(made.get(name)):
+            made[name] = cell
+    return made
 
 
 def _length(row: Mapping[str, Any], whole: Callable[[str], int], name: str) -> int:
@@ -238,7 +275,8 @@ def steady(outcome: Outcome, concurrency: int) -> PointEstimate:
 def read_points(path: Path) -> pd.DataFrame:
     """The rows of a CSV file. InputError where columns are missing."""
     frame = read_table(path)
-    missing = [name for name in NEEDED if name not in frame.columns]
+    columns = {HEADINGS.name(name) for name in frame.columns}
+    missing = [name for name in NEEDED if name not in columns]
     if missing:
         raise InputError(f"{path}: no column {', '.join(missing)}")
     return frame
@@ -249,9 +287,9 @@ def estimated(
 ) -> Iterator[PointEstimate]:
     """An estimate per row, in order."""
     simulator = PointSimulator(engine, backend=backend, engine_named=engine_named)
-    for number, row in enumerate(rows, FIRST_ROW):
+    for place, row in enumerate(rows, FIRST_ROW):
         try:
-            yield simulator.estimate(point_of(row, f"row {number}: "))
+            yield simulator.estimate(point_of(row, f"row {place}: "))
         except UsageError as error:
             yield PointEstimate(reason=str(error))
 

@@ -6,13 +6,12 @@ import dataclasses
 import datetime
 import math
 import os
-import re
 from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
 from tracelens.backends import System
-from tracelens.dtypes import DType
+from tracelens.dtypes import DType, spelled_type
 from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table
 from tracelens.lazy.records import dataclass
@@ -23,11 +22,8 @@ from tracelens.workload.token_routing import UNIFORM, Skew
 
 _ALL_REDUCE = "all_reduce/"
 MTP_ACCEPTANCE = 0.85
-#: Types of weights by the words of published tables.
-_WEIGHTS = (
-    (r"fp4|w4a4", "fp4"), (r"int4|w4a16|w4a8|awq|gptq", "int4"), (r"w8a8.?int|int8|w8a16", "int8"),
-    (r"fp8|float8|e4m3|w8a8", "fp8"), (r"bf16|bfloat16", "bf16"), (r"fp16|float16|half", "fp16"),
-)  # fmt: skip
+#: Of weights that are stored with scales, the type of their elements.
+_ELEMENTS = {"nvfp4": "fp4", "mxfp4": "fp4", "mxfp8": "fp8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +82,8 @@ class Precision:
         """
         if name is None:
             return cls()
-        said = next((known for pattern, known in _WEIGHTS if re.search(pattern, name.lower())), name)
-        dtype = DType.parse(said)
+        said = spelled_type(name) or name
+        dtype = DType.parse(_ELEMENTS.get(said, said))
         if dtype is None or dtype.rate not in ("fp8", "fp4", "bf16", "fp16", "int8", "int4"):
             raise UsageError(f"weights must be bf16, fp16, fp8, fp4, int8 or int4, not {name!r}")
         if dtype.width_bytes < 1 and model.experts is not None:

@@ -29,7 +29,8 @@ IDEAL = "ideal"
 POOLED = "pooled"
 #: Constants of every device without its own.
 ANY = "any"
-KINDS = ("dense", "moe")
+#: Kinds of steps whose errors differ: adapters beside frozen weights are a kind of their own.
+KINDS = ("dense", "moe", "lora")
 _FOLDER = Path(__file__).parent
 _CONSTANTS = frozenset(item.name for item in fields(Software))
 _PRECISIONS = frozenset({"bf16", "fp8", "mxfp8", "nvfp4"})
@@ -107,13 +108,13 @@ class Framework:
         given["attention"] = given.get("attention", 1.0) * kernel_factor(attention, device)
         return replace(PLAIN, **given)
 
-    def expected(self, model: ModelConfig) -> Residuals | None:
+    def expected(self, model: ModelConfig, *, has_adapters: bool = False) -> Residuals | None:
         """How far measured steps of such models were from their projections, the framework's own or all
         frameworks'; None for the bare model.
         """
         if self.name == IDEAL:
             return None
-        kind = "moe" if model.experts is not None else "dense"
+        kind = "lora" if has_adapters else "dense" if model.experts is None else "moe"
         return self.residuals.get(kind) or frameworks()[POOLED].residuals.get(kind)
 
     def runs(self, attention: Attention) -> Attention:

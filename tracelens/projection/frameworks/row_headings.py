@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 
+from tracelens.files.published_cells import Headings, is_unsaid
 from tracelens.lazy.patterns import lazy_pattern
-from tracelens.projection.frameworks.row_words import is_unsaid
 
-#: Name -> headings beside it, without case, blanks and signs.
-_HEADINGS = {
+#: Name -> headings beside it.
+HEADINGS = Headings({
     "model": ("modelname", "modelpath", "network", "workload", "llm", "architecture"),
     "gpu": ("system", "device", "hardware", "gputype", "gpumodel", "accelerator", "chip", "platform", "sku"),
     "n_gpus": (
@@ -54,8 +53,7 @@ _HEADINGS = {
         "tokenssecdevice", "tokenspersecondpergpu", "throughputtokenssgpu", "tokensgpusec",
         "tokenspergpupersec", "tokenspergpupersecond",
     ),
-}  # fmt: skip
-_KNOWN = {re.sub(r"[^a-z0-9]", "", word.lower()): name for name, words in _HEADINGS.items() for word in (name, *words)}
+})  # fmt: skip
 #: Columns whose words are names, whatever they say.
 _NAMES = frozenset({"id", "model", "gpu", "framework", "notes", "source"})
 #: Columns of numbers, and what stands in them where there is none.
@@ -63,34 +61,8 @@ _NUMBERS = frozenset(
     {"n_gpus", "nodes", "gpus_per_node", "tp", "pp", "vp", "cp", "ep", "etp", "dp", "mbs", "gbs", "ga", "seq_len"}
 )
 _NONE = frozenset({"-", "--", "none", "n/a", "na", "no", "off"})
-#: Units that headings state, and cells beside numbers.
-_UNITS = lazy_pattern(r"\((?:s|sec|seconds|tokens?|t|per gpu)\)")
-_NUMBER = lazy_pattern(r"([0-9][0-9,_]*(?:\.[0-9]+)?) ?(k|m)?\b", re.IGNORECASE)
 _COUNTED = lazy_pattern(r"([0-9]{1,9}) ?[x×*] ?(?=[a-z])", re.IGNORECASE)
 _DEGREE = lazy_pattern(r"\b(tp|pp|vpp?|cp|ep|etp|dp|fsdp) ?[=:_-]? ?([0-9]+)", re.IGNORECASE)
-_SCALE = {"": 1, "k": 1024, "m": 1024**2}
-
-
-@functools.lru_cache(maxsize=4096)
-def heading(text: str) -> str:
-    """The name that a heading stands for, or itself.
-
-    >>> heading("#-GPUs"), heading("Global Batch Size"), heading("Tokens / sec / GPU"), heading("colour")
-    ('n_gpus', 'gbs', 'tokens_s_gpu', 'colour')
-    """
-    return _KNOWN.get(re.sub(r"[^a-z0-9]", "", _UNITS.sub("", text.lower())), text)
-
-
-def number(text: str) -> str:
-    """The number that a cell begins with, without separators and unit; the cell where it is none.
-
-    >>> number("4,096"), number("8K tokens"), number("64 GPUs"), number("many")
-    ('4096', '8192', '64', 'many')
-    """
-    found = _NUMBER.match(text.strip())
-    if found is None:
-        return text
-    return f"{float(re.sub('[,_]', '', found[1])) * _SCALE[(found[2] or '').lower()]:g}"
 
 
 def stated(row: Mapping[str, str]) -> dict[str, str]:
@@ -98,9 +70,9 @@ def stated(row: Mapping[str, str]) -> dict[str, str]:
     their names, and degrees that one column lists in columns of their own.
     """
     made = dict.fromkeys(("model", "gpu", "n_gpus"), "")
-    for name, cell in sorted(row.items(), key=lambda item: item[0] not in _HEADINGS):
-        text = str(cell or "").strip()
-        named = heading(name)
+    for name in HEADINGS.first(row):
+        text = str(row[name] or "").strip()
+        named = HEADINGS.name(name)
         if named not in _NAMES and (is_unsaid(text) or (named in _NUMBERS and text.lower() in _NONE)):
             text = ""
         if not made.get(named):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tracelens.dtypes import TRAINED, Precision
+from tracelens.dtypes import TRAINED, Precision, spelled_type
 from tracelens.errors import UsageError
-from tracelens.files.toml_figures import normalized
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.projection.schedules import schedules
@@ -14,11 +13,6 @@ from tracelens.training_options import MODULES, Graphs, Recompute
 
 #: torchtitan's selective checkpointing per operation saves attention and every other matrix product.
 PER_OP = ("attention_out", "layernorm", "mlp_act", "mlp_down")
-#: Precisions by the first word of a text that names one, the narrower before those that their names contain.
-_PRECISIONS = (
-    (r"nvfp4|fp4", "nvfp4"), (r"mxfp8|fp8.?mx|fp8.?ue8m0", "mxfp8"), (r"fp8|float8|e4m3|e5m2|w8a8", "fp8"),
-    (r"bf16|bfloat16|brain", "bf16"), (r"fp16|float16|half|16.?bit", "fp16"),
-)  # fmt: skip
 #: MaxText's policies by what they do not save.
 _POLICIES = {
     "minimal": ("layernorm", "mlp_act"),
@@ -27,10 +21,6 @@ _POLICIES = {
     "save qkv proj": ("core_attn", "attention_out", "layernorm", "mlp"),
     "save out proj": ("core_attn", "layernorm", "mlp"),
 }
-#: What a table writes where the answer is elsewhere.
-_UNSAID = lazy_pattern(
-    r"(see|cf|in|per)\b.*|unknown|unstated|not (stated|given|known|published)|\?+|tbd|default|nan|null"
-)
 _NOTHING = frozenset({
     "none", "no", "off", "false", "0", "na", "n/a", "-", "disabled", "without", "w/o", "recipe", "no ac",
     "no recompute", "no recomputation", "not used", "no activation checkpointing",
@@ -53,16 +43,6 @@ _SHARDED = {
     "fullshard": 3, "yes": 3, "true": 3, "fsdp": 3, "fsdp2": 3, "zero3": 3, "hsdp": 3, "hybridshard": 3,
     "shardgradop": 2, "zero2": 2, "zero1": 1, "distributedoptimizer": 1, "noshard": 0, "zero0": 0, "ddp": 0,
 }  # fmt: skip
-
-
-def is_unsaid(text: str) -> bool:
-    """Whether a cell says nothing, or that the answer is elsewhere.
-
-    >>> is_unsaid(""), is_unsaid("see doc"), is_unsaid("int4")
-    (True, True, False)
-    """
-    word = text.strip().lower()
-    return not word or _UNSAID.fullmatch(word) is not None
 
 
 def graphs_of(text: str, *, has_experts: bool) -> Graphs | None:
@@ -91,9 +71,7 @@ def precision_of(text: str) -> Precision | None:
     >>> precision_of("amp_fp8"), precision_of("FP8 (delayed)"), precision_of("bf16-mixed"), precision_of("see doc")
     ('fp8', 'fp8', 'bf16', None)
     """
-    word = normalized(text)
-    named = next((name for pattern, name in _PRECISIONS if re.search(pattern, word)), None)
-    found = Precision.parse(named) if named and "mxfp4" not in word else None
+    found = Precision.parse(spelled_type(text) or "")
     return found if found in TRAINED else None
 
 
