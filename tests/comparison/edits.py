@@ -158,9 +158,9 @@ def _twice(value: Any) -> Any:
 
 
 def calls_that(before: Original, wanted: Callable[[Call, int], bool]) -> list[Call]:
-    """Distinct calls with device time of at least a microsecond that are wanted, given the call and its ns."""
+    """Distinct calls that take at least a microsecond of the steps and are wanted, given the call and its ns."""
     ns: dict[Call, int] = {}
-    for number, time in zip(before.one.call.tolist(), before.one.kernel_ns.tolist(), strict=True):
+    for number, time in zip(before.one.call[before.one.piece_unit].tolist(), before.one.piece_ns.tolist(), strict=True):
         ns[before.one.calls[number]] = ns.get(before.one.calls[number], 0) + time
     return [call for call, time in ns.items() if not call.is_idle and time >= 1000 and wanted(call, time)]
 

@@ -163,7 +163,9 @@ def calls_text(count: float) -> str:
 
 
 def slower_text(before: float, after: float) -> str:
-    """``30 % slower``, ``12 % faster``."""
+    """``30 % slower``, ``12 % faster``, ``50 times as long``."""
+    if before and after >= 10 * before:
+        return f"{after / before:.0f} times as long"
     share = 100 * (after / before - 1) if before else 0.0
     size = f"{abs(share):.0f}" if abs(share) >= 9.5 else f"{abs(share):.2g}"
     return f"{size} % {'slower' if share > 0 else 'faster'}"
@@ -197,7 +199,8 @@ def _work(group: _Group) -> str:
 def _speed(group: _Group) -> str:
     a, b = ([side.kernel_ms for side in sides] for sides in (group.a, group.b))
     calls = [sum(side.calls for side in sides) for sides in (group.a, group.b)]
-    known = ", same kernels" if all(side.kernels for side in (*group.a, *group.b)) else ""
+    said = ", kernels of the same name" if _is_another_magnitude(group.rows[0]) else ", same kernels"
+    known = said if all(side.kernels for side in (*group.a, *group.b)) else ""
     return f"{slower_text(sum(a) / calls[0], sum(b) / calls[1])}{known}, {group.calls} of {group.ops(group.b)}"
 
 
@@ -230,6 +233,14 @@ class _Says:
     text: Callable[[_Group], str]
 
 
+def _is_another_magnitude(row: ComparedRow) -> bool:
+    """Whether a call takes twice or half as long: no sentence of it is one with those of a few percent."""
+    if row.a is None or row.b is None or not row.a.kernel_ms or not row.b.kernel_ms:
+        return False
+    ratio = row.b.kernel_ms / row.b.calls / (row.a.kernel_ms / row.a.calls)
+    return not 0.5 < ratio < 2
+
+
 def _own_ops(row: ComparedRow) -> Hashable:
     return row.a.ops if row.a else None, row.b.ops if row.b else None
 
@@ -254,7 +265,7 @@ _SAYS = {
     KERNEL: _Says(lambda row: row.a and row.b and other_kernels(row.a, row.b), _kernels),
     CLOCK: _Says(lambda row: None, _clock),
     EVERYTHING: _Says(lambda row: None, _everything),
-    SPEED: _Says(lambda row: row.change_ms > 0, _speed),
+    SPEED: _Says(lambda row: (row.change_ms > 0, _is_another_magnitude(row)), _speed),
     LATE: _Says(lambda row: None, lambda group: group.rows[0].why),
     OVERLAP: _Says(lambda row: row.change_ms > 0, _overlap),
     UNCHANGED: _Says(lambda row: None, lambda group: ""),

@@ -11,6 +11,7 @@ from typing import Any
 
 from tracelens.analysis.options import Options
 from tracelens.comparison.alignment.call_matching import Matching, Numbered, match
+from tracelens.comparison.alignment.places import SAME_PLACE
 from tracelens.comparison.change_sentences import changes_of, explained
 from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
 from tracelens.comparison.comparison_options import CompareOptions
@@ -112,7 +113,9 @@ def _rows(matching: Matching, a: MeasuredSide, b: MeasuredSide, noise: Noise) ->
         shown = sides[0] or sides[1]
         if shown is None:
             continue
-        call = (a if row.a else b).numbered.calls[(row.a or row.b)[0]]
+        # What became one thing is called as that
+        of_b = sides[0] is None or (sides[1] is not None and row.how == SAME_PLACE and sides[1].calls < sides[0].calls)
+        call = b.numbered.calls[row.b[0]] if of_b else a.numbered.calls[row.a[0]]
         made = ComparedRow(
             name=" + ".join(shown.ops),
             category=call.category,

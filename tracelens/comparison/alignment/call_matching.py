@@ -82,7 +82,9 @@ def match(one: Numbered, other: Numbered) -> Matching:
         return Matching(rows=tuple(mirrored), a=found.b, b=found.a)
     token_a, token_b, how = _tokens(one.calls, other.calls)
     sure = _sure(how, one.calls, token_a)
-    blocks = Places((one.calls, other.calls), (one.sequence, other.sequence), (token_a, token_b), sure).blocks()
+    loose = _loose(one.calls, other.calls, token_a)
+    sides = (one.calls, other.calls), (one.sequence, other.sequence), (token_a, token_b)
+    blocks = Places(*sides, sure, loose).blocks()
     rows = _Rows(how, token_a, token_b)
     typical_a, typical_b = rows.of_blocks(blocks, one.sequence, other.sequence)
     a = [_spread(one, number, typical_a, rows.default(0)) for number in range(len(one.call_of))]
@@ -139,13 +141,23 @@ def _identities(one: Sequence[Call], other: Sequence[Call]) -> Iterable[tuple[st
 
 def _names(one: Sequence[Call], other: Sequence[Call]) -> Callable[[str], str]:
     """How names are told apart: those that Inductor numbered in another compilation without their numbers."""
+    if _compiled_together(one, other):
+        return lambda name: name
+    return lambda name: family(name) if name.startswith("triton") else name
+
+
+def _compiled_together(one: Sequence[Call], other: Sequence[Call]) -> bool:
+    """Whether the numbers in the names of Triton kernels mean the same on both sides."""
     compiled = [
         {name for call in calls for name in (call.name, call.kernel) if name.startswith("triton")}
         for calls in (one, other)
     ]
-    if len(compiled[0] & compiled[1]) >= _LEAST_SHARED * max(len(compiled[0]), len(compiled[1])):
-        return lambda name: name
-    return lambda name: family(name) if name.startswith("triton") else name
+    return len(compiled[0] & compiled[1]) >= _LEAST_SHARED * max(len(compiled[0]), len(compiled[1]))
+
+
+def _is_nameless(call: Call) -> bool:
+    """Whether Inductor (PyTorch 2.0 to 2.2 by default) named a kernel by its arguments alone: ``triton__0d1d2de``."""
+    return call.kernel.startswith("triton__")
 
 
 #: Share of Triton kernels' names that both sides of one compilation have.
@@ -176,6 +188,20 @@ def _sure(how: Sequence[str], calls: Sequence[Call], tokens: Ints) -> list[bool]
         if token >= 0 and how[token] in (SAME, SAME_WORK):
             found[token] = not call.kernel and bool(call.shapes)
     return found
+
+
+def _loose(one: Sequence[Call], other: Sequence[Call], tokens: Ints) -> set[int]:
+    """Tokens of Triton kernels that may be named alike in other places of a layer.
+
+    Those named by their arguments alone, and those that only stream memory where one side was compiled anew.
+    """
+    together = _compiled_together(one, other)
+    return {
+        token
+        for call, token in zip(one, tokens.tolist(), strict=True)
+        if token >= 0 and call.kernel.startswith("triton") and call_role(call) == STREAMING
+        if not together or _is_nameless(call)
+    }
 
 
 class _Rows:

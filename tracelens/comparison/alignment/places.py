@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.alignment.kernel_names import family
 from tracelens.comparison.alignment.sequences import common
-from tracelens.comparison.alignment.work_roles import STREAMING, call_role
+from tracelens.comparison.alignment.work_roles import STREAMING, roles_of
 from tracelens.comparison.sides import Call, Floats
 
 #: How the calls of a row were found to be the same, the surest first.
@@ -42,7 +42,7 @@ Gap = tuple[list[int], list[int]]
 class Places:
     """``calls``: of each side; ``sequence``: indices of them in order; ``token``: equal where calls are the same.
 
-    ``sure``: whether the arguments say so, by token.
+    ``sure``: whether the arguments say so, by token; ``loose``: tokens of what may be named alike by chance.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Places:
         sequence: Sequence[Ints],
         token: Sequence[Ints],
         sure: Sequence[bool],
+        loose: Collection[int],
     ) -> None:
         self._sequence, self._sure = sequence, np.array([*sure, False], bool)
         self._tokens = [numbers[order] for numbers, order in zip(token, sequence, strict=True)]
@@ -58,21 +59,12 @@ class Places:
         most = max((int(tokens.max(initial=-1)) for tokens in self._tokens), default=-1) + 1
         counts = [np.bincount(tokens[tokens >= 0], minlength=most) for tokens in self._tokens]
         equal = np.append(counts[0] == counts[1], False)
+        equal[[number for number in loose if number < most]] = False
+        self._loose = loose
         self._equal = [np.where(equal[tokens], tokens, -1) for tokens in self._tokens]
-        codes: dict[object, int] = {}
-        keys = (
-            lambda c: (family(c.kernel) if c.kernel else c.name, c.category),
-            lambda c: c.category,
-            call_role,
-        )
-        self._kinds = [
-            [np.array([codes.setdefault(key(c), len(codes)) for c in own] or [0], np.int64)[order] for key in keys]
-            for own, order in zip(calls, sequence, strict=True)
-        ]
-        self._heavy = [
-            np.array([call_role(c) != STREAMING for c in own] or [False], bool)[order]
-            for own, order in zip(calls, sequence, strict=True)
-        ]
+        codes: dict[object, int] = {STREAMING: 0}
+        self._kinds = [_kinds(own, order, codes) for own, order in zip(calls, sequence, strict=True)]
+        self._heavy = [kinds[-1] != codes[STREAMING] for kinds in self._kinds]
         self._known: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}
 
     def blocks(self) -> list[Block]:
@@ -135,7 +127,7 @@ class Places:
         """The same calls in another order."""
         own, others = self._listed
         waiting: dict[int, list[int]] = defaultdict(list)
-        for j in (j for _, part in gaps for j in part if others[j] >= 0):
+        for j in (j for _, part in gaps for j in part if others[j] not in (-1, *self._loose)):
             waiting[others[j]].append(j)
         here = [(i, waiting.get(own[i])) for part, _ in gaps for i in part]
         return [(i, places.pop(0)) for i, places in here if places]
@@ -145,6 +137,10 @@ class Places:
             return SAME
         return SAME_OP if self._kinds[0][0][i] == self._kinds[1][0][j] else SAME_PLACE
 
+    def _are_alike(self, a: list[int], b: list[int]) -> bool:
+        """Whether calls one by one do the same kind of work."""
+        return bool((self._kinds[0][2][a] == self._kinds[1][2][b]).all())
+
     def _blocks_of_gap(self, pairs: Sequence[tuple[int, int]], rest: Sequence[Gap]) -> list[Block]:
         """The pairs of a gap and what stands between them.
 
@@ -153,7 +149,7 @@ class Places:
         """
         found = [Block((i,), (j,), self._how(i, j)) for i, j in pairs]
         for a, b in rest:
-            if len(a) == len(b):
+            if len(a) == len(b) and (len(a) == 1 or self._are_alike(a, b)):
                 found += [Block((i,), (j,), SAME_PLACE) for i, j in zip(a, b, strict=True)]
             elif a and b:
                 found.append(Block(tuple(a), tuple(b), SAME_PLACE))
@@ -163,6 +159,14 @@ class Places:
             else:
                 found += [Block((i,), (), ONLY_A) for i in a] + [Block((), (j,), ONLY_B) for j in b]
         return found
+
+
+def _kinds(calls: Sequence[Call], order: Ints, codes: dict[object, int]) -> list[Ints]:
+    """Numbers of what the calls in this order are named, of their category, and of their role."""
+    keys = (lambda c: (family(c.kernel) if c.kernel else c.name, c.category), lambda c: c.category)
+    found = [np.array([codes.setdefault(key(c), len(codes)) for c in calls] or [0], np.int64)[order] for key in keys]
+    roles = [codes.setdefault(role, len(codes)) for role in roles_of(calls, order)]
+    return [*found, np.array(roles, np.int64)]
 
 
 def _neighbor(blocks: Sequence[Block], a: list[int], b: list[int]) -> Block | None:

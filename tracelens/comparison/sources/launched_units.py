@@ -48,11 +48,9 @@ def units_of(
     table, tree, (calls, category) = recording.trace.table, recording.trace.tree, counted
     launch = tree.launch[activity.rows]
     modelled = np.append(readings.modelled, False)[readings.code_of(calls.row)]
-    _, at, times = np.unique(calls.row, return_inverse=True, return_counts=True)
-    of_one_kernel = (times[at] == 1) & (table.kind[calls.row] == Kind.CPU_OP)
-    of_one_kernel &= ~modelled & ~activity.between_memories[calls.first_event]
+    own = (table.kind[calls.row] == Kind.CPU_OP) & ~modelled & ~activity.between_memories[calls.first_event]
     replayed = np.isin(launch, graph_launches(table))[calls.events] & ~modelled[calls.call_of_event]
-    whole = ((calls.kernel_name < 0) | of_one_kernel)[calls.call_of_event] & ~replayed
+    whole = ((calls.kernel_name < 0) | own)[calls.call_of_event] & ~replayed
     unit, row, kernel = _unit_of_events(activity, calls, whole)
     launched = np.where(launch >= 0, table.start_ns[launch], activity.start)
     order = np.lexsort((activity.start, launched))
@@ -98,7 +96,9 @@ def _unit_of_events(activity: DeviceActivity, calls: Calls, whole: Bools) -> tup
     unit = np.full(count, -1, np.int32)
     row, kernel = activity.op.copy(), activity.name.copy()
     events, owner = calls.events[whole], calls.call_of_event[whole]
-    unit[events], row[events], kernel[events] = owner, calls.row[owner], -1
+    # Kernels that an op launched itself are one call of it, whether or not they are told apart by name
+    unit[events] = numbered(calls.row, calls.category.code)[owner]
+    row[events], kernel[events] = calls.row[owner], -1
     rest = np.flatnonzero(unit < 0)
     unit[rest] = len(calls.row) + np.arange(len(rest), dtype=np.int32)
     return numbered(unit), row, kernel
