@@ -40,7 +40,7 @@ RealAnalysis = Callable[..., Analysis]
 SWEEP = "sweep or hypothesis"
 # A loaded machine is no reason to fail.
 settings.register_profile("quick", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
-settings.register_profile("sweep", settings.get_profile("quick"), max_examples=200)
+settings.register_profile("sweep", settings.get_profile("quick"), max_examples=100)
 settings.load_profile("quick")
 
 # Modules, tests and their parameters stay until the end: no collection of garbage need look at them.
