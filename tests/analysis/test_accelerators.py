@@ -68,7 +68,7 @@ def test_launches_kernels_and_copies_are_linked(name: str, arrows: bool) -> None
     assert not [row for row in frame.index if "(unlinked" in row]
 
 
-@pytest.mark.parametrize("name", ACCELERATORS)
+@pytest.mark.parametrize("name", part(list(ACCELERATORS), 3))
 def test_the_report_of_an_unknown_device_is_written(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -216,12 +216,13 @@ def test_a_convolution_does_not_stand_in_for_the_recurrence():
 
 
 @pytest.mark.shared
+@pytest.mark.parametrize("rows", [200, pytest.param(2_000, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", sorted(kernel_tables()))
-def test_rows_of_all_measured_tables_have_an_estimate(name, shared_data):
+def test_rows_of_all_measured_tables_have_an_estimate(name, rows, shared_data):
     pytest.importorskip("pyarrow")
     folder = "tables" if name.endswith("-aiter") else "silicon"
     table = pd.read_parquet(shared_data / folder / f"{name.replace('-', '_')}.parquet")
-    table = table.iloc[:: max(1, len(table) // 2_000)]
+    table = table.iloc[:: max(1, len(table) // rows)]
     found = tl.estimate(name, table.drop(columns="latency_ms"))
     assert found["time_us"].notna().all()
     assert (found["backend"] == "tile").all()

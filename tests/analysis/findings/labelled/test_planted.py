@@ -228,7 +228,7 @@ def test_the_planted_bottleneck_is_the_first_finding(case: Case) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("count", [20, 200])
+@pytest.mark.parametrize("count", part([200, 20], 2))
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_a_healthy_program_has_no_finding_above_three_percent(device: str, count: int, steps: int) -> None:
     program = Program(device)
