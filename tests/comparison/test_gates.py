@@ -96,6 +96,7 @@ def test_text_of_a_trace_is_no_markup(side: Side) -> None:
 
 
 @pytest.mark.shared
+@pytest.mark.sweep
 def test_a_build_from_end_to_end(shared_traces: Path, tmp_path: Path) -> None:
     name = "gaunernst_bert-small-uncased__1016001.json.gz"
     script = Path(__file__).with_name("gate.sh")

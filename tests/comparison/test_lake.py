@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the lake extra is not installed")
 pytest.importorskip("duckdb", reason="the query extra is not installed")
 import tracelens as tl
+from tests.conftest import part
 from tracelens.analysis.tables import built_in_tables
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
@@ -74,10 +75,11 @@ def tables(lake: Path, run: str) -> dict[str, bytes]:
     return {f"{path.parents[1].relative_to(lake)}/{path.name}": path.read_bytes() for path in found}
 
 
-def test_killed_twice_and_resumed_is_byte_for_byte_the_same(folder, lake, tmp_path):
+@pytest.mark.parametrize("kills", part([((3,),), ((1, 3),)], 2), ids=len)
+def test_killed_and_resumed_is_byte_for_byte_the_same(kills, folder, lake, tmp_path):
     to = tmp_path / "lake"
     command = [sys.executable, "-m", "tracelens", "ingest", str(folder), "--to", str(to), "--executor", "serial"]
-    for parts in (1, 3):
+    for parts in kills:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while len(parts_of(to)) < parts:
             assert process.poll() is None

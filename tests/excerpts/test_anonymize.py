@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.analysis.conftest import Builder
-from tests.conftest import RealTrace
+from tests.conftest import RealTrace, part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.options import Options
@@ -49,7 +49,14 @@ def figures(trace: Trace) -> dict[str, Any]:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", [*TRACES, *(pytest.param(name, marks=pytest.mark.sweep) for name in LARGE)])
+@pytest.mark.parametrize(
+    "name",
+    part(
+        [*TRACES, *LARGE],
+        9,
+        ["more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace", "torch_compile_triton/trace"],
+    ),
+)
 def test_the_report_is_the_same_but_for_names(real_trace: RealTrace, name: str, tmp_path: Path) -> None:
     trace = real_trace(name)
     path = tmp_path / trace.table.source.removesuffix(".gz")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import part
 from tests.files.kill_sweeps import NAMES, SWEEPS, content, whole, write_file, write_folder
 from tracelens.errors import OutputError
 from tracelens.files import atomic_write
@@ -155,11 +156,14 @@ def test_modes_are_those_of_any_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_real_report_killed_at_random_times_is_old_or_new(repository: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("delays", part([((0.6,),), ((0.1, 0.6),)], 2), ids=len)
+def test_a_real_report_killed_at_random_times_is_old_or_new(
+    delays: tuple[float, ...], repository: Path, tmp_path: Path
+) -> None:
     trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
     program = "import sys, tracelens; r = tracelens.report(sys.argv[1], device=sys.argv[3]); print('ready', flush=True)\nwhile True: r.write(sys.argv[2])"  # fmt: skip
     out = tmp_path / "out"
-    for delay in (0.1, 0.6):
+    for delay in delays:
         command = [sys.executable, "-c", program, str(trace), str(out), "h200"]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
