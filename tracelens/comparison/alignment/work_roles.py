@@ -26,7 +26,7 @@ _TEMPLATES = ("triton_tem_", "triton_mm", "triton_bmm")
 def role(category: str, name: str = "") -> str:
     """Of a category, or of what is called so; all that only streams memory is of one kind.
 
-    >>> role("MoE_comm_fwd", "MoEDispatch"), role("MoE_comm_fwd", "TokenPermuteMaskMap")
+    >>> role("MoE_comm_fwd", "any_dispatch"), role("MoE_comm_fwd", "TokenPermuteMaskMap")
     ('communication', 'streaming')
     """
     if name.startswith(_TEMPLATES):
