@@ -110,8 +110,8 @@ def _projected(row: Mapping[str, str], options: RowOptions) -> Point:
     step = functools.partial(_step, row, model, system, framework, options)
     found = step(configured.parallel)
     if configured.open_recomputation:
-        found, said = _fitting(found, step)
-        assumptions.append(said)
+        found, repeated = _fitting(found, step)
+        assumptions.append(repeated)
     notes = (note for note in found.notes if note != system.note)
     said = (*assumptions, *filter(None, (read_as,)), *notes)
     return Point(projection=found, assumptions=said, framework=framework)
