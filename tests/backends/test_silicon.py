@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracelens.backends import System, measured_tables
+import tracelens as tl
+from tracelens.backends import System, measured_kernels, measured_tables
 from tracelens.backends.chain import chain
 from tracelens.backends.measured_tables import Silicon
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
@@ -39,9 +40,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "aiconfigurator_core" / "__init__.py").write_text("raise AssertionError('never imported')\n")
     (system.parent / "nobody_knows").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    measured_tables._grids.cache_clear()
+    for module in (measured_tables, measured_kernels):
+        module._grids.cache_clear()
     yield system
-    measured_tables._grids.cache_clear()
+    for module in (measured_tables, measured_kernels):
+        module._grids.cache_clear()
 
 
 def write(system: Path, place: str, frame: pd.DataFrame) -> None:
@@ -126,6 +129,51 @@ def test_quantizing_layers_are_not_products_alone(package):
     alone = Silicon().estimate_batch(GEMMColumns.of("fp8", *sizes), H100)
     assert layer.time_us[0] == pytest.approx(1e3)
     assert np.isnan(alone.time_us[0])
+
+
+def scan(factor: float = 1.0) -> pd.DataFrame:
+    """Delta-rule updates of two head counts: 10 ns per sequence and token of one, 30 of the other."""
+    points = [(b, n, heads) for b in (1, 4) for n in (1024, 4096) for heads in (16, 48)]
+    frame = pd.DataFrame(points, columns=["batch_size", "seq_len", "num_v_heads"])
+    frame["latency"] = frame["batch_size"] * frame["seq_len"] * frame["num_v_heads"] / 16 * 1e-5 * factor
+    return frame.assign(phase="context", kernel_source="chunk_delta", num_k_heads=16, head_k_dim=128, head_v_dim=128)
+
+
+def test_an_engines_kernel_is_looked_up_in_the_file_of_its_name(package):
+    write(package, "linear/vllm/0.24.0/gdn_perf.txt", scan())
+    write(package, "linear/sglang/0.5.14/gdn_perf.txt", scan(0.5))
+    asked = pd.DataFrame({"batch_size": [4, 2, 4, 4, 4], "seq_len": [4096, 2048, 4096, 4096, 8192]})
+    asked = asked.assign(num_v_heads=[16, 48, 48, 32, 48], num_k_heads=16, head_k_dim=128, head_v_dim=128)
+    asked = asked.assign(phase="context", framework=["vllm", "vllm", None, "vllm", "vllm"])
+    found = tl.estimate("gdn", asked, device="h100", backend="silicon,tile")
+    # 4 x 4096 x 10 ns; half way between sizes; the faster library; other heads and longer sequences: the tile model
+    assert found["backend"].tolist() == ["silicon"] * 3 + ["tile"] * 2
+    assert found["time_us"][:3].tolist() == pytest.approx([163.84, 122.88, 245.76])
+
+
+def test_a_products_pass_has_a_file_of_another_name_and_no_operands_that_l2_holds(package):
+    sizes = pd.DataFrame([(m, k) for m in (256, 1024) for k in (1024, 4096)], columns=["m", "k"])
+    write(package, "trtllm/1.3.0/scale_matrix_perf.txt", sizes.assign(quant_dtype="fp8", latency=1e-3))
+    found = tl.estimate("quantize-matrix", sizes.assign(quant_dtype="FP8"), device="h100", backend="silicon")
+    # 12 MB take 3.8 us from HBM, and 1 us where they are in L2
+    assert found["time_us"].tolist() == pytest.approx([1.0] * 4)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("name", "axis", "median"), [("kda", "seq_len", 4), ("mla-bmm", "num_tokens", 3)])
+def test_every_second_size_left_out_is_met_within_a_few_percent(package, shared_data, name, axis, median):
+    file = name.replace("-", "_")
+    table = pd.read_parquet(shared_data / "silicon" / f"{file}.parquet").query("device == 'h100_sxm'")
+    left_out = table[axis].isin(sorted(table[axis].unique())[1:-1:2])
+    for (framework, version), rows in table[~left_out].groupby(["framework", "version"]):
+        write(package, f"{framework}/{version}/{file}_perf.txt", rows.rename(columns={"latency_ms": "latency"}))
+    newest = table["version"] == table.groupby("framework")["version"].transform("max")
+    asked = table[left_out & newest].reset_index(drop=True)
+    found = tl.estimate(name, asked.drop(columns="latency_ms"), backend="silicon")
+    off = (found["time_us"] / (asked["latency_ms"] * 1e3) - 1).abs() * 100
+    looked_up = found["backend"] == "silicon"
+    assert looked_up.mean() > 0.4
+    assert off[looked_up].median() < median
 
 
 def test_a_file_that_is_no_such_table_is_named(package):

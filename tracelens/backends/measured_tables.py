@@ -1,33 +1,34 @@
 """Times that others measured: aiconfigurator's published tables, where that package is installed.
 
-Between measured points the logarithm of the time is linear in the logarithms of the sizes, over the cell of the grid
-that encloses the shape; every corner that counts must have been measured, and outside of the grid there is no answer.
-Of several frameworks the newest version of each counts, and at each point the fastest. GEMM: (m, n, k). Attention: the
-same heads, head dimension and window, over (batch, keys). Expert layers on even loads: the same layer, over tokens.
+Times between measured points are those of ``measured_grids``. Of several frameworks the newest version of each counts,
+and at each point the fastest. GEMM: (m, n, k). Attention: the same heads, head dimension and window, over (batch,
+keys). Expert layers on even loads: the same layer, over tokens. Engines' kernels: ``measured_kernels``.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import itertools
-import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import ColumnBatch
+from tracelens.backends.kernels.base import Rates
+from tracelens.backends.kernels.kernel_columns import KernelColumns
+from tracelens.backends.measured_grids import Grid, grid, newest
+from tracelens.backends.measured_kernels import kernel_times
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import MoEColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.dtypes import DType, Precision
-from tracelens.errors import InputError, TracelensError
+from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, PerfModel
@@ -64,33 +65,6 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Grid:
-    """Logarithms of measured sizes along each axis, and of the times at their crossings; NaN where not measured."""
-
-    axes: tuple[Floats, ...]
-    log_us: npt.NDArray[np.float64]
-
-    def at(self, sizes: Floats) -> Floats:
-        """Times in us at the rows of ``sizes``, one column per axis."""
-        inside, low, share = np.ones(len(sizes), bool), [], []
-        for axis, values in zip(self.axes, np.log(sizes).T, strict=True):
-            inside &= (values >= axis[0] - 1e-9) & (values <= axis[-1] + 1e-9)
-            cell = np.clip(np.searchsorted(axis, values + 1e-9) - 1, 0, max(len(axis) - 2, 0))
-            width = axis[np.minimum(cell + 1, len(axis) - 1)] - axis[cell]
-            part = np.divide(values - axis[cell], width, out=np.zeros(len(values)), where=width > 0)
-            low.append(cell)
-            share.append(np.where(np.abs(part - part.round()) < 1e-6, part.round(), part))
-        total = np.zeros(len(sizes))
-        for corner in itertools.product((0, 1), repeat=len(self.axes)):
-            weight = np.prod([s if side else 1 - s for side, s in zip(corner, share, strict=True)], axis=0)
-            at = tuple(
-                np.minimum(cell + side, len(axis) - 1) for cell, side, axis in zip(low, corner, self.axes, strict=True)
-            )
-            total += np.where(weight > 0, weight * self.log_us[at], 0.0)
-        return np.where(inside, np.exp(total), np.nan)
-
-
 @backend("silicon")
 class Silicon:
     """Layers as aiconfigurator measured them, and BF16 products alone; None for everything else.
@@ -110,7 +84,7 @@ class Silicon:
         """One row per row of ``batch``; NaN where nothing near was measured."""
         looked_up = _TIMES.get(batch.family) if _applies(system.device) else None
         time = None if looked_up is None else looked_up(batch, data_folder(), system.device)
-        return self._table(time, len(batch), lambda: Roofline().estimate_batch(batch, system))
+        return self._table(time, len(batch), lambda: _least(batch, system))
 
     def _table(self, time: Floats | None, rows: int, least: Callable[[], EstimateTable]) -> EstimateTable:
         if time is None:
@@ -131,6 +105,15 @@ class Silicon:
     def estimate(self, op: PerfModel, system: System) -> Estimate | None:
         """The one-row form."""
         return self.estimate_many(WorkColumns.of([op]), system).row(0)
+
+
+def _least(batch: ColumnBatch, system: System) -> EstimateTable:
+    """The data sheet's times; of kernels whose operands L2 may hold from the call before, without those."""
+    bound, rates = Roofline().estimate_batch(batch, system), Rates.of(system.device)
+    if not isinstance(batch, KernelColumns) or rates is None:
+        return bound
+    work = batch.table.work(batch.sizes, dict(batch.case))
+    return replace(bound, peak_us=batch.table.least_us(work, rates))
 
 
 def absence() -> str | None:
@@ -216,7 +199,7 @@ def _layers(c: MoEColumns, folder: Path | None, device: HardwareSpec) -> Floats:
 
 #: Family of a column batch -> its times.
 _TIMES: Mapping[str, Callable[[Any, Path | None, HardwareSpec], Floats | None]] = {
-    "gemm": _gemms, "sdpa": _attention, "moe": _layers,
+    "gemm": _gemms, "sdpa": _attention, "moe": _layers, "kernel": kernel_times,
 }  # fmt: skip
 
 
@@ -238,49 +221,22 @@ def _looked_up(
 
 
 @functools.lru_cache(maxsize=32)
-def _grids(folder: Path, names: tuple[str, ...], family: str, precision: str) -> Mapping[tuple[float, ...], _Grid]:
+def _grids(folder: Path, names: tuple[str, ...], family: str, precision: str) -> Mapping[tuple[float, ...], Grid]:
     """Grids of one device, family and precision by the sizes that must be equal."""
     import pandas as pd
 
     kind = _KINDS[family]
-    tables = [_read(path, kind) for path in _newest(folder, names, kind.file)]
+    tables = [_read(path, kind) for path in newest(folder, names, kind.file)]
     if not tables:
         return {}
     points = pd.concat(tables, ignore_index=True)
     points = points[points["precision"] == precision]
     if not kind.same:
-        return {(): _grid(points, kind.grid)} if len(points) else {}
+        return {(): grid(points, kind.grid)} if len(points) else {}
     return {
-        tuple(np.array(key, dtype=np.float64).tolist()): _grid(rows, kind.grid)
+        tuple(np.array(key, dtype=np.float64).tolist()): grid(rows, kind.grid)
         for key, rows in points.groupby(list(kind.same))
     }
-
-
-def _newest(folder: Path, names: tuple[str, ...], file: str) -> list[Path]:
-    """The newest version of each framework's table: ``SYSTEM/FAMILY/FRAMEWORK/VERSION/``, before 0.10 no family."""
-    newest: dict[str, Path] = {}
-    for system in sorted(folder.iterdir()):
-        if not system.is_dir() or _device_name(system.name) not in names:
-            continue
-        for path in sorted(system.rglob(f"{file}.*")):
-            framework = path.parent.parent.name
-            if path.suffix in (".parquet", ".txt", ".csv"):
-                other = newest.get(framework)
-                if other is None or _version(path) > _version(other):
-                    newest[framework] = path
-    return [newest[name] for name in sorted(newest)]
-
-
-def _version(path: Path) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", path.parent.name))
-
-
-@functools.cache
-def _device_name(folder: str) -> str | None:
-    try:
-        return HardwareSpec.load(folder).name
-    except TracelensError:
-        return None
 
 
 def _read(path: Path, kind: _Kind) -> pd.DataFrame:
@@ -307,13 +263,3 @@ def _calibrated(name: str) -> str | None:
     """The precision that a table's type stands for; None for one that is not estimated."""
     found = Precision.parse(name)
     return None if found is None else found.calibrated.value
-
-
-def _grid(points: pd.DataFrame, axes: tuple[str, ...]) -> _Grid:
-    fastest = points.groupby(list(axes))["latency"].min()
-    sizes = [fastest.index.get_level_values(axis).to_numpy(np.float64) for axis in axes]
-    values = [np.unique(size) for size in sizes]
-    log_us = np.full([len(each) for each in values], np.nan)
-    at = tuple(np.searchsorted(each, size) for each, size in zip(values, sizes, strict=True))
-    log_us[at] = np.log(fastest.to_numpy(np.float64) * 1e3)
-    return _Grid(axes=tuple(np.log(each) for each in values), log_us=log_us)

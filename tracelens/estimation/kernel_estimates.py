@@ -16,7 +16,6 @@ from tracelens.backends.kernels.kernel_columns import KernelColumns
 from tracelens.backends.system import System
 from tracelens.backends.tile import Tile
 from tracelens.backends.tiles.expert_layer import BLOCKS
-from tracelens.dtypes import Precision
 from tracelens.errors import UsageError
 from tracelens.estimation.rank_loads import slot_load
 from tracelens.files.data_table import COUNT, SIZE, faults, numbers, texts
@@ -51,7 +50,7 @@ def batches(
     part = frame.iloc[rows]
     named = {name: texts(part, name) for name in case_columns(table, frame)}
     for name in _typed(table, named):
-        named[name] = [_type(table, text) or text for text in named[name]]
+        named[name] = [table.type_named(text) or text for text in named[name]]
     if "kernel_source" in named:
         named["kernel_source"] = [table.kernel(source) for source in named["kernel_source"]]
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -70,19 +69,11 @@ def _typed(table: KernelTable, columns: Iterable[str]) -> list[str]:
     return [name for name in columns if name in table.cases and name.endswith(("dtype", "_type"))]
 
 
-def _type(table: KernelTable, text: str) -> str | None:
-    """A type as measured tables spell it; None for an unknown one."""
-    if text.lower() in table.types:
-        return text.lower()
-    found = Precision.parse(text)
-    return None if found is None else "bfloat16" if found is Precision.BF16 else found.value
-
-
 def _type_faults(table: KernelTable, frame: pd.DataFrame) -> list[str]:
     found = [""] * len(frame)
     for column in _typed(table, case_columns(table, frame)):
         for row, text in enumerate(texts(frame, column)):
-            if text and _type(table, text) is None:
+            if text and table.type_named(text) is None:
                 found[row] = f"no type with estimates named {text!r} in {column}"
     return found
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import hbm_peak
-from tracelens.dtypes import DType
+from tracelens.dtypes import DType, Precision
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.registry import Mark
@@ -162,6 +162,13 @@ class KernelTable:
     @property
     def __tracelens_marks__(self) -> tuple[Mark, ...]:
         return (Mark(kind="kernels", keys=(self.name,)),)
+
+    def type_named(self, text: str) -> str | None:
+        """A type as measured tables spell it; None for an unknown one."""
+        if text.lower() in self.types:
+            return text.lower()
+        found = Precision.parse(text)
+        return None if found is None else "bfloat16" if found is Precision.BF16 else found.value
 
     def least_us(self, work: Work, rates: Rates) -> Floats:
         """No call takes less: its flops at the peak; the bytes that L2 cannot still hold from the call before."""
