@@ -164,6 +164,20 @@ def test_mlperf_s_fine_tuning_recomputes_on_the_smallest_device(device: str, lay
 
 
 @pytest.mark.shared
+def test_measured_steps_are_projected_and_fit(shared_data: Path) -> None:
+    """Nineteen of twenty whose configuration is certain; none is called too large for its device by more than 3 %."""
+    rows = []
+    for name in ("training_points.csv", "tables/mlperf_training.csv"):
+        with (shared_data / name).open(newline="", encoding="utf-8") as file:
+            rows += [row for row in csv.DictReader(file) if row["quality"] == "A"]
+    some = rows[::7]
+    found = [project_row(row).projection for row in some]
+    assert sum(each is not None for each in found) >= 0.95 * len(some)
+    over = [each.peak_memory.peak / each.peak_memory.capacity for each in found if each and each.peak_memory.capacity]
+    assert max(over) <= 1.03
+
+
+@pytest.mark.shared
 def test_published_steps_of_primus_are_within_a_tenth(shared_data: Path) -> None:
     """Ten of those whose configuration is known; nothing is fitted to them."""
     with (shared_data / "training_points.csv").open(newline="", encoding="utf-8") as file:

@@ -51,6 +51,9 @@ MICRO_BATCHES = 32
 SEQUENCE = 4096
 #: What is taken where a table says "recipe": the setting is in a launch script, not in the table.
 ASSUMED = "recipe: no recomputation"
+#: What is taken where a row says nothing and its step fits; and words for settings that a table does not repeat.
+NOTHING = "no recomputation"
+_ELSEWHERE = ("recipe", "custom")
 #: Of MLPerf's fine-tuning benchmark, and of Megatron-Bridge's recipe for Llama 3 70B.
 LORA_RANK = 16
 #: Megatron-Bridge fine-tunes on packed SQuAD examples, which have some 100 to 400 tokens; between those a step of these
@@ -111,22 +114,22 @@ def _projected(row: Mapping[str, str], options: RowOptions) -> Point:
     found = step(configured.parallel)
     if configured.open_recomputation:
         found, repeated = _fitting(found, step)
-        assumptions.append(repeated)
+        assumptions += [repeated] if repeated != NOTHING or not row.get("recompute") else []
     notes = (note for note in found.notes if note != system.note)
     said = (*assumptions, *filter(None, (read_as,)), *notes)
     return Point(projection=found, assumptions=said, framework=framework)
 
 
 def _fitting(found: Projection, step: Callable[[ParallelConfig], Projection]) -> tuple[Projection, str]:
-    """A step that does not say what it recomputes, and what was taken: nothing where it fits; under full sharding,
+    """A step that does not say what it recomputes, and what was taken: nothing more where it fits; under full sharding,
     which wraps whole models, every layer; else as few layers as let it fit.
     """
     capacity = found.peak_memory.capacity
     if found.infeasible is None or capacity is None:
-        return found, "no recomputation"
+        return found, NOTHING
     whole = step(replace(found.parallel, recompute="full"))
     if whole.peak_memory.peak >= found.peak_memory.peak:
-        return found, "no recomputation"
+        return found, NOTHING
     layers, every = 0, len(found.model.layers)
     if whole.infeasible is None and found.parallel.zero < 3:
         saved = (found.peak_memory.peak - whole.peak_memory.peak) / every
@@ -249,7 +252,7 @@ class RowAnchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
-    """What a row says of its step. ``open_recomputation``: it does not say what is recomputed."""
+    """What a row says of its step. ``open_recomputation``: it does not say itself what is recomputed."""
 
     parallel: ParallelConfig
     framework: Framework
@@ -303,7 +306,7 @@ def configuration(row: Mapping[str, str]) -> Configured:
     return Configured(
         parallel=_launched(row, model, parallel if recipe is None else recipe.of(parallel)),
         framework=framework,
-        open_recomputation=not row.get("recompute"),
+        open_recomputation=row.get("recompute", "").lower() in ("", *_ELSEWHERE),
         assumptions=tuple(assumptions),
     )
 
@@ -373,7 +376,7 @@ def _recomputation(row: Mapping[str, str], framework: Framework) -> tuple[Recomp
     if layers is not None:
         said = f"{layers} layers recomputed, as MLPerf's script for {row['gpu']} sets"
         return Recomputation(kind="full", layers=layers), None, [said]
-    if text.lower() not in ("recipe", "custom"):
+    if text.lower() not in _ELSEWHERE:
         return recomputation_of(text or "none") or Recomputation(kind="none"), None, []
     recipe = recipe_of(row)
     if recipe is None and framework.recompute_modules:
