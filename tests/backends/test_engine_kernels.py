@@ -18,6 +18,7 @@ from tracelens.backends.tile import Tile
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.calibration.norm_fit import Calls, slopes
 from tracelens.errors import UsageError
+from tracelens.estimation.estimate import operation_answers
 from tracelens.hardware import HardwareSpec
 
 H200 = HardwareSpec.load("h200")
@@ -262,3 +263,21 @@ def test_types_are_read_in_any_spelling_and_an_unknown_one_costs_its_row():
     assert found["time_us"][0] == found["time_us"][1]
     assert found["time_us"][2] == found["time_us"][3] < found["time_us"][0]
     assert found["reason"].tolist() == [""] * 4 + ["no type with estimates named 'fp7' in kv_cache_dtype"]
+
+
+@pytest.mark.parametrize("device", ["h200", "b200", "mi300x", "mi355x", "a100"])
+def test_a_product_in_any_spelling_of_a_type_answers_or_is_refused(device):
+    def found(dtype: str) -> tuple[float, str] | None:
+        (answer,) = operation_answers("gemm", {"m": 512, "n": 4096, "k": 4096, "b": 1}, device=device, dtype=dtype)
+        return None if answer.estimate is None else (answer.estimate.time_us, answer.estimate.backend)
+
+    for name, others in {
+        "bf16": ("torch.bfloat16", "BF16", "half"), "fp8": ("float8_e4m3fn", "FP8_e5m2"), "nvfp4": ("mxfp4", "fp4"),
+    }.items():  # fmt: skip
+        assert {found(other) for other in others} == {found(name)}
+    # AMD's tuned kernels in INT8, and else the data sheet's rate
+    assert found("int8")[1] == ("tile" if device.startswith("mi") else "roofline")
+    assert found("fp32")[0] > found("bf16")[0]
+    for name in ("w4a16", "int7", "mxfp8"):
+        with pytest.raises(UsageError, match="no type with estimates named"):
+            found(name)

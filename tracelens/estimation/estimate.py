@@ -16,10 +16,12 @@ from tracelens.backends.chain import LAST, Chain, chain
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.kernels import kernel_table, kernel_tables
 from tracelens.backends.kernels.base import KernelTable
+from tracelens.backends.kernels.kernel_columns import KernelColumns
+from tracelens.backends.kernels.tuned_products import GEMM_AITER
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import BLOCKS, MoEColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
-from tracelens.dtypes import Precision
+from tracelens.dtypes import DType, Precision
 from tracelens.errors import OutputError, UsageError
 from tracelens.estimation.communication import estimate_collectives, estimate_exchanges
 from tracelens.estimation.kernel_estimates import LIBRARIES, estimate_kernels
@@ -28,7 +30,7 @@ from tracelens.files.atomic_write import whole_file
 from tracelens.files.data_table import COUNT, SIZE, Number, csv_of, faults, is_file_name, numbers, texts
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models import SDPABackward
+from tracelens.perf_models import GEMM, PerfModel, SDPABackward
 from tracelens.perf_models.work_columns import WorkColumns
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 #: Types of tables and of ``--dtype``: nobody measured layers in MXFP8.
 ESTIMATED = {text: each.calibrated for each in Precision if each is not Precision.MXFP8 for text in each.spellings}
+#: The precision that stands for a type of this rate, where neither name nor alias says which.
+_OF_RATE = {"bf16": Precision.BF16, "fp16": Precision.BF16, "fp8": Precision.FP8, "fp4": Precision.NVFP4}
 #: Tables whose rows of AMD devices are kernels alone, the best of what was tuned.
 _TUNED = {"gemm": "gemm-aiter", "moe": "moe-aiter"}
 _ATTENTION = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step")
@@ -117,7 +121,7 @@ def estimate(
         spec = _device(name, device)
         for dtype in sorted(set(types[names == name].tolist())):
             at = np.flatnonzero((names == name) & (types == dtype) & usable)
-            precision = ESTIMATED.get(dtype.lower())
+            precision = _precision(dtype)
             if spec is None or precision is None:
                 problem = f"no device named {name!r}" if spec is None else f"no estimates for type {dtype!r}"
                 columns["reason"][at] = problem
@@ -353,23 +357,42 @@ def operation_answers(
     UsageError for a size or type that is missing.
     """
     spec = HardwareSpec.load(device)
-    precision = ESTIMATED.get(dtype.lower())
-    if precision is None:
-        raise UsageError.unknown("type with estimates", dtype, ESTIMATED)
+    precision = _precision(dtype)
     makers = {"gemm": _gemms, "grouped-gemm": _grouped_gemms, "sdpa": _sdpas, "moe": _moes}
     if what not in makers:
         raise UsageError.unknown("operation", what, makers)
     system = System(device=spec).at_clock(gpu_clock_mhz)
     answers = chain(backend)
+    if precision is None:
+        return [_answer(what, _product(what, sizes, dtype, spec), dtype, answers, system)]
     return [_answer(name, work, precision, answers, system) for name, work in makers[what](sizes, precision)]
 
 
-_Named = list[tuple[str, ColumnBatch | SDPABackward]]
+def _precision(dtype: str) -> Precision | None:
+    """The precision that a type in any spelling is estimated in; None for one without."""
+    found = ESTIMATED.get(dtype.strip().lower())
+    kind = DType.parse(dtype)
+    return found or (None if kind is None else _OF_RATE.get(kind.rate or ""))
 
 
-def _answer(name: str, work: ColumnBatch | SDPABackward, precision: str, backend: Chain, system: System) -> Answer:
-    if isinstance(work, SDPABackward):
-        family, columns = "backward", WorkColumns.of([work])
+def _product(what: str, sizes: Mapping[str, Any], dtype: str, device: HardwareSpec) -> ColumnBatch | PerfModel:
+    """A product in another type: AMD's tuned kernel in INT8, else as the roofline has it. UsageError for all else."""
+    kind = DType.parse(dtype)
+    if what != "gemm" or kind is None or kind.rate is None or sizes.get("backward"):
+        raise UsageError.unknown("type with estimates", dtype, ESTIMATED)
+    m, n, k, b = _size(sizes, "m", "n", "k", "b")
+    if kind is not DType.INT8 or device.vendor != "amd":
+        return GEMM(m=m, n=n, k=k, b=b, dtype=kind)
+    columns = dict(zip(("m", "n", "k", "batch"), _one(m, n, k, b), strict=True))
+    return KernelColumns(precision="int8", table=GEMM_AITER, case=(("gemm_dtype", "int8"),), sizes=columns)
+
+
+_Named = list[tuple[str, ColumnBatch | PerfModel]]
+
+
+def _answer(name: str, work: ColumnBatch | PerfModel, precision: str, backend: Chain, system: System) -> Answer:
+    if not isinstance(work, ColumnBatch):
+        family, columns = ("backward" if isinstance(work, SDPABackward) else "gemm"), WorkColumns.of([work])
         table, counted = backend.estimate_many(columns, system), columns.flops
     else:
         family, table, counted = work.family, backend.estimate_batch(work, system), work.flops()
