@@ -119,7 +119,32 @@ def where_folders_cannot_change_places(folder: Path) -> None:
     _killed_at_each(lambda: write_folder(out, "new"), before, after)
 
 
+def a_whole_report(folder: Path) -> None:
+    """What ``report.write`` leaves of a workbook, a page and a document: all of one run, byte for byte."""
+    import tracelens
+    from benchmarks.fixed_cost import small_trace
+
+    out, outcomes = folder / "t.report", set()
+    trace = small_trace(folder / "t.json")
+    reports = {name: tracelens.report(trace, device=device) for name, device in (("old", "mi300x"), ("new", "mi325x"))}
+    sound = {}
+    for name, report in reports.items():
+        files = report.write(folder / name).iterdir()
+        sound[name] = {path.name: path.read_bytes() for path in files}
+
+    def after(number: int) -> None:
+        found = {path.name: path.read_bytes() for path in out.iterdir()}
+        (version,) = [name for name, files in sound.items() if files == found]
+        outcomes.add(version)
+
+    stops = _killed_at_each(lambda: reports["new"].write(out), lambda: reports["old"].write(out), after)
+    reports["new"].write(out)
+    assert sorted(path.name for path in folder.iterdir()) == ["new", "old", "t.json", "t.report"]
+    assert stops > 100
+    assert outcomes == {"old", "new"}
+
+
 SWEEPS = {sweep.__name__: sweep for sweep in (over_an_old_report, the_first_report, a_file, where_folders_cannot_change_places)}  # fmt: skip
 
 if __name__ == "__main__":
-    SWEEPS[sys.argv[1]](Path(sys.argv[2]))
+    {**SWEEPS, a_whole_report.__name__: a_whole_report}[sys.argv[1]](Path(sys.argv[2]))

@@ -29,8 +29,13 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @linux
-@pytest.mark.parametrize("every", [9, pytest.param(2, marks=pytest.mark.sweep)])
-@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize(
+    ("sweep", "every"),
+    [
+        *((sweep, 9) for sweep in SWEEPS),
+        *(pytest.param(sweep, 2, marks=pytest.mark.sweep) for sweep in (*SWEEPS, "a_whole_report")),
+    ],
+)
 def test_a_write_killed_at_any_system_call_leaves_old_or_new_and_the_next_run_cleans_up(
     sweep: str, every: int, repository: Path, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_path_as_text_loads_too(tmp_path):
     [
         ("peak_tb_s = 1.5", 'peak_tb_s = "8,0"', 'my_chip.toml: hbm.peak_tb_s must be a number above 0, got "8,0"'),
         ("peak_tb_s = 1.5", "peak_tb_s = 0", "my_chip.toml: hbm.peak_tb_s must be a number above 0, got 0"),
+        ("peak_tb_s = 1.5", "peak_tb_s = 5e-324", "my_chip.toml: hbm.peak_tb_s must be a number above 0, got 5e-324"),
         ("peak_tb_s = 1.5", "peak_tb_s = true", "my_chip.toml: hbm.peak_tb_s must be a number above 0, got true"),
         ("peak_tb_s = 1.5", "peak_tb_s = inf", "my_chip.toml: hbm.peak_tb_s must be a number above 0, got inf"),
         (

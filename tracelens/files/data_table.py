@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Below 2**53: exact as a floating-point number.
 LARGEST = 1e15
+#: No figure above 0 is smaller: what is divided by it stays a number.
+SMALLEST = 1e-15
 #: A header, or a blank table's first data row.
 FIRST_ROW = 2
 #: Longer is no name of anything; the rest is not compared with thousands of names, nor repeated in sentences.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.errors import InputError
-from tracelens.files.data_table import LARGEST, shown
+from tracelens.files.data_table import LARGEST, SMALLEST, shown
 from tracelens.files.documents import toml_of
 
 
@@ -59,7 +59,7 @@ class Table:
         value = self._values.get(name)
         if value is None:
             return None
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= LARGEST:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not SMALLEST <= value <= LARGEST:
             raise self.error(name, "must be a number above 0")
         return float(value)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Callable
 from operator import attrgetter
 from reprlib import recursive_repr
@@ -40,6 +41,8 @@ else:
 
 
 _LOCK = RLock()
+_MISSING = dataclasses.MISSING
+_FEW = 8
 
 
 class _Factory:
@@ -78,10 +81,22 @@ def _add(made: type, name: str, function: Callable[..., Any]) -> None:
 
 
 def _init(made: type, *, frozen: bool) -> Callable[..., None]:
-    """An ``__init__`` that is replaced by the compiled one on its first call."""
+    """An ``__init__`` that takes keywords one by one; after some calls, and for all else, the compiled one replaces it.
+
+    Most classes are made a few times: compiling their ``__init__`` takes as long as a hundred of those.
+    """
+    every = {field.name: (field.default, field.default_factory) for field in dataclasses.fields(made)}
+    required = {name for name, (default, make) in every.items() if default is make is _MISSING}
+    has_more, put, calls = hasattr(made, "__post_init__"), object.__setattr__, itertools.count()
 
     def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807 - a method of the class to be
-        compiled(made)(self, *values, **named)
+        if values or not frozen or next(calls) > _FEW or not required <= named.keys() <= every.keys():
+            compiled(made)(self, *values, **named)
+            return
+        for name, (default, make) in every.items():
+            put(self, name, named[name] if name in named else default if make is _MISSING else make())
+        if has_more:
+            self.__post_init__()
 
     def compiled(owner: type) -> Callable[..., None]:
         function = _compiled_init(made, frozen=frozen)
@@ -102,10 +117,10 @@ def _compiled_init(made: type, *, frozen: bool) -> Callable[..., None]:
     for field in every:
         name, value = field.name, field.name
         declared = name
-        if field.default_factory is not dataclasses.MISSING:
+        if field.default_factory is not _MISSING:
             values[f"_make_{name}"] = field.default_factory
             declared, value = f"{name}=_made", f"_make_{name}() if {name} is _made else {name}"
-        elif field.default is not dataclasses.MISSING:
+        elif field.default is not _MISSING:
             values[f"_default_{name}"] = field.default
             declared = f"{name}=_default_{name}"
         (named if field.kw_only else positional).append(declared)

@@ -24,7 +24,7 @@ def plain_values(values: pd.Series) -> list[Value]:
         return listed
     if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f":
         return [None if value != value else value for value in listed]
-    return [plain_value(value) for value in listed]
+    return [value if type(value) is str else plain_value(value) for value in listed]
 
 
 def plain_value(value: Any) -> Value:

@@ -30,14 +30,13 @@ class ColumnStyles:
 def rows_xml(columns: Sequence[Sequence[Value]], styles: Sequence[ColumnStyles], *, first_row: int) -> Iterator[bytes]:
     """The ``<row>`` elements of the columns' values, some rows at a time; a missing or empty value has no cell."""
     makers = [_CellText(column_letter(number), style) for number, style in enumerate(styles, 1)]
-    rows: list[str] = []
-    for number, values in enumerate(zip(*columns, strict=True), first_row):
-        cells = [maker.of(value, number) for maker, value in zip(makers, values, strict=True) if value is not None]
-        rows.append(f'<row r="{number}">{"".join(cells)}</row>')
-        if len(rows) == _ROWS_AT_A_TIME:
-            yield "".join(rows).encode()
-            rows.clear()
-    yield "".join(rows).encode()
+    for start in range(0, max(map(len, columns), default=0), _ROWS_AT_A_TIME):
+        made = [
+            maker.all_of(values[start : start + _ROWS_AT_A_TIME], first_row + start)
+            for maker, values in zip(makers, columns, strict=True)
+        ]
+        rows = enumerate(zip(*made, strict=True), first_row + start)
+        yield "".join([f'<row r="{number}">{"".join(cells)}</row>' for number, cells in rows]).encode()
 
 
 def fitting(text: str) -> str:
@@ -100,6 +99,18 @@ class _CellText:
         self._styles = styles
         # The same texts come again and again: what stands around the row's number in each.
         self._texts: dict[str, str] = {}
+
+    def all_of(self, values: Sequence[Value], first_row: int) -> list[str]:
+        """The elements of values below each other. Nearly all are numbers, or texts that were there before."""
+        start, number, known = f'<c r="{self._letter}', f'" s="{self._styles.number}"><v>', self._texts
+        return [
+            f"{start}{row}{number}{value!r}</v></c>"
+            if type(value) is float and -LARGEST_EXACT < value < LARGEST_EXACT
+            else f'{start}{row}"{known[value]}'
+            if type(value) is str and value in known
+            else self.of(value, row)
+            for row, value in enumerate(values, first_row)
+        ]
 
     def of(self, value: Value, row: int) -> str:
         """The ``<c>`` element; empty for an empty text."""
