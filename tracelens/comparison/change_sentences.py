@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, COPY, role
 from tracelens.comparison.causes import (
     ADDED,
     CALLS,
@@ -118,7 +118,7 @@ def _change(group: _Group, at: Sequence[int], bounds: tuple[float, float] | None
     first, change_ms = group.rows[0], group.change_ms
     low, high = bounds or (None, None)
     return Change(
-        text=f"{_subject(first)} {signed_ms(change_ms)}: {_SAYS[first.cause].text(group)}",
+        text=f"{_subject(first)} {signed_ms(change_ms)}: {_SAYS[first.cause].text(group)}{_stalls(group)}",
         change_ms=change_ms,
         cause=first.cause,
         category=first.category,
@@ -126,6 +126,20 @@ def _change(group: _Group, at: Sequence[int], bounds: tuple[float, float] | None
         low_ms=low,
         high_ms=high,
     )
+
+
+def _stalls(group: _Group) -> str:
+    """``; in B 2 of 60 kernels took 5.02 ms, over 10 times their median``: where that is most of the change."""
+    if role(group.rows[0].category) in (COMMUNICATION, COPY):
+        return ""
+    for side, name, sign in ((group.b, "B", 1), (group.a, "A", -1)):
+        shares = [kernel for one in side for kernel in one.kernels if kernel.stalls]
+        count, ms = (sum(kernel.stalls[at] for kernel in shares if kernel.stalls) for at in (0, 1))
+        if shares and 2 * ms > sign * group.change_ms > 0:
+            all_of = sum(kernel.count for kernel in shares)
+            took = f"{count_text(count)} of {count_text(all_of)} kernels took {signed_ms(ms)[1:]}"
+            return f"; in {name} {took}, over 10 times their median"
+    return ""
 
 
 def _subject(row: ComparedRow) -> str:

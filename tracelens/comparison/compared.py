@@ -23,11 +23,15 @@ def on_grid(ms: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelShare:
-    """A kernel of a row: how often a step runs it, and for how long."""
+    """A kernel of a row: how often a step runs it, and for how long.
+
+    ``stalls``: how many of them took over ten times their median, and for how long; None where that is not known.
+    """
 
     name: str
     count: float
     ms: float
+    stalls: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

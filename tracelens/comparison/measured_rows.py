@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelens.analysis.factorize import first_of_each, numbered
+from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
 from tracelens.comparison.alignment.call_matching import Numbered
 from tracelens.comparison.compared import KernelShare, RowSide, on_grid
@@ -16,6 +17,8 @@ from tracelens.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US
 
 #: Share of a row's kernel time that calls of known work must have for their rate to stand for it.
 _LEAST_KNOWN = 0.5
+#: Times the median of its kernel from which a launch did not take as long as it needed, and the largest share of such.
+_FAR, _MOST_STALLED = 10, 0.1
 
 
 class MeasuredSide:
@@ -83,11 +86,17 @@ class MeasuredSide:
         rows_of, names_of = np.concatenate(row), np.concatenate(name)
         group, texts = numbered(rows_of, names_of), list(codes)
         first = first_of_each(group)
-        total, count = np.bincount(group, np.concatenate(ns)), np.bincount(group, np.concatenate(weight))
+        weights_of, ns_of = np.concatenate(weight), np.concatenate(ns)
+        total, count = np.bincount(group, ns_of), np.bincount(group, weights_of)
+        long = _far_beyond_median(group, np.concatenate([one.event_ns for one in self.numbered.side.recordings]))
+        stalls = [np.bincount(group, values * long).tolist() for values in (weights_of, ns_of / NS_PER_MS)]
+        is_known = self.numbered.side.first.is_ordered
         found: dict[int, list[KernelShare]] = defaultdict(list)
         columns = (rows_of[first].tolist(), names_of[first].tolist(), count.tolist(), (total / NS_PER_MS).tolist())
-        for at, code, number, ms in zip(*columns, strict=True):
-            found[at].append(KernelShare(name=texts[code], count=number, ms=ms))
+        for at, code, number, ms, *stalled in zip(*columns, *stalls, strict=True):
+            few = is_known and 0 < stalled[0] <= _MOST_STALLED * number
+            stalls_of = (stalled[0], stalled[1]) if few else None
+            found[at].append(KernelShare(name=texts[code], count=number, ms=ms, stalls=stalls_of))
         for kernels in found.values():
             kernels.sort(key=lambda kernel: (-kernel.ms, kernel.name))
         return found
@@ -121,6 +130,15 @@ class MeasuredSide:
         self._bound = {
             int(row): known[call].bound for row, call in zip(self._rows, self._calls, strict=True) if known[call].bound
         }
+
+
+def _far_beyond_median(group: Codes, ns: Ints) -> npt.NDArray[np.bool_]:
+    """Which values are more than ``_FAR`` times the median of their group."""
+    order = np.lexsort((ns, group))
+    count = np.bincount(group)
+    middle = np.cumsum(count) - count + (count - 1) // 2
+    found: npt.NDArray[np.bool_] = ns > _FAR * ns[order][middle][group]
+    return found
 
 
 def _known(value: float) -> float | None:

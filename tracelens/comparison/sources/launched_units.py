@@ -6,8 +6,10 @@ import numpy as np
 
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import Calls
+from tracelens.analysis.attribution.event_category import speaks_of
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
+from tracelens.analysis.reading.catalog import OTHER
 from tracelens.analysis.reading.graph_replays import graph_launches
 from tracelens.analysis.reading.op_readings import OpReadings
 from tracelens.analysis.reading.recording import Recording
@@ -52,6 +54,7 @@ def units_of(
     replayed = np.isin(launch, graph_launches(table))[calls.events] & ~modelled[calls.call_of_event]
     whole = ((calls.kernel_name < 0) | own)[calls.call_of_event] & ~replayed
     unit, row, kernel = _unit_of_events(activity, calls, whole)
+    category = _of_ops(activity, readings, category, np.where(kernel < 0, row, -1))
     launched = np.where(launch >= 0, table.start_ns[launch], activity.start)
     order = np.lexsort((activity.start, launched))
     place = np.empty(len(order), np.int32)
@@ -102,6 +105,14 @@ def _unit_of_events(activity: DeviceActivity, calls: Calls, whole: Bools) -> tup
     rest = np.flatnonzero(unit < 0)
     unit[rest] = len(calls.row) + np.arange(len(rest), dtype=np.int32)
     return numbered(unit), row, kernel
+
+
+def _of_ops(activity: DeviceActivity, readings: OpReadings, category: Labels, op: Codes) -> Labels:
+    """The category of each event: its op's where it has one, -1 for none, and that is known of it."""
+    code = readings.code_of(op)
+    said = readings.known[code] & speaks_of(readings, code, activity, np.arange(len(op)))
+    texts = [reading.category or OTHER for reading in readings.readings]
+    return Labels.of(np.where(said, code + len(category.texts), category.code), (*category.texts, *texts))
 
 
 def _call(table: TraceTable, readings: OpReadings, row: int, kernel: int, category: str, module: str | None) -> Call:
