@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +50,9 @@ def batches(
     part = frame.iloc[rows]
     named = {name: texts(part, name) for name in case_columns(table, frame)}
     for name in _typed(table, named):
-        named[name] = [table.type_named(text) or text for text in named[name]]
+        named[name] = _each(named[name], lambda text: table.type_named(text) or text)
     if "kernel_source" in named:
-        named["kernel_source"] = [table.kernel(source) for source in named["kernel_source"]]
+        named["kernel_source"] = _each(named["kernel_source"], table.kernel)
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for row, cells in enumerate(zip(*named.values(), strict=True) if named else [()] * len(part)):
         groups[cells].append(row)
@@ -64,6 +64,12 @@ def batches(
         yield rows[at], KernelColumns(precision="bf16", table=table, case=tuple(sorted(case.items())), sizes=sizes)
 
 
+def _each(cells: Sequence[str], of: Callable[[str], str]) -> list[str]:
+    """``of`` every cell, asked once for each text."""
+    known = {text: of(text) for text in set(cells)}
+    return [known[text] for text in cells]
+
+
 def _typed(table: KernelTable, columns: Iterable[str]) -> list[str]:
     """The columns that name types."""
     return [name for name in columns if name in table.cases and name.endswith(("dtype", "_type"))]
@@ -72,8 +78,10 @@ def _typed(table: KernelTable, columns: Iterable[str]) -> list[str]:
 def _type_faults(table: KernelTable, frame: pd.DataFrame) -> list[str]:
     found = [""] * len(frame)
     for column in _typed(table, case_columns(table, frame)):
-        for row, text in enumerate(texts(frame, column)):
-            if text and table.type_named(text) is None:
+        given = texts(frame, column)
+        unknown = {text for text in set(given) if text and table.type_named(text) is None}
+        for row, text in enumerate(given):
+            if text in unknown:
                 found[row] = f"no type with estimates named {text!r} in {column}"
     return found
 

@@ -198,8 +198,14 @@ def measured_rows(
 
 def texts(table: pd.DataFrame, column: str, blank: str = "") -> list[str]:
     """A column's cells as text, ``blank`` where they hold nothing; what is too long for any name is cut."""
-    cells = ("" if is_blank(cell) else str(cell).strip() for cell in table[column].tolist())
-    return [blank if not cell else cell if len(cell) <= LONGEST_NAME else f"{cell[:LONGEST_NAME]}..." for cell in cells]
+    cells = table[column].tolist()
+    known = {cell: _text(cell) or blank for cell in {cell for cell in cells if type(cell) is str}}
+    return [known[cell] if type(cell) is str else _text(cell) or blank for cell in cells]
+
+
+def _text(cell: object) -> str:
+    text = "" if is_blank(cell) else str(cell).strip()
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}..."
 
 
 def is_file_name(name: str) -> bool:
