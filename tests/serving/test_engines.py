@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from tests.conftest import examples
 from tracelens.backends import System
 from tracelens.backends.chain import chain
 from tracelens.dtypes import DType
-from tracelens.errors import UsageError
+from tracelens.errors import InputError, UsageError
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.projection.projection_options import ProjectOptions, SearchOptions
@@ -195,3 +197,22 @@ def test_a_few_tokens_on_a_latent_cache_read_it_together() -> None:
         assert 2 * request.b * request.q_heads * (request.past + 1) * (576 + 512) == core.flops()
         times.append(chain("tile").estimate_many(WorkColumns.of([core]), System.load("b200")).time_us[0])
     assert times[0] < times[1] < 2 * times[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[residuals]\nmost_low = 0.5", "e.toml: residuals.half_low must be a number above 0, it is missing"),
+        ("layer_gain_per_year = 2", "e.toml: oldest must be a date such as 2026-01-31, it is missing"),
+        ('oldest = "soon"', 'e.toml: oldest must be a date such as 2026-01-31, got "soon"'),
+        (
+            'layer_gain_per_year = 1e9\noldest = "2025-01-01"\nnewest = "2026-01-01"',
+            "e.toml: layer_gain_per_year must be less, at most e^50 from oldest to newest",
+        ),
+    ],
+)
+def test_a_wrong_engine_file_is_refused_with_its_key(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(f'source = "here"\n{text}\n')
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        Engine.load(path)

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
@@ -102,6 +103,25 @@ class Residuals(NamedTuple):
     most_high: float
 
 
+#: The most that an engine may have gained, as a power of e.
+_MOST_GAIN = 50.0
+
+
+def _check_dates(table: Table, given: Mapping[str, object]) -> None:
+    """InputError where the time since which an engine gained is unknown, or the gain beyond all measure."""
+    gain, days = given["layer_gain_per_year"], []
+    for name in ("oldest", "newest"):
+        text = given[name]
+        if text is None and not gain:
+            continue
+        try:
+            days.append(datetime.date.fromisoformat(str(text)))
+        except ValueError:
+            raise table.error(name, "must be a date such as 2026-01-31") from None
+    if isinstance(gain, float) and gain * (days[1] - days[0]).days / 365 > _MOST_GAIN:
+        raise table.error("layer_gain_per_year", f"must be less, at most e^{_MOST_GAIN:g} from oldest to newest")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """A serving engine: its limits, its memory, and what a step costs beside the device's work.
@@ -178,9 +198,12 @@ class Engine:
             given[name] = table.number(name)
         for name in ("preemption", "policy", "oldest", "newest", "fitted_model", "fitted_device", "quantized_kv"):
             given[name] = table.text(name)
-        spans = table.numbers("residuals", frozenset(Residuals._fields))
-        given["residuals"] = Residuals(**spans) if spans else None
+        spans = table.table("residuals")
+        if spans is not None:
+            given["residuals"] = Residuals(*map(spans.needed_number, Residuals._fields))
+            spans.finish()
         table.finish()
+        _check_dates(table, given)
         try:
             return cls(**{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
         except UsageError as error:
