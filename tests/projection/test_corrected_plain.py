@@ -22,7 +22,7 @@ from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
-SLOW = 1.1
+SLOW = 1.3
 HOST_US = 5.0
 ENDS = ("embedding", "head")
 
@@ -114,13 +114,13 @@ class Plain:
         ends = 0.0
         if p.zero < 3:
             ends = self.late(p, chunks, ranks, gather, forward, 0)
-            ends += slowed(sum(gather[n] for c in chunks[0] for n in c), ranks[0][0])
+            ends += slowed(sum(gather[n] for c in chunks[0] for n in c) - gather[chunks[0][0][0]], ranks[0][0])
         if p.zero == 2:
             left = [self.left(mine[0], backward, scatter) for mine in chunks]
             ends += max(0.0, *(us - rank * ranks[0][1] / p.vpp for rank, us in enumerate(left)))
         elif p.zero < 2:
             ends += self.late(p, chunks, ranks, scatter, backward, 1)
-            totals = [sum(scatter[n] for c in mine for n in c) for mine in chunks]
+            totals = [sum(scatter[n] for c in mine for n in c) - scatter[mine[0][0]] for mine in chunks]
             ends += sum(slowed(t, b) for t, (_, b) in zip(totals, ranks, strict=True)) / p.vpp
             ends += slowed(totals[0], ranks[0][1]) * (1 - 1 / p.vpp)
         optimizer = max(self.optimizer(p, mine) for mine in chunks)

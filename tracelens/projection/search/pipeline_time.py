@@ -85,12 +85,11 @@ def replicas_us(
         ahead, behind = whole[:, stage.chunks[0].last] * (len(stage.chunks) == 1)
         gathered = np.maximum(gathered, _late_us(s, stage, gather, forward - ahead, first_forward))
         reduced = np.maximum(reduced, _late_us(s, stage, scatter, backward - behind, first_backward))
-        slowed = slowed + len(stage.ranks) * _slowed_us(scatter @ stage.layers, backward) / s.vpp
+        slowed = slowed + len(stage.ranks) * _slowed_us(_behind_us(stage, scatter), backward) / s.vpp
         left = np.maximum(left, _left_us(stage, scatter, passes_us) - stage.ranks[0] * first_backward / s.vpp)
-    layers = types[0].layers
-    slowed = slowed + _slowed_us(scatter @ layers, first_backward) * (1 - 1 / s.vpp)
+    slowed = slowed + _slowed_us(_behind_us(types[0], scatter), first_backward) * (1 - 1 / s.vpp)
     ends = np.where(s.zero == 2, left, reduced + slowed)
-    return np.where(s.zero == 3, 0.0, gathered + _slowed_us(gather @ layers, first_forward) + ends)
+    return np.where(s.zero == 3, 0.0, gathered + _slowed_us(_behind_us(types[0], gather), first_forward) + ends)
 
 
 def _left_us(stage: StageType, scatter: Floats, passes_us: Mapping[ChunkType, PassTimes]) -> Floats:
@@ -106,12 +105,17 @@ def _late_us(s: Splits, stage: StageType, each: Floats, busy_us: Floats, lag_us:
     A chunk's transfers run beside that chunk, all of them beside the chunks of all micro-batches under way. The
     first layer's have nothing to hide behind. ``busy_us``: what others hide behind.
     """
-    alone = each[:, stage.chunks[0].first]
-    total = each @ stage.layers - alone
+    alone, total = each[:, stage.chunks[0].first], _behind_us(stage, each)
     beside = (1 + OVERLAP_COST) * busy_us / s.vpp
     rest = np.maximum(total / s.vpp - beside, total - beside * (1 + (s.vpp - 1) * s.pp))
     late: Floats = alone + np.maximum(0.0, rest) - stage.ranks[0] * lag_us / s.vpp
     return late
+
+
+def _behind_us(stage: StageType, each: Floats) -> Floats:
+    """The transfers of a rank's layers but the first one's, which has nothing to hide behind."""
+    found: Floats = each @ stage.layers - each[:, stage.chunks[0].first]
+    return found
 
 
 def _slowed_us(transfer_us: Floats, compute_us: Floats) -> Floats:
