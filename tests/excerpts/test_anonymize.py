@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.analysis.conftest import Builder
-from tests.conftest import RealTrace, part
+from tests.conftest import RealTrace, device_traces, part
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.options import Options
@@ -20,20 +20,8 @@ from tracelens.excerpts.anonymize import Names, anonymize
 from tracelens.trace.table import Kind
 
 PRIVATE = "sekret"
-#: Real traces of each kind: serving, training with stacks, several ranks, graphs, old schemas, times since the epoch.
-TRACES = (
-    "inference/vllm_decode_full/graph_execution",
-    "more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace",
-    "more/param/dlrm_8rank/worker0_step_12.1694128201545.pt.trace",
-    "torch_compile_triton/trace",
-)
-LARGE = (
-    "mi300/resnet_act_checkpoint",
-    "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode",
-    "more/kineto/samples/resnet50_num_workers_0/worker0.1623143089861.pt.trace",
-    "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace",
-    "b200/eager_trace",
-)
+#: With stacks and several ranks; compiled; the others with ``-m sweep``.
+QUICK = ("more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace.json.gz", "torch_compile_triton/trace.json.gz")
 
 
 def figures(trace: Trace) -> dict[str, Any]:
@@ -49,14 +37,7 @@ def figures(trace: Trace) -> dict[str, Any]:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(
-    "name",
-    part(
-        [*TRACES, *LARGE],
-        9,
-        ["more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace", "torch_compile_triton/trace"],
-    ),
-)
+@pytest.mark.parametrize("name", part(device_traces(), 1000, QUICK))
 def test_the_report_is_the_same_but_for_names(real_trace: RealTrace, name: str, tmp_path: Path) -> None:
     trace = real_trace(name)
     path = tmp_path / trace.table.source.removesuffix(".gz")

@@ -126,8 +126,9 @@ class Places:
     def _moved(self, gaps: Sequence[Gap]) -> list[tuple[int, int]]:
         """The same calls in another order."""
         own, others = self._listed
+        unmoved = {-1, *self._loose}
         waiting: dict[int, list[int]] = defaultdict(list)
-        for j in (j for _, part in gaps for j in part if others[j] not in (-1, *self._loose)):
+        for j in (j for _, part in gaps for j in part if others[j] not in unmoved):
             waiting[others[j]].append(j)
         here = [(i, waiting.get(own[i])) for part, _ in gaps for i in part]
         return [(i, places.pop(0)) for i, places in here if places]
