@@ -93,7 +93,7 @@ def as_npz(document: Any) -> bytes:
     file, arrays = io.BytesIO(), {}
     for key, value in document.items() if isinstance(document, dict) else ():
         try:
-            arrays[key.replace("/", "").replace("\x00", "") or "a"] = np.array(value)
+            arrays[key.encode(errors="replace").decode().replace("/", "").replace("\x00", "") or "a"] = np.array(value)
         except (ValueError, OverflowError):
             arrays["ragged"] = np.array(str(value))
     np.savez(file, **{key: each for key, each in arrays.items() if key != "file"})
