@@ -65,7 +65,9 @@ def call_of(data: st.DataObject, before: Original, names: list[str], *, whole: b
 
 @lru_cache(maxsize=2)
 def lone_calls(before: Original, whole: bool) -> tuple[Call, ...]:
-    calls = calls_that(before, lambda call, _: bool(call.shapes) and not call.kernel if whole else True)
+    calls = calls_that(
+        before, lambda call, _: not call.kernel and any(map(str.isdigit, call.shapes or "")) if whole else True
+    )
     return tuple(call for call in calls if is_alone(before, call))
 
 
