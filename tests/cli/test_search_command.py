@@ -147,6 +147,6 @@ def test_a_sweep_of_nothing_is_one_sentence(wrong: str, tmp_path: Path, capsys: 
 def test_plots_show_scaling_components_degrees_and_the_landscape(tmp_path: Path) -> None:
     assert main([*SMALL, "--gpus", "8..32", "--top", "1", "--plot", str(tmp_path)]) == 0
     names = {path.stem for path in tmp_path.glob("*.svg")}
-    assert names == {"scaling", "degrees", "time", "memory", "landscape"}
+    assert names == {"scaling", "degrees", "time", "time_shares", "memory", "landscape"}
     assert "computing" in (tmp_path / "time.svg").read_text()
     assert "<svg" in (tmp_path / "landscape.svg").read_text()

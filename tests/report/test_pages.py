@@ -9,6 +9,7 @@ import pytest
 
 import tracelens
 from tracelens.report.assembly import make_sheet
+from tracelens.report.charts import search_plots
 from tracelens.report.charts.headroom_chart import headroom_chart
 from tracelens.report.charts.line_chart import line_chart
 from tracelens.report.charts.memory_chart import memory_chart
@@ -115,3 +116,16 @@ def test_sections_are_linked(key):
     content = framed("t", [section(key, "Title", "text")]).decode()
     assert f'href="#{key}"' in content
     assert f'<section id="{key}">' in content
+
+
+def test_bars_of_shares_all_reach_a_hundred_percent_and_days_follow_the_rate():
+    """2 and 6 s of parts are 25 and 75 %; 1e6 tokens/s compute 10^12 tokens in 11.57 days."""
+    times = {name: [0.0, 0.0] for name in search_plots.TIMES} | {"t_comp": [2.0, 1.0], "t_mem": [6.0, 1.0]}
+    frame = pd.DataFrame(
+        {"strategy": ["1d", "1d"], "n_gpus": [8, 16], "t": [8.0, 2.0], "throughput": [1e3, 2e3], **times}
+    )
+    text = str(search_plots.components(frame, search_plots.TIMES, "percent of the step", of_whole=True))
+    assert re.findall(r"1d 8: ([a-z-]+) (\d+)<", text)[:2] == [("computing", "25"), ("memory-bound", "75")]
+    assert re.findall(r"1d 16: ([a-z-]+) (\d+)<", text)[:2] == [("computing", "50"), ("memory-bound", "50")]
+    assert search_plots.days_of(1e6) == pytest.approx(11.574, rel=1e-4)
+    assert "days for 10^12 tokens" in str(search_plots.training_days(frame, 1000))

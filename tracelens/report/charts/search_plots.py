@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
 from tracelens.report.charts.markup import Markup, tag
+from tracelens.units import S_PER_DAY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +45,7 @@ def write_plots(folder: Path, table: pd.DataFrame, ranking: Mapping[str, Sequenc
     if best["n_gpus"].nunique() > 1:
         pictures["scaling"] = lambda: scaling(table)
         pictures["degrees"] = lambda: degrees(table)
+        pictures["time_shares"] = lambda: components(table, TIMES, "percent of the step", of_whole=True)
     pictures["time"] = lambda: components(table, TIMES, "seconds per step")
     pictures["memory"] = lambda: components(table, MEMORY, "GB per device")
     swept = [str(name) for name in table if str(name).startswith(_SWEPT) and table[name].nunique() > 1]
@@ -69,6 +71,22 @@ def scaling(table: pd.DataFrame) -> Markup:
     return _lines({**lines, "ideal": ideal}, "devices", "samples/s", dotted={"ideal"})
 
 
+def training_days(table: pd.DataFrame, tokens_per_sample: int) -> Markup:
+    """Days that 10^12 tokens take on the best configuration over devices, per strategy."""
+    lines = {
+        str(strategy): [
+            (n, days_of(rate * tokens_per_sample)) for n, rate in zip(each["n_gpus"], each["throughput"], strict=True)
+        ]
+        for strategy, each in _best(table).groupby("strategy")
+    }
+    return _lines(lines, "devices", "days for 10^12 tokens")
+
+
+def days_of(tokens_per_s: float) -> float:
+    """Days that 10^12 tokens take."""
+    return 1e12 / tokens_per_s / S_PER_DAY
+
+
 def degrees(table: pd.DataFrame) -> Markup:
     """Degrees of the fastest configuration over devices."""
     best = _best(table).sort_values("throughput").groupby("n_gpus").tail(1).sort_values("n_gpus")
@@ -76,12 +94,15 @@ def degrees(table: pd.DataFrame) -> Markup:
     return _lines({name: list(zip(best["n_gpus"], best[name], strict=True)) for name in shown}, "devices", "degree")
 
 
-def components(table: pd.DataFrame, parts: Mapping[str, str], unit: str) -> Markup:
-    """A bar per device count and strategy of the best configuration, stacked by ``parts``."""
+def components(table: pd.DataFrame, parts: Mapping[str, str], unit: str, *, of_whole: bool = False) -> Markup:
+    """A bar per device count and strategy of the best configuration, stacked by ``parts``; ``of_whole``: each in
+    percent of its sum.
+    """
     best = _best(table)
     labels = [f"{row.strategy} {row.n_gpus}" for row in best.itertuples()]
     shown = {name: word for name, word in parts.items() if name in best}
-    values = [[float(value) for value in best[name]] for name in shown]
+    wholes = [float(value) / 100 or 1.0 for value in best[list(shown)].sum(axis=1)] if of_whole else [1.0] * len(best)
+    values = [[float(value) / whole for value, whole in zip(best[name], wholes, strict=True)] for name in shown]
     top = max((sum(column) for column in zip(*values, strict=True)), default=0.0) or 1.0
     wide = (_WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
     drawn: list[Markup] = [_y_labels(0.0, top)]

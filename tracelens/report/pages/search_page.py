@@ -27,9 +27,11 @@ def search_page(found: Answer) -> bytes:
         return framed(f"{title} · search", [head(title, facts, (), ["no split that was tried fits"])])
     fits, front = found.fits, found.front()
     fastest = fits.sort_values("t").iloc[0]
+    speed = tokens_per_s(found, fastest)
     tiles = [
         ("Fastest step", f"{fastest['t']:,.4g} s", f"on {fastest['n_gpus']:,} GPUs"),
-        ("Throughput", f"{tokens_per_s(found, fastest):,.0f} tokens/s", "per GPU"),
+        ("Throughput", f"{speed:,.0f} tokens/s", "per GPU"),
+        ("10^12 tokens", f"{plots.days_of(speed * int(fastest['n_gpus'])):,.3g} days", "of training"),
         ("Memory", f"{fastest['mem']:,.1f} GB", f"of {rules.capacity_gb:,.1f} GB per GPU"),
     ]  # fmt: skip
     asked = sorted(set(request.gpus) - set(fits["n_gpus"]))
@@ -43,11 +45,13 @@ def search_page(found: Answer) -> bytes:
         sections.append(
             section("reasons", "Why not otherwise", bars(rows, "Time of the step that each other choice adds"))
         )
+    times = [picture(plots.components(fits, plots.TIMES, "seconds per step"))]
     if fits["n_gpus"].nunique() > 1:
-        sections.append(section("scaling", "Scaling", picture(plots.scaling(fits)), picture(plots.degrees(fits))))
-    sections.append(
-        section("time", "Where the time goes", picture(plots.components(fits, plots.TIMES, "seconds per step")))
-    )
+        days = plots.training_days(fits, rules.tokens_per_sample)
+        pictures = (plots.scaling(fits), days, plots.degrees(fits))
+        sections.append(section("scaling", "Scaling", *map(picture, pictures)))
+        times.append(picture(plots.components(fits, plots.TIMES, "percent of the step", of_whole=True)))
+    sections.append(section("time", "Where the time goes", *times))
     sections.append(section("memory", "Memory", picture(plots.components(fits, plots.MEMORY, "GB per device"))))
     if ranking := found.ranking():
         sections.append(section("landscape", "What a bad choice costs", picture(plots.landscape(ranking))))
