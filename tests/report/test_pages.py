@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import tracelens
+from tracelens.report.answers.step_text import expected_of
 from tracelens.report.assembly import make_sheet
 from tracelens.report.charts import search_plots
 from tracelens.report.charts.headroom_chart import headroom_chart
@@ -82,6 +83,10 @@ def test_a_projected_step_has_a_page_with_its_figures():
     assert f"{found.projection.step_us / 1e6:,.3f} s" in text
     for name in found.projection.breakdown_us:
         assert name in text
+    error, spread = expected_of(found)
+    assert error in text
+    assert spread in text
+    assert f"{found.summary['step_time_s_low']:.3f} to {found.summary['step_time_s_high']:.3f} s" in spread
 
 
 def test_a_served_load_has_a_page_with_its_latencies():

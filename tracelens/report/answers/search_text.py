@@ -78,6 +78,15 @@ def _notes(found: Answer) -> list[str]:
     return lines
 
 
+def expected_of(found: Answer, step_s: float) -> list[str]:
+    """Between which times steps were that were projected to take ``step_s``."""
+    if found.expected is None:
+        return []
+    low, high = (share * step_s for share in found.expected.most)
+    whose = "pooled" if found.request.framework in (None, POOLED) else found.request.framework
+    return [f"9 of 10 such steps took {low:.3f} to {high:.3f} s ({whose} constants; docs/accuracy.md)"]
+
+
 def _winner(found: Answer) -> list[str]:
     """The best step, how sure it is, what it consists of, and what the best alternatives cost."""
     best, capacity = found.best.iloc[0], found.rule_sets[0].capacity_gb
@@ -88,11 +97,7 @@ def _winner(found: Answer) -> list[str]:
         f"{_BEST[found.request.objective]}: {t:.3f} s per step on {best['n_gpus']} GPUs, {rate}",
         f"  {_configuration(best, found.request.global_batch)}",
     ]
-    expected = found.expected
-    if expected is not None:
-        low, high = (share * t for share in expected.most)
-        whose = "pooled" if found.request.framework in (None, POOLED) else found.request.framework
-        lines.append(f"  9 of 10 such steps took {low:.3f} to {high:.3f} s ({whose} constants; docs/accuracy.md)")
+    lines += [f"  {line}" for line in expected_of(found, t)]
     if again is not None:
         step_s = again.step_us / 1e6
         lines.append(f"  re-checked by the event graph (tracelens project): {step_s:.3f} s, {step_s / t - 1:+.1%}")

@@ -25,7 +25,7 @@ def step_text(result: Result) -> str:
             f"recompute {p.recompute}, schedule {found.schedule if p.pp > 1 else 'none'}{routed}"
         ),
         f"  {found.tokens_per_s_per_gpu:.0f} tokens/s/GPU, {found.tflops_gpu:.0f} TFLOPS/GPU{mfu}",
-        *_expected(result),
+        *(f"  {line}" for line in expected_of(result)),
         f"  cost models: {backends}",
         "",
         "where the time goes (busiest pipeline rank; exposed communication only)",
@@ -51,15 +51,16 @@ def step_text(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _expected(result: Result) -> list[str]:
+def expected_of(result: Result) -> list[str]:
+    """How far such steps were from their projections, and between which times they were."""
     expected, framework = result.expected, result.framework
     if expected is None or framework is None:
         return []
     step_s = result.projection.step_us / 1e6
     half, most = (f"{low * step_s:.3f} to {high * step_s:.3f} s" for low, high in (expected.half, expected.most))
     return [
-        f"  expected error {expected.median:.0%}, 9 of 10 below {expected.p90:.0%} ({framework.name} constants)",
-        f"  half of such steps took {half}, 9 of 10 {most}",
+        f"expected error {expected.median:.0%}, 9 of 10 below {expected.p90:.0%} ({framework.name} constants)",
+        f"half of such steps took {half}, 9 of 10 {most}",
     ]
 
 

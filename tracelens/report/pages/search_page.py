@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from tracelens.report.answers.search_text import best_of_each, change_of, shown_rows, tokens_per_s
+from tracelens.report.answers.search_text import best_of_each, change_of, expected_of, shown_rows, tokens_per_s
 from tracelens.report.charts import search_plots as plots
 from tracelens.report.charts.line_chart import bars
 from tracelens.report.charts.markup import Markup
@@ -36,6 +36,7 @@ def search_page(found: Answer) -> bytes:
     ]  # fmt: skip
     asked = sorted(set(request.gpus) - set(fits["n_gpus"]))
     notes = [f"nothing fits on {', '.join(map(str, asked))} GPUs"] if asked else []
+    notes += expected_of(found, float(fastest["t"]))
     sections = [
         head(title, facts, tiles, notes),
         section("best", "The best by number of GPUs", _shown(found, best_of_each(found)[0], "Best splits")),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from tracelens.report.answers.step_text import expected_of
 from tracelens.report.charts.line_chart import bars
 from tracelens.report.charts.markup import tag
 from tracelens.report.charts.pipeline_chart import MAX_RANKS, MAX_TASKS, pipeline_chart
@@ -24,7 +25,7 @@ _MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "outsid
 def step_page(result: Result) -> bytes:
     """Time and where it goes, memory of every stage beside what the device has, levers, operations."""
     found = result.projection
-    notes = [*([f"does not fit: {found.infeasible}"] if found.infeasible else []), *found.notes]
+    notes = [*([f"does not fit: {found.infeasible}"] if found.infeasible else []), *expected_of(result), *found.notes]
     parts = sorted(found.breakdown_us.items(), key=lambda item: -item[1])
     time = [(name, us, f"{us / US_PER_MS:,.1f} ms · {us / found.step_us:.1%}") for name, us in parts]
     peaks = [(f"stage {each.stage}", each.peak / BYTES_PER_GB) for each in found.stages]
