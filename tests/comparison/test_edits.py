@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.comparison import edits
 from tests.comparison.edits import Original, calls_that, original, read_again
-from tests.conftest import TRACES, device_traces, part
+from tests.conftest import ONE_TRACE_IN, TRACES, device_traces, part
 from tracelens.analysis.intervals import covered_ns, overlapping
 from tracelens.comparison.alignment.work_roles import STREAMING, call_role
 from tracelens.comparison.causes import ADDED, CLOCK, EVERYTHING, FUSED, KERNEL, REMOVED, REPLACED, SPEED, WORK
@@ -27,12 +28,17 @@ from tracelens.comparison.sides import Call
 
 #: Quick to read again.
 SMALL = [name for name in device_traces() if (TRACES / name).stat().st_size < 40_000]
-#: Some of these, and with ``-m sweep`` every trace, each of them edited in every way.
+#: Some of these, and with ``-m sweep`` every eighth trace, or with TRACELENS_EVERY_EDIT every one (an hour), each of them
+#: edited in every way.
+EVERY = "TRACELENS_EVERY_EDIT" in os.environ
 IN_TRACES = pytest.mark.parametrize(
     "names",
     [
         pytest.param(SMALL, id="small"),
-        *(pytest.param([name], id=name, marks=pytest.mark.sweep) for name in device_traces()),
+        *(
+            pytest.param([name], id=name, marks=pytest.mark.sweep)
+            for name in device_traces()[:: 1 if EVERY else ONE_TRACE_IN]
+        ),
     ],
 )
 DRAWS = settings(
