@@ -37,7 +37,7 @@ def rules(model: str, cluster: str, strategy: Strategy, sequence: int) -> Correc
 @pytest.mark.parametrize("drawn", [2, pytest.param(20, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("case", part(list(CASES), 4))
 def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case: str, drawn: int) -> None:
-    """2 % for the winner; the rest, of which the worst are within 5.3 % (4,800 configurations), that it is no accident."""
+    """3 % for the winner; the rest, of which the worst are within 5.3 % (4,800 configurations), that it is no accident."""
     model, cluster, strategy, sequence, gpus, batch = CASES[case]
     priced = rules(model, cluster, strategy, sequence)
     found = priced.feasible([gpus], global_batch=batch)
@@ -47,7 +47,7 @@ def test_the_event_graph_agrees_on_the_winner_and_on_random_configurations(case:
     for i in (best, *others):
         parallel = priced.parallel(space, i, global_batch=batch)
         again = project(priced.model, parallel, priced.system, sequence=sequence)
-        assert step_s[i] == pytest.approx(again.step_us / 1e6, rel=0.02 if i == best else 0.04), parallel
+        assert step_s[i] == pytest.approx(again.step_us / 1e6, rel=0.03 if i == best else 0.04), parallel
         assert needed[i] == pytest.approx(again.peak_memory.peak / 1e9, rel=0.01), parallel
         assert again.infeasible is None
 

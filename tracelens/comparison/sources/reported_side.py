@@ -39,7 +39,7 @@ def read_report(path: Path, name: str) -> Side:
         if document["busy"] is None:
             raise InputError(f"{path} has no device work: there is nothing to compare")
         one = _recorded(document)
-    except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"{path} is no complete report ({error}): write it again") from error
     note = f"{name} is a report: ops by their kernel time, without order; what runs at once is a row of its own"
     return Side(name=name, parts=((one,),), notes=(note,))
