@@ -33,6 +33,7 @@ PLACES = {
 NOT_RUN = (
     "mcp",  # serves until its client leaves; tests/agents drives it
     "estimate NAME",
+    "estimate gdn --batch",  # a table of ../shared: tests/backends
     "calibrate nccl.csv --cluster NAME",
     "extensions new my_lib::op --from",  # an op of the reader's: tests/cli/test_extensions_command.py
     "calibrate trace.json.gz other.report",  # the reader's measurements: tests/cli/test_calibrate_command.py
