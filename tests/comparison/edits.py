@@ -104,6 +104,12 @@ def at_an_end(before: Original, call: Call) -> bool:
     return bool(start[own].min() == start[before.rows].min() or end[own].max() == end[before.rows].max())
 
 
+def leaves_out(before: Original) -> bool:
+    """Whether steps leave out the time of work that was queued before recording began."""
+    times = Window.of(Recording.of(before.trace, Options()), Options()).times
+    return times is not None and times.before_events > 0
+
+
 def moments_within(before: Original, call: Call) -> int:
     """How many moments at which anything begins or ends lie within the device events of a call."""
     table, rows = before.trace.table, before.events_of(call)
