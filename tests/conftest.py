@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +33,10 @@ BY_PARAMETER = ("tests/test_every_trace.py",)
 MEMORY_DISK = Path("/dev/shm")  # noqa: S108 (only where pytest makes its own folder)
 if MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free > 4e9:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
+
+# Every process that a test starts would compile the package anew, which takes longer than most of what they do.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 RealTrace = Callable[[str], Trace]
 RealAnalysis = Callable[..., Analysis]
