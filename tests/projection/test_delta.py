@@ -114,7 +114,7 @@ def test_the_command_starts_from_a_report_and_sets_itself_beside_a_trace(
     traced = ["--from-report", str(report), "--traced", "gpus=8 global-batch=16"]
     assert main([*asked, "--gpus", "32", "--global-batch", "64", *traced]) == 0
     printed = capsys.readouterr().out
-    assert "  gemm             measured 100%" in printed
+    assert "  GEMM                       measured 100 %" in printed
     assert PART in printed
     assert main([*asked, "--gpus", "8", "--global-batch", "16", "--against", str(trace)]) == 0
     assert "projected beside measured" in capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tracelens.analysis.verdict.summary import CategoryRow, Unseen
 from tracelens.backends.base import bound_name
 from tracelens.units import GB_PER_TB
@@ -26,7 +28,20 @@ def shown_ms(time_us: float) -> str:
     """A time in ms, without the unit."""
     ms = time_us / 1e3
     size = abs(ms)
-    return f"{ms:,.1f}" if size >= 10 else f"{ms:.3g}" if size >= 0.01 else f"{ms:.4f}" if ms else "0"
+    return f"{ms:,.1f}" if size >= 10 else f"{ms:#.3g}" if size >= 0.01 else f"{ms:.4f}" if ms else "0"
+
+
+def shown_figure(value: float, digits: int = 4) -> str:
+    """With so many digits, zeros at the end included, or as many as it has before the point.
+
+    >>> [shown_figure(each) for each in (0, 0.00001234, 32.0, 7.117, 12345.6, 3)]
+    ['0', '0.000012', '32.00', '7.117', '12,346', '3']
+    """
+    if not value or isinstance(value, int):
+        return f"{int(value):,}"
+    digits = digits if abs(value) >= 0.001 else 2
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{max(decimals, 0)}f}"
 
 
 def shown_rate(value: float) -> str:
@@ -39,6 +54,11 @@ def shown_rate(value: float) -> str:
 def shown_percent(share: float) -> str:
     """A fraction in percent, with a tenth."""
     return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
+
+
+def shown_change(share: float) -> str:
+    """A fraction more or less, in percent with its sign."""
+    return f"{100 * share:+.1f} %"
 
 
 def shown_share(share: float) -> str:

@@ -31,7 +31,10 @@ def test_time_above_the_roofline_by_hand():
         "hbm_tb_s_mean": [0.1, 2.0, np.nan], "roofline_bound": ["compute", "memory", None],
         "percent_of_roofline_mean": [25.0, 110.0, np.nan],
     }  # fmt: skip
-    shown = op_overview.overview(pd.DataFrame(rows))
+    shown = op_overview.overview(pd.DataFrame(rows), 11_000.0)
+    np.testing.assert_allclose(
+        shown["percent"], [400 / 11, 100 / 11, 50 / 11]
+    )  # half of the GPU's time is collectives'
     # 4 ms at 25 % of the roofline: 3 ms above it; faster than the roofline: 0; without a model: unknown
     np.testing.assert_allclose(shown["above_roofline_ms"], [3.0, 0.0, np.nan])
     assert list(shown["bound"])[:2] == ["compute", "HBM"]

@@ -161,6 +161,7 @@ def _measured(args: argparse.Namespace, found: Result) -> Result:
         from tracelens.backends.chain import chain
         from tracelens.calibration.measured_step import report_step
         from tracelens.projection.from_measured import project_from
+        from tracelens.report.answers.step_text import part_words
 
         asked = found.projection
         then = _project(_as_traced(args)).projection if args.traced else None
@@ -171,7 +172,8 @@ def _measured(args: argparse.Namespace, found: Result) -> Result:
         )  # fmt: skip
         say(f"measured in {args.from_report} (shares of each part's operations; the rest of the step is modeled)")
         for part, shares in made.sources.items():
-            say(f"  {part:16} " + ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())))
+            by_source = ", ".join(f"{name} {100 * share:.0f} %" for name, share in sorted(shares.items()))
+            say(f"  {part_words(part):26} {by_source}")
         return Result(projection=made.projection)
     return found
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.comparison.change_sentences import change_title, signed_ms
 from tracelens.files.safe_text import terminal_text
+from tracelens.report.figures import shown_percent
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import Comparison, SideSummary
@@ -34,7 +35,8 @@ def _lines(found: Comparison) -> Iterator[str]:
     for note in found.notes:
         yield f" ! {note}"
     yield f" {change_title(found)}"
-    yield f"     matched: {found.matched_share[0]:.1%} of A's kernel time, {found.matched_share[1]:.1%} of B's"
+    a, b = map(shown_percent, found.matched_share)
+    yield f"     matched: {a} of A's kernel time, {b} of B's"
     if found.low_ms is not None and found.high_ms is not None:
         least = f"changes from {found.detectable_ms:,.3g} ms on can be told from chance"
         yield f"     between {found.low_ms:+,.3f} and {found.high_ms:+,.3f} ms with 99 % confidence; {least}"

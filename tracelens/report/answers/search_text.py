@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.files.say import aligned
 from tracelens.projection.frameworks import POOLED
 from tracelens.projection.search.systems import AS_THEY_ARE
+from tracelens.report.figures import shown_change, shown_percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +92,7 @@ def _winner(found: Answer) -> list[str]:
     """The best step, how sure it is, what it consists of, and what the best alternatives cost."""
     best, capacity = found.best.iloc[0], found.rule_sets[0].capacity_gb
     t, again = float(best["t"]), found.rechecked()
-    mfu = "" if again is None or again.mfu is None else f", MFU {again.mfu * again.step_us / 1e6 / t:.1%}"
+    mfu = "" if again is None or again.mfu is None else f", MFU {shown_percent(again.mfu * again.step_us / 1e6 / t)}"
     rate = f"{tokens_per_s(found, best):,.0f} tokens/s/GPU{mfu}, {best['mem']:.1f} of {capacity:.1f} GB"
     lines = [
         f"{_BEST[found.request.objective]}: {t:.3f} s per step on {best['n_gpus']} GPUs, {rate}",
@@ -100,17 +101,19 @@ def _winner(found: Answer) -> list[str]:
     lines += [f"  {line}" for line in expected_of(found, t)]
     if again is not None:
         step_s = again.step_us / 1e6
-        lines.append(f"  re-checked by the event graph (tracelens project): {step_s:.3f} s, {step_s / t - 1:+.1%}")
+        lines.append(
+            f"  re-checked by the event graph (tracelens project): {step_s:.3f} s, {shown_change(step_s / t - 1)}"
+        )
         lines += _command(found, best)
         lines += _refined(found, step_s)
     parts = sorted(((float(best[name]), word) for name, word in _PARTS.items() if name in best), reverse=True)
-    lines.append("  " + ", ".join(f"{value / t:.1%} {word}" for value, word in parts if value / t >= 0.005))
+    lines.append("  " + ", ".join(f"{shown_percent(value / t)} {word}" for value, word in parts if value / t >= 0.005))
     reasons = found.reasons()
     if reasons:
         lines += ["", "what the best alternatives would cost, on as many GPUs"]
     for reason in reasons:
         most = f", most of it {_PARTS[reason.part]} (+{reason.part_s:.3f} s)" if reason.part_s > 0 else ""
-        lines.append(f"  {change_of(reason):<32} {reason.slower:+.1%}{most}")
+        lines.append(f"  {change_of(reason):<32} {shown_change(reason.slower)}{most}")
     return lines
 
 
@@ -121,7 +124,7 @@ def _refined(found: Answer, step_s: float) -> list[str]:
         return []
     took = better.found.step_us / 1e6
     options = " ".join(f"--{name} {value}".rstrip() for name, value in better.changes)
-    saved = f"{took:.3f} s, {took / step_s - 1:+.1%}"
+    saved = f"{took:.3f} s, {shown_change(took / step_s - 1)}"
     return [f"  beyond the table: {options}: {saved} (best of {better.tried} tried, one dimension after the other)"]
 
 
@@ -240,7 +243,7 @@ def compared(table: pd.DataFrame) -> list[str]:
     firsts: dict[tuple[object, object], float] = {}
     for model, count, cluster, step_s in zip(*(best[name] for name in best), strict=True):
         first = firsts.setdefault((model, count), float(step_s))
-        rows.append([str(model), str(count), str(cluster), f"{step_s:.3f}", f"{step_s / first - 1:+.1%}"])
+        rows.append([str(model), str(count), str(cluster), f"{step_s:.3f}", f"{shown_change(step_s / first - 1)}"])
     return aligned(rows, words=[0, 2]).splitlines()
 
 

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens.report.figures import shown_percent
+
 if TYPE_CHECKING:
     from tracelens.projection.project import Result
+
+
+_PARTS = {
+    "gemm": "GEMM", "memory": "memory-bound ops", "routing": "routing of tokens", "experts": "GEMM of experts",
+    "vocabulary": "embedding, logits, loss", "host": "waiting for the host", "tp": "tensor parallelism (tp)",
+    "cp": "context parallelism (cp)", "ep": "expert parallelism (ep)", "dp": "data parallelism (dp)",
+    "fsdp": "sharded weights (fsdp)", "pp": "stage to stage (pp)",
+}  # fmt: skip
+
+
+def part_words(name: str) -> str:
+    """What a part of a step is, in words."""
+    return _PARTS.get(name, name)
 
 
 def step_text(result: Result) -> str:
     """Time, where it goes, communication, experts, memory per stage, the largest levers, notes."""
     found = result.projection
     p = found.parallel
-    mfu = "" if found.mfu is None else f", MFU {found.mfu:.1%} of the {p.computed_in.label} data sheet rate"
+    mfu = "" if found.mfu is None else f", MFU {shown_percent(found.mfu)} of the {p.computed_in.label} data sheet rate"
     backends = ", ".join(f"{name} {count}" for name, count in found.answered_by.items())
     narrow = "" if p.gradients == "fp32" else f", {p.gradients} gradients"
     routed = "" if found.model.experts is None else f", routing {p.skew}"
@@ -31,12 +46,12 @@ def step_text(result: Result) -> str:
         "where the time goes (busiest pipeline rank; exposed communication only)",
     ]
     for part, time_us in sorted(found.breakdown_us.items(), key=lambda item: -item[1]):
-        lines.append(f"  {part:16} {time_us / 1e3:12.1f} ms {time_us / found.step_us:7.1%}")
+        lines.append(f"  {part_words(part):26} {time_us / 1e3:10,.1f} ms {100 * time_us / found.step_us:6.1f} %")
     communication = result.communication_rows()
     if communication:
-        lines += ["", "communication, ms       runs    exposed"]
+        lines += ["", "communication, ms                runs    exposed"]
         for stream, time_us, _, exposed_us in communication:
-            lines.append(f"  {stream:16} {time_us / 1e3:10.1f} {exposed_us / 1e3:10.1f}")
+            lines.append(f"  {part_words(stream):26} {time_us / 1e3:9,.1f} {exposed_us / 1e3:10,.1f}")
     work = result.experts
     if work is not None:
         rows = f"{work.local_experts} per rank, {work.rows_per_expert:.0f} rows each, h {work.hidden}, f {work.ffn}"
@@ -44,7 +59,7 @@ def step_text(result: Result) -> str:
         lines += ["", f"experts: {rows}, {work.mode}; {sent}"]
     lines += ["", *_memory(result)]
     lines += ["", "largest levers, each alone"]
-    lines += [f"  {lever.change:52} -{lever.gain:.1%}" for lever in result.levers] or [
+    lines += [f"  {lever.change:52} -{shown_percent(lever.gain)}" for lever in result.levers] or [
         "  none of the tried changes helps"
     ]
     lines += [f"note: {note}" for note in found.notes]
@@ -58,8 +73,9 @@ def expected_of(result: Result) -> list[str]:
         return []
     step_s = result.projection.step_us / 1e6
     half, most = (f"{low * step_s:.3f} to {high * step_s:.3f} s" for low, high in (expected.half, expected.most))
+    median, p90 = 100 * expected.median, 100 * expected.p90
     return [
-        f"expected error {expected.median:.0%}, 9 of 10 below {expected.p90:.0%} ({framework.name} constants)",
+        f"expected error {median:.0f} %, 9 of 10 below {p90:.0f} % ({framework.name} constants)",
         f"half of such steps took {half}, 9 of 10 {most}",
     ]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from tracelens.report.charts.axis_ticks import round_ticks
 from tracelens.report.charts.markup import Markup, joined, tag
 from tracelens.report.charts.page_charts import COLORS, legend
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1180.0, 300.0, 74.0, 16.0, 14.0, 44.0
-_TICKS = 5
 _MARKED = 64
 
 
@@ -16,7 +16,7 @@ def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, 
     """A chart with its legend; every point of a short line has a tooltip."""
     points = [point for line in lines.values() for point in line]
     right = max((x for x, _ in points), default=1.0) or 1.0
-    top = max((y for _, y in points), default=1.0) or 1.0
+    top = round_ticks(max((y for _, y in points), default=1.0) or 1.0)[-1]
 
     def place(point: tuple[float, float]) -> tuple[float, float]:
         x = _LEFT + point[0] / right * (_WIDTH - _LEFT - _RIGHT)
@@ -44,24 +44,39 @@ def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, 
 
 
 def _grid(right: float, top: float, place: Callable[[tuple[float, float]], tuple[float, float]]) -> Iterator[Markup]:
-    for i in range(_TICKS):
-        share = i / (_TICKS - 1)
-        x, y = place((share * right, share * top))
+    for value in round_ticks(top):
+        _, y = place((0.0, value))
         yield tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
-        yield tag("text", f"{share * top:,.4g}", x=_LEFT - 8, y=y + 4, class_="tick", text_anchor="end")
-        anchor = "start" if i == 0 else "end" if share == 1 else "middle"
-        below = _HEIGHT - _BOTTOM + 17
-        yield tag("text", f"{share * right:,.4g}", x=x, y=below, class_="tick", text_anchor=anchor)
+        yield tag("text", f"{value:,.6g}", x=_LEFT - 8, y=y + 4, class_="tick", text_anchor="end")
+    for value in round_ticks(right):
+        if value <= right:
+            x, _ = place((value, 0.0))
+            yield tag("text", f"{value:,.6g}", x=x, y=_HEIGHT - _BOTTOM + 17, class_="tick", text_anchor="middle")
 
 
 def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Markup:
     """``rows``: (name, value, the value as text); a bar each."""
-    top = max((value for _, value, _ in rows), default=0.0) or 1.0
+    return stacked_bars([(name, [("", value)], text) for name, value, text in rows], title)
+
+
+def stacked_bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]], str]], title: str, whole: float = 0) -> Markup:
+    """``rows``: (name, its parts, their sum as text). The longest bar, or ``whole`` if that is more, takes all room."""
+    top = max((sum(value for _, value in parts) for _, parts, _ in rows), default=0.0)
+    top = max(top, whole) or 1.0
+    names = list(dict.fromkeys(name for _, parts, _ in rows for name, value in parts if value))
     lines = []
-    for name, value, text in rows:
-        bar = tag("rect", width=f"{100 * value / top:.3f}%", height=16, class_="c0")
-        drawn = tag("svg", bar, width="100%", height=16, aria_hidden="true")
-        cells = (tag("th", name, scope="row"), tag("td", drawn, class_="span"), tag("td", text, class_="n"))
+    for row, parts, text in rows:
+        drawn, at = [], 0.0
+        for name, value in parts:
+            if value or not name:
+                tip = tag("title", f"{name} {value:,.3g}") if name else None
+                color = f"c{names.index(name) % COLORS}" if name else "c0"
+                x, width = f"{100 * at / top:.3f}%", f"{100 * value / top:.3f}%"
+                drawn.append(tag("rect", tip, x=x, width=width, height=16, class_=color))
+            at += value
+        picture = tag("svg", drawn, width="100%", height=16, aria_hidden="true")
+        cells = (tag("th", row, scope="row"), tag("td", picture, class_="span"), tag("td", text, class_="n"))
         lines.append(tag("tr", cells))
-    table = tag("table", tag("tbody", lines), class_="waterfall")
-    return joined(tag("h3", title), tag("div", table, class_="scroll", tabindex="0"))
+    table = tag("div", tag("table", tag("tbody", lines), class_="waterfall"), class_="scroll", tabindex="0")
+    keys = legend([(name, f"c{number % COLORS}") for number, name in enumerate(names)]) if names != [""] else None
+    return joined(tag("h3", title), table, keys)

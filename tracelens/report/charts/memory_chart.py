@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tracelens.report.charts.axis_ticks import round_ticks
 from tracelens.report.charts.markup import Markup, tag
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1180.0, 240.0, 74.0, 16.0, 26.0, 30.0
@@ -24,14 +25,15 @@ def memory_chart(time_us: Sequence[float], allocated_mb: Sequence[float], peak_o
     points = [f"M{x(first):.1f} {base:.1f}V{y(allocated_mb[0]):.1f}"]
     points += [f"H{x(us):.1f}V{y(mb):.1f}" for us, mb in zip(time_us, allocated_mb, strict=True)]
     drawn = [tag("path", d="".join([*points, f"V{base:.1f}z"]), class_="held")]
-    for share in (0.0, 0.5, 1.0):
-        at = y(top * share)
-        drawn.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=at, y2=at, class_="grid"))
-        drawn.append(tag("text", f"{top * share:,.1f} MB", x=_LEFT - 8, y=at + 4, class_="tick", text_anchor="end"))
-        middle = _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-        anchor = ("start", "middle", "end")[round(2 * share)]
-        text = f"{(first + share * span) / 1000:,.1f} ms"
-        drawn.append(tag("text", text, x=middle, y=_HEIGHT - 8, class_="tick", text_anchor=anchor))
+    for held in round_ticks(top):
+        if held <= top:
+            at = y(held)
+            drawn.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=at, y2=at, class_="grid"))
+            drawn.append(tag("text", f"{held:,.6g} MB", x=_LEFT - 8, y=at + 4, class_="tick", text_anchor="end"))
+    for ms in round_ticks(span / 1000):
+        if 1000 * ms <= span:
+            at = x(first + 1000 * ms)
+            drawn.append(tag("text", f"{ms:,.6g} ms", x=at, y=_HEIGHT - 8, class_="tick", text_anchor="middle"))
     peak = max(range(len(time_us)), key=lambda i: allocated_mb[i])
     text = f"peak {top:,.1f} MB" + (f" in {peak_op}" if peak_op else "")
     at, is_right = x(time_us[peak]), x(time_us[peak]) > _WIDTH / 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracelens.errors import NothingToAnalyzeError, UsageError
+from tracelens.report.charts.palette import COLORS
 from tracelens.report.readable_names import short_kernel_name
 from tracelens.units import NS_PER_MS, US_PER_MS
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from tracelens.report.assembly import Analyzed
 
-#: The palette of the page, by Okabe and Ito: to be told apart by color-blind readers too.
-COLORS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#7a5ca8", "#a3a02f", "#8b95a3")
 #: Categories that are shown; the others have too little time to be seen.
 _MOST = 12
 

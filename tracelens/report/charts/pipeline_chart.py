@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tracelens.report.charts.axis_ticks import round_ticks
 from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.charts.page_charts import legend
 from tracelens.units import US_PER_MS
@@ -61,9 +62,10 @@ def _boxes(ran: Run, rank: int, most: int) -> Iterator[tuple[float, float, str, 
 
 
 def _axis(step_us: float, bottom: float) -> Iterator[Markup]:
-    for i in range(6):
-        x = _LEFT + i / 5 * (_WIDTH - _LEFT)
-        yield tag("line", x1=x, x2=x, y1=0, y2=bottom, class_="grid")
-        anchor = "start" if i == 0 else "end" if i == 5 else "middle"
-        text = f"{i / 5 * step_us / US_PER_MS:,.4g} ms"
-        yield tag("text", text, x=x, y=bottom + 18, class_="tick", text_anchor=anchor)
+    step_ms = step_us / US_PER_MS
+    for value in round_ticks(step_ms):
+        if value <= step_ms:
+            x = _LEFT + value / step_ms * (_WIDTH - _LEFT)
+            yield tag("line", x1=x, x2=x, y1=0, y2=bottom, class_="grid")
+            anchor = "middle" if 0 < value < 0.97 * step_ms else "end" if value else "start"
+            yield tag("text", f"{value:,.6g} ms", x=x, y=bottom + 18, class_="tick", text_anchor=anchor)

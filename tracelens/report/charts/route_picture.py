@@ -14,39 +14,58 @@ from tracelens.routing.route_result import RouteResult
 MOST_CELLS = 128
 _LEFT, _TOP, _SIDE, _BARS = 70.0, 70.0, 460.0, 110.0
 _TEXT, _WIDTH, _HEIGHT = 560.0, 900, 740
-_INK, _GREY, _BLUE, _PALE, _RED = "#1f3a5f", "#666", "#3b6ea5", "#a9c4e0", "#c0392b"
+_INK, _GREY, _BLUE, _PALE, _RED = "#1f3a5f", "#666", "#0072b2", "#9fcbe6", "#d55e00"
 
 
 def picture(result: RouteResult) -> str:
     """The SVG document. Bars stand under the column of the rank that receives."""
-    matrix = result.traffic.wire_bytes
-    step = -(-len(matrix) // MOST_CELLS)
-    edges = np.arange(0, len(matrix), step)
-    blocks = np.add.reduceat(np.add.reduceat(matrix, edges, axis=0), edges, axis=1)
-    ranks = result.frames["ranks"]
+    blocks, step = blocks_of(result)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white" class="paper"/>',
         _text(_LEFT, 28, _title(result), size=16, fill=_INK),
         _text(_LEFT, 48, "dispatch, bytes from rank (down) to rank (right)"),
-        *_heat_map(blocks, step),
-        *_ticks(len(blocks), step),
-        *_node_borders(result, len(matrix)),
+        *_matrix(result),
+        *_figures(result, step, float(blocks.max(initial=0))),
     ]
+    return "\n".join((*parts, "</svg>"))
+
+
+def matrix_picture(result: RouteResult) -> str:
+    """The matrix and the bars below it, without title and figures."""
+    shape = f"0 {_TOP - 22:g} {_LEFT + _SIDE + 10:g} {_SIDE + _BARS + 60:g}"
+    name = f"{_title(result)}: who sends how much to whom"
+    return "\n".join((f'<svg viewBox="{shape}" role="img" aria-label="{name}">', *_matrix(result), "</svg>"))
+
+
+def blocks_of(result: RouteResult) -> tuple[NDArray[np.float64], int]:
+    """Bytes from rank to rank, and how many ranks a row stands for."""
+    matrix = result.traffic.wire_bytes
+    step = -(-len(matrix) // MOST_CELLS)
+    edges = np.arange(0, len(matrix), step)
+    return np.add.reduceat(np.add.reduceat(matrix, edges, axis=0), edges, axis=1), step
+
+
+def _matrix(result: RouteResult) -> Iterator[str]:
+    blocks, step = blocks_of(result)
+    ranks = result.frames["ranks"]
+    edges = np.arange(0, len(ranks), step)
+    yield from _heat_map(blocks, step)
+    yield from _ticks(len(blocks), step)
+    yield from _node_borders(result, len(ranks))
     after = "routings_eplb" if "routings_eplb" in ranks else None
     routings = np.add.reduceat(ranks.routings.to_numpy(float), edges)
     balanced = None if after is None else np.add.reduceat(ranks[after].to_numpy(float), edges)
-    parts += _bars(routings, balanced)
-    parts += _figures(result, step, float(blocks.max(initial=0)))
-    return "\n".join((*parts, "</svg>"))
+    yield from _bars(routings, balanced)
 
 
 def _heat_map(blocks: NDArray[np.float64], step: int) -> Iterator[str]:
     cell, top = _SIDE / len(blocks), float(blocks.max(initial=0)) or 1.0
     for (row, column), nbytes in np.ndenumerate(blocks):
-        depth, x, y = int(255 - 200 * nbytes / top), _LEFT + column * cell, _TOP + row * cell
+        x, y = _LEFT + column * cell, _TOP + row * cell
         yield (
-            f'<rect x="{x:.2f}" y="{y:.2f}" width="{cell:.2f}" height="{cell:.2f}" fill="rgb({depth},{depth},255)">'
+            f'<rect x="{x:.2f}" y="{y:.2f}" width="{cell:.2f}" height="{cell:.2f}" fill="{_BLUE}" '
+            f'fill-opacity="{nbytes / top:.3f}">'
             f"<title>{row * step} to {column * step}: {nbytes:,.0f} bytes</title></rect>"
         )
 
@@ -90,21 +109,21 @@ def _bars(routings: NDArray[np.float64], balanced: NDArray[np.float64] | None) -
 
 def _figures(result: RouteResult, step: int, darkest: float) -> Iterator[str]:
     s = result.summary
-    unit = "ms" if "time_ms" in s else "us"
+    unit, word = ("ms", "ms") if "time_ms" in s else ("us", "µs")
     lines = [
         ("a token reaches", f"{s['mean_ranks']:.2f} ranks on {s['mean_nodes']:.2f} nodes"),
         ("leaves its rank", f"{s['remote_share']:.1%} of the bytes"),
         ("busiest expert", f"{s['expert_imbalance']:.2f} x the mean"),
         ("busiest rank", f"{s['rank_imbalance']:.2f} x the mean"),
-        *((row["phase"], f"{row[f'time_{unit}']:,.1f} {unit}") for row in result.frames["phases"].to_dict("records")),
-        ("imbalance costs", f"{s[f'imbalance_{unit}']:,.1f} {unit}"),
+        *((row["phase"], f"{row[f'time_{unit}']:,.1f} {word}") for row in result.frames["phases"].to_dict("records")),
+        ("imbalance costs", f"{s[f'imbalance_{unit}']:,.1f} {word}"),
     ]
     if "hottest" in s:
         lines += [("hottest", s["hottest"])]
     if "eplb_gain_us" in s:
         lines += [
             ("EPLB, busiest rank", f"{s['eplb_rank_imbalance']:.2f} x the mean"),
-            (f"EPLB with {s['eplb_slots']} slots gains", f"{s['eplb_gain_us']:,.1f} us"),
+            (f"EPLB with {s['eplb_slots']} slots gains", f"{s['eplb_gain_us']:,.1f} µs"),
         ]
     lines += [("a cell", f"{step} rank{'s' * (step > 1)}; darkest {darkest:,.0f} bytes")]
     for number, (name, value) in enumerate(lines):

@@ -7,18 +7,22 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
+from tracelens.report.charts.axis_ticks import log_ticks, round_ticks
 from tracelens.report.charts.markup import Markup, tag
+from tracelens.report.charts.palette import COLORS
 from tracelens.units import S_PER_DAY
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 900.0, 520.0, 80.0, 190.0, 50.0, 60.0
-_COLORS = ("#3b6ea5", "#c0692b", "#4c9a5b", "#a5488f", "#8a8a2a", "#5b5b5b", "#2aa198", "#c0392b", "#7d6bb3", "#b58900")
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 1180.0, 380.0, 74.0, 190.0, 44.0, 56.0
+_FOOT, _TALL = _HEIGHT - _BOTTOM, _HEIGHT - _TOP - _BOTTOM
 TIMES = {
     "t_comp": "computing", "t_mem": "memory-bound", "t_tp_comm": "tensor, context", "t_ep_comm": "experts",
     "t_recompute": "recomputation", "t_host": "host", "t_pp_comm": "stage to stage", "t_bubble": "bubble",
@@ -30,7 +34,9 @@ MEMORY = {
 }  # fmt: skip
 #: How columns of swept figures begin.
 _SWEPT = "set_"
-_DEGREES = ("tp1", "tp2", "pp", "vpp", "dp", "ep", "mbs")
+#: Pale on white and on black.
+_GRID: dict[str, Any] = {"stroke": "#8b95a3", "stroke_opacity": 0.35}
+_DEGREES = {"tp1": "tp 1", "tp2": "tp 2", "pp": "pp", "vpp": "vpp", "dp": "dp", "ep": "ep", "mbs": "micro-batch"}
 #: Points of a line of the landscape, evenly over the logarithm of the ranking.
 _LANDSCAPE = 300
 
@@ -68,7 +74,7 @@ def scaling(table: pd.DataFrame) -> Markup:
     }
     first = best.sort_values("n_gpus").iloc[0]
     ideal = [(n, first["throughput"] / first["n_gpus"] * n) for n in sorted(best["n_gpus"].unique())]
-    return _lines({**lines, "ideal": ideal}, "devices", "samples/s", dotted={"ideal"})
+    return _lines({**lines, "ideal": ideal}, "GPUs", "samples/s", dotted={"ideal"})
 
 
 def training_days(table: pd.DataFrame, tokens_per_sample: int) -> Markup:
@@ -79,7 +85,7 @@ def training_days(table: pd.DataFrame, tokens_per_sample: int) -> Markup:
         ]
         for strategy, each in _best(table).groupby("strategy")
     }
-    return _lines(lines, "devices", "days for 10^12 tokens")
+    return _lines(lines, "GPUs", "days for 10¹² tokens")
 
 
 def days_of(tokens_per_s: float) -> float:
@@ -91,7 +97,8 @@ def degrees(table: pd.DataFrame) -> Markup:
     """Degrees of the fastest configuration over devices."""
     best = _best(table).sort_values("throughput").groupby("n_gpus").tail(1).sort_values("n_gpus")
     shown = [name for name in _DEGREES if name in best and best[name].max() > 1]
-    return _lines({name: list(zip(best["n_gpus"], best[name], strict=True)) for name in shown}, "devices", "degree")
+    lines = {_DEGREES[name]: list(zip(best["n_gpus"], best[name], strict=True)) for name in shown}
+    return _lines(lines, "GPUs", "degree of the fastest")
 
 
 def components(table: pd.DataFrame, parts: Mapping[str, str], unit: str, *, of_whole: bool = False) -> Markup:
@@ -100,27 +107,30 @@ def components(table: pd.DataFrame, parts: Mapping[str, str], unit: str, *, of_w
     """
     best = _best(table)
     labels = [f"{row.strategy} {row.n_gpus}" for row in best.itertuples()]
-    shown = {name: word for name, word in parts.items() if name in best}
-    wholes = [float(value) / 100 or 1.0 for value in best[list(shown)].sum(axis=1)] if of_whole else [1.0] * len(best)
-    values = [[float(value) / whole for value, whole in zip(best[name], wholes, strict=True)] for name in shown]
-    top = max((sum(column) for column in zip(*values, strict=True)), default=0.0) or 1.0
-    wide = (_WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
-    drawn: list[Markup] = [_y_labels(0.0, top)]
+    shown = {name: word for name, word in parts.items() if name in best and best[name].max() > 0}
+    values = best[list(shown)].to_numpy(float)
+    sums = values.sum(axis=1)
+    if of_whole:
+        values = 100 * values / np.where(sums > 0, sums, 1)[:, None]
+    ticks = round_ticks(100.0 if of_whole else float(sums.max(initial=0)) or 1.0)
+    per_unit, wide = _TALL / ticks[-1], (_WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
+    drawn = [_y_tick(value, _FOOT - value * per_unit) for value in ticks]
+    for i, (label, column) in enumerate(zip(labels, values.tolist(), strict=True)):
+        x, base = _LEFT + (i + 0.1) * wide, _FOOT
+        for color, (word, value) in enumerate(zip(shown.values(), column, strict=True)):
+            base -= value * per_unit
+            tip, fill = tag("title", f"{label}: {word} {value:.4g}"), COLORS[color % len(COLORS)]
+            drawn.append(tag("rect", tip, x=x, y=base, width=0.8 * wide, height=value * per_unit, fill=fill))
+    return _page(unit, "", [*drawn, *_bar_labels(labels, wide), *_legend(list(shown.values()))])
+
+
+def _bar_labels(labels: Sequence[str], wide: float) -> Iterator[Markup]:
+    """Below the bars, turned where they would run into each other."""
+    is_narrow = 7 * max(map(len, labels), default=0) > wide
     for i, label in enumerate(labels):
-        x, base = _LEFT + i * wide, _HEIGHT - _BOTTOM
-        for color, (word, column) in enumerate(zip(shown.values(), values, strict=True)):
-            height = column[i] / top * (_HEIGHT - _TOP - _BOTTOM)
-            base -= height
-            tip = tag("title", f"{label}: {word} {column[i]:.4g}")
-            drawn.append(
-                tag("rect", tip, x=x + 0.1 * wide, y=base, width=0.8 * wide, height=height, fill=_COLORS[color % 10])
-            )
-        middle = x + wide / 2
-        turned = f"rotate(-40 {middle:.1f} {_HEIGHT - _BOTTOM + 14:.1f})"
-        drawn.append(
-            tag("text", label, x=middle, y=_HEIGHT - _BOTTOM + 14, font_size=9, text_anchor="end", transform=turned)
-        )
-    return _page(unit, "", [*drawn, *_legend(list(shown.values()))])
+        x, y = _LEFT + (i + 0.5) * wide, _FOOT + 16
+        turned = f"rotate(-40 {x:.1f} {y - 2:.1f})" if is_narrow else None
+        yield tag("text", label, x=x, y=y, text_anchor="end" if is_narrow else "middle", transform=turned)
 
 
 def heat_map(table: pd.DataFrame, x: str, y: str) -> Markup:
@@ -130,10 +140,10 @@ def heat_map(table: pd.DataFrame, x: str, y: str) -> Markup:
     fastest = table.groupby([y, x])["t"].min()
     columns, rows = (sorted(table[name].unique(), key=float) for name in (x, y))
     low, high = float(fastest.min()), float(fastest.max())
-    wide, tall = (_WIDTH - _LEFT - _RIGHT) / len(columns), (_HEIGHT - _TOP - _BOTTOM) / len(rows)
+    wide, tall = (_WIDTH - _LEFT - _RIGHT) / len(columns), _TALL / len(rows)
     drawn: list[Markup] = []
     for i, row in enumerate(rows):
-        top = _HEIGHT - _BOTTOM - (i + 1) * tall
+        top = _FOOT - (i + 1) * tall
         drawn.append(tag("text", str(row), x=_LEFT - 6, y=top + tall / 2, text_anchor="end"))
         for j, column in enumerate(columns):
             value = fastest.get((row, column))
@@ -146,9 +156,7 @@ def heat_map(table: pd.DataFrame, x: str, y: str) -> Markup:
             drawn.append(tag("rect", tip, x=left, y=top, width=wide, height=tall, fill=fill))
             drawn.append(tag("text", f"{value:.3g}", x=left + wide / 2, y=top + tall / 2, text_anchor="middle"))
     for j, column in enumerate(columns):
-        drawn.append(
-            tag("text", str(column), x=_LEFT + (j + 0.5) * wide, y=_HEIGHT - _BOTTOM + 18, text_anchor="middle")
-        )
+        drawn.append(tag("text", str(column), x=_LEFT + (j + 0.5) * wide, y=_FOOT + 18, text_anchor="middle"))
     return _page(f"seconds per step; {y.removeprefix('set_')} up", x.removeprefix(_SWEPT), drawn)
 
 
@@ -179,14 +187,14 @@ def _lines(
         ]
         return (
             _LEFT + shares[0] * (_WIDTH - _LEFT - _RIGHT),
-            _HEIGHT - _BOTTOM - shares[1] * (_HEIGHT - _TOP - _BOTTOM),
+            _FOOT - shares[1] * _TALL,
         )
 
     drawn = [*_grid(bounds, place)]
     for color, (label, line) in enumerate(lines.items()):
         path = " ".join(f"{'L' if i else 'M'}{x:.1f} {y:.1f}" for i, (x, y) in enumerate(map(place, line)))
         dash = "4 4" if label in dotted else None
-        stroke = _COLORS[color % len(_COLORS)]
+        stroke = COLORS[color % len(COLORS)]
         drawn.append(tag("path", d=path, fill="none", stroke=stroke, stroke_width=2, stroke_dasharray=dash))
         if len(line) <= 64:
             drawn += [
@@ -212,38 +220,30 @@ def _grid(
     bounds: Sequence[tuple[float, float]], place: Callable[[tuple[float, float]], tuple[float, float]]
 ) -> Iterator[Markup]:
     (left, right), (low, high) = bounds
-    for value in _ticks(left, right):
+    for value in _powers(left, right):
         x, y = place((value, low))
-        yield tag("line", x1=x, x2=x, y1=y, y2=_TOP, stroke="#ddd")
-        yield tag("text", f"{value:g}", x=x, y=y + 18, text_anchor="middle")
-    for value in _ticks(low, high):
-        x, y = place((left, value))
-        yield tag("line", x1=x, x2=_WIDTH - _RIGHT, y1=y, y2=y, stroke="#ddd")
-        yield tag("text", f"{value:g}", x=x - 6, y=y + 4, text_anchor="end")
+        yield tag("line", x1=x, x2=x, y1=y, y2=_TOP, **_GRID)
+        yield tag("text", f"{value:,g}", x=x, y=y + 18, text_anchor="middle")
+    for value in log_ticks(low, high):
+        yield _y_tick(value, place((left, value))[1])
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Powers of two, or of ten where those are too many."""
+def _powers(low: float, high: float) -> list[float]:
+    """Powers of two, as devices come, or of ten where those are too many."""
     base = 2 if high / low <= 2**13 else 10
     first, last = math.ceil(math.log(low, base) - 1e-9), math.floor(math.log(high, base) + 1e-9)
     return [float(base) ** i for i in range(first, last + 1)] or [low, high]
 
 
-def _y_labels(low: float, high: float) -> Markup:
-    step = 10 ** math.floor(math.log10(high - low)) or 1.0
-    drawn = []
-    value = low
-    while value <= high:
-        y = _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
-        drawn.append(tag("text", f"{value:.4g}", x=_LEFT - 6, y=y + 4, text_anchor="end"))
-        value += step
-    return tag("g", drawn)
+def _y_tick(value: float, y: float) -> Markup:
+    line = tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, **_GRID)
+    return tag("g", line, tag("text", f"{value:,.6g}", x=_LEFT - 6, y=y + 4, text_anchor="end"))
 
 
 def _legend(labels: Sequence[str]) -> Iterator[Markup]:
     for i, label in enumerate(labels):
         y = _TOP + 20 * i
-        yield tag("rect", x=_WIDTH - _RIGHT + 20, y=y, width=12, height=12, fill=_COLORS[i % len(_COLORS)])
+        yield tag("rect", x=_WIDTH - _RIGHT + 20, y=y, width=12, height=12, fill=COLORS[i % len(COLORS)])
         yield tag("text", label, x=_WIDTH - _RIGHT + 38, y=y + 11)
 
 

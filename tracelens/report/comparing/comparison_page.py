@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tracelens.comparison.change_sentences import change_title
 from tracelens.report.charts.markup import Content, Markup, joined, tag
 from tracelens.report.comparing.comparison_tables import cell
+from tracelens.report.figures import shown_percent
 from tracelens.report.html.frame import Section, framed
 from tracelens.report.html.page_tables import prose
 from tracelens.report.pages.parts import head, section
@@ -40,14 +41,17 @@ def comparison_html(found: Comparison) -> bytes:
 
 def _verdict(found: Comparison) -> Section:
     a, b = found.matched_share
-    least = "" if found.detectable_ms is None else f"changes from {found.detectable_ms:.3g} ms on are more than chance"
+    least = ""
+    if found.detectable_ms is not None:
+        is_chance = abs(found.change_ms) < found.detectable_ms
+        least = f"{'no more' if is_chance else 'more'} than chance, which explains up to {found.detectable_ms:.3g} ms"
     tiles = [
         ("A", f"{found.a.step_ms:,.3f} ms", _side(found.a)),
         ("B", f"{found.b.step_ms:,.3f} ms", _side(found.b)),
         ("Change", f"{_signed(found.change_ms, 3)} ms", least),
-        ("Matched", f"{a:.1%} of A", f"{b:.1%} of B's kernel time"),
+        ("Matched", f"{shown_percent(a)} of A", f"{shown_percent(b)} of B's kernel time"),
     ]
-    key, title, made = head(change_title(found), (), tiles, found.notes)
+    key, title, made = head(change_title(found).replace("->", "→"), (), tiles, found.notes)
     gates = [tag("li", prose(gate.text), class_="faster" if gate.passed else "slower") for gate in found.gates]
     return key, title, joined(made, section("gates", "Gates", tag("ul", gates))[2] if gates else None)
 

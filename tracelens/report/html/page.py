@@ -79,12 +79,12 @@ def html_bytes(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, *, m
 
 def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: Limits) -> bytes:
     pictures = Pictures.of(result, max_rects=limits.rects, max_nodes=limits.nodes)
-    ops = by_title(sheets, unified_perf_summary.TITLE)
+    ops, kernels = by_title(sheets, unified_perf_summary.TITLE), by_title(sheets, kernel_summary.TITLE)
     tables = {
         table.key: table
         for table in (
-            page_table("ops", _overview(ops), OPS, limits.rows),
-            page_table("kernels", by_title(sheets, kernel_summary.TITLE), KERNELS, limits.rows),
+            page_table("ops", _overview(ops, kernels), OPS, limits.rows),
+            page_table("kernels", kernels, KERNELS, limits.rows),
             page_table("collectives", by_title(sheets, coll_analysis.TITLE), COLLECTIVES, limits.rows),
             page_table("cpu-ops", by_title(sheets, cpu_ops_unique_args.TITLE), CPU_OPS, limits.rows),
         )
@@ -102,11 +102,12 @@ def _page(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, limits: L
     return framed(f"{summary.input.file} · trace report", body, script=script, data=data)
 
 
-def _overview(ops: Sheet | None) -> Sheet | None:
+def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
     """The rows of ``unified_perf_summary`` as readable lines."""
     if ops is None:
         return None
-    return make_sheet(ops.title, op_overview.overview(ops.frame), op_overview.COLUMNS, ops.text)
+    gpu_us = (ops if kernels is None else kernels).frame["kernel_us_sum"].sum()
+    return make_sheet(ops.title, op_overview.overview(ops.frame, float(gpu_us)), op_overview.COLUMNS, ops.text)
 
 
 def _sections(

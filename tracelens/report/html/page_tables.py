@@ -79,7 +79,7 @@ class PageTable:
     def markup(self) -> Markup:
         """The table with its first rows."""
         head = [
-            tag("th", tag("button", _breakable(column.header), type="button"), title=column.note or None, scope="col",
+            tag("th", tag("button", breakable(column.header), type="button"), title=column.note or None, scope="col",
                 class_=None if column.is_text else "n", hidden="" if self._is_hidden(column) else None)
             for column in self.columns
         ]  # fmt: skip
@@ -153,7 +153,7 @@ def _cell(column: Column, value: Value, *, is_hidden: bool = False) -> Markup:
     return tag("td", "" if value is None else shown_number(value, _decimals(column)), class_="n", hidden=hidden)
 
 
-def _breakable(header: str) -> Markup:
+def breakable(header: str) -> Markup:
     """With places to break a line after underscores."""
     first, *others = header.split("_")
     return joined(first, *(joined("_", tag("wbr"), piece) for piece in others))

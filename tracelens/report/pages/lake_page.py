@@ -7,6 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from tracelens.report.charts.line_chart import bars, line_chart
+from tracelens.report.charts.markup import tag
 from tracelens.report.html.frame import Section, framed
 from tracelens.report.pages.parts import head, section, table
 
@@ -28,7 +29,9 @@ def lake_page(name: str, answers: Mapping[str, pd.DataFrame], about: Mapping[str
     if len(days):
         tiles.append(("Days", f"{days.nunique():,}", f"{days.min()} to {days.max()}"))
     tables = (
-        section(key, _title(key), about[key], table(frame, about[key])) for key, frame in answers.items() if len(frame)
+        section(key, _title(key), tag("p", about[key]), table(frame, about[key]))
+        for key, frame in answers.items()
+        if len(frame)
     )
     facts = ["written by tracelens ingest; tracelens query asks more"]
     return framed(

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.report.cells import plain_values
 from tracelens.report.charts.markup import Content, Markup, joined, tag
+from tracelens.report.figures import shown_figure
 from tracelens.report.html.frame import Section
-from tracelens.report.html.page_tables import prose, shown_text
+from tracelens.report.html.page_tables import breakable, prose, shown_text
 from tracelens.report.readable_names import column_title, short_kernel_name
 
 if TYPE_CHECKING:
@@ -21,18 +22,25 @@ MAX_ROWS = 200
 _FIGURE = lazy_pattern(r"[-+−]?[\d.,]*")
 
 
-def head(title: str, facts: Iterable[str], tiles: Iterable[tuple[str, str, str]], notes: Iterable[str] = ()) -> Section:
+def head(
+    title: str,
+    facts: Iterable[str],
+    tiles: Iterable[tuple[str, str, str]],
+    notes: Iterable[str] = (),
+    warnings: Iterable[str] = (),
+) -> Section:
     """What was asked and the figures that answer: ``tiles`` are (what, figure, below it)."""
     made = [
         tag("div", tag("span", what, class_="what"), tag("strong", figure), tag("span", below), class_="tile plain")
         for what, figure, below in tiles
     ]
-    said = [tag("li", prose(note)) for note in notes]
+    warned, said = ([tag("li", prose(each)) for each in listed] for listed in (warnings, notes))
     content = joined(
         tag("h1", shown_text(title)),
         tag("ul", [tag("li", shown_text(fact)) for fact in facts], class_="facts"),
         tag("div", made, class_="tiles") if made else None,
-        tag("ul", said, class_="notices") if said else None,
+        tag("ul", warned, class_="notices") if warned else None,
+        tag("ul", said, class_="remarks") if said else None,
     )
     return "verdict", "Verdict", tag("section", content, id="verdict")
 
@@ -48,8 +56,12 @@ def picture(svg: Markup) -> Markup:
 
 
 def table(frame: pd.DataFrame, label: str, titles: Mapping[str, str] = MappingProxyType({})) -> Markup:
-    """The first rows of a frame; a column's key says its title where ``titles`` has none."""
+    """The first rows of a frame, without columns that are empty; a column's key says its title where ``titles`` has
+    none."""
     shown = frame.head(MAX_ROWS)
+    shown = shown[
+        [name for name in shown.columns if not len(shown) or (shown[name].notna() & (shown[name] != "")).any()]
+    ]
     columns = [plain_values(shown[name]) for name in shown.columns]
     is_number = [all(map(_is_figure, values)) for values in columns]
     heads = [
@@ -71,14 +83,15 @@ def _is_figure(value: object) -> bool:
 
 
 def _cell(value: object, right: bool) -> Markup:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return tag("td", "" if value is None else shown_text(str(value)), class_="n" if right else None)
-    text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-    return tag("td", text, class_="n")
+    if isinstance(value, bool):
+        return tag("td", "yes" if value else "no", class_="n")
+    if not isinstance(value, int | float):
+        return tag("td", None if value is None else breakable(shown_text(str(value))), class_="n" if right else None)
+    return tag("td", shown_figure(value), class_="n")
 
 
 def _column_head(name: str) -> Markup:
-    return tag("th", short_kernel_name(name), scope="col", class_="n", title=name)
+    return tag("th", short_kernel_name(name), scope="col", title=name)
 
 
 def heat_map(
@@ -92,10 +105,10 @@ def heat_map(
         cells = [tag("th", name, scope="row")]
         for value in row:
             level = 0 if value is None else round(5 * max(value, 0.0) / top)
-            cells.append(tag("td", "" if value is None else f"{value:,.3g}", class_=f"n heat{level}"))
+            cells.append(tag("td", "" if value is None else shown_figure(value, 3), class_=f"heat{level}"))
         lines.append(tag("tr", cells))
     made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", lines), class_="heat")
     return joined(
-        tag("p", f"{unit}; the darkest cell is {top:,.4g}."),
+        tag("p", f"{unit}; the darkest cell is {shown_figure(top)}."),
         tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=unit),
     )

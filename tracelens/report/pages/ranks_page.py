@@ -44,7 +44,8 @@ def ranks_page(name: str, facts: list[str], sheets: Sequence[Sheet], notes: list
 
 
 def _title(column: Column) -> str:
-    return column.header if " " in column.header else column_title(column.header)
+    words = column_title(column.header)
+    return f"{words}, {column.unit}" if column.unit in ("µs", "ms") and column.unit not in words else words
 
 
 def _tiles(steps: pd.DataFrame | None, late: pd.DataFrame | None) -> Iterator[tuple[str, str, str]]:

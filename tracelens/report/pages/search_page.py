@@ -10,6 +10,7 @@ from tracelens.report.answers.search_text import best_of_each, change_of, expect
 from tracelens.report.charts import search_plots as plots
 from tracelens.report.charts.line_chart import bars
 from tracelens.report.charts.markup import Markup
+from tracelens.report.figures import shown_percent
 from tracelens.report.html.frame import framed
 from tracelens.report.pages.parts import head, picture, section, table
 
@@ -24,25 +25,24 @@ def search_page(found: Answer) -> bytes:
     batch = f"{request.global_batch:,} sequences of {rules.tokens_per_sample:,} tokens per step"
     facts = [batch, f"rules {request.rules}", f"{sum(map(len, found.ranking().values())):,} splits fit"]
     if not len(found.fits):
-        return framed(f"{title} · search", [head(title, facts, (), ["no split that was tried fits"])])
+        return framed(f"{title} · search", [head(title, facts, (), warnings=["no split that was tried fits"])])
     fits, front = found.fits, found.front()
     fastest = fits.sort_values("t").iloc[0]
     speed = tokens_per_s(found, fastest)
     tiles = [
         ("Fastest step", f"{fastest['t']:,.4g} s", f"on {fastest['n_gpus']:,} GPUs"),
         ("Throughput", f"{speed:,.0f} tokens/s", "per GPU"),
-        ("10^12 tokens", f"{plots.days_of(speed * int(fastest['n_gpus'])):,.3g} days", "of training"),
+        ("10¹² tokens", f"{plots.days_of(speed * int(fastest['n_gpus'])):,.3g} days", "of training"),
         ("Memory", f"{fastest['mem']:,.1f} GB", f"of {rules.capacity_gb:,.1f} GB per GPU"),
     ]  # fmt: skip
     asked = sorted(set(request.gpus) - set(fits["n_gpus"]))
-    notes = [f"nothing fits on {', '.join(map(str, asked))} GPUs"] if asked else []
-    notes += expected_of(found, float(fastest["t"]))
+    warnings = [f"nothing fits on {', '.join(map(str, asked))} GPUs"] if asked else []
     sections = [
-        head(title, facts, tiles, notes),
+        head(title, facts, tiles, expected_of(found, float(fastest["t"])), warnings),
         section("best", "The best by number of GPUs", _shown(found, best_of_each(found)[0], "Best splits")),
     ]
     if reasons := found.reasons():
-        rows = [(change_of(each), each.slower, f"{each.slower:+.1%}") for each in reasons]
+        rows = [(change_of(each), each.slower, f"+{shown_percent(each.slower)}") for each in reasons]
         sections.append(
             section("reasons", "Why not otherwise", bars(rows, "Time of the step that each other choice adds"))
         )

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tracelens.report.charts.line_chart import bars, line_chart
-from tracelens.report.charts.markup import Markup
+from tracelens.report.charts.markup import Markup, tag
+from tracelens.report.figures import shown_figure, shown_share
 from tracelens.report.html.frame import framed
 from tracelens.report.pages.parts import head, section, table
 from tracelens.units import MS_PER_S
@@ -25,7 +26,7 @@ def served_page(result: Result) -> bytes:
     """Latencies by percentile, throughput, and what the replicas did over time."""
     figures = result.summary
     tiles = [
-        (name, "-" if figures.get(key) is None else f"{figures[key]:,.4g} {unit}", below)
+        (name, "-" if figures.get(key) is None else f"{shown_figure(figures[key])} {unit}", below)
         for name, key, unit, below in (
             ("Requests", "requests_per_s", "/s", "completed"),
             ("Output", "output_tokens_per_s", "tokens/s", "all GPUs"),
@@ -33,17 +34,33 @@ def served_page(result: Result) -> bytes:
             ("Per token", "tpot_p99_ms", "ms", "99 of 100 requests are faster"),
         )
     ]  # fmt: skip
-    charts = []
+    charts: list[Markup] = []
     for key, words in _LATENCIES:
         known = [(part, figures.get(f"{key}_{part}_ms")) for part in _PERCENTILES]
-        rows = [(part, float(value), f"{value:,.4g} ms") for part, value in known if value is not None]
+        rows = [(part, float(value), f"{shown_figure(value)} ms") for part, value in known if value is not None]
         if rows:
-            charts.append(bars(rows, f"Latency {words}"))
-    made = [head(repr(result), (), tiles, result.notes), section("latency", "Latency", charts)]
+            charts.append(tag("div", bars(rows, f"Latency {words}")))
+    title = _title(result)
+    first = head(title, _facts(result), tiles, result.notes)
+    made = [first, section("latency", "Latency", tag("div", charts, class_="columns"))]
     steps = result.steps
     if len(steps):
-        made.append(section("replica", "A replica over time", *_replica(steps), table(steps, "Steps")))
-    return framed("Served load", [*made, section("requests", "Requests", table(result.requests, "Requests"))])
+        listed = tag("details", tag("summary", "step by step"), table(steps, "Steps"))
+        made.append(section("replica", "A replica over time", *_replica(steps), listed))
+    made.append(section("requests", "Requests", table(result.requests, "Requests")))
+    return framed(f"{title} · served load", made)
+
+
+def _title(result: Result) -> str:
+    deployment = result.experiment.deployment
+    return f"{deployment.model.label} on {deployment.parallelism.devices} x {deployment.system.device.label}"
+
+
+def _facts(result: Result) -> Iterator[str]:
+    figures = result.summary
+    yield f"{figures['completed'] or 0:,} requests in {shown_figure(figures['window_s'] or 0)} s"
+    if (busy := figures.get("utilization")) is not None:
+        yield f"GPU busy {shown_share(busy)}"
 
 
 def _replica(steps: pd.DataFrame) -> Iterator[Markup]:
@@ -67,7 +84,6 @@ def _replica(steps: pd.DataFrame) -> Iterator[Markup]:
 
 def sweep_page(rows: Sequence[tuple[float, Result]]) -> bytes:
     """Goodput and latency over the rate of requests."""
-    first = rows[0][1]
 
     def line(name: str) -> list[tuple[float, float]]:
         return [(rate, float(value)) for rate, each in rows if (value := each.summary.get(name)) is not None]
@@ -82,19 +98,22 @@ def sweep_page(rows: Sequence[tuple[float, Result]]) -> bytes:
         if best[0] < max(rate for rate, _ in rows) or not good
         else ["the most goodput is at the highest rate of the sweep; a higher one may give more"]
     )
-    tiles = [("Most goodput", f"{good:,.4g} requests/s", f"at a rate of {best[0]:g}")] if good else []
-    rates = {"goodput_requests_per_s": "within the limits", "requests_per_s": "completed"}
+    tiles = (
+        [("Most goodput", f"{shown_figure(good)} requests/s", f"at {best[0]:g} requests/s that arrive")] if good else []
+    )
+    names = {"goodput_requests_per_s": "within the limits", "requests_per_s": "completed"}
     first_token = {f"ttft_{part}_ms": f"first token {part}" for part in _PERCENTILES}
     per_token = {f"tpot_{part}_ms": f"per token {part}" for part in _PERCENTILES}
     charts = [
         line_chart(found, "requests/s that arrive", up)
         for found, up in (
-            (lines(rates), "requests/s"), (lines(first_token), "ms to the first token"),
+            (lines(names), "requests/s"), (lines(first_token), "ms to the first token"),
             (lines(per_token), "ms per token"),
         )
         if found
     ]  # fmt: skip
-    deployment = first.experiment.deployment
-    title = f"{deployment.model.label} on {deployment.parallelism.devices} x {deployment.system.device.label}"
-    sections = [head(title, [f"{len(rows)} rates"], tiles, edge), section("curves", "Over the rate", charts)]
+    title = _title(rows[0][1])
+    rates = sorted(rate for rate, _ in rows)
+    facts = [f"{len(rows)} rates, {rates[0]:g} to {rates[-1]:g} requests/s"]
+    sections = [head(title, facts, tiles, warnings=edge), section("curves", "Over the rate", charts)]
     return framed(f"{title} · sweep", sections)

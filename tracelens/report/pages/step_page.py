@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from tracelens.report.answers.step_text import expected_of
-from tracelens.report.charts.line_chart import bars
-from tracelens.report.charts.markup import tag
+from tracelens.report.answers.step_text import expected_of, part_words
+from tracelens.report.charts.line_chart import bars, stacked_bars
+from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.charts.pipeline_chart import MAX_RANKS, MAX_TASKS, pipeline_chart
+from tracelens.report.figures import shown_percent
 from tracelens.report.html.frame import framed
 from tracelens.report.pages.parts import head, section, table
 from tracelens.units import BYTES_PER_GB, US_PER_MS
@@ -25,29 +26,42 @@ _MEMORY = ("weights", "gradients", "optimizer", "activations", "logits", "outsid
 def step_page(result: Result) -> bytes:
     """Time and where it goes, memory of every stage beside what the device has, levers, operations."""
     found = result.projection
-    notes = [*([f"does not fit: {found.infeasible}"] if found.infeasible else []), *expected_of(result), *found.notes]
+    warnings = [f"does not fit: {found.infeasible}"] if found.infeasible else []
     parts = sorted(found.breakdown_us.items(), key=lambda item: -item[1])
-    time = [(name, us, f"{us / US_PER_MS:,.1f} ms · {us / found.step_us:.1%}") for name, us in parts]
-    peaks = [(f"stage {each.stage}", each.peak / BYTES_PER_GB) for each in found.stages]
+    time = [
+        (part_words(name), us, f"{us / US_PER_MS:,.1f} ms · {shown_percent(us / found.step_us)}") for name, us in parts
+    ]
     stages = [
         {"stage": stage.stage, **{f"{name}_gb": getattr(stage, name) / BYTES_PER_GB for name in _MEMORY}}
         for stage in found.stages
     ]
-    levers = [(lever.change, lever.gain, f"−{lever.gain:.1%}") for lever in result.levers]
+    levers = [(lever.change, lever.gain, f"−{shown_percent(lever.gain)}") for lever in result.levers]
     many = sum(map(len, result.run.tasks)) > MAX_TASKS or len(result.run.tasks) > MAX_RANKS
     said = f"A box is a micro-batch on a rank of the pipeline; a gap is waiting.{' The first ones are drawn.' * many}"
-    memory = bars([(name, gb, f"{gb:,.1f} GB") for name, gb in peaks], "Peak by stage")
     sections = [
-        head(found.model.label, _facts(found), _tiles(found), notes),
+        head(found.model.label, _facts(found), _tiles(found), [*expected_of(result), *found.notes], warnings),
         section("time", "Where the time goes", bars(time, "Busiest pipeline rank; exposed communication only")),
         section("pipeline", "Timeline of the pipeline", tag("p", said), pipeline_chart(result.run)),
-        section("memory", "Memory", memory, table(pd.DataFrame(stages), "Memory by stage")),
+        section("memory", "Memory", _memory_bars(found), table(pd.DataFrame(stages), "Memory by stage")),
     ]
     if levers:
         sections.append(section("levers", "Levers", bars(levers, "Time of the step that each saves alone")))
     ops = result.ops(result.run.busiest)
+    ops = ops.assign(time_ms=ops["time_us"] / US_PER_MS).drop(columns="time_us")
     sections.append(section("ops", "Operations of the busiest rank", table(ops, "Operations")))
     return framed(f"{found.model.label} · projected step", sections)
+
+
+def _memory_bars(found: Projection) -> Markup:
+    """What each stage keeps at its peak, a bar as long as the device's memory where that is known."""
+    capacity = found.peak_memory.capacity
+    rows = [
+        (f"stage {each.stage}", [(name, getattr(each, name) / BYTES_PER_GB) for name in _MEMORY[:-1]],
+         f"{each.peak / BYTES_PER_GB:,.1f} GB")
+        for each in found.stages
+    ]  # fmt: skip
+    of = "" if capacity is None else f"; the whole width is the {capacity / BYTES_PER_GB:,.1f} GB of the device"
+    return stacked_bars(rows, f"Peak by stage{of}", 0.0 if capacity is None else capacity / BYTES_PER_GB)
 
 
 def _facts(found: Projection) -> Iterator[str]:
@@ -65,6 +79,6 @@ def _tiles(found: Projection) -> list[tuple[str, str, str]]:
     need = f"{worst.peak / BYTES_PER_GB:,.1f} GB"
     tiles = [("Step", f"{found.step_us / 1e6:,.3f} s", f"{found.tokens_per_s_per_gpu:,.0f} tokens/s per GPU")]
     if found.mfu is not None:
-        tiles.append(("Model FLOPs utilization", f"{found.mfu:.1%}", f"{found.tflops_gpu:,.0f} TFLOPS per GPU"))
+        tiles.append(("Model FLOPs utilization", shown_percent(found.mfu), f"{found.tflops_gpu:,.0f} TFLOPS per GPU"))
     room = ("Memory" if worst.fits else "Does not fit", need, f"{capacity}fullest stage")
     return [*tiles, room] if worst.fits else [room, *tiles]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tracelens.analysis.sheets.ops import unified_perf_summary
+from tracelens.analysis.sheets.ops import kernel_summary, unified_perf_summary
 from tracelens.backends.base import Floats, bound_name
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.schema import column_set, count, ms, number, percent, sheet, text, us
@@ -24,7 +24,7 @@ COLUMNS = column_set(
     text("shapes", "shapes", "Recorded shapes of the tensors among its arguments.", 36),
     count("operation_count", "calls", "Calls with these shapes, types, strides and scalars."),
     ms("kernel_ms", "ms", "GPU time of all its calls: busy time of their kernels.", optional=True),
-    percent("percent", "% of GPU time", "Share of the GPU time of all rows."),
+    percent("percent", "% of GPU time", "Share of the GPU time of all kernels, collectives included."),
     us("kernel_us_mean", "µs per call", "GPU time of one call, on average."),
     number("tflops_s_mean", "TFLOPS/s", "Achieved, mean of the calls; empty where it does no arithmetic.", "#,##0.0",
            optional=True),
@@ -47,17 +47,20 @@ COLUMNS = column_set(
 @sheet(TITLE, columns=COLUMNS, order=1, json=None)
 def frame(context: SheetContext) -> pd.DataFrame:
     """Every distinct call, the longest first; unified_perf_summary has the same rows with every column."""
-    return overview(context.frames[unified_perf_summary.TITLE])
+    kernels = context.frames[kernel_summary.TITLE]
+    return overview(context.frames[unified_perf_summary.TITLE], float(kernels["kernel_us_sum"].sum()))
 
 
-def overview(rows: pd.DataFrame) -> pd.DataFrame:
-    """``rows``: those of ``unified_perf_summary``, by keys; a figure that they lack is unknown."""
+def overview(rows: pd.DataFrame, gpu_us: float) -> pd.DataFrame:
+    """``rows``: those of ``unified_perf_summary``, by keys; a figure that they lack is unknown. ``gpu_us``: of all
+    kernels."""
     total_ms = rows["kernel_us_sum"] / US_PER_MS
     of_roofline = _figures(rows, "percent_of_roofline_mean")
     bounds = rows.get("roofline_bound", [None] * len(rows))
     return rows[[key for key in COLUMNS if key in rows]].assign(
         shapes=np.array([tensor_shapes(dims) for dims in rows["input_dims"]], object),
         kernel_ms=total_ms,
+        percent=100 * rows["kernel_us_sum"] / (gpu_us or 1.0),
         tflops_s_mean=rows["tflops_s_mean"].where(_figures(rows, "gflops") > 0),
         bound=pd.Series([bound_name(each) if isinstance(each, str) else None for each in bounds], rows.index, object),
         above_roofline_ms=total_ms * np.clip(1 - of_roofline / 100, 0, None),
