@@ -195,19 +195,19 @@ def line(title: str, ratios: Sequence[float]) -> str:
 
 
 def spans(scored: Sequence[tuple[Served, float]], engine: str, without: Served | None = None) -> list[float]:
-    """Between which multiples of an estimate nine tenths and half of measured points were, of all engines on that
-    vendor's devices: an engine's own families are too few. Every family counts alike; those of the group of ``without``
-    not at all.
+    """By which factor at most half and nine tenths of the measured points were longer or shorter than estimated, of all
+    engines on that vendor's devices: an engine's own families are too few. Every family counts alike; those of the
+    group of ``without`` not at all.
     """
     is_rocm = engine.endswith("-rocm")
     hidden = None if without is None else (without.engine, without.group)
     some = [(o, r) for o, r in scored if o.engine.endswith("-rocm") == is_rocm and (o.engine, o.group) != hidden]
     many = Counter((o.engine, o.family) for o, _ in some)
-    measured = np.array([1 / r for _, r in some])
+    off = np.abs(np.log([r for _, r in some]))
     weight = np.array([1 / many[o.engine, o.family] for o, _ in some])
-    order = np.argsort(measured)
+    order = np.argsort(off)
     below = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
-    return [float(np.interp(share, below, measured[order])) for share in (0.05, 0.25, 0.75, 0.95)]
+    return [float(np.exp(np.interp(share, below, off[order]))) for share in (0.5, 0.9)]
 
 
 def write(points: Sequence[Served], scored: Sequence[tuple[Served, float]], today: str) -> None:
@@ -236,7 +236,7 @@ def write(points: Sequence[Served], scored: Sequence[tuple[Served, float]], toda
             "",
             "[residuals]",
             *(f"{key} = {value:.4g}" for key, value in
-              zip(("most_low", "half_low", "half_high", "most_high"), spans(scored, name), strict=True)),
+              zip(("half", "most"), spans(scored, name), strict=True)),
         ]  # fmt: skip
         (folder / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -282,9 +282,10 @@ def report(
             known: dict[tuple[str, str], list[float]] = {}
             for one, ratio in scored:
                 key = one.engine, one.group
-                low, _, _, high = known[key] if key in known else known.setdefault(key, spans(scored, one.engine, one))
+                _, most = known[key] if key in known else known.setdefault(key, spans(scored, one.engine, one))
                 family, found = f"{one.engine} {one.family}", one.measured_ms * ratio
-                out.writerow((one.row["id"], "serving TPOT", family, one.measured_ms, found, low * found, high * found))
+                low, high = found / most, found * most
+                out.writerow((one.row["id"], "serving TPOT", family, one.measured_ms, found, low, high))
     return list(scored)
 
 

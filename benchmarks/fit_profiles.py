@@ -201,20 +201,18 @@ def left_out(name: str, rows: Sequence[Row], of: Callable[[Row], str]) -> list[t
 
 
 def spans(ratios: Sequence[float]) -> dict[str, float]:
-    """Errors of projected over measured, and between which multiples of a projection measured steps were; with few rows
-    the outer ones stand for more (split-conformal quantiles).
+    """Errors of projected over measured, and by which factor at most half and nine tenths of the measured steps were
+    longer or shorter than projected; with few rows the outer ones stand for more (split-conformal quantiles).
     """
-    measured = np.sort(1 / np.array(ratios))
-    count = len(measured)
+    count, off = len(ratios), np.sort(np.abs(np.log(ratios)))
 
-    def at(share: float) -> float:
-        place = share * (count + 1) - 1
-        return float(np.interp(place, np.arange(count), measured))
+    def within(share: float) -> float:
+        return float(np.exp(np.interp(share * (count + 1) - 1, np.arange(count), off)))
 
     error = np.abs(np.array(ratios) - 1)
     return {
         "rows": count, "median": float(np.median(error)), "p90": float(np.percentile(error, 90)),
-        "half_low": at(0.25), "half_high": at(0.75), "most_low": at(0.05), "most_high": at(0.95),
+        "half": within(0.5), "most": within(0.9),
     }  # fmt: skip
 
 
@@ -317,8 +315,8 @@ def report(rows: Sequence[Row], is_written: bool, predictions: Path | None, toda
                 measured = one.measured_us / 1e6
                 others = [r for o, r in told if o.kind == one.kind and o.family != one.family]
                 same = [r for o, r in told if o.framework == one.framework and r in others]
-                span, found = spans(same if len(same) >= MANY else others), measured * ratio
-                low, high = span["most_low"] * found, span["most_high"] * found
+                most, found = spans(same if len(same) >= MANY else others)["most"], measured * ratio
+                low, high = found / most, found * most
                 out.writerow((one.row["id"], f"training {one.kind}", one.family, measured, found, low, high))
     return told
 

@@ -48,7 +48,7 @@ def test_every_file_says_what_its_constants_were_fitted_on() -> None:
         assert each.source
         assert each.fitted_on
         for found in each.residuals.values():
-            assert found.most[0] <= found.half[0] < found.half[1] <= found.most[1]
+            assert found.most[0] <= found.half[0] < 1 < found.half[1] <= found.most[1]
             assert found.median <= found.p90
     assert set(frameworks()["pooled"].residuals) == set(KINDS)
 

@@ -9,6 +9,7 @@ import pytest
 from tracelens.backends import System
 from tracelens.errors import UsageError
 from tracelens.projection.batch_rows import project_row
+from tracelens.projection.blocks import Builder
 from tracelens.projection.step import project
 from tracelens.workload import memory, rank_ops
 from tracelens.workload.model_config import ModelConfig
@@ -30,6 +31,38 @@ def test_a_layer_trains_its_adapters_alone() -> None:
     assert {op.name for op in whole.ops if op.phase == "dgrad"} <= {
         op.name for op in adapted.ops if op.phase == "dgrad"
     }
+
+
+def test_what_gradients_of_weights_need_is_not_done_for_frozen_ones() -> None:
+    """Their inputs are not gathered again, and not written a second time as products over tokens read them."""
+    divided = {"tp": 4, "sequence_parallel": True, "dp": 2, "precision": "fp8"}
+    whole, adapted = ([*rank_ops.block(MODEL, replace(each, **divided), "-", 4096).ops] for each in (WHOLE, ADAPTED))
+    gathers = [[op for op in ops if op.phase == "dgrad" and "gather.all_gather" in op.name] for ops in (whole, adapted)]
+    assert list(map(len, gathers)) == [1, 0]
+    rows = 4096 // 4 * 8192
+    # BF16 is read twice, for the scale and to write one byte: 2 x 2 + 2 x 1, and without the copy 2 x 2 + 1
+    narrowed = [next(op for op in ops if op.name == "mlp.up.quantize") for ops in (whole, adapted)]
+    assert [op.model.hbm_bytes() for op in narrowed] == [6 * rows, 5 * rows]
+
+
+def test_an_adapter_streams_its_dropout_scale_and_sum() -> None:
+    """Forward 2 + 2 + 1 bytes per input (dropout with mask), 2 + 2 and 2 + 2 + 2 per result; backward 2 + 2 per result,
+    2 + 1 + 2 and 2 + 2 + 2 per input.
+    """
+    ops = rank_ops.block(MODEL, ADAPTED, "*", 4096).ops
+    streamed = sum(op.model.hbm_bytes() or 0 for op in ops if ".adapter_" in op.name and op.part == "memory")
+    assert streamed == 4096 * (16 * (8192 + 8192) + 14 * (10240 + 8192))
+
+
+def test_adapted_products_are_gathered_before_and_not_beside() -> None:
+    """Adapters of attention read the gathered input as well; collectives of the MLP run in pieces as ever."""
+    divided = replace(ADAPTED, tp=4, sequence_parallel=True, dp=2, tp_overlap="all")
+    exposed = {}
+    for letter in "*-":
+        builder = Builder(parallel=divided, price=lambda op: 0.5 if op.part == "tp" else 1.0, host_us=0.0)
+        exposed[letter] = builder.layer([rank_ops.block(MODEL, divided, letter, 4096)])["F"].parts["tp"]
+    # Half a microsecond each. In four pieces the first is exposed: of the attention's scatter, and of both of the MLP
+    assert exposed == {"*": 0.5 + 0.5 / 4, "-": 2 * 0.5 / 4}
 
 
 @pytest.mark.parametrize("zero", [0, 1, 3])

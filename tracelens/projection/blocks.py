@@ -14,6 +14,7 @@ from tracelens.perf_models import Collective, EPComm
 from tracelens.projection.schedules import Kind
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.rank_ops import RankLayer, RankOp, is_repeated
+from tracelens.workload.ranks.adapters import WHOLE_GATHER
 
 #: Time in us by what it is spent on.
 Parts: TypeAlias = dict[str, float]
@@ -112,14 +113,21 @@ class Builder:
         p = self.parallel
         pieces: float = p.tp if p.summa_blocks is None else p.summa_blocks
         hidden = TP_HIDDEN if p.summa_blocks is None else 1.0
-        beside = {op.name for op, _ in priced if op.part == "tp"}
         if p.tp_overlap != "all" and p.summa_blocks is None:
             pieces = UNDIVIDED
-            beside = {op.name for op, _ in priced if p.tp_overlap == "backward" and _waits_for_no_product(op)}
+        beside = {op.name for op, _ in priced if self._runs_beside_products(op)}
         moved = sum(time_us for op, time_us in priced if op.part == "tp" and op.name in beside)
         products = sum(time_us for op, time_us in priced if op.part == "gemm")
         share = float(exposed_share(moved, products, pieces, hidden))
         return dict.fromkeys(beside, share)
+
+    def _runs_beside_products(self, op: RankOp) -> bool:
+        p = self.parallel
+        if op.part != "tp" or op.name.startswith(WHOLE_GATHER):
+            return False
+        if p.tp_overlap == "all" or p.summa_blocks is not None:
+            return True
+        return p.tp_overlap == "backward" and not p.lora and _waits_for_no_product(op)
 
     def _again(self, blocks: Sequence[RankLayer]) -> Block:
         """What recomputation runs before the backward."""

@@ -204,7 +204,7 @@ class PointSimulator:
         found, residuals = steady(outcome, point.concurrency), cost.deployment.engine.residuals
         if found.tpot_ms is None or residuals is None:
             return found
-        low, high = residuals.most_low * found.tpot_ms, residuals.most_high * found.tpot_ms
+        low, high = found.tpot_ms / residuals.most, found.tpot_ms * residuals.most
         return dataclasses.replace(found, tpot_ms_low=low, tpot_ms_high=high)
 
     def cost(self, point: Point) -> StepCost:

@@ -93,14 +93,12 @@ class Precision:
 
 
 class Residuals(NamedTuple):
-    """Between which multiples of an estimate the measured time per token of left-out families was: half of them, and
-    nine tenths.
+    """By which factor at most the measured time per token of left-out families was longer or shorter than estimated: of
+    half of them, and of nine tenths.
     """
 
-    most_low: float
-    half_low: float
-    half_high: float
-    most_high: float
+    half: float
+    most: float
 
 
 #: The most that an engine may have gained, as a power of e.

@@ -264,10 +264,10 @@ def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tupl
     median, spans = figures.get("tpot_p50_ms"), engine.residuals
     if median is None or spans is None:
         return ()
-    most_low, half_low, half_high, most_high = (f"{median * span:.3g}" for span in spans)
+    half, most = (f"{median / factor:.3g} to {median * factor:.3g} ms" for factor in spans)
     note = (
-        f"expected time per token (p50): half of such servers {half_low} to {half_high} ms, 9 of 10 {most_low} to "
-        f"{most_high} ms ({engine.name} constants; --engine names others, ideal none)"
+        f"expected time per token (p50): half of such servers {half}, 9 of 10 {most} ({engine.name} constants; "
+        "--engine names others, ideal none)"
     )
     return (note,)
 

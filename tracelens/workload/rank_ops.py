@@ -61,7 +61,8 @@ def block(config: ModelShape, parallel: ParallelConfig, letter: str, sequence: i
     expert = sum(rank.weights(op) for op in ops if op.split == "experts")
     if parallel.lora:
         added, trained = adapters(rank, ops)
-        return RankLayer(letter=letter, ops=(*frozen(made), *added), dense=trained, frozen=dense + expert)
+        kept = frozen(made, is_adapted=trained > 0)
+        return RankLayer(letter=letter, ops=(*kept, *added), dense=trained, frozen=dense + expert)
     return RankLayer(letter=letter, ops=tuple(made), dense=dense, expert=expert)
 
 

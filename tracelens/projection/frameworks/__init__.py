@@ -41,7 +41,7 @@ class Residuals:
     """How measured steps of left-out families were beside their projections.
 
     ``median`` and ``p90``: shares of the measured step. ``half`` and ``most``: between which multiples of the projected
-    step half and nine tenths of the measured ones are.
+    step half and nine tenths of the measured ones are, as far below it as above.
     """
 
     rows: int
@@ -163,16 +163,15 @@ def _products(table: Table) -> dict[str, Mapping[str, float]]:
 
 
 def _residuals(part: Table) -> Residuals:
-    names = ("median", "p90", "half_low", "half_high", "most_low", "most_high")
-    read = {name: part.needed_number(name) for name in names}
+    median, p90, half, most = map(part.needed_number, ("median", "p90", "half", "most"))
     rows = part.whole("rows")
     part.finish()
     return Residuals(
         rows=rows or 0,
-        median=read["median"],
-        p90=read["p90"],
-        half=(read["half_low"], read["half_high"]),
-        most=(read["most_low"], read["most_high"]),
+        median=median,
+        p90=p90,
+        half=(1 / half, half),
+        most=(1 / most, most),
     )
 
 

@@ -244,25 +244,28 @@ class TrainingRank:
     def narrowing(self, name: str, inputs: int, outputs: int) -> Iterator[RankOp]:
         """Inputs before the forward, the output's gradient before both: read wide, written narrow, twice.
 
-        Twice because the weights' gradient sums over tokens, and reads the transposed copy. A scale of the whole tensor
-        is found in a pass before, which reads it too: FP8 with current scaling and NVFP4, not MXFP8.
+        Twice because the weights' gradient sums over tokens, and reads the transposed copy: once of frozen ones. A
+        scale of the whole tensor is found in a pass before, which reads it too: FP8 with current scaling and NVFP4, not
+        MXFP8.
         """
         dtype = self.parallel.computed_in
         reads = 1 if self.parallel.precision == "mxfp8" else 2
+        copies = 1 if self.parallel.lora else 2
         phases: tuple[tuple[Pass, int], ...] = (("forward", inputs), ("dgrad", outputs))
         for phase, elements in phases:
-            model = Movement(read=((elements, self.width),) * reads, written=((2 * elements, dtype),))
+            model = Movement(read=((elements, self.width),) * reads, written=((copies * elements, dtype),))
             yield RankOp(name=f"{name}.quantize", phase=phase, part="quantize", model=model)
 
     def gather(self, name: str, dtype: DType) -> Iterator[RankOp]:
-        """Before column-parallel products: an all-gather with sequence parallelism, repeated for the weights' gradient;
-        an all-reduce of the gradient without.
+        """Before column-parallel products: an all-gather with sequence parallelism, repeated for the weights' gradient,
+        which frozen ones do not have; an all-reduce of the gradient without.
         """
         if self.parallel.tp == 1:
             return
         if self.parallel.sequence_parallel:
             yield self.collective(name, "forward", "all_gather", dtype)
-            yield self.collective(name, "dgrad", "all_gather", dtype)
+            if not self.parallel.lora:
+                yield self.collective(name, "dgrad", "all_gather", dtype)
             yield self.collective(name, "dgrad", "reduce_scatter")
         else:
             yield self.collective(name, "dgrad", "all_reduce")
