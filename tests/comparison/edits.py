@@ -20,7 +20,8 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.reading.recording import Recording
 from tracelens.comparison.sides import Call, Recorded, Side
 from tracelens.comparison.sources.traced_side import recorded
-from tracelens.trace.table import TraceTable
+from tracelens.trace.nesting import nest
+from tracelens.trace.table import HOST_KINDS, Kind, TraceTable
 
 Events = list[dict[str, Any]]
 
@@ -60,14 +61,26 @@ def original(path: Path) -> Original:
     base = min(int(event["ts"]) for event in timed)
     for event in timed:
         event["ts"] -= base
-        # Of whole us a launch may end one after its op; stretched, it would lie outside of it
-        if "Launch" in str(event.get("name")) and event.get("dur", 0) >= 1:
-            event["dur"] -= 1
+    _end_with_callers(events, document)
     trace = Trace.of(TraceTable.from_events(events, document, source=path.name))
     recording = Recording.of(trace, Options())
     window = Window.of(recording, Options())
     rows = window.activity.rows[window.activity.counted] if window.complete_steps else window.activity.rows
     return Original(events, document, trace, side_of_trace(trace), rows.astype(np.int64))
+
+
+def _end_with_callers(events: Events, metadata: dict[str, Any]) -> None:
+    """Calls end with their callers: where rounding lets one end later, stretched times would tell another caller."""
+    while True:
+        table = TraceTable.from_events(events, metadata)
+        host = table.rows_of(HOST_KINDS)
+        found = nest(table.lane[host], table.start_ns[host], table.duration_ns[host], np.zeros(len(host), np.uint8))
+        rows = host[found.order]
+        late = np.flatnonzero(found.overlaps & np.isin(table.kind[rows], (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER)))
+        if not len(late):
+            return
+        for row, end in zip(rows[late].tolist(), found.outlived[late].tolist(), strict=True):
+            events[int(table.file_index[row])]["dur"] = (end - int(table.start_ns[row])) / 1000
 
 
 def read_again(before: Original, events: Events) -> Side:

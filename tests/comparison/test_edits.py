@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -19,12 +19,11 @@ from tests.comparison import edits
 from tests.comparison.edits import Original, calls_that, original, read_again
 from tests.conftest import TRACES, device_traces
 from tracelens.analysis.intervals import covered_ns, overlapping
-from tracelens.comparison.alignment.work_roles import STREAMING, call_role
+from tracelens.comparison.alignment.work_roles import ATTENTION, PRODUCT, STREAMING, call_role, role
 from tracelens.comparison.causes import ADDED, CLOCK, EVERYTHING, FUSED, KERNEL, REMOVED, REPLACED, SPEED, WORK
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import ComparedRow, Comparison
-from tracelens.comparison.drift import is_compute_bound
-from tracelens.comparison.sides import Call
+from tracelens.comparison.sides import Call, Rates
 
 #: Quick to read again.
 SMALL = [name for name in device_traces() if (TRACES / name).stat().st_size < 40_000]
@@ -96,6 +95,10 @@ def busy(found: Comparison, least_ms: float = 2e-6) -> list[ComparedRow]:
 
 def speaks_of(row: ComparedRow, call: Call) -> bool:
     return call.label in (*(row.a.ops if row.a else ()), *(row.b.ops if row.b else ()))
+
+
+def is_compute_bound(call: Call, known: Rates) -> bool:
+    return known.bound == "compute" if known.bound else role(call.category) in (PRODUCT, ATTENTION)
 
 
 def is_alone(before: Original, call: Call) -> bool:
@@ -186,14 +189,16 @@ def test_doubled_shapes_are_other_work_of_the_same_op(
 def neighbors(before: Original) -> list[tuple[Call, Call]]:
     """Distinct pairs of memory-bound calls of one kernel each that follow one another."""
     one, found = before.one, {}
-    number = one.event_unit.tolist()
-    kernels = [number.count(unit) for unit in range(len(one.call))] if len(number) < 2000 else [1] * len(one.call)
+    kernels = np.bincount(one.event_unit, minlength=len(one.call)).tolist()
     calls = [one.calls[call] for call in one.call.tolist()]
-    for first in range(len(calls) - 1):
-        pair = calls[first], calls[first + 1]
-        ends = calls.count(pair[0]) == calls.count(pair[1]) == sum((x, y) == pair for x, y in pairwise(calls))
+    times, together = Counter(calls), Counter(pairwise(calls))
+    most: defaultdict[Call, int] = defaultdict(int)
+    for call, launched in zip(calls, kernels, strict=True):
+        most[call] = max(most[call], launched)
+    for pair in together:
+        ends = times[pair[0]] == times[pair[1]] == together[pair]
         fits = ends and all(not c.is_idle and c.shapes and not c.kernel and call_role(c) == STREAMING for c in pair)
-        if fits and pair[0].name != pair[1].name and kernels[first] == kernels[first + 1] == 1:
+        if fits and pair[0].name != pair[1].name and most[pair[0]] == most[pair[1]] == 1:
             found[pair] = None
     return list(found)
 
@@ -227,9 +232,11 @@ def test_two_calls_that_became_one_kernel_are_fused(data: st.DataObject, names: 
 )
 def test_another_clock_is_told_apart_from_other_code(name: str, ratio: float, shared_traces: Path) -> None:
     before = original(TRACES / name)
-    rows = [row for row in compare_sides(before.side, before.side).unchanged if is_compute_bound(row)]
-    calls = [call for call in lone_calls(before, False) if any(speaks_of(row, call) for row in rows)]
-    if len(rows) < 3 or len(calls) < len(rows) or before.one.has_steps:
+    bound = {
+        call for call, known in zip(before.one.calls, before.one.rates, strict=True) if is_compute_bound(call, known)
+    }
+    calls = [call for call in calls_that(before, lambda *_: True) if call in bound]
+    if len(calls) < 3 or not set(calls) <= set(lone_calls(before, False)) or before.one.has_steps:
         pytest.skip("fewer than three compute-bound calls of their own")
     found = compared(before, edits.on_other_clock(before, ratio, calls))
     told = [change for change in found.changes if change.cause in (CLOCK, EVERYTHING)]

@@ -43,22 +43,25 @@ class Numbered:
         return cls(side=side, calls=tuple(number), call_of=tuple(found))
 
     @cached_property
-    def sequence(self) -> Ints:
-        """The device work of the step that has the calls of most steps: the one nearest to the median count of each.
-
-        Of equally near ones it is the typical step of the first recording, else the first.
-        """
+    def steps(self) -> list[Ints]:
+        """The device work of each step, the typical one of a recording first; of none where it stands in no order."""
         if not self.side.first.is_ordered:
-            return np.zeros(0, np.int64)
+            return [np.zeros(0, np.int64)]
         busy = np.array([not call.is_idle for call in self.calls] or [False], bool)
-        steps = [
+        return [
             own[(one.step == step) & busy[own]]
             for one, own in zip(self.side.recordings, self.call_of, strict=True)
             for step in (one.typical, *np.delete(np.arange(len(one.durations_ns)), one.typical))
         ]
-        counts = np.stack([np.bincount(step, minlength=len(self.calls)) for step in steps])
-        found: Ints = steps[int(np.abs(counts - np.median(counts, axis=0)).sum(axis=1).argmin())]
-        return found
+
+    @cached_property
+    def sequence(self) -> Ints:
+        """The step that has the calls of most steps: the one nearest to the median count of each.
+
+        Of equally near ones it is the typical step of the first recording, else the first.
+        """
+        counts = np.stack([np.bincount(step, minlength=len(self.calls)) for step in self.steps])
+        return self.steps[int(np.abs(counts - np.median(counts, axis=0)).sum(axis=1).argmin())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +77,8 @@ def match(one: Numbered, other: Numbered) -> Matching:
     """Rows for all units of both sides.
 
     Calls are first told to be the same by what they are (``_identities``). Then the typical steps are laid beside each
-    other, and what stands in the same place became one another. Nothing depends on which side is called A.
+    other, and what stands in the same place became one another; then steps with calls that these do not have. Nothing
+    depends on which side is called A.
     """
     if _comes_after(one, other):
         found = match(other, one)
@@ -83,14 +87,40 @@ def match(one: Numbered, other: Numbered) -> Matching:
     token_a, token_b, how = _tokens(one.calls, other.calls)
     sure = _sure(how, one.calls, token_a)
     loose = _loose(one.calls, other.calls, token_a)
-    sides = (one.calls, other.calls), (one.sequence, other.sequence), (token_a, token_b)
-    blocks = Places(*sides, sure, loose).blocks()
     rows = _Rows(how, token_a, token_b)
-    typical_a, typical_b = rows.of_blocks(blocks, one.sequence, other.sequence)
+
+    def beside(a: Ints, b: Ints) -> tuple[Ints, Ints]:
+        calls, tokens = (one.calls, other.calls), (token_a, token_b)
+        return rows.of_blocks(Places(calls, (a, b), tokens, sure, loose).blocks(), a, b)
+
+    typical_a, typical_b = beside(one.sequence, other.sequence)
+    for further in _further_steps((one, other), (token_a, token_b)):
+        beside(*further)
     a = [_spread(one, number, typical_a, rows.default(0)) for number in range(len(one.call_of))]
     b = [_spread(other, number, typical_b, rows.default(1)) for number in range(len(other.call_of))]
     joined, target = _joined(rows.rows, one.calls, other.calls)
     return Matching(rows=tuple(joined), a=tuple(target[own] for own in a), b=tuple(target[own] for own in b))
+
+
+def _further_steps(sides: Sequence[Numbered], tokens: Sequence[Ints]) -> Iterable[tuple[Ints, Ints]]:
+    """What steps beside the typical ones have that these do not: of the step of each side with most such calls.
+
+    Where what the other side has in no step is among them on both sides, and the steps have more in common than not:
+    every fourth one runs the optimizer, say.
+    """
+    unseen = [np.ones(len(side.calls) + 1, bool) for side in sides]
+    steps = [side.sequence for side in sides]
+    for _ in range(_FURTHER_STEPS):
+        for fresh, step in zip(unseen, steps, strict=True):
+            fresh[step] = False
+        new = [np.flatnonzero(fresh[:-1] & (token < 0)) for fresh, token in zip(unseen, tokens, strict=True)]
+        counts = [[int(np.isin(step, own).sum()) for step in side.steps] for side, own in zip(sides, new, strict=True)]
+        if not all(map(any, counts)):
+            return
+        steps = [side.steps[int(np.argmax(count))] for side, count in zip(sides, counts, strict=True)]
+        a, b = (token[step] for token, step in zip(tokens, steps, strict=True))
+        if 2 * np.isin(a, b[b >= 0]).sum() >= len(a) and 2 * np.isin(b, a[a >= 0]).sum() >= len(b):
+            yield steps[0], steps[1]
 
 
 def _joined(rows: Sequence[Row], one: Sequence[Call], other: Sequence[Call]) -> tuple[list[Row], Ints]:
@@ -130,7 +160,10 @@ def _identities(one: Sequence[Call], other: Sequence[Call]) -> Iterable[tuple[st
     """What makes calls the same, the surest first; None where a call has no such identity."""
     named = _names(one, other)
     if all(any(call.module for call in calls) for calls in (one, other)):
+        # Where shapes do not say it, as of lists of tensors, the work tells calls apart
+        yield SAME, lambda c: (c.module, named(c.name), named(c.kernel), c.shapes, c.dtypes, c.category, c.work)
         yield SAME, lambda c: (c.module, named(c.name), named(c.kernel), c.shapes, c.dtypes, c.category)
+    yield SAME, lambda c: (named(c.name), named(c.kernel), c.shapes, c.dtypes, c.category, c.work)
     yield SAME, lambda c: (named(c.name), named(c.kernel), c.shapes, c.dtypes, c.category)
     yield SAME_WORK, lambda c: (c.name, c.work) if c.work else None
     yield SAME_WORK, lambda c: c.work if c.work and call_role(c) != STREAMING else None
@@ -160,6 +193,8 @@ def _is_nameless(call: Call) -> bool:
     return call.kernel.startswith("triton__")
 
 
+#: How many pairs of steps are laid beside each other at most after the typical ones.
+_FURTHER_STEPS = 3
 #: Share of Triton kernels' names that both sides of one compilation have.
 _LEAST_SHARED = 0.75
 
@@ -238,12 +273,18 @@ class _Rows:
         return self._number(key, alone)
 
     def of_blocks(self, blocks: Iterable[Block], one: Ints, other: Ints) -> tuple[Ints, Ints]:
-        """The row of each position of both typical steps."""
+        """The row of each position of two steps; calls that have one already keep it."""
         sequences = one.tolist(), other.tolist()
         result = [-1] * len(one), [-1] * len(other)
+        seen = set(self._found[0]), set(self._found[1])
         for block in blocks:
             parts = (block.a, result[0], sequences[0]), (block.b, result[1], sequences[1])
-            if not block.a or not block.b or block.how == SAME:
+            old = bool(seen[0]) and any(
+                sequence[position] in known
+                for (part, _, sequence), known in zip(parts, seen, strict=True)
+                for position in part
+            )
+            if not block.a or not block.b or block.how == SAME or old:
                 for side, (part, found, sequence) in enumerate(parts):
                     for position in part:
                         found[position] = self.of_call(side, sequence[position])
@@ -253,9 +294,10 @@ class _Rows:
             for part, found, _ in parts:
                 for position in part:
                     found[position] = number
-        for of_call, rows, sequence in zip(self._found, result, sequences, strict=True):
+        for of_call, rows, sequence, known in zip(self._found, result, sequences, seen, strict=True):
             for (call, row), times in Counter(zip(sequence, rows, strict=True)).items():
-                of_call[call][row] += times
+                if call not in known:
+                    of_call[call][row] += times
         return np.array(result[0], np.int64), np.array(result[1], np.int64)
 
     def default(self, side: int) -> Callable[[int], int]:
