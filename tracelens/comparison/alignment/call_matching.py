@@ -279,12 +279,7 @@ class _Rows:
         seen = set(self._found[0]), set(self._found[1])
         for block in blocks:
             parts = (block.a, result[0], sequences[0]), (block.b, result[1], sequences[1])
-            old = bool(seen[0]) and any(
-                sequence[position] in known
-                for (part, _, sequence), known in zip(parts, seen, strict=True)
-                for position in part
-            )
-            if not block.a or not block.b or block.how == SAME or old:
+            if _stays_apart(block, sequences, seen):
                 for side, (part, found, sequence) in enumerate(parts):
                     for position in part:
                         found[position] = self.of_call(side, sequence[position])
@@ -308,6 +303,14 @@ class _Rows:
             return found.most_common(1)[0][0] if found else self.of_call(side, call)
 
         return row
+
+
+def _stays_apart(block: Block, sequences: Sequence[list[int]], seen: Sequence[set[int]]) -> bool:
+    """Whether the calls of a block are in rows of their own: the same, alone, or known from another step."""
+    if not block.a or not block.b or block.how == SAME:
+        return True
+    places = zip((block.a, block.b), sequences, seen, strict=True)
+    return bool(seen[0]) and any(sequence[at] in known for part, sequence, known in places for at in part)
 
 
 def _spread(side: Numbered, number: int, typical: Ints, default: Callable[[int], int]) -> Ints:
