@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import tracelens
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.options import Options
+from tracelens.report.result import Report
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRACES = REPOSITORY.parent / "shared" / "data" / "traces"
@@ -44,7 +46,7 @@ RealAnalysis = Callable[..., Analysis]
 #: ``-m sweep``, all that takes long: every property of hypothesis is tried on more examples, too. ``fuzz`` is its older name.
 SWEEP = "sweep or hypothesis"
 # A loaded machine is no reason to fail.
-settings.register_profile("quick", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
+settings.register_profile("quick", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=20)
 settings.register_profile("sweep", settings.get_profile("quick"), max_examples=100)
 settings.load_profile("quick")
 
@@ -52,7 +54,7 @@ settings.load_profile("quick")
 gc.disable()
 
 #: Of the real traces of PyTorch's profiler, sorted by name, the quick suite takes every so many-th, and these:
-ONE_TRACE_IN = 8
+ONE_TRACE_IN = 16
 HARD_TRACES = (
     "hta/cpu_only/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz",  # no device events
     "hta/trace_filter/sampled_rank-0.json.gz",  # times of 19 digits, no sizes of lists
@@ -137,6 +139,12 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def moe_report(repository: Path) -> Report:
+    """Of rank 0 of the example: for all tests that only look at it."""
+    return tracelens.report(repository / "example_traces" / "moe_ep8" / "rank0.json.gz")
 
 
 @pytest.fixture(scope="session")

@@ -275,7 +275,7 @@ def test_a_hanging_binding_costs_its_op(
 
 
 @pytest.mark.parametrize("body", part(["raise ValueError('no')", "return 10 ** 400", "return 'many'"], 3))
-def test_a_model_whose_own_methods_fail_costs_its_op(body: str, repository: Path, tmp_path: Path) -> None:
+def test_a_model_whose_own_methods_fail_costs_its_op(body: str, small_trace: Path, tmp_path: Path) -> None:
     extension = tmp_path / "bad.py"
     extension.write_text(
         "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom tracelens import PerfModel, traced_as\n"
@@ -283,8 +283,7 @@ def test_a_model_whose_own_methods_fail_costs_its_op(body: str, repository: Path
         f"    def flops(self):\n        {body}\n    def hbm_bytes(self):\n        return 1\n"
         "@traced_as('aten::mm')\ndef _mm(op):\n    return Bad()\n"
     )
-    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
-    code = main(["report", str(trace), "-o", str(tmp_path / "out.json"), "--extension", str(extension)])
+    code = main(["report", str(small_trace), "-o", str(tmp_path / "out.json"), "--extension", str(extension)])
     document = json.loads((tmp_path / "out.json").read_text())
     assert code == (0 if "400" in body else 5)
     assert all(op["model"] is None for op in document["ops"] if op["signature"]["name"] == "aten::mm")
@@ -305,10 +304,9 @@ def test_a_time_limit_gives_an_outer_timer_back() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_an_interrupted_report_leaves_the_old_one_whole(repository: Path, tmp_path: Path) -> None:
-    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+def test_an_interrupted_report_leaves_the_old_one_whole(small_trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert main(["report", str(trace), "-o", str(out)]) == 0
+    assert main(["report", str(small_trace), "-o", str(out)]) == 0
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     extension = tmp_path / "stop.py"
     extension.write_text(
@@ -318,19 +316,18 @@ def test_an_interrupted_report_leaves_the_old_one_whole(repository: Path, tmp_pa
     # Of a job in the background the shell has Ctrl-C ignored.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        assert main(["report", str(trace), "-o", str(out), "--extension", str(extension)]) == 130
+        assert main(["report", str(small_trace), "-o", str(out), "--extension", str(extension)]) == 130
     finally:
         signal.signal(signal.SIGINT, handler)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 @pytest.fixture(scope="module")
-def old_and_new(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+def old_and_new(small_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     """A written report, and one that is to take its place."""
-    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
     out = tmp_path_factory.mktemp("old") / "out"
-    assert main(["report", str(trace), "-o", str(out)]) == 0
-    return out, tracelens.report(trace, device="mi325x")
+    assert main(["report", str(small_trace), "-o", str(out)]) == 0
+    return out, tracelens.report(small_trace, device="mi325x")
 
 
 @pytest.mark.parametrize("at", part([1, 2, 3, 4], 4, [3]))

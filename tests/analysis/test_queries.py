@@ -25,8 +25,8 @@ ONLY_DUCKDB = {"slowest_kernel_calls", "memory_peak"}
 
 
 @pytest.fixture(scope="module")
-def job(repository):
-    return tl.report(repository / "example_traces" / "moe_ep8" / "rank0.json.gz")
+def job(moe_report):
+    return moe_report
 
 
 @pytest.fixture(scope="module", params=["job", "cpu"])

@@ -9,9 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import tracelens as tl
-from tracelens.analysis.analyze import analyze
-from tracelens.analysis.options import Options
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.calibration.measurements import analysis_measured, report_measured
 from tracelens.cli import main
@@ -49,10 +46,9 @@ def test_a_table_becomes_a_device_that_estimates_like_it(tmp_path, capsys):
     assert "mine in its standard node, dgx-h200" in capsys.readouterr().out
 
 
-def test_a_trace_and_its_report_are_the_same_measurements(tmp_path, repository):
-    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
-    tl.report(trace).to_json(tmp_path / "r.json")
-    of_trace = analysis_measured(analyze(tl.load(trace), Options()))
+def test_a_trace_and_its_report_are_the_same_measurements(tmp_path, moe_report):
+    moe_report.to_json(tmp_path / "r.json")
+    of_trace = analysis_measured(moe_report.result)
     of_report, device = report_measured(tmp_path / "r.json")
     assert device == "mi300x"
     shown = [

@@ -98,9 +98,9 @@ def test_assertions_say_what_is_slower(traces):
         assert_faster_than(before, 0.5)
 
 
-def test_metrics_are_the_figures_of_the_report(repository, capsys, tmp_path):
+def test_metrics_are_the_figures_of_the_report(repository, moe_report, capsys, tmp_path):
     trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
-    report = tl.report(trace)
+    report = moe_report
     assert main(["report", str(trace), "--format", "prometheus", "-o", str(tmp_path / "report.json")]) == 0
     text = capsys.readouterr().out
     assert text == prometheus_text(report.summary)

@@ -18,9 +18,8 @@ pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
-    report = tracelens.report(repository / "example_traces" / "moe_ep8" / "rank0.json.gz")
-    return report.to_html(tmp_path_factory.mktemp("page") / "report.html")
+def written(tmp_path_factory: pytest.TempPathFactory, moe_report: tracelens.Report) -> Path:
+    return moe_report.to_html(tmp_path_factory.mktemp("page") / "report.html")
 
 
 @pytest.fixture

@@ -74,8 +74,8 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def moe(repository: Path) -> Report:
-    return tracelens.report(repository / "example_traces" / "moe_ep8" / "rank0.json.gz")
+def moe(moe_report: Report) -> Report:
+    return moe_report
 
 
 @pytest.fixture(scope="module")

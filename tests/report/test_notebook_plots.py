@@ -16,11 +16,10 @@ from tracelens.report.result import Report
 
 
 @pytest.fixture(scope="module")
-def report(repository: Path) -> Report:
+def report(moe_report: Report) -> Report:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
-    made: Report = tl.report(repository / "example_traces" / "moe_ep8" / "rank0.json.gz")
-    return made
+    return moe_report
 
 
 @pytest.fixture(autouse=True)
