@@ -145,3 +145,11 @@ def test_deepeps_notification_is_apart(shared_data, phase):
     found = estimate_exchanges(table, device="h100-sxm")
     error = np.abs(found[f"{phase}_notify_us_est"] / table[f"{phase}_notify_us"] - 1)
     assert error.groupby(table["node_num"]).mean().max() < 0.21
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("table", ["deepep_ll.csv", "deepep_normal.csv"])
+def test_no_row_of_measured_exchanges_is_refused(shared_data, table):
+    found = estimate_exchanges(pd.read_csv(shared_data / table))
+    assert set(found["reason"]) == {""}
+    assert (found[["dispatch_us_est", "combine_us_est"]] > 0).all(axis=None)

@@ -58,6 +58,14 @@ MODELS = {
         "model_type": "nemotron_h", "hybrid_override_pattern": "ME*-", "mamba_num_heads": 16, "mamba_head_dim": 16,
         "n_groups": 8, "ssm_state_size": 16, "conv_kernel": 4, "chunk_size": 32,
     },
+    "beside": BASE | {
+        "model_type": "falcon_h1", "mamba_d_ssm": 256, "mamba_n_heads": 16, "mamba_d_head": 16, "mamba_n_groups": 8,
+        "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_chunk_size": 32,
+    },
+    "shortcut": LATENT | {
+        "model_type": "longcat_flash", "num_layers": 2, "n_routed_experts": 8, "zero_expert_num": 4, "moe_topk": 3,
+        "zero_expert_type": "identity", "expert_ffn_hidden_size": 64, "ffn_hidden_size": 512,
+    },
     "searched": BASE | {
         "model_type": "nemotron-nas", "block_configs": [
             {"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 3.0}},
@@ -67,8 +75,6 @@ MODELS = {
         ],
     },
 }  # fmt: skip
-#: Where context ranks see the mean of the windows instead of each its own.
-WITHOUT_CONTEXT = {"windows", "chunks"}
 
 
 @pytest.fixture(params=MODELS, ids=list(MODELS))
@@ -87,8 +93,6 @@ def matrix_flops(model: ModelConfig, parallel: ParallelConfig, letter: str, phas
 @pytest.mark.parametrize("degrees", [{"tp": 2}, {"tp": 4}, {"cp": 2}, {"cp": 4, "tp": 2}, {"dp": 2, "ep": 2}])
 @pytest.mark.parametrize("phase", ["forward", "dgrad", "wgrad"])
 def test_one_ranks_work_times_ranks_is_the_models(model: ModelConfig, degrees: dict[str, int], phase: str):
-    if degrees.get("cp", 1) > 1 and model.name in WITHOUT_CONTEXT:
-        pytest.skip("context ranks see the mean of the windows")
     if degrees.get("ep", 1) > 1 and model.experts is None:
         pytest.skip("no experts")
     parallel = ParallelConfig(**degrees, sequence_parallel=True)

@@ -15,12 +15,12 @@ import numpy as np
 
 from tracelens.backends.base import Floats
 from tracelens.backends.kernels.base import KernelTable, Rates
-from tracelens.backends.kernels.kernel_constants import KernelConstants
 from tracelens.calibration.device import quoted, rounded
 from tracelens.calibration.norm_fit import Calls, fitted_fresh, fitted_norm
 from tracelens.errors import UsageError
 from tracelens.estimation.kernel_estimates import batches, size_faults
 from tracelens.hardware import HardwareSpec
+from tracelens.hardware.kernel_rows import KernelConstants
 from tracelens.lazy.records import dataclass
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _LEAST_US = 0.2
 #: Costs that are tried before the others count as worth having.
 _TRIED = 3
 #: Shape groups are divided in two; in four where rows or groups are few.
-_FEW_ROWS, _FEW_GROUPS, _POOLED_PARTS = 60, 12, 12
+_FEW_ROWS, _FEW_GROUPS, _POOLED_PARTS = 60, 40, 12
 _INERTIA = 0.3
 #: Of a device's constants to all devices', and of a case's to its device's.
 _POOLED_INERTIA, _CASE_INERTIA = 1.0, 6.0
@@ -56,10 +56,11 @@ class OnDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelFit:
-    """One kernel on all devices that ran it."""
+    """One kernel on all devices that ran it. ``known``: constants that few rows stay near to, instead of their own."""
 
     on: tuple[OnDevice, ...]
     is_pooled: bool = False
+    known: Mapping[str, float] | None = None
 
     def fit(self, rows: Sequence[Mask]) -> list[dict[str, float]]:
         """Constants for each device, from some rows of each."""
@@ -69,12 +70,12 @@ class KernelFit:
         own = [_worthwhile(part) if len(part.time_us) >= _OWN_ROWS else None for part in parts]
         if all(own):
             return [constants for constants in own if constants is not None]
-        pooled = _worthwhile(_joined(parts))
+        pooled = self.known or _worthwhile(_joined(parts))
         return [constants or _near(part, pooled, _INERTIA) for constants, part in zip(own, parts, strict=True)]
 
     def _fit_pooled(self, parts: Sequence[Calls]) -> list[dict[str, float]]:
         """All calls, then each device's near to that, then each case's near to its device's."""
-        pooled = _worthwhile(_joined(parts))
+        pooled = self.known or _worthwhile(_joined(parts))
         names = [each.device.name for each in self.on]
         of_device = {}
         for name in set(names):
@@ -151,8 +152,8 @@ def _without(constants: Mapping[str, float], name: str) -> dict[str, float]:
     return {key: value for key, value in constants.items() if key not in left_out}
 
 
-def kernel_fits(table: KernelTable, frame: pd.DataFrame) -> Iterator[KernelFit]:
-    """Every kernel of a measured table. UsageError for a table without times."""
+def kernel_fits(table: KernelTable, frame: pd.DataFrame, device: HardwareSpec | None = None) -> Iterator[KernelFit]:
+    """Every kernel of a measured table, on ``device`` or on each row's. UsageError for a table without times."""
     import pandas as pd
 
     column = next((name for name in TIMES if name in frame), None)
@@ -160,11 +161,11 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame) -> Iterator[KernelFit]:
         raise UsageError(f"a measured table for {table.name} needs a time: {', '.join(TIMES)}")
     times = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64) * TIMES[column]
     good = np.array([not fault for fault in size_faults(table, frame)]) & np.isfinite(times) & (times >= _LEAST_US)
-    names = frame["device"].astype(str).to_numpy()
+    names = np.full(len(frame), "") if device is not None else frame["device"].astype(str).to_numpy()
     found: dict[tuple[tuple[str, str], ...], list[OnDevice]] = defaultdict(list)
     for name in sorted(set(names[good].tolist())):
-        device = HardwareSpec.load(name)
-        rates = Rates.of(device)
+        ran_on = device or HardwareSpec.load(name)
+        rates = Rates.of(ran_on)
         if rates is None:
             continue
         for rows, batch in batches(table, frame, np.flatnonzero(good & (names == name))):
@@ -177,7 +178,7 @@ def kernel_fits(table: KernelTable, frame: pd.DataFrame) -> Iterator[KernelFit]:
             )  # fmt: skip
             keys = frame.iloc[rows][list(table.groups)].astype(str).agg("/".join, axis=1).to_numpy()
             kernel = () if table.is_pooled else tuple(pair for pair in batch.case if pair[0] != "version")
-            found[kernel].append(OnDevice(device=device, case=case, calls=calls, groups=keys))
+            found[kernel].append(OnDevice(device=ran_on, case=case, calls=calls, groups=keys))
     yield from (KernelFit(on=tuple(on), is_pooled=table.is_pooled) for _, on in sorted(found.items()))
 
 
@@ -191,11 +192,16 @@ def _usual_text(table: KernelTable, frame: pd.DataFrame) -> dict[str, str]:
 
 def constants_file(rows: Sequence[KernelConstants], source: str) -> str:
     """The text of a table's file."""
-    lines = [f"source = {quoted(source)}", "kernels = ["]
+    return "\n".join([f"source = {quoted(source)}", *constants_lines(rows, "kernels"), ""])
+
+
+def constants_lines(rows: Sequence[KernelConstants], key: str) -> list[str]:
+    """The list ``key`` of a TOML file."""
+    lines = [f"{key} = ["]
     for row in sorted(rows, key=lambda row: (row.device, sorted(row.case.items()))):
-        texts = [f"{name} = {quoted(text)}" for name, text in (("device", row.device), *row.case.items())]
+        texts = [f"{name} = {quoted(text)}" for name, text in (("device", row.device), *row.case.items()) if text]
         values = ", ".join(f"{name} = {rounded(value)}" for name, value in row.constants.items())
         error = [] if row.error_percent is None else [f"error_percent = {row.error_percent:.1f}"]
         parts = [*texts, f"rows = {row.rows}", *error, f"constants = {{ {values} }}"]
         lines.append(f"  {{ {', '.join(parts)} }},")
-    return "\n".join([*lines, "]", ""])
+    return [*lines, "]"]

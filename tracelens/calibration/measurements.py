@@ -76,7 +76,7 @@ def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list
     kind, column = KINDS[what], next(column for column in TIMES if column in table)
     measured = measured_rows(table, column, size_faults(table, kind, name), name)
     table = with_sizes(table, kind).assign(**{column: numbers(table, column, TIME)})[measured]
-    times, good = table[column].to_numpy(np.float64) * TIMES[column], _of_device(table, device)
+    times, good = table[column].to_numpy(np.float64) * TIMES[column], of_device(table, device)
     types = texts(table, kind.dtype, "bf16") if kind.dtype in table else ["bf16"] * len(table)
     precisions = np.array([ESTIMATED.get(text.lower(), "") for text in types], dtype=object)
     found = []
@@ -98,7 +98,7 @@ def table_measured(table: pd.DataFrame, device: HardwareSpec, name: str) -> list
     return found
 
 
-def _of_device(table: pd.DataFrame, device: HardwareSpec) -> Mask:
+def of_device(table: pd.DataFrame, device: HardwareSpec) -> Mask:
     if "device" not in table:
         return np.ones(len(table), bool)
     names = texts(table, "device")

@@ -116,6 +116,23 @@ class Table:
             raise self.error(name, "must be a table")
         return Table(file=self.file, path=self.key(name), values=value, kind=self.kind)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every key of the table."""
+        return tuple(self._values)
+
+    def rows(self, name: str) -> tuple[Table, ...]:
+        """The tables of a list."""
+        self._read.add(name)
+        value = self._values.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.error(name, "must be a list of tables")
+        paths = (f"{self.key(name)}[{at}]" for at in range(len(value)))
+        return tuple(
+            Table(file=self.file, path=path, values=item, kind=self.kind)
+            for path, item in zip(paths, value, strict=True)
+        )
+
     def tables(self, name: str, known: frozenset[str]) -> dict[str, Table]:
         """The tables below ``name``, by their last word, which must be one of ``known``."""
         parent = self.table(name)

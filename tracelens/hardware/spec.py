@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from tracelens.dtypes import DType
 from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import Table, normalized, parsed
-from tracelens.hardware import tile_constants
+from tracelens.hardware import kernel_rows, tile_constants
 from tracelens.hardware.device_figures import RATES, BusBandwidth, Figure, Hbm, Link, Match, MatrixCores, Rate
+from tracelens.hardware.kernel_rows import KernelConstants
 from tracelens.hardware.tile_constants import Calibration
 from tracelens.lazy.records import dataclass
 
@@ -65,6 +66,8 @@ class HardwareSpec:
     ep: Mapping[str, Figure] = field(default_factory=dict)
     calibrated: Mapping[tuple[str, str], Calibration] = field(default_factory=dict)
     calibrated_like: str | None = None
+    #: Own constants of engines' kernels, by measured table.
+    kernels: Mapping[str, tuple[KernelConstants, ...]] = field(default_factory=dict)
     #: The device of this package that the file was made from; its standard node is this device's.
     based_on: str | None = None
     #: Matrix, vector and cache rates over those at the data sheet's clock; see ``at_clock``.
@@ -312,6 +315,7 @@ def _read(file: str, values: Mapping[str, Any]) -> HardwareSpec:
         ep=named("ep", _EP_KINDS, "gb_s"),
         calibrated=calibrated,
         calibrated_like=like,
+        kernels=kernel_rows.of_device(root, root.text("based_on") or name),
         based_on=root.text("based_on"),
     )
     root.finish()

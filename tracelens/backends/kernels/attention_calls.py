@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
 from tracelens.dtypes import Precision
 from tracelens.perf_models.attention.sdpa import attention_flops, row_elements
 from tracelens.perf_models.matrix.gemm import product_flops
@@ -17,17 +17,12 @@ from tracelens.perf_models.matrix.gemm import product_flops
 _ROWS = 128.0
 _HEAD_GROUP = 64.0
 #: Elements of a head that matrix instructions take at once; some kernels are slow where a head is no multiple.
-_ALIGNED = 16.0
+_ALIGNED, _HALF_ALIGNED = 16.0, 8.0
 #: Keys below which a sequence is not divided further.
 _LEAST_SHARE = 512.0
 _GENERAL = ("flash_attention", "triton")
 #: DeepSeek-V3: nope + rope and value of a head; a cached row and the part of it that is the value.
 D_QK, D_V, ROW, LATENT = 192.0, 128.0, 576.0, 512.0
-
-
-def tiled(size: Floats, edge: float) -> Floats:
-    """Rounded up to whole tiles."""
-    return np.ceil(size / edge) * edge
 
 
 def cache_width(case: Case) -> float:
@@ -41,7 +36,7 @@ def walk(groups: Floats, keys: Floats, flops_per_pair: Floats, rates: Rates) -> 
     group = _ROWS * keys * flops_per_pair / unit
     return {
         "matrix": groups * group / rates.units,
-        "waves": np.ceil(groups / rates.units) * group,
+        "waves": steps(groups / rates.units) * group,
         "longest": group,
         "exponentials": groups * _ROWS * keys / rates.exponentials,
     }
@@ -49,14 +44,17 @@ def walk(groups: Floats, keys: Floats, flops_per_pair: Floats, rates: Rates) -> 
 
 def _encoder(s: Sizes, rates: Rates, _: Case) -> Costs:
     b, tokens, heads, d = (s[name] for name in ("batch_size", "isl", "num_heads", "head_dim"))
-    groups, keys = b * heads * np.ceil(tokens / _ROWS), tiled(tokens, _ROWS)
+    groups, keys = b * heads * steps(tokens / _ROWS), tiled(tokens, _ROWS)
     moved = 8 * b * tokens * heads * d
-    padded = groups * _ROWS * keys * 4 * np.where(d <= 64, 64.0, 128.0) / rates.flops("bf16")
+    # heads are multiples of 8: one of 72 has the next width, and is no multiple of 16
+    wide = np.clip((d - 64) / _HALF_ALIGNED, 0, 1)
+    padded = groups * _ROWS * keys * 4 * 64 * (1 + wide) / rates.flops("bf16")
+    beside = np.minimum(d % _ALIGNED, -d % _ALIGNED) / _HALF_ALIGNED
     us = walk(groups, keys, 4 * d, rates)
     us |= {
         "padded": padded,
-        "wide": padded * (d > 64),
-        "unaligned": padded * (d % _ALIGNED != 0),
+        "wide": padded * wide,
+        "unaligned": padded * beside,
         "l2": moved / rates.l2,
     }
     return Costs(us, moved + 4 * groups * keys * d, moved)
@@ -78,9 +76,9 @@ def _prompt(s: Sizes, rates: Rates, case: Case) -> Costs:
     one, keys = np.ones(len(b)), tiled(tokens, _ROWS) / 2 + _ROWS / 2
     if _absorbs(case):
         rows, width = tokens * heads, 2.0 * (ROW + LATENT)
-        groups, moved = b * np.ceil(rows / _ROWS), 2 * b * rows * (ROW + LATENT)
+        groups, moved = b * steps(rows / _ROWS), 2 * b * rows * (ROW + LATENT)
     else:
-        groups, width = b * heads * np.ceil(tokens / _ROWS), 2.0 * (D_QK + D_V)
+        groups, width = b * heads * steps(tokens / _ROWS), 2.0 * (D_QK + D_V)
         moved = 4 * b * tokens * heads * (D_QK + D_V)
     us = walk(groups, keys, width * one, rates)
     us["longest"] = tiled(tokens, _ROWS) / keys * us["longest"]
@@ -103,8 +101,8 @@ def absorbed(b: Floats, heads: Floats, keys: Floats, width: float, rates: Rates)
 
     ``shared``: what one unit does of a sequence; queries and the sums of what the units found follow.
     """
-    steps = tiled(keys, _HEAD_GROUP)
-    read, moved = b * steps * ROW * width, 2 * b * heads * (ROW + LATENT)
+    walked = tiled(keys, _HEAD_GROUP)
+    read, moved = b * walked * ROW * width, 2 * b * heads * (ROW + LATENT)
     per_pair, padded = 2 * (ROW + LATENT), tiled(heads, _HEAD_GROUP)
     matrix, groups = rates.flops("bf16"), b * padded / _HEAD_GROUP
     most = np.maximum(1, rates.units / groups)
@@ -112,11 +110,11 @@ def absorbed(b: Floats, heads: Floats, keys: Floats, width: float, rates: Rates)
     shared = shared * np.maximum(1, groups / rates.units) * rates.units
     us = {
         "l2": read / rates.l2,
-        "padded": b * steps * padded * per_pair / matrix,
-        "matrix": b * steps * heads * per_pair / matrix,
+        "padded": b * walked * padded * per_pair / matrix,
+        "matrix": b * walked * heads * per_pair / matrix,
         "share": shared * _HEAD_GROUP * per_pair / matrix,
         "rounds": shared * ROW * width / rates.l2,
-        "chain": steps / _HEAD_GROUP / 100,
+        "chain": walked / _HEAD_GROUP / 100,
         "queries": moved / rates.hbm,
         "heads": b * heads / rates.units,
         "converted": 2 * read / rates.hbm,

@@ -11,8 +11,8 @@ from dataclasses import fields
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.attention_calls import absorbed, cache_width, tiled, walk
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.backends.kernels.attention_calls import absorbed, cache_width, walk
+from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
 from tracelens.dtypes import Precision
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.attention.sdpa import attention_flops
@@ -107,7 +107,7 @@ def _fastest(s: Sizes, case: Case) -> str:
 
 def _context(s: Sizes, rates: Rates, case: Case) -> Costs:
     b, tokens, heads = s["batch_size"], s["isl"], s["num_heads"]
-    groups, keys = b * heads * np.ceil(tokens / 128), tiled(tokens, 128.0) / 2 + 64
+    groups, keys = b * heads * steps(tokens / 128), tiled(tokens, 128.0) / 2 + 64
     us = _layer(b * tokens, s, rates, case, absorbs=False)
     found = walk(groups, keys, 2 * (s["nope"] + ROPE + s["value"]), rates)
     us |= {f"attention_{name}": cost for name, cost in found.items() if name != "waves"}

@@ -32,8 +32,23 @@ EXP_PER_CLOCK = 16.0
 _USUAL_L2_BYTES = 50.0 * 2**20
 #: Rates that stand in for a type which the matrix units of a device do not have: operands are widened on the way.
 _WIDER = {"fp4": ("fp8", "bf16"), "fp8": ("bf16",), "int8": ("fp8", "bf16"), "bf16": ("fp16",)}
-#: Misses rise from none to all while the operands grow from ``cache`` of L2 by half of that.
-_MISS_SLOPE = 2.0
+#: Part of a step (a tile, a wave of work-groups) over which the next one begins to count in full.
+_STEP_RISE = 0.25
+
+
+def steps(share: Floats) -> Floats:
+    """Whole steps that ``share`` of them take, at least one; each further one begins gradually.
+
+    Measured sizes are mostly whole steps, so where between two of them a kernel's time jumps is not known.
+    """
+    begun = np.maximum(share, 1.0)
+    whole = np.floor(begun)
+    return np.asarray(whole + np.minimum((begun - whole) / _STEP_RISE, 1.0))
+
+
+def tiled(size: Floats, edge: float) -> Floats:
+    """Rounded up to whole tiles, see ``steps``."""
+    return steps(size / edge) * edge
 
 
 class Rates(NamedTuple):
@@ -178,11 +193,11 @@ class KernelTable:
 
 
 def missed_us(costs: Costs, rates: Rates, constants: Mapping[str, float]) -> Floats:
-    """Time of the streamed bytes that L2 does not hold."""
+    """Time of the streamed bytes that L2 does not hold: none up to ``cache`` of it, from twice that on all."""
     streamed = 0.0 if costs.streamed is None else costs.streamed
     held = streamed if costs.held is None else costs.held
     filled = held / (constants.get("cache", 1.0) * rates.l2_bytes)
-    missed = np.clip((filled - 1) * _MISS_SLOPE, 0, 1)
+    missed = np.clip(filled - 1, 0, 1)
     return np.asarray(constants["hbm"] * missed * streamed / rates.hbm, np.float64)
 
 

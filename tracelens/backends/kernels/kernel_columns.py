@@ -10,8 +10,9 @@ import numpy as np
 from tracelens.backends.base import Floats
 from tracelens.backends.column_batch import ColumnBatch, Part, Priced
 from tracelens.backends.kernels.base import KernelTable, Rates, combined_us
-from tracelens.backends.kernels.kernel_constants import KernelConstants, chosen, fitted
+from tracelens.backends.kernels.kernel_constants import chosen, of_device
 from tracelens.hardware import HardwareSpec
+from tracelens.hardware.kernel_rows import KernelConstants
 from tracelens.lazy.records import dataclass
 
 
@@ -45,7 +46,7 @@ class KernelColumns(ColumnBatch):
 
     def choices(self, device: HardwareSpec) -> tuple[KernelConstants, ...]:
         """The kernels that may run on the device."""
-        return chosen(self.table, device, dict(self.case), fitted(self.table.name))
+        return chosen(self.table, device, dict(self.case), of_device(self.table.name, device))
 
     def _price(self, device: HardwareSpec) -> Priced | None:
         found = self.fastest(device)

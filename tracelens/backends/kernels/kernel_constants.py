@@ -1,44 +1,24 @@
 """Fitted constants of engines' kernels: a file per table, a row per device, library, kernel and types.
 
-``tracelens/hardware/kernels/TABLE.toml`` holds them with their source and the error on shape groups not fitted.
+``tracelens/hardware/kernels/TABLE.toml`` holds them with their source and the error on shape groups not fitted; a
+device file may hold its own (``tracelens calibrate``).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from pathlib import Path
 
 from tracelens.backends.kernels.base import Case, KernelTable
-from tracelens.files.toml_figures import parsed
-from tracelens.hardware import HardwareSpec
+from tracelens.files.toml_figures import Table
+from tracelens.hardware import HardwareSpec, kernel_rows
+from tracelens.hardware.kernel_rows import KernelConstants
 from tracelens.hardware.spec import FOLDER as DEVICES
-from tracelens.lazy.records import dataclass
 
 FOLDER = DEVICES / "kernels"
 #: What a stand-in costs: other types, another library, another kernel, an older version; another device.
 _OTHER_CASE, _OTHER_LIBRARY, _OTHER_KERNEL, _OTHER_VERSION = 10.0, 3.0, 1.0, 0.1
 _SISTER, _ARCHITECTURE, _ANY_DEVICE = 0.01, 5.0, 6.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelConstants:
-    """Constants of one kernel. ``case`` as in the measured table: ``framework``, ``kernel_source``, types.
-
-    ``error_percent``: mean absolute error on shape groups that were not fitted, None where nobody measured it.
-    """
-
-    device: str
-    case: Case
-    constants: Mapping[str, float]
-    rows: int
-    error_percent: float | None = None
-
-    @property
-    def label(self) -> str:
-        """``vllm 0.24.0 flashkda_fwd on b200``."""
-        words = (self.case.get(name, "") for name in ("framework", "version", "kernel_source"))
-        return " ".join(filter(None, (*words, f"on {self.device}")))
 
 
 @functools.cache
@@ -50,17 +30,22 @@ def fitted(table: str) -> tuple[KernelConstants, ...]:
 
 def read(path: Path) -> tuple[KernelConstants, ...]:
     """The rows of one file."""
-    rows = parsed(path).get("kernels", [])
-    return tuple(
-        KernelConstants(
-            device=row["device"],
-            case={key: value for key, value in row.items() if isinstance(value, str) and key != "device"},
-            constants=row["constants"],
-            rows=row["rows"],
-            error_percent=row.get("error_percent"),
+    return kernel_rows.read(Table.of_file(path), "kernels")
+
+
+def of_device(table: str, device: HardwareSpec) -> tuple[KernelConstants, ...]:
+    """Every row of a table's file, in whose place a device file's own come where they are of the same kernel."""
+    own, published = device.kernels.get(table, ()), fitted(table)
+    if not own:
+        return published
+    names = (device.name, device.based_on)
+
+    def is_replaced(row: KernelConstants) -> bool:
+        return row.device in names and any(
+            all(row.case.get(name) == text for name, text in mine.case.items() if name != "version") for mine in own
         )
-        for row in rows
-    )
+
+    return (*own, *(row for row in published if not is_replaced(row)))
 
 
 def chosen(

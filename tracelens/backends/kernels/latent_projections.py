@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work, steps
 from tracelens.dtypes import Precision
 from tracelens.perf_models.matrix.gemm import product_flops
 
@@ -24,11 +22,11 @@ def _work(s: Sizes, case: Case) -> Work:
 def _costs(s: Sizes, rates: Rates, case: Case) -> Costs:
     tokens, heads = s["num_tokens"], s["num_heads"]
     least = _work(s, case)
-    tiles = heads * np.ceil(tokens / _TILE) * _RANK / _TILE
+    tiles = heads * steps(tokens / _TILE) * _RANK / _TILE
     area = 2 * _TILE * _TILE * _NOPE / (rates.flops(least.rate) / rates.units)
     us = {
         "matrix": tiles * area / rates.units,
-        "waves": np.ceil(tiles / rates.units) * area,
+        "waves": steps(tiles / rates.units) * area,
         "l2": least.hbm_bytes / rates.l2,
         "rows": tokens * heads / rates.units / 100,
         "heads": heads / 100,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
 from tracelens.perf_models.attention.linear_attention import state_flops
 
 #: Elements that a block of the convolution kernels has in flight, and what is left to its neighbour.
@@ -42,10 +42,13 @@ def _convolution(s: Sizes, rates: Rates, case: Case) -> Costs:
     if "update" in case["kernel_source"]:
         us["state"] = state / rates.l2
     else:
-        us["padded"] = 4 * b * channels * np.ceil(tokens / _BLOCK_TOKENS) * _BLOCK_TOKENS / rates.l2
+        started = 4 * b * channels * _BLOCK_TOKENS / rates.l2
+        us["padded"] = 4 * b * channels * tiled(tokens, _BLOCK_TOKENS) / rates.l2
+        us["started"] = started
+        us["filling"] = started * np.clip(tokens / _BLOCK_TOKENS - 1, 0, 1)
         us["chain"] = tokens / 1000
-        us["waves"] = np.ceil(b * channels * np.minimum(tokens, 8) / rates.units / 2048) / 10
-    return Costs(us, moved + state)
+        us["waves"] = steps(b * channels * np.minimum(tokens, 8) / rates.units / 2048) / 10
+    return Costs(us, moved + state, after=("started", "filling"))
 
 
 def _convolution_work(s: Sizes, case: Case) -> Work:
@@ -66,7 +69,7 @@ def _delta_rule(s: Sizes, rates: Rates, case: Case) -> Costs:
             "chain": tokens,
         }
         return Costs(us, state + rows)
-    chunks = np.ceil(tokens / _CHUNK)
+    chunks = steps(tokens / _CHUNK)
     padded = b * chunks * _CHUNK
     flops = padded * heads * (4 * _CHUNK * d_k + 6 * d_k * d_v)
     states = 2 * b * chunks * heads * d_k * d_v

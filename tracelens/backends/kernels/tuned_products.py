@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work
+from tracelens.backends.kernels.base import Case, Costs, KernelTable, Rates, Sizes, Work, steps, tiled
 from tracelens.perf_models.matrix.gemm import product_flops, product_operands
 
 _TILES = ((16, 64), (16, 128), (32, 64), (32, 128), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128), (256, 256))
@@ -33,10 +33,10 @@ def _typed(case: Case) -> tuple[float, str]:
 def _tiled(m: Floats, n: Floats, k: Floats, b: Floats, unit: float, units: float) -> Floats:
     best = np.full(len(m), np.inf)
     for tm, tn in _TILES:
-        tiles = b * np.ceil(m / tm) * np.ceil(n / tn)
+        tiles = b * steps(m / tm) * steps(n / tn)
         each = 2 * tm * tn / unit * (1 + _EDGE * (1 / tm + 1 / tn))
         for split in _SPLITS:
-            waves = np.ceil(tiles * split / units)
+            waves = steps(tiles * split / units)
             best = np.minimum(best, waves * each * (np.ceil(k / split) + _DEPTH))
     return best
 
@@ -47,10 +47,10 @@ def _costs(s: Sizes, rates: Rates, case: Case) -> Costs:
     peak = rates.flops(rate)
     us = {
         "tiled": _tiled(m, n, k, b, peak / rates.units, rates.units),
-        "matrix": 2 * b * np.ceil(m / 16) * 16 * n * k / peak,
+        "matrix": 2 * b * tiled(m, 16) * n * k / peak,
         "weights": b * n * k * width / rates.hbm,
         "rows": b * m * (k * width + 2 * n) / rates.hbm,
-        "l2": b * width * k * (np.ceil(m / 128) * n + np.ceil(n / 128) * m) / rates.l2,
+        "l2": b * width * k * (steps(m / 128) * n + steps(n / 128) * m) / rates.l2,
         "depth": k / 1000,
     }
     return Costs(us)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from tracelens.files.say import say, say_table, told
 
 if TYPE_CHECKING:
+    from tracelens.backends.kernels.base import KernelTable
     from tracelens.calibration.device import Measured, Outcome
     from tracelens.hardware import HardwareSpec
+    from tracelens.hardware.kernel_rows import KernelConstants
 
 _HEADER = ("family", "precision", "calls", "groups", "before", "after", "unseen")
 
@@ -75,31 +77,67 @@ def _cluster(args: argparse.Namespace) -> int:
 
 
 def _device(args: argparse.Namespace) -> int:
-    from tracelens.calibration.device import calibrate, device_file, joined
+    from tracelens.calibration.device import device_file
+    from tracelens.calibration.kernel_calibration import with_kernels
     from tracelens.errors import NothingToAnalyzeError
     from tracelens.files.atomic_write import whole_file
     from tracelens.hardware import HardwareSpec
 
     device = HardwareSpec.load(args.device)
-    read = [
-        (Path(file), _measured(Path(file), device, args.extension)) for file in told(args.files, "reading", "files")
-    ]
+    kernels, others = _kernel_tables([Path(file) for file in args.files])
+    read = [(file, _measured(file, device, args.extension)) for file in told(others, "reading", "files")]
+    outcomes, fitted = _of_kernels(kernels, device)
+    outcomes += _calibrated(read, device)
+    _print(outcomes)
+    found = [outcome.calibration for outcome in outcomes if outcome.calibration is not None]
+    if not found and not fitted:
+        raise NothingToAnalyzeError("these files do not determine any constant; no device file was written")
+    based_on = device.based_on or (device.name if device.name in HardwareSpec.names() else None)
+    text = device_file(HardwareSpec.file_text(args.device), found, based_on=based_on)
+    text = with_kernels(text, fitted, f"tracelens calibrate: {', '.join(path.name for path in kernels)}")
+    with whole_file(args.output) as file:
+        file.write(text.encode())
+    HardwareSpec.load(args.output)
+    rows = len(found) + sum(map(len, fitted.values()))
+    say(f"wrote {args.output}: {rows} rows of constants; use it as --device {args.output}")
+    return 0
+
+
+def _calibrated(read: list[tuple[Path, list[Measured]]], device: HardwareSpec) -> list[Outcome]:
+    from tracelens.calibration.device import calibrate, joined
+
     outcomes = []
     for measured in told(joined([each for _, some in read for each in some]), "fitting", "families"):
         key = (measured.family, measured.precision)
         names = [path.name for path, some in read if key in [(each.family, each.precision) for each in some]]
         outcomes.append(calibrate(measured, device, ", ".join(names)))
-    _print(outcomes)
-    found = [outcome.calibration for outcome in outcomes if outcome.calibration is not None]
-    if not found:
-        raise NothingToAnalyzeError("these files do not determine any constant; no device file was written")
-    based_on = device.based_on or (device.name if device.name in HardwareSpec.names() else None)
-    text = device_file(HardwareSpec.file_text(args.device), found, based_on=based_on)
-    with whole_file(args.output) as file:
-        file.write(text.encode())
-    HardwareSpec.load(args.output)
-    say(f"wrote {args.output}: {len(found)} rows of constants; use it as --device {args.output}")
-    return 0
+    return outcomes
+
+
+def _kernel_tables(files: list[Path]) -> tuple[dict[Path, KernelTable], list[Path]]:
+    """Tables of engines' kernels, which are named after what they hold, and the other files."""
+    from tracelens.calibration.kernel_calibration import table_of
+
+    tables = {path: table_of(path) for path in files if path.suffix in (".csv", ".parquet")}
+    found = {path: table for path, table in tables.items() if table is not None}
+    return found, [path for path in files if path not in found]
+
+
+def _of_kernels(
+    tables: dict[Path, KernelTable], device: HardwareSpec
+) -> tuple[list[Outcome], dict[str, list[KernelConstants]]]:
+    """Errors of every kernel, and constants by table."""
+    from tracelens.calibration.kernel_calibration import calibrated_kernels
+    from tracelens.files.data_table import read_table
+
+    outcomes: list[Outcome] = []
+    fitted: dict[str, list[KernelConstants]] = {}
+    for path in told(list(tables), "fitting", "tables of kernels") if tables else ():
+        for outcome, made in calibrated_kernels(tables[path], read_table(path), device):
+            outcomes.append(outcome)
+            if made is not None:
+                fitted.setdefault(tables[path].name, []).append(made)
+    return outcomes, fitted
 
 
 def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[Measured]:

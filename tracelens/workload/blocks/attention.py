@@ -104,11 +104,37 @@ class Attention(BlockType):
 
     def op_on_rank(self, rank: TrainingRank, op: LayerOp) -> Iterator[RankOp]:
         if isinstance(op.model, SDPA):
-            yield from _core_on_rank(rank, op.name, op.model)
+            yield from self._core_on_rank(rank, op.name, op.model)
         else:
             yield from rank.op(op)
         if op.name in ("attention.qkv", "attention.kv_up") and not rank.shape.positions:
             yield from _rope(rank)
+
+    def _core_on_rank(self, rank: TrainingRank, name: str, model: SDPA) -> Iterator[RankOp]:
+        """Context-parallel ranks hold an early and a late piece of a document, so all see the mean number of its keys,
+        of those within a window as well. Of documents that are shorter than what a rank holds, it holds whole ones.
+        """
+        shape, own = rank.shape, rank.own_sequence
+        rows = model.s_q or own
+        keys = shape.document_length(rank.sequence) if rows == own else rows
+        made = replace(
+            model,
+            s_q=rows,
+            s_kv=keys if shape.bidirectional else (keys + rows) // 2,
+            q_heads=rank.part(model.q_heads, "attention heads"),
+            kv_heads=max(model.kv_heads // rank.parallel.tp, 1),
+            mask="none" if shape.bidirectional else "bottom_right",
+            dtype=rank.width,
+        )
+        if keys > rows and self.window(shape) is not None:
+            whole = self.core(shape, b=model.b, s_q=keys, s_kv=keys, mask=model.mask).total_pairs or 0
+            pairs = whole * rows // keys
+            made = replace(made, pairs=pairs, window=-(-pairs // (model.b * rows)))
+        if rank.parallel.attention != "unfused":
+            yield RankOp(name=name, phase="forward", part="attention", model=made)
+            yield RankOp(name=name, phase="dgrad", part="attention", model=made.backward())
+        else:
+            yield from _unfused(rank, made, rows, keys)
 
     def kept_bytes(self, kept: Kept) -> float:
         shape, parallel = kept.shape, kept.parallel
@@ -179,29 +205,6 @@ def _latent_projections(batch: Batch, latent: LatentAttention) -> Iterator[Layer
     yield batch.norm("attention.kv_latent_norm", latent.kv_rank)
     values = shape.q_heads * (latent.d_nope + latent.d_v)
     yield batch.linear("attention.kv_up", values, latent.kv_rank, split="column")
-
-
-def _core_on_rank(rank: TrainingRank, name: str, model: SDPA) -> Iterator[RankOp]:
-    """Context-parallel ranks hold an early and a late piece of a document, so all see the mean number of its keys. Of
-    documents that are shorter than what a rank holds, it holds whole ones.
-    """
-    shape, own = rank.shape, rank.own_sequence
-    rows = model.s_q or own
-    keys = shape.document_length(rank.sequence) if rows == own else rows
-    made = replace(
-        model,
-        s_q=rows,
-        s_kv=keys if shape.bidirectional else (keys + rows) // 2,
-        q_heads=rank.part(model.q_heads, "attention heads"),
-        kv_heads=max(model.kv_heads // rank.parallel.tp, 1),
-        mask="none" if shape.bidirectional else "bottom_right",
-        dtype=rank.width,
-    )
-    if rank.parallel.attention != "unfused":
-        yield RankOp(name=name, phase="forward", part="attention", model=made)
-        yield RankOp(name=name, phase="dgrad", part="attention", model=made.backward())
-    else:
-        yield from _unfused(rank, made, rows, keys)
 
 
 def _unfused(rank: TrainingRank, model: SDPA, rows: int, keys: int) -> Iterator[RankOp]:
