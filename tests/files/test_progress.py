@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tracelens.files import say
-from tracelens.files.say import Progress, told
+from tracelens.files.say import Progress, folded, told
 
 
 class Terminal(io.StringIO):
@@ -64,3 +66,12 @@ def test_only_a_command_on_a_terminal_tells(is_command, is_terminal, clock, monk
     for _ in told([1, 2, 3], "searching", "points"):
         clock[0] += 2
     assert ("3 of 3 points" in screen.getvalue()) == (is_command and is_terminal)
+
+
+@given(st.text(alphabet="ab  ", max_size=120), st.integers(20, 60))
+def test_what_is_folded_keeps_its_words_and_fits(line, width):
+    """Only a word that is longer than the room below its column sticks out."""
+    shown = folded(line.rstrip(), width)
+    assert shown.split() == line.split()
+    longest = max(map(len, line.split()), default=0)
+    assert all(len(each) <= max(width, width // 2 + 2 + longest) for each in shown.split("\n"))

@@ -34,5 +34,6 @@ def run(args: argparse.Namespace) -> int:
     path = baseline_path(args.name, args.baselines)
     side = side_of(args.trace, Options(steps=args.steps))
     write_side(side, path)
-    say(f" wrote {path}; compare with it: tracelens compare {PREFIX}{args.name} TRACE --gate 'step<+3%'")
+    say(f" wrote {path}; to compare with it:")
+    say(f" tracelens compare {PREFIX}{args.name} TRACE --gate 'step<+3%'")
     return 0

@@ -25,8 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.action == "list":
         for extension in bundled_extensions():
-            known = len(extension.traced_names)
-            say(f"{extension.name:<22} bundled; switches itself on when one of its {known} op names occurs")
+            known = len(extension.traced_names) + len(extension.name_patterns)
+            say(f"{extension.name:<22} bundled; switches itself on when one of its {known} ops occurs")
         for name, distribution in installed_extensions():
             say(f"{name:<22} installed by {distribution}; give --extension {name}")
         return 0

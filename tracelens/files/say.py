@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,21 +18,52 @@ from tracelens.files.safe_text import escaped, terminal_text
 from tracelens.lazy.patterns import lazy_pattern
 
 T = TypeVar("T")
-_BAR = 30
+_BAR = 18
 #: The process that runs a command: what is imported as a library, or works for a command, shows no progress.
 _command_pid = -1
 #: The colors and weights that the verdict uses, and nothing else of what begins with an escape.
 _STYLE = lazy_pattern("(\x1b\\[[0-9;]{0,8}m)")
+#: Between two columns of a line.
+_GAP = lazy_pattern(r"(?<! ) {2,}+")
 
 
 def say(text: object = "", *, beside: bool = False, styled: bool = False) -> None:
-    """Shows lines, each cleaned; ``beside`` the results, on stderr. ``styled``: own colors stay as they are.
+    """Shows lines, each cleaned; ``beside`` the results, on stderr. ``styled``: own colors stay as they are. On a
+    terminal a line is folded at its width.
 
     OutputError where the output is full.
     """
+    stream = sys.stderr if beside else sys.stdout
+    width = None if styled else terminal_width(stream)
     parts = _STYLE.split(str(text)) if styled else [str(text)]
     clean = [part if index % 2 else "\n".join(map(terminal_text, part.split("\n"))) for index, part in enumerate(parts)]
-    _put(f"{''.join(clean)}\n", sys.stderr if beside else sys.stdout)
+    shown = "".join(clean)
+    if width is not None:
+        shown = "\n".join(folded(line, width) for line in shown.split("\n"))
+    _put(f"{shown}\n", stream)
+
+
+def terminal_width(stream: TextIO | None) -> int | None:
+    """None where it is not a terminal."""
+    return shutil.get_terminal_size().columns if stream is not None and stream.isatty() else None
+
+
+def folded(line: str, width: int) -> str:
+    """What does not fit stands below, under the column that it belongs to; a command stays whole, to be copied.
+
+    >>> print(folded("events   cpu_op 924, cuda_runtime 504, kernel 463", 32))
+    events   cpu_op 924,
+             cuda_runtime 504,
+             kernel 463
+    """
+    if len(line) <= width or line.lstrip().startswith("tracelens "):
+        return line
+    from textwrap import wrap
+
+    columns = [gap.end() if gap.start() else gap.end() + 2 for gap in _GAP.finditer(line) if gap.end() <= width // 2]
+    below = " " * (columns[-1] if columns else 0 if line[0].isupper() else 2)
+    kept = wrap(line, width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(each.rstrip() for each in kept)
 
 
 def say_table(rows: Sequence[Sequence[str]], *, words: Collection[int]) -> None:

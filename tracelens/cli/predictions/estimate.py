@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from tracelens.estimation.communication import Message
     from tracelens.estimation.estimate import Answer
 
-_HEADER = ("device", "operation", "time us", "TFLOPS/s", "bound", "compute us", "memory us", "peak us", "error", "by")
+_HEADER = ("device", "operation", "time µs", "TFLOPS/s", "bound", "compute", "memory", "peak", "error", "by")
+#: What the sizes of an operation are.
+_SIZES = {
+    "m": "rows of A and C", "n": "columns of B and C", "k": "columns of A, rows of B", "b": "products or sequences",
+    "s_q": "queries of a sequence; 1 in decoding", "q_heads": "heads of the queries",
+    "d_qk": "elements of a head's query and key", "s-kv": "keys of a sequence", "kv-heads": "heads of keys and values",
+    "d-v": "elements of a head's value", "window": "keys that a query attends to", "tokens": "tokens of a rank",
+    "hidden": "elements of a token", "ffn": "inner size of an expert", "experts": "experts of the layer",
+    "topk": "experts of a token", "ranks": "ranks of the group", "ep": "ranks that share the experts",
+    "tp": "ranks that share an expert", "sms": "multiprocessors that move tokens",
+}  # fmt: skip
 #: Operations that can be estimated one by one.
 _SINGLE = ("gemm", "grouped-gemm", "sdpa", "moe")
 _NEEDED = {"collective": ("op", "bytes", "ranks"), "ep": ("tokens", "hidden", "topk", "experts", "ranks")}
@@ -38,21 +48,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _sizes(grouped, "n k")
     rows = grouped.add_mutually_exclusive_group()
     rows.add_argument("--rows", help="rows of each group, e.g. 128,4096,0,77")
-    rows.add_argument("--m", type=integer, help="total rows, divided evenly among --groups")
-    grouped.add_argument("--groups", type=integer, default=1)
+    rows.add_argument("--m", type=integer, metavar="N", help="total rows, divided evenly among --groups")
+    grouped.add_argument("--groups", type=integer, metavar="N", default=1, help="experts of the rank; default: 1")
     sdpa = _kind(kinds, "sdpa", "attention; decoding with --s-q 1")
     _sizes(sdpa, "s_q q_heads d_qk", b=1)
     for name in ("s-kv", "kv-heads", "d-v", "window"):
-        sdpa.add_argument(
-            f"--{name}", type=integer, help="default: none" if name == "window" else "default: that of the queries"
-        )
+        default = "all" if name == "window" else "as of the queries"
+        sdpa.add_argument(f"--{name}", type=integer, metavar="N", help=f"{_SIZES[name]}; default: {default}")
     sdpa.add_argument("--no-causal", action="store_true", help="every query attends to every key")
     sdpa.add_argument(
         "--latent", action="store_true", help="values are part of the key rows (MLA decoding, --d-qk 576 --d-v 512)"
     )
     moe = _kind(kinds, "moe", "a fused expert layer on the most loaded rank, without the exchange")
     _sizes(moe, "tokens hidden ffn experts topk", ep=1, tp=1)
-    moe.add_argument("--distribution", default="balanced", metavar="balanced|power_law_A")
+    moe.add_argument(
+        "--distribution",
+        default="balanced",
+        metavar="balanced|power_law_A",
+        help="of tokens over experts; default: balanced",
+    )
     moe.add_argument("--no-gate", action="store_true", help="two matrices per expert instead of three")
     for name in ("context-attention", "generation-attention"):
         _kind(kinds, name, "a table of an inference engine's attention layers (--batch)")
@@ -63,7 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     message = _communication(kinds, "collective", "a collective over a cluster's links")
     message.add_argument("--op", metavar="NAME", help="all_reduce, all_gather, reduce_scatter, all_to_all, send ...")
     message.add_argument("--bytes", type=byte_count, metavar="SIZE", help="the full message of one rank, e.g. 64MB")
-    message.add_argument("--ranks", type=integer)
+    message.add_argument("--ranks", type=integer, metavar="N", help=_SIZES["ranks"])
     message.add_argument(
         "--stride", type=integer, default=1, help="distance between the group's ranks, e.g. the TP degree; default: 1"
     )
@@ -85,7 +99,7 @@ def _kind(kinds: argparse._SubParsersAction[argparse.ArgumentParser], name: str,
     )
     add("--backend", default="tile", metavar="CHAIN", help="e.g. roofline, or gemm=origami,sdpa=tile; default: tile")
     add("--gpu-clock-mhz", type=float, metavar="MHZ", help="default: the data sheet's")
-    add("--backward", action="store_true", help="forward, then each gradient separately")
+    add("--backward", action="store_true", help="the forward pass, then each gradient on a line of its own")
     add("--batch", type=Path, metavar="FILE", help="a table, .csv or .parquet; docs/estimation.md lists its columns")
     add("-o", "--output", type=Path, metavar="FILE", help="output of --batch; default: CSV on stdout")
     return kind
@@ -104,9 +118,10 @@ def _communication(
 
 def _sizes(parser: argparse.ArgumentParser, needed: str, **optional: int) -> None:
     for name in needed.split():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=integer)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=integer, metavar="N", help=_SIZES[name])
     for name, default in optional.items():
-        parser.add_argument(f"--{name}", type=integer, default=default)
+        text = f"{_SIZES[name]}; default: {default}"
+        parser.add_argument(f"--{name}", type=integer, metavar="N", default=default, help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,7 +137,11 @@ def run(args: argparse.Namespace) -> int:
     if not args.device:
         raise UsageError("name a device: --device h200, or several: --device h200,b200")
     answers = [answer for name in args.device.split(",") for answer in _answers(args, name.strip())]
-    say_table([_HEADER, *(_row(answer) for answer in answers)], words=(0, 1, 4, 9))
+    rows = [_HEADER, *map(_row, answers)]
+    if len({answer.operation for answer in answers}) == 1:
+        say_table([(row[0], *row[2:]) for row in rows], words=(0, 3, 8))
+    else:
+        say_table(rows, words=(0, 1, 4, 9))
     return 0
 
 
@@ -145,7 +164,7 @@ def _messages(args: argparse.Namespace) -> int:
         raise UsageError(f"--{missing[0]} is needed")
     answers = [answer for system in _systems(args.cluster, args.device) for answer in _sent(args, system)]
     rows = [(a.system, a.operation, f"{a.time_us:.4g}", f"{a.peak_us:.4g}", f"{a.gb_s:.4g}", a.by) for a in answers]
-    say_table([("system", "operation", "time us", "peak us", "GB/s", "by"), *rows], words=(0, 1, 5))
+    say_table([("system", "operation", "time µs", "peak µs", "GB/s", "by"), *rows], words=(0, 1, 5))
     for note in dict.fromkeys(a.note for a in answers if a.note):
         say(note)
     return 0

@@ -49,6 +49,6 @@ def run(args: argparse.Namespace) -> int:
     write_scripts(scripts, folder)
     for script in scripts:
         what = script.file or f"left out: {script.why}"
-        say(terminal_text(f" {script.kernel_us:10.1f} us x {script.calls:<6} {script.name:<40} {what}"))
+        say(terminal_text(f" {script.kernel_us:10,.1f} µs x {script.calls:<6} {script.name:<40} {what}"))
     say(f" wrote {folder}/")
     return 0

@@ -32,21 +32,21 @@ def route_text(result: RouteResult) -> str:
         return "\n".join(lines)
     for row in result.frames["phases"].to_dict(orient="records"):
         lines.append(
-            f"{row['phase']:8} {row['time_us']:,.1f} us; GB/s per rank: effective "
+            f"{row['phase']:8} {row['time_us']:,.1f} µs; GB/s per rank: effective "
             f"{row['logical_effective_gb_s']:.1f} logical "
             f"and {row['remote_effective_gb_s']:.1f} remote-only; true {row['logical_true_gb_s']:.1f} and "
             f"{row['remote_true_gb_s']:.1f}; bottleneck {row['hottest']}"
         )
         if row.get("collective_us"):
-            lines.append(f"         all-to-all ({row['collective']}): {row['collective_us']:,.1f} us")
-    lines.append(f"imbalance costs {s['imbalance_us']:,.1f} us of dispatch and combine")
+            lines.append(f"         all-to-all ({row['collective']}): {row['collective_us']:,.1f} µs")
+    lines.append(f"imbalance costs {s['imbalance_us']:,.1f} µs of dispatch and combine")
     gain = s["eplb_gain_us"]
     lines.append(
         f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x, "
-        f"{'gains' if gain >= 0 else 'costs'} {abs(gain):,.1f} us"
+        f"{'gains' if gain >= 0 else 'costs'} {abs(gain):,.1f} µs"
     )
     if "layers_us" in s:
-        lines.append(f"all layers and steps {s['layers_us']:,.1f} us")
+        lines.append(f"all layers and steps {s['layers_us']:,.1f} µs")
     if "comparison" in result.frames:
         lines += _compared_lines(result)
     return "\n".join(lines)
@@ -63,12 +63,12 @@ def _compared_lines(result: RouteResult) -> list[str]:
         calls = shown.calls.sum()
         measured, predicted = ((shown[f"{name}_us"] * shown.calls).sum() / calls for name in ("measured", "predicted"))
         lines.append(
-            f"{terminal_text(str(op))}: {calls} calls in {shown.trace.nunique()} traces, measured {measured:,.1f} us "
+            f"{terminal_text(str(op))}: {calls} calls in {shown.trace.nunique()} traces, measured {measured:,.1f} µs "
             f"(waiting included), "
             + (
                 "not predicted: no sizes"
                 if sized.empty
-                else f"predicted {predicted:,.1f} us, {measured / predicted:.2f} x"
+                else f"predicted {predicted:,.1f} µs, {measured / predicted:.2f} x"
             )
         )
     return lines

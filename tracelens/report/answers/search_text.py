@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tracelens.files.say import aligned
+from tracelens.files.say import aligned, terminal_width
 from tracelens.projection.frameworks import POOLED
 from tracelens.projection.search.systems import AS_THEY_ARE
 from tracelens.report.figures import shown_change, shown_percent
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tracelens.projection.search.request import Answer, Reason
 
 _BEST = {"time": "fastest", "cost": "cheapest", "energy": "least energy"}
+#: Columns that a narrow terminal does without, the first one first; the page and the table file have them.
+_NARROW = ("J/token", "TFLOPS/GPU", "GB", "recompute")
 #: Rows shown of each device count where there are several.
 _OF_SEVERAL = 3
 #: Share of a device's memory above which fragmentation alone may not fit.
@@ -195,6 +198,14 @@ def shown_rows(found: Answer, rows: pd.DataFrame) -> list[list[str]]:
 
 def _table(found: Answer, rows: pd.DataFrame) -> str:
     table = shown_rows(found, rows)
+    width = terminal_width(sys.stdout)
+    for title in _NARROW:
+        if width is not None and title in table[0] and len(_side_by_side(table).splitlines()[0]) > width:
+            table = [[cell for name, cell in zip(table[0], row, strict=True) if name != title] for row in table]
+    return _side_by_side(table)
+
+
+def _side_by_side(table: list[list[str]]) -> str:
     return aligned(table, words=[place for place, name in enumerate(table[0]) if name in _WORDS])
 
 

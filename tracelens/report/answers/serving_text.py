@@ -47,7 +47,7 @@ def served_text(result: Result) -> str:
 
 
 def sweep_text(rows: Sequence[tuple[float, Result]], *, best: bool) -> str:
-    """A line per rate; ``best``: below the rate with most goodput."""
+    """What was served, then a line per rate; ``best``: below the rate with most goodput."""
     lines = [f"{'rate':>8} {'ttft p99 ms':>12} {'tpot p99 ms':>12} {'requests/s':>11} {'goodput/s':>10} {'good':>6}"]
     cells = (
         ("ttft_p99_ms", 12), ("tpot_p99_ms", 12), ("requests_per_s", 11), ("goodput_requests_per_s", 10),
@@ -56,7 +56,9 @@ def sweep_text(rows: Sequence[tuple[float, Result]], *, best: bool) -> str:
     for rate, result in rows:
         figures = result.summary
         lines.append(f"{rate:>8g} " + " ".join(f"{_number(figures.get(name)):>{width}}" for name, width in cells))
-    return "\n".join([*(_best_rate(rows) if best else ()), *lines])
+    deployment = rows[0][1].experiment.deployment
+    what = f"{deployment.model.label} on {deployment.parallelism.devices} x {deployment.system.device.label}"
+    return "\n".join([f"{what}, {len(rows)} rates", *(_best_rate(rows) if best else ()), *lines])
 
 
 def _best_rate(rows: Sequence[tuple[float, Result]]) -> list[str]:
