@@ -23,7 +23,7 @@ from tests.conftest import part
 from tracelens.analysis.tables import built_in_tables
 from tracelens.cli import main
 from tracelens.errors import InputError, UsageError
-from tracelens.executors import IsolatedProcesses, Serial
+from tracelens.executors import Serial
 from tracelens.lake.ingest import ORIGIN, ask, ingest
 from tracelens.sql import ready_queries
 
@@ -96,12 +96,6 @@ def test_killed_and_resumed_is_byte_for_byte_the_same(kills, folder, lake, tmp_p
 
 def some_of(folder, tmp_path) -> Path:
     return shutil.copytree(folder / "run1", tmp_path / "some" / "run1", copy_function=shutil.copy2).parent
-
-
-def test_processes_make_the_same_lake(folder, lake, tmp_path):
-    with IsolatedProcesses(1) as processes:
-        ingest(some_of(folder, tmp_path), tmp_path / "processes", processes)
-    assert tables(tmp_path / "processes", "run1") == tables(lake, "run1")
 
 
 @pytest.mark.sweep
