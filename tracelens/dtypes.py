@@ -196,8 +196,8 @@ CALIBRATED = tuple(each for each in Precision if each.calibrated is each)
 TRAINED = (Precision.BF16, Precision.FP16, Precision.FP8, Precision.MXFP8, Precision.NVFP4)
 #: Types of matrix products by the first of these in a text, the narrower before those that their names contain.
 _PUBLISHED = (
-    (r"mxfp4", "mxfp4"), (r"fp4|w4a4", "nvfp4"), (r"int4|w4a16|w4a8|awq|gptq", "int4"),
-    (r"mxfp8|fp8.?mx|fp8.?ue8m0", "mxfp8"), (r"w8a8.?int|int8|w8a16", "int8"), (r"fp8|float8|e4m3|e5m2|w8a8", "fp8"),
+    (r"mx.?fp4", "mxfp4"), (r"fp4|w4a4", "nvfp4"), (r"int4|w4a16|w4a8|awq|gptq", "int4"),
+    (r"mx.?fp8|fp8.?mx|fp8.?ue8m0", "mxfp8"), (r"w8a8.?int|int8|w8a16", "int8"), (r"fp8|float8|e4m3|e5m2|w8a8", "fp8"),
     (r"bf16|bfloat16|brain", "bf16"), (r"fp16|float16|half|16.?bit", "fp16"),
 )  # fmt: skip
 

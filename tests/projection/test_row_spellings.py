@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tracelens.backends.system_names import system_of
 from tracelens.errors import UsageError
+from tracelens.files.published_cells import number
 from tracelens.projection.batch_rows import project_row
-from tracelens.projection.frameworks.row_words import recomputation_of
+from tracelens.projection.frameworks.row_headings import stated
+from tracelens.projection.frameworks.row_words import recomputation_of, sharding_of
 from tracelens.serving.configuration_rows import point_of
 from tracelens.serving.deployment import Precision
 from tracelens.workload.model_config import ModelConfig
@@ -19,7 +23,7 @@ from tracelens.workload.model_config import ModelConfig
         ("A100 80GB", "a100-sxm-80gb"), ("A100-40GB", "a100-sxm-40gb"), ("H100 80GB", "h100-sxm"),
         ("8x H100-SXM5-80GB", "h100-sxm"), ("H200 141GB", "h200-sxm"), ("B200 180GB", "b200"), ("GB200 NVL72", "gb200"),
         ("NVIDIA H100 80GB HBM3", "h100-sxm"), ("AMD Instinct MI300X", "mi300x"), ("2xA100-80GB", "a100-sxm-80gb"),
-        ("H100-96GB-HBM2e-500W", "h100-sxm-96gb-hbm2e"), ("A100 40GB PCIe", "a100-pcie-40gb"),
+        ("H100-96GB-HBM2e-500W", "h100-sxm-96gb-hbm2e"), ("A100 40GB PCIe", "a100-pcie-40gb"), ("H100 x8", "h100-sxm"),
     ],
 )  # fmt: skip
 def test_devices(said: str, name: str) -> None:
@@ -47,7 +51,8 @@ def test_a_device_without_a_node_of_its_own_stands_in_a_common_one_and_says_so(s
         ("True", "full", ()), ("1", "full", ()), ("full activation checkpointing", "full", ()),
         ("gradient checkpointing", "full", ()), ("block, 12 layers", "full", ()),
         ("moe_act", "selective", ("moe_act",)), ("mla_up_proj,mlp", "selective", ("mla_up_proj", "mlp")),
-        ("minimal", "selective", ("layernorm", "mlp_act")), ("selective", "selective", ()),
+        ("minimal", "selective", ("layernorm", "mlp_act")), ("selective", "selective", ()), ("N", "none", ()),
+        ("✓", "full", ()), ("attn", "selective", ("core_attn",)), ("recompute 10 layers", "full", ()),
     ],
 )  # fmt: skip
 def test_recomputation(said: str, kind: str, modules: tuple[str, ...]) -> None:
@@ -57,6 +62,93 @@ def test_recomputation(said: str, kind: str, modules: tuple[str, ...]) -> None:
 
 
 ROW = {"model": "Llama 3.1 8B", "gpu": "H100", "n_gpus": "8", "mbs": "1", "gbs": "64", "seq_len": "4096"}
+
+
+@pytest.mark.parametrize(
+    ("said", "level", "ranks"),
+    [
+        ("fsdp", 3, None), ("FSDP1", 3, None), ("FSDP 64", 3, 64), ("fsdp16", 3, 16), ("FSDP2 64", 3, 64),
+        ("FULL_SHARD (ZeRO-3)", 3, None), ("8 (intra-node)", 3, 8), ("64 ranks", 3, 64), ("-1", 3, None),
+        ("stage 2", 2, None), ("dist-opt", 1, None), ("DDP", 0, None), ("", 1, None),
+    ],
+)  # fmt: skip
+def test_sharding(said: str, level: int, ranks: int | None) -> None:
+    assert sharding_of(said, 1) == (level, ranks)
+
+
+@pytest.mark.parametrize(
+    ("cells", "read"),
+    [
+        ({"n_gpus": "8 nodes"}, {"nodes": "8"}), ({"n_gpus": "16 nodes (128 GPUs)"}, {"n_gpus": "128"}),
+        ({"GPUs": "16x4 GB200"}, {"n_gpus": "64", "gpu": "GB200"}), ({"GPUs": "8x8"}, {"n_gpus": "64"}),
+        ({"gpu": "H100 x8"}, {"n_gpus": "8", "gpu": "H100"}), ({"gpu": "GB200 NVL36x2"}, {"gpu": "GB200 NVL36x2"}),
+        ({"Global batch size (tokens)": "4M", "seq_len": "4k"}, {"gbs": "1024"}), ({"gbs": "64", "tokens": "4M"}, {"gbs": "64"}),
+        ({"ZeRO stage": "2"}, {"fsdp_shard": "zero2"}), ({"schedule": "none", "precision": "-"}, {"schedule": "", "precision": ""}),
+    ],
+)  # fmt: skip
+def test_cells_that_say_two_things(cells: dict[str, str], read: dict[str, str]) -> None:
+    assert stated(cells).items() >= read.items()
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [("4 096", 4096), ("1,048,576", 1048576), ("1M", 1048576), ("~128", 128), ("TP=2", 2), ("64 (8x8)", 64), ("8192.0", 8192)],
+)  # fmt: skip
+def test_numbers_keep_every_digit(cell: str, value: int) -> None:
+    assert number(cell) == str(value)
+
+
+def test_a_power_is_no_number() -> None:
+    """Two would be read of it."""
+    assert number("2^12") == "2^12"
+
+
+def test_a_schedule_of_one_stage_need_not_be_known() -> None:
+    assert project_row(ROW | {"pp": "1", "schedule": "LoopedBFS"}).projection is not None
+    assert project_row(ROW | {"pp": "2", "schedule": "LoopedBFS"}).reason == "schedule 'LoopedBFS' is not modeled"
+
+
+#: What a cell may hold, of which any mixture is projected, or refused with the one thing that is missing.
+CELLS = {
+    "model": ("meta-llama/Llama-3.1-8B", "LLAMA3_8B", "Qwen/Qwen3-30B-A3B", "gpt-oss-20b", "Llama3 8b (SFT)"),
+    "gpu": ("H100-SXM5-80GB", "GB200 NVL72", "MI355X", "8xH100", "A100 SXM 80GB", "b200_sxm", "H300"),
+    "n_gpus": ("64", "8x8", "64 GPUs", "", "16 nodes", "16x4 GB200", "some"),
+    "tp": ("1", "2.0", "", "-", "TP=2"), "pp": ("1", "2", ""), "gbs": ("1,024", "1 024", "4M tokens", "", "auto", "2^10"),
+    "seq_len": ("4k", "4,096", "4 096", ""), "precision": ("BF16", "FP8-CS", "mx-fp8", "NVFP4", "", "W1A1"),
+    "recompute": ("", "full", "Y", "attn", "10 layers", "some"), "fsdp_shard": ("", "FSDP", "HSDP 8", "some"),
+    "framework": ("NeMo 25.04", "torchtitan v0.2", "axolotl", ""), "schedule": ("", "1F1B", "none", "some"),
+}  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.fixed_dictionaries({name: st.sampled_from(cells) for name, cells in CELLS.items()}))
+def test_any_row_is_projected_or_says_the_one_thing_that_is_missing(row: dict[str, str]) -> None:
+    point = project_row(row)
+    assert (point.projection is None) != (point.reason is None)
+    if point.reason is not None:
+        assert "\n" not in point.reason.strip()
+        assert len(point.reason) < 400
+
+
+@pytest.mark.parametrize(
+    ("row", "read"),
+    [
+        ({"model": "Llama 3.1 70B", "GPU": "8xH200", "ISL/OSL": "1k/8k", "Concurrency": "32"}, (8, 1024, 8192, False)),
+        ({"model": "gpt-oss-120b", "hw": "B200", "isl": "1k", "osl": "1,024", "conc": "64", "num_gpus": "4"}, (4, 1024, 1024, False)),
+        ({"model": "DeepSeek-R1", "hw": "H200 x8", "isl": "8 192", "osl": "1k", "conc": "64 users", "mtp": "MTP-3"}, (8, 8192, 1024, True)),
+        ({"model": "DeepSeek-R1", "hw": "B200", "isl": "1k", "osl": "1k", "conc": "8", "tp": "TP8", "precision": "none"}, (8, 1024, 1024, False)),
+    ],
+)  # fmt: skip
+def test_served_rows_as_authors_write_them(row: dict[str, str], read: tuple[int, int, int, bool]) -> None:
+    found = point_of(row)
+    assert (found.parallelism.tp, found.input_tokens, found.output_tokens, found.further_tokens) == read
+
+
+def test_a_row_that_says_disaggregated_in_a_column_of_its_own_is_not_simulated_as_one_replica() -> None:
+    row = {"model_path": "qwen3-32b", "system": "h100_sxm", "isl": 128, "osl": 128, "concurrency": 4}
+    assert point_of(row | {"disagg": False}).concurrency == 4
+    with pytest.raises(UsageError, match="disaggregated"):
+        point_of(row | {"disagg": True})
 
 
 def test_one_layer_in_so_many_is_that_part_of_the_layers() -> None:

@@ -19,7 +19,7 @@ _PLAIN_WORDS = frozenset(
 
 def system_of(text: str) -> tuple[System, str | None]:
     """The device, limited to the power that its name states (``H100-96GB-HBM2e-500W``), and what was read as what."""
-    text = re.sub(r"^\s*\d+\s*[x×]\s*", "", text.strip())
+    text = re.sub(r"^\s*\d+\s*[x×]\s*|\s*[x×]\s*\d+\s*$", "", text.strip())
     try:
         return System.load(text).in_a_node(), None
     except UsageError as error:

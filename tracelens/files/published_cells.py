@@ -14,7 +14,11 @@ _UNSAID = lazy_pattern(
 )
 #: Units that headings state, and cells beside numbers.
 _UNITS = lazy_pattern(r"\((?:s|sec|seconds|tokens?|t|ms|per gpu)\)")
-_NUMBER = lazy_pattern(r"([0-9][0-9,_]*(?:\.[0-9]+)?) ?(k|m)?\b", re.IGNORECASE)
+_NUMBER = lazy_pattern(
+    r"([0-9]{1,3}(?:[ \u00a0\u202f'][0-9]{3})+\b|[0-9][0-9,_]*(?:\.[0-9]+)?) ?(k|m)?\b(?!\^)", re.IGNORECASE
+)
+#: A heading that a cell repeats (``TP=2``), and signs for about.
+_BEFORE = lazy_pattern(r"^(?:[~≈\"']|[a-z]{1,3} ?[=:]? ?(?=[0-9]))", re.IGNORECASE)
 _SCALE = {"": 1, "k": 1024, "m": 1024**2}
 
 
@@ -51,13 +55,14 @@ def is_unsaid(text: str) -> bool:
 def number(text: str) -> str:
     """The number that a cell begins with, without separators and unit; the cell where it is none.
 
-    >>> number("4,096"), number("8K tokens"), number("64 GPUs"), number("many")
-    ('4096', '8192', '64', 'many')
+    >>> number("4,096"), number("~4 096"), number("8K tokens"), number("TP=64"), number("many")
+    ('4096', '4096', '8192', '64', 'many')
     """
-    found = _NUMBER.match(text.strip())
+    found = _NUMBER.match(_BEFORE.sub("", text.strip()))
     if found is None:
         return text
-    return f"{float(re.sub('[,_]', '', found[1])) * _SCALE[(found[2] or '').lower()]:g}"
+    value = float(re.sub("[^0-9.]", "", found[1])) * _SCALE[(found[2] or "").lower()]
+    return f"{value:.0f}" if value.is_integer() else f"{value:g}"
 
 
 def _letters(text: str) -> str:

@@ -403,7 +403,7 @@ def _not_modeled(row: Mapping[str, str]) -> str | None:
         return f"{missing[0]} is not stated"
     for name, what, read in _WORDS:
         said = row.get(name, "")
-        if said and read(said) is None:
+        if said and read(said) is None and (name != "schedule" or row.get("pp", "1") not in ("", "1")):
             return f"{what} {said!r} is not modeled"
     return None
 

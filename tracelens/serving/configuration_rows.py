@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,18 @@ HEADINGS = Headings({
     "precision": ("quantization", "quant", "dtype", "weights"),
     "spec_decoding": ("speculative", "specdecode", "mtp", "speculativedecoding"),
     "mode": (),
+    "disagg": ("disaggregated", "isdisagg", "disaggregation"),
+    "n_gpus": ("gpus", "numgpus", "numgpu", "ngpus", "gpucount"),
+    "lengths": ("islosl", "inputoutput", "inputoutputlength", "inputoutputlen", "inputoutputtokens", "sequencelengths"),
     "date": ("day", "rundate"),
 })  # fmt: skip
 _COUNTS = frozenset(
-    {"isl", "osl", "concurrency", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_ep_size"}
+    {"isl", "osl", "concurrency", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_ep_size", "n_gpus"}
 )
+#: ``1k/8k``, ``8x H100``, ``MTP-3``.
+_LENGTHS = re.compile(r"([0-9][0-9.,]{0,11}k?) ?(?:/|:|->|→) ?([0-9][0-9.,]{0,11}k?)", re.IGNORECASE)
+_COUNTED = re.compile(r"([0-9]{1,5}) ?[x×] ?(?=[a-z])|(?<=[a-z0-9]) ?[x×] ?([0-9]{1,5})$", re.IGNORECASE)
+_SPECULATES = re.compile(r"(mtp|eagle|nextn|true|yes|on)\b.*|(mtp|eagle)[0-9].*|[1-9][0-9]?(\.0)?", re.IGNORECASE)
 #: Modes in which one replica computes prompts and answers.
 _TOGETHER = ("", "agg", "aggregated", "ifb", "inflight", "colocated", "co-located", "monolithic", "none")
 NEEDED = ("model_path", "system", "isl", "osl")
@@ -100,24 +108,24 @@ def point_of(row: Mapping[str, Any], where: str = "") -> Point:
             raise UsageError(f"{where}{column} is empty")
     if is_file_name(_name(row, "system")):
         raise UsageError(f"{where}system names a device or a cluster, not a file: {shown(row['system'])}")
-    if _name(row, "mode").lower() not in _TOGETHER:
-        raise UsageError(f"--batch does not simulate mode {shown(row['mode'])}; use --prefill-replicas")
+    is_apart = _name(row, "disagg").lower() in ("true", "yes", "1", "1.0")
+    mode = _name(row, "mode") or ("disaggregated" if is_apart else "")
+    if mode.lower() not in _TOGETHER:
+        raise UsageError(f"--batch does not simulate mode {shown(mode)}; use --prefill-replicas")
     whole = functools.partial(_whole, row, where)
+    pp, dp = whole("pp_size", 1), whole("attention_dp_size", 1)
     return Point(
         model=_name(row, "model_path"),
         system=_name(row, "system"),
-        precision=_name(row, "precision") or None,
+        precision=None if _name(row, "precision").lower() in ("", "none", "no", "-") else _name(row, "precision"),
         input_tokens=_length(row, whole, "isl"),
         output_tokens=_length(row, whole, "osl"),
-        concurrency=whole("batch_size" if is_blank(row.get("concurrency")) else "concurrency"),
+        concurrency=whole("batch_size" if _has_batch_alone(row) else "concurrency"),
         parallelism=Parallelism(
-            tp=whole("tp_size", 1),
-            pp=whole("pp_size", 1),
-            dp=whole("attention_dp_size", 1),
-            ep=whole("moe_ep_size", 1),
+            tp=whole("tp_size", max(whole("n_gpus", 1) // (pp * dp), 1)), pp=pp, dp=dp, ep=whole("moe_ep_size", 1)
         ),
         engine=_name(row, "backend"),
-        further_tokens=_name(row, "spec_decoding").lower() in ("mtp", "eagle", "true", "yes", "on", "1", "1.0"),
+        further_tokens=_SPECULATES.fullmatch(_name(row, "spec_decoding")) is not None,
         spread=_spread(row, whole),
         date=_day(_name(row, "date")),
     )
@@ -132,7 +140,17 @@ def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
             cell = None if is_unsaid(cell) else number(cell) if name in _COUNTS else cell
         if is_blank(made.get(name)):
             made[name] = cell
+    lengths = _LENGTHS.fullmatch(_name(made, "lengths"))
+    if lengths and is_blank(made.get("isl")):
+        made["isl"], made["osl"] = number(lengths[1]), number(lengths[2])
+    counted = _COUNTED.search(_name(made, "system"))
+    if counted and is_blank(made.get("n_gpus")):
+        made["n_gpus"] = counted[1] or counted[2]
     return made
+
+
+def _has_batch_alone(row: Mapping[str, Any]) -> bool:
+    return is_blank(row.get("concurrency")) and not is_blank(row.get("batch_size"))
 
 
 def _length(row: Mapping[str, Any], whole: Callable[[str], int], name: str) -> int:
@@ -276,6 +294,7 @@ def read_points(path: Path) -> pd.DataFrame:
     """The rows of a CSV file. InputError where columns are missing."""
     frame = read_table(path)
     columns = {HEADINGS.name(name) for name in frame.columns}
+    columns |= {"isl", "osl"} if "lengths" in columns else set()
     missing = [name for name in NEEDED if name not in columns]
     if missing:
         raise InputError(f"{path}: no column {', '.join(missing)}")

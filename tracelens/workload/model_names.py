@@ -9,7 +9,7 @@ from tracelens.lazy.patterns import lazy_pattern
 
 #: Words of tuning, precision, data, makers and releases, which change no shape.
 _FILLER = lazy_pattern(
-    r"instruct|it|base|chat|hf|pt|sft|lora|qlora|peft|dpo|thinking|preview|model|meta|nvidia|amd|pretrain(ing|ed)?"
+    r"instruct|it|base|chat|hf|pt|sft|lora|qlora|peft|dpo|thinking|preview|exp|model|meta|nvidia|amd|pretrain(ing|ed)?"
     r"|fine-?tun(e|ing|ed)|dropless|tokendrop|dynamic|static|block|kv|quantized|ocp"
     r"|(nv|mx)?fp(4|8|16)|bf16|int[48]|awq|gptq|w\d{1,2}a\d{1,2}|per-?tensor|v[01](\.\d{1,2})?|2[456](0[1-9]|1[0-2])|0[1-9]\d\d|\d{1,4}k"
 )
@@ -59,7 +59,7 @@ def without_layers(name: str) -> tuple[str, int | None]:
 
 
 def _words(name: str) -> list[str]:
-    last = re.sub(r"[()\[\],:]", " ", name.strip().rstrip("/").rpartition("/")[2])
+    last = re.sub(r"[()\[\],:]", " ", name.strip().rstrip("/").rpartition("/")[2].replace("+", "-plus"))
     last = re.sub(r"(fp\d{1,2}|awq|gptq)-v\d$", r"\1", normalized(last).strip("-"))
     return [word for word in last.split("-") if word and not _FILLER.fullmatch(word)]
 

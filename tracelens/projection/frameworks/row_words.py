@@ -13,23 +13,26 @@ from tracelens.training_options import MODULES, Graphs, Recompute
 
 #: torchtitan's selective checkpointing per operation saves attention and every other matrix product.
 PER_OP = ("attention_out", "layernorm", "mlp_act", "mlp_down")
-#: MaxText's policies by what they do not save.
+#: MaxText's policies by what they do not save, and words for a module.
 _POLICIES = {
     "minimal": ("layernorm", "mlp_act"),
     "save dot except mlp": ("layernorm", "mlp"),
     "save dot except mlpwi": ("layernorm", "mlp_act"),
     "save qkv proj": ("core_attn", "attention_out", "layernorm", "mlp"),
     "save out proj": ("core_attn", "layernorm", "mlp"),
+    **dict.fromkeys(("attn", "attention", "attention only", "attn only"), ("core_attn",)),
+    **dict.fromkeys(("norm", "norms", "rmsnorm"), ("layernorm",)),
 }
 _NOTHING = frozenset({
-    "none", "no", "off", "false", "0", "na", "n/a", "-", "disabled", "without", "w/o", "recipe", "no ac",
+    "none", "no", "n", "✗", "off", "false", "0", "na", "n/a", "-", "disabled", "without", "w/o", "recipe", "no ac",
     "no recompute", "no recomputation", "not used", "no activation checkpointing",
 })  # fmt: skip
 #: Megatron-LM's modules, the longer names before those that they begin with.
 _MODULES = lazy_pattern(rf"\b({'|'.join(sorted(MODULES, key=len, reverse=True)).replace('_', ' ')})\b")
 #: Words for recomputing every layer.
 _WHOLE = lazy_pattern(
-    r"(full|yes|true|on|1|enabled|all|every|block|uniform|ac|activation (checkpointing|recomputation)"
+    r"[✓✔]|(recompute )?[0-9]{1,4}( of [0-9]{1,4})? (layers?|blocks?)"
+    r"|(full|yes|y|true|on|1|enabled|all|every|block|uniform|ac|activation (checkpointing|recomputation)"
     r"|gradient checkpointing|checkpointing)\b"
 )
 _OFF = frozenset({"0", "false", "no", "off", "none", "disabled", "without"})
@@ -37,11 +40,13 @@ _GRAPHS = lazy_pattern(r"\b(?:(\w{1,16})[ _-])?cuda[ _-]?graphs?(?: ?[=:] ?(\w{1
 _TP_OVERLAP = lazy_pattern(r"\btp[ _-](?:comm[ _-])?overlap ?[=:] ?(\w{1,16})")
 _SCHEDULES = {
     "1f1b": "1f1b", "interleaved": "interleaved", "1f1binterleaved": "interleaved", "interleaved1f1b": "interleaved",
-    "vpp": "interleaved", "gpipe": "gpipe", "zbvformatted": "zb-v",
+    "vpp": "interleaved", "gpipe": "gpipe", "afab": "gpipe", "zbvformatted": "zb-v", "zbvzb": "zb-v",
 }  # fmt: skip
 _SHARDED = {
-    "fullshard": 3, "yes": 3, "true": 3, "fsdp": 3, "fsdp2": 3, "zero3": 3, "hsdp": 3, "hybridshard": 3,
-    "shardgradop": 2, "zero2": 2, "zero1": 1, "distributedoptimizer": 1, "noshard": 0, "zero0": 0, "ddp": 0,
+    "fullshard": 3, "yes": 3, "true": 3, "fsdp": 3, "fsdp1": 3, "fsdp2": 3, "zero3": 3, "z3": 3, "stage3": 3, "hsdp": 3,
+    "hybridshard": 3, "hybrid": 3, "fullyshard": 3, "full": 3, "megatronfsdp": 3, "shardgradop": 2, "zero2": 2, "z2": 2,
+    "stage2": 2, "zero1": 1, "z1": 1, "stage1": 1, "distributedoptimizer": 1, "distopt": 1, "noshard": 0, "zero0": 0,
+    "stage0": 0, "ddp": 0,
 }  # fmt: skip
 
 
@@ -113,21 +118,23 @@ def recomputation_of(text: str) -> Recomputation | None:
 
 def schedule_of(text: str) -> str | None:
     """The schedule that a table names. None for one that is not modeled."""
-    word = re.sub(r"[\s_\-]+", "", text.strip().lower())
+    word = re.sub(r"[\s_\-]+", "", text.strip().lower()).removeprefix("schedule")
     known = {re.sub(r"-", "", name): name for name in schedules()} | _SCHEDULES
     return known.get(word.replace("zerobubble", "zb"))
 
 
 def sharding_of(text: str, default: int) -> tuple[int, int | None]:
     """(ZeRO level, ranks to shard over where a number says). UsageError for another word."""
-    word = re.sub(r"[\s_\-]+", "", text.strip().lower())
+    parts = re.split(r"[\s_\-=:]+", text.lower().partition("(")[0].strip(" -"))
+    word = "".join(parts).removeprefix("deepspeed")
     if not word or word in ("0", "0.0", "no", "none"):
         return default, None
-    number = re.match(r"\d+", word)
-    if number:
-        return 3, int(number[0])
-    named = re.match(r"[a-z]+[0-3]?", word)
-    ranks = re.search(r"\d+$", word.removeprefix(named[0] if named else ""))
-    if named is None or named[0] not in _SHARDED:
+    # torchtitan's data_parallel_shard_degree = -1 is over all ranks
+    if word in _SHARDED or text.strip() == "-1":
+        return _SHARDED.get(word, 3), None
+    first, ranks = re.findall(r"^([a-z]*)(\d*)", word)[0]
+    kind = "".join(parts[:-1]) if parts[-1].isdigit() else first
+    ranks = parts[-1] if parts[-1].isdigit() else ranks
+    if not ranks or (kind and kind not in _SHARDED):
         raise UsageError(f"fsdp_shard {text!r} is not known; known: {', '.join(_SHARDED)}, or a number of ranks")
-    return _SHARDED[named[0]], int(ranks[0]) if ranks else None
+    return _SHARDED.get(kind, 3), int(ranks)
