@@ -192,6 +192,20 @@ def test_few_tokens_of_amds_general_file_take_as_long_as_16():
         assert time[2].tolist() == time[unnamed].tolist()
 
 
+def test_anothers_general_file_does_not_stand_for_a_devices_own():
+    """MI300X's FP8 experts have MI308X's constants, whose usual file is AITER's general one; MI300X's models have own."""
+    sizes = {"hidden_size": 7168, "inter_size": 512, "topk": 8, "num_experts": 256, "moe_dtype": "fp8"}
+    rows = pd.DataFrame(
+        [{**sizes, "num_tokens": n, "model_file": f} for f in (None, "tuned_fmoe.csv") for n in (1, 16)]
+    )
+    found = tl.estimate("moe", rows, device="mi300x")
+    assert found["measured_as"].str.endswith("on mi308x").all()
+    few, usual, few_general, usual_general = found["time_us"]
+    assert usual == usual_general
+    # 8 experts of 256 are touched instead of 102
+    assert few < 0.5 * usual < 0.8 * few_general
+
+
 def test_a_device_that_nobody_measured_takes_its_sisters_constants():
     rows = pd.DataFrame({"device": ["b300", "mi300x", "nobody"], "m": [4096] * 3, "k": [4096] * 3})
     found = tl.estimate("quantize-matrix", rows)

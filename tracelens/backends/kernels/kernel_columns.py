@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -45,8 +46,15 @@ class KernelColumns(ColumnBatch):
         return self.table.work(self.sizes, dict(self.case)).hbm_bytes
 
     def choices(self, device: HardwareSpec) -> tuple[KernelConstants, ...]:
-        """The kernels that may run on the device."""
-        return chosen(self.table, device, dict(self.case), of_device(self.table.name, device))
+        """The kernels that may run on the device. Which file tuned another device's calls says nothing of its own."""
+        found = chosen(self.table, device, dict(self.case), of_device(self.table.name, device))
+        usual = None if self.table.described is None else self.table.described[0]
+        return tuple(
+            row
+            if row.device in (device.name, device.based_on) or usual not in row.case
+            else replace(row, case={name: text for name, text in row.case.items() if name != usual})
+            for row in found
+        )
 
     def _price(self, device: HardwareSpec) -> Priced | None:
         found = self.fastest(device)

@@ -18,7 +18,7 @@ from tracelens.hardware.spec import FOLDER as DEVICES
 FOLDER = DEVICES / "kernels"
 #: What a stand-in costs: other types, another library, another kernel, an older version; another device.
 _OTHER_CASE, _OTHER_LIBRARY, _OTHER_KERNEL, _OTHER_VERSION = 10.0, 3.0, 1.0, 0.1
-_SISTER, _ARCHITECTURE, _ANY_DEVICE = 0.01, 5.0, 6.0
+_SISTER, _ARCHITECTURE, _GENERATION, _ANY_DEVICE = 0.01, 4.5, 5.0, 6.0
 
 
 @functools.cache
@@ -53,7 +53,8 @@ def chosen(
 ) -> tuple[KernelConstants, ...]:
     """The rows nearest to a case on a device: several where the case leaves the library or the kernel open.
 
-    A device that nobody measured takes its sister's (``like``), else those of its architecture, else all devices'.
+    A device that nobody measured takes its sister's (``like``), else those of its architecture, else of its generation
+    (gfx950's for gfx942), else all devices'.
     """
     ranked = [(_distance(table, device, case, row), row) for row in rows]
     least = min((far for far, _ in ranked if far is not None), default=None)
@@ -80,5 +81,6 @@ def _device_distance(device: HardwareSpec, measured: str) -> float:
         return _SISTER
     other = HardwareSpec.load(measured)
     mine, theirs = device.match, other.match
-    same = mine is not None and theirs is not None and mine.compute_major == theirs.compute_major
-    return _ARCHITECTURE if same and device.vendor == other.vendor else _ANY_DEVICE
+    if mine is None or theirs is None or device.vendor != other.vendor or mine.compute_major != theirs.compute_major:
+        return _ANY_DEVICE
+    return _ARCHITECTURE if mine.compute_minor == theirs.compute_minor else _GENERATION
