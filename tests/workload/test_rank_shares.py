@@ -62,6 +62,7 @@ MODELS = {
         "model_type": "falcon_h1", "mamba_d_ssm": 256, "mamba_n_heads": 16, "mamba_d_head": 16, "mamba_n_groups": 8,
         "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_chunk_size": 32,
     },
+    "convolutions": BASE | {"model_type": "lfm2", "conv_L_cache": 3, "full_attn_idxs": [1, 3]},
     "shortcut": LATENT | {
         "model_type": "longcat_flash", "num_layers": 2, "n_routed_experts": 8, "zero_expert_num": 4, "moe_topk": 3,
         "zero_expert_type": "identity", "expert_ffn_hidden_size": 64, "ffn_hidden_size": 512,

@@ -16,11 +16,11 @@ from tracelens.workload.ranks.inference_rank import InferenceRank
 
 #: Parts of a forward pass, in this order.
 _PARTS = (
-    "attention", "attention_projections", "indexer", "linear_attention", "mamba", "mlp", "router", "experts",
-    "shared_experts", "residual", "logits",
+    "attention", "attention_projections", "indexer", "linear_attention", "mamba", "convolution", "mlp", "router",
+    "experts", "shared_experts", "residual", "logits",
 )  # fmt: skip
 _MLP = ("mlp", "router", "experts", "shared_experts")
-_MIXERS = ("attention", "attention_projections", "indexer", "linear_attention", "mamba")
+_MIXERS = ("attention", "attention_projections", "indexer", "linear_attention", "mamba", "convolution")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,8 @@ def model_summary(model: ModelConfig, *, sequence: int = 4096) -> ModelSummary:
     flops = dict.fromkeys(_PARTS, 0.0)
     for op in forward_ops(model, batch=1, sequence=sequence):
         if op.forward_flops:
-            flops[_part(op)] += op.forward_flops / sequence
+            part = _part(op)
+            flops[part] = flops.get(part, 0.0) + op.forward_flops / sequence
     mixing = sum(flops[part] for part in _MIXERS)
     patches = sequence - sequence % (model.vision.merged if model.vision else 1)
     seen = vision_ops(model, images=1, patches=patches)
@@ -82,7 +83,7 @@ def model_summary(model: ModelConfig, *, sequence: int = 4096) -> ModelSummary:
         parameters_vision=count.vision,
         parameters_further_tokens=count.further,
         sequence=sequence,
-        flops_per_token={part: flops[part] for part in _PARTS if flops[part]},
+        flops_per_token={part: each for part, each in flops.items() if each},
         flops_per_token_total=sum(flops.values()),
         flops_per_image_patch=sum(op.forward_flops for op in seen) / patches if seen else None,
         mlp_to_attention_ratio=sum(flops[part] for part in _MLP) / mixing if mixing else None,

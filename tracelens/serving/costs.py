@@ -338,11 +338,14 @@ class StepCost:
         free = usable - weights - activations
         kept = [inference_ops.sequence_bytes(rank, local, blocks) for blocks in stages]
         per_token = max(each.per_token for each in kept)
-        free -= engine.max_num_seqs / rank.dp * max(each.state for each in kept)
-        need = (weights + activations) / BYTES_PER_GIB
+        states = engine.max_num_seqs / rank.dp * max(each.state for each in kept)
+        free -= states
+        need = f"{(weights + activations) / BYTES_PER_GIB:.1f} GiB of weights and activations"
+        if states:
+            need += f" and {states / BYTES_PER_GIB:.1f} of states (--max-num-seqs {engine.max_num_seqs})"
         if free <= 0 or (per_token and free < per_token * engine.block_tokens):
             raise UsageError(
-                f"{self.deployment.model.name} does not fit: {need:.1f} GiB of weights and activations per device, "
+                f"{self.deployment.model.name} does not fit: {need} per device, "
                 f"{usable / BYTES_PER_GIB:.1f} GiB usable on {self.system.device.name}; "
                 "use more devices (tp, pp) or fewer bits"
             )

@@ -26,6 +26,7 @@ from tracelens.workload.blocks.lightning_attention import LIGHTNING_ATTENTION
 from tracelens.workload.blocks.mamba import MAMBA
 from tracelens.workload.blocks.mlp import MLP
 from tracelens.workload.blocks.routed_experts import MOE
+from tracelens.workload.blocks.short_convolution import SHORT_CONVOLUTION
 from tracelens.workload.blocks.single_linear import SINGLE_LINEAR
 from tracelens.workload.blocks.sparse_latent_attention import SPARSE_LATENT_ATTENTION
 from tracelens.workload.layer_ops import Batch, LayerOp
@@ -34,7 +35,8 @@ from tracelens.workload.residual_streams import last_residual_ops, residual_ops
 
 __all__ = [
     "ATTENTION", "BLOCK_SPARSE_ATTENTION", "CHUNKED_ATTENTION", "COMPRESSED_ATTENTION", "DENSE_LAYER",
-    "GATED_DELTA_NET", "KIMI_DELTA_ATTENTION", "LIGHTNING_ATTENTION", "MAMBA", "MLP", "MOE", "SINGLE_LINEAR",
+    "GATED_DELTA_NET", "KIMI_DELTA_ATTENTION", "LIGHTNING_ATTENTION", "MAMBA", "MLP", "MOE", "SHORT_CONVOLUTION",
+    "SINGLE_LINEAR",
     "SPARSE_LATENT_ATTENTION", "SPARSE_LAYER", "WINDOWED_ATTENTION", "Attention", "BlockType", "Kept", "Message",
     "added", "block_ops", "block_types", "is_attention", "last_residual_ops", "layers_of",
 ]  # fmt: skip

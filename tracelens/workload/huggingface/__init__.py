@@ -28,8 +28,11 @@ _OTHER_BLOCKS = (
     "mamba", "ssm", "rwkv", "retention", "hyena", "recurrent", "lru_", "linear_attn", "lightning", "index_", "sparse_",
     "compress", "altup", "laurel", "per_layer_input", "moba", "mem_", "kda", "gdn", "cross_attention", "cross_layers",
     "is_encoder_decoder", "num_encoder_layers", "encoder_layers", "decoder_layers", "d_conv", "conv_l_cache",
-    "type_vocab_size", "num_kv_shared_layers", "share_q_dim", "zero_expert_num", "state_size",
+    "type_vocab_size", "num_kv_shared_layers", "share_q_dim", "zero_expert_num", "state_size", "parallel_attn_mlp_res",
 )  # fmt: skip
+
+#: Parts of the names of model types that have none either: encoders, RWKV.
+_OTHER_TYPES = ("bert", "electra", "rwkv")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -49,9 +52,9 @@ def read_config(path: Path) -> dict[str, Any]:
         if family is None:
             keys.assumed.append(f"model_type {kind!r} is not known: read by its structure")
         shape = decoder(keys, family or Family(is_known=False))
-    unread = keys.finish()
     if older is None and family is None:
-        _refuse_other_blocks(path, kind, unread)
+        _refuse_other_blocks(path, kind, keys.unread())
+    unread = keys.finish()
     quantization = read_quantization(path, outer, values, len(shape["blocks"]))
     shape |= {"vision": _tower(keys, outer, family, shape["hidden"]), "quantization": quantization}
     notes = [f"{path.name}: {text}" for text in keys.assumed]
@@ -118,6 +121,11 @@ def _language_model(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_other_blocks(path: Path, kind: str, unread: tuple[str, ...]) -> None:
+    if any(part in kind.lower() for part in _OTHER_TYPES):
+        raise InputError(
+            f"{path.name}: {kind} has blocks without a model here (decoders are read: of attention, Mamba-2, linear "
+            "attention, experts); write its shape as a model file, see docs/models.md"
+        )
     telling = [name for name in unread if any(part in name for part in _OTHER_BLOCKS)]
     if telling:
         raise InputError(

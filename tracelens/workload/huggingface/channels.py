@@ -28,8 +28,11 @@ def feed_forwards(keys: Keys, layers: int, has_experts: bool, hidden: int) -> tu
     searched = keys.listed("block_configs", dict)
     if searched:
         return [_searched(keys, each.get("ffn") or {}, hidden) for each in searched], None
-    ffn = keys.whole("dense_intermediate_size", "intermediate_size_mlp", "intermediate_size", "ffn_hidden_size")
-    keys.get("intermediate_size")
+    ffn = keys.whole(
+        "dense_intermediate_size", "intermediate_size_mlp", "block_ff_dim", "intermediate_size", "ffn_hidden_size"
+    )
+    if keys.flag("block_auto_adjust_ff_dim", False):
+        ffn = _adjusted(keys, ffn or 0)
     if not has_experts:
         if not ffn:
             keys.missing.append("intermediate_size")
@@ -39,6 +42,14 @@ def feed_forwards(keys: Keys, layers: int, has_experts: bool, hidden: int) -> tu
     both = keys.flag("enable_moe_block", False)
     letters = [(MLP.letter + MOE.letter if both else MOE.letter) if each else MLP.letter for each in sparse]
     return [Channel(letter) for letter in letters], ffn
+
+
+def _adjusted(keys: Keys, ffn: int) -> int:
+    """Two thirds of a width, times a factor, in whole multiples (LFM2)."""
+    factor, multiple = keys.get("block_ffn_dim_multiplier"), keys.whole("block_multiple_of") or 1
+    if factor is not None and (isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0):
+        raise InputError(f"{keys.file}: block_ffn_dim_multiplier must be a number above 0, got {factor!r}")
+    return math.ceil(int((factor or 1) * int(2 * ffn / 3)) / multiple) * multiple
 
 
 def _sparse_layers(keys: Keys, layers: int) -> list[bool]:

@@ -52,7 +52,7 @@ def decoder(keys: Keys, family: Family) -> dict[str, Any]:
         "head_dim": None if latent else head_dim(keys, hidden, heads),
         "value_dim": None if latent else keys.whole("v_head_dim"),
         "latent_attention": latent,
-        "tied_embeddings": keys.flag("tie_word_embeddings", family.tied),
+        "tied_embeddings": keys.flag("tie_word_embeddings", keys.flag("tie_embedding", family.tied)),
         "norm": family.norm,
         "norm_bias": family.norm_bias,
         "post_norms": family.post_norms,

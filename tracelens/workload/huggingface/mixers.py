@@ -16,10 +16,12 @@ from tracelens.workload.blocks import (
     KIMI_DELTA_ATTENTION,
     LIGHTNING_ATTENTION,
     MAMBA,
+    SHORT_CONVOLUTION,
     SINGLE_LINEAR,
     SPARSE_LATENT_ATTENTION,
     WINDOWED_ATTENTION,
 )
+from tracelens.workload.blocks.short_convolution import Convolution
 from tracelens.workload.huggingface.families import Family
 from tracelens.workload.huggingface.keys import Keys
 from tracelens.workload.model_shape import CompressedAttention, Indexer, LatentAttention, LinearHeads, Mamba
@@ -58,8 +60,15 @@ def read_latent(keys: Keys) -> LatentAttention | None:
         kv_rank=keys.needed("kv_lora_rank"),
         d_nope=keys.needed("qk_nope_head_dim"),
         d_rope=keys.needed("qk_rope_head_dim"),
-        d_v=keys.needed("v_head_dim"),
+        d_v=keys.whole("v_head_dim") or _equal_part(keys),
     )
+
+
+def _equal_part(keys: Keys) -> int:
+    """Of the hidden state, where a type's code says so of values (MiniCPM3)."""
+    if keys.get("model_type") != "minicpm3":
+        return keys.needed("v_head_dim")
+    return max(1, keys.needed("hidden_size") // keys.needed("num_attention_heads"))
 
 
 def mixers(keys: Keys, family: Family, layers: int, shape: dict[str, Any]) -> list[Mixer]:
@@ -77,7 +86,11 @@ def mixers(keys: Keys, family: Family, layers: int, shape: dict[str, Any]) -> li
         shape["mamba"] = _mamba(keys)
         keys.get("attn_layer_indices", "mamba_use_mlp")
         return [replace(full, beside=MAMBA.letter)] * layers
-    linear = _state_space_layers(keys, layers, shape) or _linear_layers(keys, family, layers, shape)
+    linear = (
+        _state_space_layers(keys, layers, shape)
+        or _convolutions(keys, layers, shape)
+        or _linear_layers(keys, family, layers, shape)
+    )
     if linear is not None:
         return [linear[i] or full for i in range(layers)]
     sparse = keys.section("sparse_attention_config")
@@ -128,6 +141,24 @@ def _state_space_layers(keys: Keys, layers: int, shape: dict[str, Any]) -> list[
     _check_length(keys, "layer_types", kinds, layers)
     _check_kinds(keys, kinds, ("mamba", "attention", "full_attention"))
     return [Mixer(MAMBA.letter) if kind == "mamba" else None for kind in kinds]
+
+
+def _convolutions(keys: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer | None] | None:
+    """Gated short convolutions in the layers that a list says (LFM2), else None; None in all for a model without."""
+    width = keys.whole("conv_L_cache")
+    if not width:
+        return None
+    kinds, attention = keys.listed("layer_types", str), keys.listed("full_attn_idxs", int)
+    if not kinds and not attention:
+        keys.missing.append("layer_types")
+    if kinds:
+        _check_length(keys, "layer_types", kinds, layers)
+        _check_kinds(keys, kinds, ("conv", _FULL))
+        attention = [i for i, kind in enumerate(kinds) if kind == _FULL]
+    keys.get("conv_dim", "conv_dim_out", "block_dim", "num_heads", "conv_use_xavier_init")
+    own = Convolution(channels=shape["hidden"], width=width, bias=keys.flag("conv_bias", False))
+    shape["block_figures"] = (("short_convolution", own),)
+    return [None if i in attention else Mixer(SHORT_CONVOLUTION.letter) for i in range(layers)]
 
 
 def _mamba(keys: Keys) -> Mamba:

@@ -1,4 +1,4 @@
-"""Model types whose configs have keys of their own: GPT-2, GPT-NeoX, MPT, and hybrids that list their blocks."""
+"""Model types whose configs have keys of their own: GPT-2 and its time's models, and hybrids that list their blocks."""
 
 from __future__ import annotations
 
@@ -72,13 +72,78 @@ def _hybrid_blocks(keys: Keys, name: str) -> str:
     return "".join(names[kind] for kind in kinds)
 
 
+def _mamba2(keys: Keys) -> dict[str, Any]:
+    """State-space blocks alone: no attention, no feed-forward."""
+    heads = keys.needed("num_heads")
+    return {
+        "blocks": MAMBA.letter * keys.layers("num_hidden_layers"),
+        "hidden": keys.needed("hidden_size"),
+        "vocab": keys.needed("vocab_size"),
+        "ffn": None,
+        "q_heads": heads,
+        "kv_heads": heads,
+        "tied_embeddings": keys.flag("tie_word_embeddings", False),
+        "mamba": Mamba(
+            heads=heads,
+            head_dim=keys.needed("head_dim"),
+            groups=keys.needed("n_groups"),
+            state=keys.needed("state_size"),
+            conv=keys.needed("conv_kernel"),
+            chunk=keys.needed("chunk_size"),
+        ),
+    }
+
+
 def _gpt2(keys: Keys) -> dict[str, Any]:
+    """GPT-2, and GPT-J with rotary positions and no biases in attention."""
     hidden = keys.needed("n_embd")
     inner = keys.whole("n_inner") or 4 * hidden
-    positions = keys.needed("n_positions")
-    return _classic(
-        keys, hidden=hidden, heads=keys.needed("n_head"), layers=keys.layers("n_layer"), ffn=inner, tied=True
-    ) | {"positions": positions}
+    is_rotary = keys.whole("rotary_dim") is not None
+    positions = 0 if is_rotary else keys.needed("n_positions")
+    shape = _classic(
+        keys, hidden=hidden, heads=keys.needed("n_head"), layers=keys.layers("n_layer"), ffn=inner, tied=not is_rotary
+    )
+    return shape | {"positions": positions} | dict.fromkeys(("qkv_bias", "out_bias"), not is_rotary)
+
+
+def _gpt_bigcode(keys: Keys) -> dict[str, Any]:
+    shape = _gpt2(keys)
+    return shape | {"kv_heads": 1 if keys.flag("multi_query", True) else shape["kv_heads"]}
+
+
+def _opt(keys: Keys) -> dict[str, Any]:
+    """Its table of positions has two rows more than tokens."""
+    hidden = keys.needed("hidden_size")
+    narrow = keys.whole("word_embed_proj_dim") or hidden
+    if narrow != hidden:
+        raise InputError(f"{keys.file}: word_embed_proj_dim {narrow} beside hidden_size {hidden} has no model here")
+    biased = keys.flag("enable_bias", True)
+    shape = _classic(
+        keys, hidden=hidden, heads=keys.needed("num_attention_heads"), layers=keys.layers("num_hidden_layers"),
+        ffn=keys.needed("ffn_dim"), tied=True,
+    )  # fmt: skip
+    biases = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), biased)
+    return shape | biases | {"positions": keys.needed("max_position_embeddings") + 2}
+
+
+def _bloom(keys: Keys) -> dict[str, Any]:
+    hidden = keys.needed("hidden_size", "n_embed")
+    heads, layers = keys.needed("n_head", "num_attention_heads"), keys.layers("n_layer", "num_hidden_layers")
+    return _classic(keys, hidden=hidden, heads=heads, layers=layers, ffn=4 * hidden, tied=True)
+
+
+def _falcon(keys: Keys) -> dict[str, Any]:
+    hidden, heads = keys.needed("hidden_size"), keys.needed("num_attention_heads", "n_head")
+    shape = _classic(
+        keys, hidden=hidden, heads=heads, layers=keys.layers("num_hidden_layers", "n_layer"),
+        ffn=keys.whole("ffn_hidden_size") or 4 * hidden, tied=True,
+    )  # fmt: skip
+    keys.get("alibi", "parallel_attn", "num_ln_in_parallel_attn")
+    shared = keys.whole("num_kv_heads", "n_head_kv") or heads
+    if keys.flag("multi_query", True) and not keys.flag("new_decoder_architecture", False):
+        shared = 1
+    biases = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), keys.flag("bias", False))
+    return shape | biases | {"kv_heads": shared}
 
 
 def _gpt_neox(keys: Keys) -> dict[str, Any]:
@@ -154,5 +219,6 @@ def _classic(keys: Keys, *, hidden: int, heads: int, layers: int, ffn: int, tied
 
 
 OLDER: Mapping[str, Callable[[Keys], dict[str, Any]]] = {
-    "nemotron_h": _nemotron_h, "gpt2": _gpt2, "gpt_neox": _gpt_neox, "mpt": _mpt, "dbrx": _dbrx,
+    "nemotron_h": _nemotron_h, "gpt2": _gpt2, "gptj": _gpt2, "gpt_bigcode": _gpt_bigcode, "gpt_neox": _gpt_neox,
+    "opt": _opt, "bloom": _bloom, "falcon": _falcon, "mpt": _mpt, "dbrx": _dbrx, "mamba2": _mamba2,
 }  # fmt: skip
