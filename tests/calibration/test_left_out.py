@@ -51,3 +51,11 @@ def test_time_per_token_of_models_left_out(shared_data: Path, tmp_path: Path) ->
         groups.setdefault(point.band, []).append(ratio)
     biased = {name: median(ratios) for name, ratios in groups.items() if abs(median(ratios) - 1) >= 0.07}
     assert biased == {}
+
+
+def test_time_per_token_of_every_point_with_those_that_ran_far_fewer_at_once(shared_data: Path, tmp_path: Path) -> None:
+    """Points that by their own times ran less than half of the stated requests are off, but few."""
+    served = fit_engines.read(shared_data, queued=0.0)
+    assert sum(one.running <= fit_engines.QUEUED * one.batch for one in served) == 15
+    fit_engines.report(served, False, tmp_path / "p.csv", "today")
+    assert_holds(scores(tmp_path / "p.csv")["serving TPOT"], 0.11, 0.35)
