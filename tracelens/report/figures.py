@@ -6,6 +6,7 @@ import math
 
 from tracelens.analysis.verdict.summary import CategoryRow, Unseen
 from tracelens.backends.base import bound_name
+from tracelens.report.readable_names import short_kernel_name
 from tracelens.units import GB_PER_TB
 
 
@@ -68,5 +69,5 @@ def shown_share(share: float) -> str:
 
 def unseen_text(unseen: Unseen) -> str:
     """``75 % of GPU time (no perf model): mine::unknown``."""
-    names = f": {', '.join(unseen.ops)}" if unseen.ops else ""
+    names = f": {', '.join(map(short_kernel_name, unseen.ops))}" if unseen.ops else ""
     return f"{100 * unseen.share:.0f} % of GPU time ({unseen.because}){names}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tracelens.analysis.page.roofs import Roofs
 from tracelens.lazy.records import dataclass
+from tracelens.report.charts.axis_ticks import log_ticks
 from tracelens.report.charts.markup import Content, Markup, joined, tag
 from tracelens.report.figures import shown_rate, shown_share
 
@@ -135,23 +136,19 @@ def _axes(points: Sequence[Point], roofs: Roofs | None) -> _Axes:
 
 def _grid(axes: _Axes) -> Iterator[Markup]:
     bottom = _HEIGHT - _BOTTOM
-    for exponent in range(math.ceil(axes.x0), math.floor(axes.x1) + 1):
-        x = axes.x(10.0**exponent)
+    for value in log_ticks(10.0**axes.x0, 10.0**axes.x1):
+        x = axes.x(value)
         yield tag("line", x1=x, x2=x, y1=_TOP, y2=bottom, class_="grid")
-        yield tag("text", _decade(exponent), x=x, y=bottom + 17, class_="tick", text_anchor="middle")
-    for exponent in range(math.ceil(axes.y0), math.floor(axes.y1) + 1):
-        y = axes.y(10.0**exponent)
+        yield tag("text", f"{value:,.6g}", x=x, y=bottom + 17, class_="tick", text_anchor="middle")
+    for value in log_ticks(10.0**axes.y0, 10.0**axes.y1):
+        y = axes.y(value)
         yield tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
-        yield tag("text", _decade(exponent), x=_LEFT - 8, y=y + 4, class_="tick", text_anchor="end")
+        yield tag("text", f"{value:,.6g}", x=_LEFT - 8, y=y + 4, class_="tick", text_anchor="end")
     middle, turned = (_LEFT + _WIDTH - _RIGHT) / 2, f"rotate(-90 14 {(_TOP + bottom) / 2:g})"
     across = "arithmetic intensity, FLOPS per byte of HBM traffic"
     yield tag("text", across, x=middle, y=_HEIGHT - 6, class_="axis", text_anchor="middle")
     up = {"x": 14, "y": (_TOP + bottom) / 2}
     yield tag("text", "achieved TFLOPS/s", **up, class_="axis", text_anchor="middle", transform=turned)
-
-
-def _decade(exponent: int) -> str:
-    return f"{10.0**exponent:,.0f}" if exponent >= 0 else f"{10.0**exponent:.{-exponent}f}"
 
 
 def _roof_lines(axes: _Axes, roofs: Roofs) -> Iterator[Markup]:

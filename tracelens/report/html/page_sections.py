@@ -408,7 +408,13 @@ def roofline(
         return None
     shapes = marker_shapes(colors)
     used = [name for name in colors if any(point.category == name for point in points)]
-    count = f"The {len(points)} largest of {known} ops" if known > len(points) else f"All {known} ops"
+    count = (
+        f"The {len(points)} largest of {known} ops"
+        if known > len(points)
+        else f"All {known} ops"
+        if known > 1
+        else "The op"
+    )
     no_roofs = " The device is not known, so there are no roofs." if roofs is None else ""
     return joined(
         tag("h2", "Roofline"),

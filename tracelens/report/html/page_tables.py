@@ -24,8 +24,8 @@ MAX_TEXT = 500
 LONG_TEXT = 40
 #: Digits that numbers keep in the data; shown are fewer.
 _DIGITS = 6
-#: The column whose texts are shown in a readable form.
-_NAMES = "kernel_name"
+#: Columns whose texts are shown in a readable form.
+_NAMES = ("kernel_name", "name")
 
 OPS = (
     "name", "category", "shapes", "operation_count", "kernel_ms", "percent", "tflops_s_mean", "hbm_tb_s_mean",
@@ -69,7 +69,7 @@ class PageTable:
                     "share": column.look == "share",
                     "limit": column.look == "of_limit",
                     "hidden": self._is_hidden(column),
-                    "shown": [short_kernel_name(str(value)) for value in cells] if column.key == _NAMES else None,
+                    "shown": _shortened(cells) if column.key in _NAMES else None,
                     "values": [_compact(value) for value in cells],
                 }
                 for column, cells in zip(self.columns, values, strict=True)
@@ -96,6 +96,13 @@ class PageTable:
 
     def _is_hidden(self, column: Column) -> bool:
         return column.key in HIDDEN.get(self.key, ())
+
+
+def _shortened(names: Iterable[Value]) -> list[str] | None:
+    """None where no name has a shorter form."""
+    given = [str(name) for name in names]
+    short = [short_kernel_name(name) for name in given]
+    return short if short != given else None
 
 
 def page_table(key: str, sheet: Sheet | None, keys: Iterable[str], max_rows: int) -> PageTable | None:
@@ -147,7 +154,7 @@ def _cell(column: Column, value: Value, *, is_hidden: bool = False) -> Markup:
     hidden = "" if is_hidden else None
     if column.is_text or isinstance(value, str):
         text = "" if value is None else str(value)
-        shown = short_kernel_name(text) if column.key == _NAMES else text
+        shown = short_kernel_name(text) if column.key in _NAMES else text
         is_cut = shown != text or len(text) > LONG_TEXT
         return tag("td", tag("div", shown, class_="clip", title=text) if is_cut else text, hidden=hidden)
     return tag("td", "" if value is None else shown_number(value, _decimals(column)), class_="n", hidden=hidden)

@@ -73,12 +73,12 @@ class Tree {
       deepest = Math.max(deepest, level);
       drawn.push(...this.box(i, left, right, level));
       const scale = (right - left) / data.time[i];
-      let at = left;
+      let at = left, small = 0;
       for (const child of this.children[i]) {
         const wide = data.time[child] * scale;
-        if (wide >= 0.8) place(child, at, at + wide, level + 1);
-        at += wide;
+        if (wide >= 0.8) { place(child, at, at + wide, level + 1); at += wide; } else small += wide;
       }
+      if (small >= 0.8) drawn.push(draw("rect", { class: "rest", x: at, y: (level + 1) * ROW, width: small, height: ROW - 1, opacity: 0.4 }));
     };
     place(this.focus, 0, width, 0);
     this.svg.setAttribute("viewBox", "0 0 " + width + " " + (deepest + 1) * ROW);
