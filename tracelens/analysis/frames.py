@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from tracelens.registry import Registry
@@ -44,3 +45,12 @@ class Frames(Mapping[str, "pd.DataFrame"]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def plain_strings() -> AbstractContextManager[None]:
+    """Inside, text of new frames is Python's: where pyarrow is installed, Arrow's of short columns were a fifth of a
+    report.
+    """
+    import pandas as pd
+
+    return pd.option_context("mode.string_storage", "python")

@@ -30,6 +30,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
     range or an extension that does not fit.
     """
     from tracelens.analysis.analyze import analyze
+    from tracelens.analysis.frames import plain_strings
     from tracelens.analysis.loaded_trace import Trace, load
     from tracelens.analysis.options import Options, StepWork
     from tracelens.analysis.verdict.verdict import summarize
@@ -68,11 +69,12 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
         shapes=_loaded(asked.shapes),
         memory_snapshot=_snapshot(asked.memory_snapshot),
     )
-    analysis = analyze(trace if isinstance(trace, Trace) else load(trace), chosen)
-    # Before the page and the workbook are made: 70 MB at 1 GB of JSON.
-    give_back_freed()
-    sources = [source for extension in analysis.extensions for source in extension.sources]
-    return Report(analysis, summarize(analysis), extensions=sources)
+    with plain_strings():
+        analysis = analyze(trace if isinstance(trace, Trace) else load(trace), chosen)
+        # Before the page and the workbook are made: 70 MB at 1 GB of JSON.
+        give_back_freed()
+        sources = [source for extension in analysis.extensions for source in extension.sources]
+        return Report(analysis, summarize(analysis), extensions=sources)
 
 
 def _snapshot(path: str | PathLike[str] | None) -> tuple[DeviceMemory, ...] | None:

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelens.analysis.frames import plain_strings
 from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.errors import UsageError
@@ -166,7 +167,7 @@ class Report(NamedSheets):
         """
         folder = Path(folder)
         refuse_foreign(folder)
-        with whole_folder(folder) as staging:
+        with plain_strings(), whole_folder(folder) as staging:
             # The page first: its tree of all ops takes most memory, on top of what the workbook would leave behind
             self.to_html(staging / HTML)
             self.to_excel(staging / XLSX)
