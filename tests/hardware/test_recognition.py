@@ -149,6 +149,8 @@ def test_no_device_is_missed_by_the_text_of_its_file(major):
     with_match = [spec for spec in HardwareSpec.all() if spec.match is not None]
     fitting = [spec for spec in with_match if major is None or spec.match.compute_major in (None, major)]
     assert list(HardwareSpec.of_architecture(major)) == fitting
+    exact = [spec for spec in fitting if spec.match.compute_minor in (None, 0)]
+    assert list(HardwareSpec.of_architecture(major, 0)) == exact
 
 
 def test_properties_win_over_kernel_names():

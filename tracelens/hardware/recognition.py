@@ -55,7 +55,8 @@ def recognize(
     ``kernel_names`` (``sm90_``, ``gfx942``) give candidates, as a guess.
     """
     if devices is None:
-        devices = HardwareSpec.of_architecture(properties.compute_major if properties is not None else None)
+        asked = properties or DeviceProperties()
+        devices = HardwareSpec.of_architecture(asked.compute_major, asked.compute_minor)
     known = [spec for spec in devices if spec.match is not None]
     if properties is None or properties == DeviceProperties():
         return _from_kernels(kernel_names, known)

@@ -112,15 +112,16 @@ class HardwareSpec:
         return tuple(_bundled(name) for name in cls.names())
 
     @classmethod
-    def of_architecture(cls, compute_major: int | None) -> tuple[HardwareSpec, ...]:
+    def of_architecture(cls, compute_major: int | None, compute_minor: int | None = None) -> tuple[HardwareSpec, ...]:
         """Devices of this package whose ``[match]`` has this compute capability, or none; with None all that have a
         ``[match]``.
         """
+        asked = {"compute_major": compute_major, "compute_minor": compute_minor}
         matches = {name: _bundled_match(name) for name in cls.names()}
         return tuple(
             _bundled(name)
             for name, match in matches.items()
-            if match is not None and compute_major in (None, match.get("compute_major", compute_major))
+            if match is not None and all(number in (None, match.get(key, number)) for key, number in asked.items())
         )
 
     def rate(self, engine: str, dtype: DType | None) -> Rate | None:

@@ -109,7 +109,7 @@ def _twin(device: HardwareSpec) -> HardwareSpec | None:
     """The device that it is like, or another of its architecture, whose figures are published."""
     mine = device.match
     like = [] if device.calibrated_like is None else [HardwareSpec.load(device.calibrated_like)]
-    alike = HardwareSpec.of_architecture(mine.compute_major) if mine is not None else ()
+    alike = HardwareSpec.of_architecture(mine.compute_major, mine.compute_minor) if mine is not None else ()
     for other in (*like, *alike):
         theirs = other.match
         same = mine is not None and theirs is not None and theirs.compute_minor == mine.compute_minor
