@@ -1,15 +1,18 @@
 """Replays one op as a trace recorded it; needs PyTorch only. Written by ``tracelens replay``.
 
-python THIS_FILE [--device cuda|cpu] [--repeats 100]
+python THIS_FILE [--device cuda|cpu] [--repeats 100] [--import LIBRARY]
 """
 
 import argparse
 import functools
+import importlib
+import math
 import sys
 import time
 from typing import Any
 
 CALL: dict[str, Any] = {}  # what was recorded
+NAME = f"{CALL.get('namespace')}::{CALL.get('name')}"
 _TYPES = {
     "double": "float64", "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
     "long int": "int64", "int": "int32", "short": "int16", "short int": "int16", "signed char": "int8", "char": "int8",
@@ -20,6 +23,9 @@ _TYPES = {
 # c10::ScalarType, by which schemas record a dtype.
 _SCALAR_TYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64",
                  "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16"]  # fmt: skip
+
+# For what every call is given and older recordings do not say.
+_STAND_INS = {"number": 1, "float": 1.0, "int": 0, "bool": False}
 
 
 def tensor(torch: Any, slot: Any, device: str, limit: int) -> Any:
@@ -52,8 +58,8 @@ def value(torch: Any, slot: Any, device: str, limit: int) -> Any:
 def converted(torch: Any, argument: Any, given: Any, device: str) -> Any:
     """What a schema records as a number or text, as the call takes it."""
     kind = str(argument.type)
-    if given is None and "Optional" not in kind and argument.has_default_value():
-        return argument.default_value
+    if given is None and "Optional" not in kind:
+        return argument.default_value if argument.has_default_value() else _STAND_INS.get(kind)
     if "Device" in kind and given is not None:
         return torch.device(device)
     if argument.name == "dtype" and isinstance(given, int):
@@ -66,27 +72,49 @@ def converted(torch: Any, argument: Any, given: Any, device: str) -> Any:
 
 
 def call(torch: Any, device: str) -> Any:
-    """A function that calls the op, and its arguments."""
+    """A function that calls the op, and what of its arguments was not recorded."""
+    packet = getattr(getattr(torch.ops, CALL["namespace"]), CALL["name"], None)
+    if packet is None:
+        raise SystemExit(f"{NAME}: PyTorch has no such op here; name the library that registers it with --import")
     sizes = [size for slot in CALL["arguments"] if slot["kind"] == "tensor" for size in slot["shape"]]
     limit = max(min(sizes, default=1), 1)
     given = [value(torch, slot, device, limit) for slot in CALL["arguments"]]
-    packet = getattr(getattr(torch.ops, CALL["namespace"]), CALL["name"])
-    problems = []
+    problems: list[tuple[int, str, int]] = []
     for overload in packet.overloads():
         op = getattr(packet, overload)
         arguments = op._schema.arguments
         if len(arguments) != len(given):
             continue
         ready = [converted(torch, a, v, device) for a, v in zip(arguments, given, strict=True)]
+        missing = [a.name for a, v in zip(arguments, ready, strict=True) if v is None and "Optional" not in str(a.type)]
         positional = [v for a, v in zip(arguments, ready, strict=True) if not a.kwarg_only]
         named = {a.name: v for a, v in zip(arguments, ready, strict=True) if a.kwarg_only}
         try:
             op(*positional, **named)
         except (TypeError, RuntimeError, NotImplementedError) as error:
-            problems.append(f"{op}: {str(error).splitlines()[0]}")
+            problems.append((*problem(torch, error, missing, device), len(problems)))
             continue
-        return functools.partial(op, *positional, **named), given
-    raise SystemExit(f"{CALL['namespace']}::{CALL['name']} cannot be called here:\n" + "\n".join(problems))
+        taken = [f"{a.name}={r}" for a, v, r in zip(arguments, given, ready, strict=True)
+                 if v is None and r is not None and not a.has_default_value()]  # fmt: skip
+        return functools.partial(op, *positional, **named), taken
+    what = (
+        min(problems, key=lambda found: (found[0], found[2]))[1]
+        if problems
+        else f"no overload takes {len(given)} arguments"
+    )
+    raise SystemExit(f"{NAME} cannot be called here: {what}")
+
+
+def problem(torch: Any, error: Exception, missing: list[str], device: str) -> tuple[int, str]:
+    """(rank, what) of a call that failed, the most telling first."""
+    said = str(error).splitlines()[0]
+    if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in said:
+        raise error
+    if isinstance(error, NotImplementedError) and "backend" in said:
+        return 0, f"it has no implementation for {device}"
+    if missing:
+        return 1, f"{' and '.join(missing)} {'was' if len(missing) == 1 else 'were'} not recorded"
+    return 2, said.split(". ")[0][:300]
 
 
 def measured_us(torch: Any, function: Any, device: str, repeats: int) -> float:
@@ -114,18 +142,36 @@ def shapes(result: Any) -> Any:
     return list(result.shape) if hasattr(result, "shape") else result
 
 
+def size_gb(torch: Any) -> float:
+    """Of all tensors that the op is given."""
+    slots = [each for slot in CALL["arguments"] for each in (slot.get("tensors") or [slot]) if each and "shape" in each]
+    return 1e-9 * sum(int(math.prod(slot["shape"]) * getattr(torch, _TYPES[slot["dtype"]]).itemsize) for slot in slots)
+
+
 def main() -> None:
     import torch  # type: ignore
 
-    parser = argparse.ArgumentParser(description=f"{CALL['namespace']}::{CALL['name']}")
+    parser = argparse.ArgumentParser(description=NAME)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--import", dest="libraries", action="append", default=[], metavar="LIBRARY",
+                        help="a Python package that registers the op, such as fbgemm_gpu or vllm")  # fmt: skip
     asked = parser.parse_args()
+    for library in asked.libraries:
+        importlib.import_module(library)
     torch.manual_seed(0)
-    with torch.no_grad():
-        function, _ = call(torch, asked.device)
-        lines = [f"{CALL['namespace']}::{CALL['name']} -> {shapes(function())}"]
-        time_us = measured_us(torch, function, asked.device, asked.repeats)
+    try:
+        with torch.no_grad():
+            function, taken = call(torch, asked.device)
+            lines = [f"{NAME} -> {shapes(function())}"]
+            time_us = measured_us(torch, function, asked.device, asked.repeats)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise SystemExit(
+            f"{NAME}: not enough memory on {asked.device}: its tensors take {size_gb(torch):.2f} GB"
+        ) from None
+    lines += [f"not recorded, so taken as: {', '.join(taken)}"] if taken else []
     times = {f"measured now on {asked.device}": time_us, **CALL["expected_us"]}
     lines += [f"{us:12.2f} us {what}" for what, us in times.items()]
     stream = sys.stdout
