@@ -193,7 +193,10 @@ def test_doubled_shapes_are_other_work_of_the_same_op(
 
 
 def neighbors(before: Original) -> list[tuple[Call, Call]]:
-    """Distinct pairs of memory-bound calls of one kernel each that follow one another."""
+    """Distinct pairs of memory-bound calls of one kernel each that follow one another.
+
+    Not where the second has a backward, which would not be what it is without it.
+    """
     one, found = before.one, {}
     kernels = np.bincount(one.event_unit, minlength=len(one.call)).tolist()
     calls = [one.calls[call] for call in one.call.tolist()]
@@ -205,7 +208,9 @@ def neighbors(before: Original) -> list[tuple[Call, Call]]:
         ends = times[pair[0]] == times[pair[1]] == together[pair]
         fits = ends and all(not c.is_idle and c.shapes and not c.kernel and call_role(c) == STREAMING for c in pair)
         if fits and pair[0].name != pair[1].name and most[pair[0]] == most[pair[1]] == 1:
-            found[pair] = None
+            ops = before.trace.tree.op[before.events_of(pair[1])]
+            if not np.isin(ops, before.trace.tree.forward).any():
+                found[pair] = None
     return list(found)
 
 

@@ -82,27 +82,35 @@ def call(torch: Any, device: str) -> Any:
     problems: list[tuple[int, str, int]] = []
     for overload in packet.overloads():
         op = getattr(packet, overload)
-        arguments = op._schema.arguments
-        if len(arguments) != len(given):
+        if len(op._schema.arguments) != len(given):
             continue
-        ready = [converted(torch, a, v, device) for a, v in zip(arguments, given, strict=True)]
-        missing = [a.name for a, v in zip(arguments, ready, strict=True) if v is None and "Optional" not in str(a.type)]
-        positional = [v for a, v in zip(arguments, ready, strict=True) if not a.kwarg_only]
-        named = {a.name: v for a, v in zip(arguments, ready, strict=True) if a.kwarg_only}
+        function, taken, missing = prepared(torch, op, given, device)
         try:
-            op(*positional, **named)
+            function()
         except (TypeError, RuntimeError, NotImplementedError) as error:
             problems.append((*problem(torch, error, missing, device), len(problems)))
             continue
-        taken = [f"{a.name}={r}" for a, v, r in zip(arguments, given, ready, strict=True)
-                 if v is None and r is not None and not a.has_default_value()]  # fmt: skip
-        return functools.partial(op, *positional, **named), taken
+        return function, taken
     what = (
-        min(problems, key=lambda found: (found[0], found[2]))[1]
-        if problems
-        else f"no overload takes {len(given)} arguments"
+        min(problems, key=lambda found: (found[0], found[2]))[1] if problems else f"none takes {len(given)} arguments"
     )
     raise SystemExit(f"{NAME} cannot be called here: {what}")
+
+
+def prepared(torch: Any, op: Any, given: list[Any], device: str) -> Any:
+    """A function that calls an overload; what was not recorded and is taken as something; what is missing."""
+    named, positional, taken, missing = {}, [], [], []
+    for argument, recorded in zip(op._schema.arguments, given, strict=True):
+        ready = converted(torch, argument, recorded, device)
+        if argument.kwarg_only:
+            named[argument.name] = ready
+        else:
+            positional.append(ready)
+        if ready is None and "Optional" not in str(argument.type):
+            missing.append(argument.name)
+        elif recorded is None and ready is not None and not argument.has_default_value():
+            taken.append(f"{argument.name}={ready}")
+    return functools.partial(op, *positional, **named), taken, missing
 
 
 def problem(torch: Any, error: Exception, missing: list[str], device: str) -> tuple[int, str]:
