@@ -113,7 +113,7 @@ def test_the_command_prints_systems_side_by_side(capsys):
     arguments = ["--op", "all_reduce", "--bytes", "1e9", "--ranks", "8", "--collective", "ring"]
     assert main(["estimate", "collective", *arguments, "--cluster", "dgx-h200,mi300x"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["system", "operation", "time", "us", "peak", "us", "GB/s", "by"]
+    assert lines[0].split() == ["system", "operation", "time", "µs", "peak", "µs", "GB/s", "error", "by"]
     assert [line.split()[0] for line in lines[1:]] == ["dgx-h200", "mi300x"]
     assert all(line.endswith("all_reduce/ring") for line in lines[1:])
 
@@ -153,3 +153,15 @@ def test_no_row_of_measured_exchanges_is_refused(shared_data, table):
     found = estimate_exchanges(pd.read_csv(shared_data / table))
     assert set(found["reason"]) == {""}
     assert (found[["dispatch_us_est", "combine_us_est"]] > 0).all(axis=None)
+
+
+def test_an_estimate_says_how_far_such_ones_were_from_measurements() -> None:
+    """Perlmutter's collectives and DeepEP's exchanges were measured; other clusters' collectives were not."""
+    errors = {
+        name: collective_answer(System.load(name), "all_reduce", 1e9, Group(ranks=16)).error_percent
+        for name in ("perlmutter", "dgx-h200")
+    }
+    assert errors == {"perlmutter": 9.0, "dgx-h200": None}
+    exchange = TokenExchange(tokens=128, hidden=7168, topk=8, experts=256, ranks=16)
+    said = {each.operation: each.error_percent for each in exchange_answers(System.load("dgx-h200"), exchange)}
+    assert said == {"dispatch": 9.8, "combine": 7.5, "dispatch notify": None, "combine notify": None}

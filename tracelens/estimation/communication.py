@@ -23,7 +23,7 @@ from tracelens.files.data_table import COUNT, Number, faults, is_file_name, numb
 from tracelens.groups import Group
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import bound_us
-from tracelens.network.deepep import DEFAULT_SMS, Exchanges, Phase
+from tracelens.network.deepep import DEFAULT_SMS, DeepEP, Exchanges, Phase
 from tracelens.network.deepep import bound_us as exchange_bound_us
 from tracelens.network.topology import Topology
 from tracelens.perf_models.communication.collective import Collective, bus_factor
@@ -50,7 +50,8 @@ class Message:
     """One collective or exchange on one system: time and least time in us, rate in GB/s, and how it is done.
 
     ``gb_s`` is bus bandwidth (size/time, times 2(n-1)/n for an all-reduce, (n-1)/n for other exchanges); DeepEP: all
-    copies of a token over the time, local ones included, as its own tables count.
+    copies of a token over the time, local ones included, as its own tables count. ``error_percent``: the mean error
+    measured on such systems, None where none was.
     """
 
     system: str
@@ -60,6 +61,7 @@ class Message:
     gb_s: float
     by: str
     note: str | None = None
+    error_percent: float | None = None
 
 
 def collective_answer(system: System, op: str, nbytes: float, group: Group, algorithm: str | None = None) -> Message:
@@ -76,6 +78,7 @@ def collective_answer(system: System, op: str, nbytes: float, group: Group, algo
         system=system_name(system), operation=word, time_us=float(time), by=by, note=system.note,
         peak_us=float(bound_us(word, nbytes, group, _topology(system))[0]),
         gb_s=nbytes * factor / time / GB_PER_S_IN_BYTES_PER_US if time else 0.0,
+        error_percent=None if system.cluster is None else system.cluster.error_percent,
     )  # fmt: skip
 
 
@@ -110,12 +113,15 @@ def exchange_answers(
         sent = Message(
             system=system_name(system), operation=phase, time_us=time, note=system.note,
             by=f"{links.library} {kernels}",
+            error_percent=getattr(DeepEP.load(links.library), kernels)[phase].error_percent,
             peak_us=float(exchange_bound_us(shape, links)),
             gb_s=of.tokens * copies * float(shape.token_bytes) / time / GB_PER_S_IN_BYTES_PER_US,
         )  # fmt: skip
         if kernels == "normal" and ranks > per_node:
             agreed = float(notification_us(shape, system, links)[0])
-            answers.append(replace(sent, operation=f"{phase} notify", time_us=agreed, peak_us=0.0, gb_s=0.0))
+            answers.append(
+                replace(sent, operation=f"{phase} notify", time_us=agreed, peak_us=0.0, gb_s=0.0, error_percent=None)
+            )
         answers.append(sent)
     return answers
 

@@ -61,8 +61,9 @@ class Cluster:
     ``device`` is the name of a device file. ``is_standard``: the device without a cluster means one of these nodes.
     ``node_rates`` are measured rates of the links within a node that replace the device file's, by their name in
     ``Rates``. ``adds_in_switch``: the node's switch can reduce. ``ep_library`` runs expert-parallel exchanges
-    (``"deepep"``), None where none is known. ``sources`` says for each table of the file, and of the library's, where
-    its figures come from.
+    (``"deepep"``), None where none is known. ``error_percent``: the mean error of collectives on node counts that
+    were not fitted, None where none were measured. ``sources`` says for each table of the file, and of the
+    library's, where its figures come from.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Cluster:
     network_overheads: Overheads
     nodes: int | None = None
     chunk_bytes: float = PIPELINE_CHUNK_BYTES
+    error_percent: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
@@ -211,6 +213,7 @@ def _read(path: Path) -> Cluster:
         network_rates=_card_rates(network, sources),
         network_overheads=_overheads(network, library.network, sources),
         nodes=network.whole("nodes"),
+        error_percent=root.number("error_percent"),
         chunk_bytes=_chunk_bytes(root.table("pipeline"), sources),
         sources=sources | {"node": node.source("source"), "network": network.source("source")},
     )

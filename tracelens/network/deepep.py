@@ -38,7 +38,8 @@ class NormalConstants:
     ``token_ns`` and ``token_ns_per_byte``, each of its copies ``copy_ns`` and ``copy_ns_per_byte``. Between nodes each
     other node adds ``peer_us``, filling the buffers of each node ``fill_us``; ``sm_gb_s`` is what an SM forwards. The
     notification before it takes ``notify_us``, ``notify_peer_us`` per other node, ``notify_fill_us`` once there are
-    many tokens, and ``notify_copy_ns`` of one SM's time per copy.
+    many tokens, and ``notify_copy_ns`` of one SM's time per copy. ``error_percent``: the mean error on shapes or
+    numbers of nodes that were not fitted, the largest of those of ``docs/network.md``.
     """
 
     floor_us: float
@@ -57,6 +58,7 @@ class NormalConstants:
     source: str
     notify_fill_us: float = 0.0
     notify_copy_ns: float = 0.0
+    error_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class LowLatencyConstants:
 
     ``floor_us`` + ``expert_ns`` per expert: an exchange of no tokens; between nodes ``nodes_us`` + ``step_us`` per
     doubling of nodes come on top. One expert occupies one compute unit at most, which takes ``token_ns`` per token and
-    moves ``unit_gb_s``.
+    moves ``unit_gb_s``. ``error_percent`` as of the normal kernels.
     """
 
     floor_us: float
@@ -77,6 +79,7 @@ class LowLatencyConstants:
     nic_share: float
     source: str
     token_ns: float = 0.0
+    error_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

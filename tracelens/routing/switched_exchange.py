@@ -130,6 +130,7 @@ def route_ports(scenario: PortScenario) -> RouteResult:
         "eplb_rank_imbalance": imbalance(better.copies.per_expert.sum(axis=0)),
         "eplb_us": float(better_us),
         "eplb_gain_us": float(bottleneck_us - better_us),
+        "expected_error_percent": None,
         "way": scenario.way,
         "ranks_per_node": ports.ranks_per_node,
     }

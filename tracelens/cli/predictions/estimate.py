@@ -163,8 +163,8 @@ def _messages(args: argparse.Namespace) -> int:
     if missing:
         raise UsageError(f"--{missing[0]} is needed")
     answers = [answer for system in _systems(args.cluster, args.device) for answer in _sent(args, system)]
-    rows = [(a.system, a.operation, f"{a.time_us:.4g}", f"{a.peak_us:.4g}", f"{a.gb_s:.4g}", a.by) for a in answers]
-    say_table([("system", "operation", "time µs", "peak µs", "GB/s", "by"), *rows], words=(0, 1, 5))
+    rows = map(_message_row, answers)
+    say_table([("system", "operation", "time µs", "peak µs", "GB/s", "error", "by"), *rows], words=(0, 1, 6))
     for note in dict.fromkeys(a.note for a in answers if a.note):
         say(note)
     return 0
@@ -218,9 +218,27 @@ def _row(answer: Answer) -> tuple[str, ...]:
     if e is None:
         return (answer.device, answer.operation, "-", "-", "-", "-", "-", "-", "-", "no backend can answer")
     rate = "-" if not answer.flops else f"{answer.flops / e.time_us / 1e6:.0f}"
-    error = "-" if answer.error_percent is None else f"{answer.error_percent:.0f} %"
     parts = (f"{value:.4g}" if value is not None else "-" for value in (e.compute_us, e.memory_us, e.peak_us))
-    return (answer.device, answer.operation, f"{e.time_us:.4g}", rate, e.bound or "-", *parts, error, e.backend)
+    return (
+        answer.device,
+        answer.operation,
+        f"{e.time_us:.4g}",
+        rate,
+        e.bound or "-",
+        *parts,
+        _error(answer.error_percent),
+        e.backend,
+    )
+
+
+def _message_row(answer: Message) -> tuple[str, ...]:
+    figures = (f"{value:.4g}" for value in (answer.time_us, answer.peak_us, answer.gb_s))
+    return (answer.system, answer.operation, *figures, _error(answer.error_percent), answer.by)
+
+
+def _error(percent: float | None) -> str:
+    """The mean error of such estimates; a dash where it was not measured."""
+    return "-" if percent is None else f"{percent:.0f} %"
 
 
 def _batch(args: argparse.Namespace) -> int:

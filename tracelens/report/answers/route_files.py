@@ -87,6 +87,7 @@ MEANINGS = {
     "combine_us": "Time until the last packet of the combine has arrived.",
     "even_us": "Bottleneck of both phases if the same copies were spread evenly.",
     "imbalance_us": "Bottleneck of both phases less that of an even load.",
+    "expected_error_percent": "How far measured exchanges were from such times; empty: none was measured.",
     "hottest": "The port that has most to do: its kind, and the number of its rank or card.",
     "hottest_us": "How long that port is busy at its full rate.",
     "eplb_slots": "Physical experts after EPLB's replication.",

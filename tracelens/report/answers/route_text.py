@@ -8,6 +8,13 @@ if TYPE_CHECKING:
     from tracelens.routing.route_result import RouteResult
 
 
+#: What a reader should know of times that no measurement stands behind.
+UNMEASURED = (
+    "expected error unknown: links at their rates, without a library's kernels; "
+    "`tracelens estimate ep` has DeepEP's, measured"
+)
+
+
 def route_text(result: RouteResult) -> str:
     """Loads, the time of each phase, what an uneven load costs, and what EPLB would gain."""
     s = result.summary
@@ -45,6 +52,7 @@ def route_text(result: RouteResult) -> str:
         f"EPLB with {s['eplb_slots']} slots: busiest rank {s['eplb_rank_imbalance']:.2f} x, "
         f"{'gains' if gain >= 0 else 'costs'} {abs(gain):,.1f} µs"
     )
+    lines.append(UNMEASURED)
     if "layers_us" in s:
         lines.append(f"all layers and steps {s['layers_us']:,.1f} µs")
     if "comparison" in result.frames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracelens.report.answers.route_text import UNMEASURED
 from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.charts.route_picture import blocks_of, matrix_picture
 from tracelens.report.figures import shown_figure, shown_percent
@@ -32,7 +33,8 @@ def route_page(result: RouteResult) -> bytes:
     said = f"Bytes of the dispatch from rank (down) to rank (right); the darkest cell is {_most(result)} bytes."
     traffic = section("traffic", "Traffic", tag("p", said), drawn)
     tables = [section(f"table-{name}", name.capitalize(), table(each, name)) for name, each in result.frames.items()]
-    return framed(f"{title} · routing", [head(title, (), tiles), traffic, *tables])
+    notes = (UNMEASURED,) if "expected_error_percent" in figures else ()
+    return framed(f"{title} · routing", [head(title, (), tiles, notes), traffic, *tables])
 
 
 def _most(result: RouteResult) -> str:
