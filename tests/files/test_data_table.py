@@ -15,7 +15,18 @@ from tracelens.errors import InputError, UsageError
 from tracelens.estimation.communication import estimate_collectives
 from tracelens.estimation.estimate import estimate
 from tracelens.files import documents
-from tracelens.files.data_table import COUNT, SIZE, Number, faults, is_blank, numbers, read_rows, read_table, texts
+from tracelens.files.data_table import (
+    COUNT,
+    SIZE,
+    Number,
+    faults,
+    is_blank,
+    numbers,
+    read_rows,
+    read_table,
+    text_codes,
+    texts,
+)
 from tracelens.files.documents import arrays_of, json_of, settings_of, toml_of, yaml_of
 from tracelens.serving.replay import read_requests
 from tracelens.workload.token_routing import read_routing
@@ -185,3 +196,12 @@ def test_a_row_without_a_header_is_named(tmp_path: Path) -> None:
 def test_size_is_a_count_that_may_be_none() -> None:
     assert (SIZE.count("0", "here"), COUNT.count(" 3 ", "here")) == (0, 3)
     assert json.dumps(str(COUNT)) == '"a whole number from 1 to 1e15"'
+
+
+def test_places_of_texts_tell_apart_what_python_counts_as_equal():
+    mixed = pd.DataFrame({"a": [1, True, "1", 1.0, None, " x ", "x", float("nan"), ""]}, dtype=object)
+    assert texts(mixed, "a", "-") == ["1", "True", "1", "1.0", "-", "x", "x", "-", "-"]
+    plain = pd.DataFrame({"a": ["b", None, "a ", "b", ""]})
+    codes, words = text_codes(plain, "a", "-")
+    assert [words[code] for code in codes] == texts(plain, "a", "-") == ["b", "-", "a", "b", "-"]
+    assert texts(plain.iloc[:0], "a") == []

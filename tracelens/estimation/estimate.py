@@ -27,7 +27,7 @@ from tracelens.estimation.communication import estimate_collectives, estimate_ex
 from tracelens.estimation.kernel_estimates import LIBRARIES, estimate_kernels
 from tracelens.estimation.rank_loads import rank_load
 from tracelens.files.atomic_write import whole_file
-from tracelens.files.data_table import COUNT, SIZE, Number, csv_of, faults, is_file_name, numbers, texts
+from tracelens.files.data_table import COUNT, SIZE, Number, csv_of, faults, is_file_name, numbers, text_codes, texts
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, PerfModel, SDPABackward
@@ -210,12 +210,13 @@ def _kernels(
 ) -> pd.DataFrame:
     if "device" not in table and device is None:
         raise UsageError("the table has no column 'device': name one with --device")
-    names = texts(table, "device") if "device" in table else [""] * len(table)
-    systems: dict[str, System | None] = {}
-    for name in set(names):
-        spec = _device(name, device)
-        systems[name] = None if spec is None else System(device=spec).at_clock(gpu_clock_mhz)
-    return estimate_kernels(kernels, table, [systems[name] for name in names], backend, library)
+    codes, names = text_codes(table, "device") if "device" in table else (np.zeros(len(table), np.intp), [""])
+    named = np.unique(codes).tolist()
+    systems: list[System | None] = [None] * len(names)
+    for number in named:
+        spec = _device(names[number], device)
+        systems[number] = None if spec is None else System(device=spec).at_clock(gpu_clock_mhz)
+    return estimate_kernels(kernels, table, (codes, systems), backend, library)
 
 
 def _without_rate(found: EstimateTable, flops: Floats) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from tracelens.backends.tile import Tile
 from tracelens.backends.tiles.expert_layer import BLOCKS
 from tracelens.errors import UsageError
 from tracelens.estimation.rank_loads import slot_load
-from tracelens.files.data_table import COUNT, SIZE, faults, numbers, texts
+from tracelens.files.data_table import COUNT, SIZE, faults, numbers, text_codes, texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,26 +47,22 @@ def batches(
 ) -> Iterator[tuple[np.ndarray[Any, np.dtype[np.intp]], KernelColumns]]:
     """Rows that are alike in their case, and their columns. ``library``: for rows that name no framework."""
     part = frame.iloc[rows]
-    named = {name: texts(part, name) for name in case_columns(table, frame)}
-    for name in _typed(table, named):
-        named[name] = _each(named[name], lambda text: table.type_named(text) or text)
-    if "kernel_source" in named:
-        named["kernel_source"] = _each(named["kernel_source"], table.kernel)
-    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for row, cells in enumerate(zip(*named.values(), strict=True) if named else [()] * len(part)):
-        groups[cells].append(row)
-    for cells, at in groups.items():
-        case = {name: cell for name, cell in zip(named, cells, strict=True) if cell}
+    named = {name: text_codes(part, name) for name in case_columns(table, frame)}
+    meant: dict[str, Callable[[str], str]] = dict.fromkeys(
+        _typed(table, named), lambda text: table.type_named(text) or text
+    )
+    meant["kernel_source"] = table.kernel
+    alike = np.zeros(len(part), np.intp)
+    for codes, found in named.values():
+        _, alike = np.unique(alike * len(found) + codes, return_inverse=True)
+    sizes, order = _sizes(table, part), np.argsort(alike, kind="stable")
+    for at in np.split(order, np.flatnonzero(np.diff(alike[order])) + 1) if len(order) else ():
+        cells = {name: found[codes[at[0]]] for name, (codes, found) in named.items()}
+        case = {name: meant.get(name, str)(cell) for name, cell in cells.items() if cell}
         if library is not None:
             case.setdefault("framework", library)
-        sizes = _sizes(table, part.iloc[at])
-        yield rows[at], KernelColumns(precision="bf16", table=table, case=tuple(sorted(case.items())), sizes=sizes)
-
-
-def _each(cells: Sequence[str], of: Callable[[str], str]) -> list[str]:
-    """``of`` every cell, asked once for each text."""
-    known = {text: of(text) for text in set(cells)}
-    return [known[text] for text in cells]
+        own = {name: values[at] for name, values in sizes.items()}
+        yield rows[at], KernelColumns(precision="bf16", table=table, case=tuple(sorted(case.items())), sizes=own)
 
 
 def _typed(table: KernelTable, columns: Iterable[str]) -> list[str]:
@@ -78,11 +73,10 @@ def _typed(table: KernelTable, columns: Iterable[str]) -> list[str]:
 def _type_faults(table: KernelTable, frame: pd.DataFrame) -> list[str]:
     found = [""] * len(frame)
     for column in _typed(table, case_columns(table, frame)):
-        given = texts(frame, column)
-        unknown = {text for text in set(given) if text and table.type_named(text) is None}
-        for row, text in enumerate(given):
-            if text in unknown:
-                found[row] = f"no type with estimates named {text!r} in {column}"
+        codes, given = text_codes(frame, column)
+        unknown = np.array([bool(text) and table.type_named(text) is None for text in given])
+        for row in np.flatnonzero(unknown[codes]).tolist():
+            found[row] = f"no type with estimates named {given[codes[row]]!r} in {column}"
     return found
 
 
@@ -113,7 +107,8 @@ def _sizes(table: KernelTable, part: pd.DataFrame) -> Mapping[str, Floats]:
         sizes[name] = numbers(part, name, number) if name in part else np.full(len(part), usual)
     if table.described is not None:
         name, meant = table.described
-        sizes |= meant(texts(part, name) if name in part else [""] * len(part))
+        codes, found = text_codes(part, name) if name in part else (np.zeros(len(part), np.intp), [""])
+        sizes |= {size: values[codes] for size, values in meant(found).items()}
     return {**sizes, **_loads(part)} if table.loads else sizes
 
 
@@ -138,28 +133,26 @@ def _loads(part: pd.DataFrame) -> Mapping[str, Floats]:
 def estimate_kernels(
     table: KernelTable,
     frame: pd.DataFrame,
-    systems: Sequence[System | None],
+    systems: tuple[np.ndarray[Any, np.dtype[np.intp]], Sequence[System | None]],
     backend: Chain,
     library: str | None = None,
 ) -> pd.DataFrame:
     """``frame`` with ``time_us``, ``bound``, ``backend``, ``measured_as`` (the measurements that the estimate rests
     on), ``error_percent`` (the mean error there on shape groups not fitted) and, without an answer, a ``reason``.
 
-    ``systems``: one per row; None is an unknown device.
+    ``systems``: which of some each row names; None is an unknown device.
     """
     rows, given = len(frame), frame.reset_index(drop=True)
     columns = {name: np.full(rows, "", object) for name in ("time_us", *_WORDS, "error_percent", "reason")}
     columns["time_us"], columns["error_percent"] = np.full(rows, np.nan), np.full(rows, np.nan)
     columns["reason"][:] = size_faults(table, given)
-    by_system: dict[int, tuple[System | None, list[int]]] = {}
-    for row, system in enumerate(systems):
-        if not columns["reason"][row]:
-            by_system.setdefault(id(system), (system, []))[1].append(row)
-    for system, at in by_system.values():
+    is_good = columns["reason"] == ""
+    for number, system in enumerate(systems[1]):
+        at = np.flatnonzero(is_good & (systems[0] == number))
         if system is None:
             columns["reason"][at] = "no device of that name"
             continue
-        for positions, batch in batches(table, given, np.array(at), library):
+        for positions, batch in batches(table, given, at, library):
             for name, values in _answered(batch, backend, system).items():
                 columns[name][positions] = values
             unknown = positions[np.isnan(columns["time_us"][positions])]
@@ -173,10 +166,11 @@ def _answered(batch: KernelColumns, backend: Chain, system: System) -> Mapping[s
     columns: dict[str, Any] = {"time_us": found.time_us}
     for name, said in (("bound", found.bound), ("backend", found.backend)):
         columns[name] = np.array([word or "" for word in said], object)
-    chosen = batch.fastest(system.device)
-    if chosen is None:
+    kernels = batch.choices(system.device)
+    chosen = batch.fastest(system.device) if len(kernels) > 1 else None
+    if not kernels:
         return columns
-    _, kernels, which = chosen
+    which = np.zeros(len(batch), np.intp) if chosen is None else chosen[2]
     tiled = columns["backend"] == Tile.name
     labels = np.array([kernel.label for kernel in kernels], object)
     errors = np.array([np.nan if kernel.error_percent is None else kernel.error_percent for kernel in kernels])

@@ -198,9 +198,26 @@ def measured_rows(
 
 def texts(table: pd.DataFrame, column: str, blank: str = "") -> list[str]:
     """A column's cells as text, ``blank`` where they hold nothing; what is too long for any name is cut."""
-    cells = table[column].tolist()
-    known = {cell: _text(cell) or blank for cell in {cell for cell in cells if type(cell) is str}}
-    return [known[cell] if type(cell) is str else _text(cell) or blank for cell in cells]
+    import numpy as np
+
+    codes, words = text_codes(table, column, blank)
+    return list(np.array(words, object)[codes].tolist())
+
+
+def text_codes(
+    table: pd.DataFrame, column: str, blank: str = ""
+) -> tuple[np.ndarray[Any, np.dtype[np.intp]], list[str]]:
+    """The place of each cell's text in a list of texts, and the list; as ``texts``."""
+    import numpy as np
+    import pandas as pd
+
+    cells = table[column]
+    if pd.api.types.infer_dtype(cells, skipna=True) == "string":
+        codes, found = pd.factorize(cells)
+        return np.where(codes < 0, len(found), codes), [_text(cell) or blank for cell in found] + [blank]
+    places: dict[str, int] = {}
+    at = [places.setdefault(_text(cell) or blank, len(places)) for cell in cells.tolist()]
+    return np.array(at, np.intp), list(places)
 
 
 def _text(cell: object) -> str:
