@@ -24,6 +24,7 @@ from tracelens.workload.model_config import ModelConfig
         ("8x H100-SXM5-80GB", "h100-sxm"), ("H200 141GB", "h200-sxm"), ("B200 180GB", "b200"), ("GB200 NVL72", "gb200"),
         ("NVIDIA H100 80GB HBM3", "h100-sxm"), ("AMD Instinct MI300X", "mi300x"), ("2xA100-80GB", "a100-sxm-80gb"),
         ("H100-96GB-HBM2e-500W", "h100-sxm-96gb-hbm2e"), ("A100 40GB PCIe", "a100-pcie-40gb"), ("H100 x8", "h100-sxm"),
+        ("BM.GPU.H100.8", "h100-sxm"),
     ],
 )  # fmt: skip
 def test_devices(said: str, name: str) -> None:

@@ -52,8 +52,9 @@ def _device_names(word: str) -> Iterator[tuple[list[str], int | None]]:
     plain = [part for part in others if not part.startswith(("sxm", "nvl", "hgx", "dgx", "hbm"))]
     gigabytes = int(re.sub(r"\D", "", sizes[0])) if sizes else None
     yield plain, gigabytes
-    # One word among those of a machine: "A3 Mega H100".
-    yield from (([part], gigabytes) for part in plain if len(plain) > 1)
+    # One word among those of a machine: "A3 Mega H100", "BM.GPU.H100.8".
+    pieces = [piece for part in plain for piece in part.split(".")]
+    yield from (([piece], gigabytes) for piece in pieces if len(pieces) > 1)
 
 
 def _has_memory(system: System, gigabytes: int) -> bool:
