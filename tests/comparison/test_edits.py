@@ -193,10 +193,7 @@ def test_doubled_shapes_are_other_work_of_the_same_op(
 
 
 def neighbors(before: Original) -> list[tuple[Call, Call]]:
-    """Distinct pairs of memory-bound calls of one kernel each that follow one another.
-
-    Not where the second has a backward, which would not be what it is without it.
-    """
+    """Distinct pairs of memory-bound calls of one kernel each that follow one another; of PyTorch, as a compiler fuses."""
     one, found = before.one, {}
     kernels = np.bincount(one.event_unit, minlength=len(one.call)).tolist()
     calls = [one.calls[call] for call in one.call.tolist()]
@@ -206,11 +203,11 @@ def neighbors(before: Original) -> list[tuple[Call, Call]]:
         most[call] = max(most[call], launched)
     for pair in together:
         ends = times[pair[0]] == times[pair[1]] == together[pair]
-        fits = ends and all(not c.is_idle and c.shapes and not c.kernel and call_role(c) == STREAMING for c in pair)
+        fits = ends and all(
+            c.name.startswith("aten::") and c.shapes and not c.kernel and call_role(c) == STREAMING for c in pair
+        )
         if fits and pair[0].name != pair[1].name and most[pair[0]] == most[pair[1]] == 1:
-            ops = before.trace.tree.op[before.events_of(pair[1])]
-            if not np.isin(ops, before.trace.tree.forward).any():
-                found[pair] = None
+            found[pair] = None
     return list(found)
 
 
