@@ -148,18 +148,22 @@ class Places:
         What one side alone has there stands between the same calls as its neighbors: it is part of what became of the
         pair before it, else after it, that was found by its place alone.
         """
-        found = [Block((i,), (j,), self._how(i, j)) for i, j in pairs]
+        found: list[Block] = []
+        placed: list[Block] = []
+        for i, j in pairs:
+            block = Block((i,), (j,), self._how(i, j))
+            (placed if block.how == SAME_PLACE else found).append(block)
         for a, b in rest:
             if len(a) == len(b) and (len(a) == 1 or self._are_alike(a, b)):
-                found += [Block((i,), (j,), SAME_PLACE) for i, j in zip(a, b, strict=True)]
+                placed += [Block((i,), (j,), SAME_PLACE) for i, j in zip(a, b, strict=True)]
             elif a and b:
-                found.append(Block(tuple(a), tuple(b), SAME_PLACE))
-            elif (host := _neighbor(found, a, b)) is not None:
-                found.remove(host)
-                found.append(Block(tuple(sorted((*host.a, *a))), tuple(sorted((*host.b, *b))), SAME_PLACE))
+                placed.append(Block(tuple(a), tuple(b), SAME_PLACE))
+            elif (host := _neighbor(placed, a, b)) is not None:
+                placed.remove(host)
+                placed.append(Block(tuple(sorted((*host.a, *a))), tuple(sorted((*host.b, *b))), SAME_PLACE))
             else:
                 found += [Block((i,), (), ONLY_A) for i in a] + [Block((), (j,), ONLY_B) for j in b]
-        return found
+        return found + placed
 
 
 def _kinds(calls: Sequence[Call], order: Ints, codes: dict[object, int]) -> list[Ints]:
@@ -170,11 +174,10 @@ def _kinds(calls: Sequence[Call], order: Ints, codes: dict[object, int]) -> list
     return [*found, np.array(roles, np.int64)]
 
 
-def _neighbor(blocks: Sequence[Block], a: list[int], b: list[int]) -> Block | None:
-    """The block found by its place that ends before these positions, else begins after them."""
-    hosts = [block for block in blocks if block.how == SAME_PLACE]
-    before = [block for block in hosts if (block.a < tuple(a) if a else block.b < tuple(b))]
-    return max(before, default=min(hosts, default=None, key=_start), key=_start)
+def _neighbor(placed: Sequence[Block], a: list[int], b: list[int]) -> Block | None:
+    """The block that ends before these positions, else begins after them."""
+    before = [block for block in placed if (block.a < tuple(a) if a else block.b < tuple(b))]
+    return max(before, default=min(placed, default=None, key=_start), key=_start)
 
 
 def _start(block: Block) -> tuple[int, ...]:
