@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import pytest
 
@@ -100,3 +101,7 @@ def test_the_options_on_the_command_page_are_those_of_the_command() -> None:
     text = generate_options.PAGE.read_text(encoding="utf-8")
     assert generate_options.page(text) == text
     assert generate_options.page(text.replace("also write csv/", "writes no csv/")) == text
+
+
+def test_every_option_says_what_it_does() -> None:
+    assert re.findall(r"^\| `.*` \|\s*\|$", generate_options.PAGE.read_text(encoding="utf-8"), re.MULTILINE) == []

@@ -224,7 +224,9 @@ def _findings(summary: Summary) -> Iterator[_Row]:
     yield _Row(text="")
     yield _Row(text=title + f"{per:>{WIDTH - 1 - len(title)}}", style=_DIM)
     if unseen is not None:
-        yield _Row(text=f" cannot see {unseen_text(unseen)}", style=_YELLOW)
+        first, *more = _wrapped(f"cannot see {unseen_text(unseen)}", WIDTH - 2, lines=2)
+        yield _Row(text=f" {first}", style=_YELLOW)
+        yield from (_Row(text=f"   {line}", style=_YELLOW) for line in more)
         yield from [_Row(text=f"   {unseen.command}", style=_DIM)] if unseen.command else []
     for number, finding in enumerate(shown, 1):
         gain = "" if finding.gain_us is None else f"{shown_ms(finding.gain_us)} ms"

@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
+from tracelens.analysis.sheets.ops import ops_summary_by_category
 from tracelens.analysis.verdict.summary import Summary
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.safe_text import is_formula_like, xml_text
@@ -21,7 +22,7 @@ from tracelens.report.assembly import Sheet
 from tracelens.report.cells import Value, plain_values
 from tracelens.report.xlsx.cell_styles import Style, Styles, edge, font, solid
 from tracelens.report.xlsx.workbook_charts import charted_columns, share_chart
-from tracelens.report.xlsx.worksheet import Note, Worksheet
+from tracelens.report.xlsx.worksheet import Chart, Note, Worksheet
 from tracelens.report.xlsx.worksheet_rows import ColumnStyles, column_letter, row_xml, rows_xml
 from tracelens.report.xlsx.xlsx_file import write_xlsx
 from tracelens.schema import Column
@@ -61,7 +62,7 @@ def write_workbook_to(file: BinaryIO, sheets: Sequence[Sheet], summary: Summary,
     """The bytes of the workbook."""
     parts = list(_parts(sheets, max_rows))
     styles = Styles()
-    about = _about(about_lines(summary, [(part.title, part.sheet) for part in parts]), styles)
+    about = _about(about_lines(summary, [(part.title, part.sheet) for part in parts]), styles, _main_chart(parts))
     tables = [_worksheet(part, styles) for part in parts]
     title = f"Trace report of {summary.input.file}"
     write_xlsx(file, [about, *tables], styles, title=title, differences=_RED)
@@ -235,7 +236,15 @@ _ABOUT_WIDTHS = (34, 40, 30, 92)
 _ABOUT_HEIGHTS = {"title": 30, "section": 24}
 
 
-def _about(lines: Iterable[Line], styles: Styles) -> Worksheet:
+def _main_chart(parts: Sequence[_Part]) -> Chart | None:
+    """Time by category, or what else is small enough to draw, for the first sheet."""
+    drawn = [(part, bars) for part in parts if (bars := charted_columns(part.sheet.columns))]
+    for part, bars in sorted(drawn, key=lambda each: each[0].title != ops_summary_by_category.TITLE):
+        return share_chart(part.title, bars, part.stop - part.start, len(_ABOUT_WIDTHS) + 2, part.sheet.text)
+    return None
+
+
+def _about(lines: Iterable[Line], styles: Styles, chart: Chart | None) -> Worksheet:
     rows, links = [], {}
     for number, line in enumerate(lines, 1):
         cells = (*line.cells, *(None,) * (4 - len(line.cells)))
@@ -252,6 +261,7 @@ def _about(lines: Iterable[Line], styles: Styles) -> Worksheet:
         grid=False,
         pages=_pages(_ABOUT_WIDTHS),
         links=links,
+        chart=chart,
     )
 
 
