@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ from tracelens.report.rank_report import RankReport
 sys.path.insert(0, str(Path(__file__).resolve().parent / "ranks"))
 from planted import Clock, Job
 
-pytest.importorskip("distributed", reason="the dask extra is not installed")
-# What distributed itself warns of is not ours to mend
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [
+    # What distributed itself warns of is not ours to mend
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(find_spec("distributed") is None, reason="the dask extra is not installed"),
+]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -230,7 +230,7 @@ def test_a_convolution_does_not_stand_in_for_the_recurrence():
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("rows", [200, pytest.param(2_000, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("rows", [60, pytest.param(2_000, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", sorted(kernel_tables()))
 def test_rows_of_all_measured_tables_have_an_estimate(name, rows, shared_data):
     pytest.importorskip("pyarrow")

@@ -1,0 +1,118 @@
+"""How many small changes of the code its own tests notice: ``python -m benchmarks.mutants [ROOM ...] [-n MUTANTS]``.
+
+A mutant is a module in which one operator, comparison, constant or condition is another. A random sample of a room's
+mutants (the same for the same ``--seed``) is tried, each in a process of its own, with the room's tests until the first
+fails. What survives is printed with its line, to be looked at: some change no figure, others show what no test says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import importlib.machinery
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Room -> the tests that are its own.
+ROOMS = {
+    "perf_models": ("tests/perf_models",),
+    "backends": ("tests/backends",),
+    "network": ("tests/network",),
+    "analysis/attribution": ("tests/analysis/attribution",),
+}
+COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+            ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}  # fmt: skip
+COMPUTED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+            ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}  # fmt: skip
+
+
+def change(node: ast.AST) -> bool:
+    """Changes what a node does, if there is something to change."""
+    match node:
+        case ast.Compare(ops=[first, *others]) if type(first) in COMPARED:
+            node.ops = [COMPARED[type(first)](), *others]
+        case ast.BinOp(op=operator) if type(operator) in COMPUTED:
+            node.op = COMPUTED[type(operator)]()
+        case ast.BoolOp():
+            node.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
+        case ast.If() | ast.IfExp():
+            node.test = ast.UnaryOp(ast.Not(), node.test)
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            node.value = value + 1
+        case _:
+            return False
+    return True
+
+
+def places(path: Path) -> list[tuple[Path, int]]:
+    """(file, number of the node) of every mutant of a module; annotations do nothing."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    typed = [node for node in nodes if isinstance(node, ast.AnnAssign)]
+    said = [node if ast.unparse(node.annotation) == "TypeAlias" else node.annotation for node in typed]
+    skipped = {id(below) for node in said for below in ast.walk(node)}
+    return [(path, at) for at, node in enumerate(nodes) if id(node) not in skipped and change(copy.copy(node))]
+
+
+def mutant(path: Path, at: int) -> tuple[int, str]:
+    """(line, source of the module)."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    node = list(ast.walk(tree))[at]
+    change(node)
+    return getattr(node, "lineno", 0), ast.unparse(ast.fix_missing_locations(tree))
+
+
+def survives(path: Path, source: str, tests: tuple[str, ...], limit_s: int) -> bool:
+    """Whether the tests pass with ``source`` in the place of the module; a hang (CPU seconds) is noticed, too."""
+    given = f"{str(path)!r}, sys.stdin.read(), {tests!r}, {limit_s}"
+    command = [sys.executable, "-c", f"import sys; from benchmarks.mutants import tested; sys.exit(tested({given}))"]
+    return subprocess.run(command, input=source, text=True, cwd=ROOT, capture_output=True).returncode == 0
+
+
+def tested(path: str, source: str, tests: tuple[str, ...], limit_s: int) -> int:
+    """Runs tests with another source of one module."""
+    import pytest
+
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
+    loader = importlib.machinery.SourceFileLoader
+    real = loader.get_code
+
+    def get_code(self: importlib.machinery.SourceFileLoader, name: str) -> object:
+        return compile(source, path, "exec") if self.path == path else real(self, name)
+
+    loader.get_code = get_code  # type: ignore
+    return int(pytest.main(["-x", "-q", "-n0", "-p", "no:randomly", *tests]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rooms", nargs="*", default=list(ROOMS), metavar="ROOM")
+    parser.add_argument("-n", "--mutants", type=int, default=50, help="of each room")
+    parser.add_argument("--seed", type=int, default=20_26)
+    parser.add_argument("--limit", type=int, default=300, help="CPU seconds of one mutant's tests")
+    given = parser.parse_args()
+    for room in given.rooms:
+        files = sorted((ROOT / "tracelens" / room).rglob("*.py"))
+        every = [place for path in files for place in places(path)]
+        sample = Random(given.seed).sample(every, min(given.mutants, len(every)))  # noqa: S311
+        if not survives(files[0], files[0].read_text(encoding="utf-8"), ROOMS[room], given.limit):
+            sys.exit(f"the tests of {room} do not pass without a change")
+        left = 0
+        for path, at in sample:
+            line, source = mutant(path, at)
+            if survives(path, source, ROOMS[room], given.limit):
+                left += 1
+                print(f"survived: {path.relative_to(ROOT)}:{line}", flush=True)
+        killed = len(sample) - left
+        print(
+            f"{room}: {killed} of {len(sample)} mutants noticed ({killed / len(sample):.0%}), {len(every)} in all",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
