@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,37 +32,23 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory) -> Iterator[tuple[str, list[subprocess.Popen]]]:
     """(address of a scheduler, its two workers), of which the last test kills one."""
-    folder = tmp_path_factory.mktemp("cluster")
-    file = folder / "scheduler.json"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, "cwd": folder}
-    common = [f"--scheduler-file={file}", "--no-dashboard"]
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host=127.0.0.1", "--port=0", *common]
-    started = [subprocess.Popen(command, **quiet)]
-    worker = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_worker",
-        "--nworkers=1",
-        "--nthreads=1",
-        "--no-nanny",
-        *common,
-    ]
-    try:
-        while not file.is_file():
-            assert started[0].poll() is None
-            time.sleep(0.05)
-        started += [subprocess.Popen(worker, **quiet) for _ in range(2)]
-        address = json.loads(file.read_text())["address"].removeprefix("tcp://")
-        from distributed import Client
+    from distributed import Client, LocalCluster
 
-        with Client(address, set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=600)
-        yield address, started[1:]
-    finally:
-        for process in reversed(started):
-            process.kill()
-            process.wait()
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path_factory.mktemp("cluster")}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    started: list[subprocess.Popen] = []
+    with LocalCluster(n_workers=0, protocol="tcp", host="127.0.0.1", dashboard_address=None) as scheduler:
+        worker = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler.scheduler_address]
+        worker += ["--nworkers=1", "--nthreads=1", "--no-nanny", "--no-dashboard"]
+        try:
+            started += [subprocess.Popen(worker, env=environment, **quiet) for _ in range(2)]
+            with Client(scheduler.scheduler_address, set_as_default=False) as client:
+                client.wait_for_workers(2, timeout=600)
+            yield scheduler.scheduler_address.removeprefix("tcp://"), started
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
 
 
 def report(paths: list[Path], executor: str, progress=None) -> str:
