@@ -277,5 +277,5 @@ def test_events_of_an_accelerator_that_is_not_read_are_counted_and_no_wrong_reco
         analyze(trace, Options())
     assert str(caught.value) == (
         "events has 1 CPU ops and 3 events of an accelerator that tracelens does not read (3 mtia_insight), but no CUDA "
-        "or HIP kernels; pass --cpu for a CPU-only report."
+        "or HIP kernels; pass --cpu to `tracelens report` for a CPU-only report."
     )

@@ -103,7 +103,7 @@ def test_a_cpu_only_trace_exits_3_and_reports_with_cpu(
     cpu_only: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report(cpu_only, "-o", tmp_path / "a") == 3
-    assert "pass --cpu for a CPU-only report" in capsys.readouterr().err
+    assert "pass --cpu to `tracelens report` for a CPU-only report" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
     assert report(cpu_only, "-o", tmp_path / "a", "--cpu", "--csv") == 0
     assert "aten::" in (tmp_path / "a" / "csv" / "cpu_ops_unique_args.csv").read_text()

@@ -125,7 +125,8 @@ def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
         kinds = ", ".join(f"{count:,} {category}" for category, count in unread.items())
         return NothingToAnalyzeError(
             f"{table.source} has {ops:,} CPU ops and {sum(unread.values()):,} events of an accelerator that "
-            f"tracelens does not read ({kinds}), but no CUDA or HIP kernels; pass --cpu for a CPU-only report.{lost}"
+            f"tracelens does not read ({kinds}), but no CUDA or HIP kernels; "
+            f"pass --cpu to `tracelens report` for a CPU-only report.{lost}"
         )
     if lost:
         return NothingToAnalyzeError(
@@ -134,7 +135,7 @@ def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
         )
     return NothingToAnalyzeError(
         f"{table.source} has {ops:,} CPU ops but no GPU kernels. Was it recorded with activities=[CPU]? "
-        "Add ProfilerActivity.CUDA, or pass --cpu for a CPU-only report."
+        "Add ProfilerActivity.CUDA, or pass --cpu to `tracelens report` for a CPU-only report."
     )
 
 
