@@ -96,9 +96,7 @@ def stretched(before: Original, rows: Ints, factor: float) -> Events:
     start, end = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
     union = Covered(np.zeros(len(rows), np.int64), start, end)
     found = copy.deepcopy(before.events)
-    timed = [event for event in found if isinstance(event.get("ts"), int | float)]
-    starts = np.array([round(event["ts"] * 1000) for event in timed], np.int64)
-    ends = starts + np.array([round((event.get("dur") or 0) * 1000) for event in timed], np.int64)
+    timed, starts, ends = _spans(found)
     moments, at = np.unique(np.concatenate((starts, ends)), return_inverse=True)
     longer = np.rint((factor - 1) * union.before(np.zeros(len(moments), np.int64), moments)).astype(np.int64)
     apart = np.maximum(np.diff(moments + longer), 1)
@@ -108,6 +106,13 @@ def stretched(before: Original, rows: Ints, factor: float) -> Events:
         if "dur" in event:
             event["dur"] = (stops - begins) / 1000
     return found
+
+
+def _spans(events: Events) -> tuple[Events, Ints, Ints]:
+    """The events that have a time, and where they begin and end."""
+    timed = [event for event in events if isinstance(event.get("ts"), int | float)]
+    starts = np.array([round(event["ts"] * 1000) for event in timed], np.int64)
+    return timed, starts, starts + np.array([round((event.get("dur") or 0) * 1000) for event in timed], np.int64)
 
 
 def at_an_end(before: Original, call: Call) -> bool:
@@ -126,7 +131,9 @@ def leaves_out(before: Original) -> bool:
 def moments_within(before: Original, call: Call) -> int:
     """How many moments at which anything begins or ends lie within the device events of a call."""
     table, rows = before.trace.table, before.events_of(call)
-    moments = np.unique(np.concatenate((table.start_ns, table.start_ns + table.duration_ns)))
+    # The table leaves out flows and marks, whose moments stay apart as well
+    _, *spans = _spans(before.events)
+    moments = np.unique(np.concatenate(spans))
     start, end = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
     return int((np.searchsorted(moments, end, "right") - np.searchsorted(moments, start)).sum())
 
