@@ -26,7 +26,7 @@ def served_page(result: Result) -> bytes:
     """Latencies by percentile, throughput, and what the replicas did over time."""
     figures = result.summary
     tiles = [
-        (name, "-" if figures.get(key) is None else f"{shown_figure(figures[key])} {unit}", below)
+        (name, "-" if (value := figures.get(key)) is None else f"{shown_figure(value)} {unit}", below)
         for name, key, unit, below in (
             ("Requests", "requests_per_s", "/s", "completed"),
             ("Output", "output_tokens_per_s", "tokens/s", "all GPUs"),
