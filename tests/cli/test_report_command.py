@@ -313,7 +313,7 @@ def test_a_bar_with_the_rate_is_shown_from_one_second_on_and_only_in_a_terminal(
     os.close(ours)
     lines = [line for line in shown.split("\r") if line.strip()]
     assert all(
-        re.match(r" reading \[[#.]{30}\]\s+\d+%\s+\d+ of \d+ MB, [\d.]+ MB/s\s+\d+ s left", line) for line in lines
+        re.match(r" reading \[[#.]{18}\]\s+\d+%\s+\d+ of \d+ MB, [\d.]+ MB/s\s+\d+ s left", line) for line in lines
     ), lines
     assert (len(lines) > 3) is is_terminal
     assert (" 100%" in shown) is is_terminal
