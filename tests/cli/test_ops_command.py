@@ -59,6 +59,7 @@ def test_in_a_terminal_a_long_name_has_a_line_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "150")
     assert main(["ops", "--extension", "sglang", "sglang_profiler::quant_dynamic"]) == 0
     _, name, rest, *_ = capsys.readouterr().out.splitlines()
     assert name.startswith("/^sglang_profiler::quant_dynamic_mxfp4_quant")
