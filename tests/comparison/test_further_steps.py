@@ -1,0 +1,33 @@
+"""What some steps alone run is laid beside what it became there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelens.comparison.causes import FUSED
+from tracelens.comparison.compare import compare_sides
+from tracelens.comparison.sides import Call, Rates, Recorded, Side
+
+
+def side_of(*steps: str) -> Side:
+    """Calls by letter, a step per text."""
+    calls = {
+        letter: Call(name=f"aten::{letter}", category="elementwise", shapes="((4,),)") for letter in "".join(steps)
+    }
+    call = np.array([list(calls).index(letter) for letter in "".join(steps)], np.int64)
+    step = np.repeat(np.arange(len(steps)), [len(text) for text in steps])
+    unit, ones = np.arange(len(call)), np.ones(len(call), np.int64)
+    recorded = Recorded(
+        source="built", calls=tuple(calls.values()), rates=(Rates(),) * len(calls), call=call, step=step, kernel_ns=ones,
+        piece_unit=unit, piece_step=step, piece_ns=ones, durations_ns=np.bincount(step), event_unit=unit,
+        event_kernel=call, event_ns=ones, kernel_names=tuple(calls), repeats=np.ones(len(call)),
+    )  # fmt: skip
+    return Side(name="built", parts=((recorded,),))
+
+
+def test_what_only_some_steps_run_is_fused_there() -> None:
+    """Every third step runs the optimizer: its kernels p and q became r."""
+    rows = compare_sides(side_of("abc", "abc", "abcpq"), side_of("abc", "abc", "abcr")).rows
+    assert [(row.cause, row.a.ops, row.b.ops) for row in rows if row.a and row.b] == [
+        (FUSED, ("aten::p", "aten::q"), ("aten::r",))
+    ]
