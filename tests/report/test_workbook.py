@@ -104,6 +104,10 @@ def test_about_names_the_file_the_device_its_sources_the_coverage_and_every_colu
     assert {"Effective Interconnect TB/s_*", "Kernel Time (\u00b5s)_*", "param: *", "GFLOPS_first"} <= set(first)
 
 
+def test_about_prints_its_text_and_not_the_chart_beside_it(book):
+    assert book["about"].print_area == f"'about'!$A$1:$D${book['about'].max_row}"
+
+
 def test_about_leads_to_every_sheet(book):
     links = {
         cell.value: cell.hyperlink.location

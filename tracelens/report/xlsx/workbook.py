@@ -260,6 +260,7 @@ def _about(lines: Iterable[Line], styles: Styles, chart: Chart | None) -> Worksh
         tab="D9822B",
         grid=False,
         pages=_pages(_ABOUT_WIDTHS),
+        printed=f"$A$1:${column_letter(len(_ABOUT_WIDTHS))}${len(rows)}",
         links=links,
         chart=chart,
     )

@@ -52,8 +52,8 @@ class Worksheet:
     """``rows``: ``<row>`` elements, made when the sheet is written. ``widths``: of its columns, in characters.
 
     ``pages``: how many print side by side, with the first row and column on each; None where nothing is set.
-    ``filtered``: the range of its table. ``rules``: conditional formats (range, elements). ``links``: from a cell to
-    the sheet of a title.
+    ``printed``: the cells that print, all where empty. ``filtered``: the range of its table. ``rules``: conditional
+    formats (range, elements). ``links``: from a cell to the sheet of a title.
     """
 
     title: str
@@ -64,6 +64,7 @@ class Worksheet:
     grid: bool = True
     zoom: int = 100
     pages: int | None = None
+    printed: str = ""
     filtered: str = ""
     rules: Sequence[tuple[str, str]] = ()
     links: Mapping[str, str] = field(default_factory=dict)
@@ -124,6 +125,8 @@ class Worksheet:
             cells = re.sub(r"([A-Z]+)(\d+)", r"$\1$\2", self.filtered)
             said.append(f'_FilterDatabase" localSheetId="{number}" hidden="1">{sheet}!{cells}')
         if self.pages is not None:
+            if self.printed:
+                said.append(f'Print_Area" localSheetId="{number}">{sheet}!{self.printed}')
             said.append(f'Print_Titles" localSheetId="{number}">{sheet}!$A:$A,{sheet}!$1:$1')
         return "".join(f'<definedName name="_xlnm.{name}</definedName>' for name in said)
 
