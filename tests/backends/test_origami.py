@@ -10,6 +10,7 @@ import pytest
 from tracelens.backends import System, origami
 from tracelens.backends.origami import Origami
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
+from tracelens.cli import main
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import GEMM, SDPA, GroupedGEMM
@@ -188,4 +189,12 @@ def test_a_table_of_products_is_asked_too(installed):
     assert found.backend == ("origami", None, "origami")
     assert len(installed.calls) == 1
     answered = tl.estimate("gemm", rows, device="mi300x", backend="origami")
-    assert answered["backend"].notna().all()
+    assert answered["backend"].tolist() == ["origami", "roofline", "origami"]
+
+
+@pytest.mark.parametrize("direction", [[], ["--backward"]])
+def test_the_command_asks_it_for_products_and_their_gradients(direction, installed, capsys):
+    words = "estimate gemm --m 4096 --n 4096 --k 4096 --device mi300x --backend origami"
+    assert main([*words.split(), *direction]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[-1] for row in rows] == ["origami"] * (3 if direction else 1)

@@ -14,9 +14,10 @@ from tracelens.dtypes import DType
 from tracelens.errors import UsageError
 from tracelens.perf_models import GEMM
 from tracelens.perf_models.work_columns import WorkColumns
+from tracelens.projection.projection_options import RuleSet
 from tracelens.projection.search.paper import PaperRules, PaperSystem, load_shape
 from tracelens.projection.search.refined import _expert_ranks, _shards, refined
-from tracelens.projection.search.request import Request
+from tracelens.projection.search.request import Request, answer
 from tracelens.projection.search.sweep import parse_axes
 from tracelens.projection.search.systems import Figures, load_system, paper_system
 from tracelens.projection.step import project
@@ -67,6 +68,21 @@ def test_on_chip_time_follows_the_matrix_rate_and_not_the_memorys() -> None:
     # 1.34 PFLOP per 0.8 GB: half the memory's rate changes little, twice and four times the flops much
     assert time_us(Figures(hbm_gb_s=4000)) == pytest.approx(own, rel=0.05)
     assert time_us(Figures(flops=10000)) < 0.75 * time_us(Figures(flops=5000)) < 0.6 * own
+
+
+@pytest.mark.parametrize("rules", ["corrected", "paper"])
+def test_a_step_follows_the_matrix_rate_more_than_the_memorys(rules: RuleSet) -> None:
+    """The best step of a wide model, under either rules."""
+    asked = Request(
+        model="l=2048,e=12800,h=80,depth=4", cluster="b200-nvs8", gpus=(16,), global_batch=64, strategies=("1d",),
+        top=1, rules=rules,
+    )  # fmt: skip
+
+    def step_s(**figures: float) -> float:
+        return float(answer(replace(asked, figures=Figures(**figures))).table["t"].iloc[0])
+
+    assert 0.9 < step_s(hbm_gb_s=16000) / step_s(hbm_gb_s=4000) < 1
+    assert step_s(flops=10000) / step_s(flops=5000) < 0.75
 
 
 def test_unfused_attention_keeps_scores_and_recomputing_does_not() -> None:

@@ -79,6 +79,11 @@ def test_a_split_is_one_candidate_whatever_the_strategy_that_comes_to_it() -> No
     assert found.loc[found["strategy"] == "2d", "tp"].min() > 1
     alone = answer(replace(SMALL, strategies=("2d-seqp",), top=20)).table
     assert alone["tp2"].min() == 1
+    # A product that nobody divides has one block
+    grids = answer(replace(SMALL, gpus=(8,), global_batch=8, strategies=("2d",), top=200)).table
+    whole = grids["tp"] == 1
+    assert set(grids.loc[whole, "nb"]) == {1}
+    assert grids.loc[~whole, "nb"].max() > 1
 
 
 def test_an_explanation_by_the_papers_rules_adds_up_to_work_and_memory() -> None:

@@ -125,7 +125,8 @@ def test_scenarios_are_written_as_json_and_as_a_workbook(capsys, tmp_path):
     words += ["--input-tokens", "64", "--output-tokens", "3"]
     assert main([*words, "--format", "json", "-o", str(tmp_path / "levels.xlsx")]) == 0
     row = json.loads(capsys.readouterr().out)["rows"][0]
-    assert row["model"] == "llama3.1-8b"
+    assert (row["model"], row["completed_high"]) == ("llama3.1-8b", 2)
+    assert row["title"].endswith("PP 1 x TP 2 x DP 1")
     assert row["tpot_mean_ms_high"] == pytest.approx(row["tpot_mean_ms_medium"], rel=1e-9)
     assert (tmp_path / "levels.xlsx").read_bytes()[:2] == b"PK"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -277,3 +278,33 @@ def test_a_part_of_the_layers_is_recomputed(written, lines: str, layers: int | N
 def test_both_names_of_primus_grouped_kernel_count(written, key: str) -> None:
     text = PRIMUS.replace("use_turbo_grouped_mlp: false", f"{key}: true")
     assert read_launch(written("turbo.yaml", text)).options["sequential_experts"] is False
+
+
+#: Primus' examples of Llama on MI325X: the lines of theirs that a projection reads.
+FULLY_SHARDED = """
+use_torch_fsdp2: true
+use_distributed_optimizer: false
+recompute_granularity: full
+recompute_method: block
+recompute_num_layers: 72
+"""
+FP8 = "fp8: hybrid\nfp8_recipe: delayed\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "published"),
+    [
+        (f"model: llama3.1_70B.yaml\nmicro_batch_size: 3{FULLY_SHARDED}", ("--gpus", "64", "--global-batch", "768"), 1174),
+        (f"model: llama3.1_70B.yaml\nmicro_batch_size: 1{FULLY_SHARDED}{FP8}", ("--gpus", "64", "--global-batch", "128"), 1726),
+        (f"model: llama3.1_8B.yaml\nmicro_batch_size: 4\nglobal_batch_size: 128\n{FP8}", ("--gpus", "8"), 16186),
+    ],
+)  # fmt: skip
+def test_primus_examples_are_within_a_tenth_of_what_it_published(
+    written, capsys: pytest.CaptureFixture[str], text: str, asked: tuple[str, ...], published: float
+) -> None:
+    """Tokens/s/GPU as published; the batches of 70B are the example's on as many nodes, which are not stated."""
+    path = written("example.yaml", f"config: pre_trainer.yaml\n{text}seq_length: 8192\nenable_primus_turbo: true\n")
+    assert main(["project", "--launch", str(path), "--cluster", "mi325x", *asked]) == 0
+    printed = capsys.readouterr().out
+    assert "does not fit" not in printed
+    assert float(re.search(r"(\d+) tokens/s/GPU", printed)[1]) == pytest.approx(published, rel=0.1)

@@ -59,7 +59,10 @@ def _warn_of_repetition() -> None:
     for launcher in ("OMPI_COMM_WORLD", "PMI"):
         if os.environ.get(f"{launcher}_RANK") == "1" and "mpi4py.futures" not in sys.modules:
             count = os.environ.get(f"{launcher}_SIZE", "several")
-            _tell(f"MPI started this command {count} times, and each does all of it: docs/ranks.md says how to share")
+            _tell(
+                f"MPI started this command {count} times, and each does all of it; commands with --executor mpi "
+                f"share it as mpiexec -n {count} python -m mpi4py.futures $(which tracelens) ..."
+            )
             return
 
 
