@@ -307,6 +307,16 @@ def test_the_clock_scales_attention_too():
     assert long.price(half).time_us[0] / long.price(full).time_us[0] > 1.8
 
 
+@pytest.mark.parametrize("name", ["mi300x", "mi355x"])
+def test_keys_in_the_cache_are_read_at_the_clocks_rate_and_others_at_the_memorys(name):
+    device = HardwareSpec.load(name)
+    slow = device.at_clock(0.9 * device.clock_mhz)
+    # 1024 keys of 8 heads of 2 * 128 elements of 2 bytes: 4 MiB of 32; 512 times as many: 2 GiB
+    for keys, ratio in ((1024, 1 / 0.9), (512 * 1024, 1.0)):
+        read = attention(past=keys - 1, q_heads=32)
+        assert read.price(slow).memory_us / read.price(device).memory_us == pytest.approx(ratio)
+
+
 def test_many_rows_are_the_rows_one_by_one():
     ops = [
         GEMM(m=8192, n=1024, k=512),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.network.algorithms import algorithms, bound_us, candidates, collective_us
+from tracelens.network.algorithms.pipelined import forwarded_us
 from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
 
 SIMPLE = Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=1.0)
@@ -74,6 +75,86 @@ def test_within_a_node(key, expected):
 )
 def test_between_nodes(key, expected):
     assert time(key, 100 * MB, Group(ranks=8), topology()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "ranks", "expected"),
+    [
+        # 16 ranks in 4 nodes of 2 racks; hops of 2, 5 and 9 us, the outermost's base of 30; 100, 40 and 10 GB/s a domain
+        ("all_gather/ring", 16, 30 + 12 * 2 + 2 * 5 + 1 * 9 + 9375),
+        ("all_reduce/ring", 16, 30 + 2 * (12 * 2 + 2 * 5 + 1 * 9 + 9375)),
+        ("broadcast/ring", 16, 30 + 12 * 2 + 2 * 5 + 1 * 9 + 10_000),
+        # tree hops of 3, 6 and 10 us; 3 inside, one level each further out
+        ("all_reduce/tree", 16, 30 + 2 * (3 * 3 + 6 + 10 + 10_000)),
+        # 3/4 of 100 MB at 100; half of 25 MB at 10; half of 12.5 MB at 10/8
+        ("all_reduce/hierarchical", 16, 30 + 2 * (3 * 2 + 750 + 5 + 1250 + 9 + 5000)),
+        # 8 of 16 peers over the outermost, a rank has 10/8; 3 peers at 1 us, 4 at 2 us, 8 at 3 us, syncs of 4, 5, 6
+        ("all_to_all/direct", 16, 30 + 9 + 3 * 1 + 4 * 2 + 8 * 3 + 15 + 40_000),
+        # one peer per domain: 3 at 1 us, 1 at 2 us, 1 at 3 us; 750 + 5000 + 40000 us one after the other
+        ("all_to_all/hierarchical", 16, 30 + 16 + 3 * 1 + 1 * 2 + 1 * 3 + 15 + 750 + 5000 + 40_000),
+        # the outermost starts after the first 4 MiB inside
+        ("all_to_all/pipelined", 16, 30 + 16 + 3 * 1 + 1 * 2 + 1 * 3 + 15 + 4.194304 * 7.5 + 40_000),
+        # 6 ranks in nodes of 4 and 2: the larger one sends 4/6, more than half of it, over its rank's 10
+        ("all_to_all/hierarchical", 6, 20 + 2 + 5 + 3 * 1 + 1 * 2 + 9 + 750 + 100 * 4 / 6 * 100),
+        ("all_gather/ring", 6, 20 + 4 * 2 + 1 * 5 + 100 * 5 / 6 * 25),
+    ],
+)
+def test_over_three_tiers_every_cost_counts_where_it_arises(key, ranks, expected):
+    def link(rate, base_us, hop_us, peer_us):
+        protocol = dataclasses.replace(SIMPLE, base_us=base_us, hop_us=hop_us, tree_hop_us=hop_us + 1)
+        return Link(rates=Rates(peak_gb_s=rate), protocols=(protocol,), peer_us=peer_us, sync_us=peer_us + 3)
+
+    racks = Topology(
+        tiers=(
+            Tier(ranks=4, link=link(100, 10, 2, 1)),
+            Tier(ranks=8, cards=4, link=link(10, 20, 5, 2)),
+            Tier(ranks=None, cards=1, link=link(10, 30, 9, 3)),
+        )
+    )
+    assert time(key, 100 * MB, Group(ranks=ranks), racks) == pytest.approx(expected)
+
+
+@given(st.floats(0, 1e11), st.sampled_from([5, 6, 8, 12, 16, 64]), st.floats(1, 1000))
+def test_what_is_passed_on_whole_is_a_pipelined_exchange(nbytes, ranks, outer):
+    """A dispatcher that sends each rank its own bytes moves what the collective does."""
+    over, group = topology(protocols=(LL, SIMPLE), peer_us=2.5, outer=outer), Group(ranks=ranks)
+    sent = nbytes * over.crossings(group)[1].peers / ranks
+    assert forwarded_us(nbytes, sent, group, over) == pytest.approx(time("all_to_all/pipelined", nbytes, group, over))
+
+
+def test_passing_on_inside_hides_behind_the_network_but_for_the_first_chunk():
+    over, group = topology(), Group(ranks=8)
+    # 3/4 of 100 MB at 100 GB/s are 750 us, of the first 4 MiB 31.45728; 20 MB over a card are 2000 us
+    assert forwarded_us(100 * MB, 20 * MB, group, over) == pytest.approx(10 + 4 + 31.45728 + 2000)
+    # where the network takes less, all of the inside counts; and less than a chunk is passed on first
+    assert forwarded_us(100 * MB, 2 * MB, group, over) == pytest.approx(10 + 4 + 750)
+    assert forwarded_us(1 * MB, 2 * MB, group, over) == pytest.approx(10 + 4 + 7.5 + 200)
+    assert forwarded_us(0.0, 2 * MB, group, over) == pytest.approx(10 + 4 + 200)
+    assert forwarded_us(1 * MB, 1 * MB, Group(ranks=4), over) is None
+    assert forwarded_us(1 * MB, 1 * MB, Group(ranks=4, stride=4), over) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        # 8 ranks in 2 nodes, 40 GB/s between them: half of 100 MB must arrive, the root's whole message, twice of a sum
+        ("all_gather", 1250),
+        ("reduce_scatter", 1250),
+        ("broadcast", 2500),
+        ("all_reduce", 2500),
+        ("all_to_all", 5000),  # 4 of 8 peers of each of 4 ranks
+        ("send", 1000),  # between two neighbors inside
+    ],
+)
+def test_the_least_that_the_rates_allow(word, expected):
+    assert bound_us(word, 100 * MB, Group(ranks=8), topology()).tolist() == pytest.approx([expected])
+    assert bound_us(word, [1.0, 2.0], Group(ranks=1), topology()).tolist() == [0, 0]
+
+
+def test_where_the_switch_adds_a_sum_needs_to_travel_once():
+    assert bound_us("all_reduce", 100 * MB, Group(ranks=4), topology()).tolist() == [1500]
+    assert bound_us("all_reduce", 100 * MB, Group(ranks=4), topology(in_switch=60)).tolist() == [750]
+    assert bound_us("all_gather", 100 * MB, Group(ranks=4), topology()).tolist() == [750]
 
 
 def test_sending_to_the_next_node_takes_one_card():

@@ -10,7 +10,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import normalized
 from tracelens.network.algorithms import algorithms
 from tracelens.network.cluster import FOLDER, LIBRARIES, Cluster, Library
-from tracelens.network.topology import Rates
+from tracelens.network.topology import Protocol, Rates
 
 MINIMAL = """
 device = "h100-sxm"
@@ -82,6 +82,94 @@ source = "fitted"
     assert cluster.sources["network.protocol.simple"] == cluster.sources["pipeline"] == "fitted"
 
 
+def test_every_figure_of_a_file_arrives_at_its_link(tmp_path):
+    """Each is another number; a tier without the table has no such cost."""
+    cluster = load(
+        tmp_path,
+        """
+label = "Acme"
+device = "h100-sxm"
+library = "nccl"
+algorithms = ["all_reduce/ring"]
+aliases = ["pod"]
+note = "a note"
+standard = true
+ep_library = "deepep"
+error_percent = 12
+[node]
+ranks = 4
+shape = "mesh"
+adds_in_switch = true
+source = "a"
+[node.rates]
+all_gather_gb_s = 31
+all_reduce_gb_s = 32
+all_to_all_gb_s = 33
+in_switch_gb_s = 34
+source = "b"
+[node.in_switch]
+latency_us = 41
+source = "c"
+[node.all_to_all]
+sync_us = 42
+source = "d"
+[node.protocol.ll]
+hop_us = 54
+tree_hop_us = 55
+rate_share = 0.5
+source = "i"
+[network]
+cards = 2
+card_gb_s = 25
+nodes = 16
+source = "e"
+[network.rates]
+all_gather_gb_s = 21
+all_reduce_gb_s = 22
+all_to_all_gb_s = 25
+alone_gb_s = 24
+source = "f"
+[network.protocol.ll]
+base_us = 51
+hop_us = 52
+tree_hop_us = 53
+rate_share = 1
+source = "g"
+[network.all_to_all]
+peer_us = 43
+source = "h"
+""",
+    )
+    assert (cluster.label, cluster.aliases, cluster.note, cluster.ep_library) == ("Acme", ("pod",), "a note", "deepep")
+    assert (cluster.is_standard, cluster.adds_in_switch, cluster.error_percent) == (True, True, 12)
+    found = cluster.topology(Rates(peak_gb_s=450, all_gather_gb_s=336))
+    assert (found.algorithms, found.chunk_bytes) == (("all_reduce/ring",), 4 * 2**20)
+    node, network = found.tiers
+    assert (node.ranks, node.shape, network.ranks, network.cards) == (4, "mesh", 64, 2)
+    assert node.link.rates == Rates(
+        peak_gb_s=450, all_gather_gb_s=31, all_reduce_gb_s=32, all_to_all_gb_s=33, in_switch_gb_s=34
+    )
+    assert network.link.rates == Rates(
+        peak_gb_s=25, all_gather_gb_s=21, all_reduce_gb_s=22, all_to_all_gb_s=25, alone_gb_s=24
+    )
+    assert [(link.peer_us, link.sync_us, link.in_switch_us) for link in (node.link, network.link)] == [
+        (0, 42, 41),
+        (43, 0, 0),
+    ]
+    assert network.link.protocols == (Protocol(name="ll", base_us=51, hop_us=52, tree_hop_us=53, rate_share=1),)
+    assert node.link.protocols == (Protocol(name="ll", base_us=0, hop_us=54, tree_hop_us=55, rate_share=0.5),)
+    bare = load(tmp_path, MINIMAL).topology(Rates(peak_gb_s=450))
+    assert [(tier.link.peer_us, tier.link.sync_us) for tier in bare.tiers] == [(0, 0), (0, 0)]
+    assert (bare.tiers[0].link.in_switch_us, bare.tiers[1].link.in_switch_us) == (25, 0)
+    assert {name: cluster.sources[name] for name in ("node", "node.rates", "node.in_switch", "node.all_to_all")} == {
+        "node": "a",
+        "node.rates": "b",
+        "node.in_switch": "c",
+        "node.all_to_all": "d",
+    }
+    assert [cluster.sources[f"network{part}"] for part in ("", ".rates", ".protocol.ll", ".all_to_all")] == list("efgh")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -106,6 +194,7 @@ def test_a_wrong_file_is_an_error_that_names_the_key(tmp_path, old, new, message
     [
         ("[network.rates]\nall_gather_gb_s = 26\nsource = 'x'", "network.rates.all_gather_gb_s must not be above card_gb_s 25, got 26"),
         ("[network.protocol.ll]\nhop_us = 1\ntree_hop_us = 1\nrate_share = 2\nsource = 'x'", "network.protocol.ll.rate_share must not be above 1, got 2"),
+        ("[network.protocol.ll]\nhop_us = 1\ntree_hop_us = 1\nrate_share = 1\nsource = 'x'", "network.protocol must be of the same protocols as node.protocol: ll, ll128, simple"),
         ("[network.protocol.ll64]\nhop_us = 1", "network.protocol.ll64 is not a key of a cluster file; did you mean network.protocol.ll?"),
     ],
 )  # fmt: skip

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
 from tracelens.groups import Group
@@ -73,6 +78,77 @@ def test_a_group_that_does_not_fit_is_an_error():
     with pytest.raises(UsageError, match="16 ranks 2 apart do not fit a topology of 16 ranks"):
         topology(nodes=2).crossings(Group(ranks=16, stride=2))
     assert len(topology(nodes=2).crossings(Group(ranks=16))) == 2
+
+
+@given(ranks=st.integers(1, 20), stride=st.integers(1, 20), nodes=st.integers(1, 4))
+def test_a_group_fits_as_long_as_its_last_rank_does(ranks, stride, nodes):
+    if (ranks - 1) * stride < 8 * nodes:
+        topology(nodes=nodes).crossings(Group(ranks=ranks, stride=stride))
+    else:
+        with pytest.raises(UsageError, match=f"do not fit a topology of {8 * nodes} ranks"):
+            topology(nodes=nodes).crossings(Group(ranks=ranks, stride=stride))
+
+
+LINK = Link(rates=Rates(peak_gb_s=100), protocols=(SIMPLE,))
+
+
+@given(
+    sizes=st.tuples(st.sampled_from([2, 4]), st.sampled_from([1, 2, 4]), st.integers(1, 3)),
+    stride=st.sampled_from([1, 2, 4, 8]),
+    ranks=st.integers(1, 40),
+)
+def test_crossings_are_what_counting_rank_by_rank_gives(sizes, stride, ranks):
+    domains = [1, sizes[0], sizes[0] * sizes[1], sizes[0] * sizes[1] * sizes[2]]
+    places = [rank * stride for rank in range(ranks)]
+    if places[-1] >= domains[-1]:
+        return
+    racks = Topology(tiers=tuple(Tier(ranks=domain, cards=domain, link=LINK) for domain in domains[1:]))
+
+    def tier_between(one, other):
+        return next(tier for tier, domain in enumerate(domains[1:]) if one // domain == other // domain)
+
+    hops = Counter(tier_between(*pair) for pair in pairwise(places))
+    reached = Counter(tier_between(places[0], other) for other in places[1:])
+    found = racks.crossings(Group(ranks=ranks, stride=stride))
+    assert {c.tier: c.hops for c in found} == hops
+    for crossing in found:
+        below, domain = domains[crossing.tier : crossing.tier + 2]
+        first = [place for place in places if place < domain]
+        assert crossing.members == sum(place < below for place in places)
+        assert crossing.fanout == len({place // below for place in first})
+        if len(first) == crossing.members * crossing.fanout:
+            assert crossing.peers == reached[crossing.tier]
+
+
+@given(word=st.sampled_from(["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]), group=st.integers(2, 8))
+def test_a_rate_is_its_own_else_the_all_gathers_else_the_peak(word, group):
+    own = Rates(peak_gb_s=100, all_gather_gb_s=90, all_reduce_gb_s=80, all_to_all_gb_s=70)
+    assert own.of(word) == {"all_reduce": 80, "all_to_all": 70}.get(word, 90)
+    assert Rates(peak_gb_s=100, all_gather_gb_s=90).of(word) == 90
+    assert Rates(peak_gb_s=100).of(word) == 100
+    found = Topology(tiers=(Tier(ranks=8, link=Link(rates=own, protocols=(SIMPLE,))),)).crossings(
+        Group(ranks=group), word
+    )
+    assert (found[0].domain_gb_s, found[0].peak_gb_s) == (own.of(word), 100)
+
+
+def test_a_member_sends_at_its_share_of_the_data_of_its_domain():
+    # 8 cards of 45 GB/s for 8 ranks, 3/4 of it data: 270 bytes a ns for the node, 33.75 for a rank
+    slow = Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=0.75)
+    network = Tier(ranks=None, cards=8, link=Link(rates=Rates(peak_gb_s=45), protocols=(slow,)))
+    node = Tier(ranks=8, link=Link(rates=Rates(peak_gb_s=450), protocols=(slow,)))
+    outer = Topology(tiers=(node, network)).crossings(Group(ranks=16))[1]
+    assert (outer.domain_bytes_per_us("simple"), outer.rank_bytes_per_us("simple")) == (270_000, 33_750)
+
+
+def test_groups_beside_this_one_share_its_cards():
+    # stride 4: four groups side by side on 8 cards, two each; more than a node holds there never are
+    assert topology().beside_siblings(Group(ranks=4, stride=4)).concurrent_groups == 4
+    assert topology().beside_siblings(Group(ranks=4, stride=64)).concurrent_groups == 8
+    assert topology().beside_siblings(Group(ranks=4)).concurrent_groups == 1
+    endless = Topology(tiers=(Tier(ranks=None, link=LINK),))
+    assert endless.beside_siblings(Group(ranks=4, stride=4)).concurrent_groups == 1
+    assert (endless.ranks_per_node, endless.protocols) == (None, ("simple",))
 
 
 def test_a_measured_rate_above_the_peak_is_an_error():

@@ -41,6 +41,9 @@ def test_copies_are_what_a_token_by_token_count_gives(data):
     for found, wanted in zip((copies.per_expert, copies.per_rank, copies.per_node), expected, strict=True):
         np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(copies.experts, np.bincount(chosen[chosen >= 0], minlength=experts))
+    np.testing.assert_array_equal(copies.tokens, np.bincount(sources, minlength=ranks))
+    assert copies.mean_ranks == expected[1].sum() / tokens
+    assert copies.mean_nodes == expected[2].sum() / tokens
 
 
 def test_blocks_join_without_a_seam():
@@ -84,6 +87,19 @@ def test_imbalance_is_maximum_over_mean():
     assert imbalance(np.array([0, 0])) == 1.0
 
 
+def sent_by(sources):
+    return Copies.from_assignment(np.array([[0]]), np.array([0, 1]), ranks=2, rank_of_token=np.array(sources))
+
+
+def test_the_last_rank_may_send_and_nothing_sent_is_nothing_counted():
+    np.testing.assert_array_equal(sent_by([1]).per_rank, [[0, 0], [1, 0]])
+    none = Copies.from_assignment(np.zeros((0, 2), int), np.array([0, 1]), ranks=2)
+    assert (none.per_rank.sum(), none.mean_ranks, none.mean_nodes) == (0, 0.0, 0.0)
+    assert Traffic.even(5, 3).wire_bytes.tolist() == [[0, 5, 5], [5, 0, 5], [5, 5, 0]]
+    assert Traffic(wire_bytes=np.zeros((2, 2))).remote_share == 0.0
+    assert imbalance(np.array([])) == 1.0
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -95,6 +111,13 @@ def test_imbalance_is_maximum_over_mean():
             lambda: Copies.from_assignment(np.array([[0]]), np.array([0]), ranks=6, ranks_per_node=4),
             "do not fill nodes",
         ),
+        (lambda: sent_by([2]), "source rank is outside 0 to 1"),
+        (lambda: sent_by([-1]), "source rank is outside 0 to 1"),
+        (lambda: sent_by([0, 0]), "1 tokens but 2 source ranks"),
+        (lambda: Copies.from_assignment(np.array([[-2]]), np.array([0]), ranks=1), "run from -2 to -2"),
+        (lambda: Copies.from_assignment(np.array([[0]]), np.array([-1]), ranks=1), "ranks -1 to -1"),
+        (lambda: Copies.from_assignment(np.array([[0]]), np.array([1]), ranks=1), "ranks 1 to 1"),
+        (lambda: Copies.from_assignment(np.array([[0]]), np.array([], int), ranks=1), "one rank per expert"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(call, message):

@@ -217,6 +217,9 @@ def _read(path: Path) -> Cluster:
         chunk_bytes=_chunk_bytes(root.table("pipeline"), sources),
         sources=sources | {"node": node.source("source"), "network": network.source("source")},
     )
+    inside, between = ([p.name for p in link.protocols] for link in (cluster.node_overheads, cluster.network_overheads))
+    if inside != between:
+        raise network.error("protocol", f"must be of the same protocols as node.protocol: {', '.join(inside)}")
     for table in (node, network, root):
         table.finish()
     return cluster

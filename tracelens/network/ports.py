@@ -253,8 +253,8 @@ class _Packets:
         if not self.count:
             return np.zeros(0)
         crossed = outer.per_pair[self.source, forwarder]
-        within = np.ceil((self.number + 1) / self.of_flow * crossed).astype(np.int64) - 1
-        return np.asarray(arrived[outer.first[self.source, forwarder] + np.clip(within, 0, crossed - 1)])
+        within = -(-(self.number + 1) * crossed // self.of_flow) - 1
+        return np.asarray(arrived[outer.first[self.source, forwarder] + within])
 
 
 def _served(server: NDArray[np.intp], ready: Floats, service: Floats, *, tie: NDArray[np.int64]) -> Floats:

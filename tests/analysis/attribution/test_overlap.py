@@ -16,9 +16,9 @@ from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 
 
-def kernel(start: float, duration: float, stream: int = 7) -> dict[str, Any]:
+def kernel(start: float, duration: float, stream: int = 7, device: int = 0) -> dict[str, Any]:
     return {
-        "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": stream, "ts": start, "dur": duration,
+        "ph": "X", "cat": "kernel", "name": "k", "pid": device, "tid": stream, "ts": start, "dur": duration,
         "args": {"stream": stream},
     }  # fmt: skip
 
@@ -36,12 +36,36 @@ def test_an_event_that_runs_into_the_next_ends_there() -> None:
 
 @pytest.mark.parametrize(
     "second",
-    [kernel(10, 5), kernel(2, 3), kernel(2, 8), kernel(0, 15), kernel(8, 5, stream=8)],
-    ids=["after", "inside", "inside up to the end", "same start", "other stream"],
+    [kernel(10, 5), kernel(2, 3), kernel(2, 8), kernel(0, 15), kernel(8, 5, stream=8), kernel(8, 5, device=1)],
+    ids=["after", "inside", "inside up to the end", "same start", "other stream", "other device"],
 )
 def test_what_is_no_overlap_stays(second: dict[str, Any]) -> None:
     found = overlaps(kernel(0, 10), second)
     assert found.count == 0
+
+
+def test_events_without_a_stream_have_no_order() -> None:
+    unknown = ({**kernel(start, 10), "tid": "a thread", "args": {}} for start in (0, 8))
+    found = overlaps(*unknown, kernel(20, 10), kernel(28, 5))
+    assert (found.events.tolist(), found.ends.tolist()) == ([2], [28_000])
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(0, 1), st.integers(0, 1)),
+        max_size=12,
+        unique=True,
+    )
+)
+def test_an_overlap_is_of_one_with_the_next_of_its_stream(spans: list[tuple[int, int, int, int]]) -> None:
+    wanted = []
+    for row, (start, duration, *queue) in enumerate(spans):
+        later = sorted(s for s in spans if [*s[2:]] == queue and s[:2] > (start, duration))
+        if later and start < later[0][0] < start + duration < later[0][0] + later[0][1]:
+            wanted.append((row, 1000 * later[0][0]))
+    found = overlaps(*(kernel(*span) for span in spans))
+    assert sorted(zip(found.events.tolist(), found.ends.tolist(), strict=True)) == wanted
+    assert found.time_ns == sum(1000 * (spans[row][0] + spans[row][1]) - cut for row, cut in wanted)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(1, 2)), max_size=12))

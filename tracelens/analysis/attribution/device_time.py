@@ -31,7 +31,7 @@ class Timeline:
     exposed_memcpy_ns: int
     total_comm_ns: int
     total_memcpy_ns: int
-    start_ns: int = 0
+    start_ns: int
     left_out: tuple[tuple[int, int], ...] = ()
 
     @property
