@@ -229,6 +229,7 @@ def test_primus_files_that_a_launch_names_are_found_above_it(written, tmp_path: 
 def test_what_primus_base_file_says_is_known_where_it_is_not_at_hand(written) -> None:
     found = read_launch(written("example.yaml", EXAMPLE))
     assert (found.options["zero"], found.options["global_batch"], found.options["sequence"]) == (1, 16, 1024)
+    assert found.ignored == ("framework",)
     assert "zero" in read_launch(written("bare.yaml", "model: llama3.1-8b\n")).options
     assert read_launch(written("bare.yaml", "model: llama3.1-8b\n")).options["zero"] == 0
 

@@ -108,6 +108,8 @@ def read_launch(path: Path) -> Launch:
     with expected(path, what):
         values = _of_arguments(text) if is_list else _with_bases(path, text)
     keys = _Keys(file=path.name, values=values if is_list else {**_presets(path, values), **values}, is_list=is_list)
+    if keys.values.get("config") == "pre_trainer.yaml":
+        keys.read.add("config")
     options = {**_degrees(keys), **_switches(keys)}
     model = _model(keys)
     layers = _recomputed_layers(keys, options)
