@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 REPORT = "a tracelens report.json"
 #: A report of a large trace has some tens of MB.
 MOST_BYTES = 2**30
+#: Reading takes this much at a time, since a read allocates all that it may return.
+_PIECE_BYTES = 2**20
 _DEEPEST = 200
 #: What one array of an npz file may unpack to.
 MOST_ARRAY_BYTES = 2**32
@@ -47,8 +49,10 @@ def expected(path: Path, what: str) -> Iterator[None]:
 def text_of(path: Path, what: str) -> str:
     """A text file. InputError for one that is missing, no text or larger than anything of its kind."""
     with expected(path, what):
+        content = bytearray()
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            while len(content) <= MOST_BYTES and (piece := file.read(_PIECE_BYTES)):
+                content += piece
         if len(content) > MOST_BYTES:
             raise InputError(f"{path} is not {what}: it has more than {MOST_BYTES / 1e9:.1f} GB")
         return content.decode("utf-8-sig")

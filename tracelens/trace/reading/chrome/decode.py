@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+import numpy as np
 from msgspec import Raw, Struct, field
 
 from tracelens.lazy.patterns import lazy_pattern
@@ -147,7 +148,9 @@ _elements = msgspec.json.Decoder(list[Raw])
 
 
 def decode_events(text: bytes, *, text_times: bool) -> Sequence[AnyEvent]:
-    """All events of a JSON array; raises one of ``FAILURES``."""
+    """All events of a JSON array; raises one of ``FAILURES``, and MemoryError where its strings would not fit."""
+    # msgspec does not look whether a string got its memory: without any, the process would end. This takes no page.
+    np.empty(2 * len(text), np.uint8)
     try:
         return _known_text_timed_events.decode(text) if text_times else _known_events.decode(text)
     except msgspec.ValidationError:
