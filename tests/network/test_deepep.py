@@ -149,6 +149,21 @@ def test_a_normal_exchange_by_hand():
     assert float(notify_us(two, FIGURES, NORMAL)) == pytest.approx(11 + 13 + 8.5 + 64)
 
 
+def test_what_no_file_states_costs_nothing():
+    none = NormalConstants(
+        floor_us=1, floor_us_per_khidden=0, link_share=1, peer_us=0, fill_us=0, nic_share=1, sm_gb_s=1, notify_us=5,
+        notify_peer_us=0, source="",
+    )  # fmt: skip
+    # 2 copies of 4000 bytes over 200,000 bytes per us, and nothing beside them
+    assert float(normal_us(EVERY, FIGURES, none)) == pytest.approx(1 + 256 * 0.04)
+    assert float(notify_us(dataclasses.replace(EVERY, nodes=2.0), FIGURES, none)) == pytest.approx(5)
+    low = LowLatencyConstants(floor_us=1, link_share=1, unit_gb_s=1e9, step_us=0, nic_share=1, source="")
+    assert float(low_latency_us(EVERY, FIGURES, low)) == pytest.approx(1 + 256 * 4 * 0.02)
+    assert float(low_latency_us(dataclasses.replace(EVERY, nodes=2.0), FIGURES, low)) == pytest.approx(
+        1 + 256 * 4 * p(6, 0.02, 0.02)
+    )
+
+
 def test_a_low_latency_exchange_by_hand():
     constants = LowLatencyConstants(
         floor_us=10, expert_ns=500, link_share=0.5, unit_gb_s=50, nodes_us=3, step_us=4, nic_share=0.25,
