@@ -169,6 +169,13 @@ def test_a_broken_pattern_is_an_error_that_shows_it():
         classify(["kernel"], [KernelPattern(name="broken", regex="(", category="x")])
 
 
+def test_more_names_than_are_remembered_are_all_classed(monkeypatch):
+    monkeypatch.setattr("tracelens.perf_models.kernels._MOST_KNOWN", 3)
+    names = [f"{word}_{number}" for number in range(4) for word in ("softmax", "unknown")]
+    found = classify(names, kernel_patterns())
+    assert [pattern and pattern.name for pattern in found] == ["softmax", None] * 4
+
+
 def test_pattern_names_are_unique():
     names = [p.name for p in kernel_patterns()]
     assert len(names) == len(set(names))

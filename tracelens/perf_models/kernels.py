@@ -46,12 +46,14 @@ def classify(names: Sequence[str], patterns: Iterable[KernelPattern]) -> list[Ke
     """The first pattern that each kernel name contains, or None; so an extension's patterns go first."""
     ordered = tuple(patterns)
     known = _classified(ordered)
+    found = []
     for name in names:
         if name not in known:
             if len(known) >= _MOST_KNOWN:
                 known.clear()
             known[name] = next((p for p in ordered if p.matches(name)), None)
-    return [known[name] for name in names]
+        found.append(known[name])
+    return found
 
 
 #: Kernel names whose pattern is remembered: ranks, and both sides of a comparison, run the same kernels.
