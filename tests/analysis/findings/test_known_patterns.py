@@ -191,6 +191,15 @@ def test_a_large_category_without_a_model_is_said(build: Build) -> None:
     assert summarize(bare).unseen == Unseen(share=0.75, ops=("bare",), because="no arguments of these were recorded")
 
 
+def test_a_gap_with_several_causes_is_one_gap(build: Build) -> None:
+    """Kernels of 4 µs every 10 µs: Python, the launch and its latency share each gap of 6 µs."""
+    b = build()
+    for i in range(20):
+        b.op(f"op_{i}", 10 * i, 5).launch(10 * i + 1, "some_kernel", 10 * i + 4, 4)
+    finding = findings(b)["idle"]
+    assert "CPU-bound: GPU idle 59 %: launch-bound; 19 gaps, the longest 6 µs" in finding.why
+
+
 def test_kernels_that_wait_are_named_with_exposed_communication(build: Build) -> None:
     b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50)
     b.op("mine::exchange", 80, 10).launch(81, "void deep_ep::intranode::cached_notify_combine<8>", 100, 3000)

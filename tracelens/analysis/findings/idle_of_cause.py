@@ -24,8 +24,8 @@ OPEN_ENDED = 0.0
 def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | None = None) -> Iterator[Candidate]:
     """All idle time of a cause, or these ``parts`` of idle time, where it is long enough."""
     parts = seen.idle_of(cause) if parts is None else parts
-    length = (seen.idle.end - seen.idle.start)[parts]
-    share, gaps = float(length.sum() / max(1, seen.window_ns)), int((length > 0).sum())
+    length = _by_gap(seen, parts)
+    share, gaps = float(length.sum() / max(1, seen.window_ns)), len(length)
     if share <= LEAST_SHARE:
         return
     longest = float(length.max() / NS_PER_US)
@@ -43,6 +43,14 @@ def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | Non
         evidence=idle_evidence(seen, parts),
         row=longest_row(seen, parts),
     )
+
+
+def _by_gap(seen: Observed, parts: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """How long (ns) these parts are in each gap that has one: parts of a gap touch, gaps have work between them."""
+    idle = seen.idle
+    begins = np.r_[True, idle.start[1:] != idle.end[:-1]][: len(idle.start)]
+    _, gap = np.unique(np.cumsum(begins)[parts], return_inverse=True)
+    return np.bincount(gap, (idle.end - idle.start)[parts]).astype(np.int64)
 
 
 def longest_row(seen: Observed, parts: npt.NDArray[np.bool_]) -> int | None:
