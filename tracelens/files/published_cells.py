@@ -18,7 +18,7 @@ _NUMBER = lazy_pattern(
     r"([0-9]{1,3}(?:[ \u00a0\u202f'][0-9]{3})+\b|[0-9][0-9,_]*(?:\.[0-9]+)?) ?(k|m)?\b(?!\^)", re.IGNORECASE
 )
 #: A heading that a cell repeats (``TP=2``), and signs for about.
-_BEFORE = lazy_pattern(r"^(?:[~≈\"']|[a-z]{1,3} ?[=:]? ?(?=[0-9]))", re.IGNORECASE)
+_BEFORE = lazy_pattern(r"^(?:[~≈\"']|(?:[a-z]?tp|v?pp|[a-z]?[cdev]p|[mg]?bs|isl|osl) ?[=:]? ?(?=[0-9]))", re.IGNORECASE)
 _SCALE = {"": 1, "k": 1024, "m": 1024**2}
 
 
@@ -55,8 +55,8 @@ def is_unsaid(text: str) -> bool:
 def number(text: str) -> str:
     """The number that a cell begins with, without separators and unit; the cell where it is none.
 
-    >>> number("4,096"), number("~4 096"), number("8K tokens"), number("TP=64"), number("many")
-    ('4096', '4096', '8192', '64', 'many')
+    >>> number("4,096"), number("~4 096"), number("8K tokens"), number("TP=64"), number("H100")
+    ('4096', '4096', '8192', '64', 'H100')
     """
     found = _NUMBER.match(_BEFORE.sub("", text.strip()))
     if found is None:

@@ -46,7 +46,7 @@ class KernelColumns(ColumnBatch):
         return self.table.work(self.sizes, dict(self.case)).hbm_bytes
 
     def choices(self, device: HardwareSpec) -> tuple[KernelConstants, ...]:
-        """The kernels that may run on the device. Which file tuned another device's calls says nothing of its own."""
+        """The kernels that may run on the device; those of another device without the name of its tuning file."""
         found = chosen(self.table, device, dict(self.case), of_device(self.table.name, device))
         usual = None if self.table.described is None else self.table.described[0]
         return tuple(

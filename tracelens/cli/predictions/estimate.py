@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.estimation.communication import Message
     from tracelens.estimation.estimate import Answer
 
-_HEADER = ("device", "operation", "time µs", "TFLOPS/s", "bound", "compute", "memory", "peak", "error", "by")
+_HEADER = ("device", "operation", "time µs", "TFLOPS/s", "bound", "compute µs", "memory µs", "peak µs", "error", "by")
 #: What the sizes of an operation are.
 _SIZES = {
     "m": "rows of A and C", "n": "columns of B and C", "k": "columns of A, rows of B", "b": "products or sequences",
