@@ -27,8 +27,8 @@ from tracelens.cli import main
 from tracelens.extensions import TimeLimitError, time_limit
 from tracelens.files import atomic_write
 from tracelens.report.result import Report
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
-from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 
 NAMES = (
@@ -161,7 +161,7 @@ def test_thousands_of_nested_ops_are_a_tree_and_a_report(depth: int, tmp_path: P
     nested += events(("k",))[1:3]
     for event in nested[-2:]:
         event["ts"] += depth
-    table = TraceTable.from_events(nested)
+    table = read_events(nested)
     tree = OpTree(table)
     assert tree.self_check() == []
     assert tree.depth.max() == depth
@@ -175,7 +175,7 @@ def test_duplicate_correlations_share_no_kernel(tmp_path: Path) -> None:
     for event in twice:
         if "correlation" in event.get("args", {}):
             event["args"]["correlation"] = 5
-    report = tracelens.report(tracelens.Trace.of(TraceTable.from_events(twice)))
+    report = tracelens.report(tracelens.Trace.of(read_events(twice)))
     ops = report.ops.set_index("name")["Kernel Time (µs)_sum"]
     assert ops["a"] == 50
     assert ops["b"] == 50

@@ -24,8 +24,8 @@ from tracelens.files.safe_text import clipped
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.attention.inference_attention import annotated_numbers
 from tracelens.perf_models.kernels import kernel_patterns
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
-from tracelens.trace.table import TraceTable
 from tracelens.workload.launch import _of_yaml
 
 # Linear is 8 here, the square 64; between them lies what a busy machine adds.
@@ -99,7 +99,7 @@ def test_a_name_of_many_digits_is_no_step_and_takes_time_in_proportion() -> None
     def steps(count: int) -> None:
         name = "1" * count + "a1b"
         note = {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": 0, "dur": 1}
-        assert find_steps(TraceTable.from_events([note])) == ("", [])
+        assert find_steps(read_events([note])) == ("", [])
         assert clipped(name, 80) == "1" * 79 + "…"
 
     assert grows_linearly(steps, 100_000)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tracelens.analysis.loaded_trace import Trace
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 MI300X = {
     "id": 0, "name": "AMD Instinct MI300X", "totalGlobalMem": 206141652992, "computeMajor": 9, "computeMinor": 4,
@@ -62,9 +62,7 @@ class Builder:
         return self.launch(at + 1, "Cijk_Ailk_Bljk", start, duration, **more)
 
     def trace(self, **metadata: Any) -> Trace:
-        return Trace.of(
-            TraceTable.from_events(self.events, {"deviceProperties": [MI300X], **metadata}, source="built.json")
-        )
+        return Trace.of(read_events(self.events, {"deviceProperties": [MI300X], **metadata}, source="built.json"))
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from tracelens.analysis.reading.recording import Recording
 from tracelens.comparison.sides import Call, Recorded, Side
 from tracelens.comparison.sources.traced_side import recorded
 from tracelens.trace.nesting import nest
-from tracelens.trace.table import HOST_KINDS, Kind, TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
+from tracelens.trace.table import HOST_KINDS, Kind
 
 Events = list[dict[str, Any]]
 
@@ -62,7 +63,7 @@ def original(path: Path) -> Original:
     for event in timed:
         event["ts"] -= base
     _end_with_callers(events, document)
-    trace = Trace.of(TraceTable.from_events(events, document, source=path.name))
+    trace = Trace.of(read_events(events, document, source=path.name))
     recording = Recording.of(trace, Options())
     window = Window.of(recording, Options())
     rows = window.activity.rows[window.activity.counted] if window.complete_steps else window.activity.rows
@@ -72,7 +73,7 @@ def original(path: Path) -> Original:
 def _end_with_callers(events: Events, metadata: dict[str, Any]) -> None:
     """Calls end with their callers: where rounding lets one end later, stretched times would tell another caller."""
     while True:
-        table = TraceTable.from_events(events, metadata)
+        table = read_events(events, metadata)
         host = table.rows_of(HOST_KINDS)
         found = nest(table.lane[host], table.start_ns[host], table.duration_ns[host], np.zeros(len(host), np.uint8))
         rows = host[found.order]
@@ -84,7 +85,7 @@ def _end_with_callers(events: Events, metadata: dict[str, Any]) -> None:
 
 
 def read_again(before: Original, events: Events) -> Side:
-    return side_of_trace(Trace.of(TraceTable.from_events(events, before.metadata, source=before.one.source)))
+    return side_of_trace(Trace.of(read_events(events, before.metadata, source=before.one.source)))
 
 
 def stretched(before: Original, rows: Ints, factor: float) -> Events:

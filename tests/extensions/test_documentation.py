@@ -16,7 +16,7 @@ from tracelens.perf_models import OpCall
 from tracelens.perf_models.base import PerfModel
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extensions.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -52,7 +52,7 @@ def test_the_new_op_is_in_a_report_of_a_trace_that_has_it(tmp_path: Path):
         {"ph": "X", "cat": "kernel", "name": "deep_ep::intranode::dispatch", "pid": 0, "tid": 7, "ts": 30, "dur": 200,
          "args": {"correlation": 7, "stream": 7}},
     ]  # fmt: skip
-    trace = Trace.of(TraceTable.from_events(events))
+    trace = Trace.of(read_events(events))
     sheet = tracelens.report(trace, extensions=[path], bundled=False)["EP_Communication"]
     assert sheet["name"].tolist() == ["DeepEPDispatch"]
 

@@ -24,7 +24,7 @@ from tracelens.projection.overheads import Software
 from tracelens.projection.projection_options import BACKENDS
 from tracelens.projection.step import Projection, project
 from tracelens.projection.step_traces import write_traces
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.workload.model_config import ModelConfig
 from tracelens.workload.parallel_config import ParallelConfig
 
@@ -130,7 +130,7 @@ def test_a_collective_without_recorded_size_is_no_measurement_of_one() -> None:
         {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum", "pid": 0, "tid": 7, "ts": ts, "dur": 90, "args": args}
         for ts, args in ((0, known), (100, known | sizes))
     ]  # fmt: skip
-    step = trace_step(analyze(Trace.of(TraceTable.from_events(events)), Options()))
+    step = trace_step(analyze(Trace.of(read_events(events)), Options()))
     assert sorted((call.time_us, call.model is None) for call in step.calls) == [(90.0, False), (90.0, True)]
 
 
@@ -156,7 +156,7 @@ def test_a_step_has_the_calls_that_were_launched_in_complete_steps_alone(tmp_pat
                 "kernel", "ncclDevKernel_AllReduce_Sum", at + 510, comms_us, correlation=20 + number, stream=8, **comms
             ),
         ]
-    made = analyze(Trace.of(TraceTable.from_events(events)), Options())
+    made = analyze(Trace.of(read_events(events)), Options())
     of_trace = trace_step(made)
     assert [(call.name, call.count, call.time_us) for call in of_trace.calls] == [
         ("aten::mm", 1.0, 50.0), ("allreduce", 1.0, 20.0),

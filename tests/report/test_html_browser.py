@@ -12,7 +12,7 @@ import pytest
 import tracelens
 from tests.report.headless import SECONDS, Browser, needs_browser
 from tracelens.analysis.loaded_trace import Trace
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 pytestmark = needs_browser
 
@@ -199,7 +199,7 @@ def test_the_way_down_leads_from_a_category_to_op_kernel_and_line_and_back(brows
         {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 5, "dur": 1, "args": {"correlation": 1}},
         {"ph": "X", "cat": "kernel", "name": "sgemm_128x64", "pid": 0, "tid": 7, "ts": 9, "dur": 40, "args": {"correlation": 1, "stream": 7, "device": 0}},
     ]  # fmt: skip
-    report = tracelens.report(Trace.of(TraceTable.from_events(events, source="stacks.json")))
+    report = tracelens.report(Trace.of(read_events(events, source="stacks.json")))
     browser.open(report.to_html(tmp_path / "stacks.html"))
     for wanted in ("GEMM", "aten::mm (64, 64), (64, 64)", "sgemm_128x64"):
         assert browser.texts("#drill-drawing tbody th button:first-child") == [wanted]
@@ -345,7 +345,7 @@ def test_names_of_a_trace_stay_text(browser, tmp_path):
             {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": at + 1, "dur": 1, "args": {"correlation": i + 1}},
             {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": at + 5, "dur": 40, "args": {"correlation": i + 1, "stream": 7, "device": 0}},
         ]  # fmt: skip
-    trace = Trace.of(TraceTable.from_events(events, source='<img src=x onerror="window.hit = 1">.json'))
+    trace = Trace.of(read_events(events, source='<img src=x onerror="window.hit = 1">.json'))
     written = tracelens.report(trace).to_html(tmp_path / "hostile.html")
     browser.heard.clear()
     browser.open(written)

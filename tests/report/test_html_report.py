@@ -22,7 +22,7 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.report.figures import shown_ms
 from tracelens.report.html.page import MAX_BYTES, html_bytes
 from tracelens.report.result import Report
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 VOID = {"br", "hr", "input", "link", "meta", "wbr"}
 
@@ -251,7 +251,7 @@ def hostile_trace() -> Trace:
             {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": at + 2, "dur": 1, "args": {"correlation": i + 1}},
             {"ph": "X", "cat": "kernel", "name": f"{name} kernel", "pid": 0, "tid": 7, "ts": at + 5, "dur": 40, "args": {"correlation": i + 1, "stream": 7, "device": 0}},
         ]  # fmt: skip
-    return Trace.of(TraceTable.from_events(events, source="<script>alert(1)</script>.json"))
+    return Trace.of(read_events(events, source="<script>alert(1)</script>.json"))
 
 
 def test_names_from_a_trace_never_become_markup(tmp_path):

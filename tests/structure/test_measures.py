@@ -45,14 +45,6 @@ SLOTS = "names the slots of a recorded signature, one keyword each"
 #: By room: (measure, subject, today's value, reason). A subject is named after its module, not its folder, so that it
 #: can move. Remove a line when its reason has gone: the test says so.
 EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
-    "package": (
-        (
-            "circle",
-            "chunks event_columns event_list lookup table",
-            5,
-            "TraceTable.from_events reads, and a reader makes tables",
-        ),
-    ),
     "perf_models": (
         ("parameters", "conv.conv_of", 10, SLOTS),
         ("parameters", "gemm.times_transposed", 10, SLOTS),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
 from tracelens.trace.fuse import CounterTrack, FusedRank, Kept, fuse, parse_window, sublanes
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 
 def slice_(name, start, duration, pid=1, tid=1, cat="cpu_op", **args):
@@ -37,7 +37,7 @@ EVENTS = [
 
 
 def fused(tmp_path, ranks=(0, 1), kept=None, ahead=None, name="all.json", counters=(), events=EVENTS):
-    tables = {rank: TraceTable.from_events(events, {"baseTimeNanoseconds": 10**18}) for rank in ranks}
+    tables = {rank: read_events(events, {"baseTimeNanoseconds": 10**18}) for rank in ranks}
     ahead = dict.fromkeys(ranks, 0) | (ahead or {})
     entries = (
         FusedRank(rank=rank, table=table, corrected=partial(np.add, -ahead[rank]), counters=counters)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tracelens.trace import links
 from tracelens.trace.links import LinkedBy
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
-from tracelens.trace.table import TraceTable
 from tracelens.trace.tree import OpTree
 
 # As libkineto's toString(ActivityType) writes them, through its versions.
@@ -72,7 +72,7 @@ def flow(phase: str, identifier: Any, place: tuple[Any, Any], time: float, categ
 
 
 def tree_of(*events: dict) -> OpTree:
-    tree = OpTree(TraceTable.from_events(list(events)))
+    tree = OpTree(read_events(list(events)))
     assert tree.self_check() == []
     return tree
 

@@ -10,7 +10,7 @@ import tracelens
 from tests.conftest import part
 from tracelens.errors import UsageError
 from tracelens.trace.merged import merged_ranks
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.tree import OpTree
 
 
@@ -39,20 +39,20 @@ def launched_by(tree: OpTree) -> dict[str, set[str]]:
 
 
 def test_ids_of_their_own_link_as_in_one_file() -> None:
-    tree = OpTree(TraceTable.from_events(rank(100, 0, [1, 2]) + rank(200, 1, [11, 12])))
+    tree = OpTree(read_events(rank(100, 0, [1, 2]) + rank(200, 1, [11, 12])))
     assert launched_by(tree) == {"kernel of 100": {"op of 100"}, "kernel of 200": {"op of 200"}}
     assert tree.ambiguous == 0
 
 
 def test_shared_ids_link_within_the_process_that_the_device_serves_otherwise() -> None:
     """Correlation 5 is in both; 1 and 12 say which device process belongs to which host process."""
-    tree = OpTree(TraceTable.from_events(rank(100, 0, [1, 5]) + rank(200, 1, [12, 5], start=0.5)))
+    tree = OpTree(read_events(rank(100, 0, [1, 5]) + rank(200, 1, [12, 5], start=0.5)))
     assert launched_by(tree) == {"kernel of 100": {"op of 100"}, "kernel of 200": {"op of 200"}}
     assert tree.ambiguous == 0
 
 
 def test_shared_ids_without_any_evidence_stay_unlinked_and_are_said() -> None:
-    table = TraceTable.from_events(rank(100, 0, [1, 2]) + rank(200, 1, [1, 2], start=0.5))
+    table = read_events(rank(100, 0, [1, 2]) + rank(200, 1, [1, 2], start=0.5))
     tree = OpTree(table)
     assert launched_by(tree) == {"kernel of 100": {""}, "kernel of 200": {""}}
     assert tree.ambiguous == 4
@@ -68,7 +68,7 @@ def test_shared_ids_without_any_evidence_stay_unlinked_and_are_said() -> None:
 
 
 def test_one_process_may_repeat_its_ids() -> None:
-    tree = OpTree(TraceTable.from_events(rank(100, 0, [1, 1])))
+    tree = OpTree(read_events(rank(100, 0, [1, 1])))
     assert tree.ambiguous == 0
     assert len(tree.unlinked) == 0
 
@@ -79,7 +79,7 @@ def named(pid: int, name: str) -> dict[str, Any]:
 
 def kernel_names(events: list[dict[str, Any]], **options: Any) -> tuple[list[str], str]:
     """Kernels of the report, and what it says about the ranks."""
-    table = TraceTable.from_events(events)
+    table = read_events(events)
     report = tracelens.report(tracelens.Trace.of(table), **options)
     (notice,) = [n.text for n in report.summary.notices if n.id == "several_processes"]
     return sorted(report.kernels["Kernel name"]), notice
@@ -101,7 +101,7 @@ def test_waits_for_an_event_stay_with_their_rank() -> None:
     wait = {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": 7, "ts": 5, "dur": 0}
     args = {"correlation": 9, "wait_on_cuda_event_record_corr_id": 8, "wait_on_stream": 20}
     waits = [wait | {"args": args}, wait | {"pid": 1, "args": args | {"wait_on_stream": 30}}]
-    trace = tracelens.Trace.of(TraceTable.from_events(rank(100, 0, [1, 2]) + rank(200, 1, [11, 12]) + waits))
+    trace = tracelens.Trace.of(read_events(rank(100, 0, [1, 2]) + rank(200, 1, [11, 12]) + waits))
     ranks = merged_ranks(trace.table, trace.tree)
     assert ranks is not None
     assert [ranks.table(trace.table, number).event_waits.stream.tolist() for number in (0, 1)] == [[20], [30]]
@@ -126,7 +126,7 @@ def test_ranks_of_two_nodes_share_a_device_process_and_are_told_apart_by_their_l
     """Device 0 of two nodes: one process of the file. The kernel of launch 99 is of either and in no rank's figures."""
     events = rank(100, 0, [1, 2]) + rank(200, 0, [11, 12])
     events += [{**rank(300, 0, [99])[2], "ts": 50}]
-    table = TraceTable.from_events(events)
+    table = read_events(events)
     ranks = merged_ranks(table, tracelens.Trace.of(table).tree)
     assert ranks is not None
     assert ranks.ambiguous == 1
@@ -137,7 +137,7 @@ def test_ranks_of_two_nodes_share_a_device_process_and_are_told_apart_by_their_l
 
 def test_one_rank_is_no_merged_file_also_with_a_second_process_that_launches_nothing() -> None:
     loader = {"ph": "X", "cat": "cpu_op", "name": "aten::stack", "pid": 101, "tid": 1, "ts": 0, "dur": 2}
-    table = TraceTable.from_events([*rank(100, 0, [1, 2]), loader])
+    table = read_events([*rank(100, 0, [1, 2]), loader])
     trace = tracelens.Trace.of(table)
     assert merged_ranks(table, trace.tree) is None
     with pytest.raises(UsageError, match="one rank, or ranks that cannot be told apart"):
@@ -147,7 +147,7 @@ def test_one_rank_is_no_merged_file_also_with_a_second_process_that_launches_not
 def test_a_process_that_launched_little_is_no_rank() -> None:
     """One launch of nine has another process id: damage, or a helper; a rank of its own would hide eight kernels."""
     events = rank(100, 0, list(range(1, 9))) + rank(101, 0, [9], start=100)
-    table = TraceTable.from_events(events)
+    table = read_events(events)
     assert merged_ranks(table, tracelens.Trace.of(table).tree) is None
 
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import examples
 from tracelens.errors import InputError
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.table import Kind
 
 
 def op(**changes: Any) -> dict[str, Any]:
@@ -220,14 +221,14 @@ def test_odd_spellings_of_numbers_are_understood(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_a_recorded_stream_is_on_the_stream_its_tid_names() -> None:
-    table = TraceTable.from_events([op(cat="kernel", tid=13), op(cat="cpu_op", tid=13)])
+    table = read_events([op(cat="kernel", tid=13), op(cat="cpu_op", tid=13)])
     assert table.stream.tolist() == [13, -1]
 
 
 def test_a_missing_duration_counts_as_zero_without_loss() -> None:
     event = op()
     del event["dur"]
-    table = TraceTable.from_events([event])
+    table = read_events([event])
     assert table.duration_ns.tolist() == [0]
     assert not table.losses
 
@@ -239,14 +240,14 @@ def test_names_and_codes_are_in_order_of_first_appearance(tmp_path: Path) -> Non
 
 
 def test_more_categories_than_a_column_holds_share_one() -> None:
-    table = TraceTable.from_events([op(cat=f"c{i}") for i in range(32_005)])
+    table = read_events([op(cat=f"c{i}") for i in range(32_005)])
     assert table.category_of(31_999) == "c31999"
     assert {table.category_of(i) for i in range(32_000, 32_005)} == {"(more categories)"}
 
 
 def test_flows_are_columns_of_their_own() -> None:
     flow = {"cat": "ac2g", "name": "ac2g", "pid": 1, "tid": 2, "ts": 5.25}
-    table = TraceTable.from_events(
+    table = read_events(
         [
             flow | {"ph": "s", "id": 3},
             op(),
@@ -263,7 +264,7 @@ def test_flows_are_columns_of_their_own() -> None:
 
 def test_process_and_thread_names_come_from_metadata_events() -> None:
     meta = {"ph": "M", "pid": 5, "tid": 6, "ts": 0}
-    table = TraceTable.from_events(
+    table = read_events(
         [
             meta | {"name": "process_name", "args": {"name": "python"}},
             meta | {"name": "process_labels", "args": {"labels": "GPU 0"}},

@@ -10,7 +10,7 @@ import pytest
 from tracelens.device_properties import DeviceProperties
 from tracelens.signature import OpSignature
 from tracelens.trace.reading.chrome.event_list import read_events
-from tracelens.trace.table import Kind, TraceTable, kind_of_category
+from tracelens.trace.table import Kind, kind_of_category
 
 
 def op(**args: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_a_category_of_any_vendor_and_age_has_a_kind(category: str, kind: Kind) 
 
 
 def test_a_signature_holds_what_was_recorded() -> None:
-    table = TraceTable.from_events(
+    table = read_events(
         [
             op(**{"Input Dims": [[2, 3], [[4], [5, 6]], []], "Input type": ["float", "TensorList", "Scalar"],
                   "Input Strides": [[3, 1], [], []], "Concrete Inputs": ["", "", "1"]}),
@@ -52,7 +52,7 @@ def test_a_signature_holds_what_was_recorded() -> None:
 
 
 def test_signatures_differ_by_arguments_and_names_and_are_parsed_once() -> None:
-    table = TraceTable.from_events(
+    table = read_events(
         [
             op(**{"Input Dims": [[1]]}),
             op(**{"Input Dims": [[2]]}),
@@ -69,15 +69,13 @@ def test_signatures_differ_by_arguments_and_names_and_are_parsed_once() -> None:
 
 @pytest.mark.parametrize("slot", [2, "2", None, {"a": 1}, ["2"], [[2], 3], [[[2]]]])
 def test_a_size_that_is_none_counts_as_absent(slot: object) -> None:
-    signature = TraceTable.from_events([op(**{"Input Dims": [slot, [3]], "Input Strides": [slot, [1]]})]).signature_of(
-        0
-    )
+    signature = read_events([op(**{"Input Dims": [slot, [3]], "Input Strides": [slot, [1]]})]).signature_of(0)
     assert (signature.shapes, signature.strides) == (((), (3,)), ((), (1,)))
 
 
 def test_whatever_is_recorded_makes_a_signature() -> None:
     odd = {"Collective name": {"a": [1]}, "In split size": [{"b": 1}], "Concrete Inputs": [{"c": 1}]}
-    assert hash(TraceTable.from_events([op(**odd)]).signature_of(0))
+    assert hash(read_events([op(**odd)]).signature_of(0))
 
 
 def test_white_space_makes_no_other_signature() -> None:
@@ -99,7 +97,7 @@ def test_collectives_are_told_apart_by_their_own_arguments() -> None:
         "Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "Group size": 2, "dtype": "BFloat16",
         "In split size": "[]", "Process Group Name": "0", "Process Group Ranks": "[0, 1]",
     }  # fmt: skip
-    table = TraceTable.from_events([op(**recorded), op(**recorded | {"In msg nelems": 9}), op(**recorded)])
+    table = read_events([op(**recorded), op(**recorded | {"In msg nelems": 9}), op(**recorded)])
     assert table.signature.tolist() == [0, 1, 0]
     assert table.signature_of(0).attributes == tuple(sorted(recorded.items()))
     assert table.signature_of(1).attribute("In msg nelems") == 9
@@ -108,7 +106,7 @@ def test_collectives_are_told_apart_by_their_own_arguments() -> None:
 
 def test_compiled_kernels_carry_their_work_but_not_their_hash() -> None:
     recorded = {"Input Dims": [[4]], "kernel_backend": "triton", "kernel_num_gb": 0.5, "kernel_flop": 100}
-    table = TraceTable.from_events([op(**recorded, kernel_hash="a"), op(**recorded, kernel_hash="b")])
+    table = read_events([op(**recorded, kernel_hash="a"), op(**recorded, kernel_hash="b")])
     assert table.signature.tolist() == [0, 0]
     assert table.signature_of(0).attributes == (
         ("kernel_backend", "triton"),
@@ -118,7 +116,7 @@ def test_compiled_kernels_carry_their_work_but_not_their_hash() -> None:
 
 
 def test_old_files_spell_their_dims_differently() -> None:
-    table = TraceTable.from_events([op(**{"Input dims": [[3]]}), op(**{"Input Dims": [[3]]})])
+    table = read_events([op(**{"Input dims": [[3]]}), op(**{"Input Dims": [[3]]})])
     assert table.signature.tolist() == [0, 0]
     assert table.signature_of(0).shapes == ((3,),)
 
@@ -136,7 +134,7 @@ def test_the_rank_is_in_the_file_name_unless_the_file_says_it(source: str, rank:
 
 
 def test_metadata_names_devices_world_and_groups() -> None:
-    table = TraceTable.from_events(
+    table = read_events(
         [],
         {
             "deviceProperties": [{"id": 0, "name": "AMD Instinct MI300X", "numSms": 304}, "odd"],
@@ -155,13 +153,13 @@ def test_metadata_names_devices_world_and_groups() -> None:
 
 
 def test_a_table_without_metadata_knows_nothing_and_raises_nothing() -> None:
-    table = TraceTable.from_events([])
+    table = read_events([])
     assert (table.rank, table.world_size, table.process_groups(), table.device_properties()) == (None, None, (), [])
     assert (table.base_ns, table.has_shapes, table.has_stacks, table.has_device_events) == (0, False, False, False)
 
 
 def test_a_data_frame_spells_the_codes_out() -> None:
-    table = TraceTable.from_events([op(correlation=3) | {"ts": 1.5, "dur": 0.25}, op() | {"cat": "kernel", "tid": "s"}])
+    table = read_events([op(correlation=3) | {"ts": 1.5, "dur": 0.25}, op() | {"cat": "kernel", "tid": "s"}])
     frame = table.to_pandas()
     assert frame["name"].tolist() == ["aten::mm", "aten::mm"]
     assert frame["kind"].tolist() == ["cpu_op", "kernel"]
@@ -174,4 +172,4 @@ def test_a_data_frame_spells_the_codes_out() -> None:
 def test_args_are_empty_where_none_were_recorded() -> None:
     event = op()
     del event["args"]
-    assert TraceTable.from_events([event]).args(0) == {}
+    assert read_events([event]).args(0) == {}

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.conftest import examples, part
 from tracelens.trace import nesting
 from tracelens.trace.nesting import nearest, nest
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
+from tracelens.trace.table import Kind
 from tracelens.trace.tree import OpTree
 
 # lane, start, duration, rank: few distinct values, so that ties, touching and zero-length intervals are common
@@ -45,7 +46,7 @@ def kernel(correlation: int, start: float, duration: float, name: str = "gemm") 
 
 
 def tree_of(*events: dict) -> OpTree:
-    tree = OpTree(TraceTable.from_events(list(events)))
+    tree = OpTree(read_events(list(events)))
     assert tree.self_check() == []
     return tree
 

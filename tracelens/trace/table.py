@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -246,15 +246,6 @@ class TraceTable:
     losses: Losses = field(default_factory=Losses)
     recorder: Recorder = field(default_factory=Recorder)
     _op_signatures: dict[tuple[int, int], OpSignature] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def from_events(
-        cls, events: Sequence[Mapping[str, Any]], metadata: Mapping[str, Any] | None = None, *, source: str = "events"
-    ) -> TraceTable:
-        """A table from event dictionaries, through the same decoding as a file."""
-        from tracelens.trace.reading.chrome.event_list import read_events
-
-        return read_events(events, metadata, source=source)
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tracelens.analysis.attribution.activity import DeviceActivity, device_activity
 from tracelens.analysis.attribution.device_time import gpu_timeline, timeline_of
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.tree import OpTree
 
 END = 40
@@ -16,7 +16,7 @@ END = 40
 
 def activity_of(events: list[tuple[int, int, str]]) -> DeviceActivity:
     """Of (start, duration, kind) in ns."""
-    table = TraceTable.from_events(
+    table = read_events(
         {"ph": "X", "cat": "gpu_memcpy" if kind == "memcpy" else "kernel", "name": kind, "pid": 0, "tid": 7,
          "ts": start / 1000, "dur": duration / 1000, "args": {"stream": 7}}
         for start, duration, kind in events

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tracelens
 from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.stream_order import StreamOverlaps, stream_overlaps, with_clipped
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.tree import OpTree
 
 
@@ -24,7 +24,7 @@ def kernel(start: float, duration: float, stream: int = 7, device: int = 0) -> d
 
 
 def overlaps(*kernels: dict[str, Any], clip: bool = True) -> StreamOverlaps:
-    table = TraceTable.from_events(kernels)
+    table = read_events(kernels)
     return stream_overlaps(table, device_activity(table, OpTree(table), ()), clip=clip)
 
 
@@ -70,7 +70,7 @@ def test_an_overlap_is_of_one_with_the_next_of_its_stream(spans: list[tuple[int,
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(1, 2)), max_size=12))
 def test_clipping_never_lengthens_and_accounts_for_every_nanosecond(spans: list[tuple[int, int, int]]) -> None:
-    table = TraceTable.from_events([kernel(*span) for span in spans])
+    table = read_events([kernel(*span) for span in spans])
     activity = device_activity(table, OpTree(table), ())
     found = stream_overlaps(table, activity, clip=True)
     clipped = with_clipped(activity, found)
@@ -87,7 +87,7 @@ def test_clipping_never_lengthens_and_accounts_for_every_nanosecond(spans: list[
 
 @pytest.mark.parametrize(("overlap", "kernel_us", "words"), [("keep", 15, "kept"), ("clip", 13, "clipped")])
 def test_the_report_says_what_it_did(overlap: str, kernel_us: int, words: str) -> None:
-    table = TraceTable.from_events([kernel(0, 10), kernel(8, 5)])
+    table = read_events([kernel(0, 10), kernel(8, 5)])
     report = tracelens.report(tracelens.Trace.of(table), overlap=overlap)
     assert report.kernels["Kernel duration (µs)_sum"].sum() == kernel_us
     notice = next(n for n in report.summary.notices if n.id == "same_stream_overlap")

@@ -16,7 +16,7 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.page.host_lanes import MAX_LEVELS
 from tracelens.analysis.page.step_idle import step_idle
 from tracelens.analysis.page.step_timeline import Lane, step_timeline
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 
 def test_the_step_nearest_the_median_is_drawn(build):
@@ -121,7 +121,7 @@ def test_rectangles_hold_every_event_once_and_all_of_the_time(spans, max_rects):
          "args": {"stream": stream, "device": 0}}
         for i, (stream, start, duration) in enumerate(spans)
     ]  # fmt: skip
-    drawn = step_timeline(figures_of(Trace.of(TraceTable.from_events(events))), max_rects=max_rects)
+    drawn = step_timeline(figures_of(Trace.of(read_events(events))), max_rects=max_rects)
     assert int(drawn.count.sum()) == drawn.events == len(spans)
     assert int(drawn.kernel_ns.sum()) == 1000 * sum(duration for _, _, duration in spans)
     assert (drawn.start_ns >= 0).all()

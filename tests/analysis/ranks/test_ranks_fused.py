@@ -17,7 +17,7 @@ from tracelens.analysis.ranks.rank_fusion import fuse_ranks
 from tracelens.analysis.ranks.rank_summary import summarize_rank
 from tracelens.errors import UsageError
 from tracelens.executors import Serial
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ranks"))
 from planted import Clock, Job
@@ -64,7 +64,7 @@ def test_counters_hold_all_work_that_is_known():
         event("kernel", "Cijk_Ailk", 100, 100, 0, 7, correlation=1, stream=7, device=0),
         event("kernel", "ncclDevKernel_AllReduce", 300, 50, 0, 20, correlation=2, stream=20, device=0, **reduced),
     ]
-    trace = Trace.of(TraceTable.from_events(events, {"distributedInfo": {"rank": 0, "world_size": 2}}))
+    trace = Trace.of(read_events(events, {"distributedInfo": {"rank": 0, "world_size": 2}}))
     tracks = {t.name: t for t in rank_counters(trace, summarize_rank(trace, Options()), Options())}
     sums = {}
     for name, track in tracks.items():

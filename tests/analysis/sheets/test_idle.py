@@ -23,7 +23,7 @@ from tracelens.analysis.loaded_trace import Trace, load
 from tracelens.analysis.options import Options
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.verdict.verdict import summarize
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 Build = Callable[[], Builder]
 
@@ -356,7 +356,7 @@ def test_the_causes_add_up_to_the_idle_time_exactly(
     for number, (name, start, duration, thread) in enumerate(host):
         cat = "cuda_runtime" if name.startswith("cuda") else "cpu_op"
         builder.op(name, start, duration, tid=thread, cat=cat, correlation=1000 + number)
-    trace = Trace.of(TraceTable.from_events(builder.events))
+    trace = Trace.of(read_events(builder.events))
     activity = device_activity(trace.table, trace.tree, ())
     gaps = gaps_of(trace)
     assert gaps.total_ns == gpu_timeline(activity).idle_ns

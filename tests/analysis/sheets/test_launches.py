@@ -19,7 +19,7 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
 from tracelens.analysis.sheets.timeline.launch_overhead import launch_overhead
 from tracelens.analysis.sheets.timeline.stream_overlap import stream_overlap
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 Build = Callable[[], Builder]
 
@@ -32,7 +32,7 @@ def overhead(builder: Builder) -> pd.DataFrame | None:
 
 
 def shared(builder: Builder) -> pd.DataFrame | None:
-    trace = Trace.of(TraceTable.from_events(builder.events))
+    trace = Trace.of(read_events(builder.events))
     return stream_overlap(trace.table, device_activity(trace.table, trace.tree, ()))
 
 

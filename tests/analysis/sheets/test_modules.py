@@ -22,7 +22,7 @@ from tracelens.analysis.reading.catalog import Catalog
 from tracelens.analysis.sheets.program import call_stacks as stacks
 from tracelens.analysis.sheets.program.call_stacks import call_stacks
 from tracelens.analysis.sheets.program.modules import modules
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 Build = Callable[[], Builder]
 ENGINE = "autograd::engine::evaluate_function: "
@@ -214,6 +214,6 @@ def test_checkpointed_resnet_repeats_what_the_reference_says_with_and_without_st
     reference = table[table["is_recompute"]].set_index("name")["Count"]
     assert by_op["recompute_calls"].to_dict() == reference.to_dict()
     bare = [trace.table.event(row) for row in np.flatnonzero(trace.table.kind != 8).tolist()]
-    without = Trace.of(TraceTable.from_events(bare))
+    without = Trace.of(read_events(bare))
     again = phases(without.table, without.tree, activity_of(without))
     assert np.bincount(again.phase, minlength=len(PHASES)).tolist() == np.bincount(found.phase).tolist()

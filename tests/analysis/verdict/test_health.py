@@ -12,7 +12,7 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
 from tracelens.analysis.verdict.health import Health, health
 from tracelens.cli import main
-from tracelens.trace.table import TraceTable
+from tracelens.trace.reading.chrome.event_list import read_events
 
 
 def op(name: str, start: float, duration: float, **args: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ EVENTS = [
 def state_of(
     events: list[dict[str, Any]], metadata: dict[str, Any] | None = None, options: Options | None = None
 ) -> Health:
-    return health(Trace.of(TraceTable.from_events(events, metadata)), options)
+    return health(Trace.of(read_events(events, metadata)), options)
 
 
 @pytest.fixture(scope="module")
