@@ -34,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(_GARBAGE_AFTER)
         _warn_of_repetition()
     try:
-        with _terminated_like_interrupted():
-            args = _parser_of(arguments).parse_args(arguments)
-            args.command_line = arguments
+        with _terminated_like_interrupted(), _on_this_machine(arguments) as local:
+            args = _parser_of(local).parse_args(local)
+            args.command_line = local
             code = int(args.run(args))
             flush()
             return code
@@ -142,6 +142,18 @@ def _terminated_like_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _on_this_machine(arguments: list[str]) -> Iterator[list[str]]:
+    """The arguments with what URLs name fetched for as long as the command runs."""
+    if not any("://" in argument for argument in arguments):
+        yield arguments
+        return
+    from tracelens.files.remote import fetched
+
+    with fetched(arguments) as local:
+        yield local
 
 
 class _Parser(argparse.ArgumentParser):

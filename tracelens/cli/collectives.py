@@ -40,11 +40,12 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.errors import UsageError
     from tracelens.executors import open_executor
     from tracelens.extensions import NONE, load_extension
+    from tracelens.files.remote import folder_beside
     from tracelens.report.rank_report import RankReport, refuse_foreign
 
     paths = find_traces(args.trace)
     source = job_folder(args.trace[0], paths)
-    output: Path = args.output or source.parent / f"{source.name}.report"
+    output: Path = args.output or folder_beside(source) / f"{source.name}.report"
     refuse_input(output, paths)
     is_file = output.suffix in (".xlsx", ".html", ".json")
     if not is_file:

@@ -39,8 +39,9 @@ class ReportCommand(ReportOptions):
     """What the command takes beside the options of ``tracelens.report``."""
 
     trace: Path = option(
-        "trace of any profiler (docs/formats.md); - reads standard input", MISSING, kind=Path, flags=("trace",)
-    )
+        "trace of any profiler (docs/formats.md), or its URL; - reads standard input",
+        MISSING, kind=Path, flags=("trace",),
+    )  # fmt: skip
     output: Path | None = option(
         "output folder, or FILE.xlsx, .html or .json; default: TRACE.report/",
         kind=Path, metavar="PATH", flags=("-o", "--output"),
@@ -68,10 +69,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from tracelens.files.remote import folder_beside
     from tracelens.trace.reading.memory_limit import hard_limit
 
     name = "stdin" if args.trace == Path("-") else trace_name(args.trace.name)
-    args.output = args.output or args.trace.parent / f"{name}.report"
+    args.output = args.output or folder_beside(args.trace) / f"{name}.report"
     with _regular(args.trace) as args.trace, hard_limit(args.max_memory, args.trace.name):
         return _run(args, args.output)
 

@@ -34,11 +34,12 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.rank_fusion import fuse_ranks
     from tracelens.cli import refuse_input
     from tracelens.executors import open_executor
+    from tracelens.files.remote import folder_beside
     from tracelens.trace.fuse import Kept, parse_window
 
     paths = find_traces(args.trace)
     source = job_folder(args.trace[0], paths)
-    output: Path = args.output or source.parent / f"{source.name}.fused.json.gz"
+    output: Path = args.output or folder_beside(source) / f"{source.name}.fused.json.gz"
     refuse_input(output, paths)
     kept = Kept(
         window_ns=parse_window(args.window) if args.window else None,

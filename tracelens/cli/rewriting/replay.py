@@ -35,13 +35,14 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.loaded_trace import load
     from tracelens.errors import UsageError
     from tracelens.excerpts.op_scripts import op_scripts, write_scripts
+    from tracelens.files.remote import folder_beside
     from tracelens.files.safe_text import terminal_text
     from tracelens.files.trace_name import trace_name
 
     asked = options_of(ReplayCommand, args)
     if asked.op is not None and asked.top is not None:
         raise UsageError("--op and --top mean different ops; give only one")
-    folder = asked.output or asked.trace.parent / f"{trace_name(asked.trace.name)}.ops"
+    folder = asked.output or folder_beside(asked.trace) / f"{trace_name(asked.trace.name)}.ops"
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file: -o must be a folder")
     top = asked.top if asked.op is not None or asked.top is not None else 10

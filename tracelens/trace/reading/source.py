@@ -10,6 +10,7 @@ from dataclasses import field
 from pathlib import Path
 
 from tracelens.errors import InputError
+from tracelens.files.remote import is_address
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream, PlainFile
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
@@ -42,7 +43,7 @@ class Source:
         try:
             file = path.open("rb")
         except FileNotFoundError as error:
-            raise InputError(f"there is no file {str(path)!r}") from error
+            raise InputError(f"there is no file {str(path)!r}{_hint(path)}") from error
         except IsADirectoryError as error:
             raise InputError(
                 f"{str(path)!r} is a folder, not a trace file: name one, "
@@ -99,6 +100,14 @@ class Source:
                 self.limit.check_unpacked(self.name, written)
                 target.write(block)
         return path
+
+
+def _hint(path: Path) -> str:
+    """What helps where the path was a URL, of whose two slashes a path keeps one."""
+    store, slash, rest = str(path).partition(":/")
+    if not slash or not is_address(f"{store}://{rest}"):
+        return ""
+    return ": commands fetch what a URL names; in Python, load(fsspec.open_local('simplecache::URL'))"
 
 
 def _in_folder(path: Path) -> Path:
