@@ -77,11 +77,6 @@ def test_once_per_rank_sends_one_copy_to_two_experts_of_a_rank():
     assert Traffic.from_assignment(chosen, place, ranks=2, copy_bytes=10, once_per_rank=True).remote_bytes == 10
 
 
-def test_a_combine_is_the_dispatch_reversed():
-    dispatch = Traffic(wire_bytes=np.array([[1.0, 2.0], [3.0, 4.0]]))
-    np.testing.assert_array_equal(dispatch.reversed().wire_bytes, [[1, 3], [2, 4]])
-
-
 def test_imbalance_is_maximum_over_mean():
     assert imbalance(np.array([1, 1, 4])) == 2.0
     assert imbalance(np.array([0, 0])) == 1.0

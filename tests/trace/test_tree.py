@@ -272,9 +272,6 @@ def test_kernels_of_an_op_and_below_it():
     assert names(tree, tree.kernels_below(0)) == ["first", "second", "Memcpy HtoD"]
     assert tree.kernels_below(8).tolist() == []
     assert tree.launched_by(8).tolist() == []
-    offsets, rows = tree.device_rows_by_launch()
-    at = tree.position[6]
-    assert rows[offsets[at] : offsets[at + 1]].tolist() == [9]
 
 
 def test_the_sum_over_a_subtree_counts_device_time_at_its_launch():

@@ -230,14 +230,6 @@ def is_file_name(name: str) -> bool:
     return "/" in name or "\\" in name or name.lower().endswith((".toml", ".json", ".yaml", ".yml"))
 
 
-def refuse_blank(table: pd.DataFrame, columns: Sequence[str], name: str) -> None:
-    """InputError where a cell that must name something is empty."""
-    for column in columns:
-        for row, text in enumerate(texts(table, column)):
-            if not text:
-                raise InputError(f"{place(name, row, column)} is empty")
-
-
 def _fault(kind: Number, cell: object, where: str) -> str:
     try:
         kind.of(cell, where)

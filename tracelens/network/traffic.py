@@ -201,10 +201,6 @@ class Traffic:
         """Remote bytes into each rank."""
         return np.asarray(self.remote.sum(axis=0))
 
-    def reversed(self) -> Traffic:
-        """What a combine sends back: destination and source change places."""
-        return Traffic(wire_bytes=self.wire_bytes.T.copy())
-
 
 def imbalance(loads: Ints | Floats) -> float:
     """Maximum over mean: how much longer the busiest takes than an even load would; 1 for no load."""

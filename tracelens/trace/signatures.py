@@ -19,8 +19,6 @@ ATTRIBUTE_KEYS = (
     "Process Group Description", "Process Group Name", "Process Group Ranks", "Src Rank", "bytes", "dtype",
     "kernel_backend", "kernel_flop", "kernel_kwargs", "kernel_num_gb",
 )  # fmt: skip
-#: ``Input Dims`` as files of PyTorch 1.8 spell it; a part of its own only until the text is interned.
-OLD_DIMS_KEY = "Input dims"
 
 # Valid JSON text holds no NUL byte.
 SEPARATOR = b"\x00"

@@ -121,10 +121,6 @@ class OpTree:
             return self._launched[:0]
         return self._launched[self._first_launched[at] : self._first_launched[self.last[row]]]
 
-    def device_rows_by_launch(self) -> tuple[RowColumn, RowColumn]:
-        """(offsets, rows): ``rows[offsets[p]:offsets[p + 1]]`` are what the host row ``order[p]`` launched."""
-        return self._first_launched, self._launched
-
     def subtree_sum(self, values: npt.ArrayLike) -> Ints:
         """Exact sum of integer ``values`` (one per table row) over each host row's subtree; 0 for other rows.
 

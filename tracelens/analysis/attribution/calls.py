@@ -50,7 +50,6 @@ class Launchers:
     """One entry per op that launched kernels itself."""
 
     row: RowColumn
-    direct_ns: Ints
     subtree_ns: Ints
 
 
@@ -70,15 +69,14 @@ def busy_by_op(activity: DeviceActivity, events: Codes, op: Codes, ops: int) -> 
 
 
 def launchers(table: TraceTable, activity: DeviceActivity, events: Codes, ops: RowColumn) -> Launchers:
-    """Direct and subtree time of every launching op; ``events, ops`` from ``ops_above``."""
+    """Subtree time of every launching op; ``events, ops`` from ``ops_above``."""
     linked = activity.of_ops()
     rows = distinct_rows(activity.op[linked], len(table))
     place: RowColumn = np.full(len(table), -1, np.int32)
     place[rows] = np.arange(len(rows))
-    direct = busy_by_op(activity, linked, place[activity.op[linked]], len(rows))
     wanted = place[ops] >= 0
     subtree = busy_by_op(activity, events[wanted], place[ops[wanted]], len(rows))
-    return Launchers(row=rows, direct_ns=direct, subtree_ns=subtree)
+    return Launchers(row=rows, subtree_ns=subtree)
 
 
 def direct_calls(activity: DeviceActivity, category: Labels) -> Calls:

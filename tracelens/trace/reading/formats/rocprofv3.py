@@ -96,7 +96,6 @@ class _Agent(Struct):
     product_name: str = ""
     cu_count: int = -1
     wave_front_size: int = -1
-    node_id: int = 0
     logical_node_type_id: int = -1
 
 
