@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from tracelens.analysis.verdict.summary import Coverage, DeviceSummary, InputSummary, Summary
-from tracelens.report.json_report import SCHEMA, document, is_report, json_bytes, schema, write_json
+from tracelens.files.documents import is_report
+from tracelens.report.json_report import SCHEMA, document, json_bytes, schema, write_json
 
 VALIDATOR = jsonschema.Draft202012Validator(schema())
 

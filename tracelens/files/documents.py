@@ -29,6 +29,16 @@ _DEEPEST = 200
 MOST_ARRAY_BYTES = 2**32
 
 
+def is_report(path: Path) -> bool:
+    """Whether a file is a ``report.json``, of any version."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(200)
+    except OSError:
+        return False
+    return head.replace(b" ", b"").replace(b"\n", b"").startswith(b'{"schema":"tracelens.report/')
+
+
 @contextmanager
 def expected(path: Path, what: str) -> Iterator[None]:
     """Around code that walks a document of another program: what it lacks is an InputError that names ``path``."""

@@ -74,16 +74,6 @@ def schema() -> Json:
     return loaded
 
 
-def is_report(path: Path) -> bool:
-    """Whether the file at ``path`` is one of these documents, of any version."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(200)
-    except OSError:
-        return False
-    return head.replace(b" ", b"").replace(b"\n", b"").startswith(b'{"schema":"tracelens.report/')
-
-
 def document(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS) -> Json:
     """``ops``: the frame of ``unified_perf_summary``, by keys; None without device work. ``views``: by sheet name."""
     cleaned: Json = json_safe(_content(summary, ops, views))

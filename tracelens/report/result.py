@@ -14,9 +14,10 @@ from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, unified
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import whole_folder
+from tracelens.files.documents import is_report
 from tracelens.files.safe_text import escaped_json
 from tracelens.report.assembly import Analyzed, assemble, json_views
-from tracelens.report.json_report import brief_document, is_report, json_bytes, write_json
+from tracelens.report.json_report import brief_document, json_bytes, write_json
 from tracelens.report.named_sheets import NamedSheets, refuse_folder
 from tracelens.report.terminal import verdict
 from tracelens.schema import ColumnSet

@@ -148,7 +148,7 @@ def _measured(path: Path, device: HardwareSpec, extensions: list[str]) -> list[M
     from tracelens.calibration.measurements import analysis_measured, report_measured, table_measured
     from tracelens.extensions import load_extension
     from tracelens.files.data_table import read_table
-    from tracelens.report.json_report import is_report
+    from tracelens.files.documents import is_report
 
     if path.suffix in (".csv", ".parquet"):
         return table_measured(read_table(path), device, path.name)

@@ -196,8 +196,8 @@ def _beside(path: Path, found: Result) -> str:
     from tracelens.analysis.analyze import analyze
     from tracelens.analysis.options import Options
     from tracelens.calibration.measured_step import report_step, trace_step
+    from tracelens.files.documents import is_report
     from tracelens.projection.from_measured import against
-    from tracelens.report.json_report import is_report
 
     step = report_step(path) if is_report(path) else trace_step(analyze(tracelens.load(path), Options()))
     table = against(found.projection, step)

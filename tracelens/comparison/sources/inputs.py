@@ -10,10 +10,11 @@ from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.comparison.sides import Recorded, Side
-from tracelens.comparison.sources.reported_side import is_report, read_report
+from tracelens.comparison.sources.reported_side import read_report
 from tracelens.comparison.sources.stored_side import PREFIX, baseline_path, is_stored, read_side
 from tracelens.comparison.sources.traced_side import recorded
 from tracelens.errors import InputError
+from tracelens.files.documents import is_report
 
 
 def side_of(given: str | Path, options: Options, baselines: Path | None = None) -> Side:

@@ -20,16 +20,6 @@ _SCHEMA = "tracelens.report/1"
 _COLLECTIVES, _UNLINKED = "collectives", "(unlinked kernels)"
 
 
-def is_report(path: Path) -> bool:
-    """Whether a file is a ``report.json``, of any version."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(200)
-    except OSError:
-        return False
-    return head.replace(b" ", b"").replace(b"\n", b"").startswith(b'{"schema":"tracelens.report/')
-
-
 def read_report(path: Path, name: str) -> Side:
     """InputError where the document is damaged, of another version, or has no device work."""
     try:

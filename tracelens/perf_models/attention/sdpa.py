@@ -232,14 +232,14 @@ def _times(a: int, b: int | None) -> int | None:
 
 def heads_then_rows(op: OpSignature, first: int, **fields: Any) -> SDPA:
     """SDPA of Q, K, V in slots ``first`` to ``first + 2``, laid out ``b h s d``; ``fields`` are SDPA's others."""
-    q, k, v = (op.shape(first + i, rank=4) for i in range(3))
-    return _dense(op, first, (q, k, v), heads=1, rows=2, **fields)
+    q, k, _ = (op.shape(first + i, rank=4) for i in range(3))
+    return _of_slots(op, first, heads=1, b=q[0], s_q=q[2], s_kv=k[2], **fields)
 
 
 def rows_then_heads(op: OpSignature, first: int, **fields: Any) -> SDPA:
     """SDPA of Q, K, V in slots ``first`` to ``first + 2``, laid out ``b s h d``; ``fields`` are SDPA's others."""
-    q, k, v = (op.shape(first + i, rank=4) for i in range(3))
-    return _dense(op, first, (q, k, v), heads=2, rows=1, **fields)
+    q, k, _ = (op.shape(first + i, rank=4) for i in range(3))
+    return _of_slots(op, first, heads=2, b=q[0], s_q=q[1], s_kv=k[1], **fields)
 
 
 def packed(
@@ -253,26 +253,22 @@ def packed(
     **fields: Any,
 ) -> SDPA:
     """SDPA of packed Q, K, V ``t h d``. Lengths are known only where all ``sequences`` are as long as the longest."""
-    q, k, v = (op.shape(first + i, rank=3) for i in range(3))
+    q, k, _ = (op.shape(first + i, rank=3) for i in range(3))
     s_q = longest_q if sequences and longest_q and q[0] == sequences * longest_q else None
     s_kv = longest_kv if sequences and longest_kv and k[0] == (sequences_kv or sequences) * longest_kv else None
     if sequences == 1:
         s_q, s_kv = q[0], k[0]
+    rows = {"tokens_q": q[0], "tokens_kv": k[0]}
+    return _of_slots(op, first, heads=1, b=sequences or 1, s_q=s_q, s_kv=s_kv, **rows, **fields)
+
+
+def _of_slots(op: OpSignature, first: int, *, heads: int, **fields: Any) -> SDPA:
+    """Heads, sizes and types of Q, K, V in slots ``first`` to ``first + 2``, whose dim ``heads`` counts heads."""
+    q, k, v = (op.shape(first + i) for i in range(3))
     return SDPA(
-        b=sequences or 1,
-        s_q=s_q,
-        s_kv=s_kv,
-        q_heads=q[1],
-        kv_heads=k[1],
-        d_qk=q[2],
-        d_v=v[2],
-        tokens_q=q[0],
-        tokens_kv=k[0],
-        dtype=op.dtype(first),
-        dtype_k=op.dtype(first + 1),
-        dtype_v=op.dtype(first + 2),
-        **fields,
-    )
+        q_heads=q[heads], kv_heads=k[heads], d_qk=q[-1], d_v=v[-1],
+        dtype=op.dtype(first), dtype_k=op.dtype(first + 1), dtype_v=op.dtype(first + 2), **fields,
+    )  # fmt: skip
 
 
 def causal(recorded: Any, aligned: Mask) -> Mask | None:
@@ -316,25 +312,6 @@ def _asks_for(op: OpSignature, index: int, position: int) -> bool:
     """Whether the recorded list of truth values ``index`` asks for gradient ``position``."""
     asked = op.literal(index)
     return isinstance(asked, list | tuple) and len(asked) > position and asked[position] is True
-
-
-def _dense(
-    op: OpSignature, first: int, shapes: tuple[Shape, Shape, Shape], *, heads: int, rows: int, **fields: Any
-) -> SDPA:
-    q, k, v = shapes
-    return SDPA(
-        b=q[0],
-        s_q=q[rows],
-        s_kv=k[rows],
-        q_heads=q[heads],
-        kv_heads=k[heads],
-        d_qk=q[3],
-        d_v=v[3],
-        dtype=op.dtype(first),
-        dtype_k=op.dtype(first + 1),
-        dtype_v=op.dtype(first + 2),
-        **fields,
-    )
 
 
 def _probability(value: Any) -> float | None:
@@ -410,23 +387,10 @@ def _local(window: Any) -> int | None:
 
 def _packed_efficient(op: OpSignature, first: int, *, cumulative: int, **fields: Any) -> SDPA:
     """Packed sequences, recorded with a leading batch of one."""
-    q, k, v = (op.shape(first + i, rank=4) for i in range(3))
+    q, k, _ = (op.shape(first + i, rank=4) for i in range(3))
     sequences = op.shape(cumulative, rank=1)[0] - 1
-    return SDPA(
-        b=sequences,
-        s_q=q[1] if sequences == 1 else None,
-        s_kv=k[1] if sequences == 1 else None,
-        q_heads=q[2],
-        kv_heads=k[2],
-        d_qk=q[3],
-        d_v=v[3],
-        tokens_q=q[1],
-        tokens_kv=k[1],
-        dtype=op.dtype(first),
-        dtype_k=op.dtype(first + 1),
-        dtype_v=op.dtype(first + 2),
-        **fields,
-    )
+    lengths = {"s_q": q[1], "s_kv": k[1]} if sequences == 1 else {"s_q": None, "s_kv": None}
+    return _of_slots(op, first, heads=2, b=sequences, tokens_q=q[1], tokens_kv=k[1], **lengths, **fields)
 
 
 def _packed_aten(
