@@ -133,8 +133,8 @@ EXPERIMENT = {"model": "llama3.1-8b", "cluster": "h100-sxm", "rate": 2, "request
 Write = Callable[[Any], bytes]
 #: Of each format: a sound document, how it is written, its file's name, and the command that reads it.
 FORMATS: dict[str, tuple[Any, Write, str, list[str]]] = {
-    "device": (read("hardware", "h100-sxm.toml"), as_toml, "d.toml", ["devices", "check", "FILE"]),
-    "device in use": (read("hardware", "mi300x.toml"), as_toml, "d.toml", ["estimate", "gemm", "--m", "64", "--n", "64", "--k", "64", "--device", "FILE"]),
+    "device": (read("hardware/devices", "h100-sxm.toml"), as_toml, "d.toml", ["devices", "check", "FILE"]),
+    "device in use": (read("hardware/devices", "mi300x.toml"), as_toml, "d.toml", ["estimate", "gemm", "--m", "64", "--n", "64", "--k", "64", "--device", "FILE"]),
     "cluster": (read("network", "clusters", "perlmutter.toml"), as_toml, "c.toml", ["estimate", "collective", "--op", "all_reduce", "--bytes", "1MiB", "--ranks", "8", "--cluster", "FILE"]),
     "model": (read("workload", "models", "qwen3-30b-a3b.toml"), as_toml, "m.toml", ["models", "show", "FILE"]),
     "engine": (read("serving", "engines", "vllm.toml"), as_toml, "e.toml", [*SERVE, "--engine", "FILE"]),

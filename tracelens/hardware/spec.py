@@ -1,4 +1,4 @@
-"""What a device can do: one TOML file per device in this folder, every figure with its source.
+"""What a device can do: one TOML file per device in ``devices``, every figure with its source.
 
 ``docs/devices.md`` describes the file. Rates are dense (without 2:4 sparsity), link rates are one direction per GPU,
 and what a file does not say is None: there is no default device and no default figure.
@@ -23,7 +23,7 @@ from tracelens.hardware.kernel_rows import KernelConstants
 from tracelens.hardware.tile_constants import Calibration
 from tracelens.lazy.records import dataclass
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent / "devices"
 # Data sheets headline the 2:4-sparse rate, twice the dense one; rounding stays well below this.
 DENSE_TOLERANCE = 0.03
 

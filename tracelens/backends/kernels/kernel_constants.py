@@ -15,7 +15,7 @@ from tracelens.hardware import HardwareSpec, kernel_rows
 from tracelens.hardware.kernel_rows import KernelConstants
 from tracelens.hardware.spec import FOLDER as DEVICES
 
-FOLDER = DEVICES / "kernels"
+FOLDER = DEVICES.parent / "kernels"
 #: What a stand-in costs: other types, another library, another kernel, an older version; another device.
 _OTHER_CASE, _OTHER_LIBRARY, _OTHER_KERNEL, _OTHER_VERSION = 10.0, 3.0, 1.0, 0.1
 _SISTER, _ARCHITECTURE, _GENERATION, _ANY_DEVICE = 0.01, 4.5, 5.0, 6.0
