@@ -26,7 +26,7 @@ from tracelens.perf_models.attention.inference_attention import annotated_number
 from tracelens.perf_models.kernels import kernel_patterns
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
-from tracelens.workload.launch import _of_yaml
+from tracelens.workload.launch_files import _of_yaml
 
 # Linear is 8 here, the square 64; between them lies what a busy machine adds.
 TIMES, MOST = 8, 20

@@ -14,7 +14,7 @@ from tracelens.projection.batch_rows import project_row
 from tracelens.projection.project import Result
 from tracelens.projection.step import Projection, project
 from tracelens.units import BYTES_PER_GIB
-from tracelens.workload.launch import read_launch
+from tracelens.workload.launch_files import read_launch
 from tracelens.workload.model_config import ModelConfig, expanded
 from tracelens.workload.parallel_config import ParallelConfig
 

@@ -289,7 +289,8 @@ def test_one_verb_is_one_file() -> None:
 
 def test_one_device_is_one_file() -> None:
     labels = Counter(
-        tomllib.loads(path.read_text(encoding="utf-8"))["label"] for path in (PACKAGE / "hardware" / "devices").glob("*.toml")
+        tomllib.loads(path.read_text(encoding="utf-8"))["label"]
+        for path in (PACKAGE / "hardware" / "devices").glob("*.toml")
     )
     assert len(labels) > 30
     assert [label for label, count in labels.items() if count > 1] == []

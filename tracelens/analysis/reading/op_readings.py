@@ -16,8 +16,8 @@ from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.reading.catalog import PRODUCTS, Catalog, Reading
 from tracelens.analysis.reading.composite_ops import forward_rows
 from tracelens.analysis.reading.engine_steps import inference_sums
-from tracelens.analysis.reading.evidence import Surroundings, surroundings
 from tracelens.analysis.reading.layer_windows import layer_windows
+from tracelens.analysis.reading.neighboring_calls import Surroundings, surroundings
 from tracelens.dtypes import DType
 from tracelens.perf_models.attention.inference_attention import SUMS, AttentionSums
 from tracelens.perf_models.communication.collective import GROUP_SIZES, CustomCollective

@@ -130,7 +130,7 @@ def _project(args: argparse.Namespace) -> Result:
 
 def _launched(args: argparse.Namespace) -> argparse.Namespace:
     """With what the launch configuration says, where an option has its default; says what it did not read."""
-    from tracelens.workload.launch import read_launch
+    from tracelens.workload.launch_files import read_launch
 
     found = read_launch(args.launch)
     options = dict(found.options)

@@ -9,7 +9,7 @@ import pytest
 
 from tracelens.cli import main
 from tracelens.errors import InputError
-from tracelens.workload.launch import read_launch
+from tracelens.workload.launch_files import read_launch
 from tracelens.workload.model_config import ModelConfig
 
 LLAMA = r"""
