@@ -5,7 +5,7 @@
 Three steps of a two-layer Megatron-style MoE transformer on eight MI300X: flash attention, a top-4 router over 32
 experts (four per rank), DeepEP dispatch and combine, grouped GEMMs, gradients summed by RCCL while the backward runs,
 fused AdamW. Names, schema slots, shapes and nesting follow the libraries' sources; kernel names are shortened. Kernel
-times are computed: from the work that the perf models count, at the roofline of ``tracelens/hardware/devices/mi300x.toml``
+times are computed: from the work that the perf models count, at the roofline of ``hardware/devices/mi300x.toml``
 divided by the efficiencies below, with seeded noise. Host times come from the costs below.
 
 Tokens are routed to experts of unequal popularity, so ranks receive different numbers of rows. Exchanges are
