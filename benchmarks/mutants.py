@@ -11,9 +11,11 @@ import argparse
 import ast
 import copy
 import importlib.machinery
+import resource
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -25,6 +27,8 @@ ROOMS = {
     "network": ("tests/network",),
     "analysis/attribution": ("tests/analysis/attribution",),
 }
+#: That a mutant may hold.
+MOST_BYTES = 8 * 1024**3
 COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
             ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}  # fmt: skip
 COMPUTED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
@@ -52,32 +56,46 @@ def change(node: ast.AST) -> bool:
 def places(path: Path) -> list[tuple[Path, int]]:
     """(file, number of the node) of every mutant of a module; annotations do nothing."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    typed = [node for node in nodes if isinstance(node, ast.AnnAssign)]
-    said = [node if ast.unparse(node.annotation) == "TypeAlias" else node.annotation for node in typed]
-    skipped = {id(below) for node in said for below in ast.walk(node)}
+    said: list[ast.expr | ast.stmt | None] = [n.returns for n in nodes if isinstance(n, ast.FunctionDef)]
+    said += [n.annotation for n in nodes if isinstance(n, ast.arg | ast.AnnAssign)]
+    said += [n for n in nodes if isinstance(n, ast.AnnAssign) and ast.unparse(n.annotation) == "TypeAlias"]
+    skipped = {id(below) for node in said if node for below in ast.walk(node)}
     return [(path, at) for at, node in enumerate(nodes) if id(node) not in skipped and change(copy.copy(node))]
 
 
-def mutant(path: Path, at: int) -> tuple[int, str]:
-    """(line, source of the module)."""
+def mutant(path: Path, at: int) -> tuple[str, str]:
+    """(its place and what it changes, source of the module)."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     node = list(ast.walk(tree))[at]
+    line, before = getattr(node, "lineno", 0), first_line(node)
     change(node)
-    return getattr(node, "lineno", 0), ast.unparse(ast.fix_missing_locations(tree))
+    changed = ast.unparse(ast.fix_missing_locations(tree))
+    return f"{path.relative_to(ROOT)}:{line}: {before} -> {first_line(node)}", changed
 
 
-def survives(path: Path, source: str, tests: tuple[str, ...], limit_s: int) -> bool:
+def first_line(node: ast.AST) -> str:
+    return ast.unparse(node).partition("\n")[0]
+
+
+def test_files(room: str, path: Path) -> list[str]:
+    """Of a room, those named as the module or its folder first: most mutants need no other."""
+    files = sorted(str(file) for given in ROOMS[room] for file in (ROOT / given).rglob("test_*.py"))
+    return sorted(files, key=lambda file: (path.stem not in Path(file).stem, path.parent.name not in Path(file).stem))
+
+
+def survives(path: Path, source: str, tests: list[str], limit_s: int) -> bool:
     """Whether the tests pass with ``source`` in the place of the module; a hang (CPU seconds) is noticed, too."""
     given = f"{str(path)!r}, sys.stdin.read(), {tests!r}, {limit_s}"
     command = [sys.executable, "-c", f"import sys; from benchmarks.mutants import tested; sys.exit(tested({given}))"]
     return subprocess.run(command, input=source, text=True, cwd=ROOT, capture_output=True).returncode == 0
 
 
-def tested(path: str, source: str, tests: tuple[str, ...], limit_s: int) -> int:
+def tested(path: str, source: str, tests: list[str], limit_s: int) -> int:
     """Runs tests with another source of one module."""
     import pytest
 
     signal.setitimer(signal.ITIMER_PROF, limit_s)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     loader = importlib.machinery.SourceFileLoader
     real = loader.get_code
 
@@ -92,22 +110,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rooms", nargs="*", default=list(ROOMS), metavar="ROOM")
     parser.add_argument("-n", "--mutants", type=int, default=50, help="of each room")
+    parser.add_argument("-j", "--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--limit", type=int, default=300, help="CPU seconds of one mutant's tests")
+    parser.add_argument("--limit", type=int, default=60, help="CPU seconds of one mutant's tests")
     given = parser.parse_args()
     for room in given.rooms:
         files = sorted((ROOT / "tracelens" / room).rglob("*.py"))
         every = [place for path in files for place in places(path)]
         sample = Random(given.seed).sample(every, min(given.mutants, len(every)))  # noqa: S311
-        if not survives(files[0], files[0].read_text(encoding="utf-8"), ROOMS[room], given.limit):
+        unchanged = files[0].read_text(encoding="utf-8")
+        if not survives(files[0], unchanged, test_files(room, files[0]), given.limit):
             sys.exit(f"the tests of {room} do not pass without a change")
-        left = 0
-        for path, at in sample:
-            line, source = mutant(path, at)
-            if survives(path, source, ROOMS[room], given.limit):
-                left += 1
-                print(f"survived: {path.relative_to(ROOT)}:{line}", flush=True)
-        killed = len(sample) - left
+
+        def left(place: tuple[Path, int], room: str = room) -> bool:
+            said, source = mutant(*place)
+            survived = survives(place[0], source, test_files(room, place[0]), given.limit)
+            if survived:
+                print(f"survived: {said}", flush=True)
+            return survived
+
+        with ThreadPoolExecutor(given.processes) as pool:
+            killed = len(sample) - sum(pool.map(left, sample))
         print(
             f"{room}: {killed} of {len(sample)} mutants noticed ({killed / len(sample):.0%}), {len(every)} in all",
             flush=True,
