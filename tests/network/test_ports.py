@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
+from tracelens.network import ports as ports_module
 from tracelens.network.ports import Exchange, Ports, bottleneck, simulate_ports
 from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
 from tracelens.network.traffic import Copies, Traffic
@@ -202,9 +203,21 @@ def test_ranks_may_share_a_card():
     assert (alone.hottest_us, shared.hottest_us) == (pytest.approx(4000 / 25_000), pytest.approx(8000 / 25_000))
 
 
-def test_too_many_packets_are_refused():
+def test_nodes_of_one_rank_send_all_over_the_network():
+    exchange = Exchange.direct(Traffic.even(50_000, 4), 1)
+    assert (exchange.inside.sum(), exchange.network.sum()) == (0, 4 * 3 * 50_000)
+
+
+def test_too_many_packets_are_refused(monkeypatch):
     with pytest.raises(UsageError, match="packets"):
         simulate_ports(Exchange.direct(Traffic.even(1e9, 4), 4), replace(PORTS, packet_bytes=1))
+    # 4 * 3 pairs of 50 packets
+    exchange = Exchange.direct(Traffic.even(50_000, 4), 4)
+    monkeypatch.setattr(ports_module, "MOST_PACKETS", 600)
+    assert simulate_ports(exchange, PORTS).packets == 600
+    monkeypatch.setattr(ports_module, "MOST_PACKETS", 599)
+    with pytest.raises(UsageError, match="600 packets are more than 599"):
+        simulate_ports(exchange, PORTS)
 
 
 def test_a_port_without_a_rate_is_refused():

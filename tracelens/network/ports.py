@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.network.topology import Topology
-from tracelens.network.traffic import Copies, Floats, Traffic
+from tracelens.network.traffic import Copies, Floats, Traffic, filled_nodes
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 #: More would not fit in memory: 2 GB hold about this many.
@@ -289,7 +289,5 @@ def _count(matrix: Floats, ports: Ports) -> int:
 
 
 def _same_node(ranks: int, ranks_per_node: int) -> NDArray[np.bool_]:
-    if ranks_per_node < 1 or ranks % ranks_per_node:
-        raise UsageError(f"{ranks} ranks do not fill nodes of {ranks_per_node} ranks")
-    node = np.arange(ranks) // ranks_per_node
+    node = np.repeat(np.arange(filled_nodes(ranks, ranks_per_node)), ranks_per_node)
     return np.asarray(node[:, None] == node[None, :])

@@ -83,15 +83,13 @@ class Copies:
         ``ranks_per_node`` None: all ranks are one node. UsageError when ids do not fit.
         """
         per_node = ranks if ranks_per_node is None else ranks_per_node
-        if per_node < 1 or ranks % per_node:
-            raise UsageError(f"{ranks} ranks do not fill nodes of {per_node} ranks")
+        nodes = filled_nodes(ranks, per_node)
         chosen = np.atleast_2d(np.asarray(expert_of_token))
         place = _places(rank_of_expert, ranks)
         tokens = len(chosen)
         experts = len(place)
         if tokens and (chosen.max() >= experts or chosen.min() < -1):
             raise UsageError(f"expert ids run from {chosen.min()} to {chosen.max()}, but there are {experts} experts")
-        nodes = ranks // per_node
         # One more row and column take what is dropped or a duplicate.
         narrow = np.min_scalar_type(max(ranks, 1))
         rank_table = np.append(place, ranks).astype(narrow)
@@ -200,6 +198,13 @@ class Traffic:
     def received(self) -> Floats:
         """Remote bytes into each rank."""
         return np.asarray(self.remote.sum(axis=0))
+
+
+def filled_nodes(ranks: int, ranks_per_node: int) -> int:
+    """How many nodes the ranks fill; UsageError where one would be filled in part."""
+    if ranks_per_node < 1 or ranks % ranks_per_node:
+        raise UsageError(f"{ranks} ranks do not fill nodes of {ranks_per_node} ranks")
+    return ranks // ranks_per_node
 
 
 def imbalance(loads: Ints | Floats) -> float:
