@@ -222,7 +222,7 @@ class IndexerScores(PerfModel):
 class IndexerScoresBackward(IndexerScores):
     """The gradients of queries and keys, the scores again: three products per pair.
 
-    bytes = queries, keys and the scores' gradient read, the gradients of queries and keys written.
+    bytes = queries, weights, keys and the scores' gradient read, the gradients of queries, weights and keys written.
     """
 
     category: ClassVar[str] = SDPABackward.category
