@@ -68,7 +68,7 @@ def _contents(state: Health) -> Iterator[tuple[str, str]]:
     stem, steps = state.steps
     yield "events", _counts(state.categories[:8])
     yield "shapes", _shapes(state)
-    yield "stacks", "yes" if state.stacks else "no (with_stack=True was not set)"
+    yield "stacks", "yes" if state.stacks else f"no ({state.no_stacks})"
     yield "links", _links(state)
     yield "steps", f"{steps} named {stem}" if steps else "none (profiler.step() was not called)"
     yield "device", state.device_note or state.device or "not recognized"
@@ -96,7 +96,7 @@ def _shapes(state: Health) -> str:
     if state.with_shapes is None:
         return "no CPU ops"
     if state.with_shapes == 0:
-        return "no (record_shapes=True was not set): times and categories, no perf models"
+        return f"no ({state.no_shapes}): times and categories, no perf models"
     return f"in {shown_percent(state.with_shapes)} of {state.cpu_ops:,} CPU ops"
 
 

@@ -115,14 +115,6 @@ class Recorder:
     no_stacks: str = "with_stack was off"
     shapes_option: str = "record_shapes=True"
 
-    @property
-    def shapes_advice(self) -> str:
-        return (
-            f"use {self.shapes_option}"
-            if "(" in self.shapes_option or "=" in self.shapes_option
-            else self.shapes_option
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroup:

@@ -117,8 +117,8 @@ def no_device_events(table: TraceTable) -> NothingToAnalyzeError:
     ops = _cpu_ops(table)
     if not ops:
         return NothingToAnalyzeError(
-            f"{table.source} has {len(table):,} events, none of them a CPU op or a kernel: record again "
-            f"with the device's activity.{lost}"
+            f"{table.source} holds neither CPU ops nor kernels: nothing ran while it was recorded, or only in threads "
+            f"and processes that the profiler did not see. Record again around the work, in its process.{lost}"
         )
     unread = _unread_device_events(table)
     if unread:

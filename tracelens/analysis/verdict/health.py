@@ -24,6 +24,7 @@ from tracelens.analysis.verdict.coverage import coverage
 from tracelens.analysis.verdict.summary import Coverage, Unanswered
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import EPComm
+from tracelens.trace.lacks import no_shapes, no_stacks
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -50,10 +51,11 @@ class Health:
     """Counts are events; ``unlinked_time`` is a share of device events' summed duration.
 
     ``categories``: (category as recorded, complete events), most first. ``linked``: (how, device events) for each way
-    of linking that occurs. ``with_shapes``: share of CPU ops with recorded shapes; None without CPU ops. ``damage``:
-    what could not be used of the file. ``violations``: invariants of the op tree that do not hold; none in a sound one.
-    ``lacks``: views of a report that were not recorded, and what to set for them.
-    ``token_exchanges``: (op name, calls) of expert-parallel exchanges. ``coverage``: None without device events.
+    of linking that occurs. ``with_shapes``: share of CPU ops with recorded shapes; None without CPU ops. ``no_shapes``,
+    ``no_stacks``: why there are none, where there are none. ``damage``: what could not be used of the file.
+    ``violations``: invariants of the op tree that do not hold; none in a sound one. ``lacks``: views
+    of a report that were not recorded, and what to set for them. ``token_exchanges``: (op name, calls) of expert-parallel exchanges.
+    ``coverage``: None without device events.
     """
 
     source: str
@@ -64,6 +66,8 @@ class Health:
     device_events: int
     with_shapes: float | None
     stacks: bool
+    no_shapes: str
+    no_stacks: str
     linked: tuple[tuple[str, int], ...]
     unlinked: int
     unlinked_time: float | None
@@ -103,6 +107,8 @@ def health(trace: Trace, options: Options | None = None) -> Health:
         device_events=len(device),
         with_shapes=_share_with_shapes(table),
         stacks=table.has_stacks,
+        no_shapes=no_shapes(table).because,
+        no_stacks=no_stacks(table).because,
         linked=_linked(tree, device),
         unlinked=len(tree.unlinked),
         unlinked_time=_share_of_time(table, device, tree.unlinked),

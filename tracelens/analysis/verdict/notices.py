@@ -22,6 +22,7 @@ from tracelens.analysis.work.limits import TOLERANCE_US
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.perf_models.base import UnknownWork
 from tracelens.perf_models.generated.fused import FusedKernel
+from tracelens.trace.lacks import no_shapes
 from tracelens.trace.merged import MergedRanks
 from tracelens.trace.table import DEVICE_KINDS, Kind
 
@@ -98,7 +99,9 @@ def input_notices(analysis: Analysis) -> list[Notice]:
         text = f"ops and shapes from {known.source} for {kernels}"
         notices.append(Notice(id="known_shapes", count=known.joined, text=text))
     if not table.has_shapes:
-        text = f"no shapes were recorded: no FLOPs or bytes ({table.recorder.shapes_advice})"
+        lack = no_shapes(table)
+        advice = f" ({lack.advice})" if lack.advice else ""
+        text = f"{lack.what}: no FLOPs or bytes{advice}"
         notices.append(Notice(id="no_shapes", count=1, text=text))
     return notices
 

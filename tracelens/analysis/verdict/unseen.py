@@ -12,6 +12,7 @@ from tracelens.analysis.reading.graph_replays import graph_launches
 from tracelens.analysis.sheets.distinct_calls import UNLINKED_NAME
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.summary import Unseen
+from tracelens.trace.lacks import no_shapes
 from tracelens.units import NS_PER_US
 
 #: Share of the device time from which it is said first.
@@ -46,7 +47,7 @@ def _opened_by(analysis: Analysis, ops: list[str]) -> tuple[str, str | None]:
     if analysis.graphs is None and 2 * replayed > analysis.activity.duration.sum():
         return "kernels of replayed graphs", f"tracelens report {source} --capture CAPTURE_TRACE"
     if not table.has_shapes:
-        return f"no shapes were recorded ({table.recorder.shapes_option})", None
+        return str(no_shapes(table)), None
     if not ops:
         return "no arguments of these were recorded", None
     return "no perf model", f"tracelens extensions new {shlex.quote(ops[0])} --from {source} -o my_ops.py"

@@ -27,6 +27,7 @@ from tracelens.analysis.verdict.unseen import unseen
 from tracelens.analysis.verdict.utilization import utilization
 from tracelens.analysis.work.limits import rate_of
 from tracelens.hardware import HardwareSpec
+from tracelens.trace.lacks import no_shapes, no_stacks
 from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 #: Share of the FLOPs from which one type stands for all.
@@ -210,9 +211,9 @@ def _cannot_answer(analysis: Analysis) -> tuple[Unanswered, ...]:
     table = analysis.trace.table
     missing = []
     if not table.has_stacks:
-        missing.append(Unanswered(question="which line of Python launched this", because=table.recorder.no_stacks))
+        missing.append(Unanswered(question="which line of Python launched this", because=no_stacks(table).because))
     if not table.has_shapes:
-        missing.append(Unanswered(question="FLOPs, bytes and roofline", because=table.recorder.no_shapes))
+        missing.append(Unanswered(question="FLOPs, bytes and roofline", because=no_shapes(table).because))
     if not len(analysis.step_times):
         missing.append(Unanswered(question="time per step", because="no ProfilerStep or iteration annotations"))
     if analysis.device is None:

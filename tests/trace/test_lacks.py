@@ -1,0 +1,33 @@
+"""A sentence on what was not recorded never asks for an option that the file says was on, or that could not help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tracelens.trace.lacks import no_shapes, no_stacks
+from tracelens.trace.reading.chrome.event_list import read_events
+
+OP = {"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": {}}
+KERNEL = {"ph": "X", "cat": "kernel", "name": "relu", "pid": 0, "tid": 7, "ts": 9, "dur": 5, "args": {"stream": 7}}
+
+
+@pytest.mark.parametrize(
+    ("events", "metadata", "sentence"),
+    [
+        ([OP, KERNEL], {}, "no shapes were recorded: use record_shapes=True"),
+        ([OP, KERNEL], {"record_shapes": 0}, "no shapes were recorded: use record_shapes=True"),
+        ([OP, KERNEL], {"record_shapes": 1}, "no op has shapes, although record_shapes was on"),
+        ([KERNEL], {}, "no CPU ops were recorded: add ProfilerActivity.CPU to activities"),
+        ([KERNEL], {"record_shapes": 1}, "no CPU ops were recorded: add ProfilerActivity.CPU to activities"),
+    ],
+)
+def test_shapes(events: list[dict[str, Any]], metadata: dict[str, Any], sentence: str) -> None:
+    assert str(no_shapes(read_events(events, metadata))) == sentence
+
+
+@pytest.mark.parametrize(("with_stack", "advice"), [(None, "use with_stack=True"), (1, "")])
+def test_stacks(with_stack: int | None, advice: str) -> None:
+    lack = no_stacks(read_events([OP, KERNEL], {} if with_stack is None else {"with_stack": with_stack}))
+    assert lack.advice == advice

@@ -1,0 +1,51 @@
+"""Why a trace has no shapes or no Python frames, as far as the file itself says, and what records them."""
+
+from __future__ import annotations
+
+from tracelens.lazy.records import dataclass
+from tracelens.trace.table import Kind, Recorder, TraceTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """``what`` is missing, in the words of a sentence, ``because`` of what, and the ``option`` that records it: empty
+    where it was set.
+    """
+
+    what: str
+    because: str
+    option: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.advice}" if self.option else self.what
+
+    @property
+    def advice(self) -> str:
+        """What to do; empty where nothing helps."""
+        return f"use {self.option}" if "(" in self.option or "=" in self.option else self.option
+
+
+def no_shapes(table: TraceTable) -> Lack:
+    """Of a trace in which no event has shapes."""
+    recorder = table.recorder
+    if recorder == Recorder() and not (table.kind == Kind.CPU_OP).any():
+        what = "no CPU ops were recorded"
+        return Lack(what=what, because=what, option="add ProfilerActivity.CPU to activities")
+    if _was_on(table, "record_shapes"):
+        what = "no op has shapes, although record_shapes was on"
+        return Lack(what=what, because=what, option="")
+    return Lack(what="no shapes were recorded", because=recorder.no_shapes, option=recorder.shapes_option)
+
+
+def no_stacks(table: TraceTable) -> Lack:
+    """Of a trace without Python frames."""
+    what = "no Python frames were recorded"
+    if _was_on(table, "with_stack"):
+        because = "the file has no Python frames, although with_stack was on"
+        return Lack(what=what, because=because, option="")
+    return Lack(what=what, because=table.recorder.no_stacks, option="with_stack=True")
+
+
+def _was_on(table: TraceTable, option: str) -> bool:
+    """Kineto notes the options of the profiler that were on."""
+    return table.metadata.get(option) == 1
