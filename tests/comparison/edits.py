@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from tracelens.analysis.attribution.window import Window
@@ -23,6 +24,7 @@ from tracelens.comparison.sources.traced_side import recorded
 from tracelens.trace.nesting import nest
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.table import HOST_KINDS, Kind
+from tracelens.units import NS_PER_MS
 
 Events = list[dict[str, Any]]
 
@@ -47,8 +49,17 @@ class Original:
 
     def events_of(self, call: Call) -> Ints:
         """Device rows of the units of a call."""
-        same = [number for number, each in enumerate(self.one.calls) if each == call]
-        return self.rows[np.isin(self.one.call[self.one.event_unit], same)]
+        return self.rows[self._is_of((call,))[self.one.event_unit]]
+
+    def step_ms_of(self, calls: Sequence[Call]) -> float:
+        """The part of the mean step that is the time of these calls."""
+        ns = self.one.piece_ns[self._is_of(calls)[self.one.piece_unit]]
+        return float(ns.sum()) / len(self.one.durations_ns) / NS_PER_MS
+
+    def _is_of(self, calls: Sequence[Call]) -> npt.NDArray[np.bool_]:
+        """By unit: whether it is one of these calls."""
+        wanted = set(calls)
+        return np.array([each in wanted for each in self.one.calls], bool)[self.one.call]
 
 
 @lru_cache(maxsize=32)
@@ -169,14 +180,17 @@ def doubled(before: Original, call: Call) -> Events:
     found = stretched(before, rows, 2.0)
     done: set[int] = set()
     for row in rows.tolist():
-        op = int(tree.op[row])
-        while op >= 0 and before.trace.table.name_of(op) != call.name:
+        op, outermost = int(tree.op[row]), -1
+        while op >= 0:
+            if before.trace.table.name_of(op) == call.name:
+                outermost = op
             op = int(tree.op_parent[op])
-        for host in tree.subtree(op).tolist() if op >= 0 else ():
+        for host in tree.subtree(outermost).tolist() if outermost >= 0 else ():
             args = found[event_of(before, host)].get("args") or {}
-            if "Input Dims" in args and host not in done:
-                done.add(host)
-                args["Input Dims"] = _twice(args["Input Dims"])
+            # PyTorch 1.8 spells it with a small d
+            for key in {"Input Dims", "Input dims"} & args.keys() if host not in done else ():
+                args[key] = _twice(args[key])
+            done.add(host)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracelens.comparison.alignment.kernel_names import different, family
-from tracelens.comparison.alignment.places import SAME, SAME_PLACE, SAME_WORK
+from tracelens.comparison.alignment.places import QUANTIZED, SAME, SAME_PLACE, SAME_WORK
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
 from tracelens.comparison.compared import UNCHANGED, ComparedRow, KernelShare, RowSide
 
@@ -11,6 +11,8 @@ from tracelens.comparison.compared import UNCHANGED, ComparedRow, KernelShare, R
 CLOCK = "clock"
 #: So did all others.
 EVERYTHING = "everything"
+#: One side quantizes what a collective exchanges.
+QUANTIZATION = "quantization"
 #: The ranks wait for one of them.
 LATE = "late"
 REMOVED, ADDED, FUSED, SPLIT, REPLACED = "removed", "added", "fused", "split", "replaced"
@@ -26,6 +28,8 @@ def cause_of(row: ComparedRow) -> str:
     a, b = row.a, row.b
     if row.is_idle:
         return WAITING if row.change_ms else UNCHANGED
+    if row.match in QUANTIZED:
+        return QUANTIZATION
     if a is None or b is None:
         return REMOVED if b is None else ADDED
     if row.match == SAME_PLACE and differs(a.calls, b.calls):

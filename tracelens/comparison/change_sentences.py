@@ -16,6 +16,7 @@ from tracelens.comparison.causes import (
     KERNEL,
     LATE,
     OVERLAP,
+    QUANTIZATION,
     REMOVED,
     REPLACED,
     SPEED,
@@ -235,6 +236,14 @@ def _overlap(group: _Group) -> str:
     return f"{less} at the same time as others, same kernels, {group.calls} of {group.ops(group.b)}"
 
 
+def _quantization(group: _Group) -> str:
+    """Of the exchanges themselves, or of what quantizes for them on one side."""
+    if group.a and group.b:
+        before, after = (sum(side.kernel_ms for side in sides) for sides in (group.a, group.b))
+        return f"{group.rows[0].match}, {slower_text(before, after)}, {group.calls} of {group.ops(group.b)}"
+    return f"quantizing what is exchanged, {group.alone(group.a or group.b, 'gone' if group.a else 'new')}"
+
+
 def _calls(group: _Group) -> str:
     return f"{count_text(sum(side.calls for side in group.a))} -> {group.calls} of {group.ops(group.b)}"
 
@@ -263,6 +272,7 @@ _SAYS = {
     WAITING: _Says(lambda row: row.name, lambda group: group.rows[0].name),
     REMOVED: _Says(lambda row: row.module, lambda group: group.alone(group.a, "gone")),
     ADDED: _Says(lambda row: row.module, lambda group: group.alone(group.b, "new")),
+    QUANTIZATION: _Says(lambda row: (row.match, row.a is None or row.b is None), _quantization),
     FUSED: _Says(
         lambda row: row.b and row.b.ops, lambda group: f"{group.amount(group.a)} fused into {group.amount(group.b)}"
     ),

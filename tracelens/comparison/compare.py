@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.analysis.options import Options
-from tracelens.comparison.alignment.call_matching import Matching, Numbered, match
-from tracelens.comparison.alignment.places import SAME_PLACE
+from tracelens.comparison.alignment.call_matching import Matching, match
+from tracelens.comparison.alignment.numbered_calls import Numbered
+from tracelens.comparison.alignment.places import QUANTIZED, SAME_PLACE
 from tracelens.comparison.change_sentences import changes_of, explained
 from tracelens.comparison.compared import ComparedRow, Comparison, SideSummary
 from tracelens.comparison.comparison_options import CompareOptions
@@ -154,10 +155,10 @@ def _summary(measured: MeasuredSide, rows: Sequence[ComparedRow], which: int) ->
 
 
 def _matched(rows: Sequence[ComparedRow], which: int) -> float:
-    """The share of a side's kernel time that the other side has as well; 1 where there is none."""
+    """The share of a side's kernel time of what the other side does as well; 1 where there is none."""
     own = [(row, row.b if which else row.a) for row in rows]
     total = sum(one.kernel_ms for _, one in own if one)
-    both = sum(one.kernel_ms for row, one in own if one and row.a and row.b)
+    both = sum(one.kernel_ms for row, one in own if one and ((row.a and row.b) or row.match in QUANTIZED))
     return both / total if total else 1.0
 
 

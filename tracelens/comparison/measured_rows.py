@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
-from tracelens.comparison.alignment.call_matching import Numbered
+from tracelens.comparison.alignment.numbered_calls import Numbered
 from tracelens.comparison.compared import KernelShare, RowSide, on_grid
 from tracelens.comparison.sides import Call, Floats, Rates, by_step, weights
 from tracelens.units import NS_PER_MS, NS_PER_US, TERA_PER_S_IN_PER_US

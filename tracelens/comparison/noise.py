@@ -36,7 +36,10 @@ class Noise:
         self._a, self._b = a, b
         self.is_known = max(a.shape[1], b.shape[1]) > 1
         random = np.random.default_rng(_SEED)
-        self._weights = [self._drawn(random, steps.shape[1]) for steps in (a, b) if self.is_known]
+        # The same draws for the same side, whichever of the two is called A
+        order = sorted((0, 1), key=lambda side: ((a, b)[side].shape[1], (a, b)[side].sum()))
+        drawn = {side: self._drawn(random, (a, b)[side].shape[1]) for side in order if self.is_known}
+        self._weights = [drawn[side] for side in sorted(drawn)]
 
     @staticmethod
     def _drawn(random: np.random.Generator, steps: int) -> Floats:

@@ -27,8 +27,12 @@ def family(kernel: str) -> str:
     'ampere_bf16_s16816gemm_bf16'
     >>> family("void (anonymous namespace)::softmax_warp_forward<float, float>(float*)")
     'softmax_warp_forward'
+    >>> family("void at::native::<unnamed>::vectorized_layer_norm_kernel<float, float>(int)")
+    'vectorized_layer_norm_kernel'
     """
-    head, _, arguments = kernel.replace("(anonymous namespace)::", "").partition("<")
+    # As GNU's demangler and as CUDA's call a namespace without a name
+    named = kernel.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    head, _, arguments = named.partition("<")
     name = head.partition("(")[0].strip()
     for prefix in ("void ", "int ", "float "):
         name = name.removeprefix(prefix)

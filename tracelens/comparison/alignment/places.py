@@ -18,6 +18,8 @@ from tracelens.comparison.sides import Call, Floats
 SAME, SAME_WORK, SAME_OP, SAME_PLACE = "same call", "same work", "same op", "same place"
 #: Of a row that one side alone has.
 ONLY_A, ONLY_B = "only in A", "only in B"
+#: Of an exchange that one side quantizes, and of what does that there.
+QUANTIZED = QUANTIZED_A, QUANTIZED_B = "quantized in A", "quantized in B"
 
 #: What a pair of calls is worth: the same on both sides and as often; the same by its arguments, but more often on one;
 #: of one name, of one category, of one role. Calls that only stream memory are worth little: anything fuses with them.

@@ -12,7 +12,7 @@ from tracelens.analysis.ranks.rank_files import find_traces
 from tracelens.comparison.sides import Recorded, Side
 from tracelens.comparison.sources.reported_side import read_report
 from tracelens.comparison.sources.stored_side import PREFIX, baseline_path, is_stored, read_side
-from tracelens.comparison.sources.traced_side import recorded
+from tracelens.comparison.sources.traced_side import recorded_ranks
 from tracelens.errors import InputError
 from tracelens.files.documents import is_report
 
@@ -29,7 +29,7 @@ def side_of(given: str | Path, options: Options, baselines: Path | None = None) 
         return read_report(report, path.name or str(path))
     if path.is_file() and is_stored(path):
         return read_side(path)
-    found = [recorded(load(file), options) for file in find_traces([str(path)])]
+    found = [one for file in find_traces([str(path)]) for one in recorded_ranks(load(file), options)]
     return Side(name=path.name or str(path), parts=_runs(found))
 
 

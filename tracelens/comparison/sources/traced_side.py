@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -25,12 +26,27 @@ from tracelens.comparison.compared import IDLE
 from tracelens.comparison.sides import Call, Rates, Recorded
 from tracelens.comparison.sources.launched_units import units_of
 from tracelens.comparison.sources.moments import Moments, exclusive
+from tracelens.errors import NothingToAnalyzeError
 from tracelens.lazy.records import dataclass
 
 
+def recorded_ranks(trace: Trace, options: Options) -> list[Recorded]:
+    """The ranks of a file, mostly one. Errors as ``analyze``."""
+    first = Recording.of(trace, replace(options, cpu=False))
+    found = [_recorded(first, options)]
+    for number in first.merged.numbers[1:] if first.merged is not None else ():
+        # One that ran nothing on a device has no step to compare
+        with suppress(NothingToAnalyzeError):
+            found.append(recorded(trace, replace(options, rank=number)))
+    return found
+
+
 def recorded(trace: Trace, options: Options) -> Recorded:
-    """The complete steps of a trace, all of it without steps, as one side has them. Errors as ``analyze``."""
-    recording = Recording.of(trace, replace(options, cpu=False))
+    """The complete steps of one rank, all of it without steps, as one side has them. Errors as ``analyze``."""
+    return _recorded(Recording.of(trace, replace(options, cpu=False)), options)
+
+
+def _recorded(recording: Recording, options: Options) -> Recorded:
     window = Window.of(recording, options)
     attribution = attribute(recording, window, options)
     steps = _Steps.of(window, attribution.activity)
