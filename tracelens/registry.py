@@ -96,9 +96,7 @@ class Registry(Mapping[str, Claim]):
     @classmethod
     def collect_below(cls, kind: str, package: str) -> Registry:
         """From every module below ``package``, in the order of their names."""
-        path = import_module(package).__path__
-        found = sorted(module.name for module in pkgutil.walk_packages(path, f"{package}."))
-        return cls.collect(kind, map(import_module, found))
+        return cls.collect(kind, modules_below(package))
 
     def overlaid(self, sources: Iterable[object]) -> Registry:
         """A new registry in which what ``sources`` claim replaces what is here."""
@@ -112,6 +110,12 @@ class Registry(Mapping[str, Claim]):
 
     def __len__(self) -> int:
         return len(self._claims)
+
+
+def modules_below(package: str) -> list[ModuleType]:
+    """Every module below ``package``, however deep, in the order of their names."""
+    path = import_module(package).__path__
+    return [import_module(name) for name in sorted(found.name for found in pkgutil.walk_packages(path, f"{package}."))]
 
 
 def announced(group: str) -> list[Any]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pkgutil
 from functools import cache
-from importlib import import_module
-from types import ModuleType
 
 from tracelens.perf_models.attention.inference_attention import (
     AttentionSums,
@@ -107,25 +104,25 @@ _CALLED: dict[type[PerfModel], str] = {
 @cache
 def bindings() -> Registry:
     """Traced name -> binding, over all modules of this package. Extensions are laid over it per report."""
-    return Registry.collect("traced_as", _modules())
+    return Registry.collect_below("traced_as", __name__)
 
 
 @cache
 def pattern_bindings() -> Registry:
     """Regular expression of traced names -> binding."""
-    return Registry.collect("traced_as_pattern", _modules())
+    return Registry.collect_below("traced_as_pattern", __name__)
 
 
 @cache
 def annotation_readers() -> Registry:
     """Prefix of step annotations -> reader of an ``InferenceStep``. Engines' formats are extensions'."""
-    return Registry.collect("annotated_as", _modules())
+    return Registry.collect_below("annotated_as", __name__)
 
 
 @cache
 def inverses() -> Registry:
     """Traced name -> function from a perf model to the signature that a trace would record."""
-    return Registry.collect("recorded_as", _modules())
+    return Registry.collect_below("recorded_as", __name__)
 
 
 def recorded_signature(model: PerfModel) -> OpSignature | None:
@@ -142,8 +139,4 @@ def recorded_signature(model: PerfModel) -> OpSignature | None:
 @cache
 def categories() -> Registry:
     """Traced name -> ``CategoryOf``, for names without a perf model."""
-    return Registry.collect("category", _modules())
-
-
-def _modules() -> list[ModuleType]:
-    return [import_module(found.name) for found in pkgutil.walk_packages(__path__, f"{__name__}.")]
+    return Registry.collect_below("category", __name__)

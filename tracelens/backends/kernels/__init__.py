@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 
 from tracelens.backends.kernels.base import KernelTable
 from tracelens.registry import Registry
@@ -13,8 +11,7 @@ from tracelens.registry import Registry
 @functools.cache
 def kernel_tables() -> Registry:
     """Every table of kernels by its name, e.g. ``gdn``."""
-    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    return Registry.collect("kernels", modules)
+    return Registry.collect_below("kernels", __name__)
 
 
 def kernel_table(name: str) -> KernelTable | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 import sys
 
 from tracelens.perf_models.base import PerfModel
@@ -14,8 +12,7 @@ from tracelens.registry import Claim, Registry
 @functools.cache
 def pricers() -> Registry:
     """Every pricer of this package by family."""
-    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    return Registry.collect("pricer", modules)
+    return Registry.collect_below("pricer", __name__)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +10,7 @@ import numpy.typing as npt
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.network.topology import Topology, Values
-from tracelens.registry import Registry, announced
+from tracelens.registry import Registry, announced, modules_below
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 ENTRY_POINTS = "tracelens.algorithms"
@@ -21,8 +19,7 @@ ENTRY_POINTS = "tracelens.algorithms"
 @functools.cache
 def algorithms() -> Registry:
     """Every algorithm by ``"word/name"`` (``"all_reduce/tree"``), of this package and of installed ones."""
-    own = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    return Registry.collect("algorithm", [*own, *announced(ENTRY_POINTS)])
+    return Registry.collect("algorithm", [*modules_below(__name__), *announced(ENTRY_POINTS)])
 
 
 def of_library(name: str) -> tuple[str, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from functools import cache
 
 from tracelens.errors import UsageError
@@ -16,9 +14,7 @@ __all__ = ["Kind", "Order", "Plan", "Route", "Task", "load", "schedule", "schedu
 @cache
 def schedules() -> Registry:
     """Every schedule of this package by name."""
-    return Registry.collect(
-        "schedule", [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    )
+    return Registry.collect_below("schedule", __name__)
 
 
 def load(name: str) -> Order:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 
 from tracelens.registry import Registry
 
@@ -12,6 +10,4 @@ from tracelens.registry import Registry
 @functools.cache
 def policies() -> Registry:
     """Every policy of this package by name."""
-    return Registry.collect(
-        "policy", [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    )
+    return Registry.collect_below("policy", __name__)

@@ -7,8 +7,6 @@ how ranks divide them, what stays in memory, what an engine's devices exchange.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -108,6 +106,5 @@ def layers_of(blocks: str) -> tuple[str, ...]:
 
 @cache
 def _collected(outside: tuple[object, ...]) -> Mapping[str, BlockType]:
-    built_in = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    claims = Registry.collect("block", built_in).overlaid(outside)
+    claims = Registry.collect_below("block", __name__).overlaid(outside)
     return _BlockTypes({letter: claim.target for letter, claim in claims.items()})
