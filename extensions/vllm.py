@@ -130,15 +130,11 @@ def _gated_delta_net(op: OpSignature) -> LinearAttention:
     return gated_delta_rule(op)
 
 
-@traced_as("_C_cache_ops::reshape_and_cache_flash", "_C_cache_ops::reshape_and_cache")
+@traced_as(
+    "_C_cache_ops::reshape_and_cache_flash", "_C_cache_ops::reshape_and_cache", "_C_cache_ops::concat_and_cache_mla"
+)  # fmt: skip
 def _cache_write(op: OpSignature) -> CacheWrite:
-    """(key [t,hkv,d], value, key_cache, value_cache, slot_mapping, ...)."""
-    return cache_write(op, 0, 1, cache=2)
-
-
-@traced_as("_C_cache_ops::concat_and_cache_mla")
-def _latent_cache_write(op: OpSignature) -> CacheWrite:
-    """(kv_c [t,r], k_pe [t,d], kv_cache, slot_mapping, ...)."""
+    """(key [t,hkv,d], value, key_cache, value_cache, slot_mapping, ...); latent: (kv_c, k_pe, kv_cache, ...)."""
     return cache_write(op, 0, 1, cache=2)
 
 
@@ -204,8 +200,9 @@ def _rms_norm(op: OpSignature) -> RMSNorm:
 
 
 @traced_as("_C::fused_add_rms_norm")
+@traced_as("vllm::rocm_aiter_rmsnorm2d_fwd_with_add", leaf_only=True)
 def _add_rms_norm(op: OpSignature) -> RMSNorm:
-    """(x, residual, weight, epsilon): both in place."""
+    """(x, residual, weight, epsilon): the C++ op in place."""
     return rms_norm(op, 0, 2, residual=True)
 
 
@@ -213,12 +210,6 @@ def _add_rms_norm(op: OpSignature) -> RMSNorm:
 def _rms_norm_wrapper(op: OpSignature) -> RMSNorm:
     """(x, weight, epsilon)."""
     return rms_norm(op, 0, 1)
-
-
-@traced_as("vllm::rocm_aiter_rmsnorm2d_fwd_with_add", leaf_only=True)
-def _add_rms_norm_wrapper(op: OpSignature) -> RMSNorm:
-    """(x, residual, weight, epsilon)."""
-    return rms_norm(op, 0, 2, residual=True)
 
 
 @traced_as("vllm::rocm_aiter_rmsnorm_fp8_group_quant")

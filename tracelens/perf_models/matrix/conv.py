@@ -227,14 +227,10 @@ def _flag(op: OpSignature, index: int) -> bool:
 
 
 @traced_as("aten::convolution", "aten::convolution_overrideable")
+@traced_as("aten::_convolution", leaf_only=True)
 def _convolution(op: OpSignature) -> Conv:
     """(x, w, bias, stride, padding, dilation, transposed, output_padding, groups)."""
     return conv_of(op, stride=3, padding=4, dilation=5, transposed=_flag(op, 6), output_padding=7, groups=8)
-
-
-@traced_as("aten::_convolution", leaf_only=True)
-def _inner_convolution(op: OpSignature) -> Conv:
-    return _convolution(op)
 
 
 @traced_as(
@@ -249,16 +245,12 @@ def _miopen_convolution(op: OpSignature) -> Conv:
 
 
 @traced_as("aten::thnn_conv2d_forward", "aten::_slow_conv2d_forward", asks=(GRADIENT, FOLLOWER))
+@traced_as("aten::thnn_conv2d", leaf_only=True)
 def _slow_convolution(op: OpSignature) -> Conv:
     """(x, w, kernel_size, bias, stride, padding)."""
     if op.scalars is None or not any(op.scalars):
         return _by_its_result(op, bias=3)
     return conv_of(op, bias=3, stride=4, padding=5, dilation=None, groups=None)
-
-
-@traced_as("aten::thnn_conv2d", leaf_only=True)
-def _outer_slow_convolution(op: OpSignature) -> Conv:
-    return _slow_convolution(op)
 
 
 def _by_its_result(op: OpSignature, *, bias: int | None) -> Conv:
@@ -294,13 +286,9 @@ def _cudnn_convolution_transpose(op: OpSignature) -> Conv:
 
 
 @traced_as("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
-def _convolution_relu(op: OpSignature) -> Conv:
-    """(x, w, bias, stride, padding, dilation, groups)."""
-    return conv_of(op, stride=3, padding=4, dilation=5, groups=6)
-
-
 @traced_as("aten::conv1d", "aten::conv2d", "aten::conv3d", leaf_only=True)
 def _conv_nd(op: OpSignature) -> Conv:
+    """(x, w, bias, stride, padding, dilation, groups)."""
     return conv_of(op, stride=3, padding=4, dilation=5, groups=6)
 
 

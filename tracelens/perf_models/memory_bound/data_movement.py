@@ -289,8 +289,8 @@ def _foreach_copy(op: OpSignature) -> Movement:
     return Movement(read=((n, read),), written=((n, written),))
 
 
-@traced_as("aten::split_with_sizes_copy", leaf_only=True)
-def _split_copy(op: OpSignature) -> Movement:
+@traced_as("aten::split_with_sizes_copy", "aten::pixel_shuffle", leaf_only=True)
+def _rearranged(op: OpSignature) -> Movement:
     return _moved((op.shape(0),), op.dtype(0))
 
 
@@ -362,11 +362,6 @@ def _nll_loss_backward(op: OpSignature) -> Movement:
     """(dy, log-probabilities, targets, ...): one element per target; zeros are filled by an op of its own."""
     n = prod(op.shape_or_scalar(2))
     return Movement(read=((n, op.dtype(2)),), written=((n, op.dtype(1)),))
-
-
-@traced_as("aten::pixel_shuffle", leaf_only=True)
-def _rearranged(op: OpSignature) -> Movement:
-    return _moved((op.shape(0),), op.dtype(0))
 
 
 @traced_as("aten::im2col", leaf_only=True)

@@ -224,21 +224,6 @@ def pointwise(op: OpSignature, *inputs: int, dtype_out: DType | None = None, flo
     "aten::clamp_min", "aten::clamp_min_", "aten::clamp_max", "aten::clamp_max_", "aten::sigmoid", "aten::rsqrt",
     "aten::silu", "aten::neg", "aten::pow",
 )  # fmt: skip
-def _unary(op: OpSignature) -> UnaryElementwise | BinaryElementwise:
-    """A second tensor is the result's (``out=``), but for ops that take a number or another operand there."""
-    if op.name.removesuffix("_") in _OF_TWO and op.has(1) and op.has(0):
-        return binary(op, out=2)
-    return unary(op, out=_last_tensor(op))
-
-
-_OF_TWO = frozenset({"aten::pow", "aten::clamp_min", "aten::clamp_max", "aten::clamp", "aten::rsub"})
-
-
-def _last_tensor(op: OpSignature) -> int | None:
-    """The last slot after the first that holds a tensor: where an op of one tensor was given ``out=``."""
-    return next((i for i in range(len(op.shapes or ()) - 1, 0, -1) if op.has(i)), None)
-
-
 @traced_as(
     "aten::sigmoid_", "aten::rsqrt_", "aten::silu_", "aten::neg_", "aten::pow_", "aten::abs", "aten::abs_",
     "aten::exp", "aten::exp_", "aten::exp2", "aten::expm1", "aten::log", "aten::log_", "aten::log2", "aten::log10",
@@ -254,8 +239,19 @@ def _last_tensor(op: OpSignature) -> int | None:
     "aten::rsub", "aten::positive", "aten::logit", "aten::conj_physical", "aten::threshold", "aten::threshold_",
     leaf_only=True,
 )  # fmt: skip
-def _unary_leaf(op: OpSignature) -> UnaryElementwise | BinaryElementwise:
-    return _unary(op)
+def _unary(op: OpSignature) -> UnaryElementwise | BinaryElementwise:
+    """A second tensor is the result's (``out=``), but for ops that take a number or another operand there."""
+    if op.name.removesuffix("_") in _OF_TWO and op.has(1) and op.has(0):
+        return binary(op, out=2)
+    return unary(op, out=_last_tensor(op))
+
+
+_OF_TWO = frozenset({"aten::pow", "aten::clamp_min", "aten::clamp_max", "aten::clamp", "aten::rsub"})
+
+
+def _last_tensor(op: OpSignature) -> int | None:
+    """The last slot after the first that holds a tensor: where an op of one tensor was given ``out=``."""
+    return next((i for i in range(len(op.shapes or ()) - 1, 0, -1) if op.has(i)), None)
 
 
 @traced_as(
@@ -281,10 +277,6 @@ def _div(op: OpSignature) -> BinaryElementwise:
 
 
 @traced_as("aten::sigmoid_backward", "aten::threshold_backward")
-def _binary_backward(op: OpSignature) -> BinaryElementwise:
-    return binary(op)
-
-
 @traced_as(
     "aten::sub", "aten::sub_", "aten::true_divide", "aten::floor_divide", "aten::remainder", "aten::remainder_",
     "aten::fmod", "aten::maximum", "aten::minimum", "aten::fmax", "aten::fmin", "aten::atan2", "aten::xlogy",
@@ -293,10 +285,12 @@ def _binary_backward(op: OpSignature) -> BinaryElementwise:
     "aten::tanh_backward", "aten::gelu_backward", "aten::silu_backward", "aten::hardswish_backward",
     "aten::hardsigmoid_backward", "aten::hardtanh_backward", "aten::leaky_relu_backward", "aten::softplus_backward",
     "aten::mish_backward", "aten::prelu", "aten::_prelu_kernel", "aten::multiply", "aten::logaddexp",
-    "aten::logit_backward",
+    "aten::logit_backward", "aten::log_sigmoid_backward", "aten::eq_", "aten::ne_", "aten::lt_", "aten::le_",
+    "aten::gt_", "aten::ge_",
     leaf_only=True,
 )  # fmt: skip
-def _binary_leaf(op: OpSignature) -> BinaryElementwise:
+def _of_two(op: OpSignature) -> BinaryElementwise:
+    """(a, b, ...)."""
     return binary(op)
 
 
@@ -304,12 +298,6 @@ def _binary_leaf(op: OpSignature) -> BinaryElementwise:
 def _elu_backward(op: OpSignature) -> BinaryElementwise:
     """(grad, alpha, scale, input_scale, is_result, self_or_result)."""
     return binary(op, b=5)
-
-
-@traced_as("aten::log_sigmoid_backward", leaf_only=True)
-def _log_sigmoid_backward(op: OpSignature) -> BinaryElementwise:
-    """(grad, x, buffer): the buffer is empty on a GPU."""
-    return binary(op)
 
 
 @traced_as(
@@ -321,21 +309,12 @@ def _comparison(op: OpSignature) -> BinaryElementwise:
     return binary(op, dtype_out=DType.BOOL)
 
 
-@traced_as("aten::eq_", "aten::ne_", "aten::lt_", "aten::le_", "aten::gt_", "aten::ge_", leaf_only=True)
-def _comparison_in_place(op: OpSignature) -> BinaryElementwise:
-    return binary(op)
-
-
 @traced_as("aten::copy_")
-def _copy_in_place(op: OpSignature) -> UnaryElementwise:
+@traced_as("aten::copy", leaf_only=True)
+def _copy(op: OpSignature) -> UnaryElementwise:
     """(destination, source, non_blocking): the source may broadcast and have another type."""
     written, read = operand(op, 0), operand(op, 1)
     return UnaryElementwise(shape=written.shape, inputs=(read,), outputs=(written,), flops_per_element=0)
-
-
-@traced_as("aten::copy", leaf_only=True)
-def _copy(op: OpSignature) -> UnaryElementwise:
-    return _copy_in_place(op)
 
 
 @traced_as("aten::clone", "aten::contiguous", "aten::_reshape_alias_copy", "aten::reshape", "aten::repeat",
@@ -376,12 +355,8 @@ def _fill(op: OpSignature) -> Elementwise:
     "aten::log_normal_", "aten::cauchy_",
     leaf_only=True,
 )  # fmt: skip
-def _random(op: OpSignature) -> Elementwise:
-    """Random numbers, written only."""
-    return _written(op)
-
-
 def _written(op: OpSignature) -> Elementwise:
+    """Random numbers, written only."""
     written = operand(op, 0)
     return Elementwise(shape=written.shape, inputs=(), outputs=(written,), flops_per_element=0)
 
@@ -404,15 +379,12 @@ def _masked_fill(op: OpSignature) -> Elementwise:
     return Elementwise(shape=shape, inputs=(x, mask), outputs=(written,), flops_per_element=0)
 
 
-@traced_as("aten::addcmul", "aten::addcmul_", "aten::addcdiv", "aten::addcdiv_", leaf_only=True)
-def _addc(op: OpSignature) -> Elementwise:
-    """``x + value * a * b``: three operations per element."""
-    return pointwise(op, 0, 1, 2, flops=3)
-
-
-@traced_as("aten::lerp", "aten::lerp_", leaf_only=True)
-def _lerp(op: OpSignature) -> Elementwise:
-    """``a + weight * (b - a)``: three operations per element."""
+@traced_as(
+    "aten::addcmul", "aten::addcmul_", "aten::addcdiv", "aten::addcdiv_", "aten::lerp", "aten::lerp_",
+    leaf_only=True,
+)  # fmt: skip
+def _of_three(op: OpSignature) -> Elementwise:
+    """``x + value * a * b``, ``a + weight * (b - a)``: three operations per element."""
     return pointwise(op, 0, 1, 2, flops=3)
 
 

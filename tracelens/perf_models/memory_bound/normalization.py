@@ -371,16 +371,12 @@ def _native_group_norm(op: OpSignature) -> Normalization:
 
 
 @traced_as("aten::_fused_rms_norm")
+@traced_as("aten::rms_norm", leaf_only=True)
 def _fused_rms_norm(op: OpSignature) -> FusedRMSNorm:
     """(x, normalized_shape, weight, eps)."""
     channels = _normalized(op, 1, 2)
     common = _common(op, 0, 2)
     return FusedRMSNorm(**common, channels=channels, statistics=prod(common["shape"]) // channels, saves=True)
-
-
-@traced_as("aten::rms_norm", leaf_only=True)
-def _rms_norm(op: OpSignature) -> FusedRMSNorm:
-    return _fused_rms_norm(op)
 
 
 @traced_as(

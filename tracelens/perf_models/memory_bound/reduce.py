@@ -104,17 +104,9 @@ def _summed_type(op: OpSignature, dtype: int, out: int) -> DType | Like:
 
 
 @traced_as("aten::sum", "aten::mean")
+@traced_as("aten::prod", "aten::nansum", leaf_only=True)
 def _sum(op: OpSignature) -> Reduce:
     """(x, dims, keepdim, dtype, out), or (x, dtype): integers are summed as int64."""
-    return _summed(op)
-
-
-@traced_as("aten::prod", "aten::nansum", leaf_only=True)
-def _product(op: OpSignature) -> Reduce:
-    return _summed(op)
-
-
-def _summed(op: OpSignature) -> Reduce:
     if op.shapes is not None and len(op.shapes) <= 2:
         return _reduce(op, dims=None, dtype_out=_summed_type(op, 1, 2))
     return _reduce(op, dims=_dims(op, 1), dtype_out=_summed_type(op, 3, 4))
@@ -130,35 +122,23 @@ def _extremum(op: OpSignature) -> Reduce | None:
 
 
 @traced_as("aten::amax", "aten::amin", "aten::std", "aten::var", "aten::logsumexp")
+@traced_as("aten::std_mean", "aten::var_mean", leaf_only=True)
 def _over_dims(op: OpSignature) -> Reduce:
     """(x, dims, ...)."""
     return _reduce(op, dims=_dims(op, 1))
 
 
 @traced_as("aten::norm", "aten::linalg_norm")
+@traced_as("aten::linalg_vector_norm", leaf_only=True)
 def _norm(op: OpSignature) -> Reduce:
     """(x, p, dims, keepdim, ...)."""
     return _reduce(op, dims=_dims(op, 2))
 
 
-@traced_as("aten::linalg_vector_norm", leaf_only=True)
-def _vector_norm(op: OpSignature) -> Reduce:
-    """(x, p, dims, keepdim, dtype)."""
-    return _reduce(op, dims=_dims(op, 2))
-
-
 @traced_as("aten::cumsum", "aten::cumprod")
+@traced_as("aten::cumsum_", "aten::_cumsum", "aten::logcumsumexp", leaf_only=True)
 def _scan(op: OpSignature) -> Reduce:
     """(x, dim, dtype, out): as many results as elements; integers are summed as int64."""
-    return _scanned(op)
-
-
-@traced_as("aten::cumsum_", "aten::_cumsum", "aten::logcumsumexp", leaf_only=True)
-def _scan_leaf(op: OpSignature) -> Reduce:
-    return _scanned(op)
-
-
-def _scanned(op: OpSignature) -> Reduce:
     x = operand(op, 0)
     return Reduce(
         elements=prod(x.shape),
@@ -168,11 +148,6 @@ def _scanned(op: OpSignature) -> Reduce:
         dtype=x.dtype,
         dtype_out=Like.FIRST if op.name.endswith("_") else _summed_type(op, 2, 3),
     )
-
-
-@traced_as("aten::std_mean", "aten::var_mean", leaf_only=True)
-def _more(op: OpSignature) -> Reduce:
-    return _reduce(op, dims=_dims(op, 1))
 
 
 @traced_as("aten::any", "aten::all", leaf_only=True)
