@@ -13,6 +13,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.files.toml_figures import normalized
 from tracelens.workload import ModelConfig
 from tracelens.workload.model_config import FOLDER, expanded
+from tracelens.workload.model_shape import PARTS
 
 HUB = "Hugging Face, safetensors metadata of the repository"
 #: name -> (parameters, relative tolerance, source)
@@ -286,3 +287,45 @@ def test_models_with_windows_are_all_whose_layers_have_one():
     with_windows = tuple(model for model in ModelConfig.all() if model.window is not None)
     assert with_windows
     assert ModelConfig.with_windows() == with_windows
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("deepseek-v3", "deepseek-ai--DeepSeek-V3"),
+        ("deepseek-v3.2", "deepseek-ai--DeepSeek-V3.2"),
+        ("deepseek-v4-flash", "deepseek-ai--DeepSeek-V4-Flash"),
+        ("kimi-k2", "moonshotai--Kimi-K2-Instruct"),
+        ("kimi-k3", "moonshotai--Kimi-K3"),
+        ("minimax-m2.5", "MiniMaxAI--MiniMax-M2.5"),
+        ("gpt-oss-20b", "openai--gpt-oss-20b"),
+        ("gpt-oss-120b", "openai--gpt-oss-120b"),
+        ("llama3.1-70b", "meta-llama--Meta-Llama-3.1-70B"),
+        ("qwen3-235b-a22b", "Qwen--Qwen3-235B-A22B"),
+    ],
+)
+def test_a_bundled_model_has_the_weights_that_it_was_released_with(shared_data: Path, name: str, config: str) -> None:
+    ours = ModelConfig.load(name).quantization
+    released = ModelConfig.load(shared_data / "model_configs" / f"{config}.json").quantization
+    assert (ours is None) == (released is None)
+    if ours is not None and released is not None:
+        assert [getattr(ours, part) for part in PARTS] == [getattr(released, part) for part in PARTS]
+
+
+def test_released_weights_are_read_part_by_part(tmp_path: Path) -> None:
+    text = (FOLDER / "gpt-oss-20b.toml").read_text()
+    held = ModelConfig.load("gpt-oss-20b").quantization
+    assert held is not None
+    assert (held.attention, held.logits) == (None, None)
+    # Four bits and a byte of scale for 32 weights: 4.25 bits
+    assert held.experts is not None
+    assert held.experts.bytes_per_weight * 8 == 4.25
+    for wrong, message in (
+        ('"fp4_e2m1"', "must be an element type"),
+        ('"bf16", group', "computed must be an element type"),
+    ):
+        file = tmp_path / "wrong.toml"
+        file.write_text(text.replace(wrong, wrong.replace("fp4_e2m1", "fp3").replace('"bf16"', '"none"')))
+        with pytest.raises(InputError, match=message):
+            ModelConfig.load(file)

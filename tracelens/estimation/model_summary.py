@@ -11,7 +11,7 @@ from tracelens.lazy.records import dataclass
 from tracelens.workload import LayerOp, ModelConfig, forward_ops, inference_ops
 from tracelens.workload.blocks import block_types
 from tracelens.workload.layers import vision_ops
-from tracelens.workload.model_shape import base_letter
+from tracelens.workload.model_shape import PARTS, base_letter
 from tracelens.workload.ranks.inference_rank import InferenceRank
 
 #: Parts of a forward pass, in this order.
@@ -123,6 +123,6 @@ def _quantization(model: ModelConfig) -> dict[str, str] | None:
     held = model.quantization
     if held is None:
         return None
-    parts = {part: getattr(held, part) for part in ("attention", "dense", "shared", "experts", "logits")}
+    parts = {part: getattr(held, part) for part in PARTS}
     found = {part: narrow.dtype.label for part, narrow in parts.items() if narrow is not None}
     return {"scheme": held.name, **found, **({} if held.kv is None else {"kv": held.kv.label})}

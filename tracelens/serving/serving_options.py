@@ -51,7 +51,9 @@ class DeploymentOptions(EngineOptions):
     imbalance: float = option(
         "on top of --skew: the busiest GPU's routed tokens over the mean", 1.0, kind=float, group=_SERVED
     )
-    weights: str | None = option("fp8 or fp4 weights; default: the model's type", metavar="TYPE", group=_SERVED)
+    weights: str | None = option(
+        "fp8, fp4, bf16 ...; default: as the model was released", metavar="TYPE", group=_SERVED
+    )
     kv: str | None = option("element type of the key-value cache; default: the model's", metavar="TYPE", group=_SERVED)
     speculate: str | None = option(
         "speculative decoding, e.g. 4:0.7; mtp: the model's own layers", metavar="TOKENS:ACCEPTANCE|mtp", group=_SERVED

@@ -20,6 +20,7 @@ from tracelens.workload import layers
 from tracelens.workload.blocks import block_types, is_attention, layers_of
 from tracelens.workload.model_names import spelling_key, without_layers, without_point, without_sizes
 from tracelens.workload.model_shape import (
+    PARTS,
     CompressedAttention,
     Experts,
     Indexer,
@@ -27,7 +28,9 @@ from tracelens.workload.model_shape import (
     LinearHeads,
     Mamba,
     ModelShape,
+    NarrowWeights,
     Norm,
+    Quantization,
     base_letter,
     variant_letter,
 )
@@ -269,11 +272,36 @@ def _from_toml(path: Path) -> ModelConfig:
         norm="layer" if norm == "layer" else "rms",
         dtype=DType.parse(dtype),
         **{name: _inner(root, name, kind) for name, kind in _TABLES.items()},
+        quantization=_quantization(root),
         block_figures=tuple((name, value) for name, value in given if value is not None),
         **figures,
     )
     root.finish()
     return model
+
+
+def _quantization(root: Table) -> Quantization | None:
+    """How the released checkpoint holds its weights, part by part; None: in the model's own type."""
+    table = root.table("quantization")
+    if table is None:
+        return None
+    table.source("source")
+    parts = {part: _narrow(table, part) for part in PARTS}
+    found = Quantization(name=table.text("name") or "narrow", **parts)
+    table.finish()
+    return found
+
+
+def _narrow(table: Table, part: str) -> NarrowWeights | None:
+    given = table.table(part)
+    if given is None:
+        return None
+    held, computed = (DType.parse(given.text(key)) for key in ("dtype", "computed"))
+    if held is None or (computed is None and "computed" in given):
+        raise given.error("dtype" if held is None else "computed", "must be an element type, like fp8")
+    narrow = NarrowWeights(dtype=held, computed=computed, group=given.whole("group") or 0)
+    given.finish()
+    return narrow
 
 
 def _blocks(root: Table, key: str, letters: Mapping[str, str]) -> str:

@@ -192,6 +192,10 @@ class NarrowWeights:
         return self.dtype.width_bytes + scale / self.group
 
 
+#: The parts of a model whose weights may be held in a type of their own.
+PARTS = ("attention", "dense", "shared", "experts", "logits")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
     """How a checkpoint holds its weights; None: in the model's own type. ``name`` as it calls itself.

@@ -53,8 +53,8 @@ class Health:
     ``categories``: (category as recorded, complete events), most first. ``linked``: (how, device events) for each way
     of linking that occurs. ``with_shapes``: share of CPU ops with recorded shapes; None without CPU ops. ``no_shapes``,
     ``no_stacks``: why there are none, where there are none. ``damage``: what could not be used of the file.
-    ``violations``: invariants of the op tree that do not hold; none in a sound one. ``lacks``: views
-    of a report that were not recorded, and what to set for them. ``token_exchanges``: (op name, calls) of expert-parallel exchanges.
+    ``violations``: invariants of the op tree that do not hold; none in a sound one. ``lacks``: views of a report that
+    were not recorded, and what to set for them. ``token_exchanges``: (op name, calls) of expert-parallel exchanges.
     ``coverage``: None without device events.
     """
 

@@ -16,9 +16,8 @@ from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.workload.model_shape import NarrowWeights, Quantization
+from tracelens.workload.model_shape import PARTS, NarrowWeights, Quantization
 
-_PARTS = ("attention", "dense", "shared", "experts", "logits")
 #: Projections of attention as modules call them; norms, convolutions and indexers beside them do not decide.
 _PROJECTIONS = lazy_pattern(
     r"(self_attn|linear_attn|attn|attention)\W*$|(q|k|v|o|qkv|q_a|q_b|kv_b|kv_a|in|out|qkvz|in_proj_qkv|in_proj_z)_proj"
@@ -57,7 +56,7 @@ class _Scheme:
     left_out: tuple[str, ...]
     named: dict[str, NarrowWeights]
     kv: DType | None
-    only: tuple[str, ...] = _PARTS
+    only: tuple[str, ...] = PARTS
 
 
 def read_quantization(path: Path, outer: dict[str, Any], inner: dict[str, Any], blocks: int) -> Quantization | None:
@@ -70,7 +69,7 @@ def read_quantization(path: Path, outer: dict[str, Any], inner: dict[str, Any], 
     scheme = _scheme(path.name, given, inner)
     if beside is not None and scheme.kv is None:
         scheme = _with_kv(scheme, _kv(beside))
-    parts = {part: _of_part(part, scheme, blocks) for part in _PARTS}
+    parts = {part: _of_part(part, scheme, blocks) for part in PARTS}
     return Quantization(name=scheme.name, kv=scheme.kv, **parts)
 
 
