@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import tracelens as tl
+from tracelens.errors import UsageError
 from tracelens.projection.project import Result
 
 STEPS: dict[str, dict[str, Any]] = {
@@ -37,7 +38,7 @@ def test_an_option_changes_the_step_or_is_said_not_to(name: str) -> None:
     for option, value in OTHERWISE.items():
         try:
             step = tl.project(**STEPS[name], **{option: value})
-        except tl.UsageError:
+        except UsageError:
             refused.append(option)
             continue
         flag = "--no-sequence-parallel" if option == "sequence_parallel" else f"--{option.replace('_', '-')}"

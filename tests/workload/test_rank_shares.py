@@ -151,3 +151,19 @@ def test_an_engine_keeps_what_its_cores_read(model: ModelConfig):
         one = inference_ops.sequence_bytes(rank, model, letter)
         assert one.per_token + one.windows + one.state > 0, base_letter(letter)
     assert kept.per_token == pytest.approx(sum(inference_ops.cache_bytes(rank, model, x) for x in mixes))
+
+
+def test_all_but_experts_is_the_same_however_experts_are_divided(model: ModelConfig, monkeypatch: pytest.MonkeyPatch):
+    """What ``rank_ops`` keeps for the next division of experts is what it would make for it."""
+
+    def made(parallel: ParallelConfig) -> dict[str, list[rank_ops.RankLayer]]:
+        blocks = {letter: [rank_ops.block(model, parallel, letter, 256)] for letter in sorted(set(model.blocks))}
+        return blocks | rank_ops.ends(model, parallel, 256)
+
+    experts = {} if model.experts is None else {"ep": 2, "etp": 2}
+    parallel = ParallelConfig(tp=2, sequence_parallel=True, dp=4, shard=2, **experts)
+    kept = made(parallel)
+    monkeypatch.setattr(rank_ops, "_without_experts", lambda parallel: parallel)
+    for each in (rank_ops._block, rank_ops._head):
+        each.cache_clear()
+    assert made(parallel) == kept

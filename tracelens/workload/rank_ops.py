@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import GEMM, Collective, CrossEntropy, CrossEntropyBackward, Movement, MultiTensor
 from tracelens.workload.blocks import block_ops, block_types, last_residual_ops
+from tracelens.workload.blocks.base import BlockType
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.layers import further_token_ops
 from tracelens.workload.model_shape import ModelShape
@@ -49,7 +52,27 @@ class RankLayer:
 
 def block(config: ModelShape, parallel: ParallelConfig, letter: str, sequence: int) -> RankLayer:
     """A residual block of ``letter``. UsageError where tp or ep do not divide what they divide."""
-    rank, kind = TrainingRank(shape=config.of(letter), parallel=parallel, sequence=sequence), block_types()[letter]
+    kind = block_types()[letter]
+    if not _has_experts(config, kind, letter):
+        parallel = _without_experts(parallel)
+    return _block(config, parallel, kind, letter, sequence)
+
+
+@functools.lru_cache(maxsize=64)
+def _has_experts(config: ModelShape, kind: BlockType, letter: str) -> bool:
+    made = Batch(shape=config.of(letter), batch=1, sequence=1)
+    return any(op.split == "experts" for op in kind.ops(made))
+
+
+@functools.lru_cache(maxsize=256)
+def _without_experts(parallel: ParallelConfig) -> ParallelConfig:
+    """What all but experts depends on: a search asks for the same blocks beside many divisions of the experts."""
+    return replace(parallel, dp=1, ep=1, etp=1, shard=None)
+
+
+@functools.lru_cache(maxsize=256)
+def _block(config: ModelShape, parallel: ParallelConfig, kind: BlockType, letter: str, sequence: int) -> RankLayer:
+    rank = TrainingRank(shape=config.of(letter), parallel=parallel, sequence=sequence)
     ops = _block_ops(rank, letter)
     made = [*kind.on_rank(rank, ops)]
     if not config.streams:
@@ -128,6 +151,27 @@ def embedding(config: ModelShape, parallel: ParallelConfig, sequence: int) -> Ra
 
 def head(config: ModelShape, parallel: ParallelConfig, sequence: int) -> RankLayer:
     """Final norm, logits, vocabulary-parallel cross entropy; and what predicting further tokens adds."""
+    own = _head(config, _without_experts(parallel), sequence)
+    made, dense, expert = [*own.ops], own.dense, 0
+    for _ in range(config.mtp_layers):
+        made += own.further_logits
+        for letter in config.mtp_blocks:
+            extra = block(config, parallel, letter, sequence)
+            made += extra.ops
+            dense, expert = dense + extra.dense + extra.frozen, expert + extra.expert
+    return _end("head", made, dense, expert, parallel)
+
+
+class _Head(NamedTuple):
+    """The head but for the blocks that predict further tokens; ``further_logits`` are those of each such token."""
+
+    ops: tuple[RankOp, ...]
+    further_logits: tuple[RankOp, ...]
+    dense: int
+
+
+@functools.lru_cache(maxsize=256)
+def _head(config: ModelShape, parallel: ParallelConfig, sequence: int) -> _Head:
     rank = TrainingRank(shape=config, parallel=parallel, sequence=sequence)
     batch = Batch(shape=config, batch=parallel.micro_batch, sequence=rank.own_sequence)
     last = [*last_residual_ops(batch), batch.norm("final_norm")]
@@ -136,18 +180,12 @@ def head(config: ModelShape, parallel: ParallelConfig, sequence: int) -> RankLay
     vocab = config.vocab * config.hidden // rank.weight_share
     # A tied table is stored again where the last stage is not the first.
     dense = sum(op.weights for op in last) + (0 if config.tied_embeddings and parallel.pp == 1 else vocab)
-    expert = 0
     for op in further_token_ops(config, batch=batch.batch, sequence=batch.sequence):
         if op.name in ("mtp.projection", "mtp.embedding_norm", "mtp.hidden_norm", "mtp.final_norm"):
             made += [each for _ in range(op.count) for each in rank.op(op)]
             dense += op.count * op.weights
-    for _ in range(config.mtp_layers):
-        made += _logits(rank, "mtp.logits")
-        for letter in config.mtp_blocks:
-            extra = block(config, parallel, letter, sequence)
-            made += extra.ops
-            dense, expert = dense + extra.dense + extra.frozen, expert + extra.expert
-    return _end("head", made, dense, expert, parallel)
+    further = tuple(_logits(rank, "mtp.logits")) if config.mtp_layers else ()
+    return _Head(tuple(made), further, dense)
 
 
 def _end(name: str, ops: Sequence[RankOp], dense: int, expert: int, parallel: ParallelConfig) -> RankLayer:

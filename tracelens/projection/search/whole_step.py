@@ -289,7 +289,8 @@ class CorrectedRules:
 
     def priced(self, models: Iterable[PerfModel]) -> dict[PerfModel, float]:
         """Microseconds of each distinct operation, all of one step. UsageError for one that no backend prices."""
-        return priced({model: str(model) for model in models}, _chain(self.backends), completed(self.system)[0])[0]
+        names = {model: str(model) for model in dict.fromkeys(models)}
+        return priced(names, _chain(self.backends), completed(self.system)[0])[0]
 
     def _layer_parallel(self, one: Mapping[str, int]) -> ParallelConfig:
         """What a layer's operations depend on; as many replicas as the experts need."""
