@@ -17,7 +17,7 @@ def required_words(regex: str) -> Words:
     """Words of which the lower-case form of each ASCII text that ``regex`` finds holds at least one; () where none is
     known. Raises re.error for what is no regular expression.
 
-    >>> required_words(r"(?i)nccl|rccl"), required_words(r"^void \\w+::(?:Copy|Fill)\\d*"), required_words(r"a?\\d+")
+    >>> required_words(r"(?i)nccl|rccl"), required_words(r"^\\w+::(?:Copy|Fill)\\d*"), required_words(r"a?\\d+")
     (('nccl', 'rccl'), ('copy', 'fill'), ())
     """
     # Public functions of the standard library give the compiled form only

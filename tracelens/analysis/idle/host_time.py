@@ -231,14 +231,14 @@ def _overhead(table: TraceTable, lanes: Bools) -> list[_Layer]:
 
 def _long_stretches(table: TraceTable, lanes: Bools) -> _Layer:
     """Stretches in which a thread began and ended no call for longer than any dispatch takes: host work in an op."""
-    rows = np.flatnonzero(np.isin(table.kind, (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER)))
-    parts: list[tuple[Ints, Ints, Ints]] = [(np.zeros(0, np.int64),) * 3]
-    for lane in np.flatnonzero(lanes).tolist():
-        own = rows[table.lane[rows] == lane]
-        times = np.sort(np.concatenate((table.start_ns[own], table.ends_ns(own))))
-        at = np.flatnonzero(np.diff(times) >= _LONG_NS)
-        parts.append((np.full(len(at), lane), times[at], times[at + 1]))
-    return _Layer(HOST_WORK, *(np.concatenate(part) for part in zip(*parts, strict=True)))
+    calls = np.isin(table.kind, (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))
+    rows = np.flatnonzero(calls & lanes[table.lane] if len(table) else calls)
+    lane = np.tile(table.lane[rows], 2)
+    times = np.concatenate((table.start_ns[rows], table.ends_ns(rows)))
+    order = np.lexsort((times, lane))
+    lane, times = lane[order], times[order]
+    at = np.flatnonzero((np.diff(times) >= _LONG_NS) & (lane[1:] == lane[:-1]))
+    return _Layer(HOST_WORK, lane[at], times[at], times[at + 1])
 
 
 def _stacked(layers: list[_Layer], key: npt.NDArray[np.integer]) -> list[Covered]:
