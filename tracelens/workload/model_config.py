@@ -20,7 +20,6 @@ from tracelens.workload import layers
 from tracelens.workload.blocks import block_types, is_attention, layers_of
 from tracelens.workload.model_names import spelling_key, without_layers, without_point, without_sizes
 from tracelens.workload.model_shape import (
-    PARTS,
     CompressedAttention,
     Experts,
     Indexer,
@@ -286,8 +285,14 @@ def _quantization(root: Table) -> Quantization | None:
     if table is None:
         return None
     table.source("source")
-    parts = {part: _narrow(table, part) for part in PARTS}
-    found = Quantization(name=table.text("name") or "narrow", **parts)
+    found = Quantization(
+        name=table.text("name") or "narrow",
+        attention=_narrow(table, "attention"),
+        dense=_narrow(table, "dense"),
+        shared=_narrow(table, "shared"),
+        experts=_narrow(table, "experts"),
+        logits=_narrow(table, "logits"),
+    )
     table.finish()
     return found
 

@@ -197,7 +197,14 @@ def test_a_gap_with_several_causes_is_one_gap(build: Build) -> None:
     for i in range(20):
         b.op(f"op_{i}", 10 * i, 5).launch(10 * i + 1, "some_kernel", 10 * i + 4, 4)
     finding = findings(b)["idle"]
-    assert "CPU-bound: GPU idle 59 %: launch-bound; 19 gaps, the longest 6 µs" in finding.why
+    # 19 gaps in 194 µs, each 2.5 µs from the launch's end, 2 µs before the op and 1.5 µs in it
+    causes = "launch latency 24 % + Python or other host work 20 % + launch-bound 15 %"
+    assert f"CPU-bound: GPU idle 59 %: {causes}; 19 gaps, the longest 6 µs" in finding.why
+    figures = {figure.what: figure.value for figure in finding.figures}
+    named = {what.removeprefix("idle: "): share for what, share in figures.items() if what.startswith("idle: ")}
+    assert sum(named.values()) == pytest.approx(figures["idle share of the time"])
+    sheet = found(b).frames["idle_causes"].set_index("cause")["percent_of_window"]
+    assert all(100 * share <= sheet[cause] + 1e-9 for cause, share in named.items())
 
 
 def test_kernels_that_wait_are_named_with_exposed_communication(build: Build) -> None:

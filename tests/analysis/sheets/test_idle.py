@@ -273,7 +273,7 @@ def test_a_step_window_holds_the_gaps_before_its_first_and_after_its_last_kernel
     idle = [finding.why for finding in summarize(analysis).findings if finding.id == "idle"]
     assert idle == [
         "GPU idle 50 %: Python or other host work; 1 gap, the longest 50 µs",
-        "GPU idle 9 %: launch-bound; 1 gap, the longest 9 µs",
+        "GPU idle 9 %: launch latency; 1 gap, the longest 9 µs",
     ]
 
 

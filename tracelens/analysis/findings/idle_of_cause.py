@@ -17,21 +17,26 @@ from tracelens.units import NS_PER_US
 
 #: Share of the window from which idle time of a cause is a finding.
 LEAST_SHARE = 0.02
+#: Share of the window below which a cause among others is not named.
+_LEAST_NAMED = 0.005
 #: Share of idle time that its remedy spares for sure where nothing prices it.
 OPEN_ENDED = 0.0
 
 
 def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | None = None) -> Iterator[Candidate]:
-    """All idle time of a cause, or these ``parts`` of idle time, where it is long enough."""
+    """All idle time of a cause, or these ``parts`` of idle time, where it is long enough.
+
+    What the parts wait for is named as in the sheet of causes, whatever the rule calls it.
+    """
     parts = seen.idle_of(cause) if parts is None else parts
     length = _by_gap(seen, parts)
     share, gaps = float(length.sum() / max(1, seen.window_ns)), len(length)
     if share <= LEAST_SHARE:
         return
     longest = float(length.max() / NS_PER_US)
-    what = "cause unknown" if cause == UNKNOWN else cause
+    causes = _shares(seen, parts)
     yield Candidate(
-        why=f"GPU idle {percent(share)}: {what}; {counted(gaps, 'gap')}, the longest {duration(longest)}",
+        why=f"GPU idle {percent(share)}: {_named(causes)}; {counted(gaps, 'gap')}, the longest {duration(longest)}",
         claimed=seen.idle_time(parts, low=OPEN_ENDED),
         computed="all idle time of this cause; at least none of it",
         certainty="low",
@@ -39,10 +44,27 @@ def idle_of_cause(seen: Observed, cause: str, parts: npt.NDArray[np.bool_] | Non
             idle_share(share),
             Said(what="gaps", value=gaps, unit="count"),
             Said(what="longest", value=longest, unit="us"),
+            *(Said(what=f"idle: {each}", value=part, unit="share") for each, part in causes.items() if len(causes) > 1),
         ),
         evidence=idle_evidence(seen, parts),
         row=longest_row(seen, parts),
     )
+
+
+def _shares(seen: Observed, parts: npt.NDArray[np.bool_]) -> dict[str, float]:
+    """Cause -> share of the window, the largest first, of the causes of these parts that are worth a name."""
+    length = np.where(parts, seen.idle.end - seen.idle.start, 0)
+    share = np.bincount(seen.idle.cause, length, len(CAUSES)) / max(1, seen.window_ns)
+    order = np.argsort(-share, kind="stable")
+    worth = [code for code in order.tolist() if share[code] > _LEAST_NAMED] or order[:1].tolist()
+    return {CAUSES[code]: float(share[code]) for code in worth}
+
+
+def _named(causes: dict[str, float]) -> str:
+    names = ["cause unknown" if cause == UNKNOWN else cause for cause in causes]
+    if len(names) == 1:
+        return names[0]
+    return " + ".join(f"{name} {percent(share)}" for name, share in zip(names, causes.values(), strict=True))
 
 
 def _by_gap(seen: Observed, parts: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

@@ -38,4 +38,8 @@ def host_synchronization(seen: Observed) -> Iterator[Candidate]:
         row = int(call[length.argmax()])
         op = int(seen.tree.op_parent[row])
         names = [seen.table.name_of(at) for at in (op, row) if at >= 0]
-        yield replace(candidate, why=f"{candidate.why}: {' in '.join(reversed(names))}", row=op if op >= 0 else row)
+        yield replace(
+            candidate,
+            why=f"{candidate.why}, while the host sat in {' in '.join(reversed(names))}",
+            row=op if op >= 0 else row,
+        )
