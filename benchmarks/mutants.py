@@ -22,7 +22,7 @@ from random import Random
 ROOT = Path(__file__).resolve().parents[1]
 #: Room -> the tests that are its own.
 ROOMS = {
-    "perf_models": ("tests/perf_models",),
+    "perf_models": ("tests/perf_models", "tests/extensions"),
     "backends": ("tests/backends",),
     "network": ("tests/network",),
     "analysis/attribution": ("tests/analysis/attribution",),
