@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Room -> the tests that are its own.
 ROOMS = {
     "perf_models": ("tests/perf_models", "tests/extensions"),
-    "backends": ("tests/backends",),
+    "backends": ("tests/backends", "tests/estimation", "tests/calibration"),
     "network": ("tests/network",),
     "analysis/attribution": ("tests/analysis/attribution",),
 }
