@@ -11,7 +11,7 @@ from math import prod
 from tracelens import GEMM, DType, OpSignature, SignatureError, traced_as
 from tracelens.perf_models import GroupedGEMM, MoEUp, Movement
 from tracelens.perf_models.base import scalar_type
-from tracelens.perf_models.matrix.gemm import matrix_dims, times_transposed
+from tracelens.perf_models.matrix.gemm import matrix_product, times_transposed
 from tracelens.perf_models.matrix.weight_only_gemm import packed_bits, size_argument, weight_only
 
 
@@ -106,22 +106,13 @@ def _machete(op: OpSignature) -> GEMM:
 @traced_as("sgl_kernel::fp8_scaled_mm", "sgl_kernel::int8_scaled_mm", "sgl_kernel::fp8_blockwise_scaled_mm")
 def _scaled_mm(op: OpSignature) -> GEMM:
     """(A [m,k], B [k,n], scales of A, scales of B, result's type, bias)."""
-    m, n, k = matrix_dims(op)
     # without a recorded type the result is 16 bits wide: these kernels offer FP16 and BF16
     out = scalar_type(op.literal(4)) or DType.BF16
-    return GEMM(
-        m=m,
-        n=n,
-        k=k,
-        bias=op.has(5),
-        dtype=op.dtype(0),
-        dtype_b=op.dtype(1),
-        dtype_out=out,
-        dtype_bias=out,
-        scale_elements=sum(prod(op.shape_or_scalar(slot)) for slot in (2, 3)),
-        stride_a=op.stride(0),
+    scales = sum(prod(op.shape_or_scalar(slot)) for slot in (2, 3))
+    return matrix_product(
+        op, bias=op.has(5), dtype_out=out, dtype_bias=out, scale_elements=scales, stride_a=op.stride(0),
         stride_b=op.stride(1),
-    )
+    )  # fmt: skip
 
 
 @traced_as("_C::cutlass_scaled_fp4_mm", "sgl_kernel::cutlass_scaled_fp4_mm")

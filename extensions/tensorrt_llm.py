@@ -8,7 +8,7 @@ from tracelens import GEMM, CategoryOf, DType, OpSignature, SignatureError, trac
 from tracelens.perf_models import CustomCollective, Like, MoEFused
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.communication.collective import exchanged
-from tracelens.perf_models.matrix.gemm import matrix_dims
+from tracelens.perf_models.matrix.gemm import matrix_product
 from tracelens.perf_models.matrix.moe import fused_experts
 
 
@@ -26,18 +26,8 @@ def _cublas_mm(op: OpSignature) -> GEMM:
 
 
 def _product(op: OpSignature, *, bias: int, out: DType | None, scales: int) -> GEMM:
-    m, n, k = matrix_dims(op)
-    return GEMM(
-        m=m,
-        n=n,
-        k=k,
-        bias=op.has(bias),
-        dtype=op.dtype(0),
-        dtype_b=op.dtype(1),
-        dtype_out=out,
-        dtype_bias=op.dtype(bias) if op.has(bias) else Like.FIRST,
-        scale_elements=scales,
-    )
+    dtype_bias = op.dtype(bias) if op.has(bias) else Like.FIRST
+    return matrix_product(op, bias=op.has(bias), dtype_out=out, dtype_bias=dtype_bias, scale_elements=scales)
 
 
 @traced_as("trtllm::fused_moe")

@@ -39,7 +39,7 @@ from tracelens.perf_models.attention.linear_attention import gated_delta_rule
 from tracelens.perf_models.attention.rope import rotated_heads
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.communication.collective import exchanged
-from tracelens.perf_models.matrix.gemm import check_inner, matrix_dims, times_transposed
+from tracelens.perf_models.matrix.gemm import check_inner, matrix_product, times_transposed
 from tracelens.perf_models.matrix.moe import all_operands, fused_experts
 from tracelens.perf_models.matrix.moe_kernels import (
     DOWN,
@@ -179,18 +179,8 @@ def _gemm_dynamic_quant(op: OpSignature) -> GEMM:
 @traced_as("_C::cutlass_scaled_mm")
 def _cutlass_scaled_mm(op: OpSignature) -> GEMM:
     """(out [m,n], a [m,k], b [k,n], a_scales, b_scales, bias)."""
-    m, n, k = matrix_dims(op, 1, 2)
-    return GEMM(
-        m=m,
-        n=n,
-        k=k,
-        bias=op.has(5),
-        dtype=op.dtype(1),
-        dtype_b=op.dtype(2),
-        dtype_out=op.dtype(0),
-        dtype_bias=op.dtype(0),
-        scale_elements=sum(math.prod(op.shape_or_scalar(i)) for i in (3, 4)),
-    )
+    scales, out = sum(math.prod(op.shape_or_scalar(i)) for i in (3, 4)), op.dtype(0)
+    return matrix_product(op, 1, 2, bias=op.has(5), dtype_out=out, dtype_bias=out, scale_elements=scales)
 
 
 @traced_as("_C::rms_norm")

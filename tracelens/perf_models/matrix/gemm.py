@@ -194,6 +194,12 @@ def matrix_dims(op: OpSignature, a: int = 0, b: int = 1) -> tuple[int, int, int]
     return m, n, k
 
 
+def matrix_product(op: OpSignature, a: int = 0, b: int = 1, **fields: Any) -> GEMM:
+    """GEMM of tensors ``a`` [m,k] and ``b`` [k,n]; ``fields`` are GEMM's others. SignatureError as for the dims."""
+    m, n, k = matrix_dims(op, a, b)
+    return GEMM(m=m, n=n, k=k, dtype=op.dtype(a), dtype_b=op.dtype(b), **fields)
+
+
 def _product(op: OpSignature, a: int, b: int, *, rank: int, bias: int | None = None, beta: int | None = None) -> GEMM:
     """GEMM of tensors ``a`` [(b,)m,k] and ``b`` [(b,)k,n], and of a bias in slot ``bias`` times that in ``beta``.
 

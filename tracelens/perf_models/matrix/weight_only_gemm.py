@@ -7,7 +7,7 @@ from math import prod
 from tracelens.dtypes import DType
 from tracelens.errors import SignatureError
 from tracelens.perf_models.base import traced_as
-from tracelens.perf_models.matrix.gemm import GEMM, matrix_dims
+from tracelens.perf_models.matrix.gemm import GEMM, matrix_product
 from tracelens.signature import OpSignature
 
 
@@ -47,17 +47,7 @@ def size_argument(op: OpSignature, index: int, what: str) -> int:
 @traced_as("aten::_int_mm")
 def _int_mm(op: OpSignature) -> GEMM:
     """(A [m,k], B [k,n]), both int8, into int32."""
-    m, n, k = matrix_dims(op)
-    return GEMM(
-        m=m,
-        n=n,
-        k=k,
-        dtype=op.dtype(0),
-        dtype_b=op.dtype(1),
-        dtype_out=DType.INT32,
-        stride_a=op.stride(0),
-        stride_b=op.stride(1),
-    )
+    return matrix_product(op, dtype_out=DType.INT32, stride_a=op.stride(0), stride_b=op.stride(1))
 
 
 @traced_as("aten::_weight_int4pack_mm")
