@@ -275,7 +275,7 @@ def test_a_hanging_binding_costs_its_op(
     assert any(op["model"] == "GEMM" for op in document["ops"])
 
 
-@pytest.mark.parametrize("body", part(["raise ValueError('no')", "return 10 ** 400", "return 'many'"], 3))
+@pytest.mark.parametrize("body", part(["raise ValueError('no')", "return 10 ** 400", "return 'many'", "return {}"], 3))
 def test_a_model_whose_own_methods_fail_costs_its_op(body: str, small_trace: Path, tmp_path: Path) -> None:
     extension = tmp_path / "bad.py"
     extension.write_text(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.analysis import intervals
-from tracelens.analysis.intervals import idle_spans, overlapping, union_by_group, union_ns
+from tracelens.analysis.intervals import idle_spans, idle_within, overlapping, union_by_group, union_ns
 
 spans = st.lists(st.tuples(st.integers(0, 3), st.integers(-60, 60), st.integers(0, 25)), max_size=30)
 
@@ -65,3 +65,18 @@ def test_gaps_and_union_fill_the_span(rows: list[tuple[int, int, int]]) -> None:
     if len(rows):
         opens, closes = idle_spans(start, end, int(start.min()), int(end.max()))
         assert int((closes - opens).sum()) + union_ns(start, end) == int(end.max() - start.min())
+
+
+@given(spans, spans)
+def test_what_is_idle_within_spans_are_the_moments_of_these_that_nothing_covers(
+    rows: list[tuple[int, int, int]], around: list[tuple[int, int, int]]
+) -> None:
+    _, start, end = columns(rows)
+    _, opens, closes = columns(around)
+    # spans in order and apart: what a large range has left of others
+    free = idle_spans(opens, closes, -60, 60) if around else (start[:0], end[:0])
+    found = idle_within(start, end, free)
+    moments = {t for a, b in zip(*map(np.ndarray.tolist, free), strict=True) for t in range(a, b)}
+    assert {t for a, b in zip(*map(np.ndarray.tolist, found), strict=True) for t in range(a, b)} == moments - covered(
+        rows
+    )

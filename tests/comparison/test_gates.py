@@ -29,6 +29,18 @@ def side() -> Side:
     return side_of(TRACE, Options())
 
 
+def test_a_recording_without_any_op_is_compared_by_its_kernels(small_trace: Path, tmp_path: Path) -> None:
+    document = orjson.loads(small_trace.read_bytes())
+    document["traceEvents"] = [event for event in document["traceEvents"] if event["cat"] == "kernel"]
+    path = tmp_path / "kernels.json"
+    path.write_bytes(orjson.dumps(document))
+    alone = side_of(path, Options())
+    compared = compare_sides(alone, alone)
+    assert compared.a.step_ms == compared.b.step_ms > 0
+    assert (compared.rows, compared.matched_share) == ((), (1.0, 1.0))
+    assert {call.kernel for call in alone.first.calls if not call.is_idle} == {"Cijk"}
+
+
 def slower(side: Side, factor: float) -> Side:
     """All pieces of all steps ``factor`` times as long."""
     one = side.first

@@ -148,6 +148,14 @@ def test_names_as_long_as_a_file_system_allows_are_written(tmp_path: Path) -> No
         write_file(tmp_path / ("n" * 256), "x")
 
 
+@pytest.mark.parametrize("name", ["a\x00b", "a\ud800b"])
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_a_name_that_no_file_can_have_is_refused(write: Callable[[Path, str], None], name: str, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="no file can have this name"):
+        write(tmp_path / name, "new")
+    assert not list(tmp_path.iterdir())
+
+
 def test_modes_are_those_of_any_new_file(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

@@ -256,7 +256,7 @@ ROW = {
         ({"schedule": "looped-bfs"}, "schedule 'looped-bfs' is not modeled"),
         ({"precision": "int4"}, "precision 'int4' is not modeled"),
         ({"dp": "4.0"}, "tp 1 * pp 1 * cp 1 * dp 4 = 4 ranks, the cluster has 8"),
-        ({"mbs": "1.5"}, "mbs must be a whole number from 0 to 1e09, got '1.5'"),
+        ({"mbs": "1.5"}, "mbs must be a whole number from 1 to 1e09, got '1.5'"),
         ({"model": "llama3.1-8"}, "no model named 'llama3.1-8'; did you mean"),
     ],
 )

@@ -91,6 +91,8 @@ def idle_spans(start: Ints, end: Ints, first: int, last: int) -> tuple[Ints, Int
 def idle_within(start: Ints, end: Ints, spans: Spans) -> Spans:
     """What ``[start, end)`` leave free of ``spans``, which are in order and apart, none of them empty."""
     opens, closes = spans
+    if not len(opens):
+        return spans
     busy_from, busy_to = np.concatenate((start, closes[:-1])), np.concatenate((end, opens[1:]))
     return idle_spans(busy_from, busy_to, int(opens[0]), int(closes[-1]))
 

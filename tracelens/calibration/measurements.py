@@ -28,6 +28,7 @@ from tracelens.files.documents import REPORT, expected, json_of
 from tracelens.hardware import HardwareSpec
 from tracelens.perf_models import PerfModel, WorkColumns
 from tracelens.signature import OpSignature, freeze
+from tracelens.trace.signatures import signature_of_lists
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,10 +174,8 @@ def report_measured(path: Path) -> tuple[list[Measured], str | None]:
 
 def signature_of(recorded: dict[str, Any]) -> OpSignature:
     """The signature of one of a ``report.json``'s ops."""
-    shapes, dtypes, strides, scalars = (
-        None if recorded[key] is None else freeze(recorded[key]) for key in ("shapes", "dtypes", "strides", "scalars")
-    )
-    return OpSignature(name=str(recorded["name"]), shapes=shapes, dtypes=dtypes, strides=strides, scalars=scalars)
+    lists = (recorded[key] for key in ("shapes", "dtypes", "strides", "scalars"))
+    return signature_of_lists(str(recorded["name"]), *(freeze(v) if isinstance(v, list) else None for v in lists))
 
 
 def calls_measured(calls: Iterable[tuple[PerfModel | None, str, float]]) -> list[Measured]:

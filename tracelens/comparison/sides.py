@@ -33,6 +33,15 @@ class Call:
     module: str | None = None
     work: str | None = None
 
+    def __post_init__(self) -> None:
+        """TypeError for what a file has in place of a text: calls are keys."""
+        if not all(isinstance(text, str) for text in (self.name, self.category, self.kernel)):
+            raise TypeError("a call needs a name and a category")
+        if not all(
+            text is None or isinstance(text, str) for text in (self.shapes, self.dtypes, self.module, self.work)
+        ):
+            raise TypeError(f"shapes, types, modules and work of {self.name[:40]!r} are no texts")
+
     @property
     def is_idle(self) -> bool:
         return self.category == IDLE

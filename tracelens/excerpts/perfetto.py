@@ -39,7 +39,8 @@ def write_perfetto(analysis: Analysis, path: str | PathLike[str]) -> int:
     def edit(row: int, event: dict[str, Any]) -> dict[str, Any] | None:
         if row < 0 or row_of[row] < 0:
             return event
-        return {**event, "args": {**(event.get("args") or {}), **said[row_of[row]]}}
+        recorded = event.get("args")
+        return {**event, "args": {**(recorded if isinstance(recorded, dict) else {}), **said[row_of[row]]}}
 
     return rewrite(table, path, edit, added=(*_findings(analysis), *_counters(analysis, said)))
 

@@ -71,10 +71,13 @@ class _Others:
     def edit(self, event: dict[str, Any]) -> dict[str, Any] | None:
         """The event, or None."""
         phase = event.get("ph")
-        if phase == "M":
-            return event if event.get("pid") in self._pids else None
-        here = (event.get("pid"), event.get("tid")) in self._lanes
-        if phase in _SLICES or not here or (phase in _FLOWS and event.get("id") in self._left_out):
+        try:
+            if phase == "M":
+                return event if event.get("pid") in self._pids else None
+            here = (event.get("pid"), event.get("tid")) in self._lanes
+            if phase in _SLICES or not here or (phase in _FLOWS and event.get("id") in self._left_out):
+                return None
+        except TypeError:  # a list or an object where a number belongs
             return None
         time, window = event.get("ts"), self._window
         inside = window is not None and isinstance(time, int | float) and window[0] <= time * 1000 < window[1]

@@ -37,6 +37,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
     OutputError when it cannot be written: no such folder, no permission, a full disk.
     """
+    _refuse_unnameable(path)
     made: Path | None = None
     try:
         _remove_abandoned(path.parent, path.name)
@@ -62,6 +63,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
     What else is in ``path`` stays. OutputError when it cannot be written.
     """
+    _refuse_unnameable(path)
     target = Path(os.path.realpath(path))
     staging: Path | None = None
     descriptor = -1
@@ -291,6 +293,16 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _refuse_unnameable(path: Path) -> None:
+    """OutputError for what no file can be called, as an experiment file may ask for it."""
+    try:
+        is_possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_possible = False
+    if not is_possible:
+        raise OutputError(f"cannot write {path}: no file can have this name")
 
 
 def _unwritable(path: Path, error: OSError) -> OutputError:

@@ -163,7 +163,7 @@ def category_of(claim: Claim) -> str | None:
     """The category of a ``traced_as`` claim: its option, else that of the class its binding says it returns."""
     if claim.options.get("category"):
         return str(claim.options["category"])
-    return next((model.category for model in models_of(claim)), None)
+    return next((str(model.category) for model in models_of(claim)), None)
 
 
 def models_of(claim: Claim) -> tuple[type[PerfModel], ...]:

@@ -43,7 +43,7 @@ from tracelens.workload.token_routing import UNIFORM, Skew
 #: A row without one of these is not projected.
 NEEDED = ("model", "gpu", "n_gpus")
 #: Ranks, batches and tokens of a row.
-_COUNT = Number(least=0, most=1e9, whole=True)
+_COUNT = Number(least=1, most=1e9, whole=True)
 _SECONDS = Number(least=1e-6, most=1e9)
 #: Micro-batches of a step whose batch a table does not state: enough that more change little.
 MICRO_BATCHES = 32

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
 from tracelens.files.atomic_write import whole_file
-from tracelens.files.data_table import Number
+from tracelens.files.data_table import Number, shown
 from tracelens.files.documents import expected, json_of
 from tracelens.files.toml_figures import normalized
 from tracelens.lazy.records import dataclass
@@ -32,6 +32,8 @@ from tracelens.serving.deployment import Deployment
 from tracelens.serving.step_time.attention_times import Chunk
 
 _RANKS = Number(least=1, most=1 << 20, whole=True)
+#: FLOPs or bytes of a token, or of a step.
+_WORK = Number(most=1e18)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +159,9 @@ def _phase(values: Any, suffix: str, where: str) -> Phase:
 
     def number(key: str, default: float | None = None) -> float:
         value = values.get(key, default)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
-            raise InputError(f"{where}.{key} must be a number, at least 0, not {value!r}")
-        return float(value)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise InputError(f"{where}.{key} must be {_WORK}, not {shown(value)}")
+        return _WORK.of(value, f"{where}.{key}")
 
     return Phase(
         flops=number(f"total_flops_per_{suffix}"),

@@ -16,6 +16,12 @@ from tracelens.lazy.records import dataclass
 FS_PER_S = 10**15
 #: Tokens of a prompt or answer: far above every model's context.
 LONGEST = 10_000_000
+#: Requests per second: one in thirty years, and as many as femtoseconds can tell apart.
+SLOWEST, FASTEST = 1e-9, 1e12
+#: A run's requests are all in memory, some hundred bytes each.
+MOST_REQUESTS = 100_000_000
+_MOST_VARIATION = 1e6
+_MOST_SPREAD = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,9 +98,10 @@ class Lengths:
 
     def draw(self, rng: np.random.Generator, count: int) -> list[int]:
         """``count`` lengths, at least 1 each."""
-        if not 1 <= self.mean <= LONGEST or not 0 <= self.spread < float("inf"):
+        if not 1 <= self.mean <= LONGEST or not 0 <= self.spread <= _MOST_SPREAD:
             raise UsageError(
-                f"a length needs a mean from 1 to {LONGEST:,} and a spread from 0, not {self.mean:g}, {self.spread:g}"
+                f"a length needs a mean from 1 to {LONGEST:,} and a spread from 0 to {_MOST_SPREAD}, "
+                f"not {self.mean:g}, {self.spread:g}"
             )
         if self.kind == "fixed":
             return [round(self.mean)] * count
@@ -130,16 +137,16 @@ class Arrivals:
         """Arrival times in fs; None in a closed loop."""
         if self.kind == "closed":
             return None
-        if self.rate is None or not 0 < self.rate < float("inf"):
-            raise UsageError(f"{self.kind} arrivals need a rate above 0 per second")
+        if self.rate is None or not SLOWEST <= self.rate <= FASTEST:
+            raise UsageError(f"{self.kind} arrivals need a rate from {SLOWEST:g} to {FASTEST:g} per second")
+        if not 1 / _MOST_VARIATION <= self.variation <= _MOST_VARIATION:
+            raise UsageError(f"a variation of arrivals must be from {1 / _MOST_VARIATION:g} to {_MOST_VARIATION:g}")
         gaps: npt.NDArray[np.float64]
         if self.kind == "constant":
             return [round(index * FS_PER_S / self.rate) for index in range(count)]
         if self.kind == "poisson":
             gaps = rng.exponential(1 / self.rate, count)
         elif self.kind == "gamma":
-            if not self.variation > 0:
-                raise UsageError("gamma arrivals need a variation above 0")
             shape = 1 / self.variation**2
             gaps = rng.gamma(shape, 1 / (self.rate * shape), count)
         elif self.kind == "burst":
@@ -179,6 +186,8 @@ class Workload:
         """The requests. Arrivals, prompts, answers and shared texts have a stream of random numbers each."""
         streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(self.seed).spawn(4)]
         count = self._count()
+        if count > MOST_REQUESTS:
+            raise UsageError(f"a run has at most {MOST_REQUESTS:,} requests")
         arrival = self.arrivals.draw(streams[0], count)
         if arrival is not None and self.duration_s is not None:
             end = round(self.duration_s * FS_PER_S)
@@ -210,7 +219,7 @@ class Workload:
             return self.count
         if self.arrivals.rate is None:
             raise UsageError("a duration needs an arrival rate; a closed loop needs a number of requests")
-        expected = self.arrivals.rate * self.duration_s
+        expected = min(self.arrivals.rate * self.duration_s, 2.0 * MOST_REQUESTS)
         # Six standard deviations of the count, so that the draw does not end before the duration does
         spread = max(self.arrivals.variation, 1.0)
         return int(expected + 6 * spread * (expected**0.5) + 100 * spread)

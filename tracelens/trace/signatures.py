@@ -54,14 +54,10 @@ class SignatureStore:
         if code < 0:
             return OpSignature(name=name)
         parts = self._texts[code].split(SEPARATOR)
-        dims, types, strides, scalars = (_parsed_list(part) for part in parts[: len(ARGUMENT_KEYS)])
         attributes = zip(ATTRIBUTE_KEYS, parts[len(ARGUMENT_KEYS) :], strict=True)
-        return OpSignature(
-            name=name,
-            shapes=_slots(dims),
-            dtypes=_texts(types),
-            strides=_slots(strides),
-            scalars=_texts(scalars),
+        return signature_of_lists(
+            name,
+            *(_parsed_list(part) for part in parts[: len(ARGUMENT_KEYS)]),
             attributes=tuple((key, freeze(_parsed(part))) for key, part in attributes if part),
         )
 
@@ -91,6 +87,26 @@ class SignatureStore:
             self._texts.append(text)
             self.has_shapes |= bool(parts[0])
         return code
+
+
+def signature_of_lists(
+    name: str,
+    dims: tuple[Any, ...] | None,
+    types: tuple[Any, ...] | None,
+    strides: tuple[Any, ...] | None,
+    scalars: tuple[Any, ...] | None,
+    *,
+    attributes: tuple[tuple[str, Any], ...] = (),
+) -> OpSignature:
+    """Of what a file has by argument, as ``freeze`` gives it; a size that is none counts as absent."""
+    return OpSignature(
+        name=name,
+        shapes=_slots(dims),
+        dtypes=_texts(types),
+        strides=_slots(strides),
+        scalars=_texts(scalars),
+        attributes=attributes,
+    )
 
 
 def _recorded(signature: OpSignature) -> bytes:

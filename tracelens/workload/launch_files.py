@@ -327,7 +327,7 @@ def _model(keys: _Keys) -> ModelConfig | None:
         gated=keys.flag("swiglu"),
         q_heads=heads,
         kv_heads=_query_groups(keys, heads) if latent is None else heads,
-        head_dim=None if latent is not None else keys.size("kv_channels", hidden // heads),
+        head_dim=None if latent is not None else keys.size("kv_channels", hidden // max(heads, 1)),
         qk_norm=keys.flag("qk_layernorm") and latent is None,
         qkv_bias=keys.flag("add_qkv_bias") or biased,
         out_bias=biased,

@@ -91,6 +91,10 @@ class ModelConfig(ModelShape):
             for needed, present in types[letter].needs(self.of(letter)).items():
                 if present is None:
                     raise InputError(f"model {self.name}: blocks have {base_letter(letter)!r}, but {needed} is missing")
+        sizes = {"hidden size": self.hidden, "query heads": self.q_heads, "key and value heads": self.kv_heads}
+        for what, size in {**sizes, "layers": len(self.blocks)}.items():
+            if size < 1:
+                raise InputError(f"model {self.name}: {what} must be at least 1, not {size}")
         if self.document is not None and self.document < 1:
             raise InputError(f"model {self.name}: a document needs at least one token, not {self.document}")
         if self.experts is not None and self.experts.top_k > self.experts.count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from numbers import Real
 from typing import TypeVar
 
 from tracelens import perf_models
@@ -241,10 +242,17 @@ class Catalog:
 
 def _check_work(model: PerfModel) -> None:
     """Raises here, where it costs one op, what a model's own methods would raise later for the whole report."""
+    work = {"flops": model.flops(), "hbm_bytes": model.hbm_bytes(), "wire_bytes": model.wire_bytes()}
+    for name, amount in work.items():
+        if amount is not None and not isinstance(amount, Real):
+            raise TypeError(f"{name}() gave {type(amount).__name__}, which is no number")
     try:
-        is_possible = all(0 <= (n or 0) < _MOST_WORK for n in (model.flops(), model.hbm_bytes(), model.wire_bytes()))
+        is_possible = all(0 <= (n or 0) < _MOST_WORK for n in work.values())
     except OverflowError:
         is_possible = False
     if not is_possible:
         raise SignatureError("the recorded dimensions are negative, or too large to be true")
-    _ = model.engine, model.compute_dtype, model.parameters()
+    parameters, texts = model.parameters(), (model.category, model.sheet, model.engine)
+    if not isinstance(parameters, dict) or not all(isinstance(text, str) for text in (*parameters, *texts)):
+        raise TypeError("parameters() must give a dict by name, and category, sheet and engine be texts")
+    _ = model.compute_dtype

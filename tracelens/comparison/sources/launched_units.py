@@ -151,7 +151,7 @@ def _rates(recording: Recording, readings: OpReadings, row: Ints, mean: tuple[Fl
     answers = chain("roofline")
     work = Work(readings, None if system is None else lambda columns: answers.estimate_many(columns, system))
     code = readings.code_of(row)
-    position = np.where(code >= 0, work.position[np.maximum(code, 0)], -1)
+    position = np.append(work.position, -1)[code]  # a call without a code, -1, takes the last
     flops, hbm = work.take(work.columns.flops, position), work.take(work.columns.hbm_bytes, position)
     roofline, bound = np.full(len(row), np.nan), [None] * len(row)
     if work.estimates is not None and device is not None:

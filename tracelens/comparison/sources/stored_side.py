@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,16 @@ def read_side(path: Path) -> Side:
     except FileNotFoundError:
         known = ", ".join(baselines(path.parent)) or "none"
         raise InputError(f"there is no baseline {path}; known in {path.parent}: {known}") from None
-    except (OSError, EOFError, KeyError, TypeError, ValueError, IndexError) as error:
+    except (
+        OSError,
+        EOFError,
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        AttributeError,
+        zlib.error,
+    ) as error:
         raise InputError(f"{path} is no baseline, or it is damaged ({error}): save it again") from error
 
 
@@ -102,6 +112,7 @@ def _recorded(found: dict[str, Any]) -> Recorded:
             kind = np.float64 if field.name == "repeats" else np.int64
             values[field.name] = tuple(value) if field.name == "kernel_names" else np.array(value, kind)
     one = Recorded(**values)
+    _refuse_others(one)
     _refuse_out_of_range(one)
     return one
 
@@ -115,6 +126,17 @@ def _rates(values: list[Any]) -> Rates:
 
 def _named(kind: type, values: list[Any]) -> dict[str, Any]:
     return dict(zip((field.name for field in fields(kind)), values, strict=True))
+
+
+def _refuse_others(one: Recorded) -> None:
+    """TypeError where a single figure or text is of another type."""
+    texts = (one.source, one.device_label, *one.kernel_names, *filter(None, (one.device, one.torch)))
+    numbers = (one.typical, *filter(None, (one.rank,)))
+    is_share = one.coverage is None or isinstance(one.coverage, int | float)
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
+        raise TypeError("source, device and kernels must be texts, typical and rank whole numbers")
+    if not is_share or not isinstance(one.has_steps, bool) or not isinstance(one.is_ordered, bool):
+        raise TypeError("coverage must be a number, has_steps and is_ordered true or false")
 
 
 def _refuse_out_of_range(one: Recorded) -> None:

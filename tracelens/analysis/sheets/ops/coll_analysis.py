@@ -178,7 +178,8 @@ def with_estimates(frame: pd.DataFrame, estimate: Callable[[WorkColumns], Estima
     known = [index for index, model in enumerate(models) if model is not None]
     found = estimate(WorkColumns.of(model for model in models if model is not None))
     time[known], who[known] = found.time_us, found.backend
-    share = 100 * time / frame["duration_us_mean"].to_numpy(float)
+    mean = frame["duration_us_mean"].to_numpy(float)
+    share = np.divide(100 * time, mean, out=np.full(len(frame), np.nan), where=mean > 0)
     return frame.assign(estimated_us=time, percent_of_achievable=share, estimated_by=who)
 
 
