@@ -242,11 +242,11 @@ class Catalog:
 
 def _check_work(model: PerfModel) -> None:
     """Raises here, where it costs one op, what a model's own methods would raise later for the whole report."""
-    work = {"flops": model.flops(), "hbm_bytes": model.hbm_bytes(), "wire_bytes": model.wire_bytes()}
-    for name, amount in work.items():
-        if amount is not None and not isinstance(amount, Real):
-            raise TypeError(f"{name}() gave {type(amount).__name__}, which is no number")
     try:
+        work = {"flops": model.flops(), "hbm_bytes": model.hbm_bytes(), "wire_bytes": model.wire_bytes()}
+        for name, amount in work.items():
+            if amount is not None and not isinstance(amount, Real):
+                raise TypeError(f"{name}() gave {type(amount).__name__}, which is no number")
         is_possible = all(0 <= (n or 0) < _MOST_WORK for n in work.values())
     except OverflowError:
         is_possible = False

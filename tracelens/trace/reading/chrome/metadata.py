@@ -19,7 +19,7 @@ PHASE_FIRST = lazy_pattern(rb'\{\s*+"ph"\s*+:')
 _KEY = b'"traceEvents"'
 _TOKEN = lazy_pattern(STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BLANK_BYTES = b" \t\r\n\x00"
-_FAILURES = (ValueError, RecursionError)
+_FAILURES = (msgspec.DecodeError, ValueError, RecursionError)  # before msgspec 0.21 the first was no ValueError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
