@@ -1,0 +1,87 @@
+"""Recordings whose launches do not fit their device events say so before a figure is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.analysis.conftest import Builder
+from tests.conftest import RealAnalysis
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.options import Options
+from tracelens.analysis.verdict.summary import Notice
+from tracelens.analysis.verdict.verdict import summarize
+
+Build = Callable[[], Builder]
+
+
+def notices(builder: Builder) -> dict[str, Notice]:
+    return {notice.id: notice for notice in summarize(analyze(builder.trace(), Options())).notices}
+
+
+def launched(builder: Builder, count: int, delay: float = 5) -> Builder:
+    for i in range(count):
+        builder.op(f"op_{i}", 100 * i, 20).launch(100 * i + 10, "some_kernel", 100 * i + 10 + delay, 40)
+    return builder
+
+
+def test_a_sound_recording_says_nothing(build: Build) -> None:
+    ids = {"clocks_disagree", "lost_kernels", "no_launch_calls", "several_devices"}
+    assert not ids & set(notices(launched(build(), 20)))
+
+
+@pytest.mark.parametrize(("delay", "said"), [(-0.5, False), (-7, True)])
+def test_a_kernel_before_its_launch_tells_of_clocks(build: Build, delay: float, said: bool) -> None:
+    found = notices(launched(launched(build(), 5), 3, delay)).get("clocks_disagree")
+    assert (found is not None) == said
+    if found is not None:
+        assert found.text.startswith("3 of 8 device events begin before their launch, by up to 7 µs")
+
+
+@pytest.mark.parametrize(("lost", "said"), [(1, False), (5, True)])
+def test_launches_without_kernels_are_counted(build: Build, lost: int, said: bool) -> None:
+    """Of 20 and more launches: one lost is what was under way at the end, five of 25 are 20 %."""
+    builder = launched(build(), 20)
+    for i in range(lost):
+        builder.op("cudaLaunchKernel", 3000 + i, 0.5, cat="cuda_runtime", correlation=900 + i)
+    found = notices(builder).get("lost_kernels")
+    assert (found is not None) == said
+    if found is not None:
+        assert found.text.startswith("5 of 25 kernel launches (20 %) have no kernel")
+
+
+def test_a_driver_call_within_a_runtime_call_is_the_same_launch(build: Build) -> None:
+    builder = launched(build(), 20)
+    for i in range(20):
+        builder.op("cuLaunchKernel", 100 * i + 10.1, 0.2, cat="cuda_driver", correlation=900 + i)
+    assert "lost_kernels" not in notices(builder)
+
+
+def test_launches_into_a_graph_run_nothing(build: Build) -> None:
+    builder = launched(build(), 5).op("cudaStreamBeginCapture", 2000, 1, cat="cuda_runtime", correlation=800)
+    for i in range(9):
+        builder.op("cudaLaunchKernel", 2010 + i, 0.5, cat="cuda_runtime", correlation=900 + i)
+    assert "lost_kernels" not in notices(builder)
+
+
+def test_without_launch_calls_ops_stand_for_them(build: Build) -> None:
+    builder = build()
+    for i in range(5):
+        builder.op("aten::relu", 100 * i, 20, **{"External id": i + 1})
+        builder.kernel("relu", 100 * i + 30, 40, **{"External id": i + 1})
+    assert "no_launch_calls" in notices(builder)
+
+
+def test_several_devices_of_one_process_are_said(build: Build) -> None:
+    builder = launched(build(), 5)
+    for event in [event for event in builder.events if event["cat"] == "kernel"][:2]:
+        event["pid"] = event["args"]["device"] = 1
+    assert notices(builder)["several_devices"].text.startswith("2 devices in one file (0, 1)")
+
+
+@pytest.mark.shared
+def test_real_clocks_that_differ(real_analysis: RealAnalysis) -> None:
+    found = summarize(real_analysis("more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace")).notices
+    (text,) = (notice.text for notice in found if notice.id == "clocks_disagree")
+    assert text.startswith("148 of 624 device events begin before their launch, by up to 42 µs")

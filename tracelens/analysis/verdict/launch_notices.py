@@ -1,0 +1,91 @@
+"""What is wrong with the recorded launches as a whole: no figure between host and device is better than they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tracelens.analysis.analyze import Analysis
+from tracelens.analysis.attribution.host_calls import Bools, named
+from tracelens.analysis.factorize import distinct_rows
+from tracelens.analysis.findings.wording import counted, duration, percent
+from tracelens.analysis.verdict.summary import Notice
+from tracelens.lazy.patterns import lazy_pattern
+from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
+from tracelens.trace.tree import OpTree
+from tracelens.units import NS_PER_US
+
+#: Calls of which each puts work on the device. A graph launch puts many, and a copy within the host none.
+_LAUNCHES = lazy_pattern(r"^(?:cuda|hip|cu)(?:Ext)?(?:Module)?Launch(?:Cooperative)?Kernel")
+_CAPTURES = lazy_pattern(r"StreamBeginCapture")
+#: Clocks are read to a microsecond.
+_CLOCK_NS = 1_000
+#: Share of launches without a device event from which figures suffer; what was under way at the end is less.
+_MANY_LOST = 0.05
+
+
+def launch_notices(analysis: Analysis) -> Iterator[Notice]:
+    """Work that began before it was launched, or never did, or whose launch was not recorded; several devices."""
+    table = analysis.trace.table
+    yield from _before_launch(analysis)
+    yield from _without_work(table, analysis.trace.tree)
+    is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    if not is_call.any() and (analysis.activity.op >= 0).any():
+        text = "no launch calls were recorded: why the GPU was idle is judged by the ops that launched its work"
+        yield Notice(id="no_launch_calls", count=1, text=text)
+    yield from _devices(analysis)
+
+
+def _before_launch(analysis: Analysis) -> Iterator[Notice]:
+    """An effect before its cause: the host's and the device's clocks disagree, by this at the least."""
+    table, rows = analysis.trace.table, analysis.activity.rows
+    launch = analysis.trace.tree.launch[rows]
+    linked = launch >= 0
+    early_ns = table.start_ns[launch[linked]] - table.start_ns[rows[linked]]
+    early = int((early_ns > _CLOCK_NS).sum())
+    if early:
+        by = duration(float(early_ns.max()) / NS_PER_US)
+        text = (
+            f"{early:,} of {counted(int(linked.sum()), 'device event')} begin before their launch, by up to {by}: the "
+            "clocks of host and device differ by at least that, and idle causes and bounds of steps are no more exact"
+        )
+        yield Notice(id="clocks_disagree", count=early, text=text)
+
+
+def _without_work(table: TraceTable, tree: OpTree) -> Iterator[Notice]:
+    launches = _single_launches(table, tree)
+    done = table.correlation[table.is_of(DEVICE_KINDS)]
+    lost = int((~np.isin(table.correlation[launches], done)).sum())
+    if lost > _MANY_LOST * len(launches):
+        share = percent(lost / len(launches))
+        text = (
+            f"{lost:,} of {counted(len(launches), 'kernel launch', 'kernel launches')} ({share}) have no kernel: "
+            "recording ended before these ran, or lost them, and the GPU looks idle instead"
+        )
+        yield Notice(id="lost_kernels", count=lost, text=text)
+
+
+def _single_launches(table: TraceTable, tree: OpTree) -> RowColumn:
+    """Launches of one kernel each: a call inside another is the same launch, and none is while a graph is captured."""
+    is_call: Bools = ((table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)) & (table.correlation > 0)
+    found = named(table, _LAUNCHES, is_call)
+    if named(table, _CAPTURES, is_call).any():
+        found[:] = False
+    rows = np.flatnonzero(found)
+    above = tree.parent[rows]
+    single: RowColumn = rows[(above < 0) | ~found[above]].astype(np.int32)
+    return single
+
+
+def _devices(analysis: Analysis) -> Iterator[Notice]:
+    table = analysis.trace.table
+    lanes = distinct_rows(table.lane[analysis.activity.rows], len(table.lanes)).tolist()
+    devices = sorted({str(table.lanes[lane][0]) for lane in lanes})
+    if len(devices) > 1:
+        shown = ", ".join(devices[:4]) + (", ..." if len(devices) > 4 else "")
+        text = (
+            f"{len(devices)} devices in one file ({shown}): the GPU counts as busy while any of them is, "
+            "and times, findings and gains are of all of them together"
+        )
+        yield Notice(id="several_devices", count=len(devices), text=text)
