@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -38,3 +40,12 @@ def plain_value(value: Any) -> Value:
         return plain_value(item())
     text = str(value)
     return None if text in ("<NA>", "NaT") else text
+
+
+def plain_tree(value: Any) -> Any:
+    """Data classes and mappings as dictionaries, tuples as lists, to any depth: what JSON has."""
+    if is_dataclass(value):
+        return {field.name: plain_tree(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain_tree(entry) for key, entry in value.items()}
+    return [plain_tree(entry) for entry in value] if isinstance(value, tuple) else value

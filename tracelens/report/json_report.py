@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from importlib import resources
 from os import PathLike
 from pathlib import Path
@@ -19,20 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from tracelens.analysis.verdict.summary import (
-    Busy,
-    CategoryRow,
-    DeviceSummary,
-    Finding,
-    InputSummary,
-    Notice,
-    Steps,
-    Summary,
-    Utilization,
-)
+from tracelens.analysis.verdict.summary import Steps, Summary
 from tracelens.files.atomic_write import whole_file
 from tracelens.files.safe_text import escaped_json, json_safe
-from tracelens.report.cells import Value, plain_values
+from tracelens.report.cells import Value, plain_tree, plain_values
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
 
 if TYPE_CHECKING:
@@ -98,33 +87,34 @@ def _rounded(value: Any) -> Any:
 
 
 def _content(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame]) -> Json:
+    says = plain_tree(summary)
+    if summary.busy is not None:
+        says["busy"]["idle_causes"] = [
+            dict(zip(("cause", "share"), each, strict=True)) for each in says["busy"]["idle_causes"]
+        ]
     return {
         "schema": SCHEMA,
-        "input": _input(summary.input),
-        "device": _device(summary.device),
-        "extensions": list(summary.extensions),
-        "coverage": _fields(summary.coverage),
-        "step": _step(summary.steps),
-        "busy": _busy(summary.busy),
-        "throughput": None if summary.throughput is None else _fields(summary.throughput),
-        "utilization": _utilization(summary.utilization),
-        "categories": [_category(row) for row in summary.categories],
-        "findings": [_finding(found) for found in summary.findings],
-        "unseen": None if summary.unseen is None else {**_fields(summary.unseen), "ops": list(summary.unseen.ops)},
+        "input": _called(says["input"], torch_version="torch"),
+        "device": says["device"],
+        "extensions": says["extensions"],
+        "coverage": says["coverage"],
+        "step": says["steps"],
+        "busy": says["busy"],
+        "throughput": says["throughput"],
+        "utilization": says["utilization"],
+        "categories": [_called(row, tflops_s="tflops") for row in says["categories"]],
+        "findings": says["findings"],
+        "unseen": says["unseen"],
         "ops": [] if ops is None else op_records(ops, summary.steps),
         "views": {title: _records(frame) for title, frame in views.items()},
-        "cannot_answer": [_fields(missing) for missing in summary.cannot_answer],
-        "warnings": [_warning(notice) for notice in summary.notices],
+        "cannot_answer": says["cannot_answer"],
+        "warnings": says["notices"],
     }
 
 
-def _finding(found: Finding) -> Json:
-    return {
-        **_fields(found),
-        "figures": [_fields(said) for said in found.figures],
-        "where": None if found.where is None else _fields(found.where),
-        "evidence": [{"sheet": proof.sheet, "row": dict(proof.row)} for proof in found.evidence],
-    }
+def _called(row: Json, **names: str) -> Json:
+    """The row with some of its keys under other names."""
+    return {names.get(key, key): value for key, value in row.items()}
 
 
 def _records(frame: pd.DataFrame) -> list[Json]:
@@ -211,64 +201,3 @@ def _recorded(text: Value) -> Any:
 
 def _whole(value: Any, factor: int = 1) -> int | None:
     return None if value is None else round(value * factor)
-
-
-def _fields(value: Any) -> Json:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
-
-
-def _input(source: InputSummary) -> Json:
-    return {
-        "file": source.file,
-        "events": source.events,
-        "ranks": list(source.ranks),
-        "world_size": source.world_size,
-        "window": source.window,
-        "left_out": source.left_out,
-        "torch": source.torch_version,
-    }
-
-
-def _device(device: DeviceSummary) -> Json:
-    return {
-        "id": device.id,
-        "label": device.label,
-        "matched_by": device.matched_by,
-        "note": device.note,
-        "doubtful": list(device.doubtful),
-        "figures": [_fields(figure) for figure in device.figures],
-    }
-
-
-def _step(steps: Steps | None) -> Json | None:
-    return None if steps is None else _fields(steps)
-
-
-def _busy(busy: Busy | None) -> Json | None:
-    if busy is None:
-        return None
-    return _fields(busy) | {"idle_causes": [{"cause": cause, "share": share} for cause, share in busy.idle_causes]}
-
-
-def _utilization(used: Utilization | None) -> Json | None:
-    return None if used is None else _fields(used) | {"steps": [_fields(step) for step in used.steps]}
-
-
-def _category(row: CategoryRow) -> Json:
-    return {
-        "name": row.name,
-        "time_us": row.time_us,
-        "share": row.share,
-        "tflops": row.tflops_s,
-        "hbm_tb_s": row.hbm_tb_s,
-        "wire_tb_s": row.wire_tb_s,
-        "bound": row.bound,
-        "of_roofline": row.of_roofline,
-        "of_peak": row.of_peak,
-        "backend": row.backend,
-        "flops_share": row.flops_share,
-    }
-
-
-def _warning(notice: Notice) -> Json:
-    return {"id": notice.id, "count": notice.count, "text": notice.text}

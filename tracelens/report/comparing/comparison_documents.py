@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import orjson
 
 from tracelens.comparison.change_sentences import change_title
 from tracelens.files.safe_text import escaped_json, json_safe
+from tracelens.report.cells import plain_tree
 
 if TYPE_CHECKING:
     from tracelens.comparison.compared import ComparedRow, Comparison
@@ -28,11 +28,11 @@ def comparison_json(found: Comparison) -> bytes:
         "high_ms": found.high_ms,
         "detectable_ms": found.detectable_ms,
         "matched_share": list(found.matched_share),
-        "a": _plain(found.a),
-        "b": _plain(found.b),
+        "a": plain_tree(found.a),
+        "b": plain_tree(found.b),
         "notes": list(found.notes),
-        "gates": [_plain(gate) for gate in found.gates],
-        "changes": [_plain(change) for change in found.changes],
+        "gates": plain_tree(found.gates),
+        "changes": plain_tree(found.changes),
         "rows": [_row(row) for row in found.rows],
         "unchanged": [_row(row) for row in found.unchanged],
     }
@@ -49,13 +49,7 @@ def is_comparison(path: Path) -> bool:
 
 
 def _row(row: ComparedRow) -> dict[str, Any]:
-    return {"change_ms": row.change_ms, **_plain(row)}
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+    return {"change_ms": row.change_ms, **plain_tree(row)}
 
 
 def comparison_markdown(found: Comparison) -> bytes:
