@@ -20,12 +20,14 @@ from pathlib import Path
 from random import Random
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Room -> the tests that are its own.
+#: Room -> tests of what it does: its own, and those of the rooms that show its figures.
 ROOMS = {
     "perf_models": ("tests/perf_models", "tests/extensions"),
     "backends": ("tests/backends", "tests/estimation", "tests/calibration"),
     "network": ("tests/network",),
-    "analysis/attribution": ("tests/analysis/attribution",),
+    "analysis/attribution": tuple(
+        f"tests/analysis/{name}" for name in ("attribution", "reading", "sheets", "test_analyze.py")
+    ),
 }
 #: That a mutant may hold.
 MOST_BYTES = 8 * 1024**3
@@ -79,7 +81,8 @@ def first_line(node: ast.AST) -> str:
 
 def test_files(room: str, path: Path) -> list[str]:
     """Of a room, those named as the module or its folder first: most mutants need no other."""
-    files = sorted(str(file) for given in ROOMS[room] for file in (ROOT / given).rglob("test_*.py"))
+    given = [ROOT / place for place in ROOMS[room]]
+    files = sorted(str(file) for place in given for file in ([place] if place.is_file() else place.rglob("test_*.py")))
     return sorted(files, key=lambda file: (path.stem not in Path(file).stem, path.parent.name not in Path(file).stem))
 
 

@@ -152,8 +152,28 @@ def test_an_exchange_of_tokens_crosses_the_interconnect(tmp_path: Path):
     assert (found.category, found.model.hbm_bytes(), found.model.wire_bytes()) == ("EP_Communication", None, 1600)
 
 
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("MyDispatch", "dispatch"),
+        ("MyCombine", "combine"),
+        ("MyDispatchBackward", "combine"),
+        ("MyCombineBackward", "dispatch"),
+        ("MyExchange", None),
+    ],
+)
+def test_a_gradient_goes_the_other_way(tmp_path: Path, name: str, phase: str | None):
+    text = FILE.replace('"MyDispatch"', f'"{name}"')
+    model = Catalog((load_extension(written(tmp_path, text)),)).read(call(name, (100, 8))).model
+    assert model is not None
+    assert model.phase == phase  # type: ignore[attr-defined]
+
+
 def test_a_category_without_a_class_is_one(tmp_path: Path):
-    assert catalog(tmp_path).read(call("my::sum", (4,))).category == "Reduce"
+    text = FILE.replace('"Reduce": ["my::sum"]', '"Reduce": ["my::sum"], "Sort": ["my::sort"]')
+    read = Catalog((load_extension(written(tmp_path, text)),)).read
+    found = [read(call(name, (4,))).category for name in ("my::sum", "my::sort")]
+    assert found == ["Reduce", "Sort"]
 
 
 def test_a_class_that_fails_costs_its_op_and_says_so(tmp_path: Path):

@@ -43,8 +43,8 @@ def models(ops: list[InnerOp]) -> list[PerfModel]:
 def test_a_trtllm_gen_kernel_names_its_types(kernel: str, tokens: str, weights: str, out: str, gated: bool):
     types = product_types(kernel)
     assert types is not None
-    found = (types.tokens.label, types.weights.label, types.out.label, types.gated)
-    assert found == (tokens, weights, out, gated)
+    found = (types.tokens.label, types.weights.label, types.out.label, types.gated, types.activated)
+    assert found == (tokens, weights, out, gated, gated)
 
 
 @pytest.mark.parametrize("kernel", ["bmm_kernel", "nvjet_hsh_128x256", "bmm_MxE4m3_Foo_Fp32_t1x1x1"])

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tracelens.dtypes import DType
 from tracelens.extensions import load_extension, overlay
-from tracelens.perf_models import PerfModel, bindings
-from tracelens.perf_models.attention.sdpa import attended_pairs
+from tracelens.perf_models import GEMM, SDPA, GroupedGEMM, PerfModel, bindings, recorded_signature
+from tracelens.perf_models.attention.sdpa import attended_pairs, windowed
+from tracelens.perf_models.communication.collective import GROUP_SIZES
 from tracelens.registry import Registry
 from tracelens.signature import OpSignature, Shape
 
@@ -181,3 +182,66 @@ def test_additions_into_few_elements_touch_no_more_than_these():
 def test_what_is_put_somewhere_never_touches_more_than_is_there(size: int, n: int):
     model = read("aten::scatter_add_", (size,), (), (n,), (n,), types=(FP32, "Scalar", INT64, FP32), scalars={1: "0"})
     assert model.hbm_bytes() == 12 * n + 8 * min(size, n)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "elements", "products"),
+    [
+        ((5,), (5,), 5 + 5 + 1, 5),
+        ((4, 5), (5,), 20 + 5 + 4, 4 * 5),
+        ((5,), (5, 3), 5 + 15 + 3, 5 * 3),
+        ((2, 4, 5), (5, 3), 40 + 15 + 24, 2 * 4 * 5 * 3),
+        # three matrices for each of two: 6 products, the shorter batch read for each
+        ((3, 4, 5), (2, 1, 5, 3), 6 * (20 + 15 + 12), 6 * 4 * 5 * 3),
+    ],
+)
+def test_a_product_of_any_ranks_multiplies_vectors_as_matrices_of_one(a: Shape, b: Shape, elements: int, products: int):
+    model = read("aten::matmul", a, b)
+    assert (model.flops(), model.hbm_bytes()) == (2 * products, 2 * elements)
+
+
+def test_a_vector_times_zero_is_not_read():
+    model = read("aten::addmv", (5,), (5, 10), (10,), scalars={3: "0", 4: "1"})
+    assert (model.flops(), model.hbm_bytes()) == (2 * 50, 2 * (50 + 10 + 5))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GEMM(m=3, n=5, k=7),
+        GEMM(b=2, m=3, n=5, k=7),
+        GroupedGEMM(m=12, n=5, k=7, groups=3),
+        SDPA(b=2, s_q=9, s_kv=9, q_heads=4, kv_heads=4, d_qk=8, d_v=8, mask="bottom_right", dtype=DType.BF16),
+        SDPA(b=2, s_q=9, s_kv=9, q_heads=4, kv_heads=4, d_qk=8, d_v=8, mask="bottom_right").backward(),
+    ],
+    ids=lambda model: f"{type(model).__name__} {getattr(model, 'b', '')}",
+)
+def test_what_a_trace_would_record_of_a_model_is_read_as_its_work(model: PerfModel):
+    op = recorded_signature(model)
+    assert op is not None
+    again = bindings()[op.name].target(op)
+    assert (again.flops(), again.hbm_bytes()) == (model.flops(), model.hbm_bytes())
+
+
+@pytest.mark.parametrize(("name", "tensors"), [("one_shot_all_reduce", 1), ("one_shot_all_reduce_copy", 2)])
+def test_a_symmetric_all_reduce_has_the_ranks_of_the_group_that_it_names(name: str, tensors: int):
+    """(input, reduce_op, group_name), with the symmetric buffer before them in a copy: 8 ranks send 2 * 7/8 each."""
+    op = OpSignature(
+        name=f"symm_mem::{name}",
+        shapes=(*[(64,)] * tensors, (), ()),
+        dtypes=(*[BF16] * tensors, "", ""),
+        scalars=(*[""] * tensors, "4", "3"),
+        attributes=((GROUP_SIZES, (("3", 8), ("4", 2))),),
+    )
+    assert bindings()[op.name].target(op).wire_bytes() == 2 * 64 * 2 * 7 / 8
+
+
+def test_a_window_of_flash_attention_is_two_slots_or_one_list_and_minus_one_is_none():
+    """12 keys before a query and itself; ahead only without a causal mask."""
+    for scalars in ({1: "12", 2: "5"}, {1: "[12, 5]"}):
+        op = OpSignature(name="flash", shapes=((),) * 3, dtypes=("",) * 3,
+                         scalars=tuple(scalars.get(i, "") for i in range(3)))  # fmt: skip
+        assert windowed(op, 1, 2, is_causal=False) == {"window": 13, "ahead": 5}
+        assert windowed(op, 1, 2, is_causal=True) == {"window": 13, "ahead": None}
+    op = OpSignature(name="flash", shapes=((),) * 3, dtypes=("",) * 3, scalars=("", "-1", "-1"))
+    assert windowed(op, 1, 2, is_causal=False) == {"window": None, "ahead": None}

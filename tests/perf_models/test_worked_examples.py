@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.perf_models.families import FAMILIES
 from tracelens.dtypes import DType
 from tracelens.perf_models import (
+    SDPA,
+    AttentionSums,
     CausalConv1d,
     GroupQuant,
+    InferenceAttention,
     PerfModel,
     PooledLookup,
+    SelectiveAttention,
     SparseAttention,
 )
-from tracelens.perf_models.attention.sdpa import Requests
+from tracelens.perf_models.attention.sdpa import Mask, Requests
 
 #: Of 8 experts, those that 3 tokens with 2 each are expected to touch: 8 * (1 - (6/8)^3).
 TOUCHED = 8 * (1 - 0.75**3)
@@ -173,3 +182,75 @@ def test_listed_pairs_are_read_as_decoding_reads_them():
     model = SparseAttention(tokens=3, q_heads=4, d_qk=8, d_v=6, pairs=27, dtype=DType.BF16, dtype_kv=DType.FP8_E4M3FN)
     assert model.requests() == (Requests(3, 1, 8, 4, 1, 8, 6, value_in_key=True),)
     assert (model.cache_dtype, model.hbm_bytes()) == (DType.FP8_E4M3FN, 2 * 3 * 4 * (8 + 6) + 1 * 27 * 8)
+
+
+def priced_flops(model: PerfModel) -> float:
+    """What a backend that prices the model's requests takes for its products."""
+    total = 0.0
+    for b, s, past, q_heads, _, d_qk, d_v, window, causal, _ in model.requests():  # type: ignore[attr-defined]
+        seen = [min(past + i + 1, window) if causal else past + s for i in range(int(s))]
+        total += 2 * b * q_heads * sum(seen) * (d_qk + d_v)
+    return total
+
+
+LENGTHS = st.tuples(st.integers(1, 20), st.integers(0, 40))
+
+
+@given(LENGTHS, st.sampled_from([None, 3, 50]), st.sampled_from(["none", "bottom_right", "top_left"]))
+def test_backends_price_the_pairs_of_dense_attention(lengths: tuple[int, int], window: int | None, mask: Mask):
+    s, past = lengths
+    keys = s if mask == "top_left" else s + past
+    model = SDPA(b=3, s_q=s, s_kv=keys, q_heads=4, kv_heads=2, d_qk=8, d_v=6, mask=mask,
+                 window=None if mask == "none" else window)  # fmt: skip
+    assert priced_flops(model) == model.flops()
+
+
+@given(LENGTHS, st.sampled_from([1, 4]), st.sampled_from([None, 5]), st.sampled_from([0, 6]), st.booleans())
+def test_backends_price_the_pairs_of_shared_rows(
+    lengths: tuple[int, int], ratio: int, top_k: int | None, window: int, latent: bool
+):
+    """But for tokens that see no row, which are priced as seeing one."""
+    s, past = lengths
+    model = SelectiveAttention(b=3, s_q=s, s_kv=s + past, q_heads=4, d_qk=8, d_v=6, ratio=ratio, top_k=top_k,
+                               window=window, value_in_key=latent)  # fmt: skip
+    if model.row_pairs + model.window_pairs >= model.tokens:
+        assert priced_flops(model) == pytest.approx(model.flops())
+
+
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 20), st.sampled_from([None, 7]))
+def test_backends_price_the_pairs_of_an_engines_step(requests: int, past: int, new: int, window: int | None):
+    """Prompts: the last query sees itself, half a pair more than the half of all; steps: as counted."""
+    heads = {"tokens": 1, "q_heads": 4, "kv_heads": 2, "d_qk": 8, "d_v": 6, "dtype": DType.BF16}
+    keys = past + new
+    prompts = AttentionSums(c_sq=requests * new, c_sk=requests * keys, c_sqsq=requests * new**2,
+                            c_sqsk=requests * new * keys)  # fmt: skip
+    half_of_the_diagonal = 4 * (8 + 6) * requests * new
+    model = InferenceAttention(sums=prompts, **heads)
+    assert priced_flops(model) == pytest.approx(model.flops() + half_of_the_diagonal)
+    steps = AttentionSums(g_sq=requests, g_sk=requests * keys, g_sqsq=requests, g_sqsk=requests * keys)
+    model = InferenceAttention(sums=steps, window=window, **heads)
+    assert priced_flops(model) == pytest.approx(model.flops())
+    (request,) = model.requests()
+    assert (request.b, request.kv_heads, request.d_v) == (requests, 2, 6)
+
+
+def test_speculated_tokens_are_further_heads_over_the_same_rows():
+    """3 tokens after 100: rows 101 to 103, 102 on average; more than 8 or of keys beside their values: a prompt."""
+    rows = SelectiveAttention(b=2, s_q=3, s_kv=103, q_heads=4, d_qk=8, d_v=6)
+    assert rows.requests() == (Requests(2, 1, 101, 12, 1, 8, 6, inf, 1, value_in_key=True),)
+    for prompt in (replace(rows, s_q=9, s_kv=109), replace(rows, value_in_key=False)):
+        (request,) = prompt.requests()
+        assert (request.s, request.past, request.q_heads) == (prompt.s_q, 100, 4)
+
+
+def test_a_gradient_over_selected_rows_has_the_heads_of_a_key_head_as_its_queries():
+    """5 of 100 rows for each of 8 tokens and 4 heads over one key head: no neighbors share keys for certain."""
+    model = SelectiveAttention(b=2, s_q=8, s_kv=100, q_heads=4, d_qk=8, d_v=6, top_k=5).backward()
+    assert model.requests() == (Requests(16, 4, 1, 1, 1, 8, 6, inf, 0, value_in_key=True),)
+    assert priced_flops(model) == 2 * 16 * 4 * 5 * (8 + 6)
+
+
+@pytest.mark.parametrize("sums", [{"c_sq": 4}, {"g_sq": 4}, {"c_sq": 4, "c_sqsk": 4}, {"g_sq": 4, "g_sqsk": 4}, {}])
+def test_a_step_whose_sums_are_incomplete_has_no_requests(sums: dict[str, int]):
+    heads = {"tokens": 1, "q_heads": 4, "kv_heads": 2, "d_qk": 8, "d_v": 6}
+    assert InferenceAttention(sums=AttentionSums(**sums), **heads).requests() == ()  # type: ignore[arg-type]
