@@ -30,7 +30,7 @@ def fake(*, register_file: bool = True) -> ModuleType:
         if not register_file and more:
             raise TypeError("incompatible function arguments")
         return SimpleNamespace(
-            arch=arch, N_CU=N_CU, compute_clock_ghz=compute_clock_khz / 1e6,
+            arch=arch, N_CU=N_CU, sizes=(lds_capacity, L2_capacity, more.get("rf_capacity")), compute_clock_ghz=compute_clock_khz / 1e6,
             get_recommended_matrix_instruction=lambda t: SimpleNamespace(m=16, n=16, k=16) if t != "f8" else SimpleNamespace(m=0, n=0, k=0),
         )  # fmt: skip
 
@@ -101,6 +101,27 @@ def test_groups_are_a_batch(installed):
     Origami().estimate(GroupedGEMM(m=2000, n=512, k=256, groups=16), MI300X)
     problem = installed.calls[-1][0]
     assert (problem.size, problem.batch) == ((125, 512, 256), 16)
+
+
+def test_it_is_asked_for_the_devices_units_memories_and_tiles(installed):
+    """MI300X: 304 units of 64 KiB LDS and 512 KiB registers, 4 MiB L2 per die; MI355X: 256 units of 160 KiB."""
+    for name, kind, units, lds in (("mi300x", "gfx942", 304, 64), ("mi355x", "gfx950", 256, 160)):
+        Origami().estimate(GEMM(m=512, n=512, k=512), System(device=HardwareSpec.load(name)))
+        found = installed.hardware[-1]
+        assert (found.arch, found.N_CU, found.sizes) == (kind, units, (lds << 10, 4 << 20, 512 << 10))
+    problem, tiles = installed.calls[-1]
+    assert (problem.a_transpose, problem.b_transpose) == ("T", "N")
+    assert problem.a_mx_block_size == problem.b_mx_block_size == 0
+    # 4 heights, 4 widths, 3 depths and 3 occupancies, each once
+    assert len({(tile.mt, tile.occupancy) for tile in tiles}) == len(tiles) == 4 * 4 * 3 * 3
+    assert {tile.mt[0] for tile in tiles} == {tile.mt[1] for tile in tiles} == {64, 128, 192, 256}
+    assert {tile.occupancy for tile in tiles} == {1, 2, 4}
+
+
+@pytest.mark.parametrize(("k", "depths"), [(16, {32, 64, 128}), (64, {64, 128}), (128, {128})])
+def test_tiles_are_as_deep_as_the_instruction_at_least(installed, k, depths):
+    found = origami._candidates(installed, SimpleNamespace(k=k))
+    assert {tile.mt[2] for tile in found} == depths
 
 
 def attention(s: int = 2048, mask: str = "none", **given: object) -> SDPA:

@@ -11,14 +11,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelens.backends import System
 from tracelens.backends.column_batch import Chip, Priced
-from tracelens.backends.tiles import attention_tiles, expert_layer, gemm_tiles
+from tracelens.backends.tile import Tile
+from tracelens.backends.tiles import attention_tiles, expert_layer, gemm_tiles, pricer_of
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.backends.tiles.expert_layer import MoEColumns
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
+from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.device_figures import Figure, Hbm, Rate
 from tracelens.hardware.tile_constants import Calibration
+from tracelens.perf_models import (
+    GEMM,
+    SDPA,
+    AttentionSums,
+    CacheWrite,
+    InferenceAttention,
+    MoEFused,
+    MoEUp,
+    Movement,
+    MultiTensor,
+    PerfModel,
+    SparseAttention,
+    StateSpaceScan,
+    WorkColumns,
+)
 
 #: Per us: 2^24 flops in BF16, a quarter of them on each unit, 2^17 bytes of HBM, 2^12 clocks; 1 MiB of L2.
 FLOPS, HBM, UNITS, CLOCKS, L2 = 2.0**24, 2.0**17, 4, 2.0**12, 2**20
@@ -469,3 +487,66 @@ def test_a_replayed_layer_runs_all_choices_of_the_tokens_that_it_has(rows: int, 
     assert replayed.rows.tolist() == pytest.approx([rows * more])
     # as many blocks as the rows fill at least
     assert replayed.blocks[128].tolist() == pytest.approx([max(4, ceil(rows * more / 128))])
+
+
+def test_tiles_are_whole_matrix_instructions_and_splits_powers_of_two():
+    """Instructions take 16 rows and columns or a multiple; parts of k or of a sequence are halves again and again."""
+    edges = [edge for kernel in gemm_tiles.KERNELS.values() for tm, tn, _ in kernel.tiles for edge in (tm, tn)]
+    edges += [edge for tile in expert_layer.TILES for edge in tile]
+    splits = [split for kernel in gemm_tiles.KERNELS.values() for split in kernel.splits]
+    for kernel in attention_tiles.KERNELS.values():
+        edges += [*kernel.rows, *kernel.keys, *kernel.decode_keys, kernel.decode_heads]
+        splits += [kernel.least_tiles]
+    assert [edge for edge in edges if edge % 16] == []
+    assert [split for split in splits if split & (split - 1)] == []
+
+
+def heads(**given: Any) -> SDPA:
+    return SDPA(**{"b": 1, "s_kv": 8, "q_heads": 1, "kv_heads": 1, "d_qk": 8, "d_v": 8, "dtype": DType.BF16} | given)
+
+
+def engine(**sums: int) -> InferenceAttention:
+    shape = {"tokens": 1, "q_heads": 1, "kv_heads": 1, "d_qk": 8, "d_v": 8, "dtype": DType.BF16}
+    return InferenceAttention(sums=AttentionSums(**sums), **shape)
+
+
+@pytest.mark.parametrize(
+    ("model", "row"),
+    [
+        (GEMM(m=8, n=8, k=8), ("gemm", "bf16")),
+        (GEMM(m=8, n=8, k=8, dtype=DType.FP8_E4M3FN), ("gemm", "fp8")),
+        (GEMM(m=8, n=8, k=8, dtype=DType.FP64), None),
+        (StateSpaceScan(b=1, tokens=8, heads=1, head_dim=8, state=8, groups=1, chunk=8, dtype=DType.BF16), None),
+        (MoEFused(tokens=8, hidden=64, ffn=64, experts=4, top_k=2), ("moe", "bf16")),
+        (MoEUp(tokens=8, hidden=64, ffn=64, experts=4, top_k=2), ("gemm", "bf16")),
+        (CacheWrite(elements=8, dtype=DType.BF16), ("memory_bound", "stream")),
+        (CacheWrite(elements=8, dtype=None), None),
+        (CacheWrite(elements=0, dtype=DType.BF16), None),
+        (MultiTensor(tensors=3, elements=9, flops_per_element=3, reads=3, writes=1, dtype=DType.FP32),
+         ("memory_bound", "optimizer")),
+        (Movement(read=((8, DType.BF16),), written=((8, DType.BF16),), permutes=True), ("memory_bound", "permute")),
+        (heads(s_q=8, mask="none"), ("prefill", "bf16")),
+        (heads(s_q=1, mask="none"), ("decode", "bf16")),
+        (heads(s_q=1, mask="none", dtype_k=DType.FP8_E4M3FN), ("decode", "fp8")),
+        (heads(s_q=8, mask="none").backward(), ("backward", "bf16")),
+        (heads(s_q=8, mask="none", dtype=DType.FP32), None),
+        (SparseAttention(tokens=8, q_heads=1, d_qk=8, d_v=8, pairs=8, dtype=DType.BF16), ("latent", "bf16")),
+        (engine(c_sq=1), ("prefill", "bf16")),
+        (engine(g_sq=1), ("decode", "bf16")),
+        (engine(c_sq=1, g_sq=1), None),
+        (engine(), None),
+    ],
+)  # fmt: skip
+def test_which_constants_price_a_call(model: PerfModel, row: tuple[str, str] | None):
+    """As ``tracelens calibrate`` asks, which fits them to measured calls."""
+    claim = pricer_of(type(model))
+    assert claim is not None
+    assert claim.options["row"](model) == row
+
+
+def test_only_products_on_matrix_units_run_at_an_achievable_rate():
+    models = [GEMM(m=64, n=64, k=64), CacheWrite(elements=64, dtype=DType.BF16), GEMM(m=8, n=8, k=8, dtype=None)]
+    found = Tile().estimate_many(WorkColumns.of(models), System.load("h100"))
+    assert found.rate_basis == ("achievable", None, None)
+    assert found.backend == ("tile", "tile", None)
+    assert found.bound[2] is None
