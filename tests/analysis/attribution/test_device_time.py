@@ -71,3 +71,28 @@ def test_the_window_holds_the_events_and_what_was_asked_for(events, window):
     found = gpu_timeline(activity_of(events), window)
     known = [(start, start + duration) for start, duration, _ in events] + ([window] if window else [])
     assert found.window == (min((a for a, _ in known), default=0), max((b for _, b in known), default=0))
+
+
+def test_an_empty_window_has_no_shares():
+    frame = gpu_timeline(activity_of([]), (7, 7)).frame()
+    assert (frame.time_ms.tolist(), frame.percent.tolist()) == ([0.0] * 8, [0.0] * 8)
+
+
+QUEUES = st.lists(
+    st.tuples(st.integers(0, END), st.integers(0, 12), st.integers(7, 8), st.integers(0, 1)), max_size=10, unique=True
+)
+
+
+@given(QUEUES)
+def test_a_gap_is_the_time_since_all_earlier_events_of_the_stream_had_ended(spans):
+    """-1 for the first of a stream; streams of the same number on other devices are others."""
+    table = read_events(
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": device, "tid": stream, "ts": start / 1000,
+         "dur": duration / 1000, "args": {"stream": stream, "device": device}}
+        for start, duration, stream, device in spans
+    )  # fmt: skip
+    gaps = []
+    for start, duration, *queue in spans:
+        before = [s for s in spans if [*s[2:]] == queue and (s[0], s[0] + s[1]) < (start, start + duration)]
+        gaps.append(max(start - max(s[0] + s[1] for s in before), 0) if before else -1)
+    assert device_activity(table, OpTree(table), ()).gap_before.tolist() == gaps

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.attribution.op_places import places_around
 from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 
@@ -83,6 +84,27 @@ def test_a_backward_op_has_the_place_of_its_forward(tmp_path: Path):
     frame = checkpointed().analysis(tmp_path).frames["unified_perf_summary"]
     backward = frame[frame["name"] == "aten::sum"].sort_values("example_row").iloc[-1]
     assert backward["parent_module"] == "Block/Linear"
+
+
+def test_one_op_has_the_place_that_it_has_among_all(tmp_path: Path):
+    found = checkpointed().analysis(tmp_path)
+    tree = found.trace.tree
+    frame = found.frames["unified_perf_summary"]
+    places = [places_around(tree, row) for row in frame["example_row"].tolist()]
+    assert places == list(zip(frame["parent_module"], frame["call_stack"], strict=True))
+    assert {module for module, _ in places} == {"Block/Linear"}
+
+
+def test_a_stack_is_shown_up_to_its_twelfth_frame(tmp_path: Path):
+    made = Recording()
+    for depth in range(15):
+        made.host("python_function", f"code.py({depth}): f", depth, 100 - 2 * depth)
+    made.op("aten::sum", 20, **SUM)
+    found = made.analysis(tmp_path)
+    (row,) = found.frames["unified_perf_summary"]["example_row"].tolist()
+    shown = " <- ".join(f"code.py({depth}): f" for depth in range(14, 2, -1))
+    assert found.frames["unified_perf_summary"]["call_stack"].tolist() == [shown]
+    assert places_around(found.trace.tree, row) == (None, shown)
 
 
 def test_reductions_of_the_backward_pass_have_their_own_sheet(tmp_path: Path):

@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tests.conftest import RealAnalysis, RealTrace, examples, part
 from tracelens.analysis.analyze import Options, analyze
-from tracelens.analysis.attribution.steps import BEFORE, StepTimes, device_steps
+from tracelens.analysis.attribution.steps import (
+    BEFORE,
+    StepTimes,
+    complete_steps,
+    device_steps,
+    select_steps,
+    typical_step,
+)
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.verdict.summary import CategoryRow, Summary
 from tracelens.analysis.verdict.verdict import summarize
+from tracelens.errors import UsageError
 from tracelens.report.step_figures import lines_of_window
 from tracelens.trace.table import DEVICE_KINDS
 
@@ -344,3 +352,75 @@ def test_a_step_without_length_is_idle(build):
     b = step(build(), 0, 50, 0).op("aten::relu", 120, 10).launch(121, "k", 125, 10)
     summary = summarize(analyze(b.trace(), Options()))
     assert (summary.steps.time_us, summary.busy.busy, summary.busy.idle) == (0.0, 0.0, 1.0)
+
+
+def steps_of(*kernels: int, first: int = 5) -> StepTimes:
+    """Steps of 100 us numbered from ``first``, each with so many kernels."""
+    b = Builder()
+    for i, many in enumerate(kernels):
+        step(b, first + i, 100 * i, 100)
+        for j in range(many):
+            b.launch(100 * i + j, "k", 100 * i + 1 + 6 * j, 5)
+    return times_of(b.trace())
+
+
+@pytest.mark.parametrize(
+    ("kernels", "complete"),
+    [
+        ((10, 9), [True, True]),
+        ((10, 2), [True, False]),  # fewer than 90 % of the median of 6
+        ((10, 10, 9), [True, True, True]),
+        ((10, 10, 8), [True, True, False]),
+        ((1,), [True]),
+        ((0, 0), [True, True]),
+    ],
+)
+def test_a_last_step_with_fewer_events_than_its_like_is_not_complete(kernels: tuple[int, ...], complete: list[bool]):
+    assert steps_of(*kernels).complete.tolist() == complete
+
+
+@pytest.mark.parametrize(
+    ("wanted", "positions"),
+    [("5", [0]), ("6-7", [1, 2]), ("7-90", [2, 3]), ("0-5", [0]), ("steady", [1, 2])],
+)
+def test_steps_are_chosen_by_number_or_as_steady(wanted: str, positions: list[int]):
+    """Of 5 to 8, the last of which was cut off."""
+    assert select_steps(wanted, steps_of(10, 10, 10, 2)) == positions
+
+
+def test_steady_steps_are_all_but_the_first_and_those_cut_off_as_long_as_that_leaves_any():
+    assert select_steps("steady", steps_of(10, 2)) == [0]
+    assert select_steps("steady", steps_of(10)) == [0]
+    # where the analysis knows better, as of an engine's phases
+    assert select_steps("steady", steps_of(10, 10, 10), [2, 0]) == [2, 0]
+    assert select_steps("6", steps_of(10, 10, 10), [2, 0]) == [1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("9", "--steps 9: the trace has steps 5 to 6"),
+        ("8-9", "--steps 8-9: the trace has steps 5 to 6"),
+        ("6-5", "--steps 6-5: the trace has steps 5 to 6"),
+        ("last", "--steps takes a number, a range like 3-5, or steady; got 'last'"),
+        ("5-", "--steps takes a number"),
+    ],
+)
+def test_steps_that_are_not_there_are_refused(wanted: str, message: str):
+    with pytest.raises(UsageError, match=message):
+        select_steps(wanted, steps_of(1, 1))
+    with pytest.raises(UsageError, match="the trace has none"):
+        select_steps(wanted, times_of(Builder().launch(1, "k", 2, 3).trace()))
+
+
+def test_figures_are_of_complete_steps_and_the_typical_one_is_nearest_their_median():
+    times = steps_of(10, 10, 10, 2)
+    assert complete_steps(times) == [0, 1, 2]
+    assert complete_steps(times, [2, 3]) == [2]
+    assert complete_steps(times, [3]) == [3]
+    b = Builder()
+    for i, (start, duration) in enumerate([(0, 100), (100, 160), (260, 120), (380, 120)]):
+        step(b, i, start, duration).launch(start + 1, "k", start + 2, 5)
+    # 100, 160, 120, 120: the median of the first three is 120, of the first two 130, from which both are 30
+    times = times_of(b.trace())
+    assert [typical_step(times, among) for among in ([0, 1, 2], [0, 1], [1, 2, 3], [3, 2])] == [2, 0, 2, 2]
