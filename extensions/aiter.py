@@ -13,16 +13,7 @@ import math
 import re
 from dataclasses import replace
 
-from tracelens import (
-    GEMM,
-    SDPA,
-    CategoryOf,
-    DType,
-    Normalization,
-    OpSignature,
-    SignatureError,
-    traced_as,
-)
+from tracelens import GEMM, SDPA, CategoryOf, DType, Normalization, OpSignature, SignatureError, traced_as
 from tracelens.perf_models import (
     AllReduceRMSNorm,
     AttentionSums,

@@ -11,16 +11,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from tracelens import (
-    GEMM,
-    DType,
-    EPComm,
-    GroupedGEMM,
-    OpSignature,
-    PerfModel,
-    SignatureError,
-    traced_as,
-)
+from tracelens import GEMM, DType, EPComm, GroupedGEMM, OpSignature, PerfModel, SignatureError, traced_as
 from tracelens.perf_models import GroupedGEMMVariableK, UnaryElementwise, total_bytes
 from tracelens.perf_models.base import scalar_type
 from tracelens.perf_models.communication.ep_comm import COMBINE, DISPATCH, given_tokens, routed_tokens

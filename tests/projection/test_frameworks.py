@@ -14,12 +14,7 @@ from tracelens.hardware import HardwareSpec
 from tracelens.projection.batch_rows import RowOptions, project_row
 from tracelens.projection.frameworks import IDEAL, KINDS, Framework, frameworks, named
 from tracelens.projection.frameworks.attention_kernels import kernel_factor
-from tracelens.projection.frameworks.row_words import (
-    precision_of,
-    recomputation_of,
-    schedule_of,
-    sharding_of,
-)
+from tracelens.projection.frameworks.row_words import precision_of, recomputation_of, schedule_of, sharding_of
 from tracelens.projection.overheads import PLAIN
 
 ROW = {

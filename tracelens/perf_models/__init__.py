@@ -30,15 +30,7 @@ from tracelens.perf_models.attention.ssm import (
     StateSpaceScan,
     StateSpaceScanBackward,
 )
-from tracelens.perf_models.base import (
-    CategoryOf,
-    Like,
-    PerfModel,
-    category_of,
-    recorded_as,
-    total_bytes,
-    traced_as,
-)
+from tracelens.perf_models.base import CategoryOf, Like, PerfModel, category_of, recorded_as, total_bytes, traced_as
 from tracelens.perf_models.communication.collective import AllReduceRMSNorm, Collective, CustomCollective
 from tracelens.perf_models.communication.ep_comm import EPComm
 from tracelens.perf_models.inner_ops import BackwardOf, BackwardPairs, InnerOp, OpCall, holds_ops

@@ -14,9 +14,7 @@ from tracelens.routing.config import RouteOptions, element_type
 from tracelens.routing.route_result import RouteResult
 from tracelens.routing.switched_exchange import PortScenario, route_ports
 from tracelens.routing.token_choice import Routing
-from tracelens.workload.token_routing import (
-    Skew,
-)
+from tracelens.workload.token_routing import Skew
 
 
 @takes(RouteOptions)

@@ -14,10 +14,7 @@ from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.sheets.ops import coll_analysis, copies, cpu_ops_unique_args, unified_perf_summary
 from tracelens.analysis.sheets.ops.coll_analysis import with_bus_rate
 from tracelens.analysis.sheets.ops.copies import with_rate
-from tracelens.analysis.verdict.summary import (
-    LEAST_KNOWN,
-    CategoryRow,
-)
+from tracelens.analysis.verdict.summary import LEAST_KNOWN, CategoryRow
 from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 
 Floats = npt.NDArray[np.float64]

@@ -15,9 +15,7 @@ from tracelens.analysis.reading.graph_replays import GraphLinks, graph_launches
 from tracelens.analysis.reading.recording import CHOSEN
 from tracelens.analysis.sheets.ops import unified_perf_summary
 from tracelens.analysis.verdict.launch_notices import launch_notices
-from tracelens.analysis.verdict.summary import (
-    Notice,
-)
+from tracelens.analysis.verdict.summary import Notice
 from tracelens.analysis.work.impossible_work import MOST_OF_ROOFLINE
 from tracelens.analysis.work.limits import TOLERANCE_US
 from tracelens.lazy.patterns import lazy_pattern

@@ -14,14 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import (
-    OUTPUT_BYTES,
-    PRICED,
-    Chip,
-    ColumnBatch,
-    Priced,
-    pricer,
-)
+from tracelens.backends.column_batch import OUTPUT_BYTES, PRICED, Chip, ColumnBatch, Priced, pricer
 from tracelens.dtypes import DType
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.tile_constants import Calibration

@@ -14,13 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import (
-    OUTPUT_BYTES,
-    Chip,
-    ColumnBatch,
-    Priced,
-    pricer,
-)
+from tracelens.backends.column_batch import OUTPUT_BYTES, Chip, ColumnBatch, Priced, pricer
 from tracelens.backends.kernels.base import Rates
 from tracelens.backends.tiles import gemm_tiles
 from tracelens.hardware import HardwareSpec

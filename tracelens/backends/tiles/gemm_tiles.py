@@ -14,13 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from tracelens.backends.base import Floats
-from tracelens.backends.column_batch import (
-    OUTPUT_BYTES,
-    Chip,
-    ColumnBatch,
-    Priced,
-    pricer,
-)
+from tracelens.backends.column_batch import OUTPUT_BYTES, Chip, ColumnBatch, Priced, pricer
 from tracelens.backends.kernels.kernel_columns import KernelColumns
 from tracelens.backends.kernels.tuned_products import GEMM_AITER
 from tracelens.dtypes import DType

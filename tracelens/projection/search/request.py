@@ -25,14 +25,7 @@ from tracelens.projection.search.paper import REPAIRS, PaperRules
 from tracelens.projection.search.refined import Refined, refined
 from tracelens.projection.search.rules import ANYTHING, Constraints, Feasible, Rules
 from tracelens.projection.search.splits import Space, Splits
-from tracelens.projection.search.systems import (
-    AS_THEY_ARE,
-    Figures,
-    load_model,
-    load_system,
-    paper_shape,
-    paper_system,
-)
+from tracelens.projection.search.systems import AS_THEY_ARE, Figures, load_model, load_system, paper_shape, paper_system
 from tracelens.projection.search.whole_step import CorrectedRules
 from tracelens.projection.step import Projection, project
 from tracelens.training_options import PrecisionName

@@ -32,14 +32,7 @@ from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.charts.page_charts import color_classes
 from tracelens.report.html import page_sections as sections
 from tracelens.report.html.frame import asset, framed
-from tracelens.report.html.page_data import (
-    Pictures,
-    Pool,
-    drilldown_data,
-    explanations,
-    icicle_data,
-    timeline_data,
-)
+from tracelens.report.html.page_data import Pictures, Pool, drilldown_data, explanations, icicle_data, timeline_data
 from tracelens.report.html.page_tables import COLLECTIVES, CPU_OPS, KERNELS, OPS, PageTable, page_table
 
 #: Largest page, in bytes; one that would be larger is written with fewer rows, rectangles and nodes.
