@@ -40,6 +40,8 @@ NOT_RUN = (
     "calibrate nccl.csv",
     "report new.json.gz --device my_mi300x.toml",
     "report run.sqlite",  # tests/trace/formats
+    "report s3://",  # a store of the reader's: tests/files/test_remote.py
+    "collectives gs://",
     'query trace.json.gz "SELECT ..."',  # tests/analysis/test_queries.py
     "whatif TRACE --apply",  # a finding of the reader's: tests/whatif
     "serve --scenarios",  # minutes; tests/cli/test_serve_command.py runs smaller ones

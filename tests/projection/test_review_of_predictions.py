@@ -141,21 +141,21 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "cli/test_last_resort.py::test_one_of_several_ranks_says_that_each_does_all_of_the_work",
     )),
     "launch 1": ("what changes a named model is applied or refused; keys without effect are not called unread", "done", (
-        "workload/test_launch.py::test_what_changes_a_named_model_is_applied",
-        "workload/test_launch.py::test_what_makes_another_model_of_the_named_one_is_refused",
+        "workload/test_launch_files.py::test_what_changes_a_named_model_is_applied",
+        "workload/test_launch_files.py::test_what_makes_another_model_of_the_named_one_is_refused",
     )),
     "launch 2": ("base files: the distributed optimizer of `pre_trainer.yaml`", "done", (
-        "workload/test_launch.py::test_base_files_count_below_the_file_that_extends_them",
-        "workload/test_launch.py::test_primus_files_that_a_launch_names_are_found_above_it",
-        "workload/test_launch.py::test_what_primus_base_file_says_is_known_where_it_is_not_at_hand",
+        "workload/test_launch_files.py::test_base_files_count_below_the_file_that_extends_them",
+        "workload/test_launch_files.py::test_primus_files_that_a_launch_names_are_found_above_it",
+        "workload/test_launch_files.py::test_what_primus_base_file_says_is_known_where_it_is_not_at_hand",
     )),
     "launch 3": ("both turbo keys", "done", (
-        "workload/test_launch.py::test_primus_yaml_names_its_model_and_its_turbo_switches",
-        "workload/test_launch.py::test_both_names_of_primus_grouped_kernel_count",
-        "workload/test_launch.py::test_a_switch_changes_its_option",
+        "workload/test_launch_files.py::test_primus_yaml_names_its_model_and_its_turbo_switches",
+        "workload/test_launch_files.py::test_both_names_of_primus_grouped_kernel_count",
+        "workload/test_launch_files.py::test_a_switch_changes_its_option",
     )),
     "launch 4": ("`recompute_num_layers` of fewer layers", "done", (
-        "workload/test_launch.py::test_a_part_of_the_layers_is_recomputed",
+        "workload/test_launch_files.py::test_a_part_of_the_layers_is_recomputed",
     )),
     "launch 5": ("`--against` meets every row of the written trace", "done", (
         "projection/test_recorded.py::test_a_written_trace_meets_every_row_of_its_own_projection",
@@ -165,7 +165,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Within a tenth, but Mixtral-8x22B's example does not fit; the published row, of other stages, did not run it.",
         (
             "projection/test_published_tables.py::test_published_steps_of_primus_are_within_a_tenth",
-            "workload/test_launch.py::test_primus_examples_are_within_a_tenth_of_what_it_published",
+            "workload/test_launch_files.py::test_primus_examples_are_within_a_tenth_of_what_it_published",
             "projection/test_published_tables.py::test_steps_of_unknown_recomputation_repeat_the_fewest_layers_that_let_them_fit",
             "docs/projection.md::the published row states two, so it ran another file",
         ),

@@ -17,7 +17,7 @@ from tracelens.lazy.patterns import lazy_pattern
 
 #: An op, a kernel or the range around it that says so: ``dequantize``, ``encoder fp16``, ``cast_to_fp8``.
 _QUANTIZES = lazy_pattern(
-    r"(?i)quant(?!ile|ity|um)|(?:encod|decod|compress|cast)\w*?.?(?:(?:mx|nv|h|b)?fp|bfloat|float|u?int|e\dm)\d"
+    r"(?i)quant(?!ile|ity|um)|(?:encod|decod|compress|cast)\w{0,8}?.?(?:(?:mx|nv|h|b)?fp|bfloat|float|u?int|e\dm)\d"
 )
 
 Bools = npt.NDArray[np.bool_]
