@@ -13,7 +13,7 @@ import math
 import re
 from dataclasses import replace
 
-from tracelens import GEMM, SDPA, CategoryOf, DType, Normalization, OpSignature, SignatureError, traced_as
+from tracelens import GEMM, SDPA, CategoryOf, DType, Normalization, OpSignature, traced_as
 from tracelens.perf_models import (
     AllReduceRMSNorm,
     AttentionSums,
@@ -269,10 +269,7 @@ def _rms_norm_fp4(op: OpSignature) -> RMSNorm:
 def _group_norm(op: OpSignature) -> Normalization:
     """(x, groups, weight, bias, eps); since 2026 (y, workspace, x, groups, weight, bias, eps)."""
     x = 2 if op.has(0) and op.has(2) and op.shape(0) == op.shape(2) else 0
-    groups = op.literal(x + 1)
-    if not isinstance(groups, int):
-        raise SignatureError(f"{op.name}: argument {x + 1}, the number of groups, was not recorded")
-    shape = op.shape(x)
+    shape, groups = op.shape(x), op.integer(x + 1, "the number of groups")
     return Normalization(
         shape=shape,
         channels=shape[1],

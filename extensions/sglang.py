@@ -160,9 +160,7 @@ def _ragged_attention(op: OpSignature) -> InferenceAttention:
 @traced_as_pattern(*_profiled("tilelang_kernel_tilelang_sparse_fwd"))
 def _sparse_attention(op: OpSignature) -> SparseAttention:
     """(q [t,hq,d], kv, indices [t,..,selected], sm_scale, d_v): unused indices, -1, are counted too."""
-    (tokens, q_heads, d_qk), d_v = op.shape(0, rank=3), op.literal(4)
-    if not isinstance(d_v, int):
-        raise SignatureError(f"{op.name}: argument 4, the size of a value, was not recorded")
+    (tokens, q_heads, d_qk), d_v = op.shape(0, rank=3), op.integer(4, "the size of a value")
     return SparseAttention(
         tokens=tokens,
         q_heads=q_heads,

@@ -82,6 +82,13 @@ class OpSignature:
             return None
         return parse_literal(self.scalars[index])
 
+    def integer(self, index: int, what: str = "") -> int:
+        """Scalar argument ``index``, a whole number or truth value. SignatureError, which says ``what``, for others."""
+        value = self.literal(index)
+        if not isinstance(value, int):
+            raise SignatureError(f"{self.name}: argument {index}{f', {what},' if what else ''} was not recorded")
+        return value
+
     def attribute(self, key: str) -> Any:
         """Recorded attribute ``key``, or None."""
         for name, value in self.attributes:

@@ -155,9 +155,7 @@ def conv_of(
     dims = len(shape_x) - 2
     if dims < 1 or len(shape_w) != len(shape_x):
         raise SignatureError(f"{op.name}: cannot convolve {list(shape_x)} with {list(shape_w)}")
-    count = op.literal(groups) if groups is not None else 1
-    if not isinstance(count, int):
-        raise SignatureError(f"{op.name}: argument {groups}, the number of groups, was not recorded")
+    count = op.integer(groups, "the number of groups") if groups is not None else 1
     return Conv(
         x=shape_x,
         w=shape_w,
@@ -211,18 +209,11 @@ def _step(size: int, kernel: int, results: int) -> tuple[int, int] | None:
     return stride, padding
 
 
-def _flag(op: OpSignature, index: int) -> bool:
-    value = op.literal(index)
-    if not isinstance(value, bool | int):
-        raise SignatureError(f"{op.name}: argument {index} was not recorded")
-    return bool(value)
-
-
 @traced_as("aten::convolution", "aten::convolution_overrideable")
 @traced_as("aten::_convolution", leaf_only=True)
 def _convolution(op: OpSignature) -> Conv:
     """(x, w, bias, stride, padding, dilation, transposed, output_padding, groups)."""
-    return conv_of(op, stride=3, padding=4, dilation=5, transposed=_flag(op, 6), output_padding=7, groups=8)
+    return conv_of(op, stride=3, padding=4, dilation=5, transposed=bool(op.integer(6)), output_padding=7, groups=8)
 
 
 @traced_as(
@@ -323,7 +314,7 @@ def _backward_of(op: OpSignature, stride: int) -> ConvBackward:
         stride=stride,
         padding=stride + 1,
         dilation=stride + 2,
-        transposed=_flag(op, stride + 3),
+        transposed=bool(op.integer(stride + 3)),
         output_padding=stride + 4,
         groups=stride + 5,
     )

@@ -104,9 +104,7 @@ def _embedding_bag(op: OpSignature) -> Movement:
 def _embedding_dense_backward(op: OpSignature) -> Movement:
     """(dy, indices, rows of the table, ...): every row of the gradient is written, most of them with zeros."""
     dy, indices = op.shape(0), op.shape_or_scalar(1)
-    rows = op.literal(2)
-    if not isinstance(rows, int):
-        raise SignatureError(f"{op.name}: argument 2, the number of rows, was not recorded")
+    rows = op.integer(2, "the number of rows")
     return Movement(
         read=((prod(dy), op.dtype(0)), (prod(indices), op.dtype(1))),
         written=((rows * dy[-1], op.dtype(0)),),
@@ -343,9 +341,7 @@ def _sort(op: OpSignature) -> Sort:
 @traced_as("aten::topk", leaf_only=True)
 def _topk(op: OpSignature) -> Sort:
     """(x, k, dim, ...)."""
-    shape, k = op.shape(0), op.literal(1)
-    if not isinstance(k, int):
-        raise SignatureError(f"{op.name}: argument 1, k, was not recorded")
+    shape, k = op.shape(0), op.integer(1, "k")
     dim = _at(op, 2, len(shape)) if op.literal(2) is not None else len(shape) - 1
     return Sort(shape=shape, results=_replaced(shape, dim, k), dtype=op.dtype(0))
 

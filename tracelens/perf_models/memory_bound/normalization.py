@@ -225,25 +225,11 @@ def _of_gradient(parameters: dict[str, Any], mask: tuple[bool, ...] | None) -> d
     return parameters | {"dtype_in_out": (parameters["dtype_in_out"][0], None), "output_mask": asked}
 
 
-def _flag(op: OpSignature, index: int) -> bool:
-    value = op.literal(index)
-    if not isinstance(value, bool | int):
-        raise SignatureError(f"{op.name}: argument {index} was not recorded")
-    return bool(value)
-
-
 def _mask(op: OpSignature, index: int) -> tuple[bool, ...]:
     value = op.literal(index)
     if not isinstance(value, list | tuple):
         raise SignatureError(f"{op.name}: argument {index}, the output mask, was not recorded")
     return tuple(bool(asked) for asked in value)
-
-
-def _count(op: OpSignature, index: int) -> int:
-    value = op.literal(index)
-    if not isinstance(value, int):
-        raise SignatureError(f"{op.name}: argument {index} was not recorded")
-    return value
 
 
 def _normalized(op: OpSignature, index: int, weight: int) -> int:
@@ -304,7 +290,9 @@ def rms_norm(op: OpSignature, x: int, weight: int, *, out: int | None = None, sc
 def _batch_norm(op: OpSignature) -> Normalization:
     """(x, weight, bias, running_mean, running_var, training, ...)."""
     c = _channels(op, 0)
-    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=c, training=_flag(op, 5), running=op.has(3))
+    return Normalization(
+        **_common(op, 0, 1, 2), channels=c, statistics=c, training=bool(op.integer(5)), running=op.has(3)
+    )
 
 
 @traced_as("aten::miopen_batch_norm", "aten::cudnn_batch_norm", asks=(KERNEL,))
@@ -338,7 +326,9 @@ def _instance_norm(op: OpSignature) -> Normalization:
     """(x, weight, bias, running_mean, running_var, use_input_stats, ...)."""
     c = _channels(op, 0)
     rows = op.shape(0)[0] * c
-    return Normalization(**_common(op, 0, 1, 2), channels=c, statistics=rows, training=_flag(op, 5), running=op.has(3))
+    return Normalization(
+        **_common(op, 0, 1, 2), channels=c, statistics=rows, training=bool(op.integer(5)), running=op.has(3)
+    )
 
 
 @traced_as(*(f"aten::{library}layer_norm" for library in ("", "native_", "miopen_", "cudnn_")))
@@ -352,14 +342,14 @@ def _layer_norm(op: OpSignature) -> Normalization:
 @traced_as("aten::group_norm", "aten::miopen_group_norm", "aten::cudnn_group_norm")
 def _group_norm(op: OpSignature) -> Normalization:
     """(x, num_groups, weight, bias, ...)."""
-    rows = op.shape(0)[0] * _count(op, 1)
+    rows = op.shape(0)[0] * op.integer(1)
     return Normalization(**_common(op, 0, 2, 3), channels=_channels(op, 0), statistics=rows)
 
 
 @traced_as("aten::native_group_norm")
 def _native_group_norm(op: OpSignature) -> Normalization:
     """(x, weight, bias, N, C, HxW, groups, eps)."""
-    return Normalization(**_common(op, 0, 1, 2), channels=_count(op, 4), statistics=_count(op, 3) * _count(op, 6))
+    return Normalization(**_common(op, 0, 1, 2), channels=op.integer(4), statistics=op.integer(3) * op.integer(6))
 
 
 @traced_as("aten::_fused_rms_norm")
@@ -383,7 +373,7 @@ def _native_batch_norm_backward(op: OpSignature) -> NormalizationBackward:
         **common,
         channels=c,
         statistics=c,
-        training=_flag(op, 7),
+        training=bool(op.integer(7)),
         running=op.has(3),
         dtype_out=op.dtype(0),
         output_mask=mask,
@@ -417,9 +407,9 @@ def _group_norm_backward(op: OpSignature) -> NormalizationBackward:
     """(dy, x, mean, rstd, weight, N, C, HxW, groups, output_mask)."""
     mask = _mask(op, 9)
     common = _common(op, 1, 4) | {"bias": mask[2]}
-    rows = _count(op, 5) * _count(op, 8)
+    rows = op.integer(5) * op.integer(8)
     return NormalizationBackward(
-        **common, channels=_count(op, 6), statistics=rows, dtype_out=op.dtype(0), output_mask=mask
+        **common, channels=op.integer(6), statistics=rows, dtype_out=op.dtype(0), output_mask=mask
     )
 
 
