@@ -41,22 +41,16 @@ class Recognition:
     agreed: HardwareSpec | None = None
 
 
-def recognize(
-    properties: DeviceProperties | None,
-    *,
-    kernel_names: Iterable[str] = (),
-    devices: Sequence[HardwareSpec] | None = None,
-) -> Recognition:
-    """The device that ``properties`` describe, out of ``devices`` (default: those of this package).
+def recognize(properties: DeviceProperties | None, *, kernel_names: Iterable[str] = ()) -> Recognition:
+    """The device of this package that ``properties`` describe.
 
     In this order: vendor (``warp_size`` 64 is AMD, 32 is NVIDIA), compute capability, compute units, memory within
     -8 % / +1 % and nearest; the name only breaks ties, and is asked for where a device file says that other products
     record the same properties. What was not recorded separates nothing. Without properties, architectures in
     ``kernel_names`` (``sm90_``, ``gfx942``) give candidates, as a guess.
     """
-    if devices is None:
-        asked = properties or DeviceProperties()
-        devices = HardwareSpec.of_architecture(asked.compute_major, asked.compute_minor)
+    asked = properties or DeviceProperties()
+    devices = HardwareSpec.of_architecture(asked.compute_major, asked.compute_minor)
     known = [spec for spec in devices if spec.match is not None]
     if properties is None or properties == DeviceProperties():
         return _from_kernels(kernel_names, known)

@@ -248,14 +248,12 @@ class CacheWrite(PerfModel):
         return total_bytes((self.elements, self.dtype), (self.elements, resolved(self.dtype_cache, self.dtype)))
 
 
-def paged_attention(
-    op: OpSignature, q: int = 0, k: int = 1, v: int | None = None, *, window: int | None = None
-) -> InferenceAttention:
+def paged_attention(op: OpSignature, q: int = 0, k: int = 1, v: int | None = None) -> InferenceAttention:
     """Attention of queries ``q`` [t,hq,d] on a cache ``k`` [..,hkv,d]; d_v is the last dim of ``v``, else of ``k``."""
     tokens, q_heads, d_qk = op.shape(q, rank=3)
     cache = op.shape(k)
     layer = op.attribute(WINDOW)
-    is_layers = window is None and isinstance(layer, LayerWindow)
+    layer = layer if isinstance(layer, LayerWindow) else None
     return InferenceAttention(
         tokens=tokens,
         q_heads=q_heads,
@@ -263,8 +261,8 @@ def paged_attention(
         d_qk=d_qk,
         d_v=op.shape(k if v is None else v)[-1],
         sums=attention_sums(op),
-        window=layer.keys if is_layers else window,
-        assumed=f"sliding window as in {layer.model}" if is_layers else "",
+        window=None if layer is None else layer.keys,
+        assumed="" if layer is None else f"sliding window as in {layer.model}",
         dtype=op.dtype(q),
         dtype_kv=op.dtype(k),
     )

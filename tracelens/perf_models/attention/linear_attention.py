@@ -100,16 +100,16 @@ class LinearAttentionBackward(LinearAttention):
         return total_bytes((self.tokens * per_token, self.dtype))
 
 
-def gated_delta_rule(op: OpSignature, qkv: int = 0, gate: int = 1, out: int = 3) -> LinearAttention:
-    """Linear attention from the joint projection [t, 2*hk*dk + hv*dv], a gate [t,hv] and the output [t,hv,dv].
+def gated_delta_rule(op: OpSignature) -> LinearAttention:
+    """Linear attention from (joint projection [t, 2*hk*dk + hv*dv], gate [t,hv], .., output [t,hv,dv], ...).
 
     How the key width hk*dk divides into heads is not recorded: d_k = d_v is assumed and shown.
     """
-    tokens, width = op.shape(qkv, rank=2)
-    v_heads, d_v = op.shape(gate, rank=2)[1], op.shape(out)[-1]
+    tokens, width = op.shape(0, rank=2)
+    v_heads, d_v = op.shape(1, rank=2)[1], op.shape(3)[-1]
     keys = (width - v_heads * d_v) // 2
     if keys <= 0 or keys % d_v:
         raise SignatureError(f"{op.name}: a key width of {keys} holds no whole number of heads of {d_v}")
     return LinearAttention(
-        tokens=tokens, v_heads=v_heads, d_k=d_v, d_v=d_v, qkv_width=width, dtype=op.dtype(qkv), assumed="d_k = d_v"
+        tokens=tokens, v_heads=v_heads, d_k=d_v, d_v=d_v, qkv_width=width, dtype=op.dtype(0), assumed="d_k = d_v"
     )

@@ -164,10 +164,10 @@ def _kind(dtype: DType) -> int:
 
 
 def unary(
-    op: OpSignature, *, flops: int = 1, x: int = 0, dtype_out: DType | None = None, out: int | None = None
+    op: OpSignature, *, flops: int = 1, dtype_out: DType | None = None, out: int | None = None
 ) -> UnaryElementwise:
-    """A function of tensor ``x`` alone, into tensor ``out``, else a dense one of its shape (in place: into ``x``)."""
-    read = operand(op, x)
+    """A function of the first tensor alone, into tensor ``out``, else a dense one of its shape (in place: itself)."""
+    read = operand(op, 0)
     in_place = op.name.endswith("_")
     written = (
         operand(op, out)
@@ -212,11 +212,11 @@ def gated(op: OpSignature, out: int = 0, x: int = 1) -> UnaryElementwise:
     )
 
 
-def pointwise(op: OpSignature, *inputs: int, dtype_out: DType | None = None, flops: int = 1) -> Elementwise:
+def pointwise(op: OpSignature, *inputs: int, flops: int = 1) -> Elementwise:
     """A function of several slots; in place into the first, else into a new tensor."""
     read = tuple(operand(op, i) for i in inputs)
     shape = broadcast(*(o.shape for o in read))
-    written = read[0] if op.name.endswith("_") else Operand(shape=shape, dtype=dtype_out or promoted(read))
+    written = read[0] if op.name.endswith("_") else Operand(shape=shape, dtype=promoted(read))
     return Elementwise(shape=shape, inputs=read, outputs=(written,), flops_per_element=flops)
 
 

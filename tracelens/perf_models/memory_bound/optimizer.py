@@ -47,10 +47,8 @@ class MultiTensor(PerfModel):
         }  # fmt: skip
 
 
-def _lists(
-    op: OpSignature, *, flops: int, reads: int, writes: int, first: int = 0, results: bool = False
-) -> MultiTensor:
-    shapes, launch = op.shape_list(first), launch_of(op)
+def _lists(op: OpSignature, *, flops: int, reads: int, writes: int, results: bool = False) -> MultiTensor:
+    shapes, launch = op.shape_list(0), launch_of(op)
     return MultiTensor(
         tensors=len(shapes),
         elements=sum(prod(s) for s in shapes),
@@ -64,20 +62,8 @@ def _lists(
 
 _BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "clamp_min", "clamp_max", "pow")
 _UNARY = (
-    "sqrt",
-    "neg",
-    "abs",
-    "exp",
-    "log",
-    "reciprocal",
-    "sigmoid",
-    "rsqrt",
-    "sign",
-    "round",
-    "floor",
-    "ceil",
-    "tanh",
-)
+    "sqrt", "neg", "abs", "exp", "log", "reciprocal", "sigmoid", "rsqrt", "sign", "round", "floor", "ceil", "tanh",
+)  # fmt: skip
 
 
 @traced_as(
