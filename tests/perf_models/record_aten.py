@@ -169,6 +169,8 @@ def by_hand(device: str, grad: bool) -> tuple[Callable[[], object], ...]:
         ),
         lambda: A._reshape_alias_copy(x2, [8, 4], [4, 1]),
         lambda: functional.scaled_dot_product_attention(q, q, q, is_causal=True),
+        lambda: functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward(),
+        lambda: torch.nn.LSTM(8, 16)(t(4, 2, 8))[0].sum().backward(),
         lambda: A._scaled_dot_product_attention_math(q, q, q, None, 0.0, True),
         lambda: A._scaled_dot_product_flash_attention(q, q, q, 0.0, True),
         lambda: A._scaled_dot_product_cudnn_attention(q, q, q, None, True, 0.0, True),

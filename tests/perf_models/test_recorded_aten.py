@@ -208,6 +208,10 @@ WORKED: dict[str, tuple[float, float]] = {
     "_scaled_dot_product_flash_attention": (2 * 2 * 4 * 136 * 16, 4 * 4 * 2 * 4 * 16 * 8),
     "_scaled_dot_product_flash_attention_backward": (2 * 2 * 4 * 136 * 40, 4 * 7 * 2 * 4 * 16 * 8),
     "_flash_attention_forward": (2 * 2 * 4 * 136 * 16, 4 * 4 * 2 * 4 * 16 * 8),
+    "_scaled_dot_product_flash_attention_for_cpu": (2 * 2 * 4 * 136 * 16, 4 * 4 * 2 * 4 * 16 * 8),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": (2 * 2 * 4 * 136 * 40, 4 * 7 * 2 * 4 * 16 * 8),
+    # 4 steps of 2 sequences: four gates of 16 from 8 features and 16 of the state, each with two biases
+    "mkldnn_rnn_layer": (2 * 8 * 64 * (8 + 16), 4 * (64 * (8 + 16) + 64 * 2 + 8 * (8 + 16))),
 }
 
 

@@ -57,6 +57,14 @@ def test_miopens_gru_has_three_matrices():
     assert model.flops() == 4 * S * B * 3 * H * (X + H)
 
 
+def test_a_layer_of_onednn_is_that_of_cudnn():
+    """As PyTorch 2.13 records it on the CPU: input, weights of the input and of the state, biases, states."""
+    dtypes, shapes = ("float",) * 7, ((S, B, X), (4 * H, X), (4 * H, H), (4 * H,), (4 * H,), (B, H), (B, H))
+    model = read("aten::mkldnn_rnn_layer", shapes=shapes, dtypes=dtypes)
+    assert model.flops() == 2 * S * B * 4 * H * (X + H) == lstm().flops()
+    assert read("aten::mkldnn_rnn_layer_backward", shapes=shapes, dtypes=dtypes).flops() == 2 * model.flops()
+
+
 def test_a_recurrent_layer_of_an_unrecorded_kind_has_no_model():
     with pytest.raises(SignatureError, match="kind, hidden size and layers"):
         read("aten::_cudnn_rnn", shapes=((S, B, X), *[()] * 15), dtypes=("float",))

@@ -324,6 +324,13 @@ def _scaled_dot_product_flash(op: OpSignature) -> SDPA:
     return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(3)), flash=True)
 
 
+@traced_as("aten::_scaled_dot_product_flash_attention_for_cpu")
+def _scaled_dot_product_flash_on_cpu(op: OpSignature) -> SDPA:
+    """(q, k, v, dropout_p, is_causal, attn_mask, scale)."""
+    mask = causal(op.literal(4), "top_left")
+    return heads_then_rows(op, 0, mask=mask, dropout=_probability(op.literal(3)), flash=True, **biased(op, 5))
+
+
 @traced_as("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_cudnn_attention")
 def _scaled_dot_product_with_bias(op: OpSignature) -> SDPA:
     """(q, k, v, attn_bias, compute_log_sumexp, dropout_p, is_causal, ...)."""
@@ -429,6 +436,14 @@ def _scaled_dot_product_flash_backward(op: OpSignature) -> SDPABackward:
     """(grad_out, q, k, v, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, ...)."""
     mask = causal(op.literal(11), "top_left")
     return heads_then_rows(op, 1, mask=mask, dropout=_probability(op.literal(10)), flash=True).backward()
+
+
+@traced_as("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
+def _scaled_dot_product_flash_backward_on_cpu(op: OpSignature) -> SDPABackward:
+    """(grad_out, q, k, v, out, logsumexp, dropout_p, is_causal, attn_mask, scale)."""
+    mask = causal(op.literal(7), "top_left")
+    dropout, bias = _probability(op.literal(6)), biased(op, 8)
+    return heads_then_rows(op, 1, mask=mask, dropout=dropout, flash=True, **bias).backward()
 
 
 @traced_as("aten::_scaled_dot_product_efficient_attention_backward")

@@ -124,3 +124,22 @@ def _recurrent(op: OpSignature, *, mode: int, projection: int | None, layers: in
         projected=projected,
         dtype=op.dtype(0),
     )
+
+
+@traced_as("aten::mkldnn_rnn_layer")
+def _one_dnn(op: OpSignature) -> Recurrent:
+    """(input, weights of the input, of the state, .., .., hx, cx, ...): a layer in one direction, on the CPU."""
+    return _one_layer(op)
+
+
+@traced_as("aten::mkldnn_rnn_layer_backward")
+def _one_dnn_backward(op: OpSignature) -> RecurrentBackward:
+    """As the forward's, with weights in slots 1 and 2 too."""
+    return _one_layer(op).backward()
+
+
+def _one_layer(op: OpSignature) -> Recurrent:
+    """``weights`` are [gates x hidden, features] and [gates x hidden, hidden]."""
+    *steps, features = op.shape(0)
+    rows, hidden = op.shape(2)
+    return Recurrent(steps=prod(steps), features=features, hidden=hidden, gates=rows // hidden, dtype=op.dtype(0))
