@@ -202,7 +202,7 @@ def _findings(summary: Summary) -> Iterator[Line]:
 def _device(summary: Summary) -> Iterator[Line]:
     device = summary.device
     yield _section("The device and the source of its figures")
-    yield _row("Device", device.label, device.id or "no spec", device.note or f"matched by {device.matched_by}")
+    yield _row("Device", device.label, device.spec, device.note or f"matched by {device.matched_by}")
     for doubtful in device.doubtful:
         yield _row("Doubtful figure", doubtful)
     if device.figures:

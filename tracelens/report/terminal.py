@@ -99,7 +99,7 @@ def _recording(summary: Summary, seconds: float | None) -> Iterator[str]:
         yield f"rank{'s' if several else ''} {ranks}{of_world}"
     if summary.steps:
         yield f"{summary.steps.count} step{'s' if summary.steps.count != 1 else ''}"
-    yield summary.device.label if summary.device.figures else f"{summary.device.label} (no spec)"
+    yield summary.device.shown
     if source.torch_version:
         yield f"torch {source.torch_version}"
     took = "" if seconds is None else f" in {seconds:.1f} s"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tracelens.lazy.records import dataclass
 from tracelens.trace.table import Kind, Recorder, TraceTable
 
+#: PyTorch names steps in a trace only where the profiler has a schedule: ``record_steps``, torch/profiler/profiler.py.
+STEPS_ADVICE = "profile with schedule=torch.profiler.schedule(...) and call profiler.step() once per iteration"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:

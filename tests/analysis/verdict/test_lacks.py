@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from tracelens.trace.lacks import no_shapes, no_stacks
+from tracelens.analysis.analyze import analyze
+from tracelens.analysis.loaded_trace import Trace
+from tracelens.analysis.options import Options
+from tracelens.analysis.verdict.verdict import summarize
+from tracelens.report.terminal import verdict
+from tracelens.trace.lacks import STEPS_ADVICE, no_shapes, no_stacks
 from tracelens.trace.reading.chrome.event_list import read_events
 
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": {}}
@@ -31,3 +36,20 @@ def test_shapes(events: list[dict[str, Any]], metadata: dict[str, Any], sentence
 def test_stacks(with_stack: int | None, advice: str) -> None:
     lack = no_stacks(read_events([OP, KERNEL], {} if with_stack is None else {"with_stack": with_stack}))
     assert lack.advice == advice
+
+
+def test_steps_need_a_schedule() -> None:
+    """profile(...) without a schedule records no ProfilerStep, however often step() is called."""
+    assert "schedule" in STEPS_ADVICE
+    summary = summarize(analyze(Trace.of(read_events([OP, KERNEL])), Options()))
+    (because,) = (each.because for each in summary.cannot_answer if each.question == "time per step")
+    assert STEPS_ADVICE in because
+
+
+def test_cpu_ops_alone_need_no_device() -> None:
+    summary = summarize(analyze(Trace.of(read_events([OP])), Options(cpu=True)))
+    assert summary.device.shown == "CPU ops alone"
+    assert {each.question: each.because for each in summary.cannot_answer}["distance from the roofline"] == (
+        "no device events were recorded"
+    )
+    assert "unknown device (no spec)" in verdict(summarize(analyze(Trace.of(read_events([OP, KERNEL])), Options())))

@@ -7,6 +7,7 @@ from collections.abc import Container
 from tracelens.analysis.idle.longest_path import MAX_EVENTS
 from tracelens.analysis.sheets.timeline import critical_path, launch_overhead
 from tracelens.analysis.verdict.summary import Unanswered
+from tracelens.trace.lacks import STEPS_ADVICE
 from tracelens.trace.table import Kind, TraceTable
 
 
@@ -17,7 +18,7 @@ def not_shown(table: TraceTable, shown: Container[str]) -> tuple[Unanswered, ...
         because = "no runtime calls were recorded: add ProfilerActivity.CPU to activities"
         missing.append(Unanswered(question="launch overhead", because=because))
     if critical_path.TITLE not in shown:
-        because = f"no step with 1 to {MAX_EVENTS:,} device events: call profiler.step() once per iteration"
+        because = f"no step with 1 to {MAX_EVENTS:,} device events: {STEPS_ADVICE}"
         missing.append(Unanswered(question="the critical path", because=because))
     return tuple(missing)
 

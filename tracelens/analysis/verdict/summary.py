@@ -35,12 +35,16 @@ class Figure:
     source: str
 
 
+#: ``DeviceSummary.matched_by`` of a report in which nothing depends on the device.
+NOT_NEEDED = "not needed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSummary:
     """The device that estimates are for. ``id`` is its file stem, None when none was recognized.
 
     ``label`` is what to call it in print (without a spec: what the trace recorded). ``matched_by``: ``properties``,
-    ``name`` (``--device``), ``file``, ``none``. ``doubtful`` names figures whose source is weak.
+    ``name`` (``--device``), ``file``, ``not needed`` (of CPU ops), ``none``. ``doubtful``: figures of weak source.
     """
 
     id: str | None
@@ -49,6 +53,16 @@ class DeviceSummary:
     note: str = ""
     doubtful: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """What heads a report: the label, and whether the device's figures are missed."""
+        return self.label if self.figures or self.matched_by == NOT_NEEDED else f"{self.label} (no spec)"
+
+    @property
+    def spec(self) -> str:
+        """The device file, or that there is none."""
+        return self.id or (NOT_NEEDED if self.matched_by == NOT_NEEDED else "no spec")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

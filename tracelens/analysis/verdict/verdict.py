@@ -14,6 +14,7 @@ from tracelens.analysis.verdict.categories import categories, cpu_categories
 from tracelens.analysis.verdict.notices import input_notices, notices
 from tracelens.analysis.verdict.summary import (
     COMPLETE,
+    NOT_NEEDED,
     Busy,
     DeviceSummary,
     Figure,
@@ -27,7 +28,7 @@ from tracelens.analysis.verdict.unseen import unseen
 from tracelens.analysis.verdict.utilization import utilization
 from tracelens.analysis.work.limits import rate_of
 from tracelens.hardware import HardwareSpec
-from tracelens.trace.lacks import no_shapes, no_stacks
+from tracelens.trace.lacks import STEPS_ADVICE, no_shapes, no_stacks
 from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 #: Share of the FLOPs from which one type stands for all.
@@ -39,7 +40,7 @@ def summarize(analysis: Analysis) -> Summary:
     steps, seen = step_summary(analysis), analysis.headline
     divisor = max(1, step_count(analysis))
     used, used_notices = utilization(analysis)
-    if "gpu_timeline" not in analysis.frames:
+    if not _has_gpu(analysis):
         return Summary(
             input=_input(analysis),
             device=_device(analysis),
@@ -67,6 +68,11 @@ def summarize(analysis: Analysis) -> Summary:
         extensions=tuple(extension.name for extension in analysis.extensions),
         late_host_events=analysis.trace.tree.overlaps,
     )
+
+
+def _has_gpu(analysis: Analysis) -> bool:
+    """Whether device events were analyzed, and not CPU ops alone."""
+    return "gpu_timeline" in analysis.frames
 
 
 def step_count(analysis: Analysis) -> int:
@@ -127,6 +133,8 @@ def _input(analysis: Analysis) -> InputSummary:
 
 def _device(analysis: Analysis) -> DeviceSummary:
     found, device = analysis.recognition, analysis.device
+    if device is None and not _has_gpu(analysis):
+        return DeviceSummary(id=None, label="CPU ops alone", matched_by=NOT_NEEDED, note="times of ops need no device")
     if device is None:
         recorded = analysis.trace.table.used_device()
         label = (recorded.name if recorded else None) or "unknown device"
@@ -215,7 +223,14 @@ def _cannot_answer(analysis: Analysis) -> tuple[Unanswered, ...]:
     if not table.has_shapes:
         missing.append(Unanswered(question="FLOPs, bytes and roofline", because=no_shapes(table).because))
     if not len(analysis.step_times):
-        missing.append(Unanswered(question="time per step", because="no ProfilerStep or iteration annotations"))
+        missing.append(
+            Unanswered(question="time per step", because=f"no ProfilerStep or iteration annotations: {STEPS_ADVICE}")
+        )
     if analysis.device is None:
-        missing.append(Unanswered(question="distance from the roofline", because="the device was not recognized"))
+        missing.append(
+            Unanswered(
+                question="distance from the roofline",
+                because="the device was not recognized" if _has_gpu(analysis) else "no device events were recorded",
+            )
+        )
     return (*missing, *analysis.missing)

@@ -80,7 +80,7 @@ def verdict(summary: Summary) -> Markup:
 
 def _facts(summary: Summary) -> Iterator[str]:
     source, device = summary.input, summary.device
-    yield device.label if device.figures else f"{device.label} (no spec)"
+    yield device.shown
     if source.ranks:
         several = len(source.ranks) > 1
         of_world = f" of {source.world_size}" if source.world_size else ""
@@ -597,7 +597,7 @@ def health(summary: Summary) -> Markup:
     if summary.cannot_answer:
         unanswered = [tag("li", prose(f"{m.question}: {m.because}")) for m in summary.cannot_answer]
         pieces += [tag("h3", "What this trace cannot answer"), tag("ul", unanswered)]
-    matched = "no spec" if device.id is None else f"{device.id}, matched by {device.matched_by}"
+    matched = device.spec if device.id is None else f"{device.id}, matched by {device.matched_by}"
     pieces += [tag("h3", "The device"), tag("p", shown_text(f"{device.label} ({matched}). {device.note}".rstrip()))]
     if device.doubtful:
         pieces.append(tag("p", f"Doubtful figures: {', '.join(device.doubtful)}."))
