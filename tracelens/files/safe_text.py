@@ -28,12 +28,17 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def xml_text(text: str) -> str:
     """``text`` with what XML cannot hold shown as a picture: ``\\x1b`` becomes ``␛``."""
-    return _NOT_XML.sub(_picture, text)
+    return text if _is_plain(text) else _NOT_XML.sub(_picture, text)
 
 
 def terminal_text(text: str) -> str:
     """``text`` on one line, without anything that a terminal would obey."""
-    return _NOT_TERMINAL.sub(_picture, text)
+    return text if _is_plain(text) else _NOT_TERMINAL.sub(_picture, text)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether it has nothing but what every keyboard has: nearly every text, and found out in a tenth of the time."""
+    return text.isascii() and text.isprintable()
 
 
 def escaped(text: str) -> str:

@@ -29,6 +29,14 @@ def plain_values(values: pd.Series) -> list[Value]:
     return [value if type(value) is str else plain_value(value) for value in listed]
 
 
+def plain_columns(frame: pd.DataFrame) -> list[list[Value]]:
+    """``plain_values`` of each column of a small frame, in half the time: pandas gives out all columns at once."""
+    return [
+        [v if type(v) is str or (type(v) is float and v == v) else plain_value(v) for v in column]
+        for column in frame.to_numpy(object).T.tolist()
+    ]
+
+
 def plain_value(value: Any) -> Value:
     """One value, see ``plain_values``."""
     if value is None or isinstance(value, str | bool | int):

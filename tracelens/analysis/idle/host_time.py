@@ -233,12 +233,13 @@ def _long_stretches(table: TraceTable, lanes: Bools) -> _Layer:
     """Stretches in which a thread began and ended no call for longer than any dispatch takes: host work in an op."""
     calls = np.isin(table.kind, (Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER))
     rows = np.flatnonzero(calls & lanes[table.lane] if len(table) else calls)
-    lane = np.tile(table.lane[rows], 2)
-    times = np.concatenate((table.start_ns[rows], table.ends_ns(rows)))
-    order = np.lexsort((times, lane))
-    lane, times = lane[order], times[order]
-    at = np.flatnonzero((np.diff(times) >= _LONG_NS) & (lane[1:] == lane[:-1]))
-    return _Layer(HOST_WORK, lane[at], times[at], times[at + 1])
+    rows = rows[np.argsort(table.lane[rows], kind="stable")]
+    parts: list[tuple[Ints, Ints, Ints]] = [(np.zeros(0, np.int64),) * 3]
+    for own in np.split(rows, np.flatnonzero(np.diff(table.lane[rows])) + 1) if len(rows) else ():
+        times = np.sort(np.concatenate((table.start_ns[own], table.ends_ns(own))))
+        at = np.flatnonzero(np.diff(times) >= _LONG_NS)
+        parts.append((np.full(len(at), table.lane[own[0]]), times[at], times[at + 1]))
+    return _Layer(HOST_WORK, *(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def _stacked(layers: list[_Layer], key: npt.NDArray[np.integer]) -> list[Covered]:

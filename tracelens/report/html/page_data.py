@@ -21,7 +21,7 @@ from tracelens.analysis.sheets.program.call_stacks import lines_of_events
 from tracelens.analysis.verdict.summary import DeviceSummary
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Analyzed, Sheet
-from tracelens.report.cells import plain_values
+from tracelens.report.cells import plain_columns
 from tracelens.report.explanation import explain
 from tracelens.report.html.page_tables import shown_text
 from tracelens.report.readable_names import short_kernel_name
@@ -213,7 +213,7 @@ def explanations(sheet: Sheet, rows: int, device: DeviceSummary, pool: Pool) -> 
     frame = sheet.frame.head(rows)
     keys = [column.key for column in sheet.columns]
     found = []
-    for values in zip(*(plain_values(frame[key]) for key in keys), strict=True):
+    for values in zip(*plain_columns(frame[keys]), strict=True):
         row = dict(zip(keys, values, strict=True))
         lines = [*explain(row, device).lines]
         lines += [f"{label}: {row[key]}" for key, label in _DETAILS if row.get(key)]

@@ -19,7 +19,7 @@ from tracelens.files.safe_text import is_formula_like, xml_text
 from tracelens.lazy.records import dataclass
 from tracelens.report.about import Line, about_lines
 from tracelens.report.assembly import Sheet
-from tracelens.report.cells import Value, plain_values
+from tracelens.report.cells import Value, plain_columns, plain_values
 from tracelens.report.xlsx.cell_styles import Style, Styles, edge, font, solid
 from tracelens.report.xlsx.workbook_charts import charted_columns, share_chart
 from tracelens.report.xlsx.worksheet import Chart, Note, Worksheet
@@ -80,14 +80,12 @@ class _Part:
 
     def values(self, column: Column) -> list[Value]:
         """The cells of a column; those of a small part are kept, a large one's are taken from the frame each time."""
-        if column.key in self.kept:
+        if not self.kept and (self.stop - self.start) * len(self.sheet.columns) <= _FEW_CELLS:
+            small = self.sheet.frame.iloc[self.start : self.stop]
+            self.kept.update(zip(small.columns, plain_columns(small), strict=True))
+        if self.kept:
             return self.kept[column.key]
-        frame, rows = self.sheet.frame, self.stop - self.start
-        values = frame[column.key]
-        cells = plain_values(values if len(values) == rows else values.iloc[self.start : self.stop])
-        if rows * len(self.sheet.columns) <= _FEW_CELLS:
-            self.kept[column.key] = cells
-        return cells
+        return plain_values(self.sheet.frame[column.key].iloc[self.start : self.stop])
 
 
 def _parts(sheets: Sequence[Sheet], max_rows: int) -> Iterator[_Part]:

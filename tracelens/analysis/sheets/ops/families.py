@@ -59,13 +59,14 @@ def families(
     frames: dict[str, list[dict[str, Any]]] = {}
     example = calls["example_row"].to_numpy(np.int64)
     code, nested = readings.code_of(example), ~np.isin(example, unified_rows)
-    for position, row in enumerate(calls.to_dict("records")):
+    kept = [key for key in _COLUMNS if key in calls.columns]
+    for position, row in enumerate(calls[["name", *kept]].to_dict("records")):
         model = readings.readings[int(code[position])].model
         if model is None:
             continue
         parameters = {f"param: {key}": _cell(value) for key, value in model.parameters().items()}
         record = {"name": row["name"], **parameters}
-        record |= {key: row[key] for key in _COLUMNS if key in calls.columns}
+        record |= {key: row[key] for key in kept}
         recorded = table.signature_of(int(row["example_row"]))
         arguments = (recorded.shapes, recorded.dtypes, recorded.strides, recorded.scalars)
         for key, value in zip(_ARGUMENTS, arguments, strict=True):
