@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from tracelens.backends import System
 from tracelens.errors import NothingToAnalyzeError, UsageError
 from tracelens.serving.costs import StepCost
 from tracelens.serving.deployment import Deployment, Engine, Parallelism, Precision, Speculation
-from tracelens.serving.experiment import Experiment
+from tracelens.serving.experiment import Experiment, Result
 from tracelens.serving.metrics import Objectives, duration_s, per_request, per_step, summary
 from tracelens.serving.requests import Arrivals, Lengths, Requests, Workload
 from tracelens.serving.simulation import Options, simulate
@@ -253,6 +254,27 @@ def test_a_saturated_server_ends_and_says_so(cost_of):
     result = Experiment(deployment=cost.deployment, workload=workload).run(cost=cost)
     assert result.summary["completed"] == 200
     assert any("the server is saturated" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("load", "says"), [(1.3, True), (0.7, False)])
+def test_a_server_that_falls_behind_says_so_before_requests_wait_longer_than_they_run(cost_of, load: float, says: bool):
+    cost = cost_of(engine=Engine(max_num_seqs=8))
+
+    def run_at(rate: float) -> Result:
+        workload = dataclasses.replace(BASE, count=300, arrivals=Arrivals(rate=rate), output=Lengths(mean=400))
+        return Experiment(deployment=cost.deployment, workload=workload).run(cost=cost)
+
+    capacity = float(run_at(10_000).summary["requests_per_s"] or 0)
+    result = run_at(load * capacity)
+    assert any("the server is saturated" in note for note in result.notes) == says
+
+
+def test_a_headline_has_no_powers_of_ten(cost_of):
+    cost = cost_of(engine=Engine(max_num_seqs=1))
+    workload = dataclasses.replace(BASE, count=100, arrivals=Arrivals(rate=1e6), output=Lengths(mean=2000))
+    shown = repr(Experiment(deployment=cost.deployment, workload=workload).run(cost=cost))
+    assert "e+" not in shown
+    assert re.search(r"\d,\d{3} ms to the first token", shown)
 
 
 def test_a_request_longer_than_the_cache_is_rejected_with_the_reason(cost_of):

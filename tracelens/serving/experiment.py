@@ -94,13 +94,13 @@ class Result:
         shared = served.parallelism
         split = [f"{name} {getattr(shared, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(shared, name) > 1]
         speed = [
-            f"{figures[name]:.4g} {unit}"
+            f"{_shown(value)} {unit}"
             for name, unit in (
                 ("requests_per_s", "requests/s"),
                 ("ttft_p50_ms", "ms to the first token (p50)"),
                 ("tpot_p50_ms", "ms per token (p50)"),
             )
-            if figures.get(name) is not None
+            if (value := figures.get(name)) is not None
         ]
         on = f"{served.model.label} on {shared.devices} x {' '.join([served.system.device.label, *split])}"
         return f"{on}: {', '.join(speed) or 'no request completed'}"
@@ -119,6 +119,10 @@ class Result:
         """Summary and notes; the same run gives the same text."""
         document = {"schema": "tracelens.serve/1", "summary": dict(self.summary), "notes": list(self.notes)}
         return json.dumps(document, indent=2) + "\n"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10_000 else f"{value:.4g}"
 
 
 @takes(ServingConfig)
@@ -272,6 +276,10 @@ def _expected(engine: Engine, figures: Mapping[str, float | int | None]) -> tupl
     return (note,)
 
 
+#: Share of the passing time by which waits grow where chance does not explain it.
+_FALLS_BEHIND = 0.1
+
+
 def _saturation(outcome: Outcome) -> tuple[str, ...]:
     """Open arrivals that come faster than they are served: the queue grows as long as they come."""
     arrival = outcome.requests.arrival_fs
@@ -285,13 +293,12 @@ def _saturation(outcome: Outcome) -> tuple[str, ...]:
     third = len(served) // 3
     early, late = float(served["queue_ms"].iloc[:third].mean()), float(served["queue_ms"].iloc[-third:].mean())
     typical = float((served["e2e_ms"] - served["queue_ms"]).median())
-    if late > 2 * early and late > typical and drained > span:
-        return (
-            (
-                f"the server is saturated: requests of the last third waited {late / 1e3:.1f} s, of the first "
-                f"{early / 1e3:.1f} s; latencies grow with the length of the run"
-            ),
-        )
+    # The queue of a server that falls behind grows by a steady part of the time that passes
+    falls_behind = len(served) >= 100 and late - early > _FALLS_BEHIND * (2 / 3) * span
+    if late > 2 * early and (late > typical or falls_behind) and drained > span:
+        waited = f"those of the last third waited {late / 1e3:.1f} s, of the first {early / 1e3:.1f} s"
+        arrive = f"{1e3 * (len(served) - 1) / span:.3g} requests/s arrive"
+        return (f"the server is saturated, {arrive}: {waited}; latencies grow with the length of the run",)
     return ()
 
 
