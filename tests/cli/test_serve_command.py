@@ -114,7 +114,7 @@ def test_a_value_in_an_experiment_file_that_does_not_fit_is_named(capsys, tmp_pa
         (["--model", "lama3.1-8b"], 2, "did you mean llama3.1-8b"),
         (["--model", "llama3.1-405b"], 2, "does not fit"),
         (["--policy", "greedy"], 2, "no policy named 'greedy'"),
-        (["--rate", "0"], 2, "a rate above 0"),
+        (["--rate", "0"], 2, "a rate from 1e-09"),
         (["--sweep", "rate=5"], 2, "rate=FROM..TO"),
         (["--sweep", "rate=1..2", "--find-max-goodput"], 2, "needs --slo"),
         (["--find-max-goodput"], 2, "needs --sweep"),
