@@ -172,6 +172,21 @@ def test_levers_are_steps_of_their_own(hopper: System) -> None:
     assert len(levers(found)) == 3
 
 
+@pytest.mark.parametrize("model", ["llama3.1-8b", "llama3.1-70b"])
+def test_every_lever_of_a_step_that_does_not_fit_makes_it_fit(hopper: System, model: str) -> None:
+    """8B with one replica per device needs ZeRO or recomputation; of 70B no single change is enough on eight devices."""
+    p = ParallelConfig(dp=8, micro_batch=2, micro_batches=4)
+    found = step(p, hopper, ModelConfig.load(model))
+    assert found.infeasible is not None
+    by_name = {lever.change: lever.gain for lever in levers(found, most=99)}
+    assert ("full recomputation" in by_name) == (model == "llama3.1-8b")
+    if by_name:
+        other = step(replace(p, recompute="full"), hopper, ModelConfig.load(model))
+        assert other.infeasible is None
+        assert by_name["full recomputation"] == pytest.approx(1 - other.step_us / found.step_us)
+        assert "micro-batch 4" not in by_name
+
+
 def test_experts_are_exchanged_and_skewless(hopper: System) -> None:
     found = step(ParallelConfig(dp=16, ep=8), hopper, ModelConfig.load("qwen3-30b-a3b"))
     assert {"ep", "experts", "routing"} <= found.breakdown_us.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any
@@ -83,7 +84,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """A change of the configuration, and the share of the step's time that it saves."""
+    """A change of the configuration, and the share of the step's time that it saves; below 0: that it costs."""
 
     change: str
     gain: float
@@ -168,10 +169,13 @@ def completed(system: System) -> tuple[System, str | None]:
 
 
 def levers(found: Projection, *, most: int = 3) -> tuple[Lever, ...]:
-    """The changes of the configuration that save most, each projected on its own and fitting in memory."""
+    """The changes of the configuration that save most, each projected on its own and fitting in memory.
+
+    Of a step that does not fit: the changes by which it does, what saves memory at the cost of time among them.
+    """
     gains = []
-    job = found.job
-    for change, parallel, schedule in _changes(found):
+    job, fits = found.job, found.infeasible is None
+    for change, parallel, schedule in (*_changes(found), *(() if fits else _savings(found.parallel))):
         try:
             other = project(
                 found.model, parallel, found.system,
@@ -181,7 +185,7 @@ def levers(found: Projection, *, most: int = 3) -> tuple[Lever, ...]:
         except TracelensError:
             continue
         gain = 1 - other.step_us / found.step_us
-        if gain > 0 and (other.infeasible is None or found.infeasible is not None):
+        if other.infeasible is None and (gain > 0 or not fits):
             gains.append(Lever(change=change, gain=gain))
     return tuple(sorted(gains, key=lambda lever: (-lever.gain, lever.change))[:most])
 
@@ -216,6 +220,24 @@ def _changes(found: Projection) -> Iterator[tuple[str, ParallelConfig, str | Non
         for other in ("zb-h1", "zb-v"):
             if found.schedule != other:
                 yield f"schedule {other}", replace(p, vpp=1), other
+
+
+def _savings(p: ParallelConfig) -> Iterator[tuple[str, ParallelConfig, str | None]]:
+    """What takes less memory per device, on the same ranks with the same global batch, and the schedule."""
+    changes: list[tuple[str, dict[str, Any]]] = [
+        (f"{recompute} recomputation", {"recompute": recompute}) for recompute in ("selective", "full")
+    ]
+    changes.append(("ZeRO 3", {"zero": 3}))
+    for degree, factor in itertools.product(("tp", "pp"), (2, 4, 8)):
+        if p.dp % factor == 0:
+            degrees = {degree: factor * getattr(p, degree), "dp": p.dp // factor}
+            text = f"{degree} {degrees[degree]}, dp {degrees['dp']}"
+            changes.append((text, {**degrees, "micro_batches": factor * p.micro_batches}))
+    for change, values in changes:
+        with contextlib.suppress(UsageError):
+            changed = replace(p, **values)
+            if changed != p:
+                yield change, changed, None
 
 
 def _other_micro_batches(p: ParallelConfig) -> Iterator[tuple[str, ParallelConfig]]:

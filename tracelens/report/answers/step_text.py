@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.report.figures import shown_percent
+from tracelens.report.figures import shown_change, shown_percent
 
 if TYPE_CHECKING:
     from tracelens.projection.project import Result
@@ -58,12 +58,18 @@ def step_text(result: Result) -> str:
         sent = f"{work.tokens} tokens per rank, {work.copies:.0f} copies leave it"
         lines += ["", f"experts: {rows}, {work.mode}; {sent}"]
     lines += ["", *_memory(result)]
-    lines += ["", "largest levers, each alone"]
-    lines += [f"  {lever.change:52} -{shown_percent(lever.gain)}" for lever in result.levers] or [
-        "  none of the tried changes helps"
-    ]
+    lines += ["", *_levers(result)]
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)
+
+
+def _levers(result: Result) -> list[str]:
+    fits = result.projection.infeasible is None
+    found = [f"  {lever.change:52} {shown_change(-lever.gain)}" for lever in result.levers]
+    if fits:
+        return ["largest levers, each alone", *(found or ["  none of the tried changes helps"])]
+    none = "  no single change that was tried; tracelens search finds the splits that fit"
+    return ["what would fit, each change alone, and the time of the step", *(found or [none])]
 
 
 def expected_of(result: Result) -> list[str]:

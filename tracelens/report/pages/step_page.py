@@ -11,7 +11,7 @@ from tracelens.report.answers.step_text import expected_of, part_words
 from tracelens.report.charts.line_chart import bars, stacked_bars
 from tracelens.report.charts.markup import Markup, tag
 from tracelens.report.charts.pipeline_chart import MAX_RANKS, MAX_TASKS, pipeline_chart
-from tracelens.report.figures import shown_percent
+from tracelens.report.figures import shown_change, shown_percent
 from tracelens.report.html.frame import framed
 from tracelens.report.pages.parts import head, section, table
 from tracelens.units import BYTES_PER_GB, US_PER_MS
@@ -35,7 +35,10 @@ def step_page(result: Result) -> bytes:
         {"stage": stage.stage, **{f"{name}_gb": getattr(stage, name) / BYTES_PER_GB for name in _MEMORY}}
         for stage in found.stages
     ]
-    levers = [(lever.change, lever.gain, f"−{shown_percent(lever.gain)}") for lever in result.levers]
+    fits = found.infeasible is None
+    levers = [
+        (lever.change, lever.gain if fits else 1 - lever.gain, shown_change(-lever.gain)) for lever in result.levers
+    ]
     many = sum(map(len, result.run.tasks)) > MAX_TASKS or len(result.run.tasks) > MAX_RANKS
     said = f"A box is a micro-batch on a rank of the pipeline; a gap is waiting.{' The first ones are drawn.' * many}"
     sections = [
@@ -45,7 +48,18 @@ def step_page(result: Result) -> bytes:
         section("memory", "Memory", _memory_bars(found), table(pd.DataFrame(stages), "Memory by stage")),
     ]
     if levers:
-        sections.append(section("levers", "Levers", bars(levers, "Time of the step that each saves alone")))
+        sections.append(
+            section(
+                "levers",
+                "Levers",
+                bars(
+                    levers,
+                    "Time of the step that each saves alone"
+                    if fits
+                    else "What would fit: time of the step, beside this one",
+                ),
+            )
+        )
     ops = result.ops(result.run.busiest)
     ops = ops.assign(time_ms=ops["time_us"] / US_PER_MS).drop(columns="time_us")
     sections.append(section("ops", "Operations of the busiest rank", table(ops, "Operations")))
