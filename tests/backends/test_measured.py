@@ -10,7 +10,7 @@ from tracelens.backends import System
 from tracelens.backends.measured import MeasuredBackend, MeasuredCall, MeasuredStep, key_of, kind_of
 from tracelens.backends.roofline import Roofline
 from tracelens.dtypes import DType
-from tracelens.perf_models import GEMM, SDPA, Collective, GroupedGEMM, PerfModel
+from tracelens.perf_models import GEMM, SDPA, CacheWrite, Collective, GroupedGEMM, PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 
 BASE = Roofline()
@@ -46,6 +46,19 @@ def test_what_nobody_knows_and_what_took_no_time_says_nothing() -> None:
     found = found_of(call(None, 5, 100.0), call(SMALL, 1, 0.0), asked=[SMALL, OTHER])
     assert [us for _, us in found] == pytest.approx(estimate)
     assert not {name for name, _ in found} & {"measured", "measured efficiency"}
+
+
+def test_a_call_that_no_backend_knows_or_that_takes_none_of_its_time_says_nothing_of_its_kind() -> None:
+    nothing, something = (CacheWrite(elements=n, dtype=DType.BF16) for n in (0, 1 << 20))
+    small, zero, *wanted = BASE.estimate_many(
+        WorkColumns.of([SMALL, nothing, OTHER, something]), SYSTEM
+    ).time_us.tolist()
+    assert zero == 0
+    unknown = replace(SMALL, dtype=None, m=1)
+    found = found_of(
+        call(nothing, 1, 50.0), call(unknown, 1, 50.0), call(SMALL, 1, 2 * small), asked=[OTHER, something]
+    )
+    assert found == [("measured efficiency", pytest.approx(2 * wanted[0])), ("roofline", wanted[1])]
 
 
 def test_a_collective_counts_among_the_ranks_of_one_node() -> None:

@@ -114,6 +114,39 @@ def test_attention_is_answered_as_the_layer_that_was_measured(package):
     assert np.isnan(Silicon().estimate_batch(kernel, H100).time_us[0])
 
 
+def test_a_step_is_looked_up_by_the_keys_that_it_sees(package):
+    """Tables name the new token and those before it: 1 + 1023 and 1 + 4095 keys take 1 and 4 ms per 8 sequences."""
+    rows = [(b, 1, step, 64, b / 8 * (1 + step) / 1024) for b in (8, 32) for step in (1023, 4095)]
+    table = pd.DataFrame(rows, columns=["batch_size", "isl", "step", "head_dim", "latency"]).assign(
+        num_heads=32, num_key_value_heads=8, head_dim=128, kv_cache_dtype="bfloat16"
+    )
+    write(package, "attention/trtllm/1.0.0/generation_attention_perf.txt", table)
+    one = {
+        "b": 16, "s": 1, "past": 2047, "q_heads": 32, "kv_heads": 8, "d_qk": 128, "d_v": 128, "window": math.inf,
+        "causal": 1,
+    }  # fmt: skip
+    arrays = {name: np.array([float(value)]) for name, value in one.items()}
+    found = Silicon().estimate_batch(AttentionColumns(precision="bf16", as_layer=True, **arrays), H100)
+    assert found.time_us[0] == pytest.approx(2 * 2 * 1e3)
+
+
+def experts(**more) -> pd.DataFrame:
+    sizes = {"hidden_size": 4096, "inter_size": 1024, "topk": 4, "num_experts": 64, "moe_tp_size": 1, "moe_ep_size": 4}
+    tokens = pd.DataFrame({"num_tokens": [128, 512]})
+    return tokens.assign(**sizes, distribution="balanced", moe_dtype="w4a16_mxfp4", **more)
+
+
+def test_experts_kernels_are_looked_up_where_loads_are_even(package):
+    """1 ms per 128 tokens; uneven loads were measured, too, and are left to the next."""
+    table = experts().assign(latency=[1.0, 4.0])
+    uneven = table.assign(distribution="power_law", latency=99.0)
+    write(package, "moe/vllm/0.24.0/moe_perf.txt", pd.concat([table, uneven]))
+    asked = experts().assign(num_tokens=256, distribution=["balanced", "power_law_1.2"])
+    found = tl.estimate("moe-mxfp4", asked, device="h100", backend="silicon,tile")
+    assert found["backend"].tolist() == ["silicon", "tile"]
+    assert found["time_us"][0] == pytest.approx(2000)
+
+
 def test_a_chain_asks_the_next_where_nothing_was_measured(package):
     write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube())
     attention = SDPA(b=1, s_q=4096, s_kv=4096, q_heads=16, kv_heads=16, d_qk=128, d_v=128)
