@@ -1,8 +1,8 @@
 """How many small changes of the code its own tests notice: ``python -m benchmarks.mutants [ROOM ...] [-n MUTANTS]``.
 
 A mutant is a module in which one operator, comparison, constant or condition is another. A random sample of a room's
-mutants (the same for the same ``--seed``) is tried, each in a process of its own, with the room's tests until the first
-fails. What survives is printed with its line, to be looked at: some change no figure, others show what no test says.
+mutants (the same for the same ``--seed``) is tried, each in a process of its own, with the room's tests (but for those
+that need real traces) until the first fails. What survives is printed with its line, to be looked at: some change no figure, others show what no test says.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import argparse
 import ast
 import copy
 import importlib.machinery
+import re
 import resource
 import signal
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -79,18 +81,24 @@ def first_line(node: ast.AST) -> str:
     return ast.unparse(node).partition("\n")[0]
 
 
-def test_files(room: str, path: Path) -> list[str]:
-    """Of a room, those named as the module or its folder first: most mutants need no other."""
+def test_files(room: str, path: Path, noticed: Counter[str]) -> list[str]:
+    """Of a room: those named as the module or its folder first, then those that ``noticed`` most mutants so far."""
     given = [ROOT / place for place in ROOMS[room]]
     files = sorted(str(file) for place in given for file in ([place] if place.is_file() else place.rglob("test_*.py")))
-    return sorted(files, key=lambda file: (path.stem not in Path(file).stem, path.parent.name not in Path(file).stem))
+    names = path.stem, path.parent.name
+    return sorted(files, key=lambda file: (*(name not in Path(file).stem for name in names), -noticed[file]))
 
 
-def survives(path: Path, source: str, tests: list[str], limit_s: int) -> bool:
-    """Whether the tests pass with ``source`` in the place of the module; a hang (CPU seconds) is noticed, too."""
+def first_failure(path: Path, source: str, tests: list[str], limit_s: int) -> str | None:
+    """The test file that fails with ``source`` in the place of the module; None where all pass.
+
+    A hang (CPU seconds) is a failure of "nothing".
+    """
     given = f"{str(path)!r}, sys.stdin.read(), {tests!r}, {limit_s}"
     command = [sys.executable, "-c", f"import sys; from benchmarks.mutants import tested; sys.exit(tested({given}))"]
-    return subprocess.run(command, input=source, text=True, cwd=ROOT, capture_output=True).returncode == 0
+    done = subprocess.run(command, input=source, text=True, cwd=ROOT, capture_output=True)
+    failed = re.search(r"^(?:FAILED|ERROR) ([^:\s]+)", done.stdout, re.MULTILINE)
+    return None if done.returncode == 0 else str(ROOT / failed[1]) if failed else "nothing"
 
 
 def tested(path: str, source: str, tests: list[str], limit_s: int) -> int:
@@ -106,7 +114,7 @@ def tested(path: str, source: str, tests: list[str], limit_s: int) -> int:
         return compile(source, path, "exec") if self.path == path else real(self, name)
 
     loader.get_code = get_code  # type: ignore[method-assign, assignment]
-    return int(pytest.main(["-x", "-q", "-n0", "-p", "no:randomly", *tests]))
+    return int(pytest.main(["-x", "-q", "-n0", "-m", "not sweep and not shared", *tests]))
 
 
 def main() -> None:
@@ -121,19 +129,22 @@ def main() -> None:
         files = sorted((ROOT / "tracelens" / room).rglob("*.py"))
         every = [place for path in files for place in places(path)]
         sample = Random(given.seed).sample(every, min(given.mutants, len(every)))  # noqa: S311
+        noticed: Counter[str] = Counter()
         unchanged = files[0].read_text(encoding="utf-8")
-        if not survives(files[0], unchanged, test_files(room, files[0]), given.limit):
+        if first_failure(files[0], unchanged, test_files(room, files[0], noticed), given.limit):
             sys.exit(f"the tests of {room} do not pass without a change")
 
-        def left(place: tuple[Path, int], room: str = room) -> bool:
+        def survived(place: tuple[Path, int], room: str = room, noticed: Counter[str] = noticed) -> bool:
             said, source = mutant(*place)
-            survived = survives(place[0], source, test_files(room, place[0]), given.limit)
-            if survived:
+            failed = first_failure(place[0], source, test_files(room, place[0], noticed), given.limit)
+            if failed is None:
                 print(f"survived: {said}", flush=True)
-            return survived
+                return True
+            noticed[failed] += 1
+            return False
 
         with ThreadPoolExecutor(given.processes) as pool:
-            killed = len(sample) - sum(pool.map(left, sample))
+            killed = len(sample) - sum(pool.map(survived, sample))
         print(
             f"{room}: {killed} of {len(sample)} mutants noticed ({killed / len(sample):.0%}), {len(every)} in all",
             flush=True,
