@@ -2,7 +2,8 @@
 
 A mutant is a module in which one operator, comparison, constant or condition is another. A random sample of a room's
 mutants (the same for the same ``--seed``) is tried, each in a process of its own, with the room's tests (but for those
-that need real traces) until the first fails. What survives is printed with its line, to be looked at: some change no figure, others show what no test says.
+that need real traces) until the first fails. What survives is printed with its line, to be looked at: some change no
+figure, others show what no test says.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tracelens.dtypes import DType
-from tracelens.perf_models import Elementwise, bindings
+from tracelens.perf_models import Elementwise, bindings, inverses
 from tracelens.signature import OpSignature, freeze
 
 TABLE: dict[str, list[Any]] = json.loads(Path(__file__).with_name("recorded_aten.json").read_text(encoding="utf-8"))
@@ -255,3 +255,18 @@ def test_values_put_by_index_are_written_once():
     model = bindings()[op.name].target(op)
     # 40 values read, 40 elements read, added to and written
     assert (model.flops(), model.hbm_bytes()) == (40, 4 * (40 + 40 + 40))
+
+
+@pytest.mark.parametrize("name", sorted(name for name in set(inverses()) & set(TABLE) if "attention" in name))
+def test_what_would_be_recorded_of_attention_is_what_was(name: str):
+    """Shapes of tensors, and the scalars that both have: lengths, dropout and mask."""
+    op = recorded(name)
+    again = inverses()[name].target(bindings()[name].target(op))
+    assert [mine for mine, theirs in zip(again.shapes, op.shapes, strict=False) if mine not in (theirs, ())] == []
+    values = [(literal(a), literal(b)) for a, b in zip(again.scalars, op.scalars, strict=False) if a and b]
+    assert len(values) >= 2
+    assert [pair for pair in values if pair[0] != pair[1]] == []
+
+
+def literal(text: str) -> object:
+    return text if text in ("True", "False") or text.startswith("[") else float(text)
