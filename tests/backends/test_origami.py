@@ -208,6 +208,8 @@ def test_a_table_of_products_is_asked_too(installed):
     found = Origami().estimate_batch(batch, MI300X)
     assert found.time_us[0] == pytest.approx(4096**3 / 1000 / 2100)
     assert found.backend == ("origami", None, "origami")
+    assert found.rate_basis == ("peak", None, "peak")
+    assert found.bound == ("compute", None, "compute")
     assert len(installed.calls) == 1
     answered = tl.estimate("gemm", rows, device="mi300x", backend="origami")
     assert answered["backend"].tolist() == ["origami", "roofline", "origami"]

@@ -75,6 +75,13 @@ def test_outside_of_what_was_measured_there_is_no_answer(package):
     assert Silicon().estimate(GEMM(m=1024, n=1024, k=1024, b=2), H100) is None
 
 
+def test_a_row_without_an_answer_says_neither_bound_nor_basis(package):
+    write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube())
+    found = Silicon().estimate_many(WorkColumns.of([GEMM(m=1024, n=1024, k=1024), GEMM(m=512, n=1024, k=1024)]), H100)
+    assert (found.backend, found.rate_basis) == (("silicon", None), ("achievable", None))
+    assert [word is None for word in found.bound] == [False, True]
+
+
 def test_a_corner_that_was_not_measured_leaves_its_cell_without_an_answer(package):
     write(package, "gemm/vllm/0.24.0/gemm_perf.txt", cube().iloc[:-1])
     assert gemm_ms(2048, 2048, 2048) is None

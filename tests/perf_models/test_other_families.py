@@ -305,3 +305,7 @@ def test_columns_hold_nan_for_what_is_unknown():
     assert columns.engine == ("matrix", "none", "matrix")
     assert columns.dtype == (DType.BF16, DType.BF16, None)
     assert len(columns) == 3
+    # without a type to compute in instead, products are computed once
+    assert columns.passes.tolist() == [1, 1, 1]
+    again = columns.take([2, 0])
+    assert (again.flops.tolist(), again.models) == ([2, 60], (columns.models[2], columns.models[0]))
