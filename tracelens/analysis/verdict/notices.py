@@ -14,8 +14,8 @@ from tracelens.analysis.findings.wording import counted, percent
 from tracelens.analysis.reading.graph_replays import GraphLinks, graph_launches
 from tracelens.analysis.reading.recording import CHOSEN
 from tracelens.analysis.sheets.ops import unified_perf_summary
-from tracelens.analysis.verdict.launch_notices import launch_notices
 from tracelens.analysis.verdict.summary import Notice
+from tracelens.analysis.verdict.timing_notices import timing_notices
 from tracelens.analysis.work.impossible_work import MOST_OF_ROOFLINE
 from tracelens.analysis.work.limits import TOLERANCE_US
 from tracelens.lazy.patterns import lazy_pattern
@@ -33,7 +33,7 @@ def notices(analysis: Analysis) -> Iterator[Notice]:
     """What must be known to read the figures: of the input, the device, and rows that are not what they seem."""
     yield from input_notices(analysis)
     yield from _unlinked(analysis)
-    yield from launch_notices(analysis)
+    yield from timing_notices(analysis)
     yield from _device(analysis)
     rows = analysis.frames[unified_perf_summary.TITLE]
     yield from _above_peak(rows)

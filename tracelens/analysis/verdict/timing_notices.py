@@ -1,4 +1,4 @@
-"""What is wrong with the recorded launches as a whole: no figure between host and device is better than they are."""
+"""What is wrong with a recording's times and launches as a whole: no figure of idle time is better than they are."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tracelens.analysis.analyze import Analysis
 from tracelens.analysis.attribution.host_calls import Bools, named
 from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.findings.wording import counted, duration, percent
+from tracelens.analysis.intervals import Ints
 from tracelens.analysis.verdict.summary import Notice
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
@@ -21,12 +22,16 @@ _LAUNCHES = lazy_pattern(r"^(?:cuda|hip|cu)(?:Ext)?(?:Module)?Launch(?:Cooperati
 _CAPTURES = lazy_pattern(r"StreamBeginCapture")
 #: Clocks are read to a microsecond.
 _CLOCK_NS = 1_000
+#: Share of the window, and length, from which one stretch without any event is said.
+_MOST_SILENT, _LONG_SILENCE_NS = 0.5, 1_000_000_000
 #: Share of launches without a device event from which figures suffer; what was under way at the end is less.
 _MANY_LOST = 0.05
 
 
-def launch_notices(analysis: Analysis) -> Iterator[Notice]:
-    """Work that began before it was launched, or never did, or whose launch was not recorded; several devices."""
+def timing_notices(analysis: Analysis) -> Iterator[Notice]:
+    """Work that began before it was launched, or never did, or whose launch was not recorded; several devices; long
+    stretches without any event.
+    """
     table = analysis.trace.table
     yield from _before_launch(analysis)
     yield from _without_work(table, analysis.trace.tree)
@@ -35,6 +40,7 @@ def launch_notices(analysis: Analysis) -> Iterator[Notice]:
         text = "no launch calls were recorded: why the GPU was idle is judged by the ops that launched its work"
         yield Notice(id="no_launch_calls", count=1, text=text)
     yield from _devices(analysis)
+    yield from _silence(analysis)
 
 
 def _before_launch(analysis: Analysis) -> Iterator[Notice]:
@@ -89,3 +95,32 @@ def _devices(analysis: Analysis) -> Iterator[Notice]:
             "and times, findings and gains are of all of them together"
         )
         yield Notice(id="several_devices", count=len(devices), text=text)
+
+
+def _silence(analysis: Analysis) -> Iterator[Notice]:
+    """A stretch that is most of the window, in which neither the device nor the host has an event."""
+    table, window = analysis.trace.table, analysis.timeline.window
+    gap = _longest_gap(analysis.activity.start, analysis.activity.end, *window)
+    least = max(_LONG_SILENCE_NS, _MOST_SILENT * (window[1] - window[0]))
+    if gap[1] - gap[0] <= least:
+        return
+    host = table.rows_of((Kind.CPU_OP, Kind.RUNTIME, Kind.DRIVER, Kind.PYTHON_FUNCTION))
+    start, end = table.start_ns[host], table.ends_ns(host)
+    inside = (start < gap[1]) & (end > gap[0])
+    first, last = _longest_gap(start[inside], end[inside], *gap)
+    if last - first > least and len(host):
+        share = (last - first) / (window[1] - window[0])
+        text = (
+            f"nothing at all was recorded for {duration((last - first) / NS_PER_US)}, {percent(share)} of the window: "
+            "the program slept, or the time of an event is wrong; it counts as idle time of the host"
+        )
+        yield Notice(id="silence", count=1, text=text)
+
+
+def _longest_gap(start: Ints, end: Ints, first: int, last: int) -> tuple[int, int]:
+    """(start, end) of the longest stretch between ``first`` and ``last`` that no interval touches."""
+    order = np.argsort(start, kind="stable")
+    opens = np.concatenate(([first], np.maximum.accumulate(np.maximum(end[order], first))))
+    closes = np.concatenate((np.minimum(start[order], last), [last]))
+    at = int((closes - opens).argmax())
+    return int(opens[at]), int(closes[at])

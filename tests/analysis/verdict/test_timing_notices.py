@@ -27,7 +27,7 @@ def launched(builder: Builder, count: int, delay: float = 5) -> Builder:
 
 
 def test_a_sound_recording_says_nothing(build: Build) -> None:
-    ids = {"clocks_disagree", "lost_kernels", "no_launch_calls", "several_devices"}
+    ids = {"clocks_disagree", "lost_kernels", "no_launch_calls", "several_devices", "silence"}
     assert not ids & set(notices(launched(build(), 20)))
 
 
@@ -78,6 +78,14 @@ def test_several_devices_of_one_process_are_said(build: Build) -> None:
     for event in [event for event in builder.events if event["cat"] == "kernel"][:2]:
         event["pid"] = event["args"]["device"] = 1
     assert notices(builder)["several_devices"].text.startswith("2 devices in one file (0, 1)")
+
+
+def test_a_time_that_is_far_off_is_said_and_a_wait_of_the_host_is_not(build: Build) -> None:
+    """Five kernels in half a millisecond, and one 30 s before: nothing was recorded in between."""
+    far = launched(build(), 5).kernel("stray", -30e6, 3)
+    assert notices(far)["silence"].text.startswith("nothing at all was recorded for 30.0 s, 100 % of the window")
+    waiting = launched(build(), 5).op("aten::item", 450, 30e6).launch(30e6 + 460, "late", 30e6 + 470, 5)
+    assert "silence" not in notices(waiting)
 
 
 @pytest.mark.shared
