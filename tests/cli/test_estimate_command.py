@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -17,6 +19,16 @@ def test_devices_stand_side_by_side(capsys):
     assert header.split()[:2] == ["device", "time"]
     assert (first.split()[0], second.split()[0]) == ("h200-sxm", "b200")
     assert float(first.split()[1]) > float(second.split()[1])
+
+
+@pytest.mark.parametrize(("size", "rate"), [(16, "<0.01"), (64, r"0\.\d\d"), (65536, r"\d{3}")])
+def test_every_rate_and_time_is_readable(capsys, size: int, rate: str):
+    """Neither a rate of 0 for a product of 16, nor a power of ten for one of 65,536 that takes 0.7 s."""
+    sizes = [text for name in "mnk" for text in (f"--{name}", str(size))]
+    assert main(["estimate", "gemm", *sizes, "--device", "h100-sxm"]) == 0
+    _, row = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(rate, row.split()[2])
+    assert "e+" not in row
 
 
 def test_backward_prints_each_gradient_apart(capsys):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.files.say import emit, say, say_table
 from tracelens.option_fields import byte_count, integer
+from tracelens.report.figures import shown_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,12 +218,12 @@ def _row(answer: Answer) -> tuple[str, ...]:
     e = answer.estimate
     if e is None:
         return (answer.device, answer.operation, "-", "-", "-", "-", "-", "-", "-", "no backend can answer")
-    rate = "-" if not answer.flops else f"{answer.flops / e.time_us / 1e6:.0f}"
-    parts = (f"{value:.4g}" if value is not None else "-" for value in (e.compute_us, e.memory_us, e.peak_us))
+    rate = "-" if not answer.flops else shown_rate(answer.flops / e.time_us / 1e6)
+    parts = (_figure(value) if value is not None else "-" for value in (e.compute_us, e.memory_us, e.peak_us))
     return (
         answer.device,
         answer.operation,
-        f"{e.time_us:.4g}",
+        _figure(e.time_us),
         rate,
         e.bound or "-",
         *parts,
@@ -232,8 +233,13 @@ def _row(answer: Answer) -> tuple[str, ...]:
 
 
 def _message_row(answer: Message) -> tuple[str, ...]:
-    figures = (f"{value:.4g}" for value in (answer.time_us, answer.peak_us, answer.gb_s))
+    figures = (_figure(value) for value in (answer.time_us, answer.peak_us, answer.gb_s))
     return (answer.system, answer.operation, *figures, _error(answer.error_percent), answer.by)
+
+
+def _figure(value: float) -> str:
+    """Four digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 10_000 else f"{value:.4g}"
 
 
 def _error(percent: float | None) -> str:
