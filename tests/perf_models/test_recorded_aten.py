@@ -270,3 +270,16 @@ def test_what_would_be_recorded_of_attention_is_what_was(name: str):
 
 def literal(text: str) -> object:
     return text if text in ("True", "False") or text.startswith("[") else float(text)
+
+
+GRADIENTS = [name for name in sorted(TABLE) if "norm" in name and "backward" in name]
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_normalizations_gradient_is_read_in_its_own_type(name: str):
+    """A gradient in BF16 of a tensor in float32 is half of its bytes less to read."""
+    op = recorded(name)
+    at = 1 if name.startswith(("aten::miopen_batch", "aten::cudnn_batch")) else 0  # (x, dy, ...)
+    dtypes = tuple("c10::BFloat16" if i == at else kind for i, kind in enumerate(op.dtypes))
+    wide, narrow = (bindings()[name].target(each).hbm_bytes() for each in (op, replace(op, dtypes=dtypes)))
+    assert wide - narrow == 2 * prod(op.shapes[at])
