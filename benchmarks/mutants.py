@@ -49,6 +49,8 @@ def change(node: ast.AST) -> bool:
             node.op = COMPUTED[type(operator)]()
         case ast.BoolOp():
             node.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return False
         case ast.If() | ast.IfExp():
             node.test = ast.UnaryOp(ast.Not(), node.test)
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):

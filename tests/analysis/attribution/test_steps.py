@@ -120,6 +120,30 @@ def test_a_host_that_waited_for_earlier_work_leaves_no_refill_of_the_queue_in_th
     assert times.busy_ns.tolist() == [60_000]
 
 
+def test_a_steps_row_says_how_long_it_was_busy_and_idle_and_what_was_left_out(build):
+    """Of the step above, from 1000 us before its first event on; then two of 100 with 20 and 30 us of work."""
+    b = step(build().kernel("k", 0, 50), 0, 0, 92)
+    b.op("cudaDeviceSynchronize", 1, 50, cat="cuda_runtime")
+    for i, (at, start) in enumerate(((55, 58), (79, 80), (81, 100))):
+        b.launch(at, f"k{i}", start, 20)
+    times = times_of(b.trace())
+    (row,) = times.frame(int(times.start_ns[0]) - 1_000_000).to_dict("records")
+    shown = ("start_us", "duration_us", "busy_us", "idle_us", "left_out_us", "device_events", "outside_us")
+    assert [row[name] for name in shown] == [1000, 60, 60, 0, 8 + 2, 3, 0]
+    assert row["begins_with"] == "device"
+    b = build()
+    for i in range(2):
+        step(b, 7 + i, 100 * i, 100).launch(100 * i + 10, "k", 100 * i + 12, 20 + 10 * i)
+    times = times_of(b.trace())
+    frame = times.frame(int(times.start_ns[0]))
+    assert frame["step"].tolist() == [7, 8]
+    assert frame[["start_us", "duration_us", "busy_us", "idle_us", "left_out_us"]].to_numpy().tolist() == [
+        [0, 100, 20, 80, 0], [100, 100, 30, 70, 0],
+    ]  # fmt: skip
+    assert frame["begins_with"].tolist() == ["host", "host"]
+    assert frame["host_period_us"].tolist() == [100, 100]
+
+
 def test_a_single_step_is_never_shorter_than_its_host_code_without_the_wait(build):
     """As above with 200 us of host code behind the launches: the host alone needs 300 - 49."""
     b = step(build().kernel("k", 0, 50), 0, 0, 300)
