@@ -11,7 +11,9 @@ import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
+from tracelens.analysis.attribution.activity import device_activity
 from tracelens.analysis.attribution.op_places import places_around
+from tracelens.analysis.attribution.training_phases import phases
 from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 
@@ -93,6 +95,32 @@ def test_one_op_has_the_place_that_it_has_among_all(tmp_path: Path):
     places = [places_around(tree, row) for row in frame["example_row"].tolist()]
     assert places == list(zip(frame["parent_module"], frame["call_stack"], strict=True))
     assert {module for module, _ in places} == {"Block/Linear"}
+
+
+def test_repeated_ops_stand_beside_their_first_runs(tmp_path: Path):
+    """mul and three relus of a forward, of which one mul and two relus are repeated; each kernel takes 4 us."""
+    made = Recording()
+    for at, name in enumerate(("aten::mul", *["aten::relu"] * 3, "aten::sum")):
+        made.op(name, 20 * at, **SUM)
+    made.host("cpu_op", "autograd::engine::evaluate_function: SumBackward1", 200, 200, 2)
+    made.host("python_function", "torch/utils/checkpoint.py(99): recompute_fn", 201, 150, 2)
+    for at, name in enumerate(("aten::relu", "aten::mul", "aten::relu")):
+        made.op(name, 205 + 20 * at, 2, **SUM)
+    trace = made.analysis(tmp_path).trace
+    activity = device_activity(trace.table, trace.tree, ())
+    found = phases(trace.table, trace.tree, activity)
+    columns = ["name", "first_calls", "first_us", "recompute_calls", "recompute_us"]
+    assert found.by_op(trace.table, activity)[columns].to_numpy().tolist() == [
+        ["aten::relu", 3, 12.0, 2, 8.0],
+        ["aten::mul", 1, 4.0, 1, 4.0],
+    ]
+    assert (found.has_recompute, found.has_backward) == (True, False)
+    frame = found.frame(activity)
+    assert frame[["phase", "kernels", "kernel_us", "busy_us"]].to_numpy().tolist() == [
+        ["forward", 5, 20.0, 20.0],
+        ["recompute", 3, 12.0, 12.0],
+    ]
+    assert frame["percent"].tolist() == frame["percent_of_forward"].tolist() == [62.5, 37.5]
 
 
 def test_a_stack_is_shown_up_to_its_twelfth_frame(tmp_path: Path):
