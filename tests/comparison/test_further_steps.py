@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from tracelens.comparison.causes import FUSED
 from tracelens.comparison.compare import compare_sides
-from tracelens.comparison.sides import Call, Rates, Recorded, Side
+from tracelens.comparison.sides import UNKNOWN_DEVICE, Call, Rates, Recorded, Side
 
 
 def side_of(*steps: str) -> Side:
@@ -31,3 +34,18 @@ def test_what_only_some_steps_run_is_fused_there() -> None:
     assert [(row.cause, row.a.ops, row.b.ops) for row in rows if row.a and row.b] == [
         (FUSED, ("aten::p", "aten::q"), ("aten::r",))
     ]
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        (("NVIDIA H100", "NVIDIA H100"), None),
+        (("NVIDIA H100", "NVIDIA A100"), "other device: NVIDIA H100 -> NVIDIA A100"),
+        (("NVIDIA H100", UNKNOWN_DEVICE), "built does not record its device: whether it is the same is not known"),
+        ((UNKNOWN_DEVICE, UNKNOWN_DEVICE), None),
+    ],
+)
+def test_a_device_that_was_not_recorded_is_no_other_device(devices: tuple[str, str], said: str | None) -> None:
+    sides = [replace(side_of("ab"), parts=((replace(side_of("ab").first, device_label=name),),)) for name in devices]
+    found = [note for note in compare_sides(*sides).notes if "device" in note]
+    assert found == ([] if said is None else [said])

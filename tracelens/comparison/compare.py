@@ -19,7 +19,7 @@ from tracelens.comparison.comparison_options import CompareOptions
 from tracelens.comparison.gates import Gate, check
 from tracelens.comparison.measured_rows import MeasuredSide
 from tracelens.comparison.noise import Noise
-from tracelens.comparison.sides import Side
+from tracelens.comparison.sides import UNKNOWN_DEVICE, Side
 from tracelens.comparison.sources.inputs import side_of
 from tracelens.comparison.sources.reported_side import as_reported
 from tracelens.extensions import NONE, load_extension
@@ -165,7 +165,10 @@ def _matched(rows: Sequence[ComparedRow], which: int) -> float:
 def _notes(one: Side, other: Side) -> list[str]:
     """What makes the sides less comparable."""
     a, b, found = one.first, other.first, []
-    if a.device_label != b.device_label:
+    unnamed = [side.source for side in (a, b) if side.device_label == UNKNOWN_DEVICE]
+    if len(unnamed) == 1:
+        found.append(f"{unnamed[0]} does not record its device: whether it is the same is not known")
+    elif a.device_label != b.device_label:
         found.append(f"other device: {a.device_label} -> {b.device_label}")
     if a.torch != b.torch and a.torch and b.torch:
         found.append(f"other PyTorch: {a.torch} -> {b.torch}")

@@ -63,6 +63,10 @@ class Rates:
     engine: str | None = None
 
 
+#: ``Recorded.device_label`` of a trace that does not say its device.
+UNKNOWN_DEVICE = "unknown device"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recorded:
     """One trace as columns over its units: calls of ops, or kernels that stand for themselves, by time of launch.

@@ -23,7 +23,7 @@ from tracelens.analysis.options import Options
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.verdict.coverage import coverage
 from tracelens.comparison.compared import IDLE
-from tracelens.comparison.sides import Call, Rates, Recorded
+from tracelens.comparison.sides import UNKNOWN_DEVICE, Call, Rates, Recorded
 from tracelens.comparison.sources.launched_units import units_of
 from tracelens.comparison.sources.moments import Moments, exclusive
 from tracelens.errors import NothingToAnalyzeError
@@ -115,7 +115,7 @@ def _device_label(recording: Recording) -> str:
     if recording.device is not None:
         return recording.device.label
     properties = recording.trace.table.used_device()
-    return (properties.name if properties else None) or "unknown device"
+    return (properties.name if properties else None) or UNKNOWN_DEVICE
 
 
 def _version(recording: Recording) -> str | None:
