@@ -49,3 +49,12 @@ def test_a_device_that_was_not_recorded_is_no_other_device(devices: tuple[str, s
     sides = [replace(side_of("ab"), parts=((replace(side_of("ab").first, device_label=name),),)) for name in devices]
     found = [note for note in compare_sides(*sides).notes if "device" in note]
     assert found == ([] if said is None else [said])
+
+
+def test_calls_without_shapes_are_said_to_be_matched_by_guess() -> None:
+    shaped = side_of("ab")
+    bare = tuple(replace(call, shapes=None) for call in shaped.first.calls)
+    other = replace(shaped, parts=((replace(shaped.first, source="bare", calls=bare),),))
+    for sides in ((shaped, other), (other, shaped)):
+        assert any(note.startswith("bare has no ops with shapes") for note in compare_sides(*sides).notes)
+    assert not any("shapes" in note for sides in (shaped, other) for note in compare_sides(sides, sides).notes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -19,7 +19,7 @@ from tracelens.comparison.comparison_options import CompareOptions
 from tracelens.comparison.gates import Gate, check
 from tracelens.comparison.measured_rows import MeasuredSide
 from tracelens.comparison.noise import Noise
-from tracelens.comparison.sides import UNKNOWN_DEVICE, Side
+from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.comparison.sources.inputs import side_of
 from tracelens.comparison.sources.reported_side import as_reported
 from tracelens.extensions import NONE, load_extension
@@ -164,18 +164,30 @@ def _matched(rows: Sequence[ComparedRow], which: int) -> float:
 
 def _notes(one: Side, other: Side) -> list[str]:
     """What makes the sides less comparable."""
-    a, b, found = one.first, other.first, []
-    unnamed = [side.source for side in (a, b) if side.device_label == UNKNOWN_DEVICE]
-    if len(unnamed) == 1:
-        found.append(f"{unnamed[0]} does not record its device: whether it is the same is not known")
-    elif a.device_label != b.device_label:
-        found.append(f"other device: {a.device_label} -> {b.device_label}")
-    if a.torch != b.torch and a.torch and b.torch:
-        found.append(f"other PyTorch: {a.torch} -> {b.torch}")
-    if a.has_steps != b.has_steps:
-        found.append(f"{(b if a.has_steps else a).source} has no steps: its whole window is compared with a step")
+    a, b = one.first, other.first
+    found = [*_other_devices(a, b), *_not_recorded(a, b)]
     if len(one.parts[0]) != len(other.parts[0]):
         found.append(f"{len(one.parts[0])} ranks against {len(other.parts[0])}")
     if max(sum(len(run[0].durations_ns) for run in side.parts) for side in (one, other)) == 1:
         found.append("one step on either side: what changed by chance cannot be told")
     return [*one.notes, *other.notes, *found]
+
+
+def _other_devices(a: Recorded, b: Recorded) -> Iterator[str]:
+    unnamed = [side.source for side in (a, b) if side.device_label == UNKNOWN_DEVICE]
+    if len(unnamed) == 1:
+        yield f"{unnamed[0]} does not record its device: whether it is the same is not known"
+    elif a.device_label != b.device_label:
+        yield f"other device: {a.device_label} -> {b.device_label}"
+    if a.torch != b.torch and a.torch and b.torch:
+        yield f"other PyTorch: {a.torch} -> {b.torch}"
+
+
+def _not_recorded(a: Recorded, b: Recorded) -> Iterator[str]:
+    """What one side lacks beside the other."""
+    shaped = [any(call.shapes for call in side.calls) for side in (a, b)]
+    if shaped[0] != shaped[1]:
+        bare = (a if shaped[1] else b).source
+        yield f"{bare} has no ops with shapes: calls are matched by kernels and order, what split or fused is a guess"
+    if a.has_steps != b.has_steps:
+        yield f"{(b if a.has_steps else a).source} has no steps: its whole window is compared with a step"
