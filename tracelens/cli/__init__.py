@@ -188,10 +188,10 @@ def _parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="VERB", required=True)
-    chosen = next((a for a in arguments if not a.startswith("-")), None)
     known = verbs()
-    for verb in known:
-        if verb == chosen:
+    chosen = [verb for verb in known if verb in arguments[:1]]
+    for verb in chosen or known:
+        if chosen:
             module = verb_module(verb)
             command = commands.add_parser(
                 verb,
@@ -201,8 +201,7 @@ def _parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
             )
             _configure(module, command)
         else:
-            # Their first lines are only read where they are shown: reading them takes as long as the arguments.
-            commands.add_parser(verb, help=None if chosen in known else _summary(_docstring(verb)))
+            commands.add_parser(verb, help=_summary(_docstring(verb)))
     return parser
 
 
