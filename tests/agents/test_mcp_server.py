@@ -233,7 +233,7 @@ def test_what_does_not_fit_is_said_with_what_would(folder, tool, arguments, said
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
-        ("serve", {**ASKED["serve"], "requests": 10**12}),
+        ("serve", {**ASKED["serve"], "requests": 10**8}),
         ("project", {**ASKED["project"], "global_batch": 10**15}),
     ],
 )
