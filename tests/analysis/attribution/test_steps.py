@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from tests.analysis.conftest import Builder
 from tests.conftest import RealAnalysis, RealTrace, examples, part
 from tracelens.analysis.analyze import Options, analyze
+from tracelens.analysis.attribution.step_periods import refill_spans
 from tracelens.analysis.attribution.steps import (
     BEFORE,
     StepTimes,
@@ -448,3 +451,23 @@ def test_figures_are_of_complete_steps_and_the_typical_one_is_nearest_their_medi
     # 100, 160, 120, 120: the median of the first three is 120, of the first two 130, from which both are 30
     times = times_of(b.trace())
     assert [typical_step(times, among) for among in ([0, 1, 2], [0, 1], [1, 2, 3], [3, 2])] == [2, 0, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("longest", "spans"),
+    [
+        (0, []),
+        (5, [(10, 15)]),
+        (15, [(10, 20), (30, 35)]),
+        (25, [(10, 20), (30, 40), (50, 55)]),
+        (99, [(10, 20), (30, 40), (50, 60)]),
+    ],
+)
+def test_what_is_left_out_of_a_refill_are_its_first_gaps(longest: int, spans: list[tuple[int, int]]):
+    """Kernels of [20, 30], [40, 50] and [60, 70], each launched 2 before; the gap up to 80 is of one launched long ago."""
+    start = np.array([0, 20, 40, 60, 80])
+    work = SimpleNamespace(
+        start=start, end=start + 10, launch=np.array([-1, 18, 38, 58, 59]), before=np.array([True] + [False] * 4)
+    )
+    opens, closes = refill_spans((0, 90), work, ~work.before, longest)  # type: ignore[arg-type]
+    assert list(zip(opens.tolist(), closes.tolist(), strict=True)) == spans
