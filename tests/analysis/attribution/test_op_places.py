@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from tests.conftest import RealAnalysis
 from tracelens.analysis.analyze import Analysis, analyze
 from tracelens.analysis.attribution.activity import device_activity
+from tracelens.analysis.attribution.host_paths import reached
 from tracelens.analysis.attribution.op_places import places_around
-from tracelens.analysis.attribution.training_phases import phases
+from tracelens.analysis.attribution.training_phases import PHASES, phases
 from tracelens.analysis.loaded_trace import load
 from tracelens.analysis.options import Options
 
@@ -121,6 +123,22 @@ def test_repeated_ops_stand_beside_their_first_runs(tmp_path: Path):
         ["recompute", 3, 12.0, 12.0],
     ]
     assert frame["percent"].tolist() == frame["percent_of_forward"].tolist() == [62.5, 37.5]
+
+
+def test_the_first_launch_of_a_trace_has_a_phase_and_so_has_a_single_optimizer_step(tmp_path: Path):
+    """A launch under no op, as the first row of its trace; an op in the one step of an optimizer; a kernel alone."""
+    made = Recording()
+    made.host("cuda_runtime", "cudaLaunchKernel", 0, 2, correlation=99)
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 4}
+    made.events.append({**kernel, "ts": 3, "args": {"correlation": 99, "stream": 7, "device": 0}})
+    made.host("user_annotation", "Optimizer.step#AdamW.step", 20, 30)
+    made.op("aten::mul", 25, **SUM)
+    made.events.append({**kernel, "ts": 60, "args": {"stream": 7, "device": 0}})
+    trace = made.analysis(tmp_path).trace
+    found = phases(trace.table, trace.tree, device_activity(trace.table, trace.tree, ()))
+    assert [PHASES[code] for code in found.phase.tolist()] == ["forward", "optimizer", "no recorded launch"]
+    assert trace.table.name_of(0) == "cudaLaunchKernel"
+    assert reached(trace.tree, np.array([0])).sum() == 1
 
 
 def test_a_stack_is_shown_up_to_its_twelfth_frame(tmp_path: Path):
