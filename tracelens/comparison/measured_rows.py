@@ -39,8 +39,8 @@ class MeasuredSide:
         self._repeats = np.concatenate([one.repeats for one in side.recordings])
         self._number = self._sum(self._weight * self._repeats)
         self._kernels = self._kernels_by_row(rows, each)
-        self._rates()
         self._calls_of_row = self._calls_by_row()
+        self._rates()
 
     def row(self, number: int) -> RowSide | None:
         """None where the side has nothing of that row."""
@@ -128,7 +128,7 @@ class MeasuredSide:
         unknown = self._sum(np.where(np.isnan(flops), self._weight, 0.0)) > 0
         self._flops = np.where(unknown, np.nan, self._sum(np.nan_to_num(flops) * self._weight * self._repeats))
         self._bound = {
-            int(row): known[call].bound for row, call in zip(self._rows, self._calls, strict=True) if known[call].bound
+            row: bound for row, calls in self._calls_of_row.items() for call in calls if (bound := known[call].bound)
         }
 
 

@@ -236,23 +236,25 @@ class _Rows:
         alone = Row(a=() if side else (call,), b=(call,) if side else (), how=ONLY_B if side else ONLY_A)
         return self._number(key, alone)
 
+    def _of_block(self, block: Block, sequences: Sequence[list[int]]) -> int:
+        """The row of what became one another."""
+        a, b = ([sequence[position] for position in part] for part, sequence in zip(block[:2], sequences, strict=True))
+        calls = tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b))
+        key = block.how, *calls
+        known = self._of.get(key)
+        return self._number(key, Row(a=calls[0], b=calls[1], how=block.how)) if known is None else known
+
     def of_blocks(self, blocks: Iterable[Block], one: Ints, other: Ints) -> tuple[Ints, Ints]:
         """The row of each position of two steps; calls that have one already keep it."""
         sequences = one.tolist(), other.tolist()
         result = [-1] * len(one), [-1] * len(other)
         seen = set(self._found[0]), set(self._found[1])
         for block in blocks:
-            parts = (block.a, result[0], sequences[0]), (block.b, result[1], sequences[1])
-            if _stays_apart(block, sequences, seen):
-                for side, (part, found, sequence) in enumerate(parts):
-                    for position in part:
-                        found[position] = self.of_call(side, sequence[position])
-                continue
-            a, b = (tuple(dict.fromkeys([sequence[position] for position in part])) for part, _, sequence in parts)
-            number = self._number((block.how, a, b), Row(a=a, b=b, how=block.how))
-            for part, found, _ in parts:
+            number = None if _stays_apart(block, sequences, seen) else self._of_block(block, sequences)
+            for side, part in enumerate(block[:2]):
+                found, sequence = result[side], sequences[side]
                 for position in part:
-                    found[position] = number
+                    found[position] = self.of_call(side, sequence[position]) if number is None else number
         for of_call, rows, sequence, known in zip(self._found, result, sequences, seen, strict=True):
             for (call, row), times in Counter(zip(sequence, rows, strict=True)).items():
                 if call not in known:

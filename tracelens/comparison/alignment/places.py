@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -66,6 +67,7 @@ class Places:
         self._equal = [np.where(equal[tokens], tokens, -1) for tokens in self._tokens]
         codes: dict[object, int] = {STREAMING: 0}
         self._kinds = [_kinds(own, order, codes) for own, order in zip(calls, sequence, strict=True)]
+        self._named = [kinds[0].tolist() for kinds in self._kinds]
         self._heavy = [kinds[-1] != codes[STREAMING] for kinds in self._kinds]
         self._known: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}
 
@@ -138,7 +140,7 @@ class Places:
     def _how(self, i: int, j: int) -> str:
         if self._listed[0][i] == self._listed[1][j] >= 0:
             return SAME
-        return SAME_OP if self._kinds[0][0][i] == self._kinds[1][0][j] else SAME_PLACE
+        return SAME_OP if self._named[0][i] == self._named[1][j] else SAME_PLACE
 
     def _are_alike(self, a: list[int], b: list[int]) -> bool:
         """Whether calls one by one do the same kind of work."""
@@ -151,21 +153,47 @@ class Places:
         pair before it, else after it, that was found by its place alone.
         """
         found: list[Block] = []
-        placed: list[Block] = []
+        placed = _Placed()
         for i, j in pairs:
             block = Block((i,), (j,), self._how(i, j))
-            (placed if block.how == SAME_PLACE else found).append(block)
+            if block.how == SAME_PLACE:
+                placed.add(block)
+            else:
+                found.append(block)
         for a, b in rest:
             if len(a) == len(b) and (len(a) == 1 or self._are_alike(a, b)):
-                placed += [Block((i,), (j,), SAME_PLACE) for i, j in zip(a, b, strict=True)]
+                for i, j in zip(a, b, strict=True):
+                    placed.add(Block((i,), (j,), SAME_PLACE))
             elif a and b:
-                placed.append(Block(tuple(a), tuple(b), SAME_PLACE))
-            elif (host := _neighbor(placed, a, b)) is not None:
-                placed.remove(host)
-                placed.append(Block(tuple(sorted((*host.a, *a))), tuple(sorted((*host.b, *b))), SAME_PLACE))
-            else:
+                placed.add(Block(tuple(a), tuple(b), SAME_PLACE))
+            elif not placed.joined(a, b):
                 found += [Block((i,), (), ONLY_A) for i in a] + [Block((), (j,), ONLY_B) for j in b]
-        return found + placed
+        return found + placed.blocks
+
+
+class _Placed:
+    """The blocks of a gap that were found by their place alone: in order, on both sides."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self._starts: tuple[list[int], list[int]] = ([], [])
+
+    def add(self, block: Block) -> None:
+        at = bisect_left(self._starts[0], block.a[0])
+        self.blocks.insert(at, block)
+        for starts, part in zip(self._starts, block[:2], strict=True):
+            starts.insert(at, part[0])
+
+    def joined(self, a: list[int], b: list[int]) -> bool:
+        """Whether there was a block that ends before these positions of one side, else begins after them, to join."""
+        if not self.blocks:
+            return False
+        at = max((bisect_left(self._starts[0], a[0]) if a else bisect_left(self._starts[1], b[0])) - 1, 0)
+        host = self.blocks[at]
+        self.blocks[at] = Block(tuple(sorted((*host.a, *a))), tuple(sorted((*host.b, *b))), SAME_PLACE)
+        for starts, part in zip(self._starts, self.blocks[at][:2], strict=True):
+            starts[at] = part[0]
+        return True
 
 
 def _kinds(calls: Sequence[Call], order: Ints, codes: dict[object, int]) -> list[Ints]:
@@ -174,16 +202,6 @@ def _kinds(calls: Sequence[Call], order: Ints, codes: dict[object, int]) -> list
     found = [np.array([codes.setdefault(key(c), len(codes)) for c in calls] or [0], np.int64)[order] for key in keys]
     roles = [codes.setdefault(role, len(codes)) for role in roles_of(calls, order)]
     return [*found, np.array(roles, np.int64)]
-
-
-def _neighbor(placed: Sequence[Block], a: list[int], b: list[int]) -> Block | None:
-    """The block that ends before these positions, else begins after them."""
-    before = [block for block in placed if (block.a < tuple(a) if a else block.b < tuple(b))]
-    return max(before, default=min(placed, default=None, key=_start), key=_start)
-
-
-def _start(block: Block) -> tuple[int, ...]:
-    return block.a
 
 
 def _gaps(pairs: Sequence[tuple[int, int]], a: Ints, b: Ints) -> list[Gap]:
