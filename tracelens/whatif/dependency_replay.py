@@ -8,6 +8,8 @@ as no length is negative, a shorter event never makes anything later.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 
@@ -138,6 +140,11 @@ class DependencyReplay:
         self._beyond = np.where(reached == _NONE, 0, np.maximum(self._time - reached, 0))
         self._first = reached == _NONE
 
+    @cached_property
+    def _ends(self) -> tuple[list[int], list[int]]:
+        """(source, target) of every dependency."""
+        return self._source.tolist(), self._target.tolist()
+
     @property
     def queued_gap(self) -> int:
         """How long (ns) a stream usually is idle before a kernel that is in its queue."""
@@ -157,7 +164,8 @@ class DependencyReplay:
         """When everything happens. Without ``delays``: what the dependencies alone explain."""
         source, target, length = self._dependencies(changes, delays)
         time = np.where(self._first, self._time, _NONE).tolist()
-        for one, other, weight in zip(source.tolist(), target.tolist(), length.tolist(), strict=True):
+        ends = self._ends if source is self._source else (source.tolist(), target.tolist())
+        for one, other, weight in zip(*ends, length.tolist(), strict=True):
             reached = time[one] + weight
             if reached > time[other]:
                 time[other] = reached
@@ -195,6 +203,8 @@ class DependencyReplay:
             length = np.concatenate((length[kept], np.zeros(len(before), np.int64)))
             order = np.argsort(self._position[target], kind="stable")
             return source[order], target[order], length[order]
+        if kept.all():
+            return source, target, length
         return source[kept], target[kept], length[kept]
 
     def _passing(self, detached: Bools) -> tuple[Ints, Ints]:

@@ -47,20 +47,24 @@ class Clock:
             [lane if lane in self._points else busiest.get(pid, default) for lane, (pid, _) in enumerate(table.lanes)]
         )
 
-    def at(self, lane: npt.NDArray[np.integer], time: Ints) -> Ints:
-        """The new time of each point (lane, recorded time)."""
-        result = time.copy()
+    def at(self, lane: npt.NDArray[np.integer], *times: Ints) -> tuple[Ints, ...]:
+        """The new time of each point (lane, recorded time), of each column of recorded times."""
+        results = tuple(time.copy() for time in times)
         source = self._lane_of[lane]
-        for one in np.unique(source[source >= 0]).tolist():
+        for one in sorted(set(self._lane_of[self._lane_of >= 0].tolist())):
             at = np.flatnonzero(source == one)
-            old, new = self._points[one]
-            moment = time[at] - self._base
-            inside = np.rint(np.interp(moment, old, new)).astype(np.int64)
-            before, after = moment < old[0], moment > old[-1]
-            inside[before] = moment[before] + new[0] - old[0]
-            inside[after] = moment[after] + new[-1] - old[-1]
-            result[at] = inside + self._base
-        return result
+            for time, result in zip(times, results, strict=True) if len(at) else ():
+                result[at] = self._of_lane(one, time[at])
+        return results
+
+    def _of_lane(self, lane: int, time: Ints) -> Ints:
+        old, new = self._points[lane]
+        moment = time - self._base
+        inside: Ints = np.rint(np.interp(moment, old, new)).astype(np.int64)
+        before, after = moment < old[0], moment > old[-1]
+        inside[before] = moment[before] + new[0] - old[0]
+        inside[after] = moment[after] + new[-1] - old[-1]
+        return inside + self._base
 
 
 def retimed(
@@ -72,8 +76,7 @@ def retimed(
     """
     table = trace.table
     clock = Clock(table, replay, times)
-    start = clock.at(table.lane, table.start_ns)
-    end = clock.at(table.lane, table.start_ns + table.duration_ns)
+    start, end = clock.at(table.lane, table.start_ns, table.start_ns + table.duration_ns)
     rows = replay.device.rows
     start[rows] = times.start
     end[rows] = times.start + np.rint(changes.length).astype(np.int64)
