@@ -133,8 +133,7 @@ def _moved(event: dict[str, Any], lanes: dict[Any, int], clock: Clock) -> dict[s
     lane = lanes.get((event.get("pid"), event.get("tid")), 0)
     if phase == "M" or not isinstance(time, int | float) or abs(time) > 2**52:
         return event
-    moment = np.array([round(time * 1000)], np.int64)
-    return event | {"ts": microseconds(int(clock.at(np.array([lane]), moment)[0][0]))}
+    return event | {"ts": microseconds(clock.moment(lane, round(time * 1000)))}
 
 
 def outcome(plan: Plan, asked: dict[str, Any]) -> WhatIf:

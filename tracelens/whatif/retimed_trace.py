@@ -57,14 +57,28 @@ class Clock:
                 result[at] = self._of_lane(one, time[at])
         return results
 
+    def moment(self, lane: int, time: int) -> int:
+        """The new time of one point."""
+        source = int(self._lane_of[lane])
+        if source < 0:
+            return time
+        old, new = self._points[source]
+        # The points around it alone: what lies between two of them depends on no other
+        after = min(max(int(np.searchsorted(old, time - self._base, "right")), 1), len(old))
+        near = slice(after - 1, after + 1)
+        return int(_on_points(np.array([time - self._base], np.int64), old[near], new[near])[0]) + self._base
+
     def _of_lane(self, lane: int, time: Ints) -> Ints:
         old, new = self._points[lane]
-        moment = time - self._base
-        inside: Ints = np.rint(np.interp(moment, old, new)).astype(np.int64)
-        before, after = moment < old[0], moment > old[-1]
-        inside[before] = moment[before] + new[0] - old[0]
-        inside[after] = moment[after] + new[-1] - old[-1]
-        return inside + self._base
+        return _on_points(time - self._base, old, new) + self._base
+
+
+def _on_points(moment: Ints, old: Ints, new: Ints) -> Ints:
+    inside: Ints = np.rint(np.interp(moment, old, new)).astype(np.int64)
+    before, after = moment < old[0], moment > old[-1]
+    inside[before] = moment[before] + new[0] - old[0]
+    inside[after] = moment[after] + new[-1] - old[-1]
+    return inside
 
 
 def retimed(
