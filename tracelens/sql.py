@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError, UsageError
+from tracelens.files.data_table import reason
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 
@@ -111,7 +112,10 @@ def query_files(patterns: Mapping[str, str], folder: Path, statement: str, parti
         for name in words & patterns.keys():
             if next(folder.glob(patterns[name]), None) is None:
                 raise InputError(f"{folder} holds no table {name} yet")
-            _create_view(connection, name, folder / patterns[name], partitions if "*" in patterns[name] else {})
+            try:
+                _create_view(connection, name, folder / patterns[name], partitions if "*" in patterns[name] else {})
+            except _duckdb().Error as error:
+                raise InputError(f"{folder}: table {name} cannot be read: {reason(error)}") from error
         return _answer(connection, statement, patterns)
 
 

@@ -44,7 +44,7 @@ def plain_value(value: Any) -> Value:
     if isinstance(value, float):
         return None if math.isnan(value) else value
     item = getattr(value, "item", None)
-    if callable(item):
+    if callable(item) and getattr(value, "size", 1) == 1:
         return plain_value(item())
     text = str(value)
     return None if text in ("<NA>", "NaT") else text

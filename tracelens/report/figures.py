@@ -40,6 +40,8 @@ def shown_figure(value: float, digits: int = 4) -> str:
     """
     if not value or isinstance(value, int):
         return f"{int(value):,}"
+    if not math.isfinite(value):
+        return str(value)
     digits = digits if abs(value) >= 0.001 else 2
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{value:,.{max(decimals, 0)}f}"

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.files.data_table import shown
+from tracelens.files.data_table import LARGEST, shown
 from tracelens.files.documents import toml_of
 from tracelens.lazy.records import dataclass
 from tracelens.option_fields import integer, option
@@ -159,6 +159,8 @@ def settled(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
         if value is not None:
             if not parameter.least <= value < float("inf"):
                 raise UsageError(f"{name} must be a number of at least {parameter.least:g}, got {value:g}")
+            if value > LARGEST:
+                raise UsageError(f"{name} must be at most {LARGEST:g}, got {shown(value)}")
             if parameter.kind is int and value != int(value):
                 raise UsageError(f"{name} must be a whole number, got {value:g}")
             value = parameter.kind(value)

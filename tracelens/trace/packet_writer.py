@@ -65,7 +65,7 @@ class _Writer:
         for row, event in events(self._table):
             if row >= 0:
                 yield from self._slice(row, event)
-            elif (make := _OTHERS.get(event.get("ph", ""))) is not None:
+            elif (make := _OTHERS.get(str(event.get("ph", "")))) is not None:
                 yield from make(self, event)
 
     def _slice(self, row: int, event: dict[str, Any]) -> Iterator[bytes]:

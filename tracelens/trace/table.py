@@ -392,7 +392,7 @@ class TraceTable:
     def _distributed(self, key: str) -> int | None:
         info = self.metadata.get("distributedInfo")
         value = info.get(key) if isinstance(info, dict) else None
-        if isinstance(value, str) and value.strip().isdecimal():
+        if isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
             value = int(value)
         known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_RANKS
         return value if known else None

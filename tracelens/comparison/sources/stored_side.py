@@ -150,7 +150,7 @@ def _refuse_out_of_range(one: Recorded) -> None:
         raise ValueError("a column points beyond its table")
     same = (
         (one.piece_unit, one.piece_ns), (one.event_unit, one.event_ns), (one.call, one.kernel_ns),
-        (one.call, one.step), (one.call, one.repeats),
+        (one.call, one.step), (one.call, one.repeats), (one.calls, one.rates),
     )  # fmt: skip
     if not steps or not 0 <= one.typical < steps or any(len(a) != len(b) for a, b in same):
         raise ValueError("columns of different lengths")

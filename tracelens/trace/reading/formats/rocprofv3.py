@@ -171,8 +171,7 @@ class _Rows:
         symbols = {s.kernel_id: s.formatted_kernel_name or s.kernel_name for s in process.kernel_symbols}
         dispatches = buffers.kernel_dispatch
         infos = [r.dispatch_info for r in dispatches]
-        block = np.array([[i.workgroup_size.x, i.workgroup_size.y, i.workgroup_size.z] for i in infos], np.int64)
-        threads = np.array([[i.grid_size.x, i.grid_size.y, i.grid_size.z] for i in infos], np.int64)
+        block, threads = _sizes([i.workgroup_size for i in infos]), _sizes([i.grid_size for i in infos])
         self._add(
             "kernel",
             dispatches,
@@ -225,6 +224,11 @@ class _Rows:
 def _properties(number: int, agent: _Agent) -> dict[str, Any]:
     known = {"id": number, "name": agent.product_name or agent.name}
     return known | ({"numSms": agent.cu_count, "warpSize": agent.wave_front_size} if agent.cu_count > 0 else {})
+
+
+def _sizes(sizes: list[_Size]) -> Ints:
+    """[sizes, 3]"""
+    return np.stack([_column([getattr(size, axis) for size in sizes]) for axis in "xyz"], axis=1)
 
 
 def _column(values: list[int]) -> Ints:
