@@ -2,6 +2,7 @@
 
 python .ci/compatibility.py            every version of PYTHONS that is found (on the path, or pyenv's)
 python .ci/compatibility.py 3.13 3.14  these; a version that is not found then fails
+python .ci/compatibility.py newest     the newest that is found
 
 Each combination is an environment of its own with the wheel, its dependencies and what the tests need; the tests run
 beside the wheel, not in the checkout. Ends with 1 where one fails. Needs the network; uv is installed for the run.
@@ -37,6 +38,8 @@ COPIED = (
 
 def main() -> int:
     asked = sys.argv[1:]
+    if asked == ["newest"]:
+        asked = [version for version in PYTHONS if found(version)][-1:]
     good = True
     with tempfile.TemporaryDirectory(prefix="compatibility-") as made:
         folder = Path(made)
