@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
@@ -246,6 +247,8 @@ class Job:
         time_us = self._prices[0][op.model] * self.software.of(op, biased_experts=biased)
         if not op.is_communication:
             time_us *= factor
+        if not math.isfinite(time_us):
+            raise UsageError(f"{op.name} would take no finite time: a measured rate or a factor is too far from 1")
         return _whole_ns(op.count * time_us)
 
     def _blocks(self, factor: float) -> dict[str, dict[Kind, Block]]:

@@ -151,6 +151,7 @@ def _refuse_out_of_range(one: Recorded) -> None:
     same = (
         (one.piece_unit, one.piece_ns), (one.event_unit, one.event_ns), (one.call, one.kernel_ns),
         (one.call, one.step), (one.call, one.repeats), (one.calls, one.rates),
+        (one.piece_unit, one.piece_step), (one.event_unit, one.event_kernel),
     )  # fmt: skip
     if not steps or not 0 <= one.typical < steps or any(len(a) != len(b) for a, b in same):
         raise ValueError("columns of different lengths")

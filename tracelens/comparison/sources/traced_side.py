@@ -161,10 +161,12 @@ class _Steps:
         cls, activity: DeviceActivity, of_event: Ints, durations: Ints, timeline: Timeline, starts: Ints
     ) -> _Steps:
         opens, closes = timeline.spans
-        inner = starts[1:]
-        # The spans of the window, cut where steps begin
-        begin = np.unique(np.concatenate((opens, inner)))
-        end = np.unique(np.concatenate((closes, inner)))
+        # The spans of the window, cut where a step begins within one
+        later = starts[1:]
+        span = np.maximum(np.searchsorted(opens, later, side="left") - 1, 0)
+        inner = np.unique(later[(later > opens[span]) & (later < closes[span])])
+        begin = np.sort(np.concatenate((opens, inner)))
+        end = np.sort(np.concatenate((inner, closes)))
         return cls(
             activity=activity,
             of_event=of_event,
