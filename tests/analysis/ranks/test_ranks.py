@@ -92,6 +92,29 @@ def test_planted_straggler_is_first_and_costs_what_it_is_late(tmp_path, straggle
     assert set(result.frames["step_cost"]["slowest_rank"]) == {straggler}
 
 
+def test_waits_at_the_same_moments_count_once(tmp_path):
+    """A copy of every collective on a second stream, in a group of its own, lets nobody wait longer."""
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    once.mkdir(), twice.mkdir()
+    for path in Job(ranks=4, straggler=2, late_us=400).write(once):
+        content = json.loads(path.read_text())
+        beside = [copied(event) for event in content["traceEvents"] if "Collective name" in event.get("args", {})]
+        content["traceEvents"] += beside
+        (twice / path.name).write_text(json.dumps(content))
+    single, double = (compared(sorted(folder.iterdir())).frames for folder in (once, twice))
+    assert double["straggler_summary"]["num_collectives"].equals(2 * single["straggler_summary"]["num_collectives"])
+    for sheet, column in (("straggler_summary", "cost_us"), ("step_cost", "others_wait_us"), ("step_cost", "cost_us")):
+        assert double[sheet][column].equals(single[sheet][column]), column
+    assert double["straggler_summary"]["cost_us"].iloc[0] > 0
+
+
+def copied(event: dict) -> dict:
+    """A device event as another group's on another stream."""
+    group = {"Process Group Name": "copy of " + event["args"]["Process Group Name"], "stream": 21}
+    launch = {"correlation": event["args"]["correlation"] + 1_000_000, "External id": None}
+    return {**event, "tid": 21, "args": {**event["args"], **group, **launch}}
+
+
 FAR = {1: Clock(offset_us=11e6, drift=20e-6), 2: Clock(offset_us=-3.7e6, drift=-35e-6), 3: Clock(offset_us=800.0)}
 
 

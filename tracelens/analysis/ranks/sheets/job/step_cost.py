@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.ranks.sheets.rank_columns import STEP
 from tracelens.analysis.ranks.waits import matched_rows
@@ -18,8 +19,8 @@ COLUMNS = column_set(
     us("step_us_min", "step (µs)_min", "Shortest over the ranks."),
     us("step_us_max", "step (µs)_max", "Longest over the ranks."),
     identifier("slowest_rank", "slowest rank", "Rank that waited least for the others."),
-    us("slowest_wait_us", "its wait_time", "Its own waiting time."),
-    us("others_wait_us", "others' wait_time_mean", "Mean waiting time of the other ranks."),
+    us("slowest_wait_us", "its wait_time", "Time in which it waited in at least one collective."),
+    us("others_wait_us", "others' wait_time_mean", "Mean of the same over the other ranks."),
     us(
         "cost_us",
         "cost_us",
@@ -45,7 +46,9 @@ def frame(job: JobContext) -> pd.DataFrame:
     records = []
     for number in common:
         mine = rows[calls.step[rows] == number]
-        wait = np.bincount(calls.rank[mine], weights=waited[mine], minlength=len(calls.ranks)) / NS_PER_US
+        start = calls.start[mine]
+        # Collectives of several streams wait at the same time
+        wait = union_by_group(calls.rank[mine], start, start + waited[mine], len(calls.ranks)) / NS_PER_US
         slowest = int(wait.argmin())
         others = np.delete(wait, slowest)
         lengths = [float((s.step_end - s.step_start)[s.step_number == number][0]) / NS_PER_US for s in ranks.values()]

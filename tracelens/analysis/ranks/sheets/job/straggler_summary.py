@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from tracelens.analysis.intervals import union_by_group
 from tracelens.analysis.ranks.sheets.job_context import JobContext
 from tracelens.analysis.ranks.sheets.rank_columns import RANK, WAITING
 from tracelens.analysis.ranks.waits import matched_rows
@@ -17,8 +18,8 @@ COLUMNS = column_set(
     us(
         "cost_us",
         "cost_us",
-        "Over the collectives in which the rank started last: time after the second-to-last rank. The time saved "
-        "if it alone were on time.",
+        "Time in which, of all ranks of a collective, only this one had not started it. The time saved if it alone "
+        "were on time.",
     ),
     us("caused_wait_us", "caused_wait_time_us", "Waiting of all other ranks in the collectives in which it was last."),
     count("times_arrived_last", "times_arrived_last", "Collectives in which the rank started last."),
@@ -35,8 +36,8 @@ COLUMNS = column_set(
 def frame(job: JobContext) -> pd.DataFrame:
     """Ranks by what their late arrivals cost the others, the costliest first.
 
-    ``cost_us``: summed over the collectives in which the rank was last, how much later than the last but one it came,
-    which is what would be saved if it alone were on time. ``caused_wait_us``: all waiting of others in them.
+    ``cost_us``: time in which a collective lacked this rank alone, which is what would be saved if it were on
+    time. ``caused_wait_us``: all waiting of others in the collectives in which it was last.
     """
     calls, found, waited = job.calls, job.found, job.waited
     rows = matched_rows(calls)
@@ -49,12 +50,12 @@ def frame(job: JobContext) -> pd.DataFrame:
     waits_of_instance = np.bincount(calls.instance[rows], weights=waited[rows], minlength=calls.instances)
     count = np.bincount(rank, minlength=n)
     total_wait = np.bincount(rank, weights=waited[rows], minlength=n) / NS_PER_US
-    cost = (found.latest_start - found.second_start)[complete]
+    cost = union_by_group(last, found.second_start[complete], found.latest_start[complete], n)
     arrived_last = np.bincount(last, minlength=n)
     rows_of_ranks = pd.DataFrame(
         {
             "rank": calls.ranks,
-            "cost_us": np.bincount(last, weights=cost, minlength=n) / NS_PER_US,
+            "cost_us": cost / NS_PER_US,
             "caused_wait_us": np.bincount(last, weights=waits_of_instance[complete], minlength=n) / NS_PER_US,
             "times_arrived_last": arrived_last,
             "times_arrived_first": np.bincount(first, minlength=n),
