@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tracelens.comparison.alignment.kernel_names import different, family
 from tracelens.comparison.alignment.places import QUANTIZED, SAME, SAME_PLACE, SAME_WORK
-from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
 from tracelens.comparison.compared import UNCHANGED, ComparedRow, KernelShare, RowSide
 
 #: All compute-bound calls of the same kernels changed alike.
@@ -15,6 +14,8 @@ EVERYTHING = "everything"
 QUANTIZATION = "quantization"
 #: The ranks wait for one of them.
 LATE = "late"
+#: A part of the model runs more or less often.
+REPEATS = "repeats"
 REMOVED, ADDED, FUSED, SPLIT, REPLACED = "removed", "added", "fused", "split", "replaced"
 CALLS, WORK, TYPE, KERNEL, SPEED, OVERLAP, WAITING = "calls", "work", "type", "kernel", "speed", "overlap", "waiting"
 #: Relative difference from which two counts or amounts of work are not the same.
@@ -50,8 +51,7 @@ def _of_same_op(row: ComparedRow, a: RowSide, b: RowSide) -> str:
         return KERNEL
     if not row.change_ms and a.kernel_ms == b.kernel_ms:
         return UNCHANGED
-    hidden = abs(row.change_ms) > 2 * abs(b.kernel_ms - a.kernel_ms)
-    return OVERLAP if hidden and role(row.category, row.name) != COMMUNICATION else SPEED
+    return OVERLAP if abs(row.change_ms) > 2 * abs(b.kernel_ms - a.kernel_ms) else SPEED
 
 
 def differs(one: float, other: float) -> bool:

@@ -18,6 +18,7 @@ from tracelens.comparison.causes import (
     OVERLAP,
     QUANTIZATION,
     REMOVED,
+    REPEATS,
     REPLACED,
     SPEED,
     SPLIT,
@@ -31,12 +32,15 @@ from tracelens.comparison.causes import (
 from tracelens.comparison.compared import NOISE, UNCHANGED, Change, ComparedRow, Comparison, RowSide
 from tracelens.comparison.drift import with_clock
 from tracelens.comparison.late_ranks import with_latecomers
+from tracelens.comparison.repeated_parts import part, ratio_of, times, with_repeats
 from tracelens.comparison.sides import Side
 from tracelens.files.safe_text import clipped
 from tracelens.lazy.records import dataclass
 
 #: What a sentence speaks of where calls of all categories changed alike.
-ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all ops"}
+ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all ops", REPEATS: "ops"}
+#: What is other whether or not its time is.
+_FACTS = (FUSED, SPLIT, REPLACED, TYPE, KERNEL, REMOVED, ADDED)
 #: Ops that a sentence names, and how many characters of each.
 _MOST_OPS, _WIDEST_OP = 3, 48
 
@@ -44,7 +48,8 @@ _MOST_OPS, _WIDEST_OP = 3, 48
 def explained(rows: Iterable[ComparedRow], one: Side, other: Side) -> list[ComparedRow]:
     """The rows with their causes."""
     same_device = one.first.device_label == other.first.device_label
-    found = with_clock([replace(row, cause=cause_of(row)) for row in rows], same_device=same_device)
+    found = with_repeats([replace(row, cause=cause_of(row)) for row in rows])
+    found = with_clock(found, same_device=same_device)
     found = with_latecomers(found, one, other)
     return [replace(row, why=_SAYS[row.cause].text(_Group((row,)))) for row in found]
 
@@ -54,18 +59,33 @@ Bounds = Callable[[Sequence[int]], tuple[float, float] | None]
 
 
 def changes_of(rows: Sequence[ComparedRow], bounds: Bounds) -> tuple[Change, ...]:
-    """The largest first; together they are the change of the step. What may be chance is one of them."""
+    """The largest first; together they are the change of the step.
+
+    Of what may be chance, other ops and kernels are told after that, as no chance explains them; the rest is the last.
+    """
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for at, row in enumerate(rows):
         category = ALIKE.get(row.cause, row.category)
         groups[category, row.cause, _SAYS[row.cause].key(row)].append(at)
     found: list[Change] = []
+    facts: list[Change] = []
     chance: list[Change] = []
     for group in groups.values():
         made = _change(_Group(tuple(rows[at] for at in group)), group, bounds(group))
-        (chance if made.is_noise else found).append(made)
+        (found if not made.is_noise else facts if _is_fact(rows, made) else chance).append(made)
     found.sort(key=lambda change: (-abs(change.change_ms), change.text))
-    return (*found, *([_noise(rows, chance)] if chance else []))
+    facts.sort(key=lambda change: (-_kernel_ms(rows, change), change.text))
+    return (*found, *facts, *([_noise(rows, chance)] if chance else []))
+
+
+def _is_fact(rows: Sequence[ComparedRow], change: Change) -> bool:
+    """Whether calls became others in every step: that is no matter of which steps were recorded."""
+    sides = [side for at in change.rows for side in (rows[at].a, rows[at].b) if side]
+    return change.cause in _FACTS and all(side.calls.is_integer() for side in sides)
+
+
+def _kernel_ms(rows: Sequence[ComparedRow], change: Change) -> float:
+    return sum(side.kernel_ms for at in change.rows for side in (rows[at].a, rows[at].b) if side)
 
 
 def _noise(rows: Sequence[ComparedRow], chance: Sequence[Change]) -> Change:
@@ -118,8 +138,9 @@ class _Group:
 def _change(group: _Group, at: Sequence[int], bounds: tuple[float, float] | None) -> Change:
     first, change_ms = group.rows[0], group.change_ms
     low, high = bounds or (None, None)
+    chance = ", within the noise" if low is not None and high is not None and low <= 0 <= high else ""
     return Change(
-        text=f"{_subject(first)} {signed_ms(change_ms)}: {_SAYS[first.cause].text(group)}{_stalls(group)}",
+        text=f"{_subject(group)} {signed_ms(change_ms)}{chance}: {_SAYS[first.cause].text(group)}{_stalls(group)}",
         change_ms=change_ms,
         cause=first.cause,
         category=first.category,
@@ -143,8 +164,11 @@ def _stalls(group: _Group) -> str:
     return ""
 
 
-def _subject(row: ComparedRow) -> str:
+def _subject(group: _Group) -> str:
     """What a sentence speaks of: the category; time on links counts where nothing else hides it."""
+    row = group.rows[0]
+    if row.cause == REPEATS:
+        return part(group.rows) or ALIKE[REPEATS]
     if row.is_idle:
         return "idle"
     if row.cause in ALIKE:
@@ -232,8 +256,12 @@ def _everything(group: _Group) -> str:
 
 
 def _overlap(group: _Group) -> str:
-    less = "less" if group.change_ms > 0 else "more"
-    return f"{less} at the same time as others, same kernels, {group.calls} of {group.ops(group.b)}"
+    less, calls = "less" if group.change_ms > 0 else "more", f"{group.calls} of {group.ops(group.b)}"
+    if role(group.rows[0].category, group.rows[0].name) == COMMUNICATION:
+        before, after = (sum(side.kernel_ms for side in sides) for sides in (group.a, group.b))
+        alike = "as long" if before == after else slower_text(before, after)
+        return f"hidden {less} behind computation, same kernels ({alike}), {calls}"
+    return f"{less} at the same time as others, same kernels, {calls}"
 
 
 def _quantization(group: _Group) -> str:
@@ -246,6 +274,19 @@ def _quantization(group: _Group) -> str:
 
 def _calls(group: _Group) -> str:
     return f"{count_text(sum(side.calls for side in group.a))} -> {group.calls} of {group.ops(group.b)}"
+
+
+def _repeats(group: _Group) -> str:
+    if len(group.rows) == 1:
+        return _calls(group)
+    by_category: dict[str, float] = defaultdict(float)
+    for row in group.rows:
+        by_category[row.category] += row.change_ms
+    largest = sorted(by_category.items(), key=lambda each: -abs(each[1]))
+    named = ", ".join(f"{category} {signed_ms(ms)}" for category, ms in largest[:_MOST_OPS])
+    more = f" and {len(largest) - _MOST_OPS} more" if len(largest) > _MOST_OPS else ""
+    before, after = times(group.rows)
+    return f"{before} -> {after} times: {named}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +322,7 @@ _SAYS = {
     ),
     REPLACED: _Says(_own_ops, lambda group: f"{group.ops(group.a)} -> {group.ops(group.b)} on {group.calls}"),
     CALLS: _Says(_own_ops, _calls),
+    REPEATS: _Says(ratio_of, _repeats),
     TYPE: _Says(
         lambda row: row.a and row.b and (row.b.ops, _types((row.a,), (row.b,))),
         lambda group: f"other type ({_types(group.a, group.b)}) on {group.calls} of {group.ops(group.b)}",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.analysis.options import Options
+from tracelens.comparison.alignment.by_kernel import by_kernel
 from tracelens.comparison.alignment.call_matching import Matching, match
 from tracelens.comparison.alignment.numbered_calls import Numbered
 from tracelens.comparison.alignment.places import QUANTIZED, SAME_PLACE
@@ -22,6 +23,7 @@ from tracelens.comparison.noise import Noise
 from tracelens.comparison.sides import UNKNOWN_DEVICE, Recorded, Side
 from tracelens.comparison.sources.inputs import side_of
 from tracelens.comparison.sources.reported_side import as_reported
+from tracelens.comparison.unusual_steps import unusual_steps
 from tracelens.extensions import NONE, load_extension
 from tracelens.hardware import HardwareSpec
 from tracelens.option_fields import made, takes
@@ -71,6 +73,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     """B (``other``) against A (``one``)."""
     if one.first.is_ordered != other.first.is_ordered:
         one, other = as_reported(one), as_reported(other)
+    one, other = by_kernel(one, other)
     numbered = Numbered.of(one), Numbered.of(other)
     matching = match(*numbered)
     a = MeasuredSide(numbered[0], matching.a, len(matching.rows))
@@ -80,6 +83,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
     rows = explained(rows, one, other)
     changed = [at for at, row in enumerate(rows) if row.is_changed]
     step = _bounds(noise, numbers, range(len(numbers)))
+    unusual = [note for name, side in (("A", a), ("B", b)) for note in unusual_steps(name, side, numbers, rows)]
     found = Comparison(
         a=_summary(a, rows, 0),
         b=_summary(b, rows, 1),
@@ -87,7 +91,7 @@ def compare_sides(one: Side, other: Side, gates: Sequence[Gate] = ()) -> Compari
         unchanged=tuple(row for row in rows if not row.is_changed),
         changes=changes_of([rows[at] for at in changed], partial(_bounds, noise, [numbers[at] for at in changed])),
         matched_share=(_matched(rows, 0), _matched(rows, 1)),
-        notes=tuple(_notes(one, other)),
+        notes=(*_notes(one, other), *unusual),
         low_ms=step[0] if step else None,
         high_ms=step[1] if step else None,
         detectable_ms=(step[1] - step[0]) / 2 if step else None,

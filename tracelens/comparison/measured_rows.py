@@ -37,7 +37,8 @@ class MeasuredSide:
         self._ms = [on_grid(ns / NS_PER_MS) for ns in self.steps.mean(axis=1).tolist()]
         self._kernel_ms = self._sum(self._kernel_ns) / NS_PER_MS
         self._repeats = np.concatenate([one.repeats for one in side.recordings])
-        self._number = self._sum(self._weight * self._repeats)
+        # Shares of steps leave whole numbers a rounding error apart
+        self._number = np.round(self._sum(self._weight * self._repeats), 9)
         self._kernels = self._kernels_by_row(rows, each)
         self._calls_of_row = self._calls_by_row()
         self._rates()
@@ -87,7 +88,7 @@ class MeasuredSide:
         group, texts = numbered(rows_of, names_of), list(codes)
         first = first_of_each(group)
         weights_of, ns_of = np.concatenate(weight), np.concatenate(ns)
-        total, count = np.bincount(group, ns_of), np.bincount(group, weights_of)
+        total, count = np.bincount(group, ns_of), np.round(np.bincount(group, weights_of), 9)
         long = _far_beyond_median(group, np.concatenate([one.event_ns for one in self.numbered.side.recordings]))
         stalls = [np.bincount(group, values * long).tolist() for values in (weights_of, ns_of / NS_PER_MS)]
         is_known = self.numbered.side.first.is_ordered

@@ -133,6 +133,7 @@ def _identities(one: Sequence[Call], other: Sequence[Call]) -> Iterable[tuple[st
     yield SAME_WORK, lambda c: c.work if c.work and call_role(c) != STREAMING else None
     yield SAME_OP, lambda c: (c.name, c.shapes, c.category) if not c.kernel and c.shapes else None
     yield SAME_OP, lambda c: (c.kernel, c.category) if c.kernel else None
+    yield SAME_OP, lambda c: c.kernel or None
     yield SAME_OP, lambda c: (family(c.kernel), c.category) if c.kernel else None
 
 

@@ -1,0 +1,121 @@
+"""What the first lines of a comparison say of changes that were made on purpose."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.comparison.alignment.by_kernel import by_kernel
+from tracelens.comparison.compare import compare_sides
+from tracelens.comparison.compared import Comparison
+from tracelens.comparison.sides import Call, Rates, Recorded, Side
+from tracelens.units import NS_PER_MS
+
+#: (op, its kernels with the ns of each) in order.
+Ops = list[tuple[Call, list[tuple[str, int]]]]
+
+
+def op(name: str, *kernels: tuple[str, int], category: str = "elementwise", module: str | None = None) -> Ops:
+    return [(Call(name=f"aten::{name}", category=category, shapes="((4,),)", module=module), list(kernels))]
+
+
+def replayed(ops: Ops) -> Ops:
+    """The kernels alone, as a graph launches them."""
+    return [
+        (Call(name="cudaGraphLaunch", category=call.category, kernel=kernel), [(kernel, ns)])
+        for call, kernels in ops
+        for kernel, ns in kernels
+    ]
+
+
+def side(*steps: Ops, hidden_ns: int = 0) -> Side:
+    """A step each; of each call ``hidden_ns`` lie behind something else."""
+    calls = list(dict.fromkeys(call for step in steps for call, _ in step))
+    names = list(dict.fromkeys(name for step in steps for _, kernels in step for name, _ in kernels))
+    units = [(number, *each) for number, step in enumerate(steps) for each in step]
+    ns = np.array([sum(own for _, own in kernels) for *_, kernels in units], np.int64)
+    step = np.array([number for number, *_ in units], np.int64)
+    events = [(at, names.index(name), own) for at, (*_, kernels) in enumerate(units) for name, own in kernels]
+    event_unit, event_kernel, event_ns = np.array(events, np.int64).T
+    one = Recorded(
+        source="built", calls=tuple(calls), rates=(Rates(),) * len(calls), kernel_ns=ns, step=step,
+        call=np.array([calls.index(call) for _, call, _ in units], np.int64), piece_unit=np.arange(len(units)),
+        piece_step=step, piece_ns=ns - hidden_ns, durations_ns=np.bincount(step, ns - hidden_ns).astype(np.int64),
+        event_unit=event_unit, event_kernel=event_kernel, event_ns=event_ns, kernel_names=tuple(names),
+        repeats=np.ones(len(units)), has_steps=True,
+    )  # fmt: skip
+    return Side(name="built", parts=((one,),))
+
+
+def texts(found: Comparison) -> list[str]:
+    return [change.text for change in found.changes]
+
+
+LAYER = [*op("mm", ("gemm", 600), category="GEMM"), *op("norm", ("mean", 30), ("scale", 10)), *op("add", ("add", 50))]
+
+
+def test_kernels_of_a_graph_are_those_of_the_ops() -> None:
+    eager, graph = side(LAYER * 3, LAYER * 3), side(replayed(LAYER * 3), replayed(LAYER * 3))
+    for found in (compare_sides(eager, graph), compare_sides(graph, eager)):
+        assert (found.matched_share, found.rows) == ((1.0, 1.0), ())
+        assert any("compared kernel by kernel" in note for note in found.notes)
+    assert compare_sides(graph, graph).notes == compare_sides(eager, eager).notes == ()
+
+
+@given(st.lists(st.tuples(st.integers(1, 99), st.lists(st.integers(1, 99), min_size=1, max_size=4)), min_size=1))
+def test_ops_taken_apart_keep_their_time(calls: list[tuple[int, list[int]]]) -> None:
+    ops = [
+        each
+        for number, (_, ns) in enumerate(calls)
+        for each in op(f"{number}", *((f"k{i}", n) for i, n in enumerate(ns)))
+    ]
+    parted, _ = by_kernel(side(ops, hidden_ns=1), side(replayed(ops)))
+    one, whole = parted.first, side(ops, hidden_ns=1).first
+    assert one.kernel_ns.tolist() == one.event_ns.tolist() == [ns for _, own in calls for ns in own]
+    assert np.bincount(one.piece_step, one.piece_ns).tolist() == whole.durations_ns.tolist()
+    # Of every op its kernels have what it had
+    op_of_kernel = np.repeat(np.arange(len(calls)), [len(own) for _, own in calls])
+    assert np.bincount(op_of_kernel[one.piece_unit], one.piece_ns).tolist() == whole.piece_ns.tolist()
+
+
+def test_one_layer_more_is_one_sentence() -> None:
+    layer = [(replace(call, module=f"Model/Block/{call.name}"), kernels) for call, kernels in LAYER]
+    found = compare_sides(side(layer * 4), side(layer * 5))
+    assert texts(found) == ["Model/Block +0.00069 ms: 4 -> 5 times: GEMM +0.0006 ms, elementwise +9e-05 ms"]
+    assert texts(compare_sides(side(LAYER * 4), side(LAYER * 5)))[0].startswith("ops +0.00069 ms: 4 -> 5 times")
+
+
+def test_a_step_that_took_longer_than_the_others_is_named() -> None:
+    slow = [(call, [(name, 5 * ns) for name, ns in kernels]) for call, kernels in LAYER]
+    found = compare_sides(side(*[LAYER] * 6), side(LAYER, LAYER, slow, *[LAYER] * 3))
+    # 5 * 690 ns, of which 4 * 690 / 6 are in the mean
+    assert (
+        "B: step 3 of 6 took 0.00345 ms, the median is 0.00069: 0.00046 ms of the mean step, most of it GEMM"
+        in found.notes
+    )
+    assert not compare_sides(side(*[LAYER] * 6), side(*[LAYER] * 6)).notes
+
+
+@pytest.mark.parametrize(("other", "said"), [("gelu", "aten::mm -> aten::gelu"), ("mm", "other kernel (one -> two)")])
+def test_another_kernel_is_told_where_its_time_is_noise(other: str, said: str) -> None:
+    def steps(name: str, kernel: str) -> Side:
+        return side(*([*op(name, (kernel, 1000 + 7 * n)), *op("add", ("add", 400 - n))] for n in range(6)))
+
+    found = compare_sides(steps("mm", "one"), steps(other, "two"))
+    assert found.change_ms == 0
+    assert any(re.search(f"within the noise: .*{re.escape(said)}", text) for text in texts(found))
+    assert sum(change.change_ms for change in found.changes) == 0
+
+
+def test_communication_that_nothing_hides_any_more_is_not_slower() -> None:
+    ops = op("ncclAllReduce", ("ncclDevKernel_AllReduce", 50 * NS_PER_MS), category="collectives")
+    found = compare_sides(side(ops, hidden_ns=40 * NS_PER_MS), side(ops))
+    (text,) = texts(found)
+    assert text.startswith(
+        "exposed communication +40.0 ms: hidden less behind computation, same kernels (as long), 1 call"
+    )

@@ -1,0 +1,35 @@
+"""Steps that took far longer than the others of their side: a mean says nothing of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from tracelens.comparison.compared import IDLE, ComparedRow
+from tracelens.comparison.measured_rows import MeasuredSide
+from tracelens.units import NS_PER_MS
+
+#: Times the median from which a step is named, how many must be there to have one, and how many are named.
+_FAR, _LEAST_STEPS, _MOST = 1.5, 3, 3
+
+
+def unusual_steps(name: str, side: MeasuredSide, numbers: Sequence[int], rows: Sequence[ComparedRow]) -> list[str]:
+    """A sentence for a side (``name``: A or B) that has such. ``numbers``: those of ``rows`` in ``side``."""
+    step_ms = side.steps.sum(axis=0) / NS_PER_MS
+    median = float(np.median(step_ms))
+    far = np.flatnonzero(step_ms > _FAR * median)
+    if len(step_ms) < _LEAST_STEPS or not len(far):
+        return []
+    by_category: dict[str, float] = defaultdict(float)
+    for number, row in zip(numbers, rows, strict=True):
+        own = side.steps[number]
+        by_category[row.category] += float((own[far] - np.median(own)).sum())
+    most = max(by_category, key=lambda category: by_category[category])
+    named = ", ".join(f"{step_ms[at]:.3g}" for at in far[:_MOST]) + (" ..." if len(far) > _MOST else "")
+    which = f"step {far[0] + 1}" if len(far) == 1 else f"{len(far)} steps"
+    what = "idle time" if most == IDLE else most
+    extra = float((step_ms[far] - median).sum()) / len(step_ms)
+    of_mean = f"{extra:.3g} ms of the mean step, most of it {what}"
+    return [f"{name}: {which} of {len(step_ms)} took {named} ms, the median is {median:.3g}: {of_mean}"]
