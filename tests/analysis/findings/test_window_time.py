@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ class Events:
 def test_own_time_adds_up_to_busy_time_by_class(spans: list[tuple[int, int, str]]) -> None:
     """Of computation its union; of communication what runs beside no computation; of copies the rest."""
     events: Any = Events(spans)
-    _, own = own_time(events, (0, 100))
+    own_from, own_until, own = own_time(events, (0, 100))
     moments: dict[str, set[int]] = {"k": set(), "c": set(), "m": set()}
     for start, length, kind in spans:
         moments[kind] |= set(range(start, start + length))
@@ -39,7 +40,12 @@ def test_own_time_adds_up_to_busy_time_by_class(spans: list[tuple[int, int, str]
     assert (own >= 0).all()
     assert (own <= events.end - events.start).all()
     for kind, of_kind in expected.items():
-        assert own[[k == kind for _, _, k in spans]].sum() == len(of_kind)
+        mine = [k == kind for _, _, k in spans]
+        assert own[mine].sum() == len(of_kind)
+        some = np.array(mine) & (own > 0)
+        assert {int(until) - 1 for until in own_until[some]} <= of_kind
+        assert max(own_until[some], default=0) == max(of_kind, default=-1) + 1
+        assert (own_until - own_from >= own)[some].all()
 
 
 @given(
@@ -65,7 +71,8 @@ def test_what_comes_out_is_what_a_replay_of_the_stream_gives(steps: list[tuple[i
         clock = begin + lasts
         free_from = clock if wait else free_from
     ends = np.array(start) + np.array(duration)
-    lead = HostLead.of(np.array(start), np.array(launched), np.arange(len(start)), ends[np.array(waits)])
+    own = np.array(start), ends
+    lead = HostLead.of(own, np.array(launched), np.arange(len(start)), ends[np.array(waits)])
     # the replay: a wait of the host moves all later launches by what was gained until then
     shift, end, moved = 0, 0, 0
     for i, (launch, lasts, saved) in enumerate(zip(launched, duration, gain, strict=True)):
@@ -84,6 +91,17 @@ def test_a_host_that_is_late_gains_nothing_from_faster_kernels(build: type[Build
     assert findings[0].id == "idle"
     (kernels,) = [f for f in findings if f.id == "op_below_roofline"]
     assert 0 < (kernels.gain_us or 0) <= 5 + 30 < (kernels.gain_high_us or 0)
+
+
+def test_what_runs_beside_a_collective_does_not_bound_its_gain(build: type[Builder]) -> None:
+    """The host waits for a product that waits for a collective of 9 ms, beside which it had launched another one."""
+    b = build().launch(0, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 10, 9000, stream=20)
+    b.mm(512, 512, 512, at=100, start=110, duration=30).mm(512, 512, 512, at=200, start=9010, duration=30)
+    b.op("cudaStreamSynchronize", 300, 8740, cat="cuda_runtime")
+    b.mm(512, 512, 512, at=9100, start=9110, duration=30)
+    (found,) = [f for f in summarize(analyze(b.trace(), Options())).findings if f.id == "exposed_communication"]
+    # the second product was launched 8,804 µs before it began, and all but 30 of the 9,000 µs are exposed
+    assert found.gain_us == pytest.approx(8800, rel=0.01)
 
 
 def test_findings_of_one_kernel_share_its_time_out(build: type[Builder]) -> None:

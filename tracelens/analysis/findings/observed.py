@@ -151,7 +151,8 @@ class Observed:
         waits = np.flatnonzero(host.blocking & (table.duration_ns > _NO_WAIT_NS))
         called = np.minimum(queued.called[at], self.activity.start)
         # What only runs beside something else holds nothing up
-        return HostLead.of(self.time.own_from, called, np.flatnonzero(self.own_ns), table.ends_ns(waits))
+        own = self.time.own_from, self.time.own_until
+        return HostLead.of(own, called, np.flatnonzero(self.own_ns), table.ends_ns(waits))
 
     @cached_property
     def device_us(self) -> float:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.device_time import Timeline
 from tracelens.analysis.idle.idle_time import IdleParts
-from tracelens.analysis.intervals import covered_ns
+from tracelens.analysis.intervals import Spans, covered_ns, idle_spans
 from tracelens.lazy.records import dataclass
 
 Ints = npt.NDArray[np.int64]
@@ -22,38 +22,44 @@ Floats = npt.NDArray[np.float64]
 class WindowTime:
     """``own_ns`` of every part: of the ``events`` device events in their order, then of the parts of ``idle``.
 
-    ``own_from``: of each event, where its own time begins.
+    ``own_from``, ``own_until``: of each event, where its own time begins and ends.
     """
 
     events: int
     idle: IdleParts
     own_ns: Ints
     own_from: Ints
+    own_until: Ints
 
     @classmethod
     def of(cls, activity: DeviceActivity, timeline: Timeline, idle: IdleParts) -> WindowTime:
         """``idle`` holds all time in which no event ran."""
-        own_from, own = own_time(activity, timeline.window)
+        own_from, own_until, own = own_time(activity, timeline.window)
         own_ns = np.concatenate((own, idle.end - idle.start))
-        return cls(events=len(activity), idle=idle, own_ns=own_ns, own_from=own_from)
+        return cls(events=len(activity), idle=idle, own_ns=own_ns, own_from=own_from, own_until=own_until)
 
 
-def own_time(activity: DeviceActivity, window: tuple[int, int]) -> tuple[Ints, Ints]:
-    """(from when, how long in ns) each event is what keeps the device busy in the window; together its busy time.
+def own_time(activity: DeviceActivity, window: tuple[int, int]) -> tuple[Ints, Ints, Ints]:
+    """(from when, until when, how long in ns) each event is what keeps the device busy in the window; together its busy
+    time.
 
     Computation comes before communication, that before copies, as in the timeline; of one class what began first.
     """
     start, end = np.clip(activity.start, *window), np.clip(activity.end, *window)
     copies = activity.memcpy & ~activity.communication
-    before, own, own_from = np.zeros(len(start), bool), np.zeros(len(start), np.int64), start.copy()
+    before, own = np.zeros(len(start), bool), np.zeros(len(start), np.int64)
+    own_from, own_until = start.copy(), end.copy()
     for mine in (~activity.communication & ~copies, activity.communication, copies):
         at = np.flatnonzero(mine)
         first, last = _after_earlier(start[at], end[at])
-        own[at], own_from[at] = last - first, first
+        own[at], own_from[at], own_until[at] = last - first, first, last
         if len(at) and before.any():
             own[at] -= covered_ns(start[before], end[before], first, last)
+            opens, closes = idle_spans(start[before], end[before], *window)
+            free = np.searchsorted(opens, last) - 1
+            own_until[at] = np.where(own[at] > 0, np.minimum(last, np.append(closes, 0)[free]), first)
         before |= mine
-    return own_from, own
+    return own_from, own_until, own
 
 
 def _after_earlier(start: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -67,37 +73,46 @@ def _after_earlier(start: Ints, end: Ints) -> tuple[Ints, Ints]:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostLead:
     """How far the host was ahead of the device: a kernel cannot start before its launch, however soon the one before
-    it is done. ``lead_ns`` is that of each event in ``order`` of their starts; between events of two segments
-    (numbered by ``segment``) the host waited for the device, and what was gained by then stays gained.
+    it is done. ``lead_ns`` is that of each of the ``events``; what an event gains comes out at the end of its own time
+    (``ends``). Waits of the host for the device part the window into segments: ``launched_in`` is the one in which an
+    event was launched, ``ended_in`` that in which its own time ended; what was gained by a wait stays gained.
     """
 
-    order: Ints
+    events: Ints
+    starts: Ints
+    ends: Ints
     lead_ns: Ints
-    segment: Ints
+    launched_in: Ints
+    ended_in: Ints
 
     @classmethod
-    def of(cls, start: Ints, launched: Ints, events: Ints, waited_until: Ints) -> HostLead:
-        """Of the events at these positions: ``start`` of their own time, ``launched``: when the host called for them;
-        ``waited_until``: ends of the host's waits for the device.
+    def of(cls, own: Spans, launched: Ints, events: Ints, waited_until: Ints) -> HostLead:
+        """Of the events at these positions: their ``own`` time (from, until), ``launched``: when the host called for
+        them; ``waited_until``: ends of the host's waits for the device.
         """
-        order = events[np.argsort(start[events], kind="stable")]
-        done = launched[order]
-        segment = np.searchsorted(np.sort(waited_until), np.maximum.accumulate(done), side="right")
-        return cls(order=order, lead_ns=np.maximum(start[order] - done, 0), segment=segment)
+        events = events[np.argsort(own[0][events], kind="stable")]
+        starts, ends, done, waits = own[0][events], own[1][events], launched[events], np.sort(waited_until)
+        return cls(
+            events=events,
+            starts=starts,
+            ends=ends,
+            lead_ns=np.maximum(starts - done, 0),
+            launched_in=np.searchsorted(waits, np.maximum.accumulate(done), side="right"),
+            ended_in=np.searchsorted(waits, ends),
+        )
 
     def realized_ns(self, gain_ns: Floats) -> float:
         """What all ``gain_ns`` (by event) bring together if the host launches no sooner than it did.
 
-        What is gained so far is at most the lead of the next event; what is beyond it is lost.
+        What is gained before an event starts is at most its lead; of each segment, what is beyond it is lost.
         """
-        gain = gain_ns[self.order]
-        if not gain.any():
+        order = np.argsort(self.ends, kind="stable")
+        total = np.concatenate(([0.0], np.cumsum(gain_ns[self.events][order])))
+        if not total[-1]:
             return 0.0
-        begins = np.concatenate(([True], np.diff(self.segment) != 0))
-        first = np.flatnonzero(begins)
-        last = np.append(first[1:], len(gain)) - 1
-        total = np.cumsum(gain)
-        total -= (total[first] - gain[first])[np.cumsum(begins) - 1]
-        left = np.append(self.lead_ns[1:], 0) - total
-        left[last] = 0.0
-        return float((total[last] + np.minimum(np.minimum.reduceat(left, first), 0.0)).sum())
+        by_start = np.searchsorted(self.ends[order], self.starts, side="right")
+        by_wait = np.searchsorted(self.ended_in[order], self.launched_in)
+        beyond = total[np.maximum(by_start, by_wait)] - total[by_wait] - self.lead_ns
+        lost = np.zeros(int(self.launched_in.max()) + 1)
+        np.maximum.at(lost, self.launched_in, beyond)
+        return float(total[-1] - lost.sum())

@@ -41,7 +41,7 @@ def frame(context: SheetContext) -> pd.DataFrame | None:
     if not counted.timeline.total_ns:
         return None
     activity, category = counted.activity, counted.event_category
-    own = own_time(activity, counted.timeline.window)[1].astype(np.float64)
+    own = own_time(activity, counted.timeline.window)[2].astype(np.float64)
     mean = counted.rows["kernel_us_mean"].to_numpy(np.float64) if len(counted.rows) else np.zeros(0)
     known = np.zeros(len(own))
     columns = {"own_ms": own}
