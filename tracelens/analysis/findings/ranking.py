@@ -44,8 +44,8 @@ class _Gain:
 
     @property
     def rank(self) -> float:
-        """The middle of the range: a sure gain comes before a larger one that may be none."""
-        return (self.low + self.high) / 2
+        """The middle of what is sure and what is shown: a sure gain comes before a larger one that may be none."""
+        return (self.low + self.gain) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
