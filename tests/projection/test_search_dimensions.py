@@ -101,8 +101,9 @@ def test_unfused_attention_keeps_scores_and_recomputing_does_not() -> None:
 
 def test_attention_is_an_option_of_the_papers_rules() -> None:
     asked = Request(
-        model="gpt3-1t", cluster="b200-nvs8", gpus=(512,), global_batch=4096, attention="unfused", rules="paper"
-    )
+        model="gpt3-1t", cluster="b200-nvs8", gpus=(512,), global_batch=4096, strategies=("1d",),
+        attention="unfused", rules="paper",
+    )  # fmt: skip
     assert asked.rule_sets()[0].attention == "unfused"
     with pytest.raises(UsageError, match="--rules paper"):
         replace(asked, rules="corrected")

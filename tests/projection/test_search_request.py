@@ -86,6 +86,14 @@ def test_a_split_is_one_candidate_whatever_the_strategy_that_comes_to_it() -> No
     assert grids.loc[~whole, "nb"].max() > 1
 
 
+def test_by_default_the_answer_is_a_step_that_a_framework_runs() -> None:
+    """No framework splits products on a grid: SUMMA is searched where it is asked for, or by the published rules."""
+    asked = {"model": "l=2048,e=4096,h=32,depth=32", "cluster": "b200-nvs8", "gpus": 16, "global_batch": 64, "top": 3}
+    assert set(tl.search(**asked)["strategy"]) == {"1d", "2d-seqp"}
+    assert set(tl.search(**asked, strategy="all")["strategy"]) == {"1d", "2d", "2d-seqp"}
+    assert set(tl.search(**asked, rules="paper")["strategy"]) == {"1d", "2d", "2d-seqp"}
+
+
 def test_an_explanation_by_the_papers_rules_adds_up_to_work_and_memory() -> None:
     found = answer(PAPER)
     rows, row = found.explained(), found.best.iloc[0]

@@ -91,6 +91,8 @@ def _flag(name: str) -> str:
 #: 1d: tensor parallel with sequence parallel. 2d: SUMMA. 2d-seqp: tensor parallel times context parallel.
 Strategy: TypeAlias = Literal["1d", "2d", "2d-seqp"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+#: What training frameworks run: a default must be a step that a user can start.
+IN_FRAMEWORKS: tuple[Strategy, ...] = ("1d", "2d-seqp")
 RuleSet: TypeAlias = Literal["corrected", "paper", "repaired"]
 PaperAttention: TypeAlias = Literal["fused", "unfused", "recomputed"]
 Objective: TypeAlias = Literal["time", "cost", "energy"]
@@ -103,7 +105,10 @@ class SearchOptions:
     gpus: int | Collection[int] | str | None = option("device counts; N..M doubles from N", metavar="N|N..M|N,M")
     max_gpus: int | None = option("largest device count; without --gpus: 1, 2, 4 ... N", kind=positive, metavar="N")
     global_batch: int = option("sequences per step", MISSING, kind=positive, metavar="SAMPLES")
-    strategy: Strategy | Literal["all"] = option("how tensors are split", "all", choices=(*STRATEGIES, "all"))
+    strategy: Strategy | Literal["all"] | None = option(
+        "how tensors are split; default: 1d and 2d-seqp, which training frameworks run; of published rules: all",
+        choices=(*STRATEGIES, "all"),
+    )
     sequence: int | None = option(
         "tokens per sequence; default: the model's own, else 4096", kind=positive, metavar="TOKENS"
     )
@@ -125,6 +130,12 @@ class SearchOptions:
     memory_headroom: float = option("share of device memory to leave free", 0.0, kind=float, metavar="SHARE")
     objective: Objective = option("what to minimize", "time", choices=get_args(Objective))
     price_per_gpu_hour: float | None = option_fields.price_per_gpu_hour()
+
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The strategies to search."""
+        if self.strategy is None:
+            return IN_FRAMEWORKS if self.rules == "corrected" else STRATEGIES
+        return STRATEGIES if self.strategy == "all" else (self.strategy,)
 
     def device_counts(self) -> tuple[int, ...]:
         """``gpus`` that are no more than ``max_gpus``. UsageError where there is none."""

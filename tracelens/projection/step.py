@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from tracelens.backends.base import Backend
 from tracelens.backends.chain import chain
@@ -28,6 +28,8 @@ from tracelens.workload.parallel_config import ParallelConfig
 _chain = functools.cache(chain)
 #: Share of a step's work without the gradients of weights: forward, and gradients of activations.
 _WITHOUT_WGRAD = 2 / 3
+#: How a change is called, the configuration with it, and its schedule.
+_Change: TypeAlias = tuple[str, ParallelConfig, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,23 +173,31 @@ def completed(system: System) -> tuple[System, str | None]:
 def levers(found: Projection, *, most: int = 3) -> tuple[Lever, ...]:
     """The changes of the configuration that save most, each projected on its own and fitting in memory.
 
-    Of a step that does not fit: the changes by which it does, what saves memory at the cost of time among them.
+    Of a step that does not fit: the changes by which it does, what saves memory at the cost of time among them; two
+    or three of them together where fewer than ``most`` do alone.
     """
+    gains = _gains(found, _changes(found))
+    for together in (1, 2, 3):
+        if found.infeasible is not None and len(gains) < most:
+            gains += _gains(found, _savings(found, together))
+    return tuple(sorted(gains, key=lambda lever: (-lever.gain, lever.change))[:most])
+
+
+def _gains(found: Projection, changes: Iterable[_Change]) -> list[Lever]:
     gains = []
-    job, fits = found.job, found.infeasible is None
-    for change, parallel, schedule in (*_changes(found), *(() if fits else _savings(found.parallel))):
+    for change, parallel, schedule in changes:
         try:
             other = project(
                 found.model, parallel, found.system,
-                sequence=found.sequence, schedule=schedule, backends=found.backends, software=job.software,
-                options=job.options,
+                sequence=found.sequence, schedule=schedule, backends=found.backends, software=found.job.software,
+                options=found.job.options,
             )  # fmt: skip
         except TracelensError:
             continue
         gain = 1 - other.step_us / found.step_us
-        if other.infeasible is None and (gain > 0 or not fits):
+        if other.infeasible is None and (gain > 0 or found.infeasible is not None):
             gains.append(Lever(change=change, gain=gain))
-    return tuple(sorted(gains, key=lambda lever: (-lever.gain, lever.change))[:most])
+    return gains
 
 
 #: What can be switched: how the change is called, where it is one, what it sets.
@@ -208,7 +218,7 @@ _SWITCHES: tuple[tuple[str, Callable[[ParallelConfig], bool], Mapping[str, Any]]
 )
 
 
-def _changes(found: Projection) -> Iterator[tuple[str, ParallelConfig, str | None]]:
+def _changes(found: Projection) -> Iterator[_Change]:
     """Neighbors of a configuration on the same ranks with the same global batch, and their schedule."""
     p = found.parallel
     schedule = found.schedule if p.pp > 1 else None
@@ -222,22 +232,41 @@ def _changes(found: Projection) -> Iterator[tuple[str, ParallelConfig, str | Non
                 yield f"schedule {other}", replace(p, vpp=1), other
 
 
-def _savings(p: ParallelConfig) -> Iterator[tuple[str, ParallelConfig, str | None]]:
-    """What takes less memory per device, on the same ranks with the same global batch, and the schedule."""
-    changes: list[tuple[str, dict[str, Any]]] = [
-        (f"{recompute} recomputation", {"recompute": recompute}) for recompute in ("selective", "full")
-    ]
-    changes.append(("ZeRO 3", {"zero": 3}))
+#: What takes less memory per device: the kind of change, how it is called, what it sets.
+_SAVINGS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+    ("recompute", "selective recomputation", {"recompute": "selective"}),
+    ("recompute", "full recomputation", {"recompute": "full"}),
+    ("zero", "ZeRO 3", {"zero": 3}),
+)
+
+
+def _savings(found: Projection, together: int) -> Iterator[_Change]:
+    """Combinations of ``together`` changes of different kinds that take less memory per device, on the same ranks with
+    the same global batch.
+    """
+    p, has_experts = found.parallel, found.model.experts is not None
+    kinds: dict[str, list[tuple[str, Callable[[ParallelConfig], ParallelConfig]]]] = {}
+    spread = tuple(("ep", f"ep {ep}", {"ep": ep}) for ep in (8, 16, 32, 64) if ep > p.ep)
+    for kind, text, values in (*_SAVINGS, *(spread if has_experts else ())):
+        kinds.setdefault(kind, []).append((text, functools.partial(replace, **values)))
     for degree, factor in itertools.product(("tp", "pp"), (2, 4, 8)):
-        if p.dp % factor == 0:
-            degrees = {degree: factor * getattr(p, degree), "dp": p.dp // factor}
-            text = f"{degree} {degrees[degree]}, dp {degrees['dp']}"
-            changes.append((text, {**degrees, "micro_batches": factor * p.micro_batches}))
-    for change, values in changes:
-        with contextlib.suppress(UsageError):
-            changed = replace(p, **values)
-            if changed != p:
-                yield change, changed, None
+        text = f"{degree} {factor * getattr(p, degree)}"
+        kinds.setdefault(degree, []).append((text, functools.partial(_divided, degree=degree, factor=factor)))
+    for chosen in itertools.combinations(kinds.values(), together):
+        for changes in itertools.product(*chosen):
+            with contextlib.suppress(UsageError):
+                changed = functools.reduce(lambda parallel, change: change[1](parallel), changes, p)
+                texts = [text for text, _ in changes] + ([f"dp {changed.dp}"] if changed.dp != p.dp else [])
+                if changed != p:
+                    yield ", ".join(texts), changed, None
+
+
+def _divided(p: ParallelConfig, *, degree: str, factor: int) -> ParallelConfig:
+    """``factor`` times the ``degree`` with as many fewer replicas. UsageError where they do not divide."""
+    if p.dp % factor:
+        raise UsageError(f"dp {p.dp} does not divide by {factor}")
+    degrees: dict[str, Any] = {degree: factor * getattr(p, degree)}
+    return replace(p, dp=p.dp // factor, micro_batches=factor * p.micro_batches, **degrees)
 
 
 def _other_micro_batches(p: ParallelConfig) -> Iterator[tuple[str, ParallelConfig]]:

@@ -58,7 +58,7 @@ class Request:
     cluster: str
     gpus: tuple[int, ...]
     global_batch: int
-    strategies: tuple[Strategy, ...] = STRATEGIES
+    strategies: tuple[Strategy, ...]
     rules: RuleSet = "corrected"
     attention: PaperAttention = "fused"
     top: int = 10
@@ -101,7 +101,7 @@ class Request:
             cluster=cluster,
             gpus=asked.device_counts(),
             global_batch=asked.global_batch,
-            strategies=STRATEGIES if asked.strategy == "all" else (asked.strategy,),
+            strategies=asked.strategies(),
             rules=asked.rules,
             attention=asked.attention,
             top=asked.top,

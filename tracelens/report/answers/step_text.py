@@ -68,8 +68,8 @@ def _levers(result: Result) -> list[str]:
     found = [f"  {lever.change:52} {shown_change(-lever.gain)}" for lever in result.levers]
     if fits:
         return ["largest levers, each alone", *(found or ["  none of the tried changes helps"])]
-    none = "  no single change that was tried; tracelens search finds the splits that fit"
-    return ["what would fit, each change alone, and the time of the step", *(found or [none])]
+    none = "  none of the changes that were tried, three at a time; tracelens search finds the splits that fit"
+    return ["what would fit, and the time of the step", *(found or [none])]
 
 
 def expected_of(result: Result) -> list[str]:
