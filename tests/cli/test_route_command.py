@@ -70,6 +70,13 @@ def test_the_two_steps_and_the_log(tmp_path):
     assert sorted(p.name for p in run.iterdir()) == ["routing.csv", "weights.csv"]
 
 
+def test_without_a_cluster_the_answer_says_that_it_is_no_network_of_today(capsys):
+    assert main(["route", *words(TEST)]) == 0
+    assert "not a network of today: give --cluster" in capsys.readouterr().out.splitlines()[-1]
+    assert main(["route", "--cluster", "dgx-h100", "--tokens", "64"]) == 0
+    assert "network of today" not in capsys.readouterr().out
+
+
 def test_a_cluster_gives_text_workbook_picture_and_json(tmp_path, capsys):
     files = [tmp_path / f"route.{ending}" for ending in ("xlsx", "svg", "json")]
     command = ["route", *words({"experts": 64, "topk": 4, "ranks": 16, "tokens": 2048, "skew": "zipf:1.1"})]

@@ -13,6 +13,11 @@ UNMEASURED = (
     "expected error unknown: links at their rates, without a library's kernels; "
     "`tracelens estimate ep` has DeepEP's, measured"
 )
+#: The same of a mesh, whose links and delays are the original simulator's.
+MESH = (
+    "packets on a full mesh with the parameters of the original simulator, not a network of today: "
+    "give --cluster, e.g. dgx-h100"
+)
 
 
 def route_text(result: RouteResult) -> str:
@@ -36,6 +41,7 @@ def route_text(result: RouteResult) -> str:
             lines.append(f"combine {s['combine_ms']:.2f} ms")
         if s["layers"] > 1:
             lines.append(f"{s['layers']} layers {s['layers_ms']:.2f} ms")
+        lines.append(MESH)
         return "\n".join(lines)
     for row in result.frames["phases"].to_dict(orient="records"):
         lines.append(
