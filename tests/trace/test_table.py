@@ -34,6 +34,12 @@ def test_a_category_of_any_vendor_and_age_has_a_kind(category: str, kind: Kind) 
     assert kind_of_category(category) is kind
 
 
+def test_a_step_that_pytorch_1_8_calls_an_operator_is_an_annotation() -> None:
+    names = ("ProfilerStep#5", "aten::mm", "Optimizer.step#SGD.step")
+    table = read_events([op() | {"cat": "Operator", "name": name} for name in names])
+    assert table.kind.tolist() == [Kind.USER_ANNOTATION, Kind.CPU_OP, Kind.CPU_OP]
+
+
 def test_a_signature_holds_what_was_recorded() -> None:
     table = read_events(
         [

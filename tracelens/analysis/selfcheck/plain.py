@@ -86,7 +86,7 @@ class PlainTrace:
         threads: dict[tuple[str, str], list[HostEvent]] = defaultdict(list)
         pending: list[tuple[DeviceEvent, int]] = []
         for event in events:
-            category = str(event.get("cat", "")).lower()
+            category = _category(event)
             if event.get("ph") == "B" and category in _DEVICE | _NESTING:
                 trace.unusable = "the file has begin and end events"
             if event.get("ph") != "X":
@@ -150,6 +150,12 @@ def _name_ops(thread: list[HostEvent]) -> None:
         elif open_events:
             event.op = open_events[-1].op
         open_events.append(event)
+
+
+def _category(event: dict[str, Any]) -> str:
+    """In small letters; a step that PyTorch 1.8 calls an operator is an annotation."""
+    found = str(event.get("cat", "")).lower()
+    return "user_annotation" if found == "operator" and _STEP.fullmatch(str(event.get("name"))) else found
 
 
 def _steps(thread: list[HostEvent]) -> list[Interval]:

@@ -55,6 +55,9 @@ _PARTS_PER_BLOCK = 64
 _MOST_CATEGORIES = 32_000
 _MORE_CATEGORIES = "(more categories)"
 
+#: PyTorch 1.8's category of ops, and its name for a step.
+_OLD_OPS, _STEP = "Operator", lazy_pattern(r"ProfilerStep#\d+")
+
 #: The columns of a table, and what each is made of.
 COLUMNS: dict[str, Any] = {
     "kind": np.uint8, "category": np.int16, "name": np.int32, "lane": np.int32,
@@ -222,7 +225,17 @@ class TableBuilder:
         if self.pair_ends:
             order = np.argsort(joined["file_index"], kind="stable")
             joined = {key: column[order] for key, column in joined.items()}
+        self._mark_steps(joined)
         return joined
+
+    def _mark_steps(self, columns: dict[str, Array]) -> None:
+        """PyTorch 1.8 calls steps operators, as the ops in them: they are annotations."""
+        categories = self.categories.values()
+        if _OLD_OPS not in categories:
+            return
+        is_step = np.array([_STEP.fullmatch(name) is not None for name in self.names.values()], bool)
+        steps = (columns["category"] == categories.index(_OLD_OPS)) & is_step[columns["name"]]
+        columns["kind"][steps] = Kind.USER_ANNOTATION
 
     def flows(self) -> Flows:
         return Flows(**_joined(self._flow_parts, _FLOW_COLUMNS))
