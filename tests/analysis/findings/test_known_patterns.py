@@ -214,6 +214,73 @@ def test_kernels_that_wait_are_named_with_exposed_communication(build: Build) ->
     assert "3 ms spent in kernels that wait for other ranks (notify, barrier)" in why
 
 
+@pytest.mark.parametrize(
+    ("lasts_us", "why", "first"),
+    [
+        (5000.0, "it waits for other ranks, or takes a slower path", "see who is late"),
+        (40.0, "all latency", "overlap it"),
+    ],
+)
+def test_a_collective_far_below_the_links_rate_waits_or_is_small(
+    build: Build, lasts_us: float, why: str, first: str
+) -> None:
+    """24 kB over 450 GB/s is a matter of 0.1 µs."""
+    sizes = {"In msg nelems": 6144, "Out msg nelems": 6144, "Group size": 8, "dtype": "Float"}
+    b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50)
+    b.launch(81, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 100, lasts_us, **sizes, **{"Collective name": "allreduce"})
+    found = findings(b, H100)["exposed_communication"]
+    assert "allreduce of 24.6 kB reaches" in found.why
+    assert why in found.why
+    assert found.remedy.startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("copy", "said", "remedy"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "HtoD pageable", "use pinned memory"),
+        ("Memcpy HtoD (Pinned -> Device)", "HtoD pinned", "non_blocking=True on another stream"),
+        ("CopyHostToDevice", "HtoD", "use pinned memory"),
+        ("Memcpy PtoP (Device -> Device)", "PtoP", "copy on another stream"),
+    ],
+)
+def test_exposed_copies_are_not_told_to_use_what_they_use(build: Build, copy: str, said: str, remedy: str) -> None:
+    b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50).launch(20, copy, 60, 900, cat="gpu_memcpy")
+    found = findings(b)["exposed_copies"]
+    assert found.why.endswith(f"mostly cudaLaunchKernel {said}")
+    assert found.remedy.startswith(remedy)
+
+
+def launches_with_gaps(b: Any, call: str = "cudaLaunchKernel", kernel: str = "void at::native::add") -> Any:
+    """Kernels of 5 µs, a launch of 40 µs before each."""
+    for at in range(0, 5000, 50):
+        b.op(call, at, 40, cat="cuda_runtime", correlation=1000 + at)
+        b.kernel(kernel, at + 42, 5, correlation=1000 + at)
+    return b
+
+
+@pytest.mark.parametrize(
+    ("call", "kernel", "remedy"),
+    [
+        ("cudaLaunchKernel", "void at::native::add", "CUDA or HIP graphs, torch.compile"),
+        ("cudaLaunchKernel", "loop_add_fusion", "CUDA or HIP graphs (in XLA: command buffers)"),
+        ("cudaGraphLaunch", "void at::native::add", "fewer and larger graphs"),
+    ],
+)
+def test_launches_are_not_told_to_use_what_they_use(build: Build, call: str, kernel: str, remedy: str) -> None:
+    first = summarize(found(launches_with_gaps(build(), call, kernel))).findings[0]
+    assert first.kind == "idle: launch-bound"
+    assert first.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(("frames", "asked"), [(True, False), (False, True)])
+def test_stacks_are_asked_for_where_they_were_not_recorded(build: Build, frames: bool, asked: bool) -> None:
+    b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50).mm(1024, 2048, 4096, at=9000, start=9010, duration=50)
+    if frames:
+        b.op("train.py(7): step", -5, 9100, cat="python_function")
+    (finding,) = (each for each in summarize(found(b)).findings if each.kind == "idle: Python or other host work")
+    assert ("with_stack=True" in finding.remedy) == asked
+
+
 @pytest.mark.shared
 def test_timesformer_is_told_to_use_flash_attention(real_analysis: RealAnalysis) -> None:
     analysis = real_analysis("mi300/facebook_timesformer-base-finetuned-k400__1016002")

@@ -144,6 +144,11 @@ class Observed:
         return self.time.own_ns[: self.time.events]
 
     @cached_property
+    def is_torch(self) -> bool:
+        """Whether an op or a kernel is PyTorch's own."""
+        return any("aten::" in name or "at::native" in name for name in self.table.names)
+
+    @cached_property
     def lead(self) -> HostLead:
         """How far the host ran ahead of each device event."""
         queued, host, table = self.context.queued, self.context.host, self.context.recorded.table

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.host.before_first_launch import before_first_launch
 from tracelens.analysis.findings.host.drained_queue import drained
 from tracelens.analysis.findings.idle_of_cause import idle_of_cause
-from tracelens.analysis.findings.observed import Observed
+from tracelens.analysis.findings.observed import Ints, Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.idle.host_time import HOST_WORK, LAUNCH_BOUND
 from tracelens.analysis.idle.idle_time import LATENCY
+from tracelens.analysis.reading.graph_replays import graph_launches
 
+_LARGER_GRAPHS = "fewer and larger graphs (fewer graph breaks, less copying of inputs before a replay), a larger batch"
+_WITHOUT_TORCH = "CUDA or HIP graphs (in XLA: command buffers), fused kernels, a larger batch"
 #: Python between two launches, with the profiler on; what takes longer is work of its own.
 _BETWEEN_LAUNCHES_NS = 100_000
 #: Share that launches must have of it: else the Python is the cause, not the launches.
@@ -41,7 +46,13 @@ def launch_bound(seen: Observed) -> Iterator[Candidate]:
     if length[launches & ~others].sum() < _LEAST_LAUNCHES * length[parts].sum():
         parts &= ~between
     for candidate in idle_of_cause(seen, LAUNCH_BOUND, parts):
-        if float(candidate.figures[0].value) < _CPU_BOUND:
-            yield candidate
-        else:
-            yield replace(candidate, why=candidate.why.replace("GPU idle", "CPU-bound: GPU idle"))
+        bound = "CPU-bound: " if float(candidate.figures[0].value) >= _CPU_BOUND else ""
+        yield replace(candidate, why=bound + candidate.why, remedy=_remedy(seen, np.where(parts, length, 0)))
+
+
+def _remedy(seen: Observed, idle_ns: Ints) -> str | None:
+    """Instead of the rule's: where most of this time of each part is before launches of graphs, or without PyTorch."""
+    before_graphs = np.isin(seen.idle.row, graph_launches(seen.table))
+    if 2 * idle_ns[before_graphs].sum() > idle_ns.sum():
+        return _LARGER_GRAPHS
+    return None if seen.is_torch else _WITHOUT_TORCH

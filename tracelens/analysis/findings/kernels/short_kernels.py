@@ -20,7 +20,7 @@ _MANY, _LEAST_SHARE = 100, 0.02
     Advice(
         sees="Many kernels that take hardly longer than their launch.",
         costs="A kernel of a few microseconds spends them on starting and draining: the device's units hardly work.",
-        remedy="torch.compile, foreach or fused optimizers, CUDA or HIP graphs, a larger batch",
+        remedy="torch.compile or other fused kernels, foreach or fused optimizers, a larger batch",
         is_general=True,
         wrong_when="They run beside longer kernels of another stream.",
     ),
@@ -33,7 +33,7 @@ def short_kernels(seen: Observed) -> Iterator[Candidate]:
     if count <= _MANY or total_ns <= _LEAST_SHARE * seen.window_ns:
         return
     yield Candidate(
-        why=f"{count:,} kernels under {SHORT_KERNEL_US:.0f} µs, mostly launch",
+        why=f"{count:,} kernels under {SHORT_KERNEL_US:.0f} µs: most of that is starting and draining",
         claimed=seen.kernels(short, low=0.0, spares_launches=True),
         computed="their time; at least none of it",
         certainty="low",

@@ -9,14 +9,18 @@ import numpy as np
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.observed import Observed
 from tracelens.analysis.findings.rule import Advice, finding
-from tracelens.analysis.findings.wording import duration, percent
+from tracelens.analysis.findings.wording import duration, percent, size
 from tracelens.analysis.sheets.ops import coll_analysis
 from tracelens.analysis.verdict.summary import Evidence, Said
 from tracelens.lazy.patterns import lazy_pattern
+from tracelens.lazy.records import dataclass
 from tracelens.units import NS_PER_US
 
 #: Bus bandwidth, as a share of the link's rate, below which collectives are called slow.
 SLOW_BUS = 0.1
+#: What a collective of a few bytes takes when nobody is late: some 10 µs within a node, some 100 between nodes.
+_LATENCY_US = 100.0
+_LATE_RANKS = "see who is late with `tracelens collectives` on the traces of all ranks; then larger or earlier buckets"
 _WAITS = lazy_pattern(r"(?i)notify|barrier|wait|semaphore")
 
 
@@ -40,19 +44,27 @@ def exposed_communication(seen: Observed) -> Iterator[Candidate]:
     share = exposed_ns / seen.window_ns
     reasons = [*_waiting(seen), *_slow_collectives(seen)]
     yield Candidate(
-        why="; ".join([f"exposed communication: {percent(share)}", *(text for text, _, _ in reasons)]),
+        why="; ".join([f"exposed communication: {percent(share)}", *(reason.text for reason in reasons)]),
         claimed=seen.kernels(events, low=0.0),
         computed="communication during which nothing computes; at least none of it",
         certainty="low",
         figures=(
             Said(what="share of the time", value=share, unit="share"),
-            *(said for _, figures, _ in reasons for said in figures),
+            *(said for reason in reasons for said in reason.figures),
         ),
-        evidence=tuple(row for _, _, rows in reasons for row in rows),
+        evidence=tuple(row for reason in reasons for row in reason.evidence),
+        remedy=next((reason.remedy for reason in reasons if reason.remedy), None),
     )
 
 
-_Reason = tuple[str, tuple[Said, ...], tuple[Evidence, ...]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reason:
+    """Why communication takes as long as it does, and what to do about it instead of what the rule says."""
+
+    text: str
+    figures: tuple[Said, ...]
+    evidence: tuple[Evidence, ...] = ()
+    remedy: str = ""
 
 
 def _waiting(seen: Observed) -> Iterator[_Reason]:
@@ -64,11 +76,15 @@ def _waiting(seen: Observed) -> Iterator[_Reason]:
     if time_us > 0.01 * seen.device_us:
         each_us = time_us / seen.steps
         text = f"{duration(each_us)} spent in kernels that wait for other ranks (notify, barrier)"
-        yield text, (Said(what="kernels that wait", value=each_us, unit="us"),), ()
+        said = Said(what="kernels that wait", value=each_us, unit="us")
+        yield _Reason(text=text, figures=(said,))
 
 
 def _slow_collectives(seen: Observed) -> Iterator[_Reason]:
-    """The collectives of one size that take most time, when they are far below the link's rate."""
+    """The collectives of one size that take most time, when they are far below the link's rate.
+
+    One rank's trace does not tell waiting from moving; what takes longer than latency does one or the other.
+    """
     frame, device = seen.context.frames[coll_analysis.TITLE], seen.device
     if device is None or device.link is None or "bus_gb_s_mean" not in frame:
         return
@@ -83,6 +99,11 @@ def _slow_collectives(seen: Observed) -> Iterator[_Reason]:
             Said(what="bus bandwidth", value=rate, unit="GB/s"),
             Said(what="link", value=device.link.gb_s, unit="GB/s"),
         )
-        reached = f"{kind} of {size_mb:.3g} MB reaches {rate:.3g} GB/s bus bandwidth (waiting included)"
+        reached = (
+            f"{kind} of {size(size_mb)} reaches {rate:.3g} GB/s bus bandwidth of the link's {device.link.gb_s:,.0f}"
+        )
         evidence = Evidence(sheet=coll_analysis.TITLE, row={"collective": kind, "in_mb": size_mb})
-        yield f"{reached} on a link of {device.link.gb_s:,.0f} GB/s", figures, (evidence,)
+        is_late = float(most["duration_us_mean"]) > _LATENCY_US
+        why = "it waits for other ranks, or takes a slower path" if is_late else "a message this small is all latency"
+        remedy = _LATE_RANKS if is_late else ""
+        yield _Reason(text=f"{reached}: {why}", figures=figures, evidence=(evidence,), remedy=remedy)

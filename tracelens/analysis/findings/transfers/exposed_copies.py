@@ -10,6 +10,12 @@ from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.sheets.ops import copies
 from tracelens.analysis.verdict.summary import Evidence, Said
 
+#: What is left to do where the host's memory is pinned already, and between devices (None).
+_NOT_PAGEABLE = {
+    "pinned": "non_blocking=True on another stream beside other work, or keep the data on the device",
+    None: "copy on another stream beside other work, or keep the data where it is used",
+}
+
 
 @finding(
     "exposed_copies",
@@ -29,7 +35,7 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
     if frame is None or share <= MIN_GAIN:
         return
     top = frame.iloc[0]
-    how = " ".join(word for word in (top["direction"], top["host_memory"]) if word)
+    how = " ".join(word for word in (top["direction"], top["host_memory"]) if word not in (None, "unknown"))
     why = f"the GPU only copies for {100 * share:.0f} % of the time: mostly {top['op']} {how}"
     figures = [Said(what="share of the time", value=share, unit="share")]
     if top["gb_s"] > 0:
@@ -43,6 +49,7 @@ def exposed_copies(seen: Observed) -> Iterator[Candidate]:
         claimed=seen.kernels(between, low=0.0),
         computed="time in which the device did nothing but copy; at least none of it",
         certainty="low",
+        remedy=_NOT_PAGEABLE.get(top["host_memory"]),
         figures=tuple(figures),
         evidence=(Evidence(sheet=copies.TITLE, row={"op": top["op"], "direction": top["direction"]}),),
     )

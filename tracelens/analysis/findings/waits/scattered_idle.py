@@ -21,7 +21,7 @@ from tracelens.analysis.verdict.summary import Evidence, Said
         sees="The GPU is idle for several causes, none of them long alone.",
         is_general=True,
         costs="The device does nothing for this time.",
-        remedy="see idle_causes; graphs and a larger batch help against most of them",
+        remedy="see idle_causes; fewer and longer kernels and a larger batch help against most of them",
         wrong_when="The steps are few and short: set-up weighs more than it does later.",
     ),
 )
