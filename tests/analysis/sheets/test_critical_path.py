@@ -207,10 +207,10 @@ def test_the_path_is_at_most_the_step_and_at_least_the_busiest_stream(
 
 
 @pytest.mark.shared
-def test_the_long_event_wait_of_sglang_is_on_the_path(real_trace: RealTrace) -> None:
+def test_the_long_wait_of_sglang_is_on_the_path(real_trace: RealTrace) -> None:
     trace = real_trace("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode")
     frame = path_of(trace).by_kind(None).set_index("kind")
-    assert frame.loc["idle: event wait", "time_us"] == 493_239.121
+    assert frame.loc["idle: work from before recording", "time_us"] == 493_239.121
     assert frame.loc["not on the path", "percent_of_step"] < 0.01
 
 

@@ -132,7 +132,7 @@ def test_an_op_that_computes_for_long_without_a_call_does_not_launch(build: Buil
 
 def waiting(build: Build, name: str, start: float = 500, kernel: str = "k", cat: str = "kernel") -> Builder:
     """A kernel launched at 20, 10 us into the gap, behind a call on its stream at 15."""
-    builder = runtime(build().launch(0, "k", 5, 5), name, 15, 1)
+    builder = runtime(build().launch(0, "k", 5, 5).launch(0.5, "k", 6, 3, stream=8), name, 15, 1)
     return builder.launch(20, kernel, start, 5, stream=8, cat=cat)
 
 
@@ -161,6 +161,14 @@ def test_a_blocking_copy_after_the_launch_explains_nothing(build: Build) -> None
     found = causes(builder)
     assert found["event wait"] == 1000 - 20.5
     assert found.get("launch-bound", 0) <= 1.5  # the two calls, of half a us and of 1
+
+
+@pytest.mark.parametrize(("recorded_us", "cause"), [(200, "work from before recording"), (600, "event wait")])
+def test_the_first_kernel_of_a_stream_may_wait_for_work_from_before(build: Build, recorded_us: int, cause: str) -> None:
+    """Launched when the recording had lasted for ``recorded_us``, it starts 500 µs after: no stream is busy so long."""
+    at = recorded_us - 20.5
+    builder = runtime(build().launch(at, "k", at + 5, 5), "cudaStreamWaitEvent", at + 15, 1).op("load", 0, at)
+    assert causes(builder.launch(at + 20, "k", at + 520.5, 5, stream=8))[cause] == 500
 
 
 def test_a_copy_call_that_blocks_is_the_cause_until_its_copy_starts(build: Build) -> None:
@@ -384,7 +392,7 @@ def test_causes_do_not_depend_on_how_many_gaps_are_looked_at_together(
     ("name", "cause", "least_ms", "at_most_launch_bound_ms"),
     [
         # launched 45 us into its gap, after hipStreamWaitEvent; the host then sits in a blocking copy
-        ("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", "event wait", 493, 1),
+        ("inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode", "work from before recording", 493, 1),
         (
             "inference/vllm_decode_full/capture_traces/graph_capture_rank_0.1773709742341309550.pt.trace",
             "graph capture",

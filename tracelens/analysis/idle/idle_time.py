@@ -25,12 +25,15 @@ EVENT_WAIT = "event wait"
 ANOTHER_RANK = "another rank"
 COPY_ENGINE = "copy engine busy"
 STREAM_DEPENDENCY = "stream dependency"
+BEFORE_RECORDING = "work from before recording"
 UNRECORDED = "device wait, cause not recorded"
 QUEUED = "between queued kernels"
 LATENCY = "launch latency"
 UNKNOWN = "unknown"
 #: What kept a device that had work in its queue.
-DEVICE_CAUSES = (EVENT_WAIT, ANOTHER_RANK, COPY_ENGINE, STREAM_DEPENDENCY, UNRECORDED, QUEUED, LATENCY)
+DEVICE_CAUSES = (
+    EVENT_WAIT, ANOTHER_RANK, COPY_ENGINE, STREAM_DEPENDENCY, BEFORE_RECORDING, UNRECORDED, QUEUED, LATENCY,
+)  # fmt: skip
 #: Every cause; those of the host first.
 CAUSES = (*HOST_CAUSES, *DEVICE_CAUSES, UNKNOWN)
 #: Gaps that the sheet of single gaps lists; the causes count all of them.
@@ -39,6 +42,8 @@ MAX_GAPS = 100
 # times that; what takes longer waited for something.
 _LONGEST_LATENCY_NS = 100_000
 _WITHIN_A_DEVICE = lazy_pattern(r"DtoD|Device -> Device|D2D")
+# When a stream became free for the first event of it that was recorded.
+_NOT_KNOWN = np.iinfo(np.int64).min
 # Gaps whose causes are looked for at a time: the columns made on the way stay small.
 _BLOCK = 1 << 14
 
@@ -264,11 +269,12 @@ class _DeviceWaits:
 
     def __init__(self, table: TraceTable, queued: Queue) -> None:
         self._queued, everything = queued, queued.events
+        self._recorded_from = int(table.start_ns.min()) if len(table) else 0
         lane = streams_of(table, everything)[1]
         order = np.lexsort((everything.start, lane))
         free_since = np.empty(len(order), np.int64)
         for part in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1) if len(order) else ():
-            free_since[part[0]] = np.iinfo(np.int64).min
+            free_since[part[0]] = _NOT_KNOWN
             free_since[part[1:]] = np.maximum.accumulate(everything.end[part])[:-1]
         self._free_since = free_since
         # Copies within a device are kernels' work, not a copy engine's
@@ -278,9 +284,11 @@ class _DeviceWaits:
     def causes(self, gaps: _Gaps) -> Ints:
         """Index into ``CAUSES`` by the event that ended each gap; the first that holds.
 
-        Its stream had just been told to wait for a value or for an event. Longer than launches take: a copy waited for
-        the copy engine, a collective for the ranks it is with, a kernel for something not recorded. Launched before the
-        gap began, with its own stream free: it followed what ended there on another stream, a copy after a copy on the
+        Its stream had just been told to wait for a value, or a collective waited for the ranks it is with for longer
+        than launches take. The first kernel of its stream did, and for longer than the recording had lasted when it was
+        launched: what was launched before had to end. Its stream had just been told to wait for an event. Longer than
+        launches take: a copy waited for the copy engine, a kernel for something not recorded. Launched before the gap
+        began, with its own stream free: it followed what ended there on another stream, a copy after a copy on the
         engine that both need. Launched before the gap began: it followed its own stream. Else it started as late as
         launches take.
         """
@@ -289,9 +297,12 @@ class _DeviceWaits:
         waited = gaps.empty_until <= gaps.start
         free = waited & (self._free_since[event] < gaps.start) & (queued.launched[event] < gaps.start)
         after_copy = (gaps.before >= 0) & self._copies[np.maximum(gaps.before, 0)]
+        early = queued.launched[event] < self._recorded_from + (gaps.end - gaps.empty_until)
+        first = long & early & (self._free_since[event] == _NOT_KNOWN)
         causes = {
             UNKNOWN: gaps.after < 0,
             ANOTHER_RANK: queued.after_value[event] | (long & events.communication[event] & ~queued.after_event[event]),
+            BEFORE_RECORDING: first & ~is_copy & ~events.communication[event],
             EVENT_WAIT: queued.after_event[event],
             COPY_ENGINE: is_copy & (long | (free & after_copy)),
             UNRECORDED: long,

@@ -274,9 +274,9 @@ CAUSE = text(
     "(in ops and launches), first-time loading (of a kernel, library or context), allocator, compilation, "
     "Python garbage collection, blocking copy or synchronization, data loading, communication on the host, "
     "graph capture, profiler overhead, Python or other host work. While something was in the queue: event "
-    "wait, another rank, copy engine busy, stream dependency, between queued kernels, launch latency; device "
-    "wait, cause not recorded: longer than launches take, and nothing recorded says why. Unknown: the launch "
-    "was not recorded.",
+    "wait, another rank, copy engine busy, stream dependency, work from before recording (for the first kernel of "
+    "a stream), between queued kernels, launch latency; device wait, cause not recorded: longer than launches take, "
+    "and nothing recorded says why. Unknown: the launch was not recorded.",
     32,
 )
 PATH_KIND = text(
