@@ -93,8 +93,18 @@ def test_graphs_leave_only_the_kernels() -> None:
     for i in range(10):
         built.op("aten::relu", 100 * i, 90).launch(100 * i + 10, f"kernel{i}", 100 * i + 15, 5)
     found = what_if(built.trace(), graphs=True)
-    # 5 us each, and between two what a launch takes here, as no kernel was ever queued: 5 us
-    assert (found.before.step_us, found.after.step_us) == (905, 10 * 5 + 9 * 5)
+    # 5 us each, and between two the usual 2 us, as no kernel was queued here; at most the 5 us of a launch
+    assert (found.before.step_us, found.after.step_us) == (905, 10 * 5 + 9 * 2)
+    assert (found.low_us, found.high_us) == (10 * 5, 10 * 5 + 9 * 5)
+
+
+def test_a_graph_makes_no_gap_longer_than_it_was() -> None:
+    built, now = Builder(), 100
+    for i in range(40):
+        built.launch(i, f"kernel{i}", now, 5)
+        now += 5 + (3 if i % 2 else 1)
+    found = what_if(built.trace(), graphs=True)
+    assert found.after.step_us <= found.before.step_us
 
 
 def test_overlap_takes_communication_off_the_path() -> None:
@@ -105,6 +115,27 @@ def test_overlap_takes_communication_off_the_path() -> None:
     found = what_if(built.trace(), overlap="comm")
     # Computing slows by 30 % of the share of its time in which communication runs: 50 of 200 us
     assert found.after.step_us == pytest.approx(200 * (1 + 0.3 * 0.25), abs=0.01)
+
+
+def test_what_nothing_could_hide_slows_nothing() -> None:
+    built = Builder()
+    built.launch(0, "forward", 10, 100).launch(1, "ncclDevKernel_AllReduce_Sum_bf16", 110, 50, stream=8)
+    built.op("cudaDeviceSynchronize", 2, 160, 1, "cuda_runtime").launch(170, "next", 175, 100)
+    found = what_if(built.trace(), overlap="comm")
+    assert found.after.step_us == found.before.step_us
+
+
+def test_attention_whose_mask_was_not_recorded_grows_with_the_batch() -> None:
+    built = Builder()
+    shape = {"Input Dims": [[4, 16, 1024, 64]] * 3 + [[], [], [], []], "Input type": ["c10::BFloat16"] * 3 + [""] * 4}
+    built.op("aten::_scaled_dot_product_flash_attention", 0, 20, **shape).launch(2, "flash_fwd_kernel", 30, 500)
+    found = what_if(built.trace(), batch=2.0)
+    assert found.after.step_us == pytest.approx(1000)
+    assert found.low_us < 1000 < found.high_us
+    assert any("by the bytes that they move" in note for note in found.plan.notes)
+    # On another device it follows the memory rate, with the interval of what no estimate speaks of
+    moved = what_if(built.trace(), device="b200")
+    assert moved.high_us < 2 * moved.after.step_us
 
 
 def test_a_chain_of_kernels_over_the_same_elements_becomes_its_longest() -> None:
@@ -237,6 +268,18 @@ def test_a_finding_applied_gains_what_the_report_says(real_trace: RealTrace, nam
     assert gained == pytest.approx(found.gain_us, rel=0.1)
     with pytest.raises(UsageError, match="finding in the report of this trace named"):
         what_if(real_trace(name), apply=("no such finding",))
+
+
+@pytest.mark.shared
+def test_a_claim_that_the_step_does_not_gain_is_explained(real_trace: RealTrace) -> None:
+    """The parts of the step add up to what it gains: less computation, and what then waits longer."""
+    found = what_if(real_trace("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005"), apply=("unfused_elementwise",))
+    claimed_ms, gained_ms = found.plan.claimed_us / 1e3, (found.before.step_us - found.after.step_us) / 1e3
+    assert gained_ms < 0.9 * claimed_ms
+    assert found.plan.notes[-1].startswith(
+        f"of the {claimed_ms:.3g} ms the step gains {gained_ms:.3g} ms: computation -"
+    )
+    assert " idle (launch-bound) +" in found.plan.notes[-1]
 
 
 def test_kernels_that_are_fused_are_not_launched() -> None:

@@ -96,6 +96,26 @@ def test_a_kernel_beside_a_longer_one_is_removed_without_effect() -> None:
     assert shorter.after.step_us == 120 - (105 - 27)
 
 
+def test_a_removed_kernel_gains_its_own_time_where_rounding_makes_neighbors_overlap() -> None:
+    built = Builder()
+    for i, name in enumerate(("one", "two", "three", "four")):
+        built.launch(i, name, 10 + 49.9 * i, 50)
+    found = what_if(built.trace(), remove=("two",))
+    # From 10 to 209.7 us; the third begins where the second did
+    assert (found.before.step_us, found.after.step_us) == (pytest.approx(199.7), pytest.approx(149.8, abs=0.2))
+
+
+def test_a_thread_that_another_one_enters_begins_with_it() -> None:
+    """The backward thread begins when the main thread is done: an op less there is earlier everywhere."""
+    built = Builder()
+    for i, name in enumerate(("aten::one", "aten::two")):
+        built.op(name, 100 * i, 90).launch(100 * i + 80, f"kernel{i}", 100 * i + 85, 5)
+    for i, name in enumerate(("aten::three", "aten::four"), 2):
+        built.op(name, 100 * i, 90, 2).launch(100 * i + 80, f"kernel{i}", 100 * i + 85, 5, tid=2)
+    found = what_if(built.trace(), remove=("aten::two",))
+    assert (found.before.step_us, found.after.step_us) == (305, 305 - 90)
+
+
 def test_half_the_kernels_time_is_half_the_busy_time() -> None:
     built = Builder()
     for i in range(4):

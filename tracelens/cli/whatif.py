@@ -70,7 +70,9 @@ def _lines(found: WhatIf) -> Iterator[str]:
     before, after = found.before.step_us, found.after.step_us
     between = ""
     if found.low_us < found.high_us:
-        between = f"   90 %: {shown_ms(found.low_us)} to {shown_ms(found.high_us)} ms"
+        low, high = shown_ms(found.low_us), shown_ms(found.high_us)
+        alike = f"{100 * (found.low_us / after - 1):+.2f} to {100 * (found.high_us / after - 1):+.2f} %"
+        between = f"   90 %: {alike if low == high else f'{low} to {high} ms'}"
     change = f" ({100 * (after / before - 1):+.1f} %)" if before else ""
     yield f" {trace_name(found.plan.subject.table.source)}"
     yield f" {what} {shown_ms(before)} -> {shown_ms(after)} ms{change}{between}"

@@ -57,8 +57,9 @@ class Changes:
     """What is different. ``length``: of each device event, in ns; ``removed``: those that are not there any more.
 
     ``host``: what the host's own time is multiplied with; ``without``: spans of threads (lane, start, end) that fall
-    away. ``detached``: events that nothing on another stream or behind them on theirs waits for. ``together``: kernels
-    are launched as graphs, one for each stretch between synchronizations. ``sooner``: how much of the delay before each
+    away. ``detached``: events that nothing on another stream or behind them on theirs waits for. ``gap``: kernels are
+    launched as graphs, one for each stretch between synchronizations, in which one starts at most so many ns after
+    the one before. ``sooner``: how much of the delay before each
     device event that nothing recorded explains falls away, in ns.
     """
 
@@ -67,7 +68,7 @@ class Changes:
     detached: Bools
     host: float = 1.0
     without: tuple[Ints, Ints, Ints] | None = None
-    together: bool = False
+    gap: int | None = None
     sooner: Ints | None = None
 
 
@@ -130,7 +131,7 @@ class DependencyReplay:
     def _order(self, edges: Edges) -> None:
         source, target, length, kind, _ = edges.columns
         position = edges.position
-        forward = np.flatnonzero(position[source] < position[target])
+        forward = np.flatnonzero((position[source] < position[target]) & ~self._opens(source, target))
         kept = forward[np.argsort(position[target[forward]], kind="stable")]
         self._time, self._position = edges.time, position
         self._source, self._target, self._length, self._kind = (c[kept] for c in (source, target, length, kind))
@@ -140,19 +141,30 @@ class DependencyReplay:
         self._beyond = np.where(reached == _NONE, 0, np.maximum(self._time - reached, 0))
         self._first = reached == _NONE
 
+    def _opens(self, source: Ints, target: Ints) -> Bools:
+        """Which dependencies are those on a thread's own beginning where another thread hands over to it then."""
+        threads, base = self.threads, 2 * self._n
+        begins = np.concatenate(([True], np.diff(threads.lane) != 0))
+        entered = np.isin(np.arange(len(begins)), threads.entered)
+        at, following = source - base, target - base
+        both = (at >= 0) & (following == at + 1)
+        at, following = np.where(both, at, 0), np.where(both, following, 0)
+        found: Bools = both & begins[at] & entered[following] & (threads.time[at] == threads.time[following])
+        return found
+
     @cached_property
     def _ends(self) -> tuple[list[int], list[int]]:
         """(source, target) of every dependency."""
         return self._source.tolist(), self._target.tolist()
 
     @property
-    def queued_gap(self) -> int:
-        """How long (ns) a stream usually is idle before a kernel that is in its queue."""
+    def queued_gaps(self) -> Ints:
+        """How long (ns) a stream was idle before each kernel that was in its queue."""
         device = self.device
         before = device.previous_end(_NONE)
         queued = (device.called < before) & (device.start >= before) & (before != _NONE)
-        gap = (device.start - before)[queued]
-        return int(np.median(gap)) if len(gap) else device.usual
+        found: Ints = (device.start - before)[queued]
+        return found
 
     @property
     def recorded(self) -> Changes:
@@ -185,12 +197,14 @@ class DependencyReplay:
         if changes.sooner is not None:
             beyond[:n] = np.maximum(beyond[:n] - changes.sooner, 0)
         length = self._lengths(changes)
-        if changes.together:
+        source, target = self._source, self._target
+        if changes.gap is not None:
             beyond[:n][~np.isin(np.arange(n), self._target[self._kind == KINDS.index(STREAM_WAIT)])] = 0
             gaps = (self._source >= n) & (self._source < 2 * n) & (self._target < n)
-            length[gaps & (self._kind == KINDS.index(QUEUED))] = self.queued_gap
-        length += beyond[self._target]
-        source, target = self._source, self._target
+            gaps &= self._kind == KINDS.index(QUEUED)
+            # A graph makes no gap longer
+            length[gaps] = np.minimum(changes.gap, np.maximum(self._time[target[gaps]] - self._time[source[gaps]], 0))
+        length += beyond[target]
         if changes.detached.any():
             kept &= ~(
                 (source >= n)
@@ -235,7 +249,10 @@ class DependencyReplay:
         joins = np.flatnonzero((self._source < n) & (self._target < n))
         event = self._source[joins]
         length[joins] = np.rint(length[joins] * (new[event] / np.maximum(self._own[event], 1))).astype(np.int64)
-        length[np.append(changes.removed, False)[np.minimum(self._target, n)]] = 0
+        # What comes before a removed event still takes its time: where both run at once, that time is the length
+        waits = np.append(changes.removed, False)[np.minimum(self._target, n)]
+        waits[joins] = False
+        length[waits] = 0
         on_host = np.flatnonzero(np.isin(self._kind, (KINDS.index(CALLS), KINDS.index(OUTSIDE))))
         length[on_host] = self._host_lengths(on_host, changes)
         return length
@@ -248,7 +265,7 @@ class DependencyReplay:
             same = lane == self.threads.lane[self._target[at] - 2 * self._n]
             gone = Covered(*changes.without).within(np.where(same, lane, -1), start, end)
             length = np.maximum(length - gone, 0)
-        scaled: Ints = np.rint(length * (0.0 if changes.together else changes.host)).astype(np.int64)
+        scaled: Ints = np.rint(length * (changes.host if changes.gap is None else 0.0)).astype(np.int64)
         return scaled
 
 

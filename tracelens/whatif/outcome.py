@@ -11,12 +11,14 @@ import numpy as np
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.lazy.records import dataclass
 from tracelens.trace.rewriting import microseconds, rewrite
-from tracelens.units import NS_PER_US
+from tracelens.units import NS_PER_US, US_PER_MS
 from tracelens.whatif.dependency_replay import Changes, DependencyReplay, NewTimes
-from tracelens.whatif.plan import Z90, Plan
+from tracelens.whatif.plan import LEAST, MOST, Z90, Plan
 from tracelens.whatif.replayed_step import StepFigures, step_figures, step_us
 from tracelens.whatif.retimed_trace import Clock, removed_rows, retimed
 
+#: Share of what findings claim up to which a step's gain is what they say, and parts of the step that say why not.
+_AS_CLAIMED, _PARTS = 0.1, 4
 #: Version of the JSON document.
 SCHEMA = "tracelens.whatif/1"
 
@@ -143,7 +145,8 @@ def outcome(plan: Plan, asked: dict[str, Any]) -> WhatIf:
     times = replay.times(changes)
     before = step_figures(subject, subject.recording.trace)
     after = step_figures(subject, _retimed(plan, changes, times))
-    low, high = (_beside(plan, after.step_us, side) for side in (-Z90, Z90))
+    _explain_claims(plan, before, after)
+    low, high = (_beside(plan, after.step_us, *side) for side in ((-Z90, LEAST), (Z90, MOST)))
     return WhatIf(
         plan=plan,
         times=times,
@@ -156,14 +159,16 @@ def outcome(plan: Plan, asked: dict[str, Any]) -> WhatIf:
     )
 
 
-def _beside(plan: Plan, middle_us: float, sigmas: float) -> float:
-    """How far (us) the step lies beside ``middle_us`` when the times of each family do, by so many deviations.
+def _beside(plan: Plan, middle_us: float, sigmas: float, gap: int) -> float:
+    """How far (us) the step lies beside ``middle_us`` when the times of each family do, by so many deviations, and
+    when the kernels of graphs start ``gap`` after each other.
 
     The errors of a family are taken to be one, those of several families independent.
     """
     squares = 0.0
-    for events in plan.families:
-        changes = plan.changes(events, sigmas)
+    others = [plan.changes(events, sigmas) for events in plan.families]
+    others += [plan.changes(gap=gap)] if plan.gaps is not None else []
+    for changes in others:
         moved = _retimed(plan, changes, plan.subject.replay.times(changes))
         squares += (step_us(plan.subject, moved) - middle_us) ** 2
     return float(squares**0.5)
@@ -172,6 +177,24 @@ def _beside(plan: Plan, middle_us: float, sigmas: float) -> float:
 def _retimed(plan: Plan, changes: Changes, times: NewTimes) -> Trace:
     gone = np.flatnonzero(plan.gone).astype(np.int32)
     return retimed(plan.subject.recording.trace, plan.subject.replay, changes, times, gone)[0]
+
+
+def _explain_claims(plan: Plan, before: StepFigures, after: StepFigures) -> None:
+    """Says what becomes of a gain that findings claim where the step gains another time."""
+    gained = before.step_us - after.step_us
+    if abs(gained - plan.claimed_us) <= _AS_CLAIMED * plan.claimed_us:
+        return
+    parts = {
+        "computation": after.compute_us - before.compute_us,
+        "exposed communication": after.communication_us - before.communication_us,
+        "exposed copies": after.copies_us - before.copies_us,
+        **{f"idle ({cause})": after.idle.get(cause, 0.0) - before.idle.get(cause, 0.0)
+           for cause in {**before.idle, **after.idle}},
+    }  # fmt: skip
+    largest = sorted(parts.items(), key=lambda part: (-abs(part[1]), part[0]))
+    said = ", ".join(f"{name} {us / US_PER_MS:+.3g} ms" for name, us in largest[:_PARTS] if round(us))
+    claimed, share = f"{plan.claimed_us / US_PER_MS:.3g} ms", f"{gained / US_PER_MS:.3g} ms"
+    plan.note(f"of the {claimed} the step gains {share}" + (f": {said}" if said else ": nothing waits for it"))
 
 
 def _explained(replay: DependencyReplay) -> float:

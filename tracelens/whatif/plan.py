@@ -16,6 +16,8 @@ from tracelens.whatif.subject import Subject
 
 #: Of a normal distribution, how many standard deviations to each side hold 90 %.
 Z90 = 1.645
+#: Places in ``Plan.gaps``.
+LEAST, LIKELY, MOST = range(3)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -27,8 +29,9 @@ class Plan:
     many times the work of its model a reading does; ``more_us``: what a call of it takes beside. ``recorded_on`` and
     ``system``: what the trace ran on, and what it is to run on. ``host``: what host time is multiplied with. ``gone``:
     rows of host events that fall away; ``saved``: spans of threads (lane, start, end in ns) that do; ``sooner``: how
-    much (ns) of the delay before each device event that nothing recorded explains does. ``notes``: what was assumed,
-    for people.
+    much (ns) of the delay before each device event that nothing recorded explains does. ``gaps``: how long (ns) after
+    one kernel of a graph the next starts: at least, most likely, at most. ``claimed_us``: what the report says a
+    step gains by the findings that are applied. ``notes``: what was assumed, for people.
     """
 
     subject: Subject
@@ -45,7 +48,8 @@ class Plan:
     more_us: Floats
     sooner: Ints
     host: float = 1.0
-    together: bool = False
+    claimed_us: float = 0.0
+    gaps: tuple[int, int, int] | None = None
     saved: list[tuple[int, int, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -80,8 +84,11 @@ class Plan:
         if text not in self.notes:
             self.notes.append(text)
 
-    def changes(self, shifted: Bools | None = None, by: float = 0.0) -> Changes:
-        """As the replay takes it; the events that are ``shifted`` lie ``by`` of their standard deviations beside."""
+    def changes(self, shifted: Bools | None = None, by: float = 0.0, gap: int = LIKELY) -> Changes:
+        """As the replay takes it; the events that are ``shifted`` lie ``by`` of their standard deviations beside.
+
+        ``gap``: which of ``gaps``.
+        """
         replay, activity, inside = self.subject.replay, self.subject.activity, self.subject.in_steps
         factor = self.factor if shifted is None else self.factor * np.exp(np.where(shifted, by * self.sigma, 0.0))
         length = activity.duration.astype(np.float64) * np.where(inside, factor, 1.0)
@@ -91,7 +98,7 @@ class Plan:
             detached=(self.detached & inside)[replay.at],
             host=self.host,
             without=self._spans(),
-            together=self.together,
+            gap=None if self.gaps is None else self.gaps[gap],
             sooner=self.sooner[replay.at],
         )
 

@@ -12,6 +12,7 @@ from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.hardware import HardwareSpec
+from tracelens.lazy.records import dataclass
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import NS_PER_US
 from tracelens.whatif.dependency_replay import Bools, Floats
@@ -48,22 +49,27 @@ def price(plan: Plan) -> None:
     if old_system is None or new_system is None:
         raise UsageError(f"{subject.table.source}: no device to estimate for")
     codes = np.flatnonzero(changed)
-    ratio, sigma = np.ones(len(readings) + 1), np.zeros(len(readings) + 1)
+    ratio, sigma, by_bytes = np.ones(len(readings) + 1), np.zeros(len(readings) + 1), np.full(len(readings) + 1, np.nan)
     kernels = _kernels(plan)
     measured = measured_us(plan)
     if len(codes):
-        old, new, backend = _estimates(plan, codes.tolist(), old_system, new_system)
+        found = _estimates(plan, codes.tolist(), old_system, new_system)
+        old = found.old_us
         floor = np.minimum(kernels[codes] * launch_floor_us(old_device), measured[codes])
         new_floor = floor * launch_floor_us(new_system.device) / launch_floor_us(old_device)
-        more = plan.more_us[codes]
-        ratio[codes] = (np.fmax(new * plan.amount[codes], new_floor) + more) / np.fmax(old, floor)
-        sigma[codes] = _sigmas(plan, codes.tolist(), backend, new_system.device)
+        after, before = np.fmax(found.new_us * plan.amount[codes], new_floor) + plan.more_us[codes], np.fmax(old, floor)
+        is_known = np.isfinite(old) & np.isfinite(found.new_us) & (before > 0)
+        ratio[codes] = np.divide(after, before, out=np.full(len(codes), np.nan), where=is_known)
+        sigma[codes] = _sigmas(plan, codes.tolist(), found.backend, new_system.device)
         if new_system.device.name != old_device.name:
             # How much of what the estimate misses belongs to the device, and goes with it, is not known
-            sigma[codes] = np.hypot(sigma[codes], _missed(measured[codes], np.fmax(old, floor)) / 2)
+            sigma[codes] = np.hypot(sigma[codes], _missed(measured[codes], before) / 2)
+        by_bytes[codes] = np.where(is_known, np.nan, found.bytes_ratio * plan.amount[codes])
     code = subject.reading_of_event
-    known = (code >= 0) & np.isfinite(ratio[code]) & np.append(changed, False)[code]
+    is_changed = np.append(changed, False)[code] & (code >= 0)
+    known = np.isfinite(ratio[code]) & is_changed
     plan.multiply(known, ratio[code[known]], sigma[code[known]])
+    _by_their_bytes(plan, is_changed & np.isfinite(by_bytes[code]) & (by_bytes[code] != 1), by_bytes[code])
     if not same_place:
         _without_estimate(plan, ~known & ~subject.activity.communication, old_device, new_system.device)
 
@@ -74,8 +80,17 @@ def _missed(measured: Floats, estimate: Floats) -> Floats:
     return np.where(known, np.abs(np.log(np.where(known, measured, 1) / np.where(known, estimate, 1))), 0.0)
 
 
-def _estimates(plan: Plan, codes: list[int], old: System, new: System) -> tuple[Floats, Floats, list[str]]:
-    """(old estimate, new one, who made both) of readings, in us; NaN where either is unknown."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Estimates:
+    """Of readings, in us, as they are and are to be, NaN where unknown; who made both, and new over old bytes."""
+
+    old_us: Floats
+    new_us: Floats
+    bytes_ratio: Floats
+    backend: list[str]
+
+
+def _estimates(plan: Plan, codes: list[int], old: System, new: System) -> _Estimates:
     readings = plan.subject.readings
     before = WorkColumns.of([readings[c].model for c in codes], [readings[c].computed_in for c in codes])  # type: ignore[misc]
     after = WorkColumns.of([plan.models[c] for c in codes], [plan.computed_in[c] for c in codes])  # type: ignore[misc]
@@ -83,7 +98,19 @@ def _estimates(plan: Plan, codes: list[int], old: System, new: System) -> tuple[
     rooflines = [chain("roofline").estimate_many(columns, system) for columns, system in ((before, old), (after, new))]
     both = np.array([one == other == "tile" for one, other in zip(*(t.backend for t in by_tile), strict=True)])
     found = [np.where(both, tile.time_us, line.time_us) for tile, line in zip(by_tile, rooflines, strict=True)]
-    return found[0], found[1], ["tile" if one else "roofline" for one in both.tolist()]
+    moved = np.divide(after.hbm_bytes, before.hbm_bytes, out=np.full(len(codes), np.nan), where=before.hbm_bytes > 0)
+    backend = ["tile" if one else "roofline" for one in both.tolist()]
+    return _Estimates(old_us=found[0], new_us=found[1], bytes_ratio=moved, backend=backend)
+
+
+def _by_their_bytes(plan: Plan, events: Bools, ratio: Floats) -> None:
+    """Calls without an estimate, of attention whose mask was not recorded for one: by how many more bytes they move."""
+    if not events.any():
+        return
+    plan.multiply(events, ratio[events], largest_sigma())
+    names = sorted({name for name, is_one in zip(plan.subject.op_name, events.tolist(), strict=True) if is_one})
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    plan.note(f"no estimate of {', '.join(names[:3])}{more}: by the bytes that they move")
 
 
 def _sigmas(plan: Plan, codes: list[int], backend: list[str], new: HardwareSpec) -> list[float]:
@@ -132,14 +159,21 @@ def measured_us(plan: Plan) -> Floats:
 def _without_estimate(plan: Plan, events: Bools, old: HardwareSpec, new: HardwareSpec) -> None:
     """What no model speaks of moves memory, most often; how much else it does is not known."""
     rates = [None if device.hbm is None else device.hbm.tb_s for device in (old, new)]
-    if old.name == new.name or not events.any():
+    if not events.any():
+        return
+    if old.name == new.name:
+        plan.note(f"{_share(plan, events)} of kernel time has no estimate and takes as long as recorded")
         return
     if rates[0] is None or rates[1] is None:
         plan.note("kernels without a perf model keep their time: a memory rate is not known")
         return
     plan.multiply(events, rates[0] / rates[1], largest_sigma())
-    share = float(plan.subject.activity.duration[events].sum() / max(plan.subject.activity.duration.sum(), 1))
-    plan.note(f"{100 * share:.0f} % of kernel time has no estimate and follows the devices' memory rates")
+    plan.note(f"{_share(plan, events)} of kernel time has no estimate and follows the devices' memory rates")
+
+
+def _share(plan: Plan, events: Bools) -> str:
+    ns = plan.subject.activity.duration
+    return f"{100 * float(ns[events].sum() / max(ns.sum(), 1)):.0f} %"
 
 
 def estimated_us(plan: Plan, columns: WorkColumns) -> EstimateTable:
