@@ -95,6 +95,7 @@ def test_graphs_leave_only_the_kernels() -> None:
     found = what_if(built.trace(), graphs=True)
     # 5 us each, and between two the usual 2 us, as no kernel was queued here; at most the 5 us of a launch
     assert (found.before.step_us, found.after.step_us) == (905, 10 * 5 + 9 * 2)
+    assert len(found.plan.notes) == 1
     assert (found.low_us, found.high_us) == (10 * 5, 10 * 5 + 9 * 5)
 
 
@@ -274,6 +275,7 @@ def test_a_finding_applied_gains_what_the_report_says(real_trace: RealTrace, nam
 def test_a_claim_that_the_step_does_not_gain_is_explained(real_trace: RealTrace) -> None:
     """The parts of the step add up to what it gains: less computation, and what then waits longer."""
     found = what_if(real_trace("mi300/Qwen_Qwen1.5-0.5B-Chat__1016005"), apply=("unfused_elementwise",))
+    assert found.plan.claimed_us is not None
     claimed_ms, gained_ms = found.plan.claimed_us / 1e3, (found.before.step_us - found.after.step_us) / 1e3
     assert gained_ms < 0.9 * claimed_ms
     assert found.plan.notes[-1].startswith(

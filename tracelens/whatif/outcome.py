@@ -182,7 +182,7 @@ def _retimed(plan: Plan, changes: Changes, times: NewTimes) -> Trace:
 def _explain_claims(plan: Plan, before: StepFigures, after: StepFigures) -> None:
     """Says what becomes of a gain that findings claim where the step gains another time."""
     gained = before.step_us - after.step_us
-    if abs(gained - plan.claimed_us) <= _AS_CLAIMED * plan.claimed_us:
+    if plan.claimed_us is None or abs(gained - plan.claimed_us) <= _AS_CLAIMED * plan.claimed_us:
         return
     parts = {
         "computation": after.compute_us - before.compute_us,

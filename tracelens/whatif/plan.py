@@ -31,7 +31,8 @@ class Plan:
     rows of host events that fall away; ``saved``: spans of threads (lane, start, end in ns) that do; ``sooner``: how
     much (ns) of the delay before each device event that nothing recorded explains does. ``gaps``: how long (ns) after
     one kernel of a graph the next starts: at least, most likely, at most. ``claimed_us``: what the report says a
-    step gains by the findings that are applied. ``notes``: what was assumed, for people.
+    step gains by the findings that are applied, None
+    without any. ``notes``: what was assumed, for people.
     """
 
     subject: Subject
@@ -48,7 +49,7 @@ class Plan:
     more_us: Floats
     sooner: Ints
     host: float = 1.0
-    claimed_us: float = 0.0
+    claimed_us: float | None = None
     gaps: tuple[int, int, int] | None = None
     saved: list[tuple[int, int, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

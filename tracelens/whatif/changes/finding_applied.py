@@ -40,7 +40,7 @@ def finding_applied(plan: Plan, wanted: tuple[str, ...]) -> None:
         for finding, claimed in chosen:
             _apply(plan, seen, claimed)
             plan.note(_said(finding))
-            plan.claimed_us += finding.gain_us or 0.0
+            plan.claimed_us = (plan.claimed_us or 0.0) + (finding.gain_us or 0.0)
 
 
 def _observed(subject: Subject) -> Observed:
