@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import multiprocessing
 import os
 import queue
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tracelens.errors import InputError, TracelensError, UsageError
@@ -30,6 +32,11 @@ DEFECT = "a defect of tracelens, which a report on it alone shows with -vv"
 #: How often an input is given to a new worker after its worker died: once may be bad luck, twice is the input.
 _RETRIES = 1
 _SAFE_PATH = "PYTHONSAFEPATH"
+#: Microseconds of processor time, in so many of wall time, that a container gets; "max" or -1 where there is no limit.
+_CPU_QUOTAS = (
+    (Path("/sys/fs/cgroup/cpu.max"),),
+    (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")),
+)
 _starting = threading.Lock()
 
 
@@ -43,8 +50,14 @@ class Outcome(Generic[Item, Result]):
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use; no more than its container has time of, rounded up."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for files in _CPU_QUOTAS:
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            quota, period = " ".join(path.read_text() for path in files).split()
+            if int(quota) > 0:
+                return min(cores, math.ceil(int(quota) / int(period)))
+    return cores
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ _HEADROOM = 1.1
 #: A process below this does not look for memory to give back.
 _SMALL_BYTES = 200_000_000
 _STATUS = Path("/proc/self/status")
+_SHARES = Path("/proc/self/smaps_rollup")
 _CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -33,6 +34,10 @@ class MemoryLimit:
     def of_gb(cls, gb: float | None) -> MemoryLimit:
         """``gb`` (1e9 bytes) as given; None: three quarters of what the machine, or the process's container, has."""
         return cls(most_bytes=int((machine_bytes() * DEFAULT_SHARE) if gb is None else gb * _GB))
+
+    def leaves(self, more_bytes: int) -> bool:
+        """Whether that much more would not be too much."""
+        return (resident_bytes() or 0) + more_bytes <= self.most_bytes
 
     def check(self, source: str, *, text_bytes: int, file_bytes: int) -> None:
         """InputError when the process has grown beyond the limit, with how much was read by then."""
@@ -116,6 +121,15 @@ def resident_bytes() -> int | None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Bytes on macOS, KiB elsewhere.
     return peak if os.uname().sysname == "Darwin" else peak * 1024
+
+
+def private_bytes() -> int:
+    """What the process has in memory that no other one shares; 0 where unknown."""
+    try:
+        found = re.findall(rb"Private_(?:Clean|Dirty):\s+(\d+) kB", _SHARES.read_bytes())
+    except OSError:
+        return 0
+    return 1024 * sum(map(int, found))
 
 
 def machine_bytes() -> int:

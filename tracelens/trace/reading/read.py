@@ -49,6 +49,11 @@ def _other_format(source: Source) -> str | None:
 def _events(source: Source) -> TraceTable:
     """Kineto's JSON, whatever its damage: what no other reader claims is read as such, or refused in its words."""
     table = EventList(
-        source.stream, source.name, start=source.start, piece_bytes=source.piece_bytes, progress=source.progress
+        source.stream,
+        source.name,
+        start=source.start,
+        piece_bytes=source.piece_bytes,
+        progress=source.progress,
+        limit=source.limit,
     ).table()
     return with_categories(table) if is_ascend(table) else table

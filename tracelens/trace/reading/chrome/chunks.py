@@ -7,6 +7,7 @@ text is damaged, and events are taken one by one until the list is sound again (
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -15,14 +16,7 @@ from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream
 from tracelens.trace.reading.chrome import metadata
-from tracelens.trace.reading.chrome.decode import (
-    AnyEvent,
-    decode_each,
-    decode_events,
-    is_truncation,
-    split_elements,
-    trailing_position,
-)
+from tracelens.trace.reading.chrome.decode import AnyEvent, decode_each, decoded, is_truncation, trailing_position
 from tracelens.trace.reading.chrome.event_columns import needs_text_times
 from tracelens.trace.reading.chrome.repair import repaired
 from tracelens.trace.reading.chrome.salvage import salvaged
@@ -76,6 +70,15 @@ class _Unparsed:
     is_short: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mark:
+    """A place between two pieces, to which ``Pieces`` can go back."""
+
+    window: bytes
+    offset: int
+    blocks: int
+
+
 class Pieces:
     """Iterates the pieces of one event list, from the byte after its ``[``.
 
@@ -96,6 +99,10 @@ class Pieces:
         self._skipping = False
         self._finished = False
         self._checked_ends = 0
+        self._kept: deque[bytes] = deque()
+        self._kept_from: int | None = None
+        self._again: deque[bytes] = deque()
+        self._blocks = 0
         self.tail: bytes | None = None
         self.damaged_events = 0
         self.repairs = 0
@@ -110,10 +117,67 @@ class Pieces:
             # Two pieces at a time do not fit into a core's cache: letting go of them took three times as long.
             del piece
 
+    @property
+    def offset(self) -> int:
+        """Where in the text the next piece begins, and how far it was cut."""
+        return self._offset
+
+    @property
+    def text_times(self) -> bool:
+        """Whether times are taken as the digits recorded from here on."""
+        return self._text_times
+
+    def presumed(self) -> tuple[int, memoryview] | None:
+        """Place and text of the next piece, if nothing in it is damaged: it ends as iterating would end it then.
+
+        None where only iterating can tell: in damage, at the end of the file, and where no border is in sight.
+        """
+        if self._finished or self._skipping or self._size != self._piece_bytes:
+            return None
+        self._fill(self._size)
+        start = _blank_end(self._window, 0)
+        first = None if self._at_end_of_file else next(self._cuts(start), None)
+        if first is None:
+            return None
+        end, following = first
+        place, text = self._offset + start, memoryview(self._window)[start:end]
+        self._advance(following)
+        return place, text
+
+    def mark(self) -> Mark:
+        """This place. Text read from here on is kept, as far as it is behind the earliest mark not forgotten."""
+        if self._kept_from is None:
+            self._kept_from = self._blocks
+        return Mark(window=self._window, offset=self._offset, blocks=self._blocks)
+
+    def forget(self, mark: Mark | None) -> None:
+        """Marks before this one are not needed any more; None: nor is any."""
+        if mark is None:
+            self._kept.clear()
+            self._kept_from = None
+            return
+        while self._kept_from is not None and self._kept_from < mark.blocks:
+            self._kept.popleft()
+            self._kept_from += 1
+
+    def go_back(self, mark: Mark) -> None:
+        """To a place that is not forgotten: what follows is read in the same blocks again."""
+        for _ in range(self._blocks - mark.blocks):
+            self._again.appendleft(self._kept.pop())
+        self._window, self._offset, self._blocks = mark.window, mark.offset, mark.blocks
+        self._at_end_of_file = False
+
+    def _read(self) -> bytes:
+        block = self._again.popleft() if self._again else self._stream.read()
+        self._blocks += 1
+        if self._kept_from is not None:
+            self._kept.append(block)
+        return block
+
     def _fill(self, size: int) -> None:
         parts, length = [self._window], len(self._window)
         while length < size and not self._at_end_of_file:
-            block = self._stream.read()
+            block = self._read()
             self._at_end_of_file = not block
             parts.append(block)
             length += len(block)
@@ -228,11 +292,7 @@ class Pieces:
         return _Parsed(events=events, repairs=coerced)
 
     def _typed(self, text: bytes) -> tuple[Sequence[AnyEvent], int]:
-        try:
-            events = decode_events(text, text_times=self._text_times)
-            coerced = 0
-        except msgspec.ValidationError:
-            events, coerced = decode_each(split_elements(text), text_times=self._text_times)
+        events, coerced = decoded(text, text_times=self._text_times)
         if not self._text_times and needs_text_times(events):
             self._text_times = True
             return self._typed(text)

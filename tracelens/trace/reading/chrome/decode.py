@@ -147,8 +147,18 @@ _text_timed_event = msgspec.json.Decoder(TextTimedEvent, strict=False)
 _elements = msgspec.json.Decoder(list[Raw])
 
 
-def decode_events(text: bytes, *, text_times: bool) -> Sequence[AnyEvent]:
-    """All events of a JSON array; raises one of ``FAILURES``, and MemoryError where its strings would not fit."""
+def decoded(text: bytes, *, text_times: bool) -> tuple[Sequence[AnyEvent], int]:
+    """All events of a JSON array, and how many of them had a value that is not of its field's type.
+
+    Raises one of ``FAILURES``, and MemoryError where its strings would not fit.
+    """
+    try:
+        return _decoded_at_once(text, text_times=text_times), 0
+    except msgspec.ValidationError:
+        return decode_each(split_elements(text), text_times=text_times)
+
+
+def _decoded_at_once(text: bytes, *, text_times: bool) -> Sequence[AnyEvent]:
     # msgspec does not look whether a string got its memory: without any, the process would end. This takes no page.
     np.empty(2 * len(text), np.uint8)
     try:

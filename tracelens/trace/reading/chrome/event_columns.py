@@ -8,7 +8,7 @@ import struct
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
-from itertools import compress
+from itertools import compress, islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -45,14 +45,14 @@ Array = npt.NDArray[Any]
 FLOAT_TIME_LIMIT_US = 2.0**43
 #: Half of the int64 range, so that start + duration stays inside.
 TIME_LIMIT_NS = 2**62
-# A stream recorded as the text of a pointer gets a number from here on, by first appearance.
-_FIRST_POINTER_STREAM = 2**30
+#: A stream recorded as the text of a pointer gets a number from here on, by first appearance.
+FIRST_POINTER_STREAM = 2**30
 
-# Parts of pieces are joined this many at a time: large blocks go back to the system when the columns are made, small
-# ones stay with the process (60 bytes per event).
-_PARTS_PER_BLOCK = 64
+# Parts of pieces are joined when they have this many rows: large blocks go back to the system when the columns are
+# made, small ones stay with the process (60 bytes per event).
+_ROWS_PER_BLOCK = 1 << 17
 
-_MOST_CATEGORIES = 32_000
+MOST_CATEGORIES = 32_000
 _MORE_CATEGORIES = "(more categories)"
 
 #: PyTorch 1.8's category of ops, and its name for a step.
@@ -65,17 +65,19 @@ COLUMNS: dict[str, Any] = {
     "external_id": np.int64, "sequence_number": np.int64, "signature": np.int32, "device": np.int32,
     "file_index": np.int32,
 }  # fmt: skip
-_FLOW_COLUMNS: dict[str, Any] = {
-    "is_start": np.bool_, "category": np.int16, "id": np.int64, "lane": np.int32, "time_ns": np.int64,
-}  # fmt: skip
-_WAIT_COLUMNS: dict[str, Any] = {"lane": np.int32, "correlation": np.int64, "stream": np.int64, "record": np.int64}
-_ALLOCATION_COLUMNS: dict[str, Any] = {
-    "lane": np.int32, "time_ns": np.int64, "bytes": np.int64, "allocated": np.int64, "reserved": np.int64,
-    "device_type": np.int32, "device": np.int32,
-}  # fmt: skip
-_DRAM_COLUMNS: dict[str, Any] = {
-    "lane": np.int32, "time_ns": np.int64, "read_bytes": np.float64, "written_bytes": np.float64,
-    "moved_bytes": np.float64,
+#: The same of all that a builder collects: rows, arrows, waits, allocations and measured traffic.
+GROUPS: dict[str, dict[str, Any]] = {
+    "rows": COLUMNS,
+    "flows": {"is_start": np.bool_, "category": np.int16, "id": np.int64, "lane": np.int32, "time_ns": np.int64},
+    "waits": {"lane": np.int32, "correlation": np.int64, "stream": np.int64, "record": np.int64},
+    "allocations": {
+        "lane": np.int32, "time_ns": np.int64, "bytes": np.int64, "allocated": np.int64, "reserved": np.int64,
+        "device_type": np.int32, "device": np.int32,
+    },
+    "dram": {
+        "lane": np.int32, "time_ns": np.int64, "read_bytes": np.float64, "written_bytes": np.float64,
+        "moved_bytes": np.float64,
+    },
 }  # fmt: skip
 #: How PyTorch's profiler names what its caching allocators do.
 ALLOCATION = "[memory]"
@@ -108,6 +110,14 @@ class Codes(Generic[Key]):
                     self._add(value)
             return list(map(code_of, values))
 
+    def __len__(self) -> int:
+        """How many values were seen, those that share a code included."""
+        return len(self._codes)
+
+    def newest(self, known: int) -> list[Key]:
+        """The values that were seen after the first ``known`` ones."""
+        return list(islice(self._codes, known, None))
+
     def values(self) -> list[Key]:
         """The values in the order of their codes."""
         distinct = {code: value for value, code in reversed(self._codes.items())}
@@ -127,6 +137,18 @@ class Lanes:
     def __init__(self) -> None:
         self._codes: dict[Identifier, dict[Identifier, int]] = {}
         self._lanes: list[tuple[Identifier, Identifier]] = []
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def newest(self, known: int) -> list[tuple[Identifier, Identifier]]:
+        """The lanes that were seen after the first ``known`` ones."""
+        return self._lanes[known:]
+
+    def code(self, lane: tuple[Identifier, Identifier]) -> int:
+        """The code of one lane."""
+        self._add(*lane)
+        return self._codes[lane[0]][lane[1]]
 
     def of(self, events: Sequence[AnyEvent]) -> list[int]:
         """The code of every event's lane."""
@@ -153,7 +175,7 @@ class TableBuilder:
     """Collects one array per piece and column; ``columns()`` joins them, dropping each piece as it goes."""
 
     def __init__(self) -> None:
-        self.categories: Codes[str] = Codes(limit=_MOST_CATEGORIES, overflow=_MORE_CATEGORIES)
+        self.categories: Codes[str] = Codes(limit=MOST_CATEGORIES, overflow=_MORE_CATEGORIES)
         self.names: Codes[str] = Codes()
         self.lanes = Lanes()
         self.signatures = SignatureStore()
@@ -167,16 +189,14 @@ class TableBuilder:
         self.no_events = 0
         self.repaired_durations = 0
         self._kind_of_category = np.zeros(0, np.uint8)
-        self._flow_ids: Codes[str] = Codes()
-        self._pointers: Codes[str] = Codes()
+        self.flow_ids: Codes[str] = Codes()
+        self.pointers: Codes[str] = Codes()
         self._open: dict[tuple[Identifier, Identifier], list[tuple[int, AnyEvent]]] = {}
         self._stray_ends = 0
-        self._parts: dict[str, list[Array]] = {key: [] for key in COLUMNS}
-        self._small_parts = 0
-        self._flow_parts: dict[str, list[Array]] = {key: [] for key in _FLOW_COLUMNS}
-        self._wait_parts: dict[str, list[Array]] = {key: [] for key in _WAIT_COLUMNS}
-        self._allocation_parts: dict[str, list[Array]] = {key: [] for key in _ALLOCATION_COLUMNS}
-        self._dram_parts: dict[str, list[Array]] = {key: [] for key in _DRAM_COLUMNS}
+        self._parts: dict[str, dict[str, list[Array]]] = {
+            group: {key: [] for key in columns} for group, columns in GROUPS.items()
+        }
+        self._small_parts = self._small_rows = 0
 
     @property
     def unmatched_pairs(self) -> int:
@@ -221,7 +241,7 @@ class TableBuilder:
 
     def columns(self) -> dict[str, Array]:
         """Every column of ``TraceTable`` but ``flows``; the builder is empty afterwards."""
-        joined = _joined(self._parts, COLUMNS)
+        joined = self.taken("rows")
         if self.pair_ends:
             order = np.argsort(joined["file_index"], kind="stable")
             joined = {key: column[order] for key, column in joined.items()}
@@ -238,16 +258,41 @@ class TableBuilder:
         columns["kind"][steps] = Kind.USER_ANNOTATION
 
     def flows(self) -> Flows:
-        return Flows(**_joined(self._flow_parts, _FLOW_COLUMNS))
+        return Flows(**self.taken("flows"))
 
     def event_waits(self) -> EventWaits:
-        return EventWaits(**_joined(self._wait_parts, _WAIT_COLUMNS))
+        return EventWaits(**self.taken("waits"))
 
     def allocations(self) -> Allocations:
-        return Allocations(**_joined(self._allocation_parts, _ALLOCATION_COLUMNS))
+        return Allocations(**self.taken("allocations"))
 
     def dram_samples(self) -> DramSamples:
-        return DramSamples(**_joined(self._dram_parts, _DRAM_COLUMNS))
+        return DramSamples(**self.taken("dram"))
+
+    def taken(self, group: str) -> dict[str, Array]:
+        """Every column of one of ``GROUPS``, which is empty afterwards."""
+        joined = {}
+        for key, dtype in GROUPS[group].items():
+            arrays = self._parts[group][key]
+            joined[key] = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
+            arrays.clear()
+        if group == "rows":
+            self._small_parts = self._small_rows = 0
+        return joined
+
+    def append(self, group: str, columns: Mapping[str, Array]) -> None:
+        """More of one of ``GROUPS``, behind what there is."""
+        parts, types = self._parts[group], GROUPS[group]
+        for key, column in columns.items():
+            parts[key].append(column.astype(types[key], copy=False))
+        if group != "rows":
+            return
+        self._small_parts += 1
+        self._small_rows += len(columns["kind"])
+        if self._small_rows >= _ROWS_PER_BLOCK:
+            for arrays in parts.values():
+                arrays[-self._small_parts :] = [np.concatenate(arrays[-self._small_parts :])]
+            self._small_parts = self._small_rows = 0
 
     def _add_rows(self, events: Sequence[AnyEvent], index: Array, text_times: bool) -> None:
         start, valid = _starts_ns(events, text_times)
@@ -278,13 +323,7 @@ class TableBuilder:
             row[key][rows] = values
         self._fill_streams(row["stream"], kind, events)
         self._add_waits([events[i] for i in np.flatnonzero(kind == Kind.SYNC).tolist()])
-        for key, column in row.items():
-            self._parts[key].append(column.astype(COLUMNS[key], copy=False))
-        self._small_parts += 1
-        if self._small_parts == _PARTS_PER_BLOCK:
-            for parts in self._parts.values():
-                parts[-_PARTS_PER_BLOCK:] = [np.concatenate(parts[-_PARTS_PER_BLOCK:])]
-            self._small_parts = 0
+        self.append("rows", row)
 
     def _argument_columns(self, args: list[Args], kind: npt.NDArray[np.uint8]) -> dict[str, Array]:
         external_id = _int64([a.external_id for a in args])
@@ -330,21 +369,24 @@ class TableBuilder:
 
     def _streams(self, values: list[int | str]) -> Array:
         try:
-            return _array(values, np.int32)
+            streams = _array(values, np.int32)
+            if not len(streams) or streams.max() < FIRST_POINTER_STREAM:
+                return streams
         except struct.error:
-            return np.array([self._stream(value) for value in values], np.int32)
+            pass
+        return np.array([self._stream(value) for value in values], np.int32)
 
     def _stream(self, value: int | str) -> int:
         number = whole_number(value)
-        if number is not None and -1 <= number < _FIRST_POINTER_STREAM:
+        if number is not None and -1 <= number < FIRST_POINTER_STREAM:
             return number
-        return -1 if value == "" else _FIRST_POINTER_STREAM + self._pointers.of([str(value)])[0]
+        return -1 if value == "" else FIRST_POINTER_STREAM + self.pointers.of([str(value)])[0]
 
     def _fill_streams(self, stream: Array, kind: Array, events: Sequence[AnyEvent]) -> None:
         """Kineto's device events have their stream as tid: what old files leave out of the arguments."""
         for row in np.flatnonzero((stream == -1) & _ON_DEVICE[kind]).tolist():
             tid = events[row].tid
-            if isinstance(tid, int) and 0 <= tid < _FIRST_POINTER_STREAM:
+            if isinstance(tid, int) and 0 <= tid < FIRST_POINTER_STREAM:
                 stream[row] = tid
 
     def _add_flows(self, events: Sequence[AnyEvent], text_times: bool) -> None:
@@ -359,17 +401,19 @@ class TableBuilder:
             "lane": _array(self.lanes.of(events), np.int32),
             "time_ns": time,
         }
-        for key, column in row.items():
-            self._flow_parts[key].append(column.astype(_FLOW_COLUMNS[key], copy=False))
+        self.append("flows", row)
 
     def _add_waits(self, events: Sequence[AnyEvent]) -> None:
         events = [e for e in events if e.args is not None and e.args.wait_on_record > 0]
         args = [e.args for e in events if e.args is not None]
         if events:
-            self._wait_parts["lane"].append(_array(self.lanes.of(events), np.int32))
-            self._wait_parts["correlation"].append(_int64([a.correlation for a in args]))
-            self._wait_parts["stream"].append(_int64([a.wait_on_stream for a in args]))
-            self._wait_parts["record"].append(_int64([a.wait_on_record for a in args]))
+            row = {
+                "lane": _array(self.lanes.of(events), np.int32),
+                "correlation": _int64([a.correlation for a in args]),
+                "stream": _int64([a.wait_on_stream for a in args]),
+                "record": _int64([a.wait_on_record for a in args]),
+            }
+            self.append("waits", row)
 
     def _add_allocations(self, events: Sequence[AnyEvent], text_times: bool) -> None:
         if not events:
@@ -388,8 +432,7 @@ class TableBuilder:
             "device_type": self._streams([a.device_type for a in args]),
             "device": self._streams([a.device_id for a in args]),
         }
-        for key, column in row.items():
-            self._allocation_parts[key].append(column)
+        self.append("allocations", row)
 
     def _add_dram_samples(self, events: Sequence[AnyEvent], text_times: bool) -> None:
         events = [e for e in events if e.ph == "C"]
@@ -408,8 +451,7 @@ class TableBuilder:
             "written_bytes": written,
             "moved_bytes": np.where(np.isnan(moved), read + written, moved),
         }
-        for key, column in row.items():
-            self._dram_parts[key].append(column)
+        self.append("dram", row)
 
     def _ids(self, values: list[int | str | None]) -> Array:
         try:
@@ -425,7 +467,7 @@ class TableBuilder:
             return -1
         if isinstance(value, int) and 0 <= value < 2**63:
             return value
-        return -2 - self._flow_ids.of([str(value)])[0]
+        return -2 - self.flow_ids.of([str(value)])[0]
 
     def _add_names(self, events: Sequence[AnyEvent]) -> None:
         """Names of processes and threads."""
@@ -573,12 +615,3 @@ def _label(text: Raw) -> str:
     except (ValueError, RecursionError):
         return ""
     return value if isinstance(value, str) else str(value)
-
-
-def _joined(parts: dict[str, list[Array]], types: dict[str, Any]) -> dict[str, Array]:
-    joined = {}
-    for key, dtype in types.items():
-        arrays = parts[key]
-        joined[key] = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
-        arrays.clear()
-    return joined

@@ -37,8 +37,12 @@ class PieceIndex:
         """``piece``, whose first event is number ``first`` of the list; pieces come in order."""
         if piece.elements is not None:
             self._own[len(self._first)] = piece.elements
+        self.add_text(piece.offset, piece.length, first, is_repaired=piece.repaired)
+
+    def add_text(self, offset: int, length: int, first: int, *, is_repaired: bool = False) -> None:
+        """A piece by where its text is in the file."""
         self._first.append(first)
-        self._places.append((piece.offset, piece.length, piece.repaired))
+        self._places.append((offset, length, is_repaired))
 
     def event(self, file_index: int) -> dict[str, Any]:
         """The element ``file_index`` of the event list, as ``json.loads`` gives it.
