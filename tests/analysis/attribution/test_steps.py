@@ -424,6 +424,29 @@ def test_steady_steps_are_all_but_the_first_and_those_cut_off_as_long_as_that_le
 
 
 @pytest.mark.parametrize(
+    ("lost", "whole"),
+    [
+        ([0, 0, 0, 0], [0, 1, 2, 3]),
+        ([0, 0, 0, 20], [0, 1, 2]),
+        ([0, 0, 10, 20], [0, 1]),
+        ([0, 0, 1, 20], [0, 1]),  # its end is lost, which may be its longest kernel
+        ([1, 20, 20, 20], [0]),
+        ([5, 5, 5, 5], [0, 1, 2, 3]),  # a recording that lost some everywhere
+        ([0, 10, 0, 0], [0, 1, 2, 3]),  # the end is whole
+    ],
+)
+def test_last_steps_whose_kernels_were_lost_are_not_complete(build, lost: list[int], whole: list[int]):
+    """Steps of 20 launches a microsecond apart, of whose last ones some have no kernel."""
+    b = build()
+    for i, without in enumerate(lost):
+        step(b, i, 100 * i, 100)
+        for k in range(20):
+            b.launch(100 * i + k, "k", 100 * i + k + 1, 0.5)
+        b.events = [e for e in b.events if not (e["cat"] == "kernel" and e["ts"] > 100 * i + 20 - without)]
+    assert complete_steps(times_of(b.trace())) == whole
+
+
+@pytest.mark.parametrize(
     ("wanted", "message"),
     [
         ("9", "--steps 9: the trace has steps 5 to 6"),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tracelens.analysis.intervals import Covered
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
-from tracelens.trace.table import Kind, RowColumn, TraceTable
+from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
 
 Bools = npt.NDArray[np.bool_]
@@ -20,6 +20,9 @@ _BLOCKING = lazy_pattern(
     r"Synchronize(?:_v\d+|_ptsz)?$|^(?:cuda|hip|cu)Memcpy(?:2D|3D|Peer|DtoH|HtoD|DtoD|DtoA|AtoD|ToSymbol|FromSymbol"
     r"|WithStream)?(?:_v\d+|_ptds)?$|^urQueueFinish$"
 )
+# Calls of which each puts work on the device. A graph launch puts many, and a copy within the host none.
+_LAUNCHES = lazy_pattern(r"^(?:cuda|hip|cu)(?:Ext)?(?:Module)?Launch(?:Cooperative)?Kernel")
+_CAPTURES = lazy_pattern(r"StreamBeginCapture")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,6 +43,21 @@ class HostCalls:
 def blocking_calls(table: TraceTable) -> Bools:
     """Which rows are calls that wait for the device."""
     return named(table, _BLOCKING, (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER))
+
+
+def kernel_launches(table: TraceTable, tree: OpTree) -> tuple[RowColumn, Bools]:
+    """(rows of launches of one kernel each, whether that kernel was recorded).
+
+    A call inside another is the same launch, and none is while a graph is captured.
+    """
+    is_call: Bools = ((table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)) & (table.correlation > 0)
+    found = named(table, _LAUNCHES, is_call)
+    if named(table, _CAPTURES, is_call).any():
+        found[:] = False
+    rows = np.flatnonzero(found)
+    above = tree.parent[rows]
+    single: RowColumn = rows[(above < 0) | ~found[above]].astype(np.int32)
+    return single, np.isin(table.correlation[single], table.correlation[table.is_of(DEVICE_KINDS)])
 
 
 def host_calls(table: TraceTable, tree: OpTree) -> HostCalls:

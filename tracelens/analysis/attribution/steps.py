@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analysis.attribution.host_calls import blocking_calls
+from tracelens.analysis.attribution.host_calls import blocking_calls, kernel_launches
 from tracelens.analysis.attribution.step_periods import (
     DeviceWork,
     Step,
@@ -31,9 +31,13 @@ from tracelens.units import NS_PER_US
 if TYPE_CHECKING:
     import pandas as pd
 
+Floats = npt.NDArray[np.float64]
+
 # The last number of a name; in one pass, however many digits a damaged name has.
 _NUMBER = lazy_pattern(r"(?<!\d)(?P<number>\d++)(?P<rest>\D*+)\Z")
 _STEM_END = "# :_-"
+#: Share of what other steps have from which a step was recorded whole.
+_WHOLE = 0.9
 #: What the row of work says that was in the queue as recording began.
 BEFORE = "before the first step"
 
@@ -80,10 +84,10 @@ class StepTimes:
     Steps follow each other: one begins with its host code, or when the device has finished earlier work
     (``on_device``: the host ran ahead), and ends where the next begins. ``left_out``: idle spans of the first step that
     only exist because recording began, ``waited_ns``: how long its host waited for work from before recording; neither
-    is in a duration. ``busy_ns``: union of the step's own device events
-    within it; ``outside_ns``: what of that union lies beside neighbors. ``host_period_ns``: from host start to host
-    start, ``device_period_ns``: from first kernel to first kernel (-1: unknown). ``complete`` is False for a last step
-    with fewer than 90 % of the median number of device events: the recording ended inside it.
+    is in a duration. ``busy_ns``: union of the step's own device events within it; ``outside_ns``: what of that union
+    lies beside neighbors. ``host_period_ns``: from host start to host start, ``device_period_ns``: from first kernel
+    to first kernel (-1: unknown). ``complete`` is False for last steps in which the recording ended: they lack kernels
+    that they launched, or the last one has fewer than 90 % of the median number of device events.
     ``before_events``: how many events were in the queue as recording began, from ``before_start_ns`` on, for
     ``before_ns`` together; they are in no step.
     """
@@ -105,8 +109,11 @@ class StepTimes:
     before_ns: int
 
     @classmethod
-    def of(cls, steps: list[Step], step_of: Ints, work: DeviceWork, waits: Spans) -> StepTimes:
-        """From the step index (or -1) of every device event, and the spans of calls that wait for the device."""
+    def of(cls, steps: list[Step], step_of: Ints, work: DeviceWork, waits: Spans, kept: Floats) -> StepTimes:
+        """From the step index (or -1) of every device event, and the spans of calls that wait for the device.
+
+        ``kept``: of each step the share of the kernels that it launched which were recorded.
+        """
         n, inside = len(steps), step_of >= 0
         count = np.bincount(step_of[inside], minlength=n).astype(np.int64)
         waited = waited_for_earlier(waits, _first_window(steps), work) if n else 0
@@ -118,7 +125,8 @@ class StepTimes:
         busy = union_by_group(of, first, last, n)
         complete = np.ones(n, bool)
         if n > 1 and count.any():
-            complete[-1] = count[-1] >= 0.9 * np.median(count)
+            complete = _before_losses(kept)
+            complete[-1] &= count[-1] >= _WHOLE * np.median(count[complete])
         return cls(
             steps=tuple(steps),
             start_ns=begin,
@@ -226,7 +234,27 @@ def device_steps(
     step_of = step_of_events(steps, work.launch)
     calls = np.flatnonzero(blocking_calls(table))
     waits = table.start_ns[calls], table.start_ns[calls] + table.duration_ns[calls]
-    return stem, StepTimes.of(steps, step_of, work, waits), step_of
+    return stem, StepTimes.of(steps, step_of, work, waits, _kept(steps, table, tree)), step_of
+
+
+def _before_losses(kept: Floats) -> npt.NDArray[np.bool_]:
+    """All steps but the last ones that lack a tenth more of their kernels than others; the one before these too if it
+    lacks any more, as long as another one remains.
+    """
+    whole = np.flatnonzero(kept >= _WHOLE * kept.max())
+    lost = whole[-1] + 1 < len(kept) and len(whole) > 1 and kept[whole[-1]] < kept.max()
+    found: npt.NDArray[np.bool_] = np.arange(len(kept)) <= whole[-2 if lost else -1]
+    return found
+
+
+def _kept(steps: list[Step], table: TraceTable, tree: OpTree) -> Floats:
+    """Of each step the share of the kernels that it launched which were recorded; 1 where it launched none."""
+    if len(steps) < 2:
+        return np.ones(len(steps))
+    launches, done = kernel_launches(table, tree)
+    of = step_of_events(steps, table.start_ns[launches])
+    count, lost = (np.bincount(of[of >= 0], weights[of >= 0], len(steps)) for weights in (np.ones(len(of)), ~done))
+    return 1 - lost / np.maximum(count, 1)
 
 
 def complete_steps(times: StepTimes, selected: Sequence[int] = ()) -> list[int]:

@@ -7,19 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.attribution.host_calls import Bools, named
+from tracelens.analysis.attribution.host_calls import kernel_launches
 from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.findings.wording import counted, duration, percent
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.verdict.summary import Notice
-from tracelens.lazy.patterns import lazy_pattern
-from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
+from tracelens.trace.table import Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
 
-#: Calls of which each puts work on the device. A graph launch puts many, and a copy within the host none.
-_LAUNCHES = lazy_pattern(r"^(?:cuda|hip|cu)(?:Ext)?(?:Module)?Launch(?:Cooperative)?Kernel")
-_CAPTURES = lazy_pattern(r"StreamBeginCapture")
 #: Clocks are read to a microsecond.
 _CLOCK_NS = 1_000
 #: Share of the window, and length, from which one stretch without any event is said.
@@ -60,9 +56,8 @@ def _before_launch(analysis: Analysis) -> Iterator[Notice]:
 
 
 def _without_work(table: TraceTable, tree: OpTree) -> Iterator[Notice]:
-    launches = _single_launches(table, tree)
-    done = table.correlation[table.is_of(DEVICE_KINDS)]
-    lost = int((~np.isin(table.correlation[launches], done)).sum())
+    launches, done = kernel_launches(table, tree)
+    lost = int((~done).sum())
     if lost > _MANY_LOST * len(launches):
         share = percent(lost / len(launches))
         text = (
@@ -70,18 +65,6 @@ def _without_work(table: TraceTable, tree: OpTree) -> Iterator[Notice]:
             "recording ended before these ran, or lost them, and the GPU looks idle instead"
         )
         yield Notice(id="lost_kernels", count=lost, text=text)
-
-
-def _single_launches(table: TraceTable, tree: OpTree) -> RowColumn:
-    """Launches of one kernel each: a call inside another is the same launch, and none is while a graph is captured."""
-    is_call: Bools = ((table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)) & (table.correlation > 0)
-    found = named(table, _LAUNCHES, is_call)
-    if named(table, _CAPTURES, is_call).any():
-        found[:] = False
-    rows = np.flatnonzero(found)
-    above = tree.parent[rows]
-    single: RowColumn = rows[(above < 0) | ~found[above]].astype(np.int32)
-    return single
 
 
 def _devices(analysis: Analysis) -> Iterator[Notice]:
