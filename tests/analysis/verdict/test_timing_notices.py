@@ -39,6 +39,19 @@ def test_a_kernel_before_its_launch_tells_of_clocks(build: Build, delay: float, 
         assert found.text.startswith("3 of 8 device events begin before their launch, by up to 7 µs")
 
 
+@pytest.mark.parametrize(("late", "said"), [(15, False), (300, True)])
+def test_a_wait_that_ends_before_its_work_tells_of_clocks(build: Build, late: float, said: bool) -> None:
+    """The wait ends at 500; the last of the kernels that were launched before it does ``late`` after that."""
+    builder = launched(build(), 3).launch(400, "some_kernel", 450, 50 + late)
+    builder.op("cudaDeviceSynchronize", 410, 90, cat="cuda_runtime").launch(505, "some_kernel", 900, 40)
+    found = notices(builder).get("clocks_disagree")
+    assert (found is not None) == said
+    if found is not None:
+        assert found.text.startswith(
+            "1 wait for the device ended before the work did that was launched earlier, by up to 300 µs"
+        )
+
+
 @pytest.mark.parametrize(("lost", "said"), [(1, False), (5, True)])
 def test_launches_without_kernels_are_counted(build: Build, lost: int, said: bool) -> None:
     """Of 20 and more launches: one lost is what was under way at the end, five of 25 are 20 %."""

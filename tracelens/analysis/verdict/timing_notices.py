@@ -7,17 +7,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from tracelens.analysis.analyze import Analysis
-from tracelens.analysis.attribution.host_calls import kernel_launches
+from tracelens.analysis.attribution.host_calls import kernel_launches, named
 from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.findings.wording import counted, duration, percent
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.verdict.summary import Notice
-from tracelens.trace.table import Kind, TraceTable
+from tracelens.lazy.patterns import lazy_pattern
+from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
 from tracelens.units import NS_PER_US
 
 #: Clocks are read to a microsecond.
 _CLOCK_NS = 1_000
+#: What a launch takes to reach the device, by which no cause of idle time is told from another.
+_LAUNCH_NS = 20_000
+_DEVICE_WAITS = lazy_pattern(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
 #: Share of the window, and length, from which one stretch without any event is said.
 _MOST_SILENT, _LONG_SILENCE_NS = 0.5, 1_000_000_000
 #: Share of launches without a device event from which figures suffer; what was under way at the end is less.
@@ -30,6 +34,7 @@ def timing_notices(analysis: Analysis) -> Iterator[Notice]:
     """
     table = analysis.trace.table
     yield from _before_launch(analysis)
+    yield from _after_wait(analysis)
     yield from _without_work(table, analysis.trace.tree)
     is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
     if not is_call.any() and (analysis.activity.op >= 0).any():
@@ -47,12 +52,37 @@ def _before_launch(analysis: Analysis) -> Iterator[Notice]:
     early_ns = table.start_ns[launch[linked]] - table.start_ns[rows[linked]]
     early = int((early_ns > _CLOCK_NS).sum())
     if early:
-        by = duration(float(early_ns.max()) / NS_PER_US)
-        text = (
-            f"{early:,} of {counted(int(linked.sum()), 'device event')} begin before their launch, by up to {by}: the "
-            "clocks of host and device differ by at least that, and idle causes and bounds of steps are no more exact"
-        )
-        yield Notice(id="clocks_disagree", count=early, text=text)
+        what = f"{early:,} of {counted(int(linked.sum()), 'device event')} begin before their launch"
+        yield _clocks(early, what, int(early_ns.max()))
+
+
+def _after_wait(analysis: Analysis) -> Iterator[Notice]:
+    """The other way round: a wait for the whole device ended before work did that was launched before it."""
+    table = analysis.trace.table
+    rows = table.rows_of(DEVICE_KINDS)
+    is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
+    waits = np.flatnonzero(named(table, _DEVICE_WAITS, is_call))
+    launch = analysis.trace.tree.launch[rows]
+    rows, launch = rows[launch >= 0], launch[launch >= 0]
+    if not len(waits) or not len(rows) or len(np.unique(table.device[rows])) > 1:
+        return
+    launched = table.ends_ns(launch)
+    order = np.argsort(launched, kind="stable")
+    ended = np.maximum.accumulate(table.ends_ns(rows[order]))
+    before = np.searchsorted(launched[order], table.start_ns[waits], side="right")
+    late_ns = (np.concatenate((ended[:1], ended))[before] - table.ends_ns(waits))[before > 0]
+    late = int((late_ns > _LAUNCH_NS).sum())
+    if late:
+        what = f"{counted(late, 'wait')} for the device ended before the work did that was launched earlier"
+        yield _clocks(late, what, int(late_ns.max()))
+
+
+def _clocks(count: int, what: str, by_ns: int) -> Notice:
+    text = (
+        f"{what}, by up to {duration(by_ns / NS_PER_US)}: the clocks of host and device differ by at least that, and "
+        "idle causes and bounds of steps are no more exact"
+    )
+    return Notice(id="clocks_disagree", count=count, text=text)
 
 
 def _without_work(table: TraceTable, tree: OpTree) -> Iterator[Notice]:
