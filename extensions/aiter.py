@@ -320,11 +320,7 @@ def _rope_and_cache(op: OpSignature) -> RoPE:
     """(q_nope, q_pe, k_nope, k_pe, kv_cache, ...): the ``pe`` parts are rotated, keys go to the cache."""
     q_nope, q_pe, k_nope, k_pe = (math.prod(op.shape(i)) for i in range(4))
     return RoPE(
-        elements=q_nope + q_pe,
-        rotated=q_pe + k_pe,
-        copied=k_nope + k_pe,
-        dtype=op.dtype(0),
-        dtype_copied=op.dtype(4),
+        elements=q_nope + q_pe, rotated=q_pe + k_pe, copied=k_nope + k_pe, dtype=op.dtype(0), dtype_copied=op.dtype(4)
     )
 
 
@@ -442,12 +438,7 @@ def _mhc_post_pre(op: OpSignature) -> HyperConnectionPostPre:
     """(gemm_out_mul, gemm_out_sqrsum, next_residual, layer_input, residual [t,n,c], .., .., fn [outputs,n*c], ...)."""
     t, n, c = op.shape(4, rank=3)
     return HyperConnectionPostPre(
-        tokens=t,
-        streams=n,
-        channels=c,
-        outputs=op.shape(7, rank=2)[0],
-        dtype=op.dtype(4),
-        dtype_weight=op.dtype(7),
+        tokens=t, streams=n, channels=c, outputs=op.shape(7, rank=2)[0], dtype=op.dtype(4), dtype_weight=op.dtype(7)
     )
 
 

@@ -281,12 +281,7 @@ def _layer_norm_backward(op: OpSignature) -> Normalization:
     """(dy, ...): the module normalizes the last dim and has weight and bias, which are not recorded here."""
     shape = op.shape(0)
     forward = Normalization(
-        shape=shape,
-        channels=shape[-1],
-        statistics=math.prod(shape[:-1]),
-        weight=True,
-        bias=True,
-        dtype=op.dtype(0),
+        shape=shape, channels=shape[-1], statistics=math.prod(shape[:-1]), weight=True, bias=True, dtype=op.dtype(0)
     )
     return forward.backward()
 

@@ -348,12 +348,7 @@ def _triton_fused_experts(call: OpCall) -> list[InnerOp]:
     if len(products) != 2 or chosen is None or len(gates) != 1 or gates[0].shape(0)[-1] * 2 != gates[0].shape(1)[-1]:
         raise SignatureError(f"{op.name}: no pair of products with a routing and an activation that say its dimensions")
     layer = LayerShape(
-        tokens=tokens,
-        hidden=hidden,
-        ffn=gates[0].shape(0)[-1],
-        experts=experts,
-        top_k=chosen[1],
-        dtype=op.dtype(0),
+        tokens=tokens, hidden=hidden, ffn=gates[0].shape(0)[-1], experts=experts, top_k=chosen[1], dtype=op.dtype(0)
     )
     is_quantized = any("quant" in below.name for below in call.below) or any(
         "gptq" in call.kernels[i] for i in products

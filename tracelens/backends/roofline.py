@@ -100,11 +100,7 @@ def _times(columns: WorkColumns, *, compute: Floats, memory_tb_s: float | None, 
     wire_per_us = np.nan if wire_gb_s is None else wire_gb_s * GB_PER_S_IN_BYTES_PER_US
     work = np.stack([columns.flops * columns.passes, columns.hbm_bytes, columns.wire_bytes])
     per_us = np.stack(
-        [
-            compute * TERA_PER_S_IN_PER_US,
-            np.full(len(compute), memory_per_us),
-            np.full(len(compute), wire_per_us),
-        ]
+        [compute * TERA_PER_S_IN_PER_US, np.full(len(compute), memory_per_us), np.full(len(compute), wire_per_us)]
     )
     return np.where(work == 0, 0.0, work / per_us)
 

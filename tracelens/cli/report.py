@@ -96,8 +96,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
         say(f"note: {absence}", beside=True)
     started = time.monotonic()
     report = tracelens.report(
-        tracelens.load(args.trace, progress=Progress("reading", "MB", scale=1e6), max_memory_gb=args.max_memory),
-        asked,
+        tracelens.load(args.trace, progress=Progress("reading", "MB", scale=1e6), max_memory_gb=args.max_memory), asked
     )
     _write(report, output, csv=args.csv)
     if args.format == "json":

@@ -181,9 +181,7 @@ class _Mesh:
         packets = int(count.sum())
         self.packets += packets
         return _Round(
-            links_ms=float(self.rules.busy_ms(count, used, self.rate).max()),
-            packets=packets,
-            moved=before - self.rest,
+            links_ms=float(self.rules.busy_ms(count, used, self.rate).max()), packets=packets, moved=before - self.rest
         )
 
     def skip(self, last: list[_Round]) -> int:

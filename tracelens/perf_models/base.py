@@ -144,14 +144,7 @@ def traced_as_pattern(
     *patterns: str, category: str | None = None, per_step: bool = False, asks: tuple[str, ...] = ()
 ) -> Callable[[F], F]:
     """Like ``traced_as``, for names that a regular expression describes; an exact name wins over a pattern."""
-    return mark(
-        "traced_as_pattern",
-        *patterns,
-        category=category,
-        leaf_only=False,
-        per_step=per_step,
-        asks=asks,
-    )
+    return mark("traced_as_pattern", *patterns, category=category, leaf_only=False, per_step=per_step, asks=asks)
 
 
 def recorded_as(*names: str) -> Callable[[F], F]:

@@ -216,14 +216,7 @@ class _GEMM(_Base):
 
     @staticmethod
     def bytes_func(
-        M: int,
-        N: int,
-        K: int,
-        bias: bool,
-        bpe_mat1: Any,
-        bpe_mat2: Any,
-        bpe_bias: Any,
-        bpe_output: Any,
+        M: int, N: int, K: int, bias: bool, bpe_mat1: Any, bpe_mat2: Any, bpe_bias: Any, bpe_output: Any
     ) -> Any:
         if None in (bpe_mat1, bpe_mat2, bpe_bias, bpe_output):
             return None

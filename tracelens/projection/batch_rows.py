@@ -318,9 +318,7 @@ def _launched(row: Mapping[str, str], model: ModelConfig, parallel: ParallelConf
     graphs = graphs_of(notes, has_experts=model.experts is not None)
     overlapped = is_tp_overlapped(row.get("notes", ""))
     return replace(
-        parallel,
-        graphs=graphs or parallel.graphs,
-        tp_overlap="none" if overlapped is False else parallel.tp_overlap,
+        parallel, graphs=graphs or parallel.graphs, tp_overlap="none" if overlapped is False else parallel.tp_overlap
     )
 
 

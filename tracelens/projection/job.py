@@ -256,9 +256,7 @@ class Job:
 
     def _built_blocks(self, factor: float) -> dict[str, dict[Kind, Block]]:
         builder = Builder(
-            parallel=self.parallel,
-            price=lambda op: self._price(op, factor),
-            host_us=self._host.host_us_per_op,
+            parallel=self.parallel, price=lambda op: self._price(op, factor), host_us=self._host.host_us_per_op
         )
         made = {True: replace(builder, parallel=replace(self.parallel, recompute="none")), False: builder}
         return {name: made[KEPT in name].layer(layers) for name, layers in self.built.items()}

@@ -19,8 +19,7 @@ class RecordingOptions:
     memory: bool = option("record every allocation: memory over time; files grow", False)
     stacks: bool = option("record Python frames and modules: slows the host, files several times larger", False)
     limit_mb: float | None = option(
-        "uncompressed size of a file: one step is recorded to see its size, then as many as fit; None: no limit",
-        1000.0,
+        "uncompressed size of a file: one step is recorded to see its size, then as many as fit; None: no limit", 1000.0
     )
     report: bool = option("report on each file as soon as it is written", False)
 

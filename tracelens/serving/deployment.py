@@ -304,9 +304,7 @@ class Speculation:
         tokens, _, acceptance = text.partition(":")
         try:
             return cls(
-                draft_tokens=int(tokens),
-                acceptance=float(acceptance),
-                draft=ModelConfig.load(draft) if draft else None,
+                draft_tokens=int(tokens), acceptance=float(acceptance), draft=ModelConfig.load(draft) if draft else None
             )
         except ValueError:
             raise UsageError(f"--speculate takes TOKENS:ACCEPTANCE, e.g. 4:0.7, not {text!r}") from None

@@ -107,12 +107,7 @@ def load_of(requests: int) -> Requests:
 
 
 def compare(
-    scenario: Scenario,
-    deployment: Deployment,
-    load: Requests,
-    options: Options | None = None,
-    *,
-    repeats: int = 3,
+    scenario: Scenario, deployment: Deployment, load: Requests, options: Options | None = None, *, repeats: int = 3
 ) -> Comparison:
     """Both levels in turn, ``repeats`` times; wall clocks are medians. Tables are filled before the clock starts."""
     options = options or Options()

@@ -103,10 +103,7 @@ class Simulation:
         self.queue = queue or EventQueue()
         self.log = RequestLog.of(len(requests))
         policy = options.policy or deployment.engine.policy
-        for known, name, what in (
-            (policies(), policy, "policy"),
-            (routers(), options.router, "router"),
-        ):
+        for known, name, what in ((policies(), policy, "policy"), (routers(), options.router, "router")):
             if name not in known:
                 raise UsageError.unknown(what, name, known)
         self._pick = routers()[options.router].target

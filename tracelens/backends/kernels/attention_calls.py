@@ -51,12 +51,7 @@ def _encoder(s: Sizes, rates: Rates, _: Case) -> Costs:
     padded = groups * _ROWS * keys * 4 * 64 * (1 + wide) / rates.flops("bf16")
     beside = np.minimum(d % _ALIGNED, -d % _ALIGNED) / _HALF_ALIGNED
     us = walk(groups, keys, 4 * d, rates)
-    us |= {
-        "padded": padded,
-        "wide": padded * wide,
-        "unaligned": padded * beside,
-        "l2": moved / rates.l2,
-    }
+    us |= {"padded": padded, "wide": padded * wide, "unaligned": padded * beside, "l2": moved / rates.l2}
     return Costs(us, moved + 4 * groups * keys * d, moved)
 
 

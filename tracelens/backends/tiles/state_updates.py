@@ -22,10 +22,7 @@ from tracelens.perf_models.attention.linear_attention import LinearAttention
 from tracelens.perf_models.work_columns import WorkColumns
 
 #: Table, and kernels that stand for its state updates (not for its convolutions), by what a token does to the state.
-_TABLES: Mapping[str, tuple[KernelTable, str]] = {
-    "delta": (GDN, "gated_delta_rule"),
-    "channel_delta": (KDA, "kda"),
-}
+_TABLES: Mapping[str, tuple[KernelTable, str]] = {"delta": (GDN, "gated_delta_rule"), "channel_delta": (KDA, "kda")}
 #: Tokens of a sequence up to which its state is updated one by one: a decode step and its drafts.
 _STEP_TOKENS = 8
 

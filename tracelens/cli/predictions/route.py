@@ -295,10 +295,7 @@ def _ports(args: argparse.Namespace, values: dict[str, Any], config: dict[str, A
         if values["ranks_per_node"] is None or values["inter_gb_s"] is None:
             raise UsageError("without --cluster give --ranks-per-node, --link-gb-s and --inter-gb-s")
         ports = Ports(
-            ranks_per_node=values["ranks_per_node"],
-            link_gb_s=args.link_gb_s,
-            card_gb_s=values["inter_gb_s"],
-            **packets,
+            ranks_per_node=values["ranks_per_node"], link_gb_s=args.link_gb_s, card_gb_s=values["inter_gb_s"], **packets
         )
         return ports, None
     system, topology = cluster_system(args.cluster)

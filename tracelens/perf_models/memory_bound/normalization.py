@@ -282,10 +282,7 @@ def rms_norm(op: OpSignature, x: int, weight: int, *, out: int | None = None, sc
 
 
 @traced_as(
-    "aten::batch_norm",
-    "aten::native_batch_norm",
-    "aten::_batch_norm_impl_index",
-    "aten::_native_batch_norm_legit",
+    "aten::batch_norm", "aten::native_batch_norm", "aten::_batch_norm_impl_index", "aten::_native_batch_norm_legit"
 )
 def _batch_norm(op: OpSignature) -> Normalization:
     """(x, weight, bias, running_mean, running_var, training, ...)."""

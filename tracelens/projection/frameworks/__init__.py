@@ -166,13 +166,7 @@ def _residuals(part: Table) -> Residuals:
     median, p90, half, most = map(part.needed_number, ("median", "p90", "half", "most"))
     rows = part.whole("rows")
     part.finish()
-    return Residuals(
-        rows=rows or 0,
-        median=median,
-        p90=p90,
-        half=(1 / half, half),
-        most=(1 / most, most),
-    )
+    return Residuals(rows=rows or 0, median=median, p90=p90, half=(1 / half, half), most=(1 / most, most))
 
 
 def named(name: str | None) -> Framework:

@@ -352,10 +352,7 @@ class CorrectedRules:
         logits = np.zeros(len(first))
         for i, index in enumerate(first):
             one = {name: int(getattr(s, name)[index]) for name in (*names, "ep", "precision", "blocks")} | {"ep": 1}
-            arguments = (
-                self.model,
-                replace(self._layer_parallel(one), recompute=RECOMPUTE[one["recompute"]]),
-            )
+            arguments = (self.model, replace(self._layer_parallel(one), recompute=RECOMPUTE[one["recompute"]]))
             for k, kind in enumerate(self.kinds[: -len(ENDS)]):
                 kept[i, k] = sum(memory.activation_bytes(*arguments, letter, self.space.sequence) for letter in kind)
                 working[i, k] = memory.working_bytes(*arguments, kind, self.space.sequence)

@@ -185,10 +185,7 @@ def _lines(
         shares = [
             (math.log(v) - math.log(low)) / math.log(high / low) for v, (low, high) in zip(point, bounds, strict=True)
         ]
-        return (
-            _LEFT + shares[0] * (_WIDTH - _LEFT - _RIGHT),
-            _FOOT - shares[1] * _TALL,
-        )
+        return (_LEFT + shares[0] * (_WIDTH - _LEFT - _RIGHT), _FOOT - shares[1] * _TALL)
 
     drawn = [*_grid(bounds, place)]
     for color, (label, line) in enumerate(lines.items()):

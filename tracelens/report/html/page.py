@@ -104,11 +104,7 @@ def _overview(ops: Sheet | None, kernels: Sheet | None) -> Sheet | None:
 
 
 def _sections(
-    summary: Summary,
-    sheets: Sequence[Sheet],
-    tables: dict[str, PageTable],
-    pictures: Pictures,
-    colors: dict[str, str],
+    summary: Summary, sheets: Sequence[Sheet], tables: dict[str, PageTable], pictures: Pictures, colors: dict[str, str]
 ) -> list[tuple[str, str, Markup]]:
     """(id, title, markup), top to bottom, of what there is."""
     ops = by_title(sheets, unified_perf_summary.TITLE)
@@ -120,11 +116,7 @@ def _sections(
         ("roofline", "Roofline", sections.roofline(ops, tables.get("ops"), pictures.roofs, colors)),
         ("timeline", "Timeline", sections.timeline(pictures.steps)),
         ("tree", "Tree", sections.tree(pictures.icicle)),
-        (
-            "memory",
-            "Memory",
-            sections.memory_over_time(sheets),
-        ),
+        ("memory", "Memory", sections.memory_over_time(sheets)),
         ("section-ops", "Ops", sections.table("Ops", tables.get("ops"), sections.OPS_TEXT)),
         ("section-kernels", "Kernels", sections.table("Kernels", tables.get("kernels"), sections.KERNELS_TEXT)),
         (
@@ -151,11 +143,7 @@ def _added_sections(added: Mapping[str, Sheet], tables: Mapping[str, PageTable])
 
 
 def _data(
-    summary: Summary,
-    tables: dict[str, PageTable],
-    pictures: Pictures,
-    ops: Sheet | None,
-    colors: dict[str, str],
+    summary: Summary, tables: dict[str, PageTable], pictures: Pictures, ops: Sheet | None, colors: dict[str, str]
 ) -> dict[str, object]:
     pool = Pool()
     data: dict[str, object] = {

@@ -622,8 +622,5 @@ def health(summary: Summary) -> Markup:
 
 def _how(*texts: str | None) -> Markup:
     return tag(
-        "details",
-        tag("summary", "How this was computed"),
-        [tag("p", text) for text in texts if text],
-        class_="how",
+        "details", tag("summary", "How this was computed"), [tag("p", text) for text in texts if text], class_="how"
     )

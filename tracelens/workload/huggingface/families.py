@@ -60,8 +60,7 @@ _QWEN_HYBRID = Family(qk_norm="head", windows="switched", output_gate=True, shar
 _GEMMA = Family(tied=True, gated=True, defaults={"head_dim": 256})
 _GEMMA4 = Family(tied=True, gated=True, qk_norm="head", post_norms=True, windows="sixth")
 _GEMMA3 = replace(
-    _GEMMA4,
-    defaults={"head_dim": 256, "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4},
+    _GEMMA4, defaults={"head_dim": 256, "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4}
 )
 _MINIMAX = Family(qk_norm="joint")
 _STEP = Family(qk_norm="head")

@@ -246,9 +246,7 @@ def _compressed(keys: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer]:
     shape["window"], shape["compressed"], shape["kv_heads"] = keys.needed("sliding_window"), own, 1
     if _OVERLAPPING in ratios:
         shape["indexer"] = Indexer(
-            heads=keys.needed("index_n_heads"),
-            head_dim=keys.needed("index_head_dim"),
-            top_k=keys.needed("index_topk"),
+            heads=keys.needed("index_n_heads"), head_dim=keys.needed("index_head_dim"), top_k=keys.needed("index_topk")
         )
     found = []
     for ratio in ratios:
