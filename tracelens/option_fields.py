@@ -113,6 +113,11 @@ def add_options(parser: argparse.ArgumentParser, options: type[DataclassInstance
             )  # fmt: skip
 
 
+def arguments_of(options: type[DataclassInstance]) -> Callable[[argparse.ArgumentParser], None]:
+    """The ``configure`` of a verb whose options are ``options``."""
+    return lambda parser: add_options(parser, options)
+
+
 class Renamed(argparse.Action):
     """A former spelling of an option: it does the same and says how the option is spelled now."""
 

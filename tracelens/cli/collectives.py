@@ -18,13 +18,8 @@ from tracelens.option_fields import positive
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("trace", nargs="+", metavar="TRACE", help="folder, glob pattern or files, one Kineto trace per rank")
-    add(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="PATH",
-        help="output folder, or FILE.xlsx, .html or .json; default: beside the traces",
-    )
+    place = "output folder, or FILE.xlsx, .html or .json; default: beside the traces"
+    add("-o", "--output", type=Path, metavar="PATH", help=place)
     add("--extension", action="append", default=[], metavar="NAME|FILE.py|none", help="as for report; repeatable")
     add("--ep-size", type=positive, metavar="RANKS", help="expert-parallel group size, if the traces do not record it")
     add("--ranks-per-node", type=positive, metavar="N", help="ranks that share a clock, if the traces do not record it")
@@ -37,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.ranks.parallel_reading import RankOptions
     from tracelens.analysis.ranks.rank_comparison import compare_ranks
     from tracelens.analysis.ranks.rank_files import find_traces, job_folder
+    from tracelens.cli.report import is_file, write_report
     from tracelens.errors import UsageError
     from tracelens.executors import open_executor
     from tracelens.extensions import NONE, load_extension
@@ -47,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
     source = job_folder(args.trace[0], paths)
     output: Path = args.output or folder_beside(source) / f"{source.name}.report"
     refuse_input(output, paths)
-    is_file = output.suffix in (".xlsx", ".html", ".json")
-    if not is_file:
+    if not is_file(output):
         refuse_foreign(output)
     elif args.csv:
         raise UsageError(f"--csv writes a folder of tables: -o must be a folder, not {output}")
@@ -66,19 +61,12 @@ def run(args: argparse.Namespace) -> int:
             paths, options, executor=executor, progress=Progress("reading", "ranks"), name=source.name
         )
     report = RankReport(result)
-    if output.suffix == ".xlsx":
-        report.to_excel(output)
-    elif output.suffix == ".html":
-        report.to_html(output)
-    elif output.suffix == ".json":
-        report.to_json(output)
-    else:
-        report.write(output, csv=args.csv)
+    write_report(report, output, csv=args.csv)
     if args.format == "json":
         emit(report.to_json())
     else:
         say(report.verdict())
-        say(f" wrote {output}{'' if is_file else '/'}")
+        say(f" wrote {output}{'' if is_file(output) else '/'}")
     return 0
 
 

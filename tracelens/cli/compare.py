@@ -13,7 +13,7 @@ from pathlib import Path
 from tracelens.comparison.comparison_options import CompareOptions
 from tracelens.files.say import emit, say
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import add_options, option, options_of
+from tracelens.option_fields import arguments_of, option, options_of
 
 GATE_FAILED = 4
 
@@ -34,8 +34,7 @@ class CompareCommand(CompareOptions):
     )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, CompareCommand)
+configure = arguments_of(CompareCommand)
 
 
 def run(args: argparse.Namespace) -> int:

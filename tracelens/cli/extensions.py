@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tracelens.errors import UsageError
 from tracelens.extensions import Extension, bundled_extensions, installed_extensions, load_extension
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import write_whole
 from tracelens.files.say import emit, say
 
 
@@ -46,8 +46,7 @@ def _begin(args: argparse.Namespace) -> int:
     if args.output is None:
         emit(text)
         return 0
-    with whole_file(args.output) as file:
-        file.write(text.encode())
+    write_whole(args.output, text)
     say(f"wrote {args.output}")
     return 0
 

@@ -22,10 +22,11 @@ from tracelens.cli import refuse_input
 from tracelens.files.say import Progress, emit, say
 from tracelens.files.trace_name import trace_name
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import above_zero, add_options, option, options_of
+from tracelens.option_fields import above_zero, arguments_of, option, options_of
 from tracelens.report.report_options import ReportOptions
 
 if TYPE_CHECKING:
+    from tracelens.report.rank_report import RankReport
     from tracelens.report.result import Report
     from tracelens.workload import ModelConfig
 
@@ -64,8 +65,7 @@ class ReportCommand(ReportOptions):
     brief: bool = option("with --format json: a compact document on one line, for agents", False)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, ReportCommand)
+configure = arguments_of(ReportCommand)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
     report = tracelens.report(
         tracelens.load(args.trace, progress=Progress("reading", "MB", scale=1e6), max_memory_gb=args.max_memory), asked
     )
-    _write(report, output, csv=args.csv)
+    write_report(report, output, csv=args.csv)
     if args.format == "json":
         emit(report.to_json(brief=args.brief) + "\n")
     elif args.format in ("prometheus", "otlp"):
@@ -106,11 +106,11 @@ def _run(args: argparse.Namespace, output: Path) -> int:
 
         emit((prometheus_text if args.format == "prometheus" else otlp_json)(report.summary))
     else:
-        written = f"{output}{'' if _is_file(output) else '/'}"
+        written = f"{output}{'' if is_file(output) else '/'}"
         seconds = time.monotonic() - started
         say(report.verdict(seconds=seconds, written=[written], color=wants_color(sys.stdout)), styled=True)
     if args.open:
-        _open(output if _is_file(output) else output / HTML)
+        _open(output if is_file(output) else output / HTML)
     if args.check and not _holds(report, args.trace):
         return CONTRADICTION
     return EXTENSION_FAILED if report.has_failed_extension else 0
@@ -148,7 +148,7 @@ def _refuse_output(output: Path, args: argparse.Namespace) -> None:
     from tracelens.report.result import refuse_foreign
 
     refuse_input(output, [args.trace, *filter(None, [args.capture, args.shapes, args.memory_snapshot])])
-    if not _is_file(output):
+    if not is_file(output):
         if args.trace.is_file():  # else that is what is wrong
             refuse_foreign(output)
     elif args.csv:
@@ -176,11 +176,13 @@ def _open(page: Path) -> None:
         say(f"note: no browser found; open {page}", beside=True)
 
 
-def _is_file(output: Path) -> bool:
+def is_file(output: Path) -> bool:
+    """Whether a report goes to one file, not to a folder of all of them."""
     return output.suffix in (".xlsx", ".html", ".json")
 
 
-def _write(report: Report, output: Path, *, csv: bool) -> None:
+def write_report(report: Report | RankReport, output: Path, *, csv: bool) -> None:
+    """Writes the file that ``output`` names, else the folder."""
     if output.suffix == ".xlsx":
         report.to_excel(output)
     elif output.suffix == ".html":

@@ -17,7 +17,7 @@ from tracelens import option_fields
 from tracelens.cli import refuse_input
 from tracelens.files.say import emit, say
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import add_options, option, options_of
+from tracelens.option_fields import arguments_of, option, options_of
 from tracelens.whatif.what_if_options import WhatIfOptions
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ class WhatIfCommand(WhatIfOptions):
     format: str = option_fields.output_format("text")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, WhatIfCommand)
+configure = arguments_of(WhatIfCommand)
 
 
 def run(args: argparse.Namespace) -> int:

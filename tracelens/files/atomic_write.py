@@ -16,6 +16,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from gzip import GzipFile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -55,6 +56,23 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         if made is not None:
             with suppress(OSError):
                 made.unlink()
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes | str) -> None:
+    """Writes ``path`` whole or not at all; OutputError as in ``whole_file``."""
+    with whole_file(Path(path)) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def whole_packed_file(path: Path, level: int = 6) -> Iterator[BinaryIO | GzipFile]:
+    """As ``whole_file``, gzip when the name ends in ``.gz``: neither date nor place of writing is in the bytes."""
+    with whole_file(path) as file:
+        if path.suffix != ".gz":
+            yield file
+            return
+        with GzipFile(fileobj=file, mode="wb", compresslevel=level, mtime=0, filename="") as packed:
+            yield packed
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from urllib.parse import quote
 from tracelens.analysis.tables import Tables, built_in_tables
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.executors import outcomes
-from tracelens.files.atomic_write import whole_file, whole_folder
+from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.trace_name import trace_name
 from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, identifier, text
@@ -217,8 +217,7 @@ def _open_lake(lake: Path) -> None:
         raise UsageError(f"{lake} exists and is not a lake; choose another folder with --to")
     (lake / PARTS).mkdir(parents=True, exist_ok=True)
     shutil.rmtree(lake / _MAKING, ignore_errors=True)  # of a run that was killed
-    with whole_file(lake / MARK) as file:
-        file.write(json.dumps({"schema": SCHEMA, "tables": list(built_in_tables())}).encode() + b"\n")
+    write_whole(lake / MARK, json.dumps({"schema": SCHEMA, "tables": list(built_in_tables())}) + "\n")
 
 
 def is_lake(folder: Path) -> bool:

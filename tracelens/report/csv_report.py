@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import write_whole
 from tracelens.files.safe_text import csv_cell
 from tracelens.report.cells import Value, plain_values
 
@@ -24,8 +24,7 @@ def write_csv(folder: str | PathLike[str], sheets: Sequence[Sheet]) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for sheet in sheets:
-        with whole_file(folder / f"{re.sub(r'[^0-9A-Za-z_. -]', '_', sheet.title)}.csv") as file:
-            file.write(csv_text(sheet).encode())
+        write_whole(folder / f"{re.sub(r'[^0-9A-Za-z_. -]', '_', sheet.title)}.csv", csv_text(sheet))
 
 
 def csv_text(sheet: Sheet) -> str:
@@ -40,6 +39,4 @@ def csv_text(sheet: Sheet) -> str:
 
 def field(value: Value) -> Value:
     """A value as a CSV file holds it."""
-    if not isinstance(value, str):
-        return value
-    return csv_cell(value)
+    return csv_cell(value) if isinstance(value, str) else value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from tracelens.errors import UsageError
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import write_whole
 from tracelens.files.safe_text import escaped_json
 from tracelens.report.cells import plain_values
 from tracelens.report.csv_report import field
@@ -29,20 +29,7 @@ def write_frame(path: Path, frame: pd.DataFrame, about: Mapping[str, Any]) -> No
 
     UsageError for another ending.
     """
-    content = _WRITERS[refuse_unknown(path)](frame, about)
-    with whole_file(path) as file:
-        file.write(content)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes ``path`` whole or not at all."""
-    write_page(path, text.encode())
-
-
-def write_page(path: Path, content: bytes) -> None:
-    """Writes ``path`` whole or not at all."""
-    with whole_file(path) as file:
-        file.write(content)
+    write_whole(path, _WRITERS[refuse_unknown(path)](frame, about))
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
@@ -52,7 +39,7 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, o
     writer.writeheader()
     for row in rows:
         writer.writerow({name: field(value) if isinstance(value, str) else value for name, value in row.items()})
-    write_text(path, text.getvalue())
+    write_whole(path, text.getvalue())
 
 
 def refuse_unknown(path: Path, *others: str) -> str:

@@ -12,14 +12,13 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from os import PathLike
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
 from tracelens.analysis.verdict.summary import Steps, Summary
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import write_whole
 from tracelens.files.safe_text import escaped_json, json_safe
 from tracelens.report.cells import Value, plain_tree, plain_values
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
@@ -41,8 +40,7 @@ def write_json(
     path: str | PathLike[str], summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS
 ) -> None:
     """Writes ``path`` whole or not at all; OutputError when the folder is not writable."""
-    with whole_file(Path(path)) as file:
-        file.write(json_bytes(summary, ops, views))
+    write_whole(path, json_bytes(summary, ops, views))
 
 
 def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, pd.DataFrame] = NO_VIEWS) -> bytes:

@@ -19,7 +19,7 @@ from tracelens.analysis.ranks.sheets import rank_sheets
 from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summary_implicit_sync
 from tracelens.analysis.ranks.sheets.job import step_cost, straggler_summary
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
-from tracelens.files.atomic_write import whole_file, whole_folder
+from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal_text
 from tracelens.files.say import aligned
 from tracelens.report.assembly import Sheet, sheets_of
@@ -97,8 +97,7 @@ class RankReport(NamedSheets):
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         content = escaped_json(orjson.dumps(json_safe(document), option=options))
         if path is not None:
-            with whole_file(Path(path)) as file:
-                file.write(content)
+            write_whole(path, content)
         return content.decode()
 
     def to_html(self, path: str | PathLike[str]) -> Path:
@@ -109,8 +108,7 @@ class RankReport(NamedSheets):
         of = f" of {result.world_size}" if result.world_size is not None else ""
         facts = [f"{len(result.ranks)} ranks{of}: {ranks_text(result.ranks)}"]
         notes = [notice.text for notice in result.notices]
-        with whole_file(Path(path)) as file:
-            file.write(ranks_page(result.name, facts, self.sheets, notes))
+        write_whole(path, ranks_page(result.name, facts, self.sheets, notes))
         return Path(path)
 
     def write(self, folder: str | PathLike[str], *, csv: bool = False) -> Path:

@@ -13,7 +13,7 @@ from tracelens.analysis.frames import plain_strings
 from tracelens.analysis.sheets.ops import coll_analysis, kernel_summary, unified_perf_summary
 from tracelens.analysis.verdict.summary import Notice, Summary
 from tracelens.errors import UsageError
-from tracelens.files.atomic_write import whole_folder
+from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.files.documents import is_report
 from tracelens.files.safe_text import escaped_json
 from tracelens.report.assembly import Analyzed, assemble, json_views
@@ -141,9 +141,9 @@ class Report(NamedSheets):
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Writes the page, whole or not at all."""
-        from tracelens.report.html.page import write_html
+        from tracelens.report.html.page import html_bytes
 
-        write_html(path, self.sheets, self.summary, self.result)
+        write_whole(path, html_bytes(self.sheets, self.summary, self.result))
         return Path(path)
 
     def to_json(self, path: str | PathLike[str] | None = None, *, brief: bool = False) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 from tracelens.backends import System
 from tracelens.backends.system_names import system_of
 from tracelens.errors import InputError, TracelensError, UsageError
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import write_whole
 from tracelens.files.data_table import FIRST_ROW, Number, csv_of, is_blank, is_file_name, read_table, shown
 from tracelens.files.published_cells import Headings, is_unsaid, number
 from tracelens.lazy.records import dataclass
@@ -324,6 +324,5 @@ def batch(
     for name in ESTIMATES:
         frame[name] = [getattr(each, name.removesuffix("_est")) for each in found]
     frame["reason"] = [each.reason for each in found]
-    with whole_file(output) as file:
-        file.write(csv_of(frame))
+    write_whole(output, csv_of(frame))
     return len(frame), sum(not each.reason for each in found)

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from tracelens.dtypes import DType
 from tracelens.errors import InputError
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import write_whole
 from tracelens.files.data_table import Number, shown
 from tracelens.files.documents import expected, json_of
 from tracelens.files.toml_figures import normalized
@@ -281,9 +281,8 @@ def exported(cost: StepCost, *, prompt: int, batch: int, context: int) -> dict[s
 
 def export(cost: StepCost, path: Path, *, prompt: int, batch: int, context: int) -> None:
     """Writes ``exported`` to ``path``. OutputError when it cannot be written."""
-    text = json.dumps(exported(cost, prompt=prompt, batch=batch, context=context), indent=2, sort_keys=True) + "\n"
-    with whole_file(path) as file:
-        file.write(text.encode())
+    content = exported(cost, prompt=prompt, batch=batch, context=context)
+    write_whole(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
 def _work(cost: StepCost, tokens: int, chunks: list[Chunk], rows: int, batch: int, context: int) -> dict[str, float]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
 from tracelens.errors import InputError, UsageError
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import whole_packed_file
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.chrome.event_columns import TIME_LIMIT_NS
 from tracelens.trace.table import Identifier, TraceTable
@@ -85,10 +83,7 @@ def fuse(
     """
     target = Path(path)
     state = _State()
-    with whole_file(target) as raw, contextlib.ExitStack() as stack:
-        sink: BinaryIO | gzip.GzipFile = raw
-        if target.suffix == ".gz":
-            sink = stack.enter_context(gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=0, filename=""))
+    with whole_packed_file(target) as sink:
         sink.write(b'{"displayTimeUnit":"ms","traceEvents":[')
         separator = b"\n"
         for order, rank in enumerate(ranks):

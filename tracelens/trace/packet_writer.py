@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import json
 import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import whole_packed_file
 from tracelens.trace.fuse import sublanes
 from tracelens.trace.rewriting import events
 from tracelens.trace.table import DEVICE_KINDS, Identifier, Kind, TraceTable
@@ -33,10 +31,7 @@ def write_packets(table: TraceTable, path: str | os.PathLike[str]) -> int:
     Slices that overlap without nesting, which a track cannot show, are on further tracks below theirs.
     """
     target = Path(path)
-    with whole_file(target) as raw, contextlib.ExitStack() as stack:
-        sink: BinaryIO | gzip.GzipFile = raw
-        if target.suffix == ".gz":
-            sink = stack.enter_context(gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=0, filename=""))
+    with whole_packed_file(target) as sink:
         written = 0
         for packet in _Writer(table).packets():
             sink.write(b"\n" + varint(len(packet)) + packet)

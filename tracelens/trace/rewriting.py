@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
 
 from tracelens.errors import InputError
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import whole_packed_file
 from tracelens.trace.table import TraceTable
 
 # Up to here a float of µs is less than half a ns off.
@@ -38,10 +36,7 @@ def rewrite(
     """
     target, written = Path(path), 0
     around = table.metadata if metadata is None else metadata
-    with whole_file(target) as raw, contextlib.ExitStack() as stack:
-        sink: BinaryIO | gzip.GzipFile = raw
-        if target.suffix == ".gz":
-            sink = stack.enter_context(gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=0, filename=""))
+    with whole_packed_file(target) as sink:
         sink.write(b"{" + b"".join(_json(str(key)) + b":" + _json(value) + b"," for key, value in around.items()))
         sink.write(b'"traceEvents":[')
         for row, event in events(table):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import io
 import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import orjson
 
 from tracelens.device_properties import DeviceProperties
 from tracelens.errors import UsageError
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import whole_packed_file
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.table import ProcessGroup
@@ -139,11 +137,7 @@ def write_trace(trace: RecordedTrace, path: str | os.PathLike[str]) -> Path:
     be written.
     """
     target = Path(path)
-    with whole_file(target) as raw, contextlib.ExitStack() as stack:
-        sink: BinaryIO | gzip.GzipFile = raw
-        if target.suffix == ".gz":
-            # mtime=0 and an empty name: neither the time nor the place of writing is in the bytes
-            sink = stack.enter_context(gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=9, mtime=0, filename=""))
+    with whole_packed_file(target, level=9) as sink:
         text = io.TextIOWrapper(sink, encoding="utf-8", newline="\n", write_through=False)
         for piece in trace_text(trace):
             text.write(piece)

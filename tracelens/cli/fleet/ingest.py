@@ -37,13 +37,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _dashboard(lake: Path) -> Path:
+    from tracelens.files.atomic_write import write_whole
     from tracelens.lake.ingest import ask
-    from tracelens.report.export import write_page
     from tracelens.report.pages.lake_page import lake_page
     from tracelens.sql import ready_queries
 
     queries = ready_queries("tracelens.lake")
     answers = {name: ask(lake, query.statement) for name, query in queries.items()}
     path = lake / "dashboard.html"
-    write_page(path, lake_page(lake.resolve().name, answers, {name: query.about for name, query in queries.items()}))
+    write_whole(path, lake_page(lake.resolve().name, answers, {name: query.about for name, query in queries.items()}))
     return path

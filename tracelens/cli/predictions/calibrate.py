@@ -54,7 +54,7 @@ def _cluster(args: argparse.Namespace) -> int:
 
     from tracelens.backends.system import System
     from tracelens.calibration.cluster_calibration import calibrate_cluster, cluster_file
-    from tracelens.files.atomic_write import whole_file
+    from tracelens.files.atomic_write import write_whole
     from tracelens.files.data_table import read_table
     from tracelens.network.cluster import Cluster
 
@@ -69,8 +69,7 @@ def _cluster(args: argparse.Namespace) -> int:
     source = f"tracelens calibrate: {found.rows} collectives of {names}; mean error on node counts not fitted: {unseen}"
     topology = system.topology
     if topology is not None:
-        with whole_file(args.output) as file:
-            file.write(cluster_file(Cluster.file_text(args.cluster), topology, found, source).encode())
+        write_whole(args.output, cluster_file(Cluster.file_text(args.cluster), topology, found, source))
     Cluster.load(args.output)
     say(f"wrote {args.output}: {len(found.constants)} constants; use it as --cluster {args.output}")
     return 0
@@ -80,7 +79,7 @@ def _device(args: argparse.Namespace) -> int:
     from tracelens.calibration.device import device_file
     from tracelens.calibration.kernel_calibration import with_kernels
     from tracelens.errors import NothingToAnalyzeError
-    from tracelens.files.atomic_write import whole_file
+    from tracelens.files.atomic_write import write_whole
     from tracelens.hardware import HardwareSpec
 
     device = HardwareSpec.load(args.device)
@@ -94,9 +93,8 @@ def _device(args: argparse.Namespace) -> int:
         raise NothingToAnalyzeError("these files do not determine any constant; no device file was written")
     based_on = device.based_on or (device.name if device.name in HardwareSpec.names() else None)
     text = device_file(HardwareSpec.file_text(args.device), found, based_on=based_on)
-    text = with_kernels(text, fitted, f"tracelens calibrate: {', '.join(path.name for path in kernels)}")
-    with whole_file(args.output) as file:
-        file.write(text.encode())
+    named = ", ".join(path.name for path in kernels)
+    write_whole(args.output, with_kernels(text, fitted, f"tracelens calibrate: {named}"))
     HardwareSpec.load(args.output)
     rows = len(found) + sum(map(len, fitted.values()))
     say(f"wrote {args.output}: {rows} rows of constants; use it as --device {args.output}")

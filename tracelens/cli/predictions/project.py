@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tracelens.errors import UsageError
 from tracelens.files.say import say
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import Renamed, add_options, filled_in, option, options_of, refuse_unread
+from tracelens.option_fields import Renamed, arguments_of, filled_in, option, options_of, refuse_unread
 from tracelens.projection.projection_options import ProjectOptions
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ OF_ONE_STEP = ("from_report", "traced", "against", "anchor", "trace", "trace_ran
 NOT_SWEPT = (*OF_ONE_STEP, "launch", "sweep", "batch", "output", "help")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, ProjectCommand)
+configure = arguments_of(ProjectCommand)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,8 +96,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_one(args: argparse.Namespace) -> int:
+    from tracelens.files.atomic_write import write_whole
     from tracelens.report.answers.step_text import step_text
-    from tracelens.report.export import refuse_unknown, write_frame, write_page, write_text
+    from tracelens.report.export import refuse_unknown, write_frame
 
     found = _measured(args, _project(args))
     beside = _beside(args.against, found) if args.against else ""
@@ -107,9 +107,9 @@ def _run_one(args: argparse.Namespace) -> int:
     if args.output and refuse_unknown(args.output, ".html") == ".html":
         from tracelens.report.pages.step_page import step_page
 
-        write_page(args.output, step_page(found))
+        write_whole(args.output, step_page(found))
     elif args.output and args.output.suffix == ".json":
-        write_text(args.output, found.to_json())
+        write_whole(args.output, found.to_json())
     elif args.output:
         write_frame(args.output, found.ops(found.run.busiest), {})
     say(step_text(found))
@@ -205,9 +205,10 @@ def _beside(path: Path, found: Result) -> str:
 
 
 def _run_sweep(args: argparse.Namespace) -> int:
+    from tracelens.files.atomic_write import write_whole
     from tracelens.projection.project import sweep
     from tracelens.report.charts.sweep_chart import sweep_chart
-    from tracelens.report.export import refuse_unknown, write_frame, write_text
+    from tracelens.report.export import refuse_unknown, write_frame
 
     if args.output:
         refuse_unknown(args.output)
@@ -217,7 +218,7 @@ def _run_sweep(args: argparse.Namespace) -> int:
     plot = args.output.with_suffix(".svg") if args.output else None
     if args.output and plot:
         write_frame(args.output, table, {"schema": "tracelens.project.sweep/1", "model": args.model})
-        write_text(plot, sweep_chart(table, names, f"{args.model} on {args.cluster}"))
+        write_whole(plot, sweep_chart(table, names, f"{args.model} on {args.cluster}"))
     shown = table.assign(reason=table["reason"].fillna(table["does_not_fit"])).drop(columns="does_not_fit")
     say(shown.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.4g}"))
     if args.output:

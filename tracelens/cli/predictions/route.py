@@ -106,16 +106,16 @@ def _reader(parameter: Parameter) -> Callable[[str], float]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from tracelens.files.atomic_write import write_whole
     from tracelens.report.answers.route_files import refuse_unknown, route_json, write_route
     from tracelens.report.answers.route_text import route_text
-    from tracelens.report.export import write_text
 
     refuse_unknown(args.output)
     result = _routed(args)
     if args.save_routing:
         result.table.save(args.save_routing)
     if args.log:
-        write_text(args.log, result.log or "")
+        write_whole(args.log, result.log or "")
     for path in args.output:
         write_route(result, path)
     if args.format == "json":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tracelens.errors import UsageError
 from tracelens.files.say import Progress, say
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import add_options, integer, option, options_of, positive
+from tracelens.option_fields import arguments_of, integer, option, options_of, positive
 from tracelens.projection.projection_options import SearchOptions
 
 if TYPE_CHECKING:
@@ -54,15 +54,15 @@ class SearchCommand(SearchOptions):
     )  # fmt: skip
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, SearchCommand)
+configure = arguments_of(SearchCommand)
 
 
 def run(args: argparse.Namespace) -> int:
+    from tracelens.files.atomic_write import write_whole
     from tracelens.projection.search.request import Request, answer
     from tracelens.report.answers.search_text import search_text
     from tracelens.report.charts.search_plots import write_plots
-    from tracelens.report.export import refuse_unknown, write_frame, write_page
+    from tracelens.report.export import refuse_unknown, write_frame
 
     if args.output is not None:
         refuse_unknown(args.output, ".html")
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None and args.output.suffix == ".html":
         from tracelens.report.pages.search_page import search_page
 
-        write_page(args.output, search_page(found))
+        write_whole(args.output, search_page(found))
     elif args.output is not None:
         about = {"schema": SCHEMA, "model": request.model, "cluster": request.cluster, "rules": request.rules}
         fitting = found.front() if args.pareto else found.fits

@@ -17,7 +17,7 @@ from tracelens import option_fields
 from tracelens.errors import UsageError
 from tracelens.files.say import emit, say
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import add_options, filled_in, hint, option, options_of, refuse_unread
+from tracelens.option_fields import arguments_of, filled_in, hint, option, options_of, refuse_unread
 from tracelens.serving.serving_options import TOKENS, DeploymentOptions, EngineOptions, ServingConfig, names_of
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ READ = {
 }
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, ServeCommand)
+configure = arguments_of(ServeCommand)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -173,10 +172,10 @@ def _once(args: argparse.Namespace, deployment: Deployment, asked: ServingConfig
         if timeline.is_full:
             say("note: the trace has only the first steps", beside=True)
     if args.output is not None and args.output.suffix == ".html":
-        from tracelens.report.export import write_page
+        from tracelens.files.atomic_write import write_whole
         from tracelens.report.pages.serving_page import served_page
 
-        write_page(args.output, served_page(result))
+        write_whole(args.output, served_page(result))
         written.append(str(args.output))
     elif args.output is not None:
         write_folder(result, args.output)
@@ -203,10 +202,10 @@ def _sweep(args: argparse.Namespace, deployment: Deployment, asked: ServingConfi
     experiment = experiment_of(deployment, dataclasses.replace(asked, rate=rates[0]))
     rows = find_max_goodput(experiment, rates)
     if args.output is not None:
-        from tracelens.report.export import write_page
+        from tracelens.files.atomic_write import write_whole
         from tracelens.report.pages.serving_page import sweep_page
 
-        write_page(args.output, sweep_page(rows))
+        write_whole(args.output, sweep_page(rows))
     say(sweep_text(rows, best=args.find_max_goodput))
     if args.output is not None:
         say(f"wrote {args.output}")
@@ -231,11 +230,11 @@ def _rates(text: str) -> tuple[float, ...]:
 
 def _calibrate(args: argparse.Namespace, deployment: Deployment) -> int:
     from tracelens.calibration.engine_calibration import calibrate
-    from tracelens.report.export import write_text
+    from tracelens.files.atomic_write import write_whole
 
     engine = calibrate(deployment, args.calibrate, run=args.run_name, policy=args.policy)
     target = args.output or Path("engine.toml")
-    write_text(target, engine.to_toml())
+    write_whole(target, engine.to_toml())
     emit(engine.to_toml())
     say(f"wrote {target}")
     return 0

@@ -7,34 +7,20 @@ and unknown arguments go. All times, sizes and shapes stay: the report is the sa
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING
-from pathlib import Path
 
 from tracelens.cli import refuse_input
+from tracelens.cli.rewriting import TraceToTrace
 from tracelens.files.say import say
-from tracelens.lazy.records import dataclass
-from tracelens.option_fields import add_options, option, options_of
+from tracelens.option_fields import arguments_of, options_of
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnonymizeCommand:
-    """What is read, and where the result goes."""
-
-    trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
-    output: Path = option(
-        "file to write, .json or .json.gz", MISSING, kind=Path, metavar="FILE", flags=("-o", "--output")
-    )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, AnonymizeCommand)
+configure = arguments_of(TraceToTrace)
 
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.loaded_trace import load
     from tracelens.excerpts.anonymize import anonymize
 
-    asked = options_of(AnonymizeCommand, args)
+    asked = options_of(TraceToTrace, args)
     refuse_input(asked.output, [asked.trace])
     say(f" {anonymize(load(asked.trace), asked.output):,} names replaced")
     say(f" wrote {asked.output}")

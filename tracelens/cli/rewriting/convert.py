@@ -13,7 +13,7 @@ from pathlib import Path
 from tracelens.cli import refuse_input
 from tracelens.files.say import say
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import above_zero, add_options, option, options_of
+from tracelens.option_fields import above_zero, arguments_of, option, options_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,7 @@ class ConvertCommand:
     max_memory: float | None = option("the memory that reading may take", kind=above_zero, metavar="GB")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, ConvertCommand)
+configure = arguments_of(ConvertCommand)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,27 +7,13 @@ a track each. Open the file at https://ui.perfetto.dev ("Open trace file"): it s
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING
-from pathlib import Path
 
 from tracelens.cli import refuse_input
+from tracelens.cli.rewriting import TraceToTrace
 from tracelens.files.say import say
-from tracelens.lazy.records import dataclass
-from tracelens.option_fields import add_options, option, options_of
+from tracelens.option_fields import arguments_of, options_of
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PerfettoCommand:
-    """What is read, and where the result goes."""
-
-    trace: Path = option("Kineto trace, .json or .json.gz", MISSING, kind=Path, flags=("trace",))
-    output: Path = option(
-        "file to write, .json or .json.gz", MISSING, kind=Path, metavar="FILE", flags=("-o", "--output")
-    )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, PerfettoCommand)
+configure = arguments_of(TraceToTrace)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from tracelens.analysis.options import Options
     from tracelens.excerpts.perfetto import write_perfetto
 
-    asked = options_of(PerfettoCommand, args)
+    asked = options_of(TraceToTrace, args)
     refuse_input(asked.output, [asked.trace])
     say(f" {write_perfetto(analyze(load(asked.trace), Options()), asked.output):,} events")
     say(f" wrote {asked.output}: open it at https://ui.perfetto.dev, from where nothing is sent")

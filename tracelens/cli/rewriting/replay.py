@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracelens.files.say import say
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import add_options, option, options_of, positive
+from tracelens.option_fields import arguments_of, option, options_of, positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,7 @@ class ReplayCommand:
     )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, ReplayCommand)
+configure = arguments_of(ReplayCommand)
 
 
 def run(args: argparse.Namespace) -> int:

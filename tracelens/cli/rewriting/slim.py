@@ -12,7 +12,7 @@ from pathlib import Path
 from tracelens.cli import refuse_input
 from tracelens.files.say import say
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import add_options, comma_list, option, options_of, whole
+from tracelens.option_fields import arguments_of, comma_list, option, options_of, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,7 @@ class SlimCommand:
     )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, SlimCommand)
+configure = arguments_of(SlimCommand)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ import orjson
 
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
 from tracelens.errors import InputError, UsageError
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import write_whole
 from tracelens.files.safe_text import json_safe
 from tracelens.lazy.patterns import lazy_pattern
 
@@ -46,8 +46,7 @@ def write_side(side: Side, path: Path) -> None:
         "runs": [[_plain(one) for one in run] for run in side.parts],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
-        file.write(gzip.compress(orjson.dumps(json_safe(document)), mtime=0))
+    write_whole(path, gzip.compress(orjson.dumps(json_safe(document)), mtime=0))
 
 
 def _plain(one: Recorded) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import orjson
 import pandas as pd
 
 from tracelens.errors import UsageError
-from tracelens.files.atomic_write import whole_file
+from tracelens.files.atomic_write import write_whole
 from tracelens.report.charts.route_picture import MOST_CELLS, picture
 from tracelens.report.export import tables_xlsx
 from tracelens.routing.route_result import RouteResult
@@ -26,9 +26,7 @@ def route_json(result: RouteResult) -> str:
 
 def write_route(result: RouteResult, path: Path) -> None:
     """Writes ``path`` whole or not at all, in the format of its ending. UsageError for another ending."""
-    content = _WRITERS[refuse_unknown([path])[0]](result)
-    with whole_file(path) as file:
-        file.write(content)
+    write_whole(path, _WRITERS[refuse_unknown([path])[0]](result))
 
 
 def refuse_unknown(paths: Sequence[Path]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.files.atomic_write import whole_file, whole_folder
+from tracelens.files.atomic_write import whole_folder, write_whole
 from tracelens.report.comparing.comparison_documents import comparison_json, comparison_markdown, is_comparison
 from tracelens.report.comparing.comparison_page import comparison_html
 from tracelens.report.comparing.comparison_tables import comparison_xlsx
@@ -39,8 +39,7 @@ def write_comparison(found: Comparison, path: Path) -> None:
     """Writes a file, or fills a folder with compare.json, .md, .html and .xlsx, and with .xml and .sarif where there
     are gates: whole or not at all."""
     if path.suffix in WRITERS:
-        with whole_file(path) as file:
-            file.write(WRITERS[path.suffix](found))
+        write_whole(path, WRITERS[path.suffix](found))
         return
     refuse_foreign(path)
     with whole_folder(path) as staging:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import base64
 import gzip
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from pathlib import Path
 
 import orjson
 
@@ -25,7 +23,6 @@ from tracelens.analysis.sheets.ops import (
     unified_perf_summary,
 )
 from tracelens.analysis.verdict.summary import Summary
-from tracelens.files.atomic_write import whole_file
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
 from tracelens.report.charts.markup import Markup, tag
@@ -52,12 +49,6 @@ class Limits:
     def halved(self) -> Limits:
         """For the next attempt."""
         return Limits(rows=self.rows // 2, rects=self.rects // 2, nodes=self.nodes // 2)
-
-
-def write_html(path: str | PathLike[str], sheets: Sequence[Sheet], summary: Summary, result: Analyzed) -> None:
-    """Writes ``path`` whole or not at all; OutputError when the folder is not writable."""
-    with whole_file(Path(path)) as file:
-        file.write(html_bytes(sheets, summary, result))
 
 
 def html_bytes(sheets: Sequence[Sheet], summary: Summary, result: Analyzed, *, max_bytes: int = MAX_BYTES) -> bytes:
