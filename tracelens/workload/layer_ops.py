@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.lazy.records import dataclass
@@ -31,7 +31,7 @@ Split: TypeAlias = Literal["tokens", "column", "row", "heads", "experts"]
 class LayerOp:
     """One operation of a forward pass and how often it occurs in it.
 
-    ``weights`` are the parameters of one occurrence, ``active_weights`` those of them that a token meets. ``split``:
+    ``weights`` are the parameters of one occurrence; of those a token meets ``met_weights``, None: all. ``split``:
     how tensor-parallel ranks divide it, ``is_replicated``: each of them keeps all its weights. ``is_core``: its work
     depends on how the tokens lie in sequences, and on those before them (``BlockType.cores``).
     """
@@ -40,10 +40,15 @@ class LayerOp:
     model: PerfModel
     count: int = 1
     weights: int = 0
-    active_weights: int = 0
+    met_weights: int | None = None
     split: Split = "tokens"
     is_replicated: bool = False
     is_core: bool = False
+
+    @property
+    def active_weights(self) -> int:
+        """Parameters of one occurrence that a token meets."""
+        return self.weights if self.met_weights is None else self.met_weights
 
     def backward(self) -> tuple[PerfModel, ...]:
         """Perf models of one occurrence's gradients; empty for what has none."""
@@ -91,40 +96,29 @@ class Batch:
         return self.shape.dtype
 
     def linear(self, name: str, n: int, k: int, *, bias: bool = False, split: Split = "tokens") -> LayerOp:
-        weights = n * (k + bias)
         model = GEMM(m=self.tokens, n=n, k=k, bias=bias, dtype=self.dtype)
-        return LayerOp(name=name, model=model, weights=weights, active_weights=weights, split=split)
+        return LayerOp(name=name, model=model, weights=n * (k + bias), split=split)
 
     def norm(self, name: str, channels: int | None = None, groups: int = 1, split: Split = "tokens") -> LayerOp:
         """Norm over ``groups`` parts of ``channels`` per token; over the hidden state when not said."""
         shape = self.shape
         n = shape.hidden if channels is None else channels
         rows = self.tokens * groups
+        sizes: dict[str, Any] = {
+            "shape": (rows, n), "channels": n, "statistics": rows, "weight": True, "dtype": self.dtype
+        }  # fmt: skip
         if shape.norm == "rms":
-            weights = n
-            model: PerfModel = RMSNorm(
-                shape=(rows, n), channels=n, statistics=rows, weight=True, saves=True, dtype=self.dtype
-            )
-        else:
-            weights = n * (1 + shape.norm_bias)
-            model = Normalization(
-                shape=(rows, n), channels=n, statistics=rows, weight=True, bias=shape.norm_bias, dtype=self.dtype
-            )
-        return LayerOp(name=name, model=model, weights=weights, active_weights=weights, split=split)
+            return LayerOp(name=name, model=RMSNorm(**sizes, saves=True), weights=n, split=split)
+        model = Normalization(**sizes, bias=shape.norm_bias)
+        return LayerOp(name=name, model=model, weights=n * (1 + shape.norm_bias), split=split)
 
     def convolution(self, name: str, channels: int, taps: int, *, bias: bool = False, cached: bool = False) -> LayerOp:
         """A causal convolution of each channel along the sequence."""
         model = CausalConv1d(
-            b=self.batch,
-            channels=channels,
-            length=self.sequence,
-            width=taps,
-            bias=bias,
-            cached=cached,
+            b=self.batch, channels=channels, length=self.sequence, width=taps, bias=bias, cached=cached,
             dtype=self.dtype,
-        )
-        weights = channels * (taps + bias)
-        return LayerOp(name=name, model=model, weights=weights, active_weights=weights, split="heads", is_core=True)
+        )  # fmt: skip
+        return LayerOp(name=name, model=model, weights=channels * (taps + bias), split="heads", is_core=True)
 
     def feed_forward(self, name: str, ffn: int, *, bias: bool = False) -> Iterator[LayerOp]:
         """Up projection, with the gate's beside it, activation and down projection."""
@@ -154,10 +148,9 @@ class Batch:
         index = Operand(shape=(self.batch, self.sequence), dtype=DType.INT64)
         for name, rows in (("embedding", shape.vocab), ("positions", shape.positions)):
             if rows:
-                weights = rows * shape.hidden
                 table = Operand(shape=(rows, shape.hidden), dtype=self.dtype)
                 model = lookup(table, index, self.tokens * shape.hidden)
-                yield LayerOp(name=name, model=model, weights=weights, active_weights=weights)
+                yield LayerOp(name=name, model=model, weights=rows * shape.hidden)
 
     def head(self) -> Iterator[LayerOp]:
         """Final norm and, where there is a vocabulary, logits."""
@@ -167,4 +160,4 @@ class Batch:
 
     def logits(self, *, tied: bool) -> LayerOp:
         made = self.linear("logits", self.shape.vocab, self.shape.hidden)
-        return replace(made, weights=0, active_weights=0) if tied else made
+        return replace(made, weights=0) if tied else made

@@ -17,7 +17,7 @@ from tracelens.workload.layers import further_token_ops
 from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.ranks.adapters import adapters, frozen
-from tracelens.workload.ranks.training_rank import COLUMNS, Part, Pass, RankOp, TrainingRank
+from tracelens.workload.ranks.training_rank import COLUMNS, Part, Pass, RankOp, TrainingRank, passes
 
 __all__ = [
     "COLUMNS", "ENDS", "Part", "Pass", "RankLayer", "RankOp", "block", "embedding", "ends", "head", "is_repeated",
@@ -202,9 +202,7 @@ def _logits(rank: TrainingRank, name: str) -> Iterator[RankOp]:
     made = GEMM(m=rank.tokens, n=part, k=rank.shape.hidden, dtype=width)
     dgrad, wgrad = made.backward()
     wgrad = replace(wgrad, dtype_out=parallel.gradient_width)
-    yield RankOp(name=name, phase="forward", part="vocabulary", model=made)
-    yield RankOp(name=name, phase="dgrad", part="vocabulary", model=dgrad)
-    yield RankOp(name=name, phase="wgrad", part="vocabulary", model=wgrad)
+    yield from passes(name, "vocabulary", made, dgrad, wgrad)
     loss = CrossEntropy(rows=rank.tokens, vocabulary=part, dtype=DType.FP32)
     back = CrossEntropyBackward(rows=rank.tokens, vocabulary=part, dtype=DType.FP32)
     cast = Movement(read=((rank.tokens * part, width),), written=((rank.tokens * part, DType.FP32),))

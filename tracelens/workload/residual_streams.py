@@ -7,13 +7,7 @@ from math import ceil
 from typing import Any
 
 from tracelens.dtypes import DType
-from tracelens.perf_models import (
-    HyperConnectionCoefficients,
-    HyperConnectionPost,
-    HyperConnectionPre,
-    Movement,
-    PerfModel,
-)
+from tracelens.perf_models import HyperConnectionCoefficients, HyperConnectionPost, HyperConnectionPre, Movement
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import ModelShape
 
@@ -26,7 +20,7 @@ def residual_ops(batch: Batch) -> Iterator[LayerOp]:
         # of the streams that enter the block, leave it, and pass it by; with a bias each, and three scales
         outputs = (2 + n) * n
         yield from _hyper(batch, outputs, outputs + 3)
-        yield _op("residual.post", HyperConnectionPost(**_sizes(batch)), 0)
+        yield LayerOp(name="residual.post", model=HyperConnectionPost(**_sizes(batch)))
     if shape.residual_block:
         yield _depth_attention(batch)
 
@@ -44,8 +38,9 @@ def _hyper(batch: Batch, outputs: int, biases: int) -> Iterator[LayerOp]:
     """Manifold-constrained hyper-connections (arXiv 2512.24880): coefficients of the mix in fp32, and the mix."""
     sizes = _sizes(batch)
     mixed = HyperConnectionCoefficients(**sizes, outputs=outputs, dtype_weight=DType.FP32)
-    yield _op("residual.coefficients", mixed, outputs * sizes["streams"] * sizes["channels"] + biases)
-    yield _op("residual.pre", HyperConnectionPre(**sizes), 0)
+    weights = outputs * sizes["streams"] * sizes["channels"] + biases
+    yield LayerOp(name="residual.coefficients", model=mixed, weights=weights)
+    yield LayerOp(name="residual.pre", model=HyperConnectionPre(**sizes))
 
 
 def _sizes(batch: Batch) -> dict[str, Any]:
@@ -61,13 +56,9 @@ def _depth_attention(batch: Batch) -> LayerOp:
     sources = round((kept_sums(shape) / 2 + 1.5) * elements)
     model = Movement(read=((sources, batch.dtype),), written=((elements, batch.dtype),), added=2 * sources)
     # the query and the norm of what it is compared with
-    return _op("residual.depth_attention", model, 2 * shape.hidden)
+    return LayerOp(name="residual.depth_attention", model=model, weights=2 * shape.hidden)
 
 
 def kept_sums(shape: ModelShape) -> int:
     """Sums of blocks of layers that the whole model keeps; two residual blocks are a layer."""
     return ceil(len(shape.blocks) / 2 / shape.residual_block) if shape.residual_block else 0
-
-
-def _op(name: str, model: PerfModel, weights: int) -> LayerOp:
-    return LayerOp(name=name, model=model, weights=weights, active_weights=weights)

@@ -10,7 +10,7 @@ from tracelens.perf_models import GEMM, SDPA, PerfModel, RoPE, SelectiveAttentio
 from tracelens.workload.blocks.base import BlockType, Kept
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import LatentAttention, ModelShape
-from tracelens.workload.ranks.training_rank import RankOp, TrainingRank
+from tracelens.workload.ranks.training_rank import RankOp, TrainingRank, passes
 
 #: Tokens per sequence and step up to which engines absorb latent attention's projections: decoding and its drafts.
 ABSORBED_TOKENS = 8
@@ -67,7 +67,6 @@ class Attention(BlockType):
     def core_ops(self, batch: Batch) -> Iterator[LayerOp]:
         """Attention itself, over whole sequences."""
         shape = batch.shape
-        sinks = shape.q_heads if shape.sinks else 0
         length = shape.document_length(batch.sequence)
         yield LayerOp(
             name="attention.sdpa",
@@ -78,12 +77,19 @@ class Attention(BlockType):
                 s_kv=length,
                 mask="none" if shape.bidirectional else "top_left",
             ),
-            weights=sinks,
-            active_weights=sinks,
+            weights=shape.q_heads if shape.sinks else 0,
             split="heads",
             is_replicated=True,
             is_core=True,
         )
+
+    def indexed_ops(self, batch: Batch) -> Iterator[LayerOp]:
+        """``cores`` over whole sequences, where they are an indexer's scores, its choice, and attention to that."""
+        length = batch.shape.document_length(batch.sequence)
+        cores = self.cores(batch.shape, b=round(batch.tokens / length), new=length, past=0)
+        names = ("attention.index_scores", "attention.index_top_k", "attention.sdpa")
+        for name, model in zip(names, cores, strict=True):
+            yield LayerOp(name=name, model=model, split="heads" if name.endswith("sdpa") else "tokens", is_core=True)
 
     def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
         """Latent attention of a few new tokens runs on the latent itself, the key's and value's projections absorbed
@@ -131,8 +137,7 @@ class Attention(BlockType):
             pairs = whole * rows // keys
             made = replace(made, pairs=pairs, window=-(-pairs // (model.b * rows)))
         if rank.parallel.attention != "unfused":
-            yield RankOp(name=name, phase="forward", part="attention", model=made)
-            yield RankOp(name=name, phase="dgrad", part="attention", model=made.backward())
+            yield from passes(name, "attention", made, made.backward())
         else:
             yield from _unfused(rank, made, rows, keys)
 
@@ -234,8 +239,7 @@ def _rope(rank: TrainingRank) -> Iterator[RankOp]:
     if latent is not None:
         per_token = (shape.q_heads // tp + 1) * latent.d_rope
     rope = RoPE(elements=rank.tokens * per_token, rotated=rank.tokens * per_token, dtype=rank.width)
-    yield RankOp(name="attention.rope", phase="forward", part="memory", model=rope)
-    yield RankOp(name="attention.rope", phase="dgrad", part="memory", model=rope.backward())
+    yield from passes("attention.rope", "memory", rope, rope.backward())
 
 
 ATTENTION = Attention(letter="*")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tracelens.dtypes import Precision
+from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import PerfModel
 from tracelens.registry import Mark
@@ -15,6 +16,15 @@ from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.ranks.inference_rank import InferenceRank
 from tracelens.workload.ranks.training_rank import RankOp, TrainingRank
+
+T = TypeVar("T")
+
+
+def needed(figure: T | None, name: str) -> T:
+    """A figure of the shape, ``name``, without which a model has no such block. UsageError where it is missing."""
+    if figure is None:
+        raise UsageError(f"a block needs the model's {name}")
+    return figure
 
 
 class Message(NamedTuple):

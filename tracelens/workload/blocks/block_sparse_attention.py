@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from tracelens.perf_models import IndexerScores, PerfModel, SelectiveAttention, TopKRows
 from tracelens.workload.blocks.attention import Attention
+from tracelens.workload.blocks.base import needed
 from tracelens.workload.layer_ops import Batch, LayerOp
-from tracelens.workload.model_shape import Indexer, ModelShape
+from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.ranks.training_rank import TrainingRank
 
 
@@ -25,19 +26,15 @@ class BlockSparseAttention(Attention):
         return {"indexer": shape.indexer, **super().needs(shape)}
 
     def core_ops(self, batch: Batch) -> Iterator[LayerOp]:
-        shape, indexer = batch.shape, _of(batch.shape)
+        shape, indexer = batch.shape, needed(batch.shape.indexer, "indexer")
         yield batch.linear("attention.index_q", indexer.heads * indexer.head_dim, shape.hidden)
         yield batch.linear("attention.index_k", indexer.head_dim, shape.hidden)
         yield batch.norm("attention.index_q_norm", indexer.head_dim, indexer.heads)
         yield batch.norm("attention.index_k_norm", indexer.head_dim)
-        length = shape.document_length(batch.sequence)
-        names = ("attention.index_scores", "attention.index_top_k", "attention.sdpa")
-        cores = self.cores(shape, b=round(batch.tokens / length), new=length, past=0)
-        for name, model in zip(names, cores, strict=True):
-            yield LayerOp(name=name, model=model, split="heads" if name.endswith("sdpa") else "tokens", is_core=True)
+        yield from self.indexed_ops(batch)
 
     def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
-        indexer = _of(shape)
+        indexer = needed(shape.indexer, "indexer")
         lengths: dict[str, Any] = {"b": b, "s_q": new, "s_kv": past + new}
         return (
             IndexerScores(**lengths, heads=indexer.heads, d=indexer.head_dim, dtype=shape.dtype),
@@ -49,16 +46,10 @@ class BlockSparseAttention(Attention):
         )  # fmt: skip
 
     def shared_elements(self, rank: TrainingRank) -> int:
-        return super().shared_elements(rank) + _of(rank.shape).head_dim
+        return super().shared_elements(rank) + needed(rank.shape.indexer, "indexer").head_dim
 
     def cached_elements(self, shape: ModelShape) -> int:
-        return super().cached_elements(shape) + _of(shape).head_dim
-
-
-def _of(shape: ModelShape) -> Indexer:
-    if shape.indexer is None:
-        raise ValueError("a block of block-sparse attention needs an indexer")
-    return shape.indexer
+        return super().cached_elements(shape) + needed(shape.indexer, "indexer").head_dim
 
 
 BLOCK_SPARSE_ATTENTION = BlockSparseAttention(letter="B")

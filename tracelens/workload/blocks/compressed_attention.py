@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.perf_models import GEMM, IndexerScores, Movement, PerfModel, SelectiveAttention, TopKRows
 from tracelens.workload.blocks.attention import Attention
+from tracelens.workload.blocks.base import needed
 from tracelens.workload.layer_ops import Batch, LayerOp
-from tracelens.workload.model_shape import CompressedAttention, Indexer, ModelShape
+from tracelens.workload.model_shape import CompressedAttention, ModelShape
 from tracelens.workload.ranks.training_rank import TrainingRank
 
 _INDEX_TYPE, _SCALE_BYTES = DType.FP8_E4M3FN, 4
@@ -34,7 +35,7 @@ class CompressedRows(Attention):
         }  # fmt: skip
 
     def ops(self, batch: Batch) -> Iterator[LayerOp]:
-        shape, own, d = batch.shape, _of(batch.shape), batch.shape.d_qk
+        shape, own, d = batch.shape, needed(batch.shape.compressed, "compressed"), batch.shape.d_qk
         yield batch.norm("attention.norm")
         yield batch.linear("attention.q_down", own.q_rank, shape.hidden)
         yield batch.norm("attention.q_latent_norm", own.q_rank)
@@ -44,7 +45,7 @@ class CompressedRows(Attention):
         if own.ratio:
             yield from _compression(batch, "attention.compress", own, d)
         if own.selects:
-            indexer = _indexer(shape)
+            indexer = needed(shape.indexer, "indexer")
             yield batch.linear("attention.index_q", indexer.heads * indexer.head_dim, own.q_rank)
             yield batch.linear("attention.index_weights", indexer.heads, shape.hidden)
             yield from _compression(batch, "attention.index_compress", own, indexer.head_dim)
@@ -59,7 +60,7 @@ class CompressedRows(Attention):
             if isinstance(model, SelectiveAttention):
                 sinks = shape.q_heads if shape.sinks else 0
                 yield LayerOp(
-                    name="attention.sdpa", model=model, weights=sinks, active_weights=sinks, split="heads",
+                    name="attention.sdpa", model=model, weights=sinks, split="heads",
                     is_replicated=True, is_core=True,
                 )  # fmt: skip
             else:
@@ -67,11 +68,11 @@ class CompressedRows(Attention):
                 yield LayerOp(name=name, model=model, is_core=True)
 
     def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
-        own = _of(shape)
+        own = needed(shape.compressed, "compressed")
         lengths: dict[str, Any] = {"b": b, "s_q": new, "s_kv": past + new, "ratio": own.ratio}
         found: list[PerfModel] = []
         if own.selects:
-            indexer = _indexer(shape)
+            indexer = needed(shape.indexer, "indexer")
             found.append(IndexerScores(**lengths, heads=indexer.heads, d=indexer.head_dim, dtype=_INDEX_TYPE))
             found.append(TopKRows(**lengths, top_k=indexer.top_k))
         found.append(
@@ -81,14 +82,14 @@ class CompressedRows(Attention):
                 d_qk=shape.d_qk,
                 d_v=shape.d_qk,
                 window=shape.window or 0,
-                top_k=_indexer(shape).top_k if own.selects else None,
+                top_k=needed(shape.indexer, "indexer").top_k if own.selects else None,
                 dtype=shape.dtype,
             )
         )
         return tuple(found)
 
     def parts(self, shape: ModelShape) -> tuple[int, ...]:
-        return (shape.q_heads, _of(shape).o_groups)
+        return (shape.q_heads, needed(shape.compressed, "compressed").o_groups)
 
     def sharded(self, shape: ModelShape, *, tp: int, expert_shards: int) -> dict[str, Any]:
         """The one key head stays whole; a rank has its heads' groups of the output projection."""
@@ -98,18 +99,20 @@ class CompressedRows(Attention):
 
     def shared_elements(self, rank: TrainingRank) -> int:
         """The key, before it is compressed, and the indexer's."""
-        own = _of(rank.shape)
-        return rank.shape.d_qk + (_indexer(rank.shape).head_dim if own.selects else 0)
+        own = needed(rank.shape.compressed, "compressed")
+        return rank.shape.d_qk + (needed(rank.shape.indexer, "indexer").head_dim if own.selects else 0)
 
     def cached_elements(self, shape: ModelShape) -> int:
         """Less than one row per token: see ``cached_bytes``."""
         return 0
 
     def cached_bytes(self, shape: ModelShape, width: float) -> float:
-        own = _of(shape)
+        own = needed(shape.compressed, "compressed")
         if not own.ratio:
             return 0.0
-        index = _indexer(shape).head_dim * _INDEX_TYPE.width_bytes + _SCALE_BYTES if own.selects else 0.0
+        index = 0.0
+        if own.selects:
+            index = needed(shape.indexer, "indexer").head_dim * _INDEX_TYPE.width_bytes + _SCALE_BYTES
         return (shape.d_qk * width + index) / own.ratio
 
     def window_bytes(self, shape: ModelShape, width: float) -> tuple[int, float]:
@@ -117,20 +120,8 @@ class CompressedRows(Attention):
 
     def state_bytes(self, shape: ModelShape, width: float) -> float:
         """Tokens of the row that is not whole yet, with their gates."""
-        own = _of(shape)
+        own = needed(shape.compressed, "compressed")
         return 2 * own.ratio * (1 + own.overlap) * shape.d_qk * width
-
-
-def _of(shape: ModelShape) -> CompressedAttention:
-    if shape.compressed is None:
-        raise ValueError("a block of compressed attention needs compressed")
-    return shape.compressed
-
-
-def _indexer(shape: ModelShape) -> Indexer:
-    if shape.indexer is None:
-        raise ValueError("a block of compressed attention that selects needs an indexer")
-    return shape.indexer
 
 
 def _compression(batch: Batch, name: str, own: CompressedAttention, d: int) -> Iterator[LayerOp]:
@@ -141,17 +132,15 @@ def _compression(batch: Batch, name: str, own: CompressedAttention, d: int) -> I
     read, written = ((2 * batch.tokens * width, batch.dtype),), ((rows * d, batch.dtype),)
     # softmax of the gates over a row, and their products with the keys: added up
     pooled = Movement(read=read, written=written, added=2 * batch.tokens * width)
-    biases = own.ratio * width + d
-    yield LayerOp(name=f"{name}_rows", model=pooled, weights=biases, active_weights=biases)
+    yield LayerOp(name=f"{name}_rows", model=pooled, weights=own.ratio * width + d)
 
 
 def _grouped_projection(batch: Batch, own: CompressedAttention) -> LayerOp:
     """Each group's heads to ``o_rank``: as many products as groups."""
     shape = batch.shape
     k = shape.q_heads * shape.d_qk // own.o_groups
-    weights = own.o_groups * own.o_rank * k
     model = GEMM(b=own.o_groups, m=batch.tokens, n=own.o_rank, k=k, dtype=batch.dtype)
-    return LayerOp(name="attention.out_groups", model=model, weights=weights, active_weights=weights, split="heads")
+    return LayerOp(name="attention.out_groups", model=model, weights=own.o_groups * own.o_rank * k, split="heads")
 
 
 COMPRESSED_ATTENTION = CompressedRows(letter="C")

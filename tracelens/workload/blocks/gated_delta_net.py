@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tracelens.errors import UsageError
 from tracelens.perf_models import CausalConv1d, LinearAttention, PerfModel
 from tracelens.perf_models.attention.linear_attention import Rule
-from tracelens.workload.blocks.base import BlockType, Kept
+from tracelens.workload.blocks.base import BlockType, Kept, needed
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import LinearHeads, ModelShape
 from tracelens.workload.ranks.training_rank import RankOp, TrainingRank
@@ -30,11 +29,8 @@ class LinearMixer(BlockType):
         own = linear_heads(batch.shape)
         if own.conv:
             yield batch.convolution("linear.conv", 2 * own.keys + own.values, own.conv)
-        weights = per_head * own.v_heads
         model = replace(self._state(batch.shape, batch.tokens), sequences=None)
-        yield LayerOp(
-            name="linear.state", model=model, weights=weights, active_weights=weights, split="heads", is_core=True
-        )
+        yield LayerOp(name="linear.state", model=model, weights=per_head * own.v_heads, split="heads", is_core=True)
 
     def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
         own, state = linear_heads(shape), replace(self._state(shape, b * new), sequences=b)
@@ -54,14 +50,9 @@ class LinearMixer(BlockType):
     def _state(self, shape: ModelShape, tokens: int) -> LinearAttention:
         own = linear_heads(shape)
         return LinearAttention(
-            tokens=tokens,
-            v_heads=own.v_heads,
-            d_k=own.d_k,
-            d_v=own.d_v,
-            qkv_width=2 * own.keys + own.values,
-            rule=self.rule,
-            dtype=shape.dtype,
-        )
+            tokens=tokens, v_heads=own.v_heads, d_k=own.d_k, d_v=own.d_v, qkv_width=2 * own.keys + own.values,
+            rule=self.rule, dtype=shape.dtype,
+        )  # fmt: skip
 
     def state_bytes(self, shape: ModelShape, width: float) -> float:
         """The state in fp32, and the tokens that the convolution looks back on, in the model's own type."""
@@ -105,9 +96,7 @@ class GatedDeltaNet(LinearMixer):
 
 def linear_heads(shape: ModelShape) -> LinearHeads:
     """The heads of a shape that has some."""
-    if shape.linear is None:
-        raise UsageError("a block of linear attention needs the model's linear heads")
-    return shape.linear
+    return needed(shape.linear, "linear heads")
 
 
 GATED_DELTA_NET = GatedDeltaNet(letter="D")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tracelens.perf_models import CausalConv1d, PerfModel, StateSpaceScan
-from tracelens.workload.blocks.base import BlockType, Kept
+from tracelens.workload.blocks.base import BlockType, Kept, needed
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import Mamba, ModelShape
 from tracelens.workload.ranks.training_rank import RankOp, TrainingRank
@@ -23,55 +23,41 @@ class Mamba2(BlockType):
         return {"mamba": shape.mamba}
 
     def ops(self, batch: Batch) -> Iterator[LayerOp]:
-        shape, mamba = batch.shape, batch.shape.mamba
-        if mamba is None:
-            return
+        shape, mamba = batch.shape, needed(batch.shape.mamba, "mamba")
         inner, channels = mamba.inner, mamba.conv_channels
         yield batch.norm("mamba.norm")
         yield batch.linear("mamba.in", inner + channels + mamba.heads, shape.hidden, split="column")
         yield batch.convolution("mamba.conv", channels, mamba.conv, bias=True)
         # the decay, the skip weight and the step's bias of each head
-        per_head = 3 * mamba.heads
         scan = _scan(batch.shape, mamba, b=batch.batch, tokens=batch.sequence)
-        yield LayerOp(
-            name="mamba.scan", model=scan, weights=per_head, active_weights=per_head, split="heads", is_core=True
-        )
+        yield LayerOp(name="mamba.scan", model=scan, weights=3 * mamba.heads, split="heads", is_core=True)
         yield batch.norm("mamba.gated_norm", inner, split="heads")
         yield batch.linear("mamba.out", shape.hidden, inner, split="row")
 
     def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
-        mamba = shape.mamba
-        if mamba is None:
-            return ()
-        return (
-            CausalConv1d(
-                b=b, channels=mamba.conv_channels, length=new, width=mamba.conv, bias=True, cached=True,
-                dtype=shape.dtype,
-            ),
-            replace(_scan(shape, mamba, b=b, tokens=new), cached=True),
-        )  # fmt: skip
+        mamba = needed(shape.mamba, "mamba")
+        conv = CausalConv1d(
+            b=b, channels=mamba.conv_channels, length=new, width=mamba.conv, bias=True, cached=True, dtype=shape.dtype
+        )
+        return (conv, replace(_scan(shape, mamba, b=b, tokens=new), cached=True))
 
     def state_bytes(self, shape: ModelShape, width: float) -> float:
         """The state in fp32, and the tokens that the convolution looks back on, in the model's own type."""
-        mamba = shape.mamba
-        if mamba is None:
-            return 0.0
+        mamba = needed(shape.mamba, "mamba")
         kept = 2 if shape.dtype is None else shape.dtype.width_bytes
         return 4 * mamba.inner * mamba.state + kept * mamba.conv_channels * (mamba.conv - 1)
 
     def on_rank(self, rank: TrainingRank, ops: Sequence[LayerOp]) -> Iterator[RankOp]:
         """Context ranks need the state at the end of each other's tokens."""
         yield from super().on_rank(rank, ops)
-        mamba, parallel = rank.shape.mamba, rank.parallel
-        if mamba is not None:
-            states = parallel.micro_batch * mamba.inner // parallel.tp * mamba.state
-            yield from rank.in_context("mamba", parallel.cp * states)
+        mamba, parallel = needed(rank.shape.mamba, "mamba"), rank.parallel
+        states = parallel.micro_batch * mamba.inner // parallel.tp * mamba.state
+        yield from rank.in_context("mamba", parallel.cp * states)
 
     def kept_bytes(self, kept: Kept) -> float:
         """The input projection's parts, the convolution's result, the scan's result."""
-        mamba = kept.shape.mamba
-        channels = 0 if mamba is None else 2 * mamba.inner + 2 * mamba.conv_channels
-        return 2 * kept.tokens * channels / kept.parallel.tp
+        mamba = needed(kept.shape.mamba, "mamba")
+        return 2 * kept.tokens * (2 * mamba.inner + 2 * mamba.conv_channels) / kept.parallel.tp
 
     def parts(self, shape: ModelShape) -> tuple[int, ...]:
         return () if shape.mamba is None else (shape.mamba.heads, shape.mamba.groups)
@@ -85,15 +71,9 @@ class Mamba2(BlockType):
 
 def _scan(shape: ModelShape, mamba: Mamba, *, b: int, tokens: int) -> StateSpaceScan:
     return StateSpaceScan(
-        b=b,
-        tokens=tokens,
-        heads=mamba.heads,
-        head_dim=mamba.head_dim,
-        state=mamba.state,
-        groups=mamba.groups,
-        chunk=mamba.chunk,
-        dtype=shape.dtype,
-    )
+        b=b, tokens=tokens, heads=mamba.heads, head_dim=mamba.head_dim, state=mamba.state, groups=mamba.groups,
+        chunk=mamba.chunk, dtype=shape.dtype,
+    )  # fmt: skip
 
 
 MAMBA = Mamba2(letter="M")

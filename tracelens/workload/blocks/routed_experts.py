@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 from tracelens.errors import UsageError
 from tracelens.groups import Group
 from tracelens.perf_models import GEMM, Elementwise, EPComm, GroupedGEMM, GroupedGEMMVariableK, Movement
-from tracelens.workload.blocks.base import BlockType, Kept, Message
+from tracelens.workload.blocks.base import BlockType, Kept, Message, needed
 from tracelens.workload.expert_traffic import ExpertTraffic, expert_traffic
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import Experts, ModelShape
 from tracelens.workload.parallel_config import ParallelConfig
 from tracelens.workload.ranks.inference_rank import InferenceRank
-from tracelens.workload.ranks.training_rank import Pass, RankOp, TrainingRank
+from tracelens.workload.ranks.training_rank import Pass, RankOp, TrainingRank, passes
 from tracelens.workload.token_routing import UNIFORM
 
 _BOTH: tuple[Pass, ...] = ("forward", "dgrad")
@@ -119,9 +119,7 @@ class MixtureOfExperts(BlockType):
 
 
 def _of(shape: ModelShape) -> Experts:
-    if shape.experts is None:
-        raise UsageError("a block of experts needs the model's experts")
-    return shape.experts
+    return needed(shape.experts, "experts")
 
 
 def _traffic(experts: Experts, parallel: ParallelConfig) -> ExpertTraffic:
@@ -139,8 +137,8 @@ def _grouped(batch: Batch, name: str, *, n: int, k: int) -> LayerOp:
     experts = _of(batch.shape)
     one = n * (k + experts.bias)
     model = GroupedGEMM(m=batch.tokens * experts.top_k, n=n, k=k, groups=experts.count, dtype=batch.dtype)
-    weights, active = experts.count * one, experts.top_k * one
-    return LayerOp(name=name, model=model, weights=weights, active_weights=active, split="experts")
+    met = experts.top_k * one
+    return LayerOp(name=name, model=model, weights=experts.count * one, met_weights=met, split="experts")
 
 
 def _grouped_on_rank(rank: TrainingRank, name: str, model: GroupedGEMM) -> Iterator[RankOp]:
@@ -155,20 +153,17 @@ def _grouped_on_rank(rank: TrainingRank, name: str, model: GroupedGEMM) -> Itera
         yield from _one_by_one(rank, name, GEMM(m=-(-rows // groups), n=n, k=k, dtype=dtype), groups)
         return
     made = GroupedGEMM(m=rows, n=n, k=k, groups=groups, dtype=dtype, dtype_out=rank.width)
-    yield RankOp(name=name, phase="forward", part="experts", model=made)
-    yield RankOp(name=name, phase="dgrad", part="experts", model=replace(made, n=k, k=n))
     wgrad = GroupedGEMMVariableK(m=rows, n=n, k=k, groups=groups, dtype=dtype, dtype_out=parallel.gradient_width)
-    yield RankOp(name=name, phase="wgrad", part="experts", model=wgrad)
+    yield from passes(name, "experts", made, replace(made, n=k, k=n), wgrad)
 
 
 def _one_by_one(rank: TrainingRank, name: str, model: GEMM, experts: int) -> Iterator[RankOp]:
     """A product per expert and pass."""
     dgrad, wgrad = (replace(each, dtype=model.dtype, dtype_b=model.dtype) for each in model.backward())
+    forward, dgrad = (replace(each, dtype_out=rank.width) for each in (model, dgrad))
     wgrad = replace(wgrad, dtype_out=rank.parallel.gradient_width)
     for _ in range(experts):
-        yield RankOp(name=name, phase="forward", part="experts", model=replace(model, dtype_out=rank.width))
-        yield RankOp(name=name, phase="dgrad", part="experts", model=replace(dgrad, dtype_out=rank.width))
-        yield RankOp(name=name, phase="wgrad", part="experts", model=wgrad)
+        yield from passes(name, "experts", forward, dgrad, wgrad)
 
 
 def _exchange(rank: TrainingRank, phase: str) -> Iterator[RankOp]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import CausalConv1d, PerfModel
-from tracelens.workload.blocks.base import BlockType, Kept
+from tracelens.workload.blocks.base import BlockType, Kept, needed
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import ModelShape
 from tracelens.workload.ranks.training_rank import RankOp, TrainingRank
@@ -33,10 +32,7 @@ class ShortConvolution(BlockType):
     figures: ClassVar[type | None] = Convolution
 
     def figures_of(self, shape: ModelShape) -> Convolution:
-        found = super().figures_of(shape)
-        if found is None:
-            raise UsageError("a block of a short convolution needs the model's [short_convolution]")
-        own: Convolution = found
+        own: Convolution = needed(super().figures_of(shape), "[short_convolution]")
         return own
 
     def needs(self, shape: ModelShape) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from tracelens.dtypes import DType
 from tracelens.perf_models import IndexerScores, PerfModel, TopKRows
 from tracelens.workload.blocks.attention import Attention, absorbed
+from tracelens.workload.blocks.base import needed
 from tracelens.workload.layer_ops import Batch, LayerOp
 from tracelens.workload.model_shape import Indexer, LatentAttention, ModelShape
 from tracelens.workload.ranks.training_rank import TrainingRank
@@ -36,11 +37,7 @@ class SparseLatentAttention(Attention):
         yield batch.linear("attention.index_k", indexer.head_dim, shape.hidden)
         yield batch.norm("attention.index_k_norm", indexer.head_dim)
         yield batch.linear("attention.index_weights", indexer.heads, shape.hidden)
-        length = shape.document_length(batch.sequence)
-        names = ("attention.index_scores", "attention.index_top_k", "attention.sdpa")
-        cores = self.cores(shape, b=round(batch.tokens / length), new=length, past=0)
-        for name, model in zip(names, cores, strict=True):
-            yield LayerOp(name=name, model=model, split="heads" if name.endswith("sdpa") else "tokens", is_core=True)
+        yield from self.indexed_ops(batch)
 
     def cores(self, shape: ModelShape, *, b: int, new: int, past: int) -> tuple[PerfModel, ...]:
         latent, indexer = _figures(shape)
@@ -62,9 +59,7 @@ class SparseLatentAttention(Attention):
 
 
 def _figures(shape: ModelShape) -> tuple[LatentAttention, Indexer]:
-    if shape.latent_attention is None or shape.indexer is None:
-        raise ValueError("a block of sparse latent attention needs latent_attention and indexer")
-    return shape.latent_attention, shape.indexer
+    return needed(shape.latent_attention, "latent_attention"), needed(shape.indexer, "indexer")
 
 
 SPARSE_LATENT_ATTENTION = SparseLatentAttention(letter="S")

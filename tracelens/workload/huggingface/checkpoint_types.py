@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,27 +69,24 @@ def read_quantization(path: Path, outer: dict[str, Any], inner: dict[str, Any], 
         return None
     scheme = _scheme(path.name, given, inner)
     if beside is not None and scheme.kv is None:
-        scheme = _with_kv(scheme, _kv(beside))
+        scheme = replace(scheme, kv=_kv(beside))
     parts = {part: _of_part(part, scheme, blocks) for part in PARTS}
     return Quantization(name=scheme.name, kv=scheme.kv, **parts)
 
 
 def _beside(path: Path) -> dict[str, Any] | None:
     """The quantization file of a checkpoint: in its folder, or named like its config."""
-    names = ("hf_quant_config.json",) if path.name == "config.json" else (f"{path.stem}.hf_quant.json",)
-    for name in names:
-        file = path.with_name(name)
-        if not file.is_file():
-            continue
-        try:
-            values = json.loads(file.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"{file.name} cannot be read as JSON: {error}") from error
-        found = values.get("quantization") if isinstance(values, dict) else None
-        if not isinstance(found, dict):
-            raise InputError(f"{file.name}: quantization must be an object")
-        return found
-    return None
+    file = path.with_name("hf_quant_config.json" if path.name == "config.json" else f"{path.stem}.hf_quant.json")
+    if not file.is_file():
+        return None
+    try:
+        values = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{file.name} cannot be read as JSON: {error}") from error
+    found = values.get("quantization") if isinstance(values, dict) else None
+    if not isinstance(found, dict):
+        raise InputError(f"{file.name}: quantization must be an object")
+    return found
 
 
 def _scheme(file: str, given: dict[str, Any], inner: dict[str, Any]) -> _Scheme:
@@ -130,10 +128,6 @@ def _algorithm(file: str, name: str) -> NarrowWeights:
     return _ALGORITHMS[name]
 
 
-def _with_kv(scheme: _Scheme, kv: DType | None) -> _Scheme:
-    return _Scheme(scheme.name, scheme.default, scheme.left_out, scheme.named, kv, scheme.only)
-
-
 def _block_fp8(given: dict[str, Any]) -> NarrowWeights:
     block = given.get("weight_block_size")
     group = block[0] * block[1] if isinstance(block, list) and len(block) == 2 else 0
@@ -145,11 +139,8 @@ def _named(file: str, given: dict[str, Any]) -> dict[str, NarrowWeights]:
     layers = given.get("quantized_layers")
     if not isinstance(layers, dict):
         return {}
-    found = {}
-    for name, said in layers.items():
-        algorithm = str(said.get("quant_algo") if isinstance(said, dict) else said).upper()
-        found[str(name)] = _algorithm(file, algorithm)
-    return found
+    algorithms = {name: said.get("quant_algo") if isinstance(said, dict) else said for name, said in layers.items()}
+    return {str(name): _algorithm(file, str(algorithm).upper()) for name, algorithm in algorithms.items()}
 
 
 def _of_groups(file: str, groups: Any) -> NarrowWeights:
@@ -164,20 +155,22 @@ def _of_groups(file: str, groups: Any) -> NarrowWeights:
         group = block[0] * block[1]
     activations = first.get("input_activations")
     if str(weights.get("type")) == "float":
-        narrow = _bits(bits, _FP8, _FP4)
-        if narrow is None:
-            raise InputError(f"{file}: weights of {bits} bits are not known")
+        narrow = _weights(file, bits, _FP8, _FP4)
         return NarrowWeights(dtype=narrow, computed=_computed(activations, bits), group=int(group))
     return _integer(file, bits, activations, group)
 
 
 def _integer(file: str, bits: Any, activations: Any, group: Any) -> NarrowWeights:
-    narrow = _bits(bits, DType.INT8, DType.INT4)
+    narrow = _weights(file, bits, DType.INT8, DType.INT4)
+    group = group if isinstance(group, int) and group > 0 else 0
+    return NarrowWeights(dtype=narrow, computed=_computed(activations, bits), group=group)
+
+
+def _weights(file: str, bits: Any, eight: DType, four: DType) -> DType:
+    narrow = _bits(bits, eight, four)
     if narrow is None:
         raise InputError(f"{file}: weights of {bits} bits are not known")
-    return NarrowWeights(
-        dtype=narrow, computed=_computed(activations, bits), group=group if isinstance(group, int) and group > 0 else 0
-    )
+    return narrow
 
 
 def _computed(activations: Any, bits: Any) -> DType | None:

@@ -86,6 +86,10 @@ class Keys:
             self.missing.append(names[0])
         return value or 1
 
+    def all_needed(self, **names: str) -> dict[str, int]:
+        """The needed whole numbers of a part of the shape: field -> key."""
+        return {field: self.needed(name) for field, name in names.items()}
+
     def layers(self, *names: str) -> int:
         """A needed number of layers; InputError for one that no model has."""
         value = self.needed(*names)

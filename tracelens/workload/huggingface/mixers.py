@@ -75,8 +75,7 @@ def mixers(keys: Keys, family: Family, layers: int, shape: dict[str, Any]) -> li
     """One for each layer. Adds to ``shape`` what they need."""
     searched = keys.listed("block_configs", dict)
     if searched:
-        if len(searched) != layers:
-            raise InputError(f"{keys.file}: block_configs has {len(searched)} entries for {layers} layers")
+        _check_length(keys, "block_configs", searched, layers)
         return [_searched(each.get("attention") or {}, shape) for each in searched]
     if keys.get("compress_ratios"):
         return _compressed(keys, layers, shape)
@@ -113,9 +112,7 @@ def _full_attention(keys: Keys, shape: dict[str, Any]) -> Mixer:
     """Attention to everything, to what an indexer selects, or with heads of another size than windows have."""
     selected = keys.whole("index_topk")
     if selected and shape["latent_attention"] is not None:
-        shape["indexer"] = Indexer(
-            heads=keys.needed("index_n_heads"), head_dim=keys.needed("index_head_dim"), top_k=selected
-        )
+        shape["indexer"] = _indexer(keys)
         return Mixer(SPARSE_LATENT_ATTENTION.letter)
     if selected:
         raise InputError(f"{keys.file}: index_topk is set without kv_lora_rank, a kind of attention without a model")
@@ -163,14 +160,10 @@ def _convolutions(keys: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer 
 
 def _mamba(keys: Keys) -> Mamba:
     keys.get("mamba_expand", "mamba_conv_bias", "mamba_proj_bias")
-    return Mamba(
-        heads=keys.needed("mamba_n_heads"),
-        head_dim=keys.needed("mamba_d_head"),
-        groups=keys.needed("mamba_n_groups"),
-        state=keys.needed("mamba_d_state"),
-        conv=keys.needed("mamba_d_conv"),
-        chunk=keys.needed("mamba_chunk_size"),
-    )
+    return Mamba(**keys.all_needed(
+        heads="mamba_n_heads", head_dim="mamba_d_head", groups="mamba_n_groups", state="mamba_d_state",
+        conv="mamba_d_conv", chunk="mamba_chunk_size",
+    ))  # fmt: skip
 
 
 def _linear_layers(keys: Keys, family: Family, layers: int, shape: dict[str, Any]) -> list[Mixer | None] | None:
@@ -193,13 +186,11 @@ def _linear_layers(keys: Keys, family: Family, layers: int, shape: dict[str, Any
 
 def _delta(keys: Keys, kinds: list[str], layers: int, shape: dict[str, Any]) -> list[Mixer | None]:
     """Gated DeltaNet in the listed layers, else in all but every fourth, or what the config says for it."""
-    shape["linear"] = LinearHeads(
-        k_heads=keys.needed("linear_num_key_heads"),
-        v_heads=keys.needed("linear_num_value_heads"),
-        d_k=keys.needed("linear_key_head_dim"),
-        d_v=keys.needed("linear_value_head_dim"),
-        conv=keys.whole("linear_conv_kernel_dim") or 0,
-    )
+    sizes = keys.all_needed(
+        k_heads="linear_num_key_heads", v_heads="linear_num_value_heads", d_k="linear_key_head_dim",
+        d_v="linear_value_head_dim",
+    )  # fmt: skip
+    shape["linear"] = LinearHeads(**sizes, conv=keys.whole("linear_conv_kernel_dim") or 0)
     every = keys.whole("full_attention_interval") or 4
     is_linear = [kind == "linear_attention" for kind in kinds] or [(i + 1) % every != 0 for i in range(layers)]
     _check_length(keys, "layer_types", is_linear, layers)
@@ -226,12 +217,10 @@ def _kimi(config: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer | None
 
 
 def _block_sparse(sparse: Keys, layers: int, shape: dict[str, Any], full: Mixer) -> list[Mixer]:
-    shape["indexer"] = Indexer(
-        heads=sparse.needed("sparse_num_index_heads"),
-        head_dim=sparse.needed("sparse_index_dim"),
-        top_k=sparse.needed("sparse_topk_blocks"),
-        block=sparse.needed("sparse_block_size"),
-    )
+    shape["indexer"] = Indexer(**sparse.all_needed(
+        heads="sparse_num_index_heads", head_dim="sparse_index_dim", top_k="sparse_topk_blocks",
+        block="sparse_block_size",
+    ))  # fmt: skip
     frequency = sparse.per_layer("sparse_attention_freq", layers) or [1] * layers
     selected = replace(full, letter=BLOCK_SPARSE_ATTENTION.letter)
     return [selected if each else full for each in frequency]
@@ -245,15 +234,17 @@ def _compressed(keys: Keys, layers: int, shape: dict[str, Any]) -> list[Mixer]:
     keys.get("qk_rope_head_dim", "num_key_value_heads")
     shape["window"], shape["compressed"], shape["kv_heads"] = keys.needed("sliding_window"), own, 1
     if _OVERLAPPING in ratios:
-        shape["indexer"] = Indexer(
-            heads=keys.needed("index_n_heads"), head_dim=keys.needed("index_head_dim"), top_k=keys.needed("index_topk")
-        )
+        shape["indexer"] = _indexer(keys)
     found = []
     for ratio in ratios:
         is_small = ratio == _OVERLAPPING
         made = replace(own, ratio=ratio, overlap=is_small, selects=is_small)
         found.append(Mixer(COMPRESSED_ATTENTION.letter, {"compressed": made}))
     return found
+
+
+def _indexer(keys: Keys) -> Indexer:
+    return Indexer(**keys.all_needed(heads="index_n_heads", head_dim="index_head_dim", top_k="index_topk"))
 
 
 def _windows(keys: Keys, family: Family, layers: int, shape: dict[str, Any], full: Mixer) -> list[Mixer]:

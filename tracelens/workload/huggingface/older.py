@@ -45,19 +45,16 @@ def _nemotron_h(keys: Keys) -> dict[str, Any]:
         "mtp_layers": further,
         "mtp_blocks": further_blocks if further else "",
         "experts": read_experts(keys, Family()) if MOE.letter in blocks else None,
-        "mamba": _mamba(keys) if MAMBA.letter in blocks else None,
+        "mamba": _mamba(keys, "mamba_", state="ssm_state_size") if MAMBA.letter in blocks else None,
     }
 
 
-def _mamba(keys: Keys) -> Mamba:
-    return Mamba(
-        heads=keys.needed("mamba_num_heads"),
-        head_dim=keys.needed("mamba_head_dim"),
-        groups=keys.needed("n_groups"),
-        state=keys.needed("ssm_state_size"),
-        conv=keys.needed("conv_kernel"),
-        chunk=keys.needed("chunk_size"),
-    )
+def _mamba(keys: Keys, prefix: str, state: str) -> Mamba:
+    """``prefix``: how the names of its heads' keys begin; ``state``: that of the state's."""
+    return Mamba(**keys.all_needed(
+        heads=f"{prefix}num_heads", head_dim=f"{prefix}head_dim", groups="n_groups", state=state, conv="conv_kernel",
+        chunk="chunk_size",
+    ))  # fmt: skip
 
 
 def _hybrid_blocks(keys: Keys, name: str) -> str:
@@ -83,14 +80,7 @@ def _mamba2(keys: Keys) -> dict[str, Any]:
         "q_heads": heads,
         "kv_heads": heads,
         "tied_embeddings": keys.flag("tie_word_embeddings", False),
-        "mamba": Mamba(
-            heads=heads,
-            head_dim=keys.needed("head_dim"),
-            groups=keys.needed("n_groups"),
-            state=keys.needed("state_size"),
-            conv=keys.needed("conv_kernel"),
-            chunk=keys.needed("chunk_size"),
-        ),
+        "mamba": _mamba(keys, "", state="state_size"),
     }
 
 

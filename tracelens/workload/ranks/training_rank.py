@@ -67,6 +67,13 @@ class RankOp:
         return self.part in ("tp", "cp", "ep") or isinstance(self.model, Collective)
 
 
+def passes(name: str, part: Part, *models: PerfModel, split: Split = "tokens") -> Iterator[RankOp]:
+    """An operation's forward, dgrad and, where there is one, wgrad."""
+    phases: tuple[Pass, ...] = ("forward", "dgrad", "wgrad")
+    for phase, model in zip(phases, models, strict=False):
+        yield RankOp(name=name, phase=phase, part=part, model=model, split=split)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRank:
     """A rank of ``parallel`` that trains ``shape`` on sequences of ``sequence`` tokens.
@@ -137,8 +144,7 @@ class TrainingRank:
             # Norms per head go over this rank's heads.
             rows = -(-model.shape[0] // (self.parallel.tp if op.split == "heads" else self.parallel.row_share))
             made = replace(model, shape=(rows, *model.shape[1:]), statistics=rows, dtype=self.width)
-            yield RankOp(name=op.name, phase="forward", part="memory", model=made)
-            yield RankOp(name=op.name, phase="dgrad", part="memory", model=made.backward())
+            yield from passes(op.name, "memory", made, made.backward())
         elif isinstance(model, Elementwise):
             rows, width = model.shape
             yield from self.activation(op.name, rows * self.part(width, op.name))
@@ -188,9 +194,7 @@ class TrainingRank:
             made = replace(made, ranks=made.ranks * self.parallel.row_share)
         else:
             raise UsageError(f"{name}: its block type has to say how ranks divide it")
-        yield RankOp(name=name, phase="forward", part="attention", model=made)
-        if not isinstance(made, TopKRows):
-            yield RankOp(name=name, phase="dgrad", part="attention", model=made.backward())
+        yield from passes(name, "attention", made, *([] if isinstance(made, TopKRows) else [made.backward()]))
 
     def _in_context(self, model: Any) -> Any:
         """Context ranks hold an early and a late piece of a document, so each has an equal part of its pairs."""
@@ -221,9 +225,7 @@ class TrainingRank:
         wgrad = replace(wgrad, dtype_out=parallel.gradient_width)
         if split in _DIVIDED and parallel.precision == "mxfp8":
             made, dgrad, wgrad = (_scaled(each) for each in (made, dgrad, wgrad))
-        yield RankOp(name=name, phase="forward", part="gemm", model=made, split=split)
-        yield RankOp(name=name, phase="dgrad", part="gemm", model=dgrad, split=split)
-        yield RankOp(name=name, phase="wgrad", part="gemm", model=wgrad, split=split)
+        yield from passes(name, "gemm", made, dgrad, wgrad, split=split)
 
     def activation(self, name: str, elements: int) -> Iterator[RankOp]:
         """``elements`` written, as many read, and their gates beside them where the model has some."""
@@ -232,9 +234,8 @@ class TrainingRank:
 
     def stream(self, name: str, elements: int, *, reads: tuple[int, int], writes: tuple[int, int]) -> Iterator[RankOp]:
         """Tensors of ``elements`` read and written by the forward and by the backward."""
-        for phase, read, written in zip(("forward", "dgrad"), reads, writes, strict=True):
-            model = self.pass_over(elements, read, written)
-            yield RankOp(name=name, phase=phase, part="memory", model=model)  # type: ignore[arg-type]
+        kernels = (self.pass_over(elements, read, written) for read, written in zip(reads, writes, strict=True))
+        return passes(name, "memory", *kernels)
 
     def pass_over(self, elements: int, reads: int, writes: int) -> Elementwise:
         """A kernel that reads and writes so many tensors of ``elements``."""
