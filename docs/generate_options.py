@@ -6,7 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
-from tracelens.cli import verb_module, verbs
+from tracelens.verbs import verb_module, verbs
 
 PAGE = Path(__file__).resolve().parent / "cli.md"
 #: Generated text stands between these lines; the rest of the page is written by hand.

@@ -82,7 +82,7 @@ def _names(parser: argparse.ArgumentParser, prefix: str = "") -> list[str]:
 
 
 def test_the_verbs_are_frozen() -> None:
-    assert sorted(FLAGS) == cli.verbs()
+    assert sorted(FLAGS) == list(cli.verbs())
 
 
 @pytest.mark.parametrize("verb", sorted(FLAGS))

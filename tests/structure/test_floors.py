@@ -25,6 +25,7 @@ FLOORS: dict[str, int] = {
             "lazy",
             "option_fields",
             "training_options",
+            "verbs",
         ),
         0,
     ),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tracelens.cli import verb_module
 from tracelens.errors import UsageError
+from tracelens.verbs import verb_module
 
 #: Options that no tool has: what they do is to write, to run code, to take long, or to say how the terminal looks.
 _NEVER = {

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from tracelens.agents.answer_pages import BUDGET, page
 from tracelens.agents.option_schemas import checked, parser_of, properties, required, words
 from tracelens.agents.roots import Roots
-from tracelens.cli import verb_module
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
+from tracelens.verbs import verb_module
 
 if TYPE_CHECKING:
     from tracelens.report.result import Report

@@ -1,11 +1,10 @@
-"""The ``tracelens`` command: one file per verb, found by listing this folder and those in it."""
+"""The ``tracelens`` command: one file per verb, which ``tracelens.verbs`` finds."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import gc
-import importlib
 import os
 import signal
 import sys
@@ -13,12 +12,13 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 
 from tracelens.errors import TracelensError, UsageError
 from tracelens.files.say import flush, prepare_streams, say
+from tracelens.verbs import verb_module, verbs
 
 INTERRUPTED, TERMINATED = 130, 143
+_VERBOSE = "print more to stderr; -vv adds tracebacks"
 #: Of what should not happen: a bug of ours, which the user can report.
 FAILED = 70
 #: Allocations between two looks for garbage of a process that runs one command, whose objects mostly live as long as
@@ -164,22 +164,6 @@ class _Parser(argparse.ArgumentParser):
             say(message.removesuffix("\n"), beside=file is not sys.stdout)
 
 
-def verbs() -> list[str]:
-    """Names of all commands."""
-    return sorted(_files())
-
-
-def verb_module(verb: str) -> ModuleType:
-    """The module of a verb."""
-    place = _files()[verb].relative_to(Path(__file__).parent).with_suffix("")
-    return importlib.import_module(".".join((__name__, *place.parts)))
-
-
-def _files() -> dict[str, Path]:
-    """The file of each verb."""
-    return {path.stem: path for path in Path(__file__).parent.rglob("*.py") if path.stem != "__init__"}
-
-
 def _parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tracelens",
@@ -191,34 +175,21 @@ def _parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
     known = verbs()
     chosen = [verb for verb in known if verb in arguments[:1]]
     for verb in chosen or known:
-        if chosen:
-            module = verb_module(verb)
-            command = commands.add_parser(
-                verb,
-                help=_summary(module.__doc__),
-                description=module.__doc__,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
-            _configure(module, command)
-        else:
-            commands.add_parser(verb, help=_summary(_docstring(verb)))
+        if not chosen:
+            # Its docstring is read, not imported: --help stays fast
+            docstring = ast.get_docstring(ast.parse(known[verb].read_text(encoding="utf-8"))) or ""
+            commands.add_parser(verb, help=docstring.partition("\n")[0])
+            continue
+        module = verb_module(verb)
+        about = module.__doc__ or ""
+        command = commands.add_parser(
+            verb, help=about.partition("\n")[0], description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.configure(command)
+        command.add_argument("-v", "--verbose", action="count", default=0, help=_VERBOSE)
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        command.set_defaults(run=module.run)
     return parser
-
-
-def _configure(module: ModuleType, command: argparse.ArgumentParser) -> None:
-    module.configure(command)
-    command.add_argument("-v", "--verbose", action="count", default=0, help="print more to stderr; -vv adds tracebacks")
-    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    command.set_defaults(run=module.run)
-
-
-def _docstring(verb: str) -> str | None:
-    """A verb's docstring without importing it: ``--help`` stays fast."""
-    return ast.get_docstring(ast.parse(_files()[verb].read_text(encoding="utf-8")))
-
-
-def _summary(docstring: str | None) -> str:
-    return (docstring or "").strip().split("\n", 1)[0]
 
 
 def refuse_input(output: Path, inputs: Iterable[Path]) -> None:

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 def words() -> dict[str, tuple[str, ...]]:
     """What may come after each chain of verbs, and after each of their options with known values."""
-    from tracelens.cli import verb_module, verbs
+    from tracelens.verbs import verb_module, verbs
 
     names = _names()
     found = {"": tuple(verbs())}
