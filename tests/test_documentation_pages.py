@@ -132,3 +132,11 @@ def test_the_pictures_of_the_readme_are_there() -> None:
     pictures = re.findall(r"!\[.*?\]\((.*?)\)", README)
     assert pictures
     assert [each for each in pictures if not (DOCS.parent / each).is_file()] == []
+
+
+def test_source_files_that_pages_name_are_there() -> None:
+    """As a path in the repository, or below the package."""
+    named = {path for page in DOCS.glob("*.md") for path in re.findall(r"`([\w/]+/\w+\.py)`", page.read_text("utf-8"))}
+    assert len(named) > 20
+    places = (DOCS.parent, DOCS.parent / "tracelens")
+    assert [path for path in sorted(named) if not any((place / path).is_file() for place in places)] == []
