@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from html import escape
 
 from tracelens.files.safe_text import terminal_text
@@ -44,6 +44,17 @@ def joined(*content: Content) -> Markup:
         elif entry is not None:
             pieces.extend(joined(piece) for piece in entry)
     return Markup("".join(pieces))
+
+
+def table(heads: Iterable[Content], rows: Content, *, kind: str | None = None, label: str | None = None) -> Markup:
+    """A table that scrolls where the window is narrow. ``kind``: its class; ``label`` names it to screen readers."""
+    made = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", rows), class_=kind)
+    return tag("div", made, class_="scroll", tabindex="0", role=label and "region", aria_label=label)
+
+
+def headings(*titles: str, figures: Container[str] = ()) -> list[Markup]:
+    """The heads of columns; those of ``figures`` stand on the right."""
+    return [tag("th", title, scope="col", class_="n" if title in figures else None) for title in titles]
 
 
 def _attribute(value: str | float) -> str:

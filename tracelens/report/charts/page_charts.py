@@ -205,14 +205,8 @@ def _mark(
         f"#{point.row + 1} {point.label} · {point.category} · {shown_share(point.share)} of device time · "
         f"{shown_rate(point.tflops_s)} TFLOPS/s at {point.intensity:,.3g} FLOPS/byte"
     )
-    pieces: list[Content] = [tag("title", tip)]
-    pieces.append(
-        tag(
-            "path",
-            d=marker(shapes.get(point.category, SHAPES[-1]), x, y, radius),
-            class_=colors.get(point.category, REST),
-        )
-    )
+    shape, color = shapes.get(point.category, SHAPES[-1]), colors.get(point.category, REST)
+    pieces: list[Content] = [tag("title", tip), tag("path", d=marker(shape, x, y, radius), class_=color)]
     if number <= _NUMBERED:
         pieces.append(tag("text", str(point.row + 1), x=x + radius * 0.8 + 3, y=y - radius * 0.5 - 2, class_="number"))
     return tag("a", joined(*pieces), href=f"#ops-{point.row}", class_="point", aria_label=tip, data_row=str(point.row))

@@ -194,17 +194,9 @@ def _lines(
         stroke = COLORS[color % len(COLORS)]
         drawn.append(tag("path", d=path, fill="none", stroke=stroke, stroke_width=2, stroke_dasharray=dash))
         if len(line) <= 64:
-            drawn += [
-                tag(
-                    "circle",
-                    tag("title", f"{label}: {x:.6g}, {y:.4g}"),
-                    cx=place((x, y))[0],
-                    cy=place((x, y))[1],
-                    r=3,
-                    fill=stroke,
-                )
-                for x, y in line
-            ]
+            for point in line:
+                (x, y), (cx, cy) = point, place(point)
+                drawn.append(tag("circle", tag("title", f"{label}: {x:.6g}, {y:.4g}"), cx=cx, cy=cy, r=3, fill=stroke))
     return _page(y_label, x_label, [*drawn, *_legend(list(lines))])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tracelens.comparison.change_sentences import change_title
-from tracelens.report.charts.markup import Content, Markup, joined, tag
+from tracelens.report.charts.markup import Content, Markup, headings, joined, table, tag
 from tracelens.report.comparing.comparison_tables import cell
 from tracelens.report.figures import shown_percent
 from tracelens.report.html.frame import Section, framed
@@ -76,13 +76,11 @@ def _changes(found: Comparison) -> Section:
         drawn = tag("svg", bar, width="100%", height=12, aria_hidden="true")
         said = (tag("td", drawn, class_="bar-cell"), tag("td", prose(change.text)), tag("td", *_spaced(links), more))
         lines.append(tag("tr", _number(change.change_ms), *said))
-    titles = (("ms", "n"), ("", None), ("what", None), ("rows", None))
-    heads = [tag("th", title, scope="col", class_=shape) for title, shape in titles]
-    made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", lines))
+    if not lines:
+        return section("changes", "What changed", tag("p", "Nothing changed."))
     text = "The changes add up to that of the step. Orange is slower, green is faster."
-    return section("changes", "What changed", *(
-        (tag("p", text), tag("div", made, class_="scroll", tabindex="0")) if lines else (tag("p", "Nothing changed."),)
-    ))  # fmt: skip
+    made = table(headings("ms", "", "what", "rows", figures=("ms",)), lines)
+    return section("changes", "What changed", tag("p", text), made)
 
 
 def _spaced(links: list[Markup]) -> Iterator[Content]:
@@ -92,13 +90,12 @@ def _spaced(links: list[Markup]) -> Iterator[Content]:
 
 
 def _rows(found: Comparison) -> Section:
-    titles = [tag("th", title, scope="col") for title in ("row", "change, ms", "what")]
-    sides = [tag("th", f"{name} {title}", scope="col", class_="n") for title, _, _ in _FIGURES for name in "AB"]
+    sides = [f"{name} {title}" for title, _, _ in _FIGURES for name in "AB"]
+    heads = headings("row", "change, ms", "what", *sides, figures=sides)
     rows = [_row(number, row) for number, row in enumerate(found.rows[:MAX_ROWS], 1)]
-    made = tag("table", tag("thead", tag("tr", *titles, *sides)), tag("tbody", rows), class_="compared")
     more = f"The first {MAX_ROWS} of {len(found.rows):,} rows." if len(found.rows) > MAX_ROWS else None
-    box = tag("div", made, class_="scroll", tabindex="0", role="region", aria_label="Row by row")
-    return section("rows", "Row by row", tag("p", more) if more else None, box)
+    made = table(heads, rows, kind="compared", label="Row by row")
+    return section("rows", "Row by row", tag("p", more) if more else None, made)
 
 
 def _row(number: int, row: ComparedRow) -> Markup:

@@ -17,18 +17,14 @@ Section = tuple[str, str, Markup]
 def framed(title: str, sections: Sequence[Section], *, script: str = "", data: str = "") -> bytes:
     """A page of ``sections``, with links to them; ``data`` is what ``script`` unpacks."""
     style = asset("page.css")
-    scripts = (
-        ""
-        if not script
-        else (f'<script type="application/octet-stream" id="data">{data}</script>\n<script>{script}</script>')
-    )
+    held = f'<script type="application/octet-stream" id="data">{data}</script>\n<script>{script}</script>'
     page = Template(asset("page.html")).substitute(
         policy=_policy(script, style),
         title=joined(title),
         style=style,
         contents=tag("nav", [tag("a", name, href=f"#{key}") for key, name, _ in sections], aria_label="Sections"),
         sections=joined(section for _, _, section in sections),
-        scripts=scripts,
+        scripts=held if script else "",
     )
     return page.encode()
 

@@ -17,7 +17,8 @@ from tracelens.files.trace_name import trace_name
 from tracelens.report.assembly import Sheet, by_title
 from tracelens.report.cells import plain_values
 from tracelens.report.charts.headroom_chart import headroom_chart
-from tracelens.report.charts.markup import Content, Markup, joined, tag
+from tracelens.report.charts.markup import Content, Markup, headings, joined, tag
+from tracelens.report.charts.markup import table as scrolled
 from tracelens.report.charts.memory_chart import memory_chart
 from tracelens.report.charts.page_charts import REST, Part, Point, legend, marker_shapes, roofline_chart, stacked_bar
 from tracelens.report.figures import (
@@ -281,11 +282,8 @@ def _path_table(path: Sheet | None, whole: str) -> Markup | None:
         return None
     columns = (plain_values(path.frame[key]) for key in ("kind", "time_us", "percent_of_step"))
     rows = [(str(kind), shown_ms(float(us or 0)), f"{percent:.1f}") for kind, us, percent in zip(*columns, strict=True)]
-    return _small_table(
-        f"The critical path through {'a step' if whole == 'step' else 'the window'}",
-        ("kind", "ms", f"% of the {whole}"),
-        rows,
-    )
+    where = "a step" if whole == "step" else "the window"
+    return _small_table(f"The critical path through {where}", ("kind", "ms", f"% of the {whole}"), rows)
 
 
 def _small_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Markup:
@@ -293,9 +291,7 @@ def _small_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, .
         tag("tr", tag("th", first, scope="row"), [tag("td", text, class_="n") for text in rest])
         for first, *rest in rows
     ]
-    head = [tag("th", text, scope="col", class_="n" if i else None) for i, text in enumerate(heads)]
-    table = tag("table", tag("thead", tag("tr", head)), tag("tbody", cells), class_="categories")
-    return joined(tag("h3", title), tag("div", table, class_="scroll", tabindex="0"))
+    return joined(tag("h3", title), scrolled(headings(*heads, figures=heads[1:]), cells, kind="categories"))
 
 
 def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit: str) -> Markup:
@@ -306,13 +302,8 @@ def _category_table(summary: Summary, colors: Mapping[str, str], per: str, unit:
         tag("tr", list(_category_cells(row, colors, unit) if row.name in colors else _rest_cells(row)))
         for row in lines_of_window(summary)
     ]
-    heads = [tag("th", text, scope="col", class_=None if text in ("category", "bound by") else "n") for text in head]
-    return tag(
-        "div",
-        tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="categories"),
-        class_="scroll",
-        tabindex="0",
-    )
+    figures = set(head) - {"category", "bound by"}
+    return scrolled(headings(*head, figures=figures), rows, kind="categories")
 
 
 def _category_cells(row: CategoryRow, colors: Mapping[str, str], unit: str) -> Iterator[Markup]:
@@ -346,11 +337,8 @@ def _of_roofline(share: float | None) -> Iterator[Content]:
     )  # fmt: skip
     yield tag("span", shown_share(share), class_="beside")
     if share > 1:
-        yield tag(
-            "abbr",
-            " !",
-            title="Faster than the best rates measured on such a device; above its peak, a perf model is wrong.",
-        )
+        why = "Faster than the best rates measured on such a device; above its peak, a perf model is wrong."
+        yield tag("abbr", " !", title=why)
 
 
 def _unseen(unseen: Unseen | None) -> Markup | None:
@@ -380,17 +368,11 @@ def look_here_first(summary: Summary) -> Markup | None:
         most = "" if finding.gain_high_us is None else f"{shown_ms(finding.gain_high_us)} ms"
         cells = (tag("td", gain, class_="n"), tag("td", most, class_="n"), tag("td", finding.certainty))
         items.append(tag("tr", why, *cells))
-    heads = (
-        tag("th", "finding", scope="col"),
-        tag("th", f"gain {per}", scope="col", class_="n"),
-        tag("th", "at most", scope="col", class_="n"),
-        tag("th", "certainty", scope="col"),
-    )
-    table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", items), class_="findings")
+    heads = headings("finding", f"gain {per}", "at most", "certainty", figures=(f"gain {per}", "at most"))
     return joined(
         tag("h2", f"Look here first{counts_of(summary)}"),
         _unseen(summary.unseen),
-        tag("div", table, class_="scroll", tabindex="0") if items else None,
+        scrolled(heads, items, kind="findings") if items else None,
         _how(
             "No moment of the step is in two findings, so their gains add up to at most the step. A gain is what comes "
             "out in the end if the host launches no sooner than it did; at most: if it keeps up, or an op reaches its "
@@ -408,13 +390,9 @@ def roofline(
         return None
     shapes = marker_shapes(colors)
     used = [name for name in colors if any(point.category == name for point in points)]
-    count = (
-        f"The {len(points)} largest of {known} ops"
-        if known > len(points)
-        else f"All {known} ops"
-        if known > 1
-        else "The op"
-    )
+    count = f"All {known} ops" if known > 1 else "The op"
+    if known > len(points):
+        count = f"The {len(points)} largest of {known} ops"
     no_roofs = " The device is not known, so there are no roofs." if roofs is None else ""
     return joined(
         tag("h2", "Roofline"),
@@ -474,14 +452,11 @@ def timeline(steps: Sequence[StepTimeline]) -> Markup | None:
             f"neighbors: {len(drawn.lane):,} rectangles for {drawn.events:,} events."
         )
     streams = f"{len(drawn.lanes)} stream{'s' if len(drawn.lanes) != 1 else ''}"
-    threads = (
-        "" if host is None else f"{len(host.threads)} thread{'s' if len(host.threads) != 1 else ''} of the host and "
-    )
-    unseen = (
-        ""
-        if host is None or not host.left_out
-        else (f"{host.left_out:,} host events of the step are deeper than {MAX_LEVELS} levels or on further threads.")
-    )
+    threads = unseen = ""
+    if host is not None:
+        threads = f"{len(host.threads)} thread{'s' if len(host.threads) != 1 else ''} of the host and "
+    if host is not None and host.left_out:
+        unseen = f"{host.left_out:,} host events of the step are deeper than {MAX_LEVELS} levels or on further threads."
     return joined(
         tag("h2", "Timeline"),
         tag(
@@ -567,12 +542,12 @@ def table(title: str, made: PageTable | None, text: str) -> Markup | None:
     if made is None:
         return None
     shown = min(STATIC_ROWS, len(made.rows))
-    left_out = (
-        f" The page holds the {len(made.rows):,} rows with most time of {made.total:,}; the workbook's sheet "
-        f"{made.sheet} has them all."
-        if made.total > len(made.rows)
-        else ""
-    )
+    left_out = ""
+    if made.total > len(made.rows):
+        left_out = (
+            f" The page holds the {len(made.rows):,} rows with most time of {made.total:,}; the workbook's sheet "
+        )
+        left_out += f"{made.sheet} has them all."
     count = f"first {shown} of {made.total:,} rows" if made.total > shown else f"{made.total:,} rows"
     return joined(
         tag("h2", title),
@@ -610,13 +585,7 @@ def health(summary: Summary) -> Markup:
             )
             for figure in device.figures
         ]  # fmt: skip
-        heads = [
-            tag("th", text, scope="col", class_="n" if text == "value" else None)
-            for text in ("figure", "value", "unit", "source")
-        ]
-        pieces.append(
-            tag("div", tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows)), class_="scroll", tabindex="0")
-        )
+        pieces.append(scrolled(headings("figure", "value", "unit", "source", figures=("value",)), rows))
     return joined(*pieces)
 
 

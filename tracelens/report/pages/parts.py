@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.report.cells import plain_values
 from tracelens.report.charts.markup import Content, Markup, joined, tag
+from tracelens.report.charts.markup import table as scrolled
 from tracelens.report.figures import shown_figure
 from tracelens.report.html.frame import Section
 from tracelens.report.html.page_tables import breakable, prose, shown_text
@@ -73,9 +74,7 @@ def table(frame: pd.DataFrame, label: str, titles: Mapping[str, str] = MappingPr
         for row in zip(*columns, strict=True)
     ]
     more = f"The first {MAX_ROWS} of {len(frame):,} rows." if len(frame) > MAX_ROWS else None
-    made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="figures")
-    box = tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=label)
-    return joined(box, tag("p", more) if more else None)
+    return joined(scrolled(heads, rows, kind="figures", label=label), tag("p", more) if more else None)
 
 
 def _is_figure(value: object) -> bool:
@@ -90,16 +89,15 @@ def _cell(value: object, right: bool) -> Markup:
     return tag("td", shown_figure(value), class_="n")
 
 
-def _column_head(name: str) -> Markup:
-    return tag("th", short_kernel_name(name), scope="col", title=name)
-
-
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]], unit: str
 ) -> Markup:
     """A table whose cells are the darker the larger their figures, which stand in them."""
     top = max((value for row in values for value in row if value is not None), default=0.0) or 1.0
-    heads = [tag("th", "", scope="col"), *(_column_head(name) for name in columns)]
+    heads = [
+        tag("th", "", scope="col"),
+        *(tag("th", short_kernel_name(name), scope="col", title=name) for name in columns),
+    ]
     lines = []
     for name, row in zip(rows, values, strict=True):
         cells = [tag("th", name, scope="row")]
@@ -107,8 +105,5 @@ def heat_map(
             level = 0 if value is None else round(5 * max(value, 0.0) / top)
             cells.append(tag("td", "" if value is None else shown_figure(value, 3), class_=f"heat{level}"))
         lines.append(tag("tr", cells))
-    made = tag("table", tag("thead", tag("tr", heads)), tag("tbody", lines), class_="heat")
-    return joined(
-        tag("p", f"{unit}; the darkest cell is {shown_figure(top)}."),
-        tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=unit),
-    )
+    said = tag("p", f"{unit}; the darkest cell is {shown_figure(top)}.")
+    return joined(said, scrolled(heads, lines, kind="heat", label=unit))

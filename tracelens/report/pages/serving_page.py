@@ -93,14 +93,11 @@ def sweep_page(rows: Sequence[tuple[float, Result]]) -> bytes:
 
     best = max(rows, key=lambda row: (row[1].summary.get("goodput_requests_per_s") or 0.0, -row[0]))
     good = best[1].summary.get("goodput_requests_per_s")
-    edge = (
-        []
-        if best[0] < max(rate for rate, _ in rows) or not good
-        else ["the most goodput is at the highest rate of the sweep; a higher one may give more"]
-    )
-    tiles = (
-        [("Most goodput", f"{shown_figure(good)} requests/s", f"at {best[0]:g} requests/s that arrive")] if good else []
-    )
+    edge, tiles = [], []
+    if good:
+        tiles = [("Most goodput", f"{shown_figure(good)} requests/s", f"at {best[0]:g} requests/s that arrive")]
+        if best[0] == max(rate for rate, _ in rows):
+            edge = ["the most goodput is at the highest rate of the sweep; a higher one may give more"]
     names = {"goodput_requests_per_s": "within the limits", "requests_per_s": "completed"}
     first_token = {f"ttft_{part}_ms": f"first token {part}" for part in _PERCENTILES}
     per_token = {f"tpot_{part}_ms": f"per token {part}" for part in _PERCENTILES}

@@ -48,18 +48,8 @@ def step_page(result: Result) -> bytes:
         section("memory", "Memory", _memory_bars(found), table(pd.DataFrame(stages), "Memory by stage")),
     ]
     if levers:
-        sections.append(
-            section(
-                "levers",
-                "Levers",
-                bars(
-                    levers,
-                    "Time of the step that each saves alone"
-                    if fits
-                    else "What would fit: time of the step, beside this one",
-                ),
-            )
-        )
+        saved, needed = "Time of the step that each saves alone", "What would fit: time of the step, beside this one"
+        sections.append(section("levers", "Levers", bars(levers, saved if fits else needed)))
     ops = result.ops(result.run.busiest)
     ops = ops.assign(time_ms=ops["time_us"] / US_PER_MS).drop(columns="time_us")
     sections.append(section("ops", "Operations of the busiest rank", table(ops, "Operations")))
