@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.calibration.fitting import fitted, logarithmic
-from tracelens.groups import Group
 from tracelens.network.algorithms import bound_us, collective_us
 from tracelens.network.deepep import (
     Exchanges,
@@ -30,6 +29,7 @@ from tracelens.network.deepep import (
     notify_us,
 )
 from tracelens.network.deepep import bound_us as exchange_bound_us
+from tracelens.network.groups import Group
 from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
 
 Floats = npt.NDArray[np.float64]

@@ -11,11 +11,11 @@ from tracelens.backends.collective_times import Collectives, MessageColumns, exc
 from tracelens.backends.system import System, link_rates
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.groups import Group
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.spec import FOLDER
 from tracelens.network.cluster import Cluster
 from tracelens.network.deepep import Exchanges
+from tracelens.network.groups import Group
 from tracelens.perf_models import GEMM, Collective, EPComm
 from tracelens.perf_models.communication.collective import CustomCollective
 from tracelens.perf_models.work_columns import WorkColumns

@@ -14,8 +14,8 @@ from tracelens.calibration.cluster_calibration import ClusterOutcome, _constants
 from tracelens.cli import main
 from tracelens.errors import InputError
 from tracelens.estimation.communication import estimate_collectives
-from tracelens.groups import Group
 from tracelens.network.cluster import Cluster
+from tracelens.network.groups import Group
 
 DGX = System.load("dgx-h100")
 KNOWN = {

@@ -18,7 +18,7 @@ from tracelens.estimation.communication import (
     exchange_answers,
     plain_word,
 )
-from tracelens.groups import Group
+from tracelens.network.groups import Group
 
 MESSAGES = pd.DataFrame(
     {

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from tracelens.groups import Group
 from tracelens.network import algorithms as room
 from tracelens.network.algorithms import algorithms, collective_us, of_library
 from tracelens.network.cluster import Library
+from tracelens.network.groups import Group
 from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
 
 FILE = """

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracelens.errors import UsageError
-from tracelens.groups import Group
 from tracelens.network.algorithms import algorithms, bound_us, candidates, collective_us
 from tracelens.network.algorithms.pipelined import forwarded_us
+from tracelens.network.groups import Group
 from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
 
 SIMPLE = Protocol(name="simple", base_us=10, hop_us=2, tree_hop_us=3, rate_share=1.0)

@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import part
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
-from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
+from tracelens.network.groups import Group
 from tracelens.perf_models import GEMM, GroupedGEMM, WorkColumns
 from tracelens.projection.overheads import slowdown
 from tracelens.projection.pipeline import layer_counts

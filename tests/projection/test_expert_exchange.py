@@ -8,9 +8,9 @@ import pytest
 
 from tracelens.backends.collective_times import Collectives
 from tracelens.backends.system import System
-from tracelens.groups import Group
 from tracelens.network.algorithms import algorithms
 from tracelens.network.deepep import distinct
+from tracelens.network.groups import Group
 from tracelens.network.topology import Link, Protocol, Rates, Tier, Topology
 from tracelens.perf_models import EPComm
 from tracelens.workload import rank_ops

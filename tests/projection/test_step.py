@@ -14,7 +14,7 @@ from tests.conftest import examples
 from tracelens.backends.system import System
 from tracelens.cli import main
 from tracelens.errors import UsageError
-from tracelens.groups import Group
+from tracelens.network.groups import Group
 from tracelens.projection.batch_rows import project_row
 from tracelens.projection.overheads import Software
 from tracelens.projection.overlap import hop_us

@@ -18,7 +18,6 @@ FLOORS: dict[str, int] = {
             "units",
             "signature",
             "device_properties",
-            "groups",
             "extensions",
             "files",
             "executors",

@@ -13,7 +13,6 @@ from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
 from tracelens.backends.kernels.base import Rates
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
-from tracelens.groups import Group
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import bound_us, collective_us
 from tracelens.network.algorithms.pipelined import forwarded_us
@@ -28,6 +27,7 @@ from tracelens.network.deepep import (
     notify_us,
 )
 from tracelens.network.deepep import bound_us as exchange_bound_us
+from tracelens.network.groups import Group
 from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, EPComm, PerfModel
 from tracelens.perf_models.work_columns import WorkColumns

@@ -20,11 +20,11 @@ from tracelens.backends.collective_times import (
 from tracelens.backends.system import System
 from tracelens.errors import InputError, UsageError
 from tracelens.files.data_table import COUNT, Number, faults, is_file_name, numbers, texts
-from tracelens.groups import Group
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import bound_us
 from tracelens.network.deepep import DEFAULT_SMS, DeepEP, Exchanges, Phase
 from tracelens.network.deepep import bound_us as exchange_bound_us
+from tracelens.network.groups import Group
 from tracelens.network.topology import Topology
 from tracelens.perf_models.communication.collective import Collective, bus_factor
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.groups import Group
 from tracelens.lazy.records import dataclass
+from tracelens.network.groups import Group
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 
 #: Bytes, or microseconds: one number, or an array taken element by element.

@@ -13,9 +13,9 @@ from tracelens.backends.base import Backend
 from tracelens.backends.system import System
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.groups import Group
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
+from tracelens.network.groups import Group
 from tracelens.network.topology import Topology
 from tracelens.perf_models import Collective, PerfModel
 from tracelens.projection import pipeline, schedules

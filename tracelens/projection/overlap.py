@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracelens.groups import Group
 from tracelens.network.algorithms import collective_us
+from tracelens.network.groups import Group
 from tracelens.network.topology import Topology, Values
 
 #: A collective beside computing takes SMs and bandwidth: computing takes so much longer while they share the device.

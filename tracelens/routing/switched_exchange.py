@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.groups import Group
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
+from tracelens.network.groups import Group
 from tracelens.network.ports import Exchange, Ports, PortTimes, bottleneck, simulate_ports
 from tracelens.network.topology import Topology
 from tracelens.network.traffic import Copies, Payload, Traffic, imbalance

@@ -182,7 +182,7 @@ def _systems(clusters: str | None, devices: str | None) -> list[System]:
 
 def _sent(args: argparse.Namespace, system: System) -> list[Message]:
     from tracelens.estimation.communication import TokenExchange, collective_answer, exchange_answers
-    from tracelens.groups import Group
+    from tracelens.network.groups import Group
 
     if args.what == "collective":
         group = Group(ranks=args.ranks, stride=args.stride)

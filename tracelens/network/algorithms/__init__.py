@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import UsageError
-from tracelens.groups import Group
+from tracelens.network.groups import Group
 from tracelens.network.topology import Topology, Values
 from tracelens.registry import Registry, announced, modules_below
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracelens.groups import Group
 from tracelens.network.algorithms.base import algorithm
+from tracelens.network.groups import Group
 from tracelens.network.topology import Topology, Values
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracelens.groups import Group
 from tracelens.network.algorithms.base import algorithm, base_us, fastest_protocol
+from tracelens.network.groups import Group
 from tracelens.network.topology import Topology, Values
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tracelens.groups import Group
 from tracelens.network.algorithms.base import algorithm, base_us, fastest_protocol
+from tracelens.network.groups import Group
 from tracelens.network.topology import Crossing, Topology, Values
 
 

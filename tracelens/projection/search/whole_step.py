@@ -20,9 +20,9 @@ from tracelens.backends.chain import chain
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.files.say import told
-from tracelens.groups import Group
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
+from tracelens.network.groups import Group
 from tracelens.network.topology import Topology
 from tracelens.option_fields import BACKENDS
 from tracelens.perf_models import PerfModel

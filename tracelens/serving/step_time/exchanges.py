@@ -6,11 +6,11 @@ import dataclasses
 import math
 
 from tracelens.errors import UsageError
-from tracelens.groups import Group
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
 from tracelens.network.algorithms import collective_us
 from tracelens.network.cluster import Library
+from tracelens.network.groups import Group
 from tracelens.network.topology import Link, Rates, Tier, Topology
 from tracelens.serving.deployment import Deployment
 

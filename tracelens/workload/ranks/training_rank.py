@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 from tracelens.dtypes import DType
 from tracelens.errors import UsageError
-from tracelens.groups import Group
 from tracelens.lazy.records import dataclass
+from tracelens.network.groups import Group
 from tracelens.perf_models import (
     GEMM,
     CausalConv1d,
