@@ -256,7 +256,8 @@ def test_the_step_in_int8_lies_in_its_interval(real_trace: RealTrace, name: str)
 @pytest.mark.parametrize(
     "name",
     part(["mi300/gaunernst_bert-small-uncased__1016001", "b200/eager_trace", "torch_compile_triton/trace",
-          "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode"], 2),
+          "inference/sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode",
+          "hta/amd_trace/mi250_minitoy_train_ROCm6_2_kineto"], 2),
 )  # fmt: skip
 def test_a_finding_applied_gains_what_the_report_says(real_trace: RealTrace, name: str) -> None:
     found = tracelens.report(real_trace(name)).summary.findings[0]
@@ -269,6 +270,14 @@ def test_a_finding_applied_gains_what_the_report_says(real_trace: RealTrace, nam
     assert gained == pytest.approx(found.gain_us, rel=0.1)
     with pytest.raises(UsageError, match="finding in the report of this trace named"):
         what_if(real_trace(name), apply=("no such finding",))
+
+
+@pytest.mark.sweep
+@pytest.mark.shared
+def test_copying_from_pageable_memory_is_time_of_the_host_too(real_trace: RealTrace) -> None:
+    trace = real_trace("more/kineto/samples/resnet50_num_workers_4/worker0.1623212756351.pt.trace")
+    found = what_if(trace, apply=("exposed_copies",))
+    assert found.before.step_us - found.after.step_us == pytest.approx(found.plan.claimed_us, rel=0.1)
 
 
 @pytest.mark.shared

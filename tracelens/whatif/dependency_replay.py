@@ -84,6 +84,10 @@ class DependencyReplay:
         #: Position of each of the device's events in ``everything``.
         self.at = np.searchsorted(everything.rows, self.device.rows)
         self._own = everything.end[self.at] - everything.start[self.at]
+        launch = self.device.launch
+        #: Of each device event: the thread of the call that launched it, -1 without one, and when that returned.
+        self._launched_by = np.where(launch >= 0, table.lane[launch], -1).astype(np.int64)
+        self._returned = np.where(launch >= 0, table.ends_ns(launch.astype(np.int32)), self.device.start)
         edges = Edges(self.device, self.threads)
         edges.add_threads()
         edges.add_launches(np.full(len(self.device.start), _NONE))
@@ -194,6 +198,14 @@ class DependencyReplay:
         kept = ~((self._kind == KINDS.index(RETURN)) & gone[self._target])
         beyond = np.where(gone, 0, self._beyond) if delays else np.zeros_like(self._beyond)
         beyond[:n][changes.removed] = 0
+        if changes.without is not None:
+            # A delay in which the launch still ran, as one that loads a library does, is time of its thread
+            called, until = self.device.called, np.minimum(self._returned, self.device.start)
+            has_call = (self._launched_by >= 0) & (called < until)
+            spared = Covered(*changes.without).within(
+                np.where(has_call, self._launched_by, -1), np.where(has_call, called, 0), np.where(has_call, until, 0)
+            )
+            beyond[:n] = np.maximum(beyond[:n] - spared, 0)
         if changes.sooner is not None:
             beyond[:n] = np.maximum(beyond[:n] - changes.sooner, 0)
         length = self._lengths(changes)

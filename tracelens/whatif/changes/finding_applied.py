@@ -61,6 +61,7 @@ def _apply(plan: Plan, seen: Observed, claimed: Claimed) -> None:
     at = np.searchsorted(plan.subject.activity.rows, rows)
     share = gain / np.maximum(plan.subject.activity.duration[at], 1)
     plan.factor[at] *= 1 - share
+    _spare_copying(plan, at, share)
     if claimed.spares_launches:
         _spare_launches(plan, at, share)
     table, parts = plan.subject.table, claimed.part[~is_event] - seen.time.events
@@ -73,6 +74,18 @@ def _apply(plan: Plan, seen: Observed, claimed: Claimed) -> None:
     np.add.at(plan.sooner, waiting, (end - start)[is_device])
     known = (row >= 0) & (end > start)
     plan.saved += zip(table.lane[row[known]].tolist(), start[known].tolist(), end[known].tolist(), strict=True)
+
+
+def _spare_copying(plan: Plan, events: Ints, share: Floats) -> None:
+    """A call that copies from pageable memory does so itself while its copy runs: that time of the thread goes too."""
+    table, activity = plan.subject.table, plan.subject.activity
+    launch = plan.subject.tree.launch[activity.rows[events]]
+    copies = activity.memcpy[events] & (launch >= 0)
+    call, copy = launch[copies], events[copies]
+    start = np.maximum(table.start_ns[call], activity.start[copy])
+    both = np.minimum(table.ends_ns(call), activity.end[copy]) - start
+    end = start + np.rint(np.maximum(both, 0) * share[copies]).astype(np.int64)
+    plan.saved += zip(table.lane[call].tolist(), start.tolist(), end.tolist(), strict=True)
 
 
 def _spare_launches(plan: Plan, events: Ints, share: Floats) -> None:
