@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tracelens.files.say import say
 from tracelens.report.figures import shown_percent
-from tracelens.trace.lacks import STEPS_ADVICE
 
 if TYPE_CHECKING:
     from tracelens.analysis.verdict.health import Health
@@ -71,7 +70,7 @@ def _contents(state: Health) -> Iterator[tuple[str, str]]:
     yield "shapes", _shapes(state)
     yield "stacks", "yes" if state.stacks else f"no ({state.no_stacks})"
     yield "links", _links(state)
-    yield "steps", f"{steps} named {stem}" if steps else f"none: {STEPS_ADVICE}"
+    yield "steps", f"{steps} named {stem}" if steps else f"none: {state.steps_advice}"
     yield "device", state.device_note or state.device or "not recognized"
     if state.coverage is not None:
         yield "coverage", _coverage(state.coverage)

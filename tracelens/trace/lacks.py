@@ -7,6 +7,7 @@ from tracelens.trace.table import Kind, Recorder, TraceTable
 
 #: PyTorch names steps in a trace only where the profiler has a schedule: ``record_steps``, torch/profiler/profiler.py.
 STEPS_ADVICE = "profile with schedule=torch.profiler.schedule(...) and call profiler.step() once per iteration"
+_RANGES_ADVICE = "put each iteration into a range with its number ('iteration 7')"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,30 @@ def no_stacks(table: TraceTable) -> Lack:
         because = "the file has no Python frames, although with_stack was on"
         return Lack(what=what, because=because, option="")
     return Lack(what=what, because=table.recorder.no_stacks, option="with_stack=True")
+
+
+def steps_advice(table: TraceTable) -> str:
+    """What makes steps of a recording like this one."""
+    return STEPS_ADVICE if _by_torch(table) else _RANGES_ADVICE
+
+
+def no_runtime_calls(table: TraceTable) -> str:
+    """Why a trace has no calls of the runtime."""
+    advice = "add ProfilerActivity.CPU to activities" if _by_torch(table) else "trace the CUDA or HIP API too"
+    return f"no runtime calls were recorded: {advice}"
+
+
+def without(table: TraceTable, what: str, option: str) -> str:
+    """Why a trace has no ``what`` (plural), which torch.profiler records with an ``option``."""
+    if _by_torch(table):
+        return f"no {what} were recorded: pass {option} to the profiler"
+    none = f"{table.recorder.file} has no {what}"
+    # Where torch.profiler could record the shapes, it could record these
+    return f"{none}; torch.profiler records them with {option}" if "torch" in table.recorder.shapes_option else none
+
+
+def _by_torch(table: TraceTable) -> bool:
+    return table.recorder.file == Recorder().file
 
 
 def _was_on(table: TraceTable, option: str) -> bool:

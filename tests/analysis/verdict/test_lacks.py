@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from tracelens.analysis.analyze import analyze
 from tracelens.analysis.loaded_trace import Trace
 from tracelens.analysis.options import Options
+from tracelens.analysis.verdict.health import health
 from tracelens.analysis.verdict.verdict import summarize
 from tracelens.report.terminal import verdict
 from tracelens.trace.lacks import STEPS_ADVICE, no_shapes, no_stacks
 from tracelens.trace.reading.chrome.event_list import read_events
+from tracelens.trace.table import Recorder
 
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": {}}
 KERNEL = {"ph": "X", "cat": "kernel", "name": "relu", "pid": 0, "tid": 7, "ts": 9, "dur": 5, "args": {"stream": 7}}
@@ -44,6 +47,19 @@ def test_steps_need_a_schedule() -> None:
     summary = summarize(analyze(Trace.of(read_events([OP, KERNEL])), Options()))
     (because,) = (each.because for each in summary.cannot_answer if each.question == "time per step")
     assert STEPS_ADVICE in because
+
+
+def test_no_option_of_torch_is_asked_of_another_profiler() -> None:
+    """Neither for steps, stacks and memory nor in what to try first."""
+    rocprof = Recorder(file="a trace of rocprofv3", no_stacks="none", shapes_option="torch.profiler with record_shapes")
+    table = replace(read_events([KERNEL]), recorder=rocprof)
+    said = {each.question: each.because for each in summarize(analyze(Trace.of(table), Options())).cannot_answer}
+    assert said["memory over time"] == (
+        "a trace of rocprofv3 has no allocator events; torch.profiler records them with profile_memory=True"
+    )
+    assert said["launch overhead"] == "no runtime calls were recorded: trace the CUDA or HIP API too"
+    assert "the profiler" not in " ".join(said.values())
+    assert health(Trace.of(table)).steps_advice == "put each iteration into a range with its number ('iteration 7')"
 
 
 def test_cpu_ops_alone_need_no_device() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Container
 from tracelens.analysis.idle.longest_path import MAX_EVENTS
 from tracelens.analysis.sheets.timeline import critical_path, launch_overhead
 from tracelens.analysis.verdict.summary import Unanswered
-from tracelens.trace.lacks import STEPS_ADVICE
+from tracelens.trace.lacks import no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
 
 
@@ -15,10 +15,9 @@ def not_shown(table: TraceTable, shown: Container[str]) -> tuple[Unanswered, ...
     """What the sheets cannot show for want of a recording; ``shown``: titles of those that there are."""
     missing = list(not_recorded(table))
     if launch_overhead.TITLE not in shown:
-        because = "no runtime calls were recorded: add ProfilerActivity.CPU to activities"
-        missing.append(Unanswered(question="launch overhead", because=because))
+        missing.append(Unanswered(question="launch overhead", because=no_runtime_calls(table)))
     if critical_path.TITLE not in shown:
-        because = f"no step with 1 to {MAX_EVENTS:,} device events: {STEPS_ADVICE}"
+        because = f"no step with 1 to {MAX_EVENTS:,} device events: {steps_advice(table)}"
         missing.append(Unanswered(question="the critical path", because=because))
     return tuple(missing)
 
@@ -27,15 +26,16 @@ def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
     """What sheets lack the events for, whatever the work on the device."""
     missing = []
     if not table.has_stacks and not (table.kind == Kind.USER_ANNOTATION).any():
-        because = "neither modules nor record_function ranges were recorded: pass with_stack=True to the profiler"
+        because = without(table, "modules or record_function ranges", "with_stack=True")
         missing.append(Unanswered(question="time per nn.Module", because=because))
     if not len(table.allocations):
-        because = "no allocator events were recorded: pass profile_memory=True to the profiler"
+        because = without(table, "allocator events", "profile_memory=True")
         missing.append(Unanswered(question="memory over time", because=because))
     if "cudaStreamWaitEvent" in table.names and not len(table.event_waits):
-        because = (
-            "no synchronization records: pass "
-            "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True) to the profiler"
+        option = "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True)"
+        missing.append(
+            Unanswered(
+                question="which event a stream waited for", because=without(table, "synchronization events", option)
+            )
         )
-        missing.append(Unanswered(question="which event a stream waited for", because=because))
     return tuple(missing)

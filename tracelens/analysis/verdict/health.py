@@ -24,7 +24,7 @@ from tracelens.analysis.verdict.coverage import coverage
 from tracelens.analysis.verdict.summary import Coverage, Unanswered
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models import EPComm
-from tracelens.trace.lacks import no_shapes, no_stacks
+from tracelens.trace.lacks import no_shapes, no_stacks, steps_advice
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.table import DEVICE_KINDS, Kind, RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -51,11 +51,11 @@ class Health:
     """Counts are events; ``unlinked_time`` is a share of device events' summed duration.
 
     ``categories``: (category as recorded, complete events), most first. ``linked``: (how, device events) for each way
-    of linking that occurs. ``with_shapes``: share of CPU ops with recorded shapes; None without CPU ops. ``no_shapes``,
-    ``no_stacks``: why there are none, where there are none. ``damage``: what could not be used of the file.
-    ``violations``: invariants of the op tree that do not hold; none in a sound one. ``lacks``: views of a report that
-    were not recorded, and what to set for them. ``token_exchanges``: (op name, calls) of expert-parallel exchanges.
-    ``coverage``: None without device events.
+    of linking that occurs. ``with_shapes``: share of CPU ops with recorded shapes; None without CPU ops.
+    ``no_shapes``, ``no_stacks``: why there are none, where there are none; ``steps_advice``: what makes steps.
+    ``damage``: what could not be used of the file. ``violations``: invariants of the op tree that do not hold; none in
+    a sound one. ``lacks``: views of a report that were not recorded, and what to set for them. ``token_exchanges``:
+    (op name, calls) of expert-parallel exchanges. ``coverage``: None without device events.
     """
 
     source: str
@@ -73,6 +73,7 @@ class Health:
     unlinked_time: float | None
     overlaps: int
     steps: tuple[str, int]
+    steps_advice: str
     rank: int | None
     world_size: int | None
     device: str | None
@@ -114,6 +115,7 @@ def health(trace: Trace, options: Options | None = None) -> Health:
         unlinked_time=_share_of_time(table, device, tree.unlinked),
         overlaps=tree.overlaps,
         steps=(stem, len(steps)),
+        steps_advice=steps_advice(table),
         rank=table.rank,
         world_size=table.world_size,
         device=recognition.device.name if recognition.device else None,

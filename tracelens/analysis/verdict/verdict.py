@@ -28,7 +28,7 @@ from tracelens.analysis.verdict.unseen import unseen
 from tracelens.analysis.verdict.utilization import utilization
 from tracelens.analysis.work.limits import rate_of
 from tracelens.hardware import HardwareSpec
-from tracelens.trace.lacks import STEPS_ADVICE, no_shapes, no_stacks
+from tracelens.trace.lacks import no_shapes, no_stacks, steps_advice
 from tracelens.units import FLOPS_PER_GFLOP, NS_PER_US, TERA_PER_S_IN_PER_US
 
 #: Share of the FLOPs from which one type stands for all.
@@ -224,7 +224,9 @@ def _cannot_answer(analysis: Analysis) -> tuple[Unanswered, ...]:
         missing.append(Unanswered(question="FLOPs, bytes and roofline", because=no_shapes(table).because))
     if not len(analysis.step_times):
         missing.append(
-            Unanswered(question="time per step", because=f"no ProfilerStep or iteration annotations: {STEPS_ADVICE}")
+            Unanswered(
+                question="time per step", because=f"no ProfilerStep or iteration annotations: {steps_advice(table)}"
+            )
         )
     if analysis.device is None:
         missing.append(

@@ -24,7 +24,7 @@ RECORDER = Recorder(
     file="a database of Nsight Systems",
     no_shapes="Nsight Systems records none of its own",
     no_stacks="Nsight Systems' samples of stacks are not read",
-    shapes_option="emit_nvtx(record_shapes=True)",
+    shapes_option="torch.autograd.profiler.emit_nvtx(record_shapes=True)",
 )
 # ENUM_NSYS_EVENT_TYPE: NvtxPushPopRange, NvtxStartEndRange, and the same of NVTX in text form.
 _RANGE_TYPES = (59, 60, 70, 71)
