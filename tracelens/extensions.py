@@ -41,7 +41,7 @@ _PACKAGE = "tracelens_extensions"
 # Kinds of marks whose keys are op names.
 _NAMED_BY = ("traced_as", "category", "holds_ops", "backward_of")
 _SEPARATORS = {"/", os.sep}
-#: What a file written for TraceLens assigns; ``tracelens.perf_models.tracelens_adapter`` reads them.
+#: What a file written for TraceLens assigns; ``tracelens.perf_models.amd_tracelens_hooks`` reads them.
 _FOREIGN_HOOKS = ("perf_model_extension", "dict_cat2names_extension", "op_category_extension")
 _TREE_HOOK = "tree_postprocess_extension"
 _numbers = itertools.count(1)
@@ -87,7 +87,7 @@ class Extension:
             held = vars(source) if isinstance(source, ModuleType) else {}
             if not any(hook in held for hook in _FOREIGN_HOOKS):
                 raise UsageError(_unmarked_answer(where))
-            sources = _foreign().adapted(held, where=where)
+            sources = _perf_models("amd_tracelens_hooks").adapted(held, where=where)
             if _TREE_HOOK in held:
                 note = f"extension {name}: {_TREE_HOOK} is not run, it is made for another program's tree of calls"
         claims = {key for kind in _NAMED_BY for key in Registry.collect(kind, sources)}
@@ -246,7 +246,7 @@ def _load_bundled(name: str) -> Extension:
 def _load_file(path: Path) -> Extension:
     if not path.is_file():
         raise UsageError(f"no extension file {path}")
-    imports = _foreign().stand_ins() if _has_foreign_hooks(path) else nullcontext()
+    imports = _perf_models("amd_tracelens_classes").stand_ins() if _has_foreign_hooks(path) else nullcontext()
     module_name = f"_tracelens_extension_{next(_numbers)}_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path, loader=_FreshSource(module_name, str(path)))
     if spec is None or spec.loader is None:
@@ -355,9 +355,9 @@ def _has_foreign_hooks(path: Path) -> bool:
     return any(isinstance(target, ast.Name) and target.id in _FOREIGN_HOOKS for target in targets)
 
 
-def _foreign() -> Any:
-    """The reader of such hooks. It makes perf models, so it stands above this floor, as every extension does."""
-    return importlib.import_module("tracelens.perf_models.tracelens_adapter")
+def _perf_models(module: str) -> Any:
+    """One that makes perf models, so it stands above this floor, as every extension does."""
+    return importlib.import_module(f"tracelens.perf_models.{module}")
 
 
 def _example(*names: str) -> str:

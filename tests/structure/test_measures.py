@@ -49,7 +49,7 @@ EXCEPTIONS: dict[str, tuple[tuple[str, str, int, str], ...]] = {
         ("parameters", "conv.conv_of", 10, SLOTS),
         ("parameters", "gemm.times_transposed", 10, SLOTS),
         ("parameters", "moe.fused_experts", 7, SLOTS),
-        ("parameters", "tracelens_adapter._GEMM.bytes_func", 8, "the signature that TraceLens gives its classes"),
+        ("parameters", "amd_tracelens_classes._GEMM.bytes_func", 8, "the signature that TraceLens gives its classes"),
     ),
 }
 

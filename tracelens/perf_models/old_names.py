@@ -1,4 +1,4 @@
-"""Modules of perf models under the names that they had before they stood in rooms: extensions may import those."""
+"""Modules of perf models under the names that they had before: extensions may import those."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ FOLDER = Path(__file__).resolve().parent
 RENAMED = {
     "memory": "data_movement",
     "columns": "work_columns",
-    "foreign": "tracelens_adapter",
+    "foreign": "amd_tracelens_hooks",
+    "tracelens_adapter": "amd_tracelens_hooks",
     "precision": "compute_type",
 }
 
