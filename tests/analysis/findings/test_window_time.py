@@ -43,8 +43,9 @@ def test_own_time_adds_up_to_busy_time_by_class(spans: list[tuple[int, int, str]
         mine = [k == kind for _, _, k in spans]
         assert own[mine].sum() == len(of_kind)
         some = np.array(mine) & (own > 0)
-        assert {int(until) - 1 for until in own_until[some]} <= of_kind
+        assert {int(until) - 1 for until in own_until[some]} | set(own_from[some].tolist()) <= of_kind
         assert max(own_until[some], default=0) == max(of_kind, default=-1) + 1
+        assert min(own_from[some], default=-1) == min(of_kind, default=-1)
         assert (own_until - own_from >= own)[some].all()
 
 

@@ -56,8 +56,10 @@ def own_time(activity: DeviceActivity, window: tuple[int, int]) -> tuple[Ints, I
         if len(at) and before.any():
             own[at] -= covered_ns(start[before], end[before], first, last)
             opens, closes = idle_spans(start[before], end[before], *window)
-            free = np.searchsorted(opens, last) - 1
-            own_until[at] = np.where(own[at] > 0, np.minimum(last, np.append(closes, 0)[free]), first)
+            begins, ends = np.searchsorted(closes, first, side="right"), np.searchsorted(opens, last) - 1
+            some = own[at] > 0
+            own_from[at] = np.where(some, np.maximum(first, np.append(opens, 0)[begins]), first)
+            own_until[at] = np.where(some, np.minimum(last, np.append(closes, 0)[ends]), first)
         before |= mine
     return own_from, own_until, own
 

@@ -21,6 +21,9 @@ SLOW_BUS = 0.1
 #: What a collective of a few bytes takes when nobody is late: some 10 µs within a node, some 100 between nodes.
 _LATENCY_US = 100.0
 _LATE_RANKS = "see who is late with `tracelens collectives` on the traces of all ranks; then larger or earlier buckets"
+_STAGES = (
+    "more micro-batches per step, an interleaved or zero-bubble schedule, stages of equal time: `tracelens search`"
+)
 _WAITS = lazy_pattern(r"(?i)notify|barrier|wait|semaphore")
 
 
@@ -103,7 +106,9 @@ def _slow_collectives(seen: Observed) -> Iterator[_Reason]:
             f"{kind} of {size(size_mb)} reaches {rate:.3g} GB/s bus bandwidth of the link's {device.link.gb_s:,.0f}"
         )
         evidence = Evidence(sheet=coll_analysis.TITLE, row={"collective": kind, "in_mb": size_mb})
-        is_late = float(most["duration_us_mean"]) > _LATENCY_US
-        why = "it waits for other ranks, or takes a slower path" if is_late else "a message this small is all latency"
-        remedy = _LATE_RANKS if is_late else ""
+        why, remedy = "a message this small is all latency", ""
+        if float(most["duration_us_mean"]) > _LATENCY_US:
+            is_pipeline = kind in ("send", "recv")
+            whom, remedy = ("another stage", _STAGES) if is_pipeline else ("other ranks", _LATE_RANKS)
+            why = f"it waits for {whom}, or takes a slower path"
         yield _Reason(text=f"{reached}: {why}", figures=figures, evidence=(evidence,), remedy=remedy)
