@@ -72,6 +72,8 @@ def _lines(found: WhatIf) -> Iterator[str]:
         low, high = shown_ms(found.low_us), shown_ms(found.high_us)
         alike = f"{100 * (found.low_us / after - 1):+.2f} to {100 * (found.high_us / after - 1):+.2f} %"
         between = f"   90 %: {alike if low == high else f'{low} to {high} ms'}"
+    elif found.asked:
+        between = "   90 %: the same" if found.is_estimated else "   no estimate in it, so no interval"
     change = f" ({100 * (after / before - 1):+.1f} %)" if before else ""
     yield f" {trace_name(found.plan.subject.table.source)}"
     yield f" {what} {shown_ms(before)} -> {shown_ms(after)} ms{change}{between}"

@@ -60,6 +60,11 @@ class WhatIf:
         return bool(self.plan.subject.window.complete_steps)
 
     @property
+    def is_estimated(self) -> bool:
+        """Whether any time is by an estimate, which may be off, and not as recorded or as asked for."""
+        return bool(self.plan.families) or self.plan.gaps is not None
+
+    @property
     def rows(self) -> list[OpChange]:
         """One per op and category, the largest change first, then the longest."""
         plan, subject = self.plan, self.plan.subject

@@ -164,6 +164,7 @@ class Subject:
         fits[codes] = [fnmatch.fnmatchcase(table.names[code], selector) for code in codes]
         found = fits[self.activity.name]
         if not found.any():
-            known = sorted({*self.category.texts, *self.op_name})
+            there = {text for text in self.category.texts if self.category.are(text).any()}
+            known = sorted({*there, *self.op_name})
             raise UsageError.unknown("category, op or kernel with device time", selector, known)
         return found
