@@ -24,7 +24,7 @@ import pandas as pd
 from tracelens.calibration import device
 from tracelens.calibration.device import Bounds, Floats, Mask, Measured
 from tracelens.calibration.measurements import table_measured
-from tracelens.estimation.estimate import KINDS
+from tracelens.estimation.table_kinds import KINDS
 from tracelens.hardware import HardwareSpec
 from tracelens.hardware.spec import FOLDER
 from tracelens.hardware.tile_constants import Calibration

@@ -18,7 +18,7 @@ from tracelens.backends.tile import Tile
 from tracelens.backends.tiles.gemm_tiles import GEMMColumns
 from tracelens.calibration.norm_fit import Calls, slopes
 from tracelens.errors import UsageError
-from tracelens.estimation.estimate import operation_answers
+from tracelens.estimation.operations import operation_answers
 from tracelens.hardware import HardwareSpec
 
 H200 = HardwareSpec.load("h200")

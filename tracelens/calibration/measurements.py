@@ -21,7 +21,8 @@ from tracelens.backends.tiles import memory_bound, pricer_of
 from tracelens.backends.tiles.attention_tiles import AttentionColumns
 from tracelens.calibration.device import Mask, Measured, Part
 from tracelens.errors import InputError, UsageError
-from tracelens.estimation.estimate import ESTIMATED, KINDS, size_faults, with_sizes
+from tracelens.estimation.estimate import ESTIMATED
+from tracelens.estimation.table_kinds import KINDS, size_faults, with_sizes
 from tracelens.extensions import load_extension
 from tracelens.files.data_table import TIME, is_file_name, measured_rows, numbers, texts
 from tracelens.files.documents import REPORT, expected, json_of

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tracelens.errors import InputError
+from tracelens.errors import InputError, OutputError
+from tracelens.files.atomic_write import whole_file
 from tracelens.files.safe_text import csv_cell
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
@@ -254,3 +255,15 @@ def _number(value: object) -> float | None:
 def _value(cell: object) -> float:
     found = None if is_blank(cell) else _number(cell)
     return math.nan if found is None else found
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """As ``read_table`` reads it. OutputError where it cannot be written, or Parquet without the package for it."""
+    with whole_file(path) as file:
+        if path.suffix != ".parquet":
+            file.write(csv_of(table))
+            return
+        try:
+            table.to_parquet(file, index=False)
+        except ImportError as error:
+            raise OutputError(f"{path.name}: writing Parquet needs pyarrow (pip install pyarrow)") from error

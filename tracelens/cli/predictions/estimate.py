@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tracelens.backends.system import System
     from tracelens.estimation.communication import Message
-    from tracelens.estimation.estimate import Answer
+    from tracelens.estimation.operations import Answer
 
 _HEADER = ("device", "operation", "time µs", "TFLOPS/s", "bound", "compute µs", "memory µs", "peak µs", "error", "by")
 #: What the sizes of an operation are.
@@ -195,7 +195,7 @@ def _sent(args: argparse.Namespace, system: System) -> list[Message]:
 
 def _answers(args: argparse.Namespace, device: str) -> list[Answer]:
     from tracelens.errors import UsageError
-    from tracelens.estimation.estimate import operation_answers
+    from tracelens.estimation.operations import operation_answers
 
     sizes = {
         name: value for name, value in vars(args).items() if isinstance(value, int) and not isinstance(value, bool)
@@ -262,8 +262,7 @@ def _batch(args: argparse.Namespace) -> int:
 
 
 def _write(found: pd.DataFrame, args: argparse.Namespace, answer: str) -> int:
-    from tracelens.estimation.estimate import write_table
-    from tracelens.files.data_table import csv_of
+    from tracelens.files.data_table import csv_of, write_table
 
     if args.output is None:
         emit(csv_of(found).decode())
