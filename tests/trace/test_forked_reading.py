@@ -101,8 +101,9 @@ def content(table: TraceTable) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return str(value.dtype), value.tobytes()
+    if hasattr(value, "dtype"):
+        column = np.asarray(value[:])
+        return str(column.dtype), column.tobytes()
     if dataclasses.is_dataclass(value):
         fields = (field.name for field in dataclasses.fields(value))
         return {name: plain(getattr(value, name)) for name in fields if name not in ("lookup", "signatures")}
@@ -278,14 +279,19 @@ def test_where_memory_gets_short_one_process_goes_on(
     assert 0 < sum(joined) < 1500
 
 
-def test_nobody_forks_beside_threads_in_a_worker_or_on_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_forks_beside_threads_in_a_worker_or_where_cores_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     monkeypatch.setattr(executors, "_CPU_QUOTAS", ())
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 0.0, 0.0))
     if threading.current_thread() is threading.main_thread():
         assert forked_reading.usable_processes() == 3
     with monkeypatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda _: {0})
+        assert forked_reading.usable_processes() == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getloadavg", lambda: (6.1, 0.0, 0.0))
         assert forked_reading.usable_processes() == 1
     with monkeypatch.context() as patch:
         patch.setattr(threading, "active_count", lambda: 2)

@@ -26,6 +26,7 @@ from tracelens.trace.reading.chrome.decode import (
     load_element,
     whole_number,
 )
+from tracelens.trace.reading.chrome.growing_columns import GrowingColumns
 from tracelens.trace.signatures import SEPARATOR, SignatureStore
 from tracelens.trace.table import (
     DEVICE_KINDS,
@@ -47,10 +48,6 @@ FLOAT_TIME_LIMIT_US = 2.0**43
 TIME_LIMIT_NS = 2**62
 #: A stream recorded as the text of a pointer gets a number from here on, by first appearance.
 FIRST_POINTER_STREAM = 2**30
-
-# Parts of pieces are joined when they have this many rows: large blocks go back to the system when the columns are
-# made, small ones stay with the process (60 bytes per event).
-_ROWS_PER_BLOCK = 1 << 17
 
 MOST_CATEGORIES = 32_000
 _MORE_CATEGORIES = "(more categories)"
@@ -193,10 +190,7 @@ class TableBuilder:
         self.pointers: Codes[str] = Codes()
         self._open: dict[tuple[Identifier, Identifier], list[tuple[int, AnyEvent]]] = {}
         self._stray_ends = 0
-        self._parts: dict[str, dict[str, list[Array]]] = {
-            group: {key: [] for key in columns} for group, columns in GROUPS.items()
-        }
-        self._small_parts = self._small_rows = 0
+        self._groups = {group: GrowingColumns(types) for group, types in GROUPS.items()}
 
     @property
     def unmatched_pairs(self) -> int:
@@ -271,28 +265,11 @@ class TableBuilder:
 
     def taken(self, group: str) -> dict[str, Array]:
         """Every column of one of ``GROUPS``, which is empty afterwards."""
-        joined = {}
-        for key, dtype in GROUPS[group].items():
-            arrays = self._parts[group][key]
-            joined[key] = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
-            arrays.clear()
-        if group == "rows":
-            self._small_parts = self._small_rows = 0
-        return joined
+        return self._groups[group].taken()
 
     def append(self, group: str, columns: Mapping[str, Array]) -> None:
         """More of one of ``GROUPS``, behind what there is."""
-        parts, types = self._parts[group], GROUPS[group]
-        for key, column in columns.items():
-            parts[key].append(column.astype(types[key], copy=False))
-        if group != "rows":
-            return
-        self._small_parts += 1
-        self._small_rows += len(columns["kind"])
-        if self._small_rows >= _ROWS_PER_BLOCK:
-            for arrays in parts.values():
-                arrays[-self._small_parts :] = [np.concatenate(arrays[-self._small_parts :])]
-            self._small_parts = self._small_rows = 0
+        self._groups[group].append(columns)
 
     def _add_rows(self, events: Sequence[AnyEvent], index: Array, text_times: bool) -> None:
         start, valid = _starts_ns(events, text_times)

@@ -32,7 +32,7 @@ from tracelens.trace.reading.chrome.lookup import PieceIndex
 from tracelens.trace.reading.memory_limit import private_bytes
 
 #: How much text a process is given at a time.
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 2 << 20
 #: One process inflates, cuts and joins for no more than this.
 MOST_PROCESSES = 4
 # While a process works on one batch, the next one is ready for it.
@@ -41,8 +41,10 @@ _ROOMS = 2
 _TEXT_ROOM_BYTES = 16 << 20
 # An event of 20 bytes takes 70 in columns.
 _COLUMN_ROOM_BYTES = 4 * _TEXT_ROOM_BYTES
-# A batch takes 0.03 s of a core: a process that does not answer for so long will not, whatever the reason.
+# A batch takes 0.02 s of a core: a process that does not answer for so long will not, whatever the reason.
 _PATIENCE_S = 60.0
+# So many processes for each core want to run: a third more took 1.15 times the wall time of one, then.
+_BUSY = 2
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 #: What a process is told of a batch: its room, whether times are taken as digits, and the lengths of its pieces.
@@ -52,7 +54,7 @@ _Answer: TypeAlias = tuple[Part, list[int], int]
 
 
 def usable_processes() -> int:
-    """How many processes may read for this one; 1 where each has its core already, and where forking is not safe.
+    """How many processes may read for this one; 1 where all cores have work already, and where forking is not safe.
 
     A fork copies the calling thread alone: a lock that another thread holds stays locked in the copy.
     """
@@ -62,6 +64,7 @@ def usable_processes() -> int:
         or threading.current_thread() is not threading.main_thread()
         or multiprocessing.parent_process() is not None
         or "mpi4py.MPI" in sys.modules
+        or os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1)
     ):
         return 1
     return min(available_cores(), MOST_PROCESSES)
