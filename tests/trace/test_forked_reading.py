@@ -252,6 +252,15 @@ def test_a_process_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mo
     assert read(SOUND, 2) == read(SOUND, 1)
 
 
+def test_a_program_that_ignores_the_end_of_its_children(joined: list[int]) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert read(SOUND, 2) == read(SOUND, 1)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert joined
+
+
 def test_a_system_that_forks_no_more_leaves_it_to_one_process(
     joined: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,7 +200,8 @@ class _Reader:
         self._connection.close()
         self._process.kill()
         self._process.join()
-        self._process.close()
+        with contextlib.suppress(ValueError):  # whoever ignores SIGCHLD never hears that it has ended
+            self._process.close()
 
 
 def _started(count: int) -> list[_Reader]:
@@ -209,7 +210,7 @@ def _started(count: int) -> list[_Reader]:
         try:
             for _ in range(count):
                 readers.append(_Reader(readers))
-        except OSError:
+        except (OSError, RuntimeError):  # a subinterpreter may not fork
             for reader in readers:
                 reader.stop()
             return []
