@@ -163,3 +163,25 @@ def test_prompts_that_hold_up_decoding(build: Build) -> None:
         at += took
     made = {f.id: f for f in found(b).findings}
     assert made["prefill_stalls_decode"].gain_us == pytest.approx(1800 / 5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("waits_us", "said", "gain_us"),
+    [
+        ((500, 500, 500), "before a step launches anything the GPU waits 500 µs for the host", 400),
+        # beside the 400 µs of its own step at most: what one step waits is not hidden in the others
+        ((2000, 0, 0), "before 1 of 3 steps launches anything the GPU waits 2 ms for the host", 400 / 3),
+        ((600, 600, 0), "before 2 of 3 steps launch anything the GPU waits 600 µs for the host", 800 / 3),
+    ],
+)
+def test_a_wait_before_the_first_launch_is_of_the_steps_that_have_it(
+    build: Build, waits_us: tuple[int, ...], said: str, gain_us: float
+) -> None:
+    b, at = build(), 0.0
+    for number, wait in enumerate(waits_us):
+        b.op(f"ProfilerStep#{number}", at, wait + 400, cat="user_annotation")
+        b.mm(1024, 2048, 4096, at=at + wait, start=at + wait + 2, duration=398)
+        at += wait + 400
+    (finding,) = (each for each in found(b).findings if each.id == "host_before_first_launch")
+    assert finding.why.startswith(said)
+    assert finding.gain_us == pytest.approx(gain_us, rel=0.02)

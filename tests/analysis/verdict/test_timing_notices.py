@@ -101,6 +101,28 @@ def test_a_time_that_is_far_off_is_said_and_a_wait_of_the_host_is_not(build: Bui
     assert "silence" not in notices(waiting)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "said", "left_out"),
+    [
+        ((100, 110, 100, 150), "", ""),
+        ((900, 100, 100, 120), "step 0 takes 900 µs, 9.0 times", "; --steps 1-3 leaves it out"),
+        ((100, 100, 900, 100), "step 2 takes 900 µs, 9.0 times", "; --steps 0-1 leaves it out"),
+        ((100, 300), "step 1 takes 300 µs, 3.0 times", "; --steps 0 leaves it out"),
+        ((100, 300, 100, 400, 100, 100), "2 of 6 steps take up to 400 µs, 4.0 times", ""),
+    ],
+)
+def test_a_step_that_takes_far_longer_than_the_others_is_said(
+    build: Build, lengths: tuple[int, ...], said: str, left_out: str
+) -> None:
+    builder, at = build(), 0
+    for number, length in enumerate(lengths):
+        builder.op(f"ProfilerStep#{number}", at, length, cat="user_annotation").launch(at + 1, "k", at + 5, 10)
+        at += length
+    found = notices(builder).get("long_steps")
+    text = f"{said} the median of the others: what is said per step is the mean of all{left_out}"
+    assert (found.text if found else "") == (text if said else "")
+
+
 @pytest.mark.shared
 def test_real_clocks_that_differ(real_analysis: RealAnalysis) -> None:
     found = summarize(real_analysis("more/torchrec_pr1460/sst_long_a2a_optimizer_5/rank0.pt.trace")).notices

@@ -24,15 +24,18 @@ _LAUNCH_NS = 20_000
 _DEVICE_WAITS = lazy_pattern(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
 #: Share of the window, and length, from which one stretch without any event is said.
 _MOST_SILENT, _LONG_SILENCE_NS = 0.5, 1_000_000_000
+#: How many times as long as others a step is that a mean should not hide.
+_LONG_STEP = 2.0
 #: Share of launches without a device event from which figures suffer; what was under way at the end is less.
 _MANY_LOST = 0.05
 
 
 def timing_notices(analysis: Analysis) -> Iterator[Notice]:
     """Work that began before it was launched, or never did, or whose launch was not recorded; several devices; long
-    stretches without any event.
+    stretches without any event; steps that take far longer than others.
     """
     table = analysis.trace.table
+    yield from _long_steps(analysis)
     yield from _before_launch(analysis)
     yield from _after_wait(analysis)
     yield from _without_work(table, analysis.trace.tree)
@@ -128,6 +131,27 @@ def _silence(analysis: Analysis) -> Iterator[Notice]:
             "the program slept, or the time of an event is wrong; it counts as idle time of the host"
         )
         yield Notice(id="silence", count=1, text=text)
+
+
+def _long_steps(analysis: Analysis) -> Iterator[Notice]:
+    """Steps of which a mean says nothing: as the first one, which compiles, or one that writes a checkpoint."""
+    times, chosen = analysis.step_times, np.array(analysis.complete_steps, np.int64)
+    if len(chosen) < 2:
+        return
+    length = times.duration_ns[chosen]
+    usual = float(np.median(np.sort(length)[:-1]))
+    is_long = length > _LONG_STEP * usual
+    if not is_long.any():
+        return
+    numbers = [times.steps[at].number for at in chosen.tolist()]
+    at = np.flatnonzero(is_long).tolist()
+    which = f"step {numbers[at[0]]} takes" if len(at) == 1 else f"{len(at)} of {len(numbers)} steps take up to"
+    longest, ratio = duration(float(length.max()) / NS_PER_US), float(length.max()) / max(1.0, usual)
+    text = f"{which} {longest}, {ratio:.1f} times the median of the others: what is said per step is the mean of all"
+    if len(at) == 1:
+        rest = max(numbers[: at[0]], numbers[at[0] + 1 :], key=len)
+        text += f"; --steps {'-'.join(map(str, dict.fromkeys((rest[0], rest[-1]))))} leaves it out"
+    yield Notice(id="long_steps", count=len(at), text=text)
 
 
 def _longest_gap(start: Ints, end: Ints, first: int, last: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.findings.candidate import Candidate
 from tracelens.analysis.findings.idle_of_cause import LEAST_SHARE, OPEN_ENDED, idle_evidence, longest_row
-from tracelens.analysis.findings.observed import Observed
+from tracelens.analysis.findings.observed import Floats, Observed
 from tracelens.analysis.findings.rule import Advice, finding
 from tracelens.analysis.findings.wording import duration, percent
 from tracelens.analysis.idle.host_time import HOST_WORK
@@ -34,27 +34,41 @@ _PLAIN = lazy_pattern(r"[A-Za-z_]\w*")
     ),
 )
 def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
-    """Gain: what the rest of the step can hide, at most all of the wait."""
+    """Gain: what the rest of a step can hide, at most all of the wait."""
     parts = before_first_launch(seen)
-    wait_ns = int((seen.idle.end - seen.idle.start)[parts].sum())
-    if wait_ns <= LEAST_SHARE * seen.window_ns:
+    wait_ns, step_ns = _by_step(seen, parts)
+    share = wait_ns.sum() / max(1, seen.window_ns)
+    if share <= LEAST_SHARE:
         return
-    share, each_us = wait_ns / seen.window_ns, wait_ns / NS_PER_US / seen.steps
+    waiting = wait_ns > LEAST_SHARE * step_ns
+    each_us = float(wait_ns[waiting].mean()) / NS_PER_US
+    hidden = float(np.clip(step_ns - wait_ns, 0, wait_ns).sum() / wait_ns.sum())
     row = _function(seen, parts)
     name = "" if row is None else seen.table.name_of(row).rpartition(": ")[2]
     where = f", most of it in {name}" if _PLAIN.fullmatch(name) else ""
+    which = "a step" if waiting.all() else f"{waiting.sum()} of {len(waiting)} steps"
+    launch = "launch" if 1 < waiting.sum() < len(waiting) else "launches"
     yield Candidate(
-        why=f"before a step launches anything the GPU waits {duration(each_us)} for the host, {percent(share)}{where}",
-        claimed=seen.idle_time(parts, min(1.0, (seen.window_ns - wait_ns) / wait_ns), low=OPEN_ENDED),
+        why=f"before {which} {launch} anything the GPU waits {duration(each_us)} for the host, {percent(share)}{where}",
+        claimed=seen.idle_time(parts, hidden, low=OPEN_ENDED),
         computed="the shorter of this wait and the rest of the step, beside which it can be done; at least none of it",
         certainty="low",
         figures=(
-            Said(what="wait per step", value=each_us, unit="us"),
-            Said(what="share of the time", value=share, unit="share"),
+            Said(what="wait of these steps", value=each_us, unit="us"),
+            Said(what="steps that wait", value=int(waiting.sum()), unit="count"),
+            Said(what="share of the time", value=float(share), unit="share"),
         ),
         evidence=idle_evidence(seen, parts),
         row=longest_row(seen, parts) if row is None else row,
     )
+
+
+def _by_step(seen: Observed, parts: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """(how long these parts are together, length) of each complete step (ns)."""
+    times, chosen = seen.context.window.times, seen.context.window.complete_steps
+    step = np.searchsorted(times.start_ns[chosen], seen.idle.start[parts], side="right") - 1
+    wait = np.bincount(step, (seen.idle.end - seen.idle.start)[parts], len(chosen))
+    return wait.astype(np.float64), times.duration_ns[chosen].astype(np.float64)
 
 
 def before_first_launch(seen: Observed) -> npt.NDArray[np.bool_]:
