@@ -272,6 +272,16 @@ def test_launches_are_not_told_to_use_what_they_use(build: Build, call: str, ker
     assert first.remedy.startswith(remedy)
 
 
+@pytest.mark.parametrize("frames", [True, False])
+def test_a_host_that_recorded_stacks_was_slowed_by_that(build: Build, frames: bool) -> None:
+    b = launches_with_gaps(build())
+    if frames:
+        b.op("train.py(7): step", -5, 5100, cat="python_function")
+    first = summarize(found(b)).findings[0]
+    assert first.why.startswith("CPU-bound: ")
+    assert first.why.endswith("; recording stacks slows the host") == frames
+
+
 @pytest.mark.parametrize(("frames", "asked"), [(True, False), (False, True)])
 def test_stacks_are_asked_for_where_they_were_not_recorded(build: Build, frames: bool, asked: bool) -> None:
     b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50).mm(1024, 2048, 4096, at=9000, start=9010, duration=50)

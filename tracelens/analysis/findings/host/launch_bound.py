@@ -46,8 +46,11 @@ def launch_bound(seen: Observed) -> Iterator[Candidate]:
     if length[launches & ~others].sum() < _LEAST_LAUNCHES * length[parts].sum():
         parts &= ~between
     for candidate in idle_of_cause(seen, LAUNCH_BOUND, parts):
-        bound = "CPU-bound: " if float(candidate.figures[0].value) >= _CPU_BOUND else ""
-        yield replace(candidate, why=bound + candidate.why, remedy=_remedy(seen, np.where(parts, length, 0)))
+        why = candidate.why
+        if float(candidate.figures[0].value) >= _CPU_BOUND:
+            slowed = "; recording stacks slows the host" if seen.table.has_stacks else ""
+            why = f"CPU-bound: {why}{slowed}"
+        yield replace(candidate, why=why, remedy=_remedy(seen, np.where(parts, length, 0)))
 
 
 def _remedy(seen: Observed, idle_ns: Ints) -> str | None:
