@@ -151,6 +151,25 @@ def test_a_fused_file_is_a_trace_again(tmp_path):
     assert len({int(tree.launch[row]) for row in linked}) == 2
 
 
+@pytest.mark.parametrize(("other", "kept"), [("H100", True), ("A100", False)])
+def test_what_all_ranks_say_alike_of_the_job_is_kept(tmp_path, other, kept):
+    def entry(rank, device):
+        metadata = {
+            "deviceProperties": [{"id": 0, "name": device}],
+            "distributedInfo": {"rank": rank, "world_size": 2},
+            "with_stack": 1,
+            "trace_id": f"of rank {rank}",
+        }
+        return FusedRank(rank=rank, table=read_events(EVENTS, metadata), corrected=lambda times: times)
+
+    fuse([entry(0, "H100"), entry(1, other)], tmp_path / "all.json", origin_ns=0)
+    said = json.loads((tmp_path / "all.json").read_bytes())
+    assert ("deviceProperties" in said) == kept
+    assert said["distributedInfo"] == {"world_size": 2}
+    assert said["with_stack"] == 1
+    assert "trace_id" not in said
+
+
 @pytest.mark.parametrize("text", ["", "5", "a:b", "5:5", "7:3", "0:inf", "nan:1"])
 def test_a_window_that_is_none_is_said(text):
     with pytest.raises(UsageError, match="window"):

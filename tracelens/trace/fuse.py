@@ -25,6 +25,7 @@ Moved: TypeAlias = dict[tuple[Identifier, Identifier, int], int]
 # Beyond the thread ids of any operating system (Linux: at most 2**22)
 _FIRST_NEW_TID = 1 << 23
 _IDS = ("correlation", "External id")
+_OF_THE_JOB = ("deviceProperties", "record_shapes", "with_stack", "profile_memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,7 +79,8 @@ def fuse(
 
     ``ranks``: in the order in which they shall stand; an iterator that loads each when asked keeps memory flat.
     ``origin_ns``: time 0 of the file on the common clock; nothing should be before it. Process ids, flow ids,
-    correlations and external ids are made disjoint. Slices of one track that overlap without nesting, which Perfetto
+    correlations and external ids are made disjoint. What all ranks say alike of devices, of the number of ranks and of
+    how they were recorded is kept. Slices of one track that overlap without nesting, which Perfetto
     cannot show, go to further lanes of it. OutputError when the file cannot be written.
     """
     target = Path(path)
@@ -86,15 +88,24 @@ def fuse(
     with whole_packed_file(target) as sink:
         sink.write(b'{"displayTimeUnit":"ms","traceEvents":[')
         separator = b"\n"
+        alike: dict[str, Any] = {}
         for order, rank in enumerate(ranks):
+            own = _of_the_job(rank.table)
+            alike = {key: value for key, value in own.items() if order == 0 or alike.get(key) == value}
             for event in _RankWriter(rank, order, origin_ns, kept or Kept(), state).events():
                 sink.write(separator)
                 sink.write(_json(event))
                 separator = b",\n"
                 state.events += 1
             state.ranks += 1
-        sink.write(b"\n]}\n")
+        sink.write(b"\n]" + b"".join(b",%b:%b" % (_json(key), _json(value)) for key, value in alike.items()) + b"}\n")
     return Fused(events=state.events, slices=state.slices, ranks=state.ranks, moved_slices=state.moved)
+
+
+def _of_the_job(table: TraceTable) -> dict[str, Any]:
+    """What a trace says of itself that may hold for all ranks."""
+    said = {key: table.metadata[key] for key in _OF_THE_JOB if key in table.metadata}
+    return said if table.world_size is None else {**said, "distributedInfo": {"world_size": table.world_size}}
 
 
 def parse_window(text: str) -> tuple[int, int]:
@@ -293,7 +304,7 @@ def sublanes(lane: Ints, start: Ints, end: Ints) -> Ints:
     return result
 
 
-def _json(event: dict[str, Any]) -> bytes:
+def _json(event: Any) -> bytes:
     try:
         return orjson.dumps(event)
     except orjson.JSONEncodeError:  # an integer beyond 64 bits, a lone surrogate
