@@ -252,6 +252,8 @@ HANGING = """
 from tracelens import traced_as
 @traced_as('aten::mm')
 def _mm(op):
+    with open({calls!r}, 'a') as file:
+        file.write('called ')
     while True:
         try:
             sum(range(1000))
@@ -260,19 +262,26 @@ def _mm(op):
 """
 
 
-def test_a_hanging_binding_costs_its_op(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_hanging_binding_costs_its_ops_and_one_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Of three distinct calls the first is waited for; all three lose their model, which is said once."""
     monkeypatch.setattr(catalog, "BINDING_LIMIT_S", 0.2)
-    extension = tmp_path / "hang.py"
-    extension.write_text(HANGING)
-    trace = repository / "example_traces" / "moe_ep8" / "rank0.json.gz"
+    extension, calls, trace = tmp_path / "hang.py", tmp_path / "calls", tmp_path / "t.json"
+    extension.write_text(HANGING.format(calls=str(calls)))
+    made = events(("aten::mm", "aten::mm", "aten::mm", "aten::addmm"))
+    for number, op in enumerate(event for event in made if event.get("cat") == "cpu_op"):
+        op["args"] = {"Input Dims": [[8], [number + 1, 4], [4, 8]][op["name"] == "aten::mm" :], "Input type": ["float"] * 3}
+    trace.write_text(json.dumps({"traceEvents": made}))
     assert main(["report", str(trace), "-o", str(tmp_path / "out.json"), "--extension", str(extension)]) == 5
     document = json.loads((tmp_path / "out.json").read_text())
-    warning = next(w for w in document["warnings"] if w["id"] == "extension_failed")
+    (warning,) = (w for w in document["warnings"] if w["id"] == "extension_failed")
+    assert warning["count"] == 3
     assert "hang.py:3" in warning["text"]
     assert "not done after 0.2 s" in warning["text"]
+    assert [op["model"] for op in document["ops"] if op["signature"]["name"].startswith("aten::mm")] == [None] * 3
     assert any(op["model"] == "GEMM" for op in document["ops"])
+    assert calls.read_text() == "called "
 
 
 @pytest.mark.parametrize("body", part(["raise ValueError('no')", "return 10 ** 400", "return 'many'", "return {}"], 3))

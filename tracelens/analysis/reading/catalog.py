@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Real
 from typing import TypeVar
 
@@ -25,7 +26,8 @@ from tracelens.registry import Claim, Registry
 from tracelens.signature import OpSignature
 
 Made = TypeVar("Made")
-#: How long a binding may take for one distinct op call. The slowest of the core takes 1 ms.
+#: How long a binding may take for one distinct op call; one that takes longer is not asked again. The slowest of the
+#: core takes 1 ms.
 BINDING_LIMIT_S = 5.0
 # FLOPs or bytes of one call: hours on any device.
 _MOST_WORK = 2**63
@@ -109,6 +111,7 @@ class Catalog:
         self.inner_ops = overlay(Registry("holds_ops", {}), extensions)
         self._backward_of = overlay(Registry("backward_of", {}), extensions)
         self.failures: list[ExtensionFailure] = []
+        self._hanging: dict[str, str] = {}
         self._readings: dict[OpSignature, Reading] = {}
         self._name_patterns = tuple((re.compile(key), claim) for key, claim in self.families.items())
 
@@ -153,7 +156,7 @@ class Catalog:
         name = call.signature.name
         claim = self.inner_ops[name]
         try:
-            with time_limit(BINDING_LIMIT_S):
+            with self._limited(claim):
                 found = tuple(claim.target(call))
                 kernels = [op.kernel for op in found]
                 if len(set(kernels)) < len(kernels) or not set(kernels) <= set(range(len(call.kernels))):
@@ -162,8 +165,7 @@ class Catalog:
         except SignatureError as error:
             return str(error)
         except (Exception, TimeLimitError) as error:  # noqa: BLE001 - foreign code, as in _called
-            failure = ExtensionFailure(name=name, origin=claim.origin, error=f"{type(error).__name__}: {error}")
-            self.failures.append(failure)
+            self._failed(claim, name, error)
             return f"{name}: the extension failed"
 
     def knows(self, name: str) -> bool:
@@ -224,7 +226,7 @@ class Catalog:
     def _called(self, claim: Claim, name: str, argument: object, kind: type[Made]) -> Made | ExtensionFailure | None:
         """What a mark's function makes of one call or annotation; the failure, also noted, when it raises or hangs."""
         try:
-            with time_limit(BINDING_LIMIT_S):
+            with self._limited(claim):
                 made = claim.target(argument)
                 if made is not None and not isinstance(made, kind):
                     raise TypeError(f"gave {type(made).__name__}, which is no {kind.__name__}")
@@ -234,10 +236,24 @@ class Catalog:
         except SignatureError:
             raise
         except (Exception, TimeLimitError) as error:  # noqa: BLE001 - foreign code: it may cost its op, never the report
-            text = f"{type(error).__name__}: {error}"
-            failure = ExtensionFailure(name=name, origin=claim.origin, error=text)
-            self.failures.append(failure)
-            return failure
+            return self._failed(claim, name, error)
+
+    @contextmanager
+    def _limited(self, claim: Claim) -> Iterator[None]:
+        """Ends a mark's function with TimeLimitError: when it takes too long, and from then on before it begins."""
+        if claim.origin in self._hanging:
+            raise TimeLimitError(self._hanging[claim.origin])
+        try:
+            with time_limit(BINDING_LIMIT_S):
+                yield
+        except TimeLimitError as error:
+            self._hanging[claim.origin] = str(error)
+            raise
+
+    def _failed(self, claim: Claim, name: str, error: BaseException) -> ExtensionFailure:
+        failure = ExtensionFailure(name=name, origin=claim.origin, error=f"{type(error).__name__}: {error}")
+        self.failures.append(failure)
+        return failure
 
 
 def _check_work(model: PerfModel) -> None:
