@@ -26,6 +26,7 @@ from tracelens.perf_models.attention.inference_attention import annotated_number
 from tracelens.perf_models.kernels import kernel_patterns
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
+from tracelens.trace.tree import OpTree
 from tracelens.workload.launch_files import _of_yaml
 
 # Linear is 8 here, the square 64; between them lies what a busy machine adds.
@@ -174,6 +175,15 @@ def test_places_under_a_deep_stack_are_sorted_in_linear_time() -> None:
         assert [len(by_depth), int(by_depth[-1][0])] == [depth, depth - 1]
 
     assert grows_linearly(run, 5_000)
+
+
+def test_a_deep_tree_checks_itself_in_linear_time() -> None:
+    def checked(depth: int) -> None:
+        nested = ({"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": i, "dur": 2 * (depth - i)} for i in range(depth))  # fmt: skip
+        assert trees.setdefault(depth, OpTree(read_events([*nested]))).self_check() == []
+
+    trees: dict[int, OpTree] = {}
+    assert grows_linearly(checked, 2_000)
 
 
 def test_levels_of_a_forest_are_those_of_climbing_one_by_one() -> None:

@@ -208,9 +208,10 @@ class OpTree:
         # Together with the line above: the slices are exactly the subtrees
         sizes = np.ones(len(order), np.int64)
         at, above = self.position[child], self.position[parent]
-        for level in range(int(self.depth[order].max(initial=0)), 0, -1):
-            deep = self.depth[child] == level
-            np.add.at(sizes, above[deep], sizes[at[deep]])
+        depth = self.depth[child]
+        by_depth = np.argsort(depth, kind="stable")
+        for level in np.split(by_depth, 1 + np.flatnonzero(np.diff(depth[by_depth])))[::-1]:
+            np.add.at(sizes, above[level], sizes[at[level]])
         yield from _violated(self.last[order] - place == sizes, "subtree slices have the wrong length", order)
 
     def _check_links(self) -> Iterator[str]:
