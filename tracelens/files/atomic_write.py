@@ -290,7 +290,11 @@ def _is_fixed(target: Path) -> bool:
     """Whether a folder must stay the one that it is: a mount point, where we stand, where nothing may be renamed."""
     if not target.exists():
         return False
-    return os.path.ismount(target) or Path.cwd().is_relative_to(target) or not os.access(target.parent, os.W_OK)
+    try:
+        stands_there = Path.cwd().is_relative_to(target)
+    except FileNotFoundError:  # the current folder was removed
+        stands_there = False
+    return os.path.ismount(target) or stands_there or not os.access(target.parent, os.W_OK)
 
 
 def _sync_tree(folder: Path) -> None:

@@ -130,7 +130,7 @@ def prepare_streams() -> None:
     global _command_pid
     _command_pid = os.getpid()
     for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", "") == "strict" and hasattr(stream, "reconfigure"):
+        if getattr(stream, "errors", "") in ("strict", "surrogateescape") and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 

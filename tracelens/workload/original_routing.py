@@ -38,10 +38,12 @@ class RoutingTable:
     def save(self, folder: Path) -> None:
         """Writes routing.csv (k expert ids per row) and weights.csv (k weights, rank, token id), without headers."""
         with whole_folder(folder) as staging:
-            np.savetxt(staging / ROUTING_FILE, self.experts, fmt="%d", delimiter=",")
+            with (staging / ROUTING_FILE).open("w") as file:  # of a name numpy asks for the current folder
+                np.savetxt(file, self.experts, fmt="%d", delimiter=",")
             columns = [*self.weights.T.astype(np.float64), self.source, np.arange(len(self.source))]
             formats = ["%.7g"] * self.weights.shape[1] + ["%d", "%d"]
-            np.savetxt(staging / WEIGHTS_FILE, np.column_stack(columns), fmt=formats, delimiter=",")
+            with (staging / WEIGHTS_FILE).open("w") as file:
+                np.savetxt(file, np.column_stack(columns), fmt=formats, delimiter=",")
 
     @classmethod
     def load(cls, folder: Path, *, ranks: int) -> RoutingTable:
