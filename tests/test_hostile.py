@@ -271,7 +271,10 @@ def test_a_hanging_binding_costs_its_ops_and_one_wait(
     extension.write_text(HANGING.format(calls=str(calls)))
     made = events(("aten::mm", "aten::mm", "aten::mm", "aten::addmm"))
     for number, op in enumerate(event for event in made if event.get("cat") == "cpu_op"):
-        op["args"] = {"Input Dims": [[8], [number + 1, 4], [4, 8]][op["name"] == "aten::mm" :], "Input type": ["float"] * 3}
+        op["args"] = {
+            "Input Dims": [[8], [number + 1, 4], [4, 8]][op["name"] == "aten::mm" :],
+            "Input type": ["float"] * 3,
+        }
     trace.write_text(json.dumps({"traceEvents": made}))
     assert main(["report", str(trace), "-o", str(tmp_path / "out.json"), "--extension", str(extension)]) == 5
     document = json.loads((tmp_path / "out.json").read_text())

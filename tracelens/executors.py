@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tracelens.errors import InputError, TracelensError, UsageError
+from tracelens.files.memory_limit import MemoryLimit, command_limit, excess, limit_process
 from tracelens.lazy.records import dataclass
 
 Item = TypeVar("Item")
@@ -100,6 +101,8 @@ def outcomes(
                     value = future.result()
                 except TracelensError as error:
                     yield Outcome(item=item, error=str(error))
+                except MemoryError:
+                    yield Outcome(item=item, error=f"it does not fit: {excess()}")
                 except Exception as error:  # noqa: BLE001 - of thousands, it costs one
                     if not _is_dead_worker(error):
                         yield Outcome(item=item, error=f"{DEFECT} ({type(error).__name__}: {str(error)[:200]})")
@@ -182,7 +185,9 @@ class IsolatedProcesses(Executor):
                 with _safe_path():
                     # Forking a process that has threads, as this one does, can deadlock
                     spawn = multiprocessing.get_context("spawn")
-                    pool = pool or ProcessPoolExecutor(1, mp_context=spawn, initializer=_end_with_parent)
+                    pool = pool or ProcessPoolExecutor(
+                        1, mp_context=spawn, initializer=_begin, initargs=(command_limit(),)
+                    )
                     running = pool.submit(fn, *args, **kwargs)
                 result = running.result()
             except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the result
@@ -196,8 +201,10 @@ class IsolatedProcesses(Executor):
             pool.shutdown()
 
 
-def _end_with_parent() -> None:
-    """In a worker: it ends when its parent is killed; otherwise it would wait for calls for ever."""
+def _begin(limit: MemoryLimit | None) -> None:
+    """In a worker: the command's limit holds for it too, and it ends when its parent is killed instead of waiting."""
+    if limit is not None:
+        limit_process(limit)
 
     def watch() -> None:
         parent = multiprocessing.parent_process()

@@ -38,7 +38,7 @@ FLAGS: dict[str, str] = {
     "record": ("--for --list"),
     "replay": ("TRACE --op --output --top -o"),
     "report": (
-        "TRACE --backend --batch --brief --capture --check --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --max-memory --memory-snapshot --model --open --output --overlap --rank --ranks --sequence --shapes --steps --tokens-per-step -o"
+        "TRACE --backend --batch --brief --capture --check --cpu --csv --device --ep-size --extension --format --gpu-clock-mhz --memory-snapshot --model --open --output --overlap --rank --ranks --sequence --shapes --steps --tokens-per-step -o"
     ),
     "route": (
         "--base-delay-ms --best-groups --capacity --cluster --combine-dtype --compare --config --dispatch --dispatch-dtype --drift --experts --format --groups --hidden --hot-ratio --hot-weight --id-bytes --initial-delay-ms --inter-gb-s --intra-bytes-per-ms --layers --link-gb-s --links --log --nic-bytes-per-round --output --overlap --packet-bytes --packet-delay-ms --packets-per-turn --placement --ranks --ranks-per-node --routing --routing-bytes --rules --save-routing --seed --skew --slots --steps --tokens --topk --unit-bytes --way --weight-bytes -o"
@@ -53,7 +53,7 @@ FLAGS: dict[str, str] = {
     "serve": (
         "--arrivals --backend --batch --block-tokens --calibrate --cluster --collective --concurrency --config --contention --cpu-cache --device --dp --draft-model --duration --engine --ep --export-profile --find-max-goodput --format --imbalance --input --input-tokens --kv --kv-link --kv-tokens --lod --max-batched-tokens --max-num-seqs --model --order --out --output --output-tokens --policy --pp --preemption --prefill-cluster --prefill-max-batched-tokens --prefill-replicas --prefill-tp --price-per-gpu-hour --profile --rate --replay --replicas --requests --router --run --scenarios --seed --shared-groups --shared-prefix --skew --slo --speculate --sweep --tp --trace --variation --weights -o"
     ),
-    "convert": ("TRACE --max-memory --output -o"),
+    "convert": ("TRACE --output -o"),
     "slim": ("TRACE --category --output --rank --steps -o"),
     "whatif": (
         "TRACE --apply --batch --clock --device --format --fuse --graphs --output --overlap --pad --precision --ranks --remove --scale --sdpa --steps -o"

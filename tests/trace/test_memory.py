@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tracelens.errors import InputError
-from tracelens.trace.reading import memory_limit
-from tracelens.trace.reading.memory_limit import DEFAULT_SHARE, MemoryLimit, machine_bytes, resident_bytes
+from tracelens.files import memory_limit
+from tracelens.files.memory_limit import DEFAULT_SHARE, MemoryLimit, machine_bytes, resident_bytes
 
 
 def test_the_default_is_a_share_of_the_machine() -> None:

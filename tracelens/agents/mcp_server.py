@@ -19,7 +19,7 @@ from tracelens.agents.roots import Roots
 from tracelens.agents.tool_answers import TOOLS
 from tracelens.errors import TracelensError, UsageError
 from tracelens.executors import IsolatedProcesses
-from tracelens.trace.reading.memory_limit import DEFAULT_SHARE, hard_limit, machine_bytes
+from tracelens.files.memory_limit import limited
 
 _INSTRUCTIONS = (
     "tracelens reads recordings of GPU programs (PyTorch profiler traces). Begin with files, then report and findings. "
@@ -110,7 +110,7 @@ def _limited(name: str, arguments: Mapping[str, Any], roots: Roots, most_s: floa
     late.daemon = True
     late.start()
     try:
-        with hard_limit(machine_bytes() * DEFAULT_SHARE / 1e9, name):
+        with limited(None):
             return answered(name, arguments, roots)
     finally:
         late.cancel()

@@ -32,10 +32,10 @@ from tracelens.analysis.sheets.timeline import steps
 from tracelens.analysis.verdict.summary import Coverage, Finding, Unanswered
 from tracelens.analysis.work.executed_work import ExecutedWork
 from tracelens.extensions import Extension
+from tracelens.files.memory_limit import end_stage
 from tracelens.hardware import HardwareSpec, Recognition
 from tracelens.lazy.records import dataclass
 from tracelens.trace.merged import MergedRanks
-from tracelens.trace.reading.memory_limit import give_back_freed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +122,7 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
     window = Window.of(recording, options)
     attribution = attribute(recording, window, options)
     priced = PricedCalls.of(recording, window, attribution, options)
-    give_back_freed()
+    end_stage()
     context = SheetContext(
         recording=recording,
         options=options,

@@ -7,8 +7,8 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.attribution.steps import device_steps
+from tracelens.files.memory_limit import end_stage
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.memory_limit import give_back_freed
 from tracelens.trace.reading.read import read_trace
 from tracelens.trace.table import DEVICE_KINDS, Kind, TraceTable
 from tracelens.trace.tree import OpTree
@@ -31,7 +31,7 @@ class Trace:
     def of(cls, table: TraceTable) -> Trace:
         """With the tree built over a table."""
         tree = OpTree(table)
-        give_back_freed()
+        end_stage()
         return cls(table=table, tree=tree)
 
     def ops(self) -> pd.DataFrame:

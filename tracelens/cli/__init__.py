@@ -37,7 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _terminated_like_interrupted(), _on_this_machine(arguments) as local:
             args = _parser_of(local).parse_args(local)
             args.command_line = local
-            code = int(args.run(args))
+            from tracelens.files.memory_limit import limited
+
+            with limited(args.max_memory):
+                code = int(args.run(args))
             flush()
             return code
     except BrokenPipeError:
@@ -75,8 +78,6 @@ def _said(error: BaseException, arguments: Sequence[str]) -> int:
     code = error.exit_code if isinstance(error, TracelensError) else 1
     if isinstance(error, TracelensError):
         text = str(error)
-    elif isinstance(error, MemoryError):
-        text = "not enough memory: give the process more, or a shorter recording"
     elif isinstance(error, OSError):
         text = f"{error.filename or 'the system'}: {error.strerror or error}"
     else:
@@ -188,8 +189,21 @@ def _parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
         module.configure(command)
         command.add_argument("-v", "--verbose", action="count", default=0, help=_VERBOSE)
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        _add_memory_limit(command)
         command.set_defaults(run=module.run)
     return parser
+
+
+def _add_memory_limit(command: argparse.ArgumentParser) -> None:
+    """To a verb, or to each of its own verbs."""
+    below = [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        from tracelens.option_fields import above_zero
+
+        about = "end when a process of this command uses more memory; default: 3/4 of the machine's or container's"
+        command.add_argument("--max-memory", type=above_zero, metavar="GB", help=about)
+    for each in (parser for action in below for parser in action.choices.values()):
+        _add_memory_limit(each)
 
 
 def refuse_input(output: Path, inputs: Iterable[Path]) -> None:

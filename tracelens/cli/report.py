@@ -22,7 +22,7 @@ from tracelens.cli import refuse_input
 from tracelens.files.say import Progress, emit, say
 from tracelens.files.trace_name import trace_name
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import above_zero, arguments_of, option, options_of
+from tracelens.option_fields import arguments_of, option, options_of
 from tracelens.report.report_options import ReportOptions
 
 if TYPE_CHECKING:
@@ -47,10 +47,6 @@ class ReportCommand(ReportOptions):
         "output folder, or FILE.xlsx, .html or .json; default: TRACE.report/",
         kind=Path, metavar="PATH", flags=("-o", "--output"),
     )  # fmt: skip
-    max_memory: float | None = option(
-        "stop reading above this memory use; default: 3/4 of the machine's", kind=above_zero, metavar="GB",
-        note="stop reading when the process uses more; default: three quarters of the machine's or container's memory",
-    )  # fmt: skip
     open: bool = option("open the page in the browser", False)
     csv: bool = option("also write csv/, one file per sheet", False)
     check: bool = option(
@@ -70,11 +66,10 @@ configure = arguments_of(ReportCommand)
 
 def run(args: argparse.Namespace) -> int:
     from tracelens.files.remote import folder_beside
-    from tracelens.trace.reading.memory_limit import hard_limit
 
     name = "stdin" if args.trace == Path("-") else trace_name(args.trace.name)
     args.output = args.output or folder_beside(args.trace) / f"{name}.report"
-    with _regular(args.trace) as args.trace, hard_limit(args.max_memory, args.trace.name):
+    with _regular(args.trace) as args.trace:
         return _run(args, args.output)
 
 
@@ -95,9 +90,7 @@ def _run(args: argparse.Namespace, output: Path) -> int:
     for absence in absences(args.backend):
         say(f"note: {absence}", beside=True)
     started = time.monotonic()
-    report = tracelens.report(
-        tracelens.load(args.trace, progress=Progress("reading", "MB", scale=1e6), max_memory_gb=args.max_memory), asked
-    )
+    report = tracelens.report(tracelens.load(args.trace, progress=Progress("reading", "MB", scale=1e6)), asked)
     write_report(report, output, csv=args.csv)
     if args.format == "json":
         emit(report.to_json(brief=args.brief) + "\n")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracelens.errors import InputError, OutputError
 from tracelens.files.atomic_write import whole_file
+from tracelens.files.before_reading import before_reading
 from tracelens.files.safe_text import csv_cell
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
@@ -36,7 +37,7 @@ _SHOWN = 40
 _NUMBER = lazy_pattern(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?", re.ASCII)
 #: What the readers of CSV and Parquet raise on bytes that are neither.
 _UNREADABLE = (
-    ArithmeticError, AttributeError, LookupError, MemoryError, NotImplementedError, OSError, RecursionError, TypeError,
+    ArithmeticError, AttributeError, LookupError, NotImplementedError, OSError, RecursionError, TypeError,
     ValueError,
 )  # fmt: skip
 
@@ -101,6 +102,7 @@ def read_table(path: Path) -> pd.DataFrame:
     """A CSV or Parquet file. InputError for one that is none, or Parquet without the package for it."""
     import pandas as pd
 
+    before_reading(path)
     try:
         table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except ImportError as error:
@@ -118,14 +120,17 @@ def read_table(path: Path) -> pd.DataFrame:
 
 def read_rows(path: Path) -> tuple[list[dict[str, str]], list[str]]:
     """The rows of a CSV file as text, cells that a row lacks empty, and its columns. InputError for others."""
+    before_reading(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, restkey="")
             rows, columns = list(reader), list(reader.fieldnames or ())
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (UnicodeDecodeError, csv.Error, MemoryError) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as a table: {reason(error)}") from error
+    if not columns:
+        raise InputError(f"{path} is empty")
     if len(set(columns)) < len(columns):
         twice = next(name for at, name in enumerate(columns) if name in columns[:at])
         raise InputError(f"{path}: column {twice!r} stands there twice")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError, TracelensError
+from tracelens.files.before_reading import before_reading
 from tracelens.files.data_table import reason
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ MOST_ARRAY_BYTES = 2**32
 
 def is_report(path: Path) -> bool:
     """Whether a file is a ``report.json``, of any version."""
+    before_reading(path)
     try:
         with path.open("rb") as file:
             head = file.read(200)
@@ -58,6 +60,7 @@ def expected(path: Path, what: str) -> Iterator[None]:
 
 def text_of(path: Path, what: str) -> str:
     """A text file. InputError for one that is missing, no text or larger than anything of its kind."""
+    before_reading(path)
     with expected(path, what):
         content = bytearray()
         with path.open("rb") as file:
@@ -119,6 +122,7 @@ def arrays_of(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
     what = "an .npz file of numbers"
     found = {}
+    before_reading(path)
     with expected(path, what):
         try:
             with zipfile.ZipFile(path) as archive:

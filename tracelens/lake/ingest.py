@@ -24,6 +24,7 @@ from tracelens.analysis.tables import Tables, built_in_tables
 from tracelens.errors import InputError, OutputError, UsageError
 from tracelens.executors import outcomes
 from tracelens.files.atomic_write import whole_folder, write_whole
+from tracelens.files.before_reading import before_reading
 from tracelens.files.trace_name import trace_name
 from tracelens.lazy.records import dataclass
 from tracelens.schema import column_set, identifier, text
@@ -118,6 +119,7 @@ def _merge(lake: Path) -> None:
 
 def _merged(lake: Path) -> dict[str, Any]:
     """Which parts are merged, and the tables whose rows are."""
+    before_reading(lake / MERGED / MARK)
     try:
         found: dict[str, Any] = json.loads((lake / MERGED / MARK).read_bytes())
     except (OSError, ValueError):
@@ -222,6 +224,7 @@ def _open_lake(lake: Path) -> None:
 
 def is_lake(folder: Path) -> bool:
     """Whether ``ingest`` wrote this folder."""
+    before_reading(folder / MARK)
     try:
         return bool(json.loads((folder / MARK).read_bytes())["schema"] == SCHEMA)
     except (OSError, ValueError, KeyError, TypeError):

@@ -36,9 +36,9 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
     from tracelens.analysis.verdict.verdict import summarize
     from tracelens.errors import UsageError
     from tracelens.extensions import NONE, load_extension
+    from tracelens.files.memory_limit import end_stage
     from tracelens.hardware import HardwareSpec
     from tracelens.report.result import Report
-    from tracelens.trace.reading.memory_limit import give_back_freed
 
     asked = made(ReportOptions, given, options)
     work = None
@@ -72,7 +72,7 @@ def report(trace: Trace | str | PathLike[str], options: ReportOptions | None = N
     with plain_strings():
         analysis = analyze(trace if isinstance(trace, Trace) else load(trace), chosen)
         # Before the page and the workbook are made: 70 MB at 1 GB of JSON.
-        give_back_freed()
+        end_stage()
         sources = [source for extension in analysis.extensions for source in extension.sources]
         return Report(analysis, summarize(analysis), extensions=sources)
 

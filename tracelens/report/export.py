@@ -13,6 +13,7 @@ import orjson
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
+from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import escaped_json
 from tracelens.report.cells import plain_values
 from tracelens.report.csv_report import field
@@ -60,7 +61,7 @@ def frame_json(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
     """A frame as JSON: ``about`` and its ``rows``, an object each."""
     columns = {name: plain_values(frame[name]) for name in frame.columns}
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return escaped_json(orjson.dumps({**about, "rows": rows}, option=orjson.OPT_INDENT_2)) + b"\n"
+    return escaped_json(encoded({**about, "rows": rows}, orjson.OPT_INDENT_2)) + b"\n"
 
 
 def _xlsx(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:

@@ -19,6 +19,7 @@ import orjson
 
 from tracelens.analysis.verdict.summary import Steps, Summary
 from tracelens.files.atomic_write import write_whole
+from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import escaped_json, json_safe
 from tracelens.report.cells import Value, plain_tree, plain_values
 from tracelens.units import BYTES_PER_MB, FLOPS_PER_GFLOP
@@ -48,10 +49,10 @@ def json_bytes(summary: Summary, ops: pd.DataFrame | None, views: Mapping[str, p
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     content = _content(summary, ops, views)
     try:
-        return escaped_json(orjson.dumps(content, option=option))
+        return escaped_json(encoded(content, option))
     except orjson.JSONEncodeError:
         # A lone surrogate or a huge integer: rare, and looking for one everywhere takes longer than all the rest.
-        return escaped_json(orjson.dumps(json_safe(content), option=option))
+        return escaped_json(encoded(json_safe(content), option))
 
 
 def schema() -> Json:

@@ -20,6 +20,7 @@ from tracelens.analysis.ranks.sheets.communication import ep_summary, nccl_summa
 from tracelens.analysis.ranks.sheets.job import step_cost, straggler_summary
 from tracelens.analysis.verdict.summary import DeviceSummary, InputSummary, Notice, Summary
 from tracelens.files.atomic_write import whole_folder, write_whole
+from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import clipped, escaped_json, json_safe, terminal_text
 from tracelens.files.say import aligned
 from tracelens.report.assembly import Sheet, sheets_of
@@ -95,7 +96,7 @@ class RankReport(NamedSheets):
             "tables": {sheet.title: _records(sheet) for sheet in self.sheets if sheet.json is not None},
         }
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        content = escaped_json(orjson.dumps(json_safe(document), option=options))
+        content = escaped_json(encoded(json_safe(document), options))
         if path is not None:
             write_whole(path, content)
         return content.decode()

@@ -13,7 +13,7 @@ from pathlib import Path
 from tracelens.cli import refuse_input
 from tracelens.files.say import say
 from tracelens.lazy.records import dataclass
-from tracelens.option_fields import above_zero, arguments_of, option, options_of
+from tracelens.option_fields import arguments_of, option, options_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,6 @@ class ConvertCommand:
 
     trace: Path = option("trace of any profiler (docs/formats.md)", MISSING, kind=Path, flags=("trace",))
     output: Path = option("file to write", MISSING, kind=Path, metavar="FILE", flags=("-o", "--output"))
-    max_memory: float | None = option("the memory that reading may take", kind=above_zero, metavar="GB")
 
 
 configure = arguments_of(ConvertCommand)
@@ -34,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     asked = options_of(ConvertCommand, args)
     refuse_input(asked.output, [asked.trace])
-    table = read_trace(asked.trace, max_memory_gb=asked.max_memory)
+    table = read_trace(asked.trace)
     for note in table.losses.notes:
         say(f" {note}")
     say(f" {convert(table, asked.output):,} records of {table.source}, {table.recorder.file}")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from tracelens.comparison.compared import AT_ONCE, IDLE
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
 from tracelens.errors import InputError
+from tracelens.files.before_reading import before_reading
+from tracelens.files.json_bytes import decoded
 from tracelens.units import NS_PER_US
 
 _SCHEMA = "tracelens.report/1"
@@ -22,8 +23,9 @@ _COLLECTIVES, _UNLINKED = "collectives", "(unlinked kernels)"
 
 def read_report(path: Path, name: str) -> Side:
     """InputError where the document is damaged, of another version, or has no device work."""
+    before_reading(path)
     try:
-        document = orjson.loads(path.read_bytes())
+        document = decoded(path.read_bytes())
         if document["schema"] != _SCHEMA:
             raise InputError(f"{path} is a {document['schema']}; this version reads {_SCHEMA}: write the report again")
         if document["busy"] is None:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
 from tracelens.errors import InputError, UsageError
 from tracelens.files.atomic_write import write_whole
+from tracelens.files.before_reading import before_reading
+from tracelens.files.json_bytes import decoded, encoded
 from tracelens.files.safe_text import json_safe
 from tracelens.lazy.patterns import lazy_pattern
 
@@ -46,7 +47,7 @@ def write_side(side: Side, path: Path) -> None:
         "runs": [[_plain(one) for one in run] for run in side.parts],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, gzip.compress(orjson.dumps(json_safe(document)), mtime=0))
+    write_whole(path, gzip.compress(encoded(json_safe(document)), mtime=0))
 
 
 def _plain(one: Recorded) -> dict[str, Any]:
@@ -72,8 +73,9 @@ def is_stored(path: Path) -> bool:
 
 def read_side(path: Path) -> Side:
     """InputError where the file is no baseline of this version, or damaged."""
+    before_reading(path)
     try:
-        document = orjson.loads(gzip.decompress(path.read_bytes()))
+        document = decoded(gzip.decompress(path.read_bytes()))
         if document["schema"] != SCHEMA:
             raise InputError(f"{path} is a {document['schema']}; this version reads {SCHEMA}: save the baseline again")
         parts = tuple(tuple(_recorded(one) for one in run) for run in document["runs"])

@@ -11,6 +11,7 @@ import pandas as pd
 
 from tracelens.errors import UsageError
 from tracelens.files.atomic_write import write_whole
+from tracelens.files.json_bytes import encoded
 from tracelens.report.charts.route_picture import MOST_CELLS, picture
 from tracelens.report.export import tables_xlsx
 from tracelens.routing.route_result import RouteResult
@@ -21,7 +22,7 @@ _MOST_PAIRS = 10_000
 
 def route_json(result: RouteResult) -> str:
     """All figures and frames; the traffic matrix in bytes."""
-    return orjson.dumps(result.to_dict(), option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2).decode()
+    return encoded(result.to_dict(), orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2).decode()
 
 
 def write_route(result: RouteResult, path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from tracelens.comparison.change_sentences import change_title
+from tracelens.files.before_reading import before_reading
+from tracelens.files.json_bytes import encoded
 from tracelens.files.safe_text import escaped_json, json_safe
 from tracelens.report.cells import plain_tree
 
@@ -36,11 +38,12 @@ def comparison_json(found: Comparison) -> bytes:
         "rows": [_row(row) for row in found.rows],
         "unchanged": [_row(row) for row in found.unchanged],
     }
-    return escaped_json(orjson.dumps(json_safe(document), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return escaped_json(encoded(json_safe(document), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def is_comparison(path: Path) -> bool:
     """Whether the file at ``path`` is one of these documents, of any version."""
+    before_reading(path)
     try:
         with path.open("rb") as file:
             return b'"tracelens.compare/' in file.read(100)

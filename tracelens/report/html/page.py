@@ -11,8 +11,6 @@ import base64
 import gzip
 from collections.abc import Mapping, Sequence
 
-import orjson
-
 from tracelens.analysis.page.icicle import MAX_NODES
 from tracelens.analysis.page.step_timeline import MAX_RECTS
 from tracelens.analysis.sheets.ops import (
@@ -23,6 +21,7 @@ from tracelens.analysis.sheets.ops import (
     unified_perf_summary,
 )
 from tracelens.analysis.verdict.summary import Summary
+from tracelens.files.json_bytes import encoded
 from tracelens.lazy.records import dataclass
 from tracelens.report.assembly import Analyzed, Sheet, by_title, make_sheet
 from tracelens.report.charts.markup import Markup, tag
@@ -162,4 +161,4 @@ def _data(
 
 def _packed(data: dict[str, object]) -> str:
     """As gzip in base64; without a date, so the same data gives the same text."""
-    return base64.b64encode(gzip.compress(orjson.dumps(data), 6, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(encoded(data), 6, mtime=0)).decode()

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from tracelens.errors import InputError
+from tracelens.files.memory_limit import MemoryLimit
 from tracelens.lazy.records import dataclass
-from tracelens.trace.reading.memory_limit import MemoryLimit
 
 try:
     # Inflates 3-4x faster than the standard library's zlib, with the same interface.

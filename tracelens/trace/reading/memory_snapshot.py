@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tracelens.errors import InputError
+from tracelens.files.before_reading import before_reading
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.other_formats import named
 
@@ -70,6 +71,7 @@ class DeviceMemory:
 
 def read_memory_snapshot(path: Path) -> tuple[DeviceMemory, ...]:
     """Every device with segments; InputError for a file that is no snapshot in JSON. A pickle is not opened."""
+    before_reading(path)
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from tracelens.errors import InputError
+from tracelens.files.before_reading import before_reading
+from tracelens.files.memory_limit import MemoryLimit, end_stage
 from tracelens.trace.reading import formats, other_formats
 from tracelens.trace.reading.chrome.ascend import is_ascend, with_categories
 from tracelens.trace.reading.chrome.event_list import PIECE_BYTES, EventList, Progress
-from tracelens.trace.reading.memory_limit import MemoryLimit, give_back_freed
 from tracelens.trace.reading.source import Source
 from tracelens.trace.table import TraceTable
 
@@ -28,6 +29,7 @@ def read_trace(
     that a reader knows; a damaged trace is read as far as it goes (``TraceTable.losses``).
     """
     path = Path(path)
+    before_reading(path)
     try:
         with Source.opened(
             path, limit=MemoryLimit.of_gb(max_memory_gb), piece_bytes=piece_bytes, progress=progress
@@ -36,7 +38,7 @@ def read_trace(
             if read is None and (what := _other_format(source)) is not None:
                 raise InputError(f"{source.name} is {what}")
             table = read(source) if read is not None else _events(source)
-            give_back_freed()
+            end_stage()
             return table
     except OSError as error:
         raise InputError(f"{path.name} cannot be read: {error.strerror or error}") from error

@@ -10,11 +10,11 @@ from dataclasses import field
 from pathlib import Path
 
 from tracelens.errors import InputError
+from tracelens.files.memory_limit import MemoryLimit
 from tracelens.files.remote import is_address
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.bytestream import ByteStream, PlainFile
 from tracelens.trace.reading.chrome.event_list import FIRST_BYTES, PIECE_BYTES, Progress
-from tracelens.trace.reading.memory_limit import MemoryLimit
 from tracelens.trace.reading.unpacking import TRACE_ENDINGS, unpacked
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tracelens.errors import InputError
+from tracelens.files.memory_limit import MemoryLimit
 from tracelens.trace.reading.bytestream import GZIP_MAGIC, ByteStream, GzipFile, PlainFile
-from tracelens.trace.reading.memory_limit import MemoryLimit
 
 _BLOCK_BYTES = 1 << 20
 _START_BYTES = 512

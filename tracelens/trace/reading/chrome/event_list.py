@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tracelens.errors import InputError
+from tracelens.files.memory_limit import MemoryLimit
 from tracelens.trace.reading.bytestream import ByteStream, MemoryStream
 from tracelens.trace.reading.chrome import metadata
 from tracelens.trace.reading.chrome.chunks import Pieces
 from tracelens.trace.reading.chrome.event_columns import TableBuilder
 from tracelens.trace.reading.chrome.lookup import PieceIndex
-from tracelens.trace.reading.memory_limit import MemoryLimit
 from tracelens.trace.table import Losses, TraceTable
 
 #: Called with (bytes of the file used, size of the file).

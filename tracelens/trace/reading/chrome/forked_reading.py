@@ -23,13 +23,13 @@ from multiprocessing.connection import Connection
 from typing import TypeAlias
 
 from tracelens.executors import available_cores
+from tracelens.files.memory_limit import private_bytes
 from tracelens.lazy.records import dataclass
 from tracelens.trace.reading.chrome.chunks import Mark, Pieces
 from tracelens.trace.reading.chrome.column_parts import Part, PartJoiner, PartTaker
 from tracelens.trace.reading.chrome.decode import FAILURES, decoded
 from tracelens.trace.reading.chrome.event_columns import TableBuilder, needs_text_times
 from tracelens.trace.reading.chrome.lookup import PieceIndex
-from tracelens.trace.reading.memory_limit import private_bytes
 
 #: How much text a process is given at a time.
 BATCH_BYTES = 2 << 20

@@ -1,8 +1,7 @@
-"""How much memory a process may take while it reads a file that somebody else wrote."""
+"""How much memory a process may take for a file that somebody else wrote: while it reads, and afterwards."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 from collections.abc import Iterator
@@ -16,12 +15,18 @@ from tracelens.lazy.records import dataclass
 DEFAULT_SHARE = 0.75
 _GB = 1_000_000_000
 #: Reading says on its own what did not fit; the system says so a little later.
-_HEADROOM = 1.1
+_HEADROOM = 1.05
 #: A process below this does not look for memory to give back.
 _SMALL_BYTES = 200_000_000
 _STATUS = Path("/proc/self/status")
 _SHARES = Path("/proc/self/smaps_rollup")
+_STACK_BYTES = 2**23
 _CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+#: Of the command that this process runs; (bytes, name) of the largest file that it read.
+_limit: MemoryLimit | None = None
+_largest = (0, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,9 @@ class MemoryLimit:
 
     @classmethod
     def of_gb(cls, gb: float | None) -> MemoryLimit:
-        """``gb`` (1e9 bytes) as given; None: three quarters of what the machine, or the process's container, has."""
+        """``gb`` (1e9 bytes); None: the command's, or three quarters of what the machine, or the container, has."""
+        if gb is None and _limit is not None:
+            return _limit
         return cls(most_bytes=int((machine_bytes() * DEFAULT_SHARE) if gb is None else gb * _GB))
 
     def leaves(self, more_bytes: int) -> bool:
@@ -58,32 +65,79 @@ class MemoryLimit:
 
 
 @contextmanager
-def hard_limit(gb: float | None, source: str) -> Iterator[None]:
-    """Around all work on a trace: the process gets no more memory than ``gb`` (1e9 bytes) and a tenth; None: no limit.
+def limited(gb: float | None) -> Iterator[None]:
+    """Around a command: the system gives this process no more than ``gb`` (as ``MemoryLimit.of_gb``) and a twentieth.
 
     InputError where it asks for more, e.g. for arrays that analysis makes of many small events. Only where the system
-    counts a process's data (Linux).
+    counts a process's data (Linux); what checks ``MemoryLimit`` while it reads does so everywhere.
     """
-    resident, taken = resident_bytes(), _data_bytes()
-    if gb is None or resident is None or taken is None:
-        yield
-        return
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    room = max(int(gb * _GB * _HEADROOM) - resident, 0)
-    most = taken + room if before[1] == resource.RLIM_INFINITY else min(taken + room, before[1])
-    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+    global _limit
+    before, rlimit = _limit, _data_limit()
     try:
+        limit_process(MemoryLimit.of_gb(gb))
         yield
     except MemoryError as error:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
-        raise InputError(
-            f"{source} does not fit: its report needs more than the {gb:.3g} GB of --max-memory; "
-            f"{(resident_bytes() or 0) / _GB:.1f} GB were in use when it asked for more"
-        ) from error
+        _set_data_limit(rlimit)
+        in_use = f"; {(resident_bytes() or 0) / _GB:.1f} GB were in use when it asked for more"
+        raise InputError(f"{_said()}: {excess()}{in_use}") from error
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
+        _limit = before
+        _set_data_limit(rlimit)
+
+
+def limit_process(limit: MemoryLimit) -> None:
+    """``limited`` for the rest of a process that works for a command."""
+    global _limit, _largest
+    _limit, _largest = limit, (0, "")
+    # Libraries start a thread per core, whose stacks they hardly use
+    _limit_data(unused_bytes=_STACK_BYTES * (os.cpu_count() or 1))
+
+
+def command_limit() -> MemoryLimit | None:
+    """The limit of the command that this process runs; None in other programs."""
+    return _limit
+
+
+def hold(name: str, size_bytes: int) -> None:
+    """Before a file is read: counts anew what the command may still take, as the libraries for it are loaded now."""
+    global _largest
+    _largest = max(_largest, (size_bytes, name))
+    _limit_data()
+
+
+def _said() -> str:
+    return f"{_largest[1]} does not fit" if _largest[1] else "not enough memory"
+
+
+def excess() -> str:
+    """What a MemoryError means here."""
+    most = "there is" if _limit is None else f"the {_limit.most_bytes / _GB:.3g} GB of --max-memory"
+    return f"it needs more than {most}"
+
+
+def _limit_data(*, unused_bytes: int = 0) -> None:
+    """The system counts what a process asked for, the limit what it uses: the difference there is so far is allowed."""
+    resident, taken, before = resident_bytes(), _data_bytes(), _data_limit()
+    if _limit is None or resident is None or taken is None or before is None:
+        return
+    most = taken + max(int(_limit.most_bytes * _HEADROOM) - resident, 0) + unused_bytes
+    _set_data_limit((most if before[1] < 0 else min(most, before[1]), before[1]))
+
+
+def _data_limit() -> tuple[int, int] | None:
+    """(limit, the most it may be set to) of a process's data, negative: none; None where there is no such thing."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrlimit(resource.RLIMIT_DATA)
+
+
+def _set_data_limit(limit: tuple[int, int] | None) -> None:
+    if limit is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, limit)
 
 
 def _data_bytes() -> int | None:
@@ -95,7 +149,7 @@ def _data_bytes() -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
-def give_back_freed() -> None:
+def _give_back_freed() -> None:
     """Hands memory that was freed, and that the C library keeps for later, back to the system; only glibc can.
 
     Reading leaves freed arrays of all sizes behind: at 1 GB of JSON 90 of 350 MB, and as much again after the op tree.
@@ -104,7 +158,40 @@ def give_back_freed() -> None:
     if (resident_bytes() or 0) < _SMALL_BYTES:
         return
     with suppress(OSError, AttributeError, TypeError):
+        import ctypes
+
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def end_stage() -> None:
+    """Between two stages of work: gives back what is free, and counts anew what the command may still take.
+
+    MemoryError where it has taken more than that.
+    """
+    _give_back_freed()
+    _refuse_excess()
+
+
+@contextmanager
+def unrefused() -> Iterator[None]:
+    """Around a library that does not survive to be refused memory: what it took is counted afterwards.
+
+    MemoryError where that is too much.
+    """
+    before = _data_limit()
+    if before is not None:
+        _set_data_limit((before[1], before[1]))
+    try:
+        yield
+    finally:
+        _set_data_limit(before)
+    _refuse_excess()
+
+
+def _refuse_excess() -> None:
+    if _limit is not None and (resident_bytes() or 0) > _limit.most_bytes:
+        raise MemoryError
+    _limit_data()
 
 
 def resident_bytes() -> int | None:
