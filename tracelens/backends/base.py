@@ -115,7 +115,7 @@ class Backend(Protocol):
 
     def estimate(self, op: PerfModel, system: System) -> Estimate | None:
         """The one-row form of ``estimate_many``."""
-        ...
+        return self.estimate_many(WorkColumns.of([op]), system).row(0)
 
 
 def backend(name: str) -> Callable[[T], T]:

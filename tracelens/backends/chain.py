@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.backends import load, measured_tables, origami
-from tracelens.backends.base import Backend, Estimate, EstimateTable
+from tracelens.backends.base import Backend, EstimateTable
 from tracelens.backends.collective_times import Collectives
 from tracelens.backends.column_batch import BatchBackend, ColumnBatch
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models.base import MEMORY, PerfModel
+from tracelens.perf_models.base import MEMORY
 from tracelens.perf_models.work_columns import WorkColumns
 
 C = TypeVar("C", WorkColumns, ColumnBatch)
@@ -32,7 +32,7 @@ COMMUNICATION = ("collective", "ep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class Chain(Backend):
     """Asks the family's own backends, then the general ones; every row says who answered."""
 
     name: str
@@ -58,10 +58,6 @@ class Chain:
         """One row per row of ``batch``, by those of the backends that read column batches."""
         readers = (backend for backend in self.backends(batch.family) if isinstance(backend, BatchBackend))
         return _first_answers(batch, (functools.partial(reader.estimate_batch, system=system) for reader in readers))
-
-    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
-        """The one-row form."""
-        return self.estimate_many(WorkColumns.of([op]), system).row(0)
 
 
 def chain(spec: str) -> Chain:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.base import Backend, EstimateTable, Floats, backend
 from tracelens.backends.kernels.base import Rates
 from tracelens.backends.system import System
 from tracelens.errors import UsageError
@@ -50,7 +50,7 @@ class MessageColumns:
 
 
 @backend("collectives")
-class Collectives:
+class Collectives(Backend):
     """The fastest algorithm of the cluster's library, over its links; DeepEP's kernels where the cluster runs them.
 
     Answers ``Collective`` with a recorded group and ``EPComm`` with a known group size, on a system with a topology. An
@@ -83,10 +83,6 @@ class Collectives:
             time_us[at] = collective_us(word, sizes, group, topology)[0]
             peak_us[at] = bound_us(word, sizes, group, topology)
         return self._table(time_us, peak_us)
-
-    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
-        """The estimate of one operation; None where there is no answer."""
-        return self.estimate_many(WorkColumns.of([op]), system).row(0)
 
     def _table(self, time_us: Floats, peak_us: Floats) -> EstimateTable:
         unknown = np.full(len(time_us), np.nan)

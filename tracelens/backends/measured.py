@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.backends.base import Backend, Estimate, EstimateTable
+from tracelens.backends.base import Backend, EstimateTable
 from tracelens.backends.system import System
 from tracelens.backends.tiles.memory_bound import stream_of
 from tracelens.dtypes import DType
@@ -81,7 +81,7 @@ def kind_of(model: PerfModel) -> Hashable:
     return name, None if dtype is None else dtype.rate, model.gradient
 
 
-class MeasuredBackend:
+class MeasuredBackend(Backend):
     """Times of ``step`` where the same call was recorded, else ``base`` times measured over estimated of its kind.
 
     Collectives count only among ranks of one node, where a one-node trace has seen them.
@@ -118,10 +118,6 @@ class MeasuredBackend:
             elif ratio is not None:
                 time_us[row], names[row] = time_us[row] * ratio, EFFICIENCY
         return replace(found, time_us=time_us, backend=tuple(names))
-
-    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
-        """The one-row form."""
-        return self.estimate_many(WorkColumns.of([op]), system).row(0)
 
 
 def _within_node(model: PerfModel, system: System) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.base import Backend, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.kernels.base import Rates
 from tracelens.backends.kernels.kernel_columns import KernelColumns
@@ -31,7 +31,7 @@ from tracelens.dtypes import DType, Precision
 from tracelens.errors import InputError
 from tracelens.hardware import HardwareSpec
 from tracelens.lazy.records import dataclass
-from tracelens.perf_models import GEMM, PerfModel
+from tracelens.perf_models import GEMM
 from tracelens.perf_models.base import resolved
 from tracelens.perf_models.work_columns import WorkColumns
 
@@ -66,7 +66,7 @@ _KINDS = {
 
 
 @backend("silicon")
-class Silicon:
+class Silicon(Backend):
     """Layers as aiconfigurator measured them, and BF16 products alone; None for everything else.
 
     Times are at the device's own clock, so at another there is no answer. Where a repeated measurement found operands
@@ -101,10 +101,6 @@ class Silicon:
             rate_basis=tuple("achievable" if k else None for k in known),
             backend=tuple(self.name if k else None for k in known),
         )
-
-    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
-        """The one-row form."""
-        return self.estimate_many(WorkColumns.of([op]), system).row(0)
 
 
 def _least(batch: ColumnBatch, system: System) -> EstimateTable:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.base import Backend, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import ColumnBatch, hbm_peak
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
@@ -61,7 +61,7 @@ _L2_BYTES = 4 * 1024 * 1024
 
 
 @backend("origami")
-class Origami:
+class Origami(Backend):
     """GEMM, evenly grouped GEMM and attention with more than 64 rows, on MI300X- and MI355X-class devices."""
 
     name: ClassVar[str] = "origami"
@@ -107,10 +107,6 @@ class Origami:
             rate_basis=tuple("peak" if k else None for k in known.tolist()),
             backend=tuple(self.name if k else None for k in known.tolist()),
         )
-
-    def estimate(self, op: Any, system: System) -> Estimate | None:
-        """The one-row form."""
-        return self.estimate_many(WorkColumns.of([op]), system).row(0)
 
 
 def absence() -> str | None:

@@ -6,12 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.base import Backend, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import ColumnBatch
 from tracelens.backends.system import System
 from tracelens.dtypes import DType, Precision
 from tracelens.hardware.device_figures import Rate
-from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 from tracelens.units import GB_PER_S_IN_BYTES_PER_US, TERA_PER_S_IN_PER_US
 
@@ -19,7 +18,7 @@ _BOUNDS = ("compute", "memory", "wire")
 
 
 @backend("roofline")
-class Roofline:
+class Roofline(Backend):
     """The largest of compute, memory and wire time (Williams, Waterman and Patterson, 2009).
 
     compute_us = flops / rate(engine, dtype); memory_us = hbm_bytes / HBM rate; wire_us = wire_bytes / link rate, one
@@ -84,10 +83,6 @@ class Roofline:
             dtype=(dtype,) * rows, models=(), passes=np.ones(rows),
         )  # fmt: skip
         return self.estimate_many(work, system)
-
-    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
-        """The estimate of one operation; None when nothing about it, or nothing that it needs, is known."""
-        return self.estimate_many(WorkColumns.of([op]), system).row(0)
 
 
 def _basis(rate: Rate | None, flops: float) -> str | None:

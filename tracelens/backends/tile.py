@@ -7,18 +7,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracelens.backends.base import Estimate, EstimateTable, Floats, backend
+from tracelens.backends.base import Backend, EstimateTable, Floats, backend
 from tracelens.backends.column_batch import PRICED, ColumnBatch
 from tracelens.backends.roofline import Roofline
 from tracelens.backends.system import System
 from tracelens.backends.tiles import pricer_of
 from tracelens.hardware import HardwareSpec
-from tracelens.perf_models.base import PerfModel
 from tracelens.perf_models.work_columns import WorkColumns
 
 
 @backend("tile")
-class Tile:
+class Tile(Backend):
     """What the pricer of an operation's family says; None for a family without one.
 
     A device without constants for the family and precision has no answer either: a chain asks the next backend.
@@ -58,10 +57,6 @@ class Tile:
             rate_basis=("achievable",) * rows,
             backend=(self.name,) * rows,
         )
-
-    def estimate(self, op: PerfModel, system: System) -> Estimate | None:
-        """The one-row form."""
-        return self.estimate_many(WorkColumns.of([op]), system).row(0)
 
 
 def _priced(columns: WorkColumns, device: HardwareSpec) -> dict[str, Floats]:
