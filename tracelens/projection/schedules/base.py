@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tracelens.errors import UsageError
 from tracelens.lazy.records import dataclass
 from tracelens.registry import mark
 
-T = TypeVar("T")
+T = TypeVar("T", bound="type[Order]")
 #: ``"F"`` forward, ``"B"`` the whole backward, ``"D"`` the gradient of the input alone, ``"W"`` that of the weights.
 Kind: TypeAlias = Literal["F", "B", "D", "W"]
 #: (rank, chunk) of each part of the model, from the first to the last.
@@ -47,13 +47,29 @@ class Plan:
 class Order(Protocol):
     """A schedule."""
 
+    #: As in ``@schedule(name)``, which sets it.
+    name: ClassVar[str]
+    #: How many chunks a rank has; None: as many as are configured.
+    own_chunks: ClassVar[int | None] = 1
+
     def chunks(self, asked: int) -> int:
-        """How many chunks a rank has where ``asked`` are configured. UsageError when the schedule cannot do that."""
-        ...
+        """How many chunks a rank has where ``asked`` are configured; 1 leaves it to the schedule. UsageError when the
+        schedule cannot do that.
+        """
+        own = self.own_chunks or asked
+        if asked not in (1, own):
+            several = f"{own} chunk{'s' if own > 1 else ''} per rank"
+            raise UsageError(
+                f"schedule {self.name} needs {several}, not {asked}; interleaved and gpipe take any number"
+            )
+        return own
 
     def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        """The ways of micro-batches through the ranks; each passes the whole model. No two share a chunk."""
-        ...
+        """The ways of micro-batches through the ranks; each passes the whole model. No two share a chunk.
+
+        Part i of the model stands on rank i mod p.
+        """
+        return [[(part % ranks, part // ranks) for part in range(ranks * chunks)]]
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         """What each rank runs, in order. UsageError for numbers that the schedule cannot do."""
@@ -62,22 +78,14 @@ class Order(Protocol):
 
 def schedule(name: str) -> Callable[[T], T]:
     """Marks a class (called without arguments) as the schedule ``name``, e.g. ``"1f1b"``."""
-    return mark("schedule", name)
 
+    def named(order: T) -> T:
+        order.name = name
+        return mark("schedule", name)(order)
 
-def round_robin_routes(ranks: int, chunks: int) -> list[Route]:
-    """Part i of the model stands on rank i mod p."""
-    return [[(part % ranks, part // ranks) for part in range(ranks * chunks)]]
+    return named
 
 
 def v_shaped_routes(ranks: int) -> list[Route]:
     """A V: chunk 0 of the ranks in order, then chunk 1 in reverse, so the first rank has both ends of the model."""
     return [[*((rank, 0) for rank in range(ranks)), *((rank, 1) for rank in reversed(range(ranks)))]]
-
-
-def check_chunk_count(name: str, chunks: int, asked: int) -> int:
-    """``chunks``. UsageError when something else was ``asked`` for; 1 leaves it to the schedule."""
-    if asked not in (1, chunks):
-        several = f"{chunks} chunk{'s' if chunks > 1 else ''} per rank"
-        raise UsageError(f"schedule {name} needs {several}, not {asked}; interleaved and gpipe take any number")
-    return chunks

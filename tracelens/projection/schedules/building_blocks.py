@@ -8,9 +8,10 @@ chunks. How far apart neighbors are decides how long activations live, and nothi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from tracelens.lazy.records import dataclass
-from tracelens.projection.schedules.base import Plan, Task, v_shaped_routes
+from tracelens.projection.schedules.base import Order, Plan, Route, Task, v_shaped_routes
 from tracelens.projection.schedules.zero_bubble import filled
 
 #: Slots of one micro-batch in a rank's repeating pattern.
@@ -61,6 +62,19 @@ class Block:
             wanted.append([task for _, task in sorted(timed)])
         limit = max(_kept(order) for order in slots)
         return filled(plan, v_shaped_routes(plan.ranks), wanted, limit)
+
+
+class VShaped(Order):
+    """Two chunks per rank: the first ones down the ranks, the second ones up, as ``block`` says."""
+
+    own_chunks = 2
+    block: ClassVar[Block]
+
+    def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
+        return v_shaped_routes(ranks)
+
+    def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
+        return self.block.tasks(plan)
 
 
 def _kept(slots: Sequence[int]) -> int:

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from tracelens.errors import UsageError
-from tracelens.projection.schedules.base import Plan, Route, Task, schedule
+from tracelens.projection.schedules.base import Order, Plan, Route, Task, schedule
 
 
 @schedule("dualpipe")
-class DualPipe:
+class DualPipe(Order):
     """Every rank holds two parts of the model, one for each direction, so weights are held twice.
 
     Balanced stages take m(F + B) and a bubble of at most (p/2 - 1)(FB + B - 3W), which counts a pair's forward as done

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.projection.schedules.base import Plan, Route, Task, round_robin_routes, schedule
+from tracelens.projection.schedules.base import Order, Plan, Task, schedule
 
 
 @schedule("gpipe")
-class GPipe:
+class GPipe(Order):
     """Balanced stages take (m + p - 1)(F + B), and every stage keeps m micro-batches."""
 
-    def chunks(self, asked: int) -> int:
-        return asked
-
-    def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        return round_robin_routes(ranks, chunks)
+    own_chunks = None
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         forward = [Task("F", m, c) for c in range(plan.chunks) for m in range(plan.micro_batches)]

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.errors import UsageError
-from tracelens.projection.schedules.base import Plan, Route, Task, round_robin_routes, schedule
+from tracelens.projection.schedules.base import Order, Plan, Task, schedule
 
 
 @schedule("interleaved")
-class Interleaved:
+class Interleaved(Order):
     """Balanced chunks take (m + (p-1)/v)(F + B), where F and B are a rank's whole share of a micro-batch.
 
     Micro-batches go in groups of p through each chunk in turn, so p must divide m.
     """
 
-    def chunks(self, asked: int) -> int:
-        return asked
-
-    def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        return round_robin_routes(ranks, chunks)
+    own_chunks = None
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         if plan.micro_batches % plan.ranks:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.projection.schedules.base import Plan, Route, Task, check_chunk_count, round_robin_routes, schedule
+from tracelens.projection.schedules.base import Order, Plan, Task, schedule
 
 
 @schedule("1f1b")
-class OneForwardOneBackward:
+class OneForwardOneBackward(Order):
     """Balanced stages take (m + p - 1)(F + B); stage r keeps min(p - r + ahead, m) micro-batches."""
-
-    def chunks(self, asked: int) -> int:
-        return check_chunk_count("1f1b", 1, asked)
-
-    def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        return round_robin_routes(ranks, chunks)
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         return [self._of(rank, plan) for rank in range(plan.ranks)]

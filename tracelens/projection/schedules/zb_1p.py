@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.projection.schedules.base import Plan, Route, Task, check_chunk_count, round_robin_routes, schedule
+from tracelens.projection.schedules.base import Order, Plan, Task, schedule
 from tracelens.projection.schedules.zero_bubble import filled
 
 
 @schedule("zb-1p")
-class ZB1P:
+class ZB1P(Order):
     """1F1B's forwards and input gradients; weights' gradients wherever a rank would idle, at times that were given.
 
     Every stage keeps at most min(p, m) micro-batches, as in ZB-H1, and the bubble is that of ZB-H1 where all take as
     long: (p-1)(F + D - W). The paper's search looks further; this is its greedy start.
     """
-
-    def chunks(self, asked: int) -> int:
-        return check_chunk_count("zb-1p", 1, asked)
-
-    def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        return round_robin_routes(ranks, chunks)
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         wanted = [self._of(rank, plan) for rank in range(plan.ranks)]

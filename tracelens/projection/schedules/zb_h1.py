@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.projection.schedules.base import Plan, Route, Task, check_chunk_count, round_robin_routes, schedule
+from tracelens.projection.schedules.base import Order, Plan, Task, schedule
 
 
 @schedule("zb-h1")
-class ZBH1:
+class ZBH1(Order):
     """Balanced stages take m(F + D + W) + (p-1)(F + D - W) where W is no longer than F and D; every stage keeps at most
     min(p, m) micro-batches.
 
     Stage r puts the weights' gradients off by r micro-batches, which is what it keeps less than stage 0 in 1F1B.
     """
-
-    def chunks(self, asked: int) -> int:
-        return check_chunk_count("zb-h1", 1, asked)
-
-    def routes(self, ranks: int, chunks: int) -> Sequence[Route]:
-        return round_robin_routes(ranks, chunks)
 
     def tasks(self, plan: Plan) -> Sequence[Sequence[Task]]:
         return [self._of(rank, plan) for rank in range(plan.ranks)]
