@@ -9,6 +9,7 @@ Needs Chromium.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -33,16 +34,21 @@ def main() -> int:
         trace, page = Path(folder) / "trace.json.gz", Path(folder) / "report.html"
         size, events = written(asked.trace, trace, asked.megabytes, 0.1)
         print(f"{size / 1e6:.0f} MB of JSON, {events:,} events", flush=True)
-        started = time.process_time()
+        started = cpu_s()
         report = tracelens.report(tracelens.load(trace))
         report.to_excel(Path(folder) / "report.xlsx")
-        before = time.process_time()
+        before = cpu_s()
         report.to_html(page)
-        added = (time.process_time() - before) / (before - started)
+        added = (cpu_s() - before) / (before - started)
         seconds = interactive_s(page, Path(folder) / "profile")
         mb = page.stat().st_size / 1e6
     print(f"page: {mb:.2f} MB, interactive after {seconds:.2f} s, {added:.0%} of the CPU of the rest of a report")
     return 0 if mb < MOST_MB and seconds < MOST_SECONDS else 1
+
+
+def cpu_s() -> float:
+    """Of this process and of those that helped it to read."""
+    return sum(os.times()[:4])
 
 
 def interactive_s(page: Path, profile: Path) -> float:
