@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import orjson
@@ -40,7 +41,7 @@ def sarif(found: Comparison) -> bytes:
             "ruleId": gate.gate,
             "level": "error",
             "message": {"text": "\n".join((gate.text, *_why(found)))},
-            "locations": [{"physicalLocation": {"artifactLocation": {"uri": found.b.name}}}],
+            "locations": [{"physicalLocation": {"artifactLocation": {"uri": quote(found.b.name)}}}],
         }
         for gate in found.gates
         if not gate.passed
