@@ -119,3 +119,30 @@ def test_communication_that_nothing_hides_any_more_is_not_slower() -> None:
     assert text.startswith(
         "exposed communication +40.0 ms: hidden less behind computation, same kernels (as long), 1 call"
     )
+
+
+def products(slower: float = 1.0, *, layers: int = 4, slow_layers: int = 4, attention: float = 1.0) -> Ops:
+    """Three products and attention a layer; the products of the last ``slow_layers`` take ``slower`` times as long."""
+    found: Ops = [*op("norm", ("norm", 40_000))]
+    for layer in range(layers):
+        by = slower if layer >= layers - slow_layers else 1.0
+        for n, ns in enumerate((100_000, 300_000, 200_000)):
+            found += op(f"mm{n}", (f"gemm{n}", round(ns * by)), category="GEMM")
+        found += op("sdpa", ("flash", round(80_000 * attention)), category="SDPA_fwd")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (products(1.25, attention=1.25), "compute-bound ops +0.68 ms: clock 20 % lower on all compute-bound ops"),
+        # Attention runs at the same clock
+        (products(1.25), "GEMM +0.6 ms: 25 % slower, same kernels, 12 calls"),
+        # So do the products of the other layers
+        (products(2.0, slow_layers=1, attention=1.25),
+         "GEMM +0.6 ms: 25 % slower in the mean, the median kernel as before, same kernels"),
+    ],
+)  # fmt: skip
+def test_a_clock_changes_every_compute_bound_call(after: Ops, said: str) -> None:
+    (first, *_) = texts(compare_sides(side(products()), side(after)))
+    assert first.startswith(said)

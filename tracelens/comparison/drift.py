@@ -11,8 +11,12 @@ from tracelens.comparison.alignment.work_roles import ATTENTION, PRODUCT, role
 from tracelens.comparison.causes import CLOCK, EVERYTHING, SPEED
 from tracelens.comparison.compared import UNCHANGED, ComparedRow
 
-#: Compute-bound rows that must agree, and the share of their time that must.
-_LEAST_ROWS, _LEAST_AGREEING = 3, 0.9
+#: Compute-bound rows that must agree, of how many kernels, and the share of their time that must.
+_LEAST_ROWS, _LEAST_KERNELS, _LEAST_AGREEING = 3, 2, 0.9
+#: Share of the time of compute-bound rows from which one that does not agree says that it was not the clock.
+_MOST_APART = 0.05
+#: How far (us) the median of a kernel may lie beside a clock's whatever its share: times are recorded in steps.
+_MEDIAN_APART_US = 1.0
 #: A change of clock that is told, and how far a row may lie from it: absolutely, and as a share of the change.
 _LEAST_CHANGE, _APART, _APART_SHARE = 0.01, 0.01, 0.15
 
@@ -60,7 +64,38 @@ def _clock(rows: Sequence[ComparedRow]) -> float | None:
     slower = _median(rows)
     if abs(slower - 1) < _LEAST_CHANGE or not _agrees(rows, 1 / slower):
         return None
-    return 1 / slower
+    return 1 / slower if _is_of_all(rows, slower) else None
+
+
+def _is_of_all(rows: Sequence[ComparedRow], slower: float) -> bool:
+    """Whether several kernels changed so, and no row of much time otherwise or in some of its calls alone."""
+    total = sum(row.a.kernel_ms for row in rows if row.a)
+    heavy = [row for row in rows if row.a and row.a.kernel_ms >= _MOST_APART * total]
+    kernels = {kernel.name for row in rows if row.a for kernel in row.a.kernels}
+    alike = all(_near(_slower(row), slower) and _is_typical(row, slower) for row in heavy)
+    return alike and len(kernels) >= _LEAST_KERNELS
+
+
+def median_ratio(row: ComparedRow) -> float | None:
+    """How many times as long the kernels of both sides take by their medians; None without any."""
+    both = _medians(row)
+    before = sum(count * a for count, a, _ in both)
+    return sum(count * b for count, _, b in both) / before if before else None
+
+
+def _medians(row: ComparedRow) -> list[tuple[float, float, float]]:
+    """(how many, median us in A, in B) of the kernels that both sides have."""
+    after = {kernel.name: kernel.median_us for kernel in row.b.kernels} if row.b else {}
+    kernels = row.a.kernels if row.a else ()
+    return [(kernel.count, kernel.median_us, after[kernel.name]) for kernel in kernels if kernel.name in after]
+
+
+def _is_typical(row: ComparedRow, slower: float) -> bool:
+    """Whether the median call changed so, not some of them by more."""
+    both = _medians(row)
+    apart = sum(count * abs(b - slower * a) for count, a, b in both)
+    within = (_APART + _APART_SHARE * abs(slower - 1)) * slower * sum(count * a for count, a, _ in both)
+    return apart <= max(within, _MEDIAN_APART_US * sum(count for count, *_ in both))
 
 
 def _agrees(rows: Sequence[ComparedRow], ratio: float) -> bool:

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.intervals import Ints
@@ -89,15 +88,20 @@ class MeasuredSide:
         first = first_of_each(group)
         weights_of, ns_of = np.concatenate(weight), np.concatenate(ns)
         total, count = np.bincount(group, ns_of), np.round(np.bincount(group, weights_of), 9)
-        long = _far_beyond_median(group, np.concatenate([one.event_ns for one in self.numbered.side.recordings]))
+        event_ns = np.concatenate([one.event_ns for one in self.numbered.side.recordings])
+        median = _medians(group, event_ns)
+        long = event_ns > _FAR * median[group]
         stalls = [np.bincount(group, values * long).tolist() for values in (weights_of, ns_of / NS_PER_MS)]
         is_known = self.numbered.side.first.is_ordered
         found: dict[int, list[KernelShare]] = defaultdict(list)
-        columns = (rows_of[first].tolist(), names_of[first].tolist(), count.tolist(), (total / NS_PER_MS).tolist())
-        for at, code, number, ms, *stalled in zip(*columns, *stalls, strict=True):
+        columns = (
+            rows_of[first].tolist(), names_of[first].tolist(), count.tolist(), (total / NS_PER_MS).tolist(),
+            (median / NS_PER_US).tolist(),
+        )  # fmt: skip
+        for at, code, number, ms, median_us, *stalled in zip(*columns, *stalls, strict=True):
             few = is_known and 0 < stalled[0] <= _MOST_STALLED * number
             stalls_of = (stalled[0], stalled[1]) if few else None
-            found[at].append(KernelShare(name=texts[code], count=number, ms=ms, stalls=stalls_of))
+            found[at].append(KernelShare(name=texts[code], count=number, ms=ms, median_us=median_us, stalls=stalls_of))
         for kernels in found.values():
             kernels.sort(key=lambda kernel: (-kernel.ms, kernel.name))
         return found
@@ -133,12 +137,12 @@ class MeasuredSide:
         }
 
 
-def _far_beyond_median(group: Codes, ns: Ints) -> npt.NDArray[np.bool_]:
-    """Which values are more than ``_FAR`` times the median of their group."""
+def _medians(group: Codes, ns: Ints) -> Ints:
+    """The median of each group's values, the lower one of two."""
     order = np.lexsort((ns, group))
     count = np.bincount(group)
     middle = np.cumsum(count) - count + (count - 1) // 2
-    found: npt.NDArray[np.bool_] = ns > _FAR * ns[order][middle][group]
+    found: Ints = ns[order][middle]
     return found
 
 
