@@ -46,3 +46,18 @@ def test_preparation_before_a_step_counts_for_what_the_step_can_hide(real_analys
     assert finding.gain_us == pytest.approx(390_680 - 268_035, rel=1e-3)
     assert finding.where is not None
     assert "video_classification.py(129): preprocess" in (finding.where.call_stack or "")
+
+
+@pytest.mark.parametrize(
+    ("trace", "said", "remedy"),
+    [
+        ("mi300/facebook_timesformer-base-finetuned-k400__1016002", "preprocess", "prepare the next step's input"),
+        ("h100/gaunernst_bert-small-uncased__1016001", "forward", "less Python before the model's first kernel"),
+    ],
+)
+def test_a_wait_in_the_model_is_not_one_for_its_input(
+    real_analysis: RealAnalysis, trace: str, said: str, remedy: str
+) -> None:
+    (finding,) = (f for f in real_analysis(trace).findings if f.id == "host_before_first_launch")
+    assert finding.why.endswith(f"most of it in {said}")
+    assert finding.remedy.startswith(remedy)

@@ -20,6 +20,10 @@ from tracelens.units import NS_PER_US
 
 #: Share of the wait that a function must have lasted for to be named.
 _MOST_OF_IT = 0.6
+#: Where it is the model that runs, and not what prepares its input.
+_IN_MODEL = (
+    "less Python before the model's first kernel: masks and positions made once, a CUDA or HIP graph, torch.compile"
+)
 _PLAIN = lazy_pattern(r"[A-Za-z_]\w*")
 
 
@@ -59,6 +63,7 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
             Said(what="share of the time", value=float(share), unit="share"),
         ),
         evidence=idle_evidence(seen, parts),
+        remedy=_IN_MODEL if name == "forward" else None,
         row=longest_row(seen, parts) if row is None else row,
     )
 
