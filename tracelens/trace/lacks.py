@@ -70,6 +70,11 @@ def without(table: TraceTable, what: str, option: str) -> str:
     return f"{none}; torch.profiler records them with {option}" if "torch" in table.recorder.shapes_option else none
 
 
+def lacks_sync_events(table: TraceTable) -> bool:
+    """Whether CUDA's profiler was not told to record which event a stream waits for; ROCm's cannot."""
+    return "cudaStreamWaitEvent" in table.names and not len(table.event_waits)
+
+
 def _by_torch(table: TraceTable) -> bool:
     return table.recorder.file == Recorder().file
 

@@ -272,6 +272,26 @@ def test_launches_are_not_told_to_use_what_they_use(build: Build, call: str, ker
     assert first.remedy.startswith(remedy)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "remedy"),
+    [("batched_transpose_16x32_half", "before ROCm 7 with PYTORCH_MIOPEN_SUGGEST_NHWC=1"),
+     ("void cudnn::ops::nchwToNhwcKernel", "torch.backends.cudnn.benchmark = True")],
+)  # fmt: skip
+def test_images_stay_channels_last_by_what_their_library_asks(build: Build, kernel: str, remedy: str) -> None:
+    b = build().mm(1024, 2048, 4096, at=0, start=10, duration=50).launch(20, kernel, 60, 90)
+    assert findings(b)["conv_layout_changes"].remedy.endswith(remedy)
+
+
+@pytest.mark.parametrize(("call", "asked"), [("cudaStreamWaitEvent", True), ("hipStreamWaitEvent", False)])
+def test_synchronization_events_are_asked_for_where_a_profiler_records_them(
+    build: Build, call: str, asked: bool
+) -> None:
+    b = build().launch(0, "k", 5, 5, stream=8).launch(1, "k", 5, 5).op(call, 2, 1, cat="cuda_runtime")
+    b.launch(11, "k", 15, 5).launch(21, "k", 900, 50, stream=8)
+    (found_wait,) = (each for each in found(b).findings if each.kind == "idle: device wait, cause not recorded")
+    assert ("enable_cuda_sync_events" in found_wait.remedy) == asked
+
+
 @pytest.mark.parametrize("frames", [True, False])
 def test_a_host_that_recorded_stacks_was_slowed_by_that(build: Build, frames: bool) -> None:
     b = launches_with_gaps(build())

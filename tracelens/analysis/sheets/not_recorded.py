@@ -7,7 +7,7 @@ from collections.abc import Container
 from tracelens.analysis.idle.longest_path import MAX_EVENTS
 from tracelens.analysis.sheets.timeline import critical_path, launch_overhead
 from tracelens.analysis.verdict.summary import Unanswered
-from tracelens.trace.lacks import no_runtime_calls, steps_advice, without
+from tracelens.trace.lacks import lacks_sync_events, no_runtime_calls, steps_advice, without
 from tracelens.trace.table import Kind, TraceTable
 
 
@@ -31,7 +31,7 @@ def not_recorded(table: TraceTable) -> tuple[Unanswered, ...]:
     if not len(table.allocations):
         because = without(table, "allocator events", "profile_memory=True")
         missing.append(Unanswered(question="memory over time", because=because))
-    if "cudaStreamWaitEvent" in table.names and not len(table.event_waits):
+    if lacks_sync_events(table):
         option = "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True)"
         missing.append(
             Unanswered(

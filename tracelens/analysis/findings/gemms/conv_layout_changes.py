@@ -14,6 +14,9 @@ from tracelens.analysis.verdict.summary import Said
 from tracelens.lazy.patterns import lazy_pattern
 
 _TURNS = lazy_pattern(r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d")
+#: MIOpen's, which PyTorch hands channels last by default from ROCm 7 on (pytorch/pytorch#63617, #170947).
+_OF_MIOPEN = "batched_transpose_"
+_MIOPEN = "model and input to(memory_format=torch.channels_last); before ROCm 7 with PYTORCH_MIOPEN_SUGGEST_NHWC=1"
 
 
 @finding(
@@ -41,6 +44,7 @@ def conv_layout_changes(seen: Observed) -> Iterator[Candidate]:
         claimed=seen.kernels(events, spares_launches=True),
         computed="their time: with channels last there are none",
         certainty="high",
+        remedy=_MIOPEN if any(names[code].startswith(_OF_MIOPEN) for code in codes) else None,
         figures=(Said(what="kernels", value=len(events), unit="count"), seen.gpu_share(time_us)),
         evidence=seen.evidence(np.unique(seen.row_of_event[events[seen.row_of_event[events] >= 0]])),
         row=int(seen.activity.op[events[0]]) if seen.activity.op[events[0]] >= 0 else None,
