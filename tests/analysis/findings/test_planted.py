@@ -9,7 +9,9 @@ import pytest
 
 from tests.analysis.conftest import MI300X, Builder
 from tests.analysis.work.test_rates import H100, add, found
+from tracelens.analysis.selfcheck.laws import each_number_of_a_finding_is_a_figure
 from tracelens.analysis.verdict.summary import Finding
+from tracelens.analysis.verdict.verdict import summarize
 
 Build = Callable[[], Any]
 #: A GEMM of 4096^3 takes 194 µs at an MI300X's 708 TFLOPS/s: near what the tile model expects.
@@ -182,6 +184,8 @@ def test_a_wait_before_the_first_launch_is_of_the_steps_that_have_it(
         b.op(f"ProfilerStep#{number}", at, wait + 400, cat="user_annotation")
         b.mm(1024, 2048, 4096, at=at + wait, start=at + wait + 2, duration=398)
         at += wait + 400
-    (finding,) = (each for each in found(b).findings if each.id == "host_before_first_launch")
+    analysis = found(b)
+    (finding,) = (each for each in analysis.findings if each.id == "host_before_first_launch")
     assert finding.why.startswith(said)
     assert finding.gain_us == pytest.approx(gain_us, rel=0.02)
+    assert not list(each_number_of_a_finding_is_a_figure(analysis, summarize(analysis)))

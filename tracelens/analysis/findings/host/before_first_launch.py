@@ -60,6 +60,7 @@ def host_before_first_launch(seen: Observed) -> Iterator[Candidate]:
         figures=(
             Said(what="wait of these steps", value=each_us, unit="us"),
             Said(what="steps that wait", value=int(waiting.sum()), unit="count"),
+            Said(what="steps", value=len(waiting), unit="count"),
             Said(what="share of the time", value=float(share), unit="share"),
         ),
         evidence=idle_evidence(seen, parts),
