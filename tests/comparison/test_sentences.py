@@ -146,3 +146,13 @@ def products(slower: float = 1.0, *, layers: int = 4, slow_layers: int = 4, atte
 def test_a_clock_changes_every_compute_bound_call(after: Ops, said: str) -> None:
     (first, *_) = texts(compare_sides(side(products()), side(after)))
     assert first.startswith(said)
+
+
+def test_the_median_is_by_time() -> None:
+    """Of two copies a step the long one is what takes time, and became slower."""
+
+    def copies(long: int) -> Side:
+        return side(*[[*op("one", ("copy", 1_000)), *op("one", ("copy", long))]] * 3)
+
+    (text,) = texts(compare_sides(copies(900_000), copies(1_500_000)))
+    assert text.startswith("elementwise +0.6 ms: 67 % slower, same kernels")

@@ -41,6 +41,8 @@ from tracelens.lazy.records import dataclass
 ALIKE = {CLOCK: "compute-bound ops", EVERYTHING: "all ops", REPEATS: "ops"}
 #: Change of the mean from which it is said that the median changed less.
 _TOLD_APART = 0.05
+#: Relative change up to which a median is as before.
+_AS_BEFORE = 0.01
 #: What is other whether or not its time is.
 _FACTS = (FUSED, SPLIT, REPLACED, TYPE, KERNEL, REMOVED, ADDED)
 #: Ops that a sentence names, and how many characters of each.
@@ -256,7 +258,9 @@ def _unlike_median(group: _Group, slower: float) -> str:
     if any(abs(ratio - 1) > abs(slower - 1) / 2 for ratio in medians):
         return ""
     typical = sum(medians) / len(medians)
-    return f" in the mean, the median kernel {'as before' if abs(typical - 1) < 0.005 else slower_text(1.0, typical)}"
+    return (
+        f" in the mean, the median kernel {'as before' if abs(typical - 1) < _AS_BEFORE else slower_text(1.0, typical)}"
+    )
 
 
 def _clock(group: _Group) -> str:

@@ -23,7 +23,7 @@ def on_grid(ms: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelShare:
-    """A kernel of a row: how often a step runs it, and for how long in all; ``median_us`` of one.
+    """A kernel of a row: how often a step runs it, and for how long in all; half of that in ones up to ``median_us``.
 
     ``stalls``: how many of them took over ten times their median, and for how long; None where that is not known.
     """

@@ -89,14 +89,14 @@ class MeasuredSide:
         weights_of, ns_of = np.concatenate(weight), np.concatenate(ns)
         total, count = np.bincount(group, ns_of), np.round(np.bincount(group, weights_of), 9)
         event_ns = np.concatenate([one.event_ns for one in self.numbered.side.recordings])
-        median = _medians(group, event_ns)
-        long = event_ns > _FAR * median[group]
+        middle, of_time = _medians(group, event_ns)
+        long = event_ns > _FAR * middle[group]
         stalls = [np.bincount(group, values * long).tolist() for values in (weights_of, ns_of / NS_PER_MS)]
         is_known = self.numbered.side.first.is_ordered
         found: dict[int, list[KernelShare]] = defaultdict(list)
         columns = (
             rows_of[first].tolist(), names_of[first].tolist(), count.tolist(), (total / NS_PER_MS).tolist(),
-            (median / NS_PER_US).tolist(),
+            (of_time / NS_PER_US).tolist(),
         )  # fmt: skip
         for at, code, number, ms, median_us, *stalled in zip(*columns, *stalls, strict=True):
             few = is_known and 0 < stalled[0] <= _MOST_STALLED * number
@@ -137,13 +137,16 @@ class MeasuredSide:
         }
 
 
-def _medians(group: Codes, ns: Ints) -> Ints:
-    """The median of each group's values, the lower one of two."""
+def _medians(group: Codes, ns: Ints) -> tuple[Ints, Ints]:
+    """Of each group the median, the lower one of two, and the value up to which half of the sum is."""
     order = np.lexsort((ns, group))
-    count = np.bincount(group)
-    middle = np.cumsum(count) - count + (count - 1) // 2
-    found: Ints = ns[order][middle]
-    return found
+    count, ordered = np.bincount(group), ns[order]
+    last = np.cumsum(count)
+    total = np.concatenate(([0], np.cumsum(ordered)))
+    half = (total[last - count] + total[last] + 1) // 2
+    middle = last - count + (count - 1) // 2
+    of_sum = np.clip(np.searchsorted(total[1:], half), last - count, last - 1)
+    return ordered[middle], ordered[of_sum]
 
 
 def _known(value: float) -> float | None:
