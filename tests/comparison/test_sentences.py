@@ -156,3 +156,13 @@ def test_the_median_is_by_time() -> None:
 
     (text,) = texts(compare_sides(copies(900_000), copies(1_500_000)))
     assert text.startswith("elementwise +0.6 ms: 67 % slower, same kernels")
+
+
+def test_a_larger_message_is_no_slower_collective() -> None:
+    def steps(sent: int) -> Side:
+        kernel = "ncclDevKernel_AllReduce"
+        call = Call(name="record_param_comms", category="collectives", kernel=kernel, shapes=f"(({sent},),)")
+        return side(*[[(call, [(kernel, sent)]), *op("add", ("add", 500))]] * 3)
+
+    (text,) = texts(compare_sides(steps(1_000_000), steps(1_500_000)))
+    assert text.startswith("exposed communication +0.5 ms: other messages on 1 call of ncclDevKernel_AllReduce")

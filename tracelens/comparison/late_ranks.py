@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracelens.comparison.alignment.work_roles import COMMUNICATION, call_role, role
-from tracelens.comparison.causes import LATE, OVERLAP, QUANTIZATION, SPEED
+from tracelens.comparison.causes import LATE, OVERLAP, QUANTIZATION, SPEED, WORK
 from tracelens.comparison.compared import ComparedRow
 from tracelens.comparison.sides import Floats, Recorded, Side
 from tracelens.lazy.records import dataclass
@@ -47,7 +47,7 @@ def _communication(one: Recorded) -> Floats:
 def with_latecomers(rows: Sequence[ComparedRow], one: Side, other: Side) -> list[ComparedRow]:
     """The rows; where waiting for a rank is most of what changed in communication, with that cause."""
     before, after = latecomer(one), latecomer(other)
-    timed = (n for n, row in enumerate(rows) if row.cause in (SPEED, OVERLAP, QUANTIZATION))
+    timed = (n for n, row in enumerate(rows) if row.cause in (SPEED, OVERLAP, QUANTIZATION, WORK))
     at = [n for n in timed if role(rows[n].category, rows[n].name) == COMMUNICATION]
     change_ms = sum(rows[n].change_ms for n in at)
     if before is None or after is None or not change_ms:

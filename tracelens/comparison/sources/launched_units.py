@@ -18,6 +18,7 @@ from tracelens.analysis.work.known_work import Work
 from tracelens.analysis.work.limits import Limits
 from tracelens.backends.chain import chain
 from tracelens.backends.system import System
+from tracelens.comparison.alignment.work_roles import COMMUNICATION, role
 from tracelens.comparison.sides import Call, Floats, Rates
 from tracelens.lazy.records import dataclass
 from tracelens.perf_models.base import PerfModel
@@ -118,7 +119,10 @@ def _of_ops(activity: DeviceActivity, readings: OpReadings, category: Labels, op
 def _call(table: TraceTable, readings: OpReadings, row: int, kernel: int, category: str, module: str | None) -> Call:
     name = "" if row < 0 else table.name_of(row)
     if kernel >= 0:
-        return Call(name=name, category=category, kernel=table.names[kernel], module=module)
+        # A collective of another message is another call
+        is_sent = row >= 0 and role(category) == COMMUNICATION
+        shapes = recorded_text(table.signature_of(row).shapes) if is_sent else None
+        return Call(name=name, category=category, kernel=table.names[kernel], shapes=shapes, module=module)
     signature = table.signature_of(row)
     reading = readings.readings[int(readings.code_of(np.array([row]))[0])]
     return Call(
