@@ -248,3 +248,9 @@ def test_kernels_of_a_token_exchange_are_communication_on_the_timeline(build, op
     assert set(gains(found)) <= {"exposed_communication", "op_below_roofline", "idle"}
     below = [f for f in summarize(found).findings if f.id == "op_below_roofline"]
     assert all(f.op == "aten::mul" for f in below)
+
+
+def test_a_copy_without_a_recorded_launch_is_a_copy_in_every_table(build):
+    made = build().launch(0, "my_kernel", 5, 40).kernel("Memcpy HtoD (Pinned -> Device)", 60, 25, cat="gpu_memcpy")
+    by_category = analyze(made.trace(), Options()).frames["ops_summary_by_category"].set_index("category")
+    assert by_category["direct_ms"].to_dict() == {"other": 0.04, "copy": 0.025}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.attribution.event_category import COPY
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
@@ -245,12 +245,12 @@ def _note(readings: OpReadings, code: int, kernel: int) -> str | None:
     return (readings.readings[code].note or None) if code >= 0 else None
 
 
-def unlinked_rows(table: TraceTable, activity: DeviceActivity) -> pd.DataFrame:
-    """One row per kernel category of the device events that no recorded op launched."""
+def unlinked_rows(table: TraceTable, activity: DeviceActivity, categories: Labels) -> pd.DataFrame:
+    """One row per category of the device events that no recorded op launched; ``categories``: of each event."""
     index = np.flatnonzero((activity.op < 0) & ~activity.collective).astype(np.int32)
     if not len(index):
         return pd.DataFrame()
-    category = activity.category[index]
+    category = categories[index]
     group = numbered(category.code)
     first = first_of_each(group)
     us, rows = activity.duration_us(index), len(first)

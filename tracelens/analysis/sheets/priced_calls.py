@@ -81,7 +81,7 @@ class PricedCalls:
         def count(part: DeviceActivity, timeline: Timeline) -> Counted:
             calls, category = unified_calls(table, tree, part, readings)
             group = grouped(calls, repeated[calls.row])
-            frame = with_unlinked_rows(rows(part, calls, group), unlinked_rows(table, part))
+            frame = with_unlinked_rows(rows(part, calls, group), unlinked_rows(table, part, category))
             return Counted(
                 activity=part,
                 event_category=category,
@@ -97,7 +97,7 @@ class PricedCalls:
         nested = rows(activity, calls, grouped(calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row)))
         group = grouped(unified, repeated[unified.row])
         modelled = with_places(rows(activity, unified, group), tree, attribution.phases, repeated)
-        unlinked = unlinked_rows(table, activity)
+        unlinked = unlinked_rows(table, activity, attribution.event_category)
         joined = with_unlinked_rows(modelled, unlinked)
         whole = Counted(
             activity=activity,
