@@ -14,6 +14,7 @@ from tracelens.comparison.alignment.by_kernel import by_kernel
 from tracelens.comparison.compare import compare_sides
 from tracelens.comparison.compared import Comparison
 from tracelens.comparison.sides import Call, Rates, Recorded, Side
+from tracelens.comparison.sources.reported_side import as_reported
 from tracelens.units import NS_PER_MS
 
 #: (op, its kernels with the ns of each) in order.
@@ -166,3 +167,10 @@ def test_a_larger_message_is_no_slower_collective() -> None:
 
     (text,) = texts(compare_sides(steps(1_000_000), steps(1_500_000)))
     assert text.startswith("exposed communication +0.5 ms: other messages on 1 call of ncclDevKernel_AllReduce")
+
+
+def test_what_runs_at_once_in_reports_is_called_overlap() -> None:
+    ops = LAYER * 3
+    one, other = (as_reported(side(ops, hidden_ns=hidden)) for hidden in (0, 5))
+    (text,) = texts(compare_sides(one, other))
+    assert text == "overlap -4.5e-05 ms: more runs at the same time"

@@ -29,7 +29,7 @@ from tracelens.comparison.causes import (
     differs,
     other_kernels,
 )  # fmt: skip
-from tracelens.comparison.compared import NOISE, UNCHANGED, Change, ComparedRow, Comparison, RowSide
+from tracelens.comparison.compared import AT_ONCE, NOISE, UNCHANGED, Change, ComparedRow, Comparison, RowSide
 from tracelens.comparison.drift import median_ratio, with_clock
 from tracelens.comparison.late_ranks import with_latecomers
 from tracelens.comparison.repeated_parts import part, ratio_of, times, with_repeats
@@ -175,6 +175,8 @@ def _subject(group: _Group) -> str:
         return part(group.rows) or ALIKE[REPEATS]
     if row.is_idle:
         return "idle"
+    if row.category == AT_ONCE:
+        return "overlap"
     if row.cause in ALIKE:
         return ALIKE[row.cause]
     return "exposed communication" if role(row.category, row.name) == COMMUNICATION else row.category
@@ -278,6 +280,8 @@ def _everything(group: _Group) -> str:
 
 def _overlap(group: _Group) -> str:
     less, calls = "less" if group.change_ms > 0 else "more", f"{group.calls} of {group.ops(group.b)}"
+    if group.rows[0].category == AT_ONCE:
+        return f"{less} runs at the same time"
     if role(group.rows[0].category, group.rows[0].name) == COMMUNICATION:
         before, after = (sum(side.kernel_ms for side in sides) for sides in (group.a, group.b))
         alike = "as long" if before == after else slower_text(before, after)

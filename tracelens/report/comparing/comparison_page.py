@@ -107,7 +107,8 @@ def _row(number: int, row: ComparedRow) -> Markup:
     ]  # fmt: skip
     where = f"{row.match}, {row.module}" if row.module else row.match
     listed = tag("details", tag("summary", f"{where}; kernels"), tag("ul", kernels)) if kernels else tag("div", where)
-    what = tag("td", tag("strong", row.category), f" {ops}", tag("div", prose(row.why)), listed)
+    said = () if row.is_idle else (tag("div", prose(row.why)), listed)
+    what = tag("td", tag("strong", row.category), f" {ops}", *said)
     figures = []
     for _, key, shape in _FIGURES:
         for side in (row.a, row.b):
