@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.trace import links
+from tracelens.trace.columns import Column
 from tracelens.trace.links import LinkedBy
 from tracelens.trace.reading.chrome.event_list import read_events
 from tracelens.trace.reading.read import read_trace
@@ -309,8 +311,8 @@ def test_recomputed_ops_have_the_checkpoint_above_them_and_their_own_backwards()
 def test_on_real_traces_flows_and_sequence_numbers_say_the_same(shared_traces: Path, file: str, nodes: int):
     table = read_trace(shared_traces / file)
     with_flows = OpTree(table)
-    table.flows.category[:] = -1
-    without = OpTree(table)
+    no_flows = replace(table.flows, category=Column(np.full(len(table.flows), -1), np.int16))
+    without = OpTree(replace(table, flows=no_flows))
     assert with_flows.forward.tolist() == without.forward.tolist()
     backward = np.flatnonzero(without.forward >= 0)
     assert sum(table.name_of(int(row)).startswith(ENGINE) for row in backward) == nodes
@@ -320,8 +322,8 @@ def test_on_real_traces_flows_and_sequence_numbers_say_the_same(shared_traces: P
 def test_on_a_real_trace_flows_find_what_correlations_find(shared_traces: Path):
     table = read_trace(shared_traces / "mi300/resnet_act_checkpoint.json.gz")
     expected = OpTree(table)
-    table.correlation[np.isin(table.kind, (1, 2))] = -1
-    found = OpTree(table)
+    unlaunched = np.where(np.isin(table.kind, (1, 2)), -1, table.correlation)
+    found = OpTree(replace(table, correlation=Column(unlaunched, np.int64)))
     # The 81 memsets have no arrow; the op of their External id is the op above the launch they had
     assert np.bincount(found.linked_by).tolist()[1:] == [0, 2_604, 81]
     by_flow = found.linked_by == LinkedBy.FLOW

@@ -223,7 +223,7 @@ def _is_autograd_node(name: str) -> bool:
 
 def _named(table: TraceTable, fits: Callable[[str], bool]) -> Bools:
     """The rows whose name fits."""
-    return np.array([fits(name) for name in table.names], np.bool_)[table.name]
+    return np.array([fits(name) for name in table.names], np.bool_)[table.name[:]]
 
 
 def _inherit(forward: RowColumn, ops: Ints, op_parent: RowColumn, allowed: Bools) -> None:

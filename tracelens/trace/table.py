@@ -15,6 +15,7 @@ from tracelens.device_properties import DeviceProperties
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
+from tracelens.trace.columns import Column, keep_narrow
 from tracelens.trace.signatures import SignatureStore
 
 if TYPE_CHECKING:
@@ -130,10 +131,13 @@ class Flows:
     """Columns of the arrows' ends (phases ``s`` and ``f``), in file order. A text id has a code below -1 as its id."""
 
     is_start: npt.NDArray[np.bool_]
-    category: npt.NDArray[np.int16]
-    id: npt.NDArray[np.int64]
-    lane: npt.NDArray[np.int32]
+    category: Column[np.int16]
+    id: Column[np.int64]
+    lane: Column[np.int32]
     time_ns: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        keep_narrow(self, {"category": np.int16, "id": np.int64, "lane": np.int32})
 
     def __len__(self) -> int:
         return len(self.id)
@@ -197,6 +201,15 @@ class EventLookup(Protocol):
         """The element ``file_index`` of the file's event list."""
 
 
+# Columns of a table that are kept narrow: all but the kind, which is one byte, and start and place in the file, which
+# rise and so would seldom get smaller.
+_NARROW: dict[str, type[np.integer[Any]]] = {
+    "category": np.int16, "name": np.int32, "lane": np.int32, "duration_ns": np.int64, "stream": np.int32,
+    "correlation": np.int64, "external_id": np.int64, "sequence_number": np.int64, "signature": np.int32,
+    "device": np.int32,
+}  # fmt: skip
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class TraceTable:
     """One row per complete event (phase ``X``, or a matched ``B``/``E`` pair), in file order.
@@ -207,17 +220,17 @@ class TraceTable:
 
     source: str
     kind: npt.NDArray[np.uint8]
-    category: npt.NDArray[np.int16]
-    name: npt.NDArray[np.int32]
-    lane: npt.NDArray[np.int32]
+    category: Column[np.int16]
+    name: Column[np.int32]
+    lane: Column[np.int32]
     start_ns: npt.NDArray[np.int64]
-    duration_ns: npt.NDArray[np.int64]
-    stream: npt.NDArray[np.int32]
-    correlation: npt.NDArray[np.int64]
-    external_id: npt.NDArray[np.int64]
-    sequence_number: npt.NDArray[np.int64]
-    signature: npt.NDArray[np.int32]
-    device: npt.NDArray[np.int32]
+    duration_ns: Column[np.int64]
+    stream: Column[np.int32]
+    correlation: Column[np.int64]
+    external_id: Column[np.int64]
+    sequence_number: Column[np.int64]
+    signature: Column[np.int32]
+    device: Column[np.int32]
     file_index: npt.NDArray[np.int32]
     categories: list[str]
     names: list[str]
@@ -238,6 +251,9 @@ class TraceTable:
     losses: Losses = field(default_factory=Losses)
     recorder: Recorder = field(default_factory=Recorder)
     _op_signatures: dict[tuple[int, int], OpSignature] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        keep_narrow(self, _NARROW)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -371,21 +387,21 @@ class TraceTable:
         tids = np.array([tid for _, tid in self.lanes], object)
         return pd.DataFrame(
             {
-                "name": pd.Categorical.from_codes(self.name, pd.Index(self.names, dtype=object)),
+                "name": pd.Categorical.from_codes(self.name[:], pd.Index(self.names, dtype=object)),
                 "kind": pd.Categorical.from_codes(self.kind, pd.Index([kind.name.lower() for kind in Kind])),
-                "category": pd.Categorical.from_codes(self.category, pd.Index(self.categories, dtype=object)),
+                "category": pd.Categorical.from_codes(self.category[:], pd.Index(self.categories, dtype=object)),
                 "pid": pids[self.lane],
                 "tid": tids[self.lane],
                 "start_us": self.start_ns / 1000,
                 "duration_us": self.duration_ns / 1000,
                 "start_ns": self.start_ns,
-                "duration_ns": self.duration_ns,
-                "stream": self.stream,
-                "device": self.device,
-                "correlation": self.correlation,
-                "external_id": self.external_id,
-                "sequence_number": self.sequence_number,
-                "signature": self.signature,
+                "duration_ns": self.duration_ns[:],
+                "stream": self.stream[:],
+                "device": self.device[:],
+                "correlation": self.correlation[:],
+                "external_id": self.external_id[:],
+                "sequence_number": self.sequence_number[:],
+                "signature": self.signature[:],
             }
         )
 

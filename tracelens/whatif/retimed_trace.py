@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tracelens.analysis.intervals import Ints
 from tracelens.analysis.loaded_trace import Trace
+from tracelens.trace.columns import Column
 from tracelens.trace.table import Kind, RowColumn, TraceTable
 from tracelens.whatif.dependency_replay import Bools, Changes, DependencyReplay, NewTimes
 
@@ -90,13 +91,13 @@ def retimed(
     """
     table = trace.table
     clock = Clock(table, replay, times)
-    start, end = clock.at(table.lane, table.start_ns, table.start_ns + table.duration_ns)
+    start, end = clock.at(table.lane[:], table.start_ns, table.start_ns + table.duration_ns)
     rows = replay.device.rows
     start[rows] = times.start
     end[rows] = times.start + np.rint(changes.length).astype(np.int64)
     kind = table.kind.copy()
     kind[removed_rows(replay, changes, gone, len(table))] = Kind.OTHER
-    new = replace(table, kind=kind, start_ns=start, duration_ns=np.maximum(end - start, 0))
+    new = replace(table, kind=kind, start_ns=start, duration_ns=Column(np.maximum(end - start, 0), np.int64))
     tree = copy.copy(trace.tree)
     tree.table = new
     return Trace(table=new, tree=tree), clock

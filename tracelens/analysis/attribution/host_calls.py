@@ -91,7 +91,7 @@ def named(table: TraceTable, pattern: re.Pattern[str], among: Bools) -> Bools:
         return np.zeros(len(table), bool)
     found = np.zeros(len(table.names), bool)
     found[codes] = True
-    return found[table.name] & among
+    return found[table.name[:]] & among
 
 
 def _outlasting(table: TraceTable, tree: OpTree) -> RowColumn:

@@ -198,7 +198,7 @@ def _captures(table: TraceTable) -> _Layer:
 
 def _beyond_its_kind(table: TraceTable, long: Bools, floor_ns: int) -> Bools:
     """Which of the ``long`` calls are longer than ``floor_ns`` and than most calls of their name by far."""
-    found = long & (table.duration_ns >= floor_ns)
+    found: Bools = long & (table.duration_ns >= floor_ns)
     is_call = (table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)
     for code in np.unique(table.name[found]).tolist():
         length = table.duration_ns[is_call & (table.name == code)]
@@ -213,7 +213,7 @@ def _often(table: TraceTable, long: Bools) -> Bools:
     count = np.bincount(
         table.name[(table.kind == Kind.RUNTIME) | (table.kind == Kind.DRIVER)], minlength=len(table.names)
     )
-    return long & (count[table.name] >= _ENOUGH_CALLS)
+    return long & (count[table.name[:]] >= _ENOUGH_CALLS)
 
 
 def _overhead(table: TraceTable, lanes: Bools) -> list[_Layer]:

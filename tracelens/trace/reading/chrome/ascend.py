@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.lazy.patterns import lazy_pattern
+from tracelens.trace.columns import Column
 from tracelens.trace.table import Identifier, Kind, Recorder, TraceTable
 
 _DEVICE, _HOST = "Ascend Hardware", "CANN"
@@ -54,10 +55,10 @@ def with_categories(table: TraceTable) -> TraceTable:
         kind=kind,
         category=category,
         categories=categories,
-        stream=stream,
-        device=device,
-        lane=np.where(calls, moved[table.lane], table.lane),
-        flows=replace(table.flows, lane=moved[table.flows.lane]),
+        stream=Column(stream, np.int32),
+        device=Column(device, np.int32),
+        lane=Column(np.where(calls, moved[table.lane], table.lane), np.int32),
+        flows=replace(table.flows, lane=Column(moved[table.flows.lane], np.int32)),
         recorder=Recorder(no_shapes="record_shapes was off in torch_npu.profiler"),
         _op_signatures={},
     )
@@ -81,7 +82,7 @@ def _told(name: str) -> int:
 
 
 def _in(table: TraceTable, pids: set[Identifier]) -> npt.NDArray[np.bool_]:
-    return np.array([pid in pids for pid, _ in table.lanes] or [False])[table.lane]
+    return np.array([pid in pids for pid, _ in table.lanes] or [False])[table.lane[:]]
 
 
 def _moved(table: TraceTable, hosts: set[Identifier]) -> npt.NDArray[np.int32]:

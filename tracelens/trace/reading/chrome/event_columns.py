@@ -263,7 +263,7 @@ class TableBuilder:
     def dram_samples(self) -> DramSamples:
         return DramSamples(**self.taken("dram"))
 
-    def taken(self, group: str) -> dict[str, Array]:
+    def taken(self, group: str) -> dict[str, Any]:
         """Every column of one of ``GROUPS``, which is empty afterwards."""
         return self._groups[group].taken()
 

@@ -1,0 +1,69 @@
+"""Columns that are kept narrow behave as the arrays that they stand for."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.trace.columns import Column
+
+INT32 = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=20)
+
+
+@pytest.mark.parametrize(
+    ("values", "nbytes"),
+    [([], 0), ([-1, 127], 2), ([-1, 128], 4), ([-129, 0], 4), ([40_000], 4), ([2**31 - 1, -1], 8), ([2**31, 0], 16)],
+)
+def test_a_column_is_kept_in_the_narrowest_type(values: list[int], nbytes: int):
+    column = Column(np.array(values, np.int64), np.int64)
+    assert column.nbytes == nbytes
+    assert column.tolist() == values
+    assert column[:].dtype == np.int64
+
+
+@given(INT32, st.data())
+def test_it_reads_as_the_array_that_it_stands_for(values: list[int], data: st.DataObject):
+    array = np.array(values, np.int32)
+    column = Column(array, np.int32)
+    rows = np.array(data.draw(st.lists(st.integers(-len(values), len(values) - 1))), np.intp)
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))))
+    for at in (rows, mask, slice(1, None), rows.tolist()):
+        assert column[at].dtype == np.int32
+        assert column[at].tolist() == array[at].tolist()
+    assert (column[0], type(column[-1])) == (array[0], np.int32)
+    assert np.asarray(column).dtype == np.int32
+    assert np.concatenate((column, array)).tolist() == [*values, *values]
+    assert (column.max(), column.shape, len(column), list(column)) == (max(values), (len(values),), len(values), values)
+    for same in (pickle.loads(pickle.dumps(column)), copy.deepcopy(column), Column(column, np.int32)):
+        assert same.tolist() == values
+
+
+@given(INT32, st.integers(-(2**31), 2**31 - 1))
+def test_it_compares_as_the_array_that_it_stands_for(values: list[int], limit: int):
+    array = np.array(values, np.int32)
+    column = Column(array, np.int32)
+    for compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+        for other in (limit, np.int32(limit), array[::-1], Column(array[::-1], np.int32)):
+            assert compare(column, other).tolist() == compare(array, other).tolist()
+            assert compare(other, column).tolist() == compare(other, array).tolist()
+
+
+def test_sums_and_products_have_the_room_of_the_type_that_is_read():
+    column = Column(np.array([100, 27]), np.int64)  # kept in one byte, whose largest number is 127
+    assert column.nbytes == 2
+    assert (column + column).tolist() == [200, 54]
+    assert (column * 2**40).tolist() == [100 * 2**40, 27 * 2**40]
+    assert (column[:1] * np.int64(2**40)).tolist() == [100 * 2**40]
+    assert (2**40 - column).tolist() == [2**40 - 100, 2**40 - 27]
+    assert int(column.sum()) == 127
+
+
+def test_a_column_cannot_be_written_to():
+    with pytest.raises(TypeError, match="item assignment"):
+        Column(np.zeros(2, np.int64), np.int32)[0] = 1  # type: ignore[index]

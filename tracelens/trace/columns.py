@@ -1,0 +1,77 @@
+"""Columns of whole numbers, kept in the narrowest type that holds them: a large trace is mostly ids and codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+Number = TypeVar("Number", bound=np.integer[Any])
+_TYPES = (np.int8, np.int16, np.int32, np.int64)
+
+
+def narrowest(values: npt.NDArray[np.integer]) -> type[np.integer[Any]]:
+    """The first of int8, int16, int32 and int64 that holds all the values."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    return next(each for each in _TYPES if np.iinfo(each).min <= low and high <= np.iinfo(each).max)
+
+
+def keep_narrow(holder: object, types: Mapping[str, type[np.integer[Any]]]) -> None:
+    """Makes a ``Column`` of each of these attributes that is a plain array."""
+    for name, type_ in types.items():
+        setattr(holder, name, Column(getattr(holder, name), type_))
+
+
+class Column(NDArrayOperatorsMixin, Generic[Number]):
+    """Whole numbers, one per row: read as ``type``, whatever they are kept in.
+
+    What comes out is an array of ``type``, so that sums and products of it have its room: ``column[rows]`` of some
+    rows, ``column[:]`` of all. A column does what such an array does, but cannot be written to.
+    """
+
+    __slots__ = ("_kept", "type")
+
+    def __init__(self, values: Column[Any] | npt.NDArray[np.integer], type: type[Number]) -> None:  # noqa: A002
+        kept = values._kept if isinstance(values, Column) else np.asarray(values)
+        self._kept: npt.NDArray[np.integer] = kept.astype(narrowest(kept), copy=False)
+        self.type = type
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes of memory."""
+        return self._kept.nbytes
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @overload
+    def __getitem__(self, at: int | np.integer[Any]) -> Number: ...
+    @overload
+    def __getitem__(self, at: slice | npt.NDArray[Any] | Sequence[int]) -> npt.NDArray[Number]: ...
+    def __getitem__(self, at: Any) -> Any:
+        found = self._kept[at]
+        return found.astype(self.type, copy=False) if isinstance(found, np.ndarray) else self.type(found)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self._kept.astype(self.type if dtype is None else dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        # A comparison has no result to overflow: nothing is widened for it.
+        compared = ufunc in _COMPARISONS
+        given = ((each._kept if compared else each[:]) if isinstance(each, Column) else each for each in inputs)
+        call: Callable[..., Any] = getattr(ufunc, method)
+        return call(*given, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self[:], name)
+
+    def __repr__(self) -> str:
+        return f"Column({self[:]!r})"
+
+
+_COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
