@@ -121,7 +121,7 @@ def figures_of(trace: Trace) -> Analysis:
         trace=trace, options=Options(), recognition=recognize(None), extensions=(), coverage=Coverage(),
         frames={"kernel_summary": kernels}, families={}, timeline=timeline, activity=activity,
         event_category=activity.category, step_times=times, step_stem=stem,
-        step_numbers=np.full(len(activity), -1),
+        step_of=np.full(len(activity), -1, np.int32),
     )  # fmt: skip
 
 

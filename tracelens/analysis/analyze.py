@@ -15,6 +15,7 @@ from tracelens.analysis.attribution.per_step import Counted
 from tracelens.analysis.attribution.steps import StepTimes, complete_steps, device_steps
 from tracelens.analysis.attribution.stream_order import StreamOverlaps
 from tracelens.analysis.attribution.window import Window
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.findings.ranking import findings
 from tracelens.analysis.findings.rule import RuleFailure
 from tracelens.analysis.intervals import Ints
@@ -54,7 +55,7 @@ class Analysis:
     the window. ``row_of_event``: the row of ``unified_perf_summary`` that each device event is counted in, -1 for none.
     ``whole_calls``: (why, how many) calls of ops that hold several operations stayed whole. ``merged``: the
     ranks of a file with several. ``per_step``: what figures per step are made of; None without device work.
-    ``step_numbers``: the number of the step of each device event of ``activity``, -1 outside of all.
+    ``step_of``: position of the step of each device event of ``activity``, -1 outside of all.
     """
 
     trace: Trace
@@ -68,7 +69,7 @@ class Analysis:
     activity: DeviceActivity
     event_category: Labels
     step_times: StepTimes
-    step_numbers: Ints
+    step_of: Codes
     overlaps: StreamOverlaps | None = None
     step_stem: str = ""
     selected_steps: tuple[int, ...] = ()
@@ -81,7 +82,7 @@ class Analysis:
     merged: MergedRanks | None = None
     per_step: Counted | None = None
     step_idle: StepIdle | None = None
-    row_of_event: Ints | None = None
+    row_of_event: Codes | None = None
     findings: tuple[Finding, ...] = ()
     rule_failures: tuple[RuleFailure, ...] = ()
 
@@ -99,6 +100,13 @@ class Analysis:
             coverage=part.coverage,
             timeline=part.timeline,
         )
+
+    @property
+    def step_numbers(self) -> Ints:
+        """The number of the step of each device event of ``activity``, -1 outside of all."""
+        numbers = np.array([step.number for step in self.step_times.steps] + [-1], np.int64)
+        found: Ints = numbers[self.step_of]
+        return found
 
     @property
     def complete_steps(self) -> list[int]:
@@ -147,7 +155,7 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         overlaps=window.overlaps,
         step_stem=window.stem,
         step_times=window.times,
-        step_numbers=_step_numbers(window.times, window.step_of),
+        step_of=window.step_of,
         selected_steps=window.selected,
         failures=tuple(recording.catalog.failures),
         executed=priced.executed,
@@ -162,12 +170,6 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         findings=found,
         rule_failures=failed,
     )
-
-
-def _step_numbers(times: StepTimes, step_of: Ints) -> Ints:
-    numbers = np.array([step.number for step in times.steps] + [-1], np.int64)
-    found: Ints = numbers[step_of]
-    return found
 
 
 def _cpu_only(recording: Recording, options: Options) -> Analysis:
@@ -189,7 +191,7 @@ def _cpu_only(recording: Recording, options: Options) -> Analysis:
         event_category=activity.category,
         step_stem=stem,
         step_times=times,
-        step_numbers=np.full(len(activity), -1),
+        step_of=np.full(len(activity), -1, np.int32),
         failures=tuple(recording.catalog.failures),
         merged=recording.merged,
     )

@@ -9,9 +9,11 @@ import numpy.typing as npt
 
 #: Numbers of names, readings, calls or groups, or positions of events: half the size of what NumPy counts in.
 Codes: TypeAlias = npt.NDArray[np.int32]
+#: What rows are alike in.
+Column: TypeAlias = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
 
 
-def numbered(first: npt.NDArray[np.integer], *others: npt.NDArray[np.integer]) -> Codes:
+def numbered(first: Column, *others: Column) -> Codes:
     """The number of each row among the distinct rows of these columns, which count from 0 in their order.
 
     Columns hold codes, so that nearly always a table over their range is shorter than they are: it takes a tenth of
@@ -42,7 +44,7 @@ def distinct_rows(rows: npt.NDArray[np.integer], count: int) -> Codes:
     return found
 
 
-def _ranks(values: npt.NDArray[np.integer]) -> Codes:
+def _ranks(values: Column) -> Codes:
     """The place of each value among the distinct ones in order."""
     if not len(values):
         return np.zeros(0, np.int32)

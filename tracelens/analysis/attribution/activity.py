@@ -34,7 +34,7 @@ class Labels:
         renumbered = np.array([place[text] for text in texts] or [0], np.int32)
         return cls(renumbered[code], distinct)
 
-    def __getitem__(self, at: Bools | npt.NDArray[np.integer]) -> Labels:
+    def __getitem__(self, at: Bools | npt.NDArray[np.integer] | slice) -> Labels:
         """Those of the events where ``at`` is true, or at these positions."""
         return Labels(self.code[at], self.texts)
 
@@ -96,8 +96,15 @@ class DeviceActivity:
         return np.flatnonzero((self.op >= 0) & ~self.collective).astype(np.int32)
 
     def select(self, mask: Bools | Ints) -> DeviceActivity:
-        """The events where ``mask`` is true, or at these positions."""
-        return DeviceActivity(**{key: getattr(self, key)[mask] for key in self.__slots__})
+        """The events where ``mask`` is true, or at these positions; of events that follow each other, views."""
+        if mask.dtype == np.bool_ and mask.any():
+            first, last = int(mask.argmax()), len(mask) - int(mask[::-1].argmax())
+            if mask[first:last].all():
+                return self._at(slice(first, last))
+        return self._at(mask)
+
+    def _at(self, at: Bools | Ints | slice) -> DeviceActivity:
+        return DeviceActivity(**{key: getattr(self, key)[at] for key in self.__slots__})
 
 
 def device_activity(table: TraceTable, tree: OpTree, patterns: tuple[KernelPattern, ...]) -> DeviceActivity:

@@ -8,15 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels
-from tracelens.analysis.attribution.calls import Calls, Launchers, launchers, modelled_calls, unified_calls
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
+from tracelens.analysis.attribution.calls import Calls, modelled_calls, unified_calls
 from tracelens.analysis.attribution.event_category import with_communicating_ops
 from tracelens.analysis.attribution.op_places import all_in
 from tracelens.analysis.attribution.training_phases import RECOMPUTE, Phases, phases
 from tracelens.analysis.attribution.window import Window
-from tracelens.analysis.factorize import Codes
 from tracelens.analysis.options import Options
-from tracelens.analysis.reading.op_readings import OpReadings, ops_above, read_ops
+from tracelens.analysis.reading.op_readings import OpReadings, read_ops
 from tracelens.analysis.reading.recorded_groups import ep_size_of, expert_groups
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.work.expert_exchange import Exchange, ExpertGroup, exchanges_of
@@ -32,7 +31,7 @@ class Attribution:
     """``activity``: the window's events with what their ops say of them, ``everything``: so those of the whole file.
 
     ``event_category``: of each event of ``activity`` the category of the row that it is counted in. ``exchanges``: by
-    reading. ``modelled``: calls with a perf model, nested ones included; ``unified``: every event in exactly one call.
+    reading. ``unified``: every event in exactly one call.
     """
 
     tree: OpTree
@@ -41,13 +40,7 @@ class Attribution:
     event_category: Labels
     readings: OpReadings
     exchanges: Mapping[int, Exchange]
-    modelled: Calls
     unified: Calls
-
-    @cached_property
-    def launchers(self) -> Launchers:
-        """The ops that launched kernels themselves."""
-        return launchers(self.tree.table, self.activity, *ops_above(self.tree, self.activity))
 
     @cached_property
     def phases(self) -> Phases:
@@ -55,9 +48,9 @@ class Attribution:
         return phases(self.tree.table, self.tree, self.activity)
 
     @cached_property
-    def repeated(self) -> Codes:
-        """1 for each trace row that is an op which only a recomputation launched."""
-        return all_in(RECOMPUTE, self.phases, self.tree, self.activity).astype(np.int32)
+    def repeated(self) -> Bools:
+        """Which trace rows are ops that only a recomputation launched."""
+        return all_in(RECOMPUTE, self.phases, self.tree, self.activity)
 
 
 def attribute(recording: Recording, window: Window, options: Options) -> Attribution:
@@ -68,9 +61,8 @@ def attribute(recording: Recording, window: Window, options: Options) -> Attribu
     activity = with_communicating_ops(window.activity, tree, readings)
     system = None if device is None else System.of_device(device)
     readings, exchanges = exchanges_of(recording.trace, readings, _expert_group(table, options), system)
-    modelled = modelled_calls(activity, readings, events, ops)
     unified, category = unified_calls(table, tree, activity, readings)
-    forget_impossible_work(readings, modelled, device)
+    forget_impossible_work(readings, lambda: modelled_calls(activity, readings, events, ops), device)
     return Attribution(
         tree=tree,
         activity=activity,
@@ -78,7 +70,6 @@ def attribute(recording: Recording, window: Window, options: Options) -> Attribu
         event_category=category,
         readings=readings,
         exchanges=exchanges,
-        modelled=modelled,
         unified=unified,
     )
 

@@ -6,7 +6,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_paths import Bools, frame_text, module_class
@@ -40,14 +39,14 @@ def _launched(tree: OpTree, activity: DeviceActivity, events: Bools) -> Bools:
     return found
 
 
-def with_places(frame: pd.DataFrame, tree: OpTree, phases: Phases, repeated: npt.NDArray[np.integer]) -> pd.DataFrame:
+def with_places(frame: pd.DataFrame, tree: OpTree, phases: Phases, repeated: Bools) -> pd.DataFrame:
     """``frame`` with ``is_recompute``, and ``parent_module`` and ``call_stack`` of each row's example, where recorded.
 
-    ``repeated``: 1 for each row of the trace that is an op which only a recomputation launched.
+    ``repeated``: which rows of the trace are ops that only a recomputation launched.
     """
     rows = frame["example_row"].to_numpy(np.int64)
     if phases.has_recompute:
-        frame = frame.assign(is_recompute=repeated[rows] > 0)
+        frame = frame.assign(is_recompute=repeated[rows])
     if not tree.table.has_stacks:
         return frame
     modules, stacks = _around(tree, rows)

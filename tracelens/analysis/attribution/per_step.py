@@ -11,7 +11,7 @@ import numpy as np
 from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.device_time import Timeline, timeline_of
 from tracelens.analysis.attribution.steps import StepTimes
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.verdict.summary import Coverage
 from tracelens.lazy.records import dataclass
 
@@ -29,12 +29,12 @@ class Counted:
     activity: DeviceActivity
     event_category: Labels
     rows: pd.DataFrame
-    row_of_event: Ints
+    row_of_event: Codes
     coverage: Coverage
     timeline: Timeline
 
 
-def counted_events(step_of: Ints, chosen: Sequence[int]) -> Bools:
+def counted_events(step_of: Codes, chosen: Sequence[int]) -> Bools:
     """Which events were launched in the ``chosen`` steps, by the step of each; all where none is chosen."""
     return np.isin(step_of, chosen) if len(chosen) else np.ones(len(step_of), bool)
 

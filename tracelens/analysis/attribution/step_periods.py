@@ -74,19 +74,19 @@ def _queued_before(launched: Bools, start: Ints, end: Ints, stream: Codes) -> Bo
     return found
 
 
-def step_of_events(steps: list[Step], launch: Ints) -> Ints:
+def step_of_events(steps: list[Step], launch: Ints) -> Codes:
     """Index into ``steps`` of the step whose host window holds each launch; -1 outside of all.
 
     A window lasts until the next one begins, the last until its annotation ends.
     """
     if not steps:
-        return np.full(len(launch), -1, np.int64)
+        return np.full(len(launch), -1, np.int32)
     starts = np.array([s.start_ns for s in steps], np.int64)
-    index = np.searchsorted(starts, launch, side="right") - 1
-    return np.where(launch <= steps[-1].end_ns, index, -1)
+    index = (np.searchsorted(starts, launch, side="right") - 1).astype(np.int32)
+    return np.where(launch <= steps[-1].end_ns, index, np.int32(-1))
 
 
-def step_bounds(steps: list[Step], work: DeviceWork, step_of: Ints) -> tuple[Ints, Ints]:
+def step_bounds(steps: list[Step], work: DeviceWork, step_of: Codes) -> tuple[Ints, Ints]:
     """(begins, ends) of steps that follow each other without a gap.
 
     A step begins when its host code does, or when the device has finished what was launched earlier, whichever is
@@ -107,7 +107,7 @@ def step_bounds(steps: list[Step], work: DeviceWork, step_of: Ints) -> tuple[Int
     return begins, np.append(begins[1:], last)
 
 
-def device_periods(work: DeviceWork, step_of: Ints, count: int) -> Ints:
+def device_periods(work: DeviceWork, step_of: Codes, count: int) -> Ints:
     """From each step's first device event to the next one's, of the last to its end; -1 where one has none.
 
     On the stream with most events of steps, where a step has any there.

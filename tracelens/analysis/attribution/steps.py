@@ -20,6 +20,7 @@ from tracelens.analysis.attribution.step_periods import (
     step_of_events,
     waited_for_earlier,
 )
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.intervals import Ints, Spans, union_by_group, union_ns
 from tracelens.errors import UsageError
 from tracelens.lazy.patterns import lazy_pattern
@@ -109,7 +110,7 @@ class StepTimes:
     before_ns: int
 
     @classmethod
-    def of(cls, steps: list[Step], step_of: Ints, work: DeviceWork, waits: Spans, kept: Floats) -> StepTimes:
+    def of(cls, steps: list[Step], step_of: Codes, work: DeviceWork, waits: Spans, kept: Floats) -> StepTimes:
         """From the step index (or -1) of every device event, and the spans of calls that wait for the device.
 
         ``kept``: of each step the share of the kernels that it launched which were recorded.
@@ -197,7 +198,7 @@ def _first_window(steps: list[Step]) -> tuple[int, int]:
     return steps[0].start_ns, steps[1].start_ns if len(steps) > 1 else steps[0].end_ns
 
 
-def _bounds(steps: list[Step], step_of: Ints, work: DeviceWork, waited: int) -> tuple[Ints, Ints, Spans]:
+def _bounds(steps: list[Step], step_of: Codes, work: DeviceWork, waited: int) -> tuple[Ints, Ints, Spans]:
     """(begins, ends, what is left out of the first step).
 
     Work from before recording delays the first step; where its host waited for that work, the queue ran empty, and the
@@ -222,7 +223,7 @@ def _bounds(steps: list[Step], step_of: Ints, work: DeviceWork, waited: int) -> 
 
 def device_steps(
     table: TraceTable, tree: OpTree, rows: RowColumn, found: tuple[str, list[Step]] | None = None
-) -> tuple[str, StepTimes, Ints]:
+) -> tuple[str, StepTimes, Codes]:
     """The steps of a trace (annotation stem, times) and the step of each device event in ``rows``, -1 outside of them.
 
     A device event belongs to the step in which it was launched; one without a recorded launch to that in which it

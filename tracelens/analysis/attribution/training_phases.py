@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analysis.attribution.activity import DeviceActivity
 from tracelens.analysis.attribution.host_paths import Bools, Scopes
@@ -44,7 +45,7 @@ _FORWARD = lazy_pattern(r"forward|fwd", re.IGNORECASE)
 class Phases:
     """``phase`` of each device event, an index into ``PHASES``: every event is in exactly one."""
 
-    phase: Ints
+    phase: npt.NDArray[np.int8]
 
     @property
     def has_backward(self) -> bool:
@@ -131,7 +132,7 @@ def phases(table: TraceTable, tree: OpTree, activity: DeviceActivity) -> Phases:
         [PHASES.index(p) for p in (UNLINKED, RECOMPUTE, BACKWARD, OPTIMIZER)],
         PHASES.index(FORWARD),
     )
-    return Phases(phase=phase.astype(np.int64))
+    return Phases(phase=phase.astype(np.int8))
 
 
 def _says_backward(name: str) -> bool:

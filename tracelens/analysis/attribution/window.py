@@ -11,7 +11,7 @@ from tracelens.analysis.attribution.device_time import Timeline, gpu_timeline, t
 from tracelens.analysis.attribution.per_step import counted_events
 from tracelens.analysis.attribution.steps import StepTimes, complete_steps, device_steps, find_steps, select_steps
 from tracelens.analysis.attribution.stream_order import StreamOverlaps, stream_overlaps, with_clipped
-from tracelens.analysis.intervals import Ints
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.options import CLIP, Options
 from tracelens.analysis.reading.engine_steps import STEM, InferenceSteps, inference_steps, steady_steps
 from tracelens.analysis.reading.recording import Recording
@@ -25,7 +25,7 @@ class EngineSteps:
 
     steps: InferenceSteps
     times: StepTimes
-    step_of: Ints
+    step_of: Codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +43,7 @@ class Window:
     engine: EngineSteps
     selected: tuple[int, ...]
     activity: DeviceActivity
-    step_of: Ints
+    step_of: Codes
 
     @classmethod
     def of(cls, recording: Recording, options: Options) -> Window:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.findings.candidate import Claimed
 from tracelens.analysis.findings.window_time import HostLead, WindowTime
 from tracelens.analysis.idle.idle_time import CAUSES, IdleParts
@@ -124,7 +125,7 @@ class Observed:
         return self.rows.iloc[:0]
 
     @property
-    def row_of_event(self) -> Ints:
+    def row_of_event(self) -> Codes:
         """Which of ``rows`` each device event is counted in; -1 for collectives and unlinked events."""
         return self._counted.row_of_event
 
@@ -181,8 +182,12 @@ class Observed:
         """
         at = np.flatnonzero(events) if events.dtype == np.bool_ else events.astype(np.int64)
         took, own = self.activity.duration[at].astype(np.float64), self.own_ns[at]
-        least, most = share if low is None else low, share if high is None else high
-        low_ns, gain_ns, high_ns = (np.clip(took * np.nan_to_num(part), 0, own) for part in (least, share, most))
+
+        def amount(part: Floats | float) -> Floats:
+            return np.clip(took * np.nan_to_num(part), 0, own)
+
+        gain_ns = amount(share)
+        low_ns, high_ns = (gain_ns if part is None else amount(part) for part in (low, high))
         return Claimed(part=at, low_ns=low_ns, gain_ns=gain_ns, high_ns=high_ns, spares_launches=spares_launches)
 
     def calls(
@@ -194,7 +199,8 @@ class Observed:
         def of_event(shares: Any) -> Floats:
             of_row = np.zeros(len(self.column("name")))
             of_row[rows.index] = np.clip(shares, 0, 1)
-            return of_row[self.row_of_event[events]]
+            found: Floats = of_row[self.row_of_event[events]]
+            return found
 
         least, most = (None if shares is None else of_event(shares) for shares in (low, high))
         return self.kernels(events, of_event(share), low=least, high=most, spares_launches=spares_launches)

@@ -52,20 +52,21 @@ _BLOCK = 1 << 14
 class IdleGaps:
     """The gaps of a window in order of time.
 
-    ``cause`` indexes ``CAUSES``: the one with the largest share of the gap, ``share`` its ns. ``host``: how much of the
-    gap the queue was empty, because the host had launched nothing. ``row``: table row of the device event that ended
-    the gap, -1 where the recording ended first. ``before``: row of the one that ran last, -1 for a gap at the window's
-    start. By cause: ``idle`` ns, the number of ``gaps`` that have it, its ``longest`` share of one. ``window_ns``:
-    length of the window.
+    ``cause`` indexes ``CAUSES``: the one with the largest share of the gap, ``share`` its ns. ``empty_until``: till
+    then the queue was empty, because the host had launched nothing. ``after``, ``before``: positions in ``rows``, the
+    table's rows of device events, of the event that ended the gap, -1 where the recording ended first, and of the one
+    that ran last, -1 for a gap at the window's start. By cause: ``idle`` ns, the number of ``gaps`` that have it, its
+    ``longest`` share of one. ``window_ns``: length of the window.
     """
 
     start: Ints
     end: Ints
     cause: npt.NDArray[np.int8]
     share: Ints
-    host: Ints
-    row: RowColumn
+    empty_until: Ints
+    after: RowColumn
     before: RowColumn
+    rows: RowColumn
     idle: Ints
     gaps: Ints
     longest_ns: Ints
@@ -101,7 +102,8 @@ class IdleGaps:
         length = self.end - self.start
         order = np.lexsort((self.start, -length))[:most]
         base = int(table.start_ns.min()) if len(table) else 0
-        after, before = self.row[order].tolist(), self.before[order].tolist()
+        rows = np.append(self.rows, -1)
+        after, before = rows[self.after[order]].tolist(), rows[self.before[order]].tolist()
         op = [int(tree.op[row]) if row >= 0 else -1 for row in after]
         return pd.DataFrame(
             {
@@ -109,7 +111,7 @@ class IdleGaps:
                 "idle_us": length[order] / NS_PER_US,
                 "cause": [CAUSES[i] for i in self.cause[order].tolist()],
                 "percent_of_gap": 100 * self.share[order] / length[order],
-                "queue_empty_us": self.host[order] / NS_PER_US,
+                "queue_empty_us": (self.empty_until - self.start)[order] / NS_PER_US,
                 "kernel_before": [table.name_of(row) if row >= 0 else None for row in before],
                 "kernel_after": [table.name_of(row) if row >= 0 else None for row in after],
                 "op_after": [table.name_of(row) if row >= 0 else None for row in op],
@@ -127,8 +129,8 @@ class IdleParts:
 
     start: Ints
     end: Ints
-    cause: Ints
-    row: Ints
+    cause: npt.NDArray[np.int8]
+    row: RowColumn
 
     @property
     def by_cause(self) -> Ints:
@@ -172,9 +174,10 @@ class IdleTime:
             end=gaps.end,
             cause=found.cause,
             share=found.share,
-            host=gaps.empty_until - gaps.start,
-            row=self._rows[gaps.after],
-            before=self._rows[gaps.before],
+            empty_until=gaps.empty_until,
+            after=gaps.after,
+            before=gaps.before,
+            rows=self._rows[:-1],
             idle=found.idle,
             gaps=found.gaps,
             longest_ns=found.longest,
@@ -192,14 +195,14 @@ class IdleTime:
         begins, ends, cause, row = (np.concatenate(column) for column in zip(*parts, strict=True))
         return IdleParts(start=begins, end=ends, cause=cause, row=row)
 
-    def _parts(self, gaps: _Gaps, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    def _parts(self, gaps: _Gaps, start: Ints, end: Ints) -> tuple[Ints, Ints, npt.NDArray[np.int8], RowColumn]:
         """(start, end, cause, row) of what ``[start, end)`` holds of each of the ``gaps``."""
         shares = self._shares(gaps, start, end)
         number, cause = np.nonzero(shares)
         ends = (start[:, None] + np.cumsum(shares, axis=1))[number, cause]
         launch = np.where(cause < len(HOST_CAUSES), gaps.launch[number], -1)
         row = np.where(launch >= 0, launch, self._rows[gaps.after[number]])
-        return ends - shares[number, cause], ends, cause.astype(np.int64), row.astype(np.int64)
+        return ends - shares[number, cause], ends, cause.astype(np.int8), row.astype(np.int32)
 
     def _shares(self, gaps: _Gaps, start: Ints | None = None, end: Ints | None = None) -> Ints:
         """(gaps, ``CAUSES``): ns by cause of each gap, or of the part ``[start, end)`` of it."""

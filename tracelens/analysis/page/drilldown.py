@@ -37,7 +37,7 @@ def drilldown(analysis: Analysis, lines: Labels | None, *, max_leaves: int = MAX
     activity, category = analysis.activity, analysis.event_category
     if not len(activity):
         return None
-    row = np.full(len(activity), -1) if analysis.row_of_event is None else analysis.row_of_event
+    row = np.full(len(activity), -1, np.int32) if analysis.row_of_event is None else analysis.row_of_event
     line = np.zeros(len(activity), np.int32) if lines is None else lines.code
     leaf = numbered(category.code, row, activity.name, line)
     first = first_of_each(leaf)
@@ -47,7 +47,7 @@ def drilldown(analysis: Analysis, lines: Labels | None, *, max_leaves: int = MAX
     example = first[kept]
     return Drilldown(
         category=category[example],
-        row=row[example],
+        row=row[example].astype(np.int64),
         kernel=activity.name[example],
         line=None if lines is None else lines[example],
         time_ns=time[kept],

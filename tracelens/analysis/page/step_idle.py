@@ -35,7 +35,11 @@ class StepIdle:
 def step_idle(parts: IdleParts, window: tuple[int, int], *, max_rects: int = MAX_RECTS) -> StepIdle:
     """``parts`` are those of ``window``."""
     order = np.lexsort((parts.start, parts.cause))
-    start, end, cause = parts.start[order] - window[0], parts.end[order] - window[0], parts.cause[order]
+    start, end, cause = (
+        parts.start[order] - window[0],
+        parts.end[order] - window[0],
+        parts.cause[order].astype(np.int64),
+    )
     group, _ = rectangles(start, end, cause, window[1] - window[0], max_rects)
     firsts = np.flatnonzero(np.diff(group, prepend=-1))
     return StepIdle(

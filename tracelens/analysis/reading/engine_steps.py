@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tracelens.analysis.attribution.activity import DeviceActivity, Labels
 from tracelens.analysis.attribution.step_periods import Step
 from tracelens.analysis.attribution.steps import StepTimes
+from tracelens.analysis.factorize import Codes
 from tracelens.analysis.intervals import Ints, union_by_group
 from tracelens.analysis.reading.catalog import Catalog
 from tracelens.lazy.records import dataclass
@@ -96,7 +97,7 @@ def _requests(step: InferenceStep) -> int:
 
 
 def iterations(
-    steps: InferenceSteps, times: StepTimes, step_of: Ints, activity: DeviceActivity, category: Labels
+    steps: InferenceSteps, times: StepTimes, step_of: Codes, activity: DeviceActivity, category: Labels
 ) -> pd.DataFrame:
     """One row per engine step: its requests and tokens, and where its time went.
 

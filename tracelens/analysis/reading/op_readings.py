@@ -23,6 +23,7 @@ from tracelens.perf_models.attention.inference_attention import SUMS, AttentionS
 from tracelens.perf_models.communication.collective import GROUP_SIZES, CustomCollective
 from tracelens.perf_models.compute_type import ComputeType, is_open, precisions
 from tracelens.signature import OpSignature
+from tracelens.trace.columns import Column
 from tracelens.trace.links import ENGINE_PREFIX
 from tracelens.trace.table import RowColumn, TraceTable
 from tracelens.trace.tree import OpTree
@@ -70,12 +71,14 @@ class OpReadings:
             return inherited or catalog.read(signature)
 
         self.readings = [read(row, s) for row, s in zip(self.example.tolist(), step[first].tolist(), strict=True)]
-        self._position: RowColumn = np.full(len(table), -1, np.int32)
-        self._position[rows] = np.arange(len(rows))
+        self._rows_in_all = len(table)
         self._describe()
 
     def _describe(self) -> None:
-        """Columns over the readings."""
+        """Columns over the readings, and the reading of each row."""
+        of_row: Codes = np.full(self._rows_in_all, -1, np.int32)
+        of_row[self.rows] = self.code
+        self._of_row = Column(of_row, np.int32)
         self._note_models()
         self.leaf_only = np.array([r.leaf_only for r in self.readings], bool)
         # A last entry for code -1
@@ -116,8 +119,9 @@ class OpReadings:
 
     def code_of(self, rows: npt.NDArray[np.integer]) -> Codes:
         """Reading code of each row; -1 for a row that launched nothing."""
-        position = np.where(rows >= 0, self._position[np.maximum(rows, 0)], np.int32(-1))
-        return np.where(position >= 0, self.code[position], np.int32(-1)) if len(self.code) else position
+        code: Codes = self._of_row[np.maximum(rows, 0)]
+        code[rows < 0] = -1
+        return code
 
 
 def _distinct(

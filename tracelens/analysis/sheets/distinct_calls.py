@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity
 from tracelens.analysis.attribution.calls import Calls, Launchers
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
 from tracelens.analysis.group_figures import Spread
@@ -118,7 +118,7 @@ def objects(values: Iterable[Any]) -> Any:
 class Grouping:
     """Calls of the same name, arguments, process and thread; one row each. ``apart`` tells more calls apart."""
 
-    def __init__(self, table: TraceTable, row: RowColumn, kernel_name: Codes, *apart: Codes) -> None:
+    def __init__(self, table: TraceTable, row: RowColumn, kernel_name: Codes, *apart: Codes | Bools) -> None:
         signature = np.where(kernel_name >= 0, np.int32(-1), table.signature[row])
         self.of_call = numbered(table.name[row], signature, _lane_rank(table)[table.lane[row]], kernel_name, *apart)
         self.first = first_of_each(self.of_call)
@@ -177,7 +177,7 @@ def _shorten(name: str, width: int = 48) -> str:
 
 
 def launching_calls(
-    table: TraceTable, activity: DeviceActivity, launchers: Launchers, direct: Calls, apart: Codes
+    table: TraceTable, activity: DeviceActivity, launchers: Launchers, direct: Calls, apart: Codes | Bools
 ) -> pd.DataFrame:
     """One row per distinct launching op call and category of its kernels: direct and subtree kernel time (us).
 

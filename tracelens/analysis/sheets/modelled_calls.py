@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.analysis.attribution.activity import DeviceActivity, Labels
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity, Labels
 from tracelens.analysis.attribution.calls import Calls
 from tracelens.analysis.attribution.event_category import COPY
 from tracelens.analysis.factorize import Codes, first_of_each, numbered
@@ -94,20 +94,20 @@ def modelled_table(
     return with_percent(sorted_by(pd.DataFrame(frame), "kernel_us_sum"), "kernel_us_sum")
 
 
-def call_groups(table: TraceTable, readings: OpReadings, calls: Calls, apart: Codes) -> Grouping:
+def call_groups(table: TraceTable, readings: OpReadings, calls: Calls, apart: Codes | Bools) -> Grouping:
     """Calls that are one row: with another number ``apart`` they are in other rows."""
     reading = np.where(calls.kernel_name >= 0, np.int32(-1), readings.code_of(calls.row))
     return Grouping(table, calls.row, calls.kernel_name, reading, calls.category.code, apart)
 
 
-def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: int) -> Ints:
+def rows_of_events(frame: pd.DataFrame, group: Grouping, calls: Calls, events: int) -> Codes:
     """Which row of ``modelled_table`` (sorted, and joined with others) each event is counted in, -1 for none."""
-    row_of_group = np.full(len(group.first) + 1, -1, np.int64)
+    row_of_group: Codes = np.full(len(group.first) + 1, -1, np.int32)
     if len(group.first):
         numbers = frame["_group"].fillna(-1).to_numpy(np.int64)
         row_of_group[numbers] = np.arange(len(frame))
     row_of_group[-1] = -1
-    result = np.full(events, -1, np.int64)
+    result: Codes = np.full(events, -1, np.int32)
     result[calls.events] = row_of_group[group.of_call[calls.call_of_event]]
     return result
 

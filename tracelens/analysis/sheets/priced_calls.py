@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.analysis.attribution.activity import DeviceActivity
+from tracelens.analysis.attribution.activity import Bools, DeviceActivity
 from tracelens.analysis.attribution.attributed import Attribution
-from tracelens.analysis.attribution.calls import Calls, direct_calls, unified_calls
+from tracelens.analysis.attribution.calls import Calls, direct_calls, launchers, modelled_calls, unified_calls
 from tracelens.analysis.attribution.device_time import Timeline
 from tracelens.analysis.attribution.op_places import all_in, with_places
 from tracelens.analysis.attribution.per_step import Counted, counted_steps
@@ -17,6 +17,7 @@ from tracelens.analysis.attribution.training_phases import BACKWARD
 from tracelens.analysis.attribution.window import Window
 from tracelens.analysis.factorize import Codes
 from tracelens.analysis.options import Options
+from tracelens.analysis.reading.op_readings import ops_above
 from tracelens.analysis.reading.recording import Recording
 from tracelens.analysis.sheets.distinct_calls import Grouping, launching_calls
 from tracelens.analysis.sheets.modelled_calls import (
@@ -72,7 +73,7 @@ class PricedCalls:
             _estimator(device, "tile", options.clock_mhz),
         )
 
-        def grouped(calls: Calls, apart: Codes) -> Grouping:
+        def grouped(calls: Calls, apart: Codes | Bools) -> Grouping:
             return call_groups(table, readings, calls, apart)
 
         def rows(part: DeviceActivity, calls: Calls, group: Grouping) -> pd.DataFrame:
@@ -92,9 +93,14 @@ class PricedCalls:
             )
 
         direct = direct_calls(activity, attribution.event_category)
-        unique = launching_calls(table, activity, attribution.launchers, direct, repeated[direct.row])
-        calls, unified = attribution.modelled, attribution.unified
+        events, ops = ops_above(tree, activity)
+        own = launchers(table, activity, events, ops)
+        unique = launching_calls(table, activity, own, direct, repeated[direct.row])
+        del direct, own
+        calls, unified = modelled_calls(activity, readings, events, ops), attribution.unified
+        del events, ops
         nested = rows(activity, calls, grouped(calls, 2 * repeated[calls.row] + ~np.isin(calls.row, unified.row)))
+        del calls
         group = grouped(unified, repeated[unified.row])
         modelled = with_places(rows(activity, unified, group), tree, attribution.phases, repeated)
         unlinked = unlinked_rows(table, activity, attribution.event_category)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from tracelens.units import NS_PER_US, TERA_PER_S_IN_PER_US
 MOST_OF_ROOFLINE = 1.5
 
 
-def forget_impossible_work(readings: OpReadings, calls: Calls, device: HardwareSpec | None) -> None:
+def forget_impossible_work(readings: OpReadings, calls_of: Callable[[], Calls], device: HardwareSpec | None) -> None:
     """Readings whose ``inferred`` work is above ``MOST_OF_ROOFLINE`` over all their calls keep only their dimensions.
 
     Bytes that fit in the device's last cache may come from there, so they are never too many.
@@ -27,6 +28,7 @@ def forget_impossible_work(readings: OpReadings, calls: Calls, device: HardwareS
     inferred = [code for code, r in enumerate(readings.readings) if r.model is not None and r.model.inferred]
     if not inferred:
         return
+    calls = calls_of()
     code = readings.code_of(calls.row)
     known = code >= 0
     count = np.bincount(code[known], minlength=len(readings.readings))

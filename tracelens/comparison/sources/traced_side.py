@@ -149,7 +149,7 @@ class _Steps:
         bounds = int(times.start_ns[chosen[0]]), int(times.end_ns[chosen[-1]])
         made = cls._made(
             counted,
-            window.step_of[activity.counted] - chosen[0],
+            window.step_of[activity.counted].astype(np.int64) - chosen[0],
             times.duration_ns[chosen],
             timeline_of(counted, bounds, times.left_out),
             times.start_ns[chosen],
