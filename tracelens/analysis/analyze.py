@@ -140,6 +140,7 @@ def analyze(trace: Trace, options: Options, *, on_demand: bool = False) -> Analy
         priced=priced,
     )
     frames = context.frames if on_demand else dict(context.frames)
+    give_back_freed()
     found, failed = ((), ()) if on_demand else findings(context, recording.extensions)
     return Analysis(
         trace=recording.trace,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -121,6 +122,8 @@ class Covered:
             e = np.maximum.accumulate(end[part])
             s = np.maximum(start[part], np.concatenate((start[part[:1]], e[:-1])))
             kept = e > s
+            if not kept.any():
+                continue
             s, e = s[kept], e[kept]
             self._unions[int(key[part[0]])] = s, e, np.concatenate((np.zeros(1, np.int64), np.cumsum(e - s)))
 
@@ -132,19 +135,33 @@ class Covered:
     def before(self, key: npt.NDArray[np.integer], time: Ints) -> Ints:
         """How much (ns) of each key's union lies before each time."""
         result = np.zeros(len(time), np.int64)
-        for one in np.unique(key).tolist():
-            if one not in self._unions:
-                continue
-            s, e, total = self._unions[one]
-            at = np.flatnonzero(key == one)
-            begun = np.searchsorted(s, time[at], side="right")
-            still = np.where(begun > 0, np.maximum(np.append(e, 0)[begun - 1] - time[at], 0), 0)
-            result[at] = total[begun] - still
+        for one, at in self._of_keys(key):
+            result[at] = self._covered_before(one, time[at])
         return result
+
+    def _of_keys(self, key: npt.NDArray[np.integer]) -> Iterator[tuple[int, Ints | slice]]:
+        """Each key that has intervals, and where it stands."""
+        if len(key) and (key == key[0]).all():
+            distinct: list[tuple[int, Ints | slice]] = [(int(key[0]), slice(None))]
+        else:
+            distinct = [(one, np.flatnonzero(key == one)) for one in np.unique(key).tolist()]
+        return ((one, at) for one, at in distinct if one in self._unions)
+
+    def _covered_before(self, key: int, time: Ints) -> Ints:
+        s, e, total = self._unions[key]
+        begun = np.searchsorted(s, time, side="right")
+        last = np.maximum(begun - 1, 0)
+        # Of the last one that began, what is still to come
+        still = np.where(begun > 0, np.maximum(e[last] - time, 0), 0)
+        found: Ints = total[begun] - still
+        return found
 
     def within(self, key: npt.NDArray[np.integer], start: Ints, end: Ints) -> Ints:
         """How much (ns) of ``[start, end)`` each key's union covers."""
-        return self.before(key, end) - self.before(key, start)
+        result = np.zeros(len(start), np.int64)
+        for one, at in self._of_keys(key):
+            result[at] = self._covered_before(one, end[at]) - self._covered_before(one, start[at])
+        return result
 
 
 def covered_ns(start: Ints, end: Ints, first: Ints, last: Ints) -> Ints:

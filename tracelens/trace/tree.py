@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tracelens.lazy.records import dataclass
 from tracelens.signature import OpSignature
 from tracelens.trace.broken import ROUNDING_NS, nest_host
+from tracelens.trace.columns import Column
 from tracelens.trace.links import LinkedBy, forward_links, launch_links
 from tracelens.trace.nesting import nearest
 from tracelens.trace.table import DEVICE_KINDS, HOST_KINDS, Kind, RowColumn, TraceTable
@@ -37,7 +38,7 @@ class OpTree:
     """
 
     __slots__ = (
-        "_first_launched", "_launched", "ambiguous", "depth", "forward", "last", "launch", "linked_by", "op",
+        "_launched", "_launched_at", "ambiguous", "depth", "forward", "last", "launch", "linked_by", "op",
         "op_parent", "order", "overlaps", "parent", "position", "table", "unlinked",
     )  # fmt: skip
 
@@ -51,8 +52,7 @@ class OpTree:
         self.overlaps = int(nesting.overlaps.sum())
         self.position: RowColumn = _scattered(n, order, np.arange(len(order)))
         self.last: RowColumn = _scattered(n, order, nesting.last)
-        self.depth: npt.NDArray[np.int32] = np.full(n, -1, np.int32)
-        self.depth[order] = nesting.depth
+        self.depth = Column(_scattered(n, order, nesting.depth), np.int32)
         parent = nesting.parent
         # What is done with goes at once: the peak of a load is here, 14 bytes per event lower for it.
         del nesting
@@ -72,10 +72,9 @@ class OpTree:
         del parent
         # Linked device rows by the preorder position of their launch: those of any subtree are one slice
         launched_at = self.position[self.launch[linked]]
-        self._launched: RowColumn = linked[np.lexsort((table.start_ns[linked], launched_at))]
-        self._first_launched: RowColumn = np.concatenate(
-            (np.zeros(1, np.int32), np.cumsum(np.bincount(launched_at, minlength=len(order)), dtype=np.int32))
-        )
+        by_launch = np.lexsort((table.start_ns[linked], launched_at))
+        self._launched: RowColumn = linked[by_launch]
+        self._launched_at: RowColumn = launched_at[by_launch]
         self.forward: RowColumn = forward_links(table, order, self.op_parent)
 
     def __len__(self) -> int:
@@ -111,15 +110,11 @@ class OpTree:
 
     def launched_by(self, row: int) -> RowColumn:
         """Device rows that this very host row launched, by start."""
-        at = self.position[row]
-        return self._launched[:0] if at < 0 else self._launched[self._first_launched[at] : self._first_launched[at + 1]]
+        return self._launched_within(self.position[row], self.position[row] + 1)
 
     def kernels_below(self, row: int) -> RowColumn:
         """Device rows launched by ``row`` or by anything below it, in order of launch."""
-        at = self.position[row]
-        if at < 0:
-            return self._launched[:0]
-        return self._launched[self._first_launched[at] : self._first_launched[self.last[row]]]
+        return self._launched_within(self.position[row], self.last[row])
 
     def subtree_sum(self, values: npt.ArrayLike) -> Ints:
         """Exact sum of integer ``values`` (one per table row) over each host row's subtree; 0 for other rows.
@@ -133,7 +128,7 @@ class OpTree:
             raise ValueError(f"subtree_sum needs {len(self.table)} integers, got {given.dtype} of shape {given.shape}")
         given = given.astype(np.int64)
         device = np.concatenate((np.zeros(1, np.int64), np.cumsum(given[self._launched])))
-        at_launch = np.diff(device[self._first_launched])
+        at_launch = np.diff(device[np.searchsorted(self._launched_at, np.arange(len(self.order) + 1))])
         running = np.concatenate((np.zeros(1, np.int64), np.cumsum(given[self.order] + at_launch)))
         result = np.zeros(len(self.table), np.int64)
         result[self.order] = running[self.last[self.order]] - running[:-1]
@@ -166,6 +161,12 @@ class OpTree:
     def self_check(self) -> list[str]:
         """The invariants that do not hold, as sentences; empty when all do."""
         return [*self._check_forest(), *self._check_links(), *self._check_forward()]
+
+    def _launched_within(self, first: np.int32, last: np.int32) -> RowColumn:
+        """Device rows by the positions in preorder of their launches; none for a device row, whose position is -1."""
+        if first < 0:
+            return self._launched[:0]
+        return self._launched[slice(*np.searchsorted(self._launched_at, (first, last)))]
 
     def _above(self, row: int) -> Iterator[int]:
         above = int(self.parent[row] if self.position[row] >= 0 else self.launch[row])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analysis.factorize import distinct_rows
 from tracelens.analysis.intervals import Ints
 from tracelens.lazy.patterns import lazy_pattern
 from tracelens.trace.table import RowColumn
@@ -35,12 +36,16 @@ _FEW = 64
 def levels(at: npt.NDArray[np.integer], above: npt.NDArray[np.integer]) -> list[RowColumn]:
     """These places and all above them by depth, the top first. ``above``: the place above each, -1 at the top."""
     seen = np.zeros(len(above), bool)
-    frontier = np.unique(at)
+    frontier: npt.NDArray[np.integer] = distinct_rows(at, len(above))
+    number = np.zeros(len(above), np.int32)
     while len(frontier) > _FEW:
         seen[frontier] = True
-        frontier = np.unique(above[frontier])
-        frontier = frontier[(frontier >= 0)]
+        frontier = above[frontier]
+        frontier = frontier[frontier >= 0]
         frontier = frontier[~seen[frontier]]
+        # Of those that stand there several times the last one
+        number[frontier] = np.arange(len(frontier))
+        frontier = frontier[number[frontier] == np.arange(len(frontier))]
     # A deep stack has few places per level: one by one they cost less than an array each.
     for place in frontier.tolist():
         while place >= 0 and not seen[place]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -165,10 +166,21 @@ class IdleTime:
 
     def gaps(self) -> IdleGaps:
         """All gaps, each with its largest cause."""
+        return self._whole[0]
+
+    @cached_property
+    def _whole(self) -> tuple[IdleGaps, IdleParts]:
+        """All gaps and their parts, which are two views of the same shares."""
+        gaps, found, parts = self._gaps, _Sums(len(self._gaps.start)), []
+        for low in range(0, max(len(gaps.start), 1), _BLOCK):
+            block = gaps.part(slice(low, low + _BLOCK))
+            shares = self._shares(block, block.start, block.end)
+            found.add(slice(low, low + _BLOCK), shares)
+            parts.append(self._parts(block, block.start, shares))
+        return self._gaps_of(found), _joined(parts)
+
+    def _gaps_of(self, found: _Sums) -> IdleGaps:
         gaps = self._gaps
-        found = _Sums(len(gaps.start))
-        for low in range(0, len(gaps.start), _BLOCK):
-            found.add(slice(low, low + _BLOCK), self._shares(gaps.part(slice(low, low + _BLOCK))))
         return IdleGaps(
             start=gaps.start,
             end=gaps.end,
@@ -186,30 +198,31 @@ class IdleTime:
 
     def within(self, spans: Spans) -> IdleParts:
         """What lies in ``spans``, which are in order and apart; each moment has the cause that it has in ``gaps``."""
+        if all(np.array_equal(own, other) for own, other in zip(self._spans, spans, strict=True)):
+            return self._whole[1]
         gaps = self._gaps
         at, start, end = intersections((gaps.start, gaps.end), spans)
-        parts = [
-            self._parts(gaps.part(at[low : low + _BLOCK]), start[low : low + _BLOCK], end[low : low + _BLOCK])
-            for low in range(0, max(len(at), 1), _BLOCK)
-        ]
-        begins, ends, cause, row = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return IdleParts(start=begins, end=ends, cause=cause, row=row)
+        parts = []
+        for low in range(0, max(len(at), 1), _BLOCK):
+            block, first, last = (gaps.part(at[low : low + _BLOCK]), start[low : low + _BLOCK], end[low : low + _BLOCK])
+            parts.append(self._parts(block, first, self._shares(block, first, last)))
+        return _joined(parts)
 
-    def _parts(self, gaps: _Gaps, start: Ints, end: Ints) -> tuple[Ints, Ints, npt.NDArray[np.int8], RowColumn]:
-        """(start, end, cause, row) of what ``[start, end)`` holds of each of the ``gaps``."""
-        shares = self._shares(gaps, start, end)
+    def _parts(self, gaps: _Gaps, start: Ints, shares: Ints) -> IdleParts:
+        """The ``shares`` of each of the ``gaps`` from ``start`` on, one behind the other."""
         number, cause = np.nonzero(shares)
         ends = (start[:, None] + np.cumsum(shares, axis=1))[number, cause]
         launch = np.where(cause < len(HOST_CAUSES), gaps.launch[number], -1)
         row = np.where(launch >= 0, launch, self._rows[gaps.after[number]])
-        return ends - shares[number, cause], ends, cause.astype(np.int8), row.astype(np.int32)
+        return IdleParts(
+            start=ends - shares[number, cause], end=ends, cause=cause.astype(np.int8), row=row.astype(np.int32)
+        )
 
-    def _shares(self, gaps: _Gaps, start: Ints | None = None, end: Ints | None = None) -> Ints:
-        """(gaps, ``CAUSES``): ns by cause of each gap, or of the part ``[start, end)`` of it."""
-        start, end = gaps.start if start is None else start, gaps.end if end is None else end
+    def _shares(self, gaps: _Gaps, start: Ints, end: Ints) -> Ints:
+        """(gaps, ``CAUSES``): ns by cause of the part ``[start, end)`` of each gap."""
         empty_until = np.clip(gaps.empty_until, start, end)
         shares = np.zeros((len(start), len(CAUSES)), np.int64)
-        known = np.flatnonzero(gaps.launch >= 0)
+        known = np.flatnonzero((gaps.launch >= 0) & (empty_until > start))
         lane = self._table.lane[gaps.launch[known]].astype(np.int64)
         shares[known, : len(HOST_CAUSES)] = self._time.shares(lane, start[known], empty_until[known])
         unknown = np.flatnonzero(gaps.launch < 0)
@@ -250,6 +263,10 @@ def _gaps(queued: Queue, activity: DeviceActivity, spans: Spans) -> _Gaps:
     # Where the recording ends first, the thread that launched last is the one to look at
     launch = np.append(queued.launch, np.int32(-1))[np.where(after >= 0, after, before)]
     return _Gaps(start=start, empty_until=empty_until, end=end, after=after, before=before, launch=launch)
+
+
+def _joined(parts: list[IdleParts]) -> IdleParts:
+    return IdleParts(**{key: np.concatenate([getattr(part, key) for part in parts]) for key in IdleParts.__slots__})
 
 
 class _Sums:

@@ -85,11 +85,15 @@ def host_lanes(
 
 def _in_window(table: TraceTable, tree: OpTree, window: tuple[int, int]) -> npt.NDArray[np.bool_]:
     """By position in preorder."""
-    order = tree.order
-    start = table.start_ns[order]
+    first, last = window
+    early = np.flatnonzero(table.start_ns < first)
+    within = np.flatnonzero((table.start_ns >= first) & (table.start_ns < last))
+    rows = np.concatenate((early[table.ends_ns(early) > first], within[table.ends_ns(within) > first]))
     is_module = np.array([name.startswith(MODULE_PREFIX) for name in table.names] or [False], bool)
-    shown = table.is_of(_SHOWN)[order] | ((table.kind[order] == Kind.PYTHON_FUNCTION) & is_module[table.name[order]])
-    inside: npt.NDArray[np.bool_] = shown & (start < window[1]) & (start + table.duration_ns[order] > window[0])
+    kind = table.kind[rows]
+    rows = rows[np.isin(kind, _SHOWN) | ((kind == Kind.PYTHON_FUNCTION) & is_module[table.name[rows]])]
+    inside = np.zeros(len(tree.order), np.bool_)
+    inside[tree.position[rows]] = True
     return inside
 
 
